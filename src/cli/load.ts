@@ -173,11 +173,11 @@ async function readWhole(
         },
         synced: () => arrived('objects'),
         refusals: list => {
-          for (const { place, refusal } of list) warn(refusalText(refusal, place))
+          for (const { location, refusal } of list) warn(refusalText(refusal, location))
         },
-        problem: ({ kind, place, text }) => {
-          if (kind === 'failed' || kind === 'empty') fail(new Error(`${place}: ${text}`))
-          else warn(`${place}: ${text}`)
+        problem: ({ kind, location, text }) => {
+          if (kind === 'failed' || kind === 'empty') fail(new Error(`${location}: ${text}`))
+          else warn(`${location}: ${text}`)
         },
       })
       started.catch(fail)
@@ -189,7 +189,7 @@ async function readWhole(
   return snapshot
 }
 
-export function refusalText({ object, field, value, reason }: Refusal, place?: string): string {
-  const where = place === undefined ? '' : `${place}: `
+export function refusalText({ object, field, value, reason }: Refusal, location?: string): string {
+  const where = location === undefined ? '' : `${location}: `
   return `${where}refused: ${object} ${field} ${value}: ${reason}`
 }

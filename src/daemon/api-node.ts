@@ -115,16 +115,16 @@ export class ApiNode {
   }
 
   #tellRefusals(list: readonly LocatedRefusal[]): void {
-    for (const { place, refusal } of this.#sourceRefusals.look(list).fresh)
-      this.#options.log.warn({ place, ...refusal }, 'refused')
+    for (const { location, refusal } of this.#sourceRefusals.look(list).fresh)
+      this.#options.log.warn({ location, ...refusal }, 'refused')
   }
 
-  #tellProblem({ kind, place, text }: SourceProblem): void {
+  #tellProblem({ kind, location, text }: SourceProblem): void {
     const { log } = this.#options
-    if (kind === 'recovered') log.info({ place }, text)
-    else log.warn({ place }, text)
+    if (kind === 'recovered') log.info({ location }, text)
+    else log.warn({ location }, text)
     if ((kind === 'failed' || kind === 'empty') && this.feed.current === undefined)
-      this.#options.blind?.(`${place}: ${text}`)
+      this.#options.blind?.(`${location}: ${text}`)
   }
 }
 

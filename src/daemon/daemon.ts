@@ -382,10 +382,10 @@ class Daemon {
     await old.close()
   }
 
-  #problem({ kind, place, text }: SourceProblem): void {
+  #problem({ kind, location, text }: SourceProblem): void {
     const { log } = this.#io
-    if (kind === 'recovered') log.info({ place }, text)
-    else log.warn({ place }, text)
+    if (kind === 'recovered') log.info({ location }, text)
+    else log.warn({ location }, text)
     this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once
     if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
     if (kind !== 'failed') return

@@ -114,7 +114,7 @@ function orphansIn({ services, sliceByKey }: Snapshot, { leftOut }: ObjectBudget
     const service = slice === undefined ? undefined : services.get(slice.service)
     if (service !== undefined && service.type !== 'ExternalName') continue
     for (const refusal of slice?.refusals ?? [])
-      if (orphans.length < ORPHANS_MAX) orphans.push({ place: 'endpointslices', refusal })
+      if (orphans.length < ORPHANS_MAX) orphans.push({ location: 'endpointslices', refusal })
   }
   return orphans
 }

@@ -134,7 +134,7 @@ export class Observer {
   refused(list: readonly LocatedRefusal[]): void {
     const { log } = this.#options
     const { fresh, unnamed, total } = this.#sourceRefusals.look(list)
-    for (const { place, refusal } of fresh) log.warn({ place, ...refusal }, 'refused')
+    for (const { location, refusal } of fresh) log.warn({ location, ...refusal }, 'refused')
     if (unnamed > 0) log.warn({ more: unnamed }, FURTHER)
     this.#tellRefused({ objects: total })
   }

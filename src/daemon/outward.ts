@@ -173,19 +173,19 @@ export class Outward {
 
   #logServer(server: string, flag: string, news: ServerNews): void {
     const { log } = this.#options
-    const { place } = news
-    if (news.kind === 'listening') log.info({ place }, `${server}: listening`)
+    const { address } = news
+    if (news.kind === 'listening') log.info({ address }, `${server}: listening`)
     else if (news.kind === 'crowded') logCrowd(log, server, news.crowd)
-    else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: connection failed`)
+    else if (news.kind === 'trouble') log.debug({ address, err: news.error }, `${server}: connection failed`)
     else if (news.retryMs === undefined)
       log.fatal(
         { err: news.error },
-        `${server}: cannot listen on ${place}${whyBusy(news.error)}; change with --${flag}`,
+        `${server}: cannot listen on ${address}${whyBusy(news.error)}; change with --${flag}`,
       )
     else
       log.error(
         { err: news.error },
-        `${server}: cannot listen on ${place}${whyBusy(news.error)}; retrying every ${news.retryMs / 1000} s; change with --${flag}`,
+        `${server}: cannot listen on ${address}${whyBusy(news.error)}; retrying every ${news.retryMs / 1000} s; change with --${flag}`,
       )
   }
 
@@ -193,11 +193,11 @@ export class Outward {
     const { log, tell, observer } = this.#options
     switch (news.kind) {
       case 'listening':
-        log.debug({ service: news.service, place: news.place }, 'health check node port: listening')
+        log.debug({ service: news.service, address: news.address }, 'health check node port: listening')
         break
       case 'failed':
         log.warn(
-          { service: news.service, place: news.place, err: news.error },
+          { service: news.service, address: news.address, err: news.error },
           'health check node port: cannot listen',
         )
         tell(healthCheckFailed(observer.nodeName, news))

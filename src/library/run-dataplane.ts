@@ -116,8 +116,8 @@ class Run<State, P extends Plan<State>> {
       changed: snapshot => this.#reconciler.offer(snapshot),
       handlers: {
         refusals: list => this.#logSourceRefusals(list),
-        problem: ({ kind, place, text }) =>
-          this.#log[kind === 'recovered' ? 'info' : 'warn']({ place }, text),
+        problem: ({ kind, location, text }) =>
+          this.#log[kind === 'recovered' ? 'info' : 'warn']({ location }, text),
       },
     })
   }
@@ -202,7 +202,7 @@ class Run<State, P extends Plan<State>> {
 
   #logSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
     const { fresh, unnamed } = this.#sourceRefusals.look(list)
-    for (const { place, refusal } of fresh) this.#log.warn({ place, ...refusal }, 'refused')
+    for (const { location, refusal } of fresh) this.#log.warn({ location, ...refusal }, 'refused')
     if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
   }
 }

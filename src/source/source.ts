@@ -74,8 +74,8 @@ export type SourceObservation =
   | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
 
 export interface LocatedRefusal {
-  /** The place of the object: a file's name. */
-  readonly place: string
+  /** Where the object is: a file's name, or a resource of the API. */
+  readonly location: string
   readonly refusal: Refusal
 }
 
@@ -91,7 +91,7 @@ export interface SourceProblem {
     | 'doubtful'
     /** The source is complete and has no object at all. */
     | 'empty'
-  readonly place: string
-  /** One line, without the place. */
+  readonly location: string
+  /** One line, without the location. */
   readonly text: string
 }

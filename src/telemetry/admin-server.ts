@@ -65,8 +65,8 @@ export class AdminServer {
       clock: options.clock,
       // All of them are of the socket's owner.
       limits: { connections: CONNECTIONS_MAX },
-      crowded: crowd => this.#report({ kind: 'crowded', place: options.path, crowd }),
-      failed: error => this.#report({ kind: 'trouble', place: options.path, error }),
+      crowded: crowd => this.#report({ kind: 'crowded', address: options.path, crowd }),
+      failed: error => this.#report({ kind: 'trouble', address: options.path, error }),
     })
     void this.#open()
   }
@@ -95,7 +95,7 @@ export class AdminServer {
       }
       this.#server = server
       this.#complaint = ''
-      report({ kind: 'listening', place: path })
+      report({ kind: 'listening', address: path })
     } catch (thrown) {
       this.#failed(errorOf(thrown))
     }
@@ -106,7 +106,7 @@ export class AdminServer {
     const handle = adminHandler(this.#options, this.#options.clock)
     const server = createServer(socket => this.#connections.accept(socket, handle))
     const removeFile = await listenAtUnixSocket(server, path)
-    server.on('error', error => this.#report({ kind: 'trouble', place: path, error }))
+    server.on('error', error => this.#report({ kind: 'trouble', address: path, error }))
     return { server, removeFile }
   }
 
@@ -115,7 +115,7 @@ export class AdminServer {
     this.#retry = this.#options.clock.after(RETRY_MS, () => void this.#open())
     if (this.#complaint === error.message) return
     this.#complaint = error.message
-    this.#report({ kind: 'failed', place: this.#options.path, error, retryMs: RETRY_MS })
+    this.#report({ kind: 'failed', address: this.#options.path, error, retryMs: RETRY_MS })
   }
 
   #report(news: ServerNews): void {

@@ -12,13 +12,13 @@ import { type HttpAnswer, HttpConnections, JSON_TYPE } from './http-connections.
 import { Listener } from './listener.ts'
 
 export type ServiceHealthNews =
-  | { readonly kind: 'listening'; readonly service: ServiceKey; readonly place: string }
+  | { readonly kind: 'listening'; readonly service: ServiceKey; readonly address: string }
   /** It is tried again every 5 s; said once until it listens, or fails otherwise. */
   | {
       readonly kind: 'failed'
       readonly service: ServiceKey
       readonly port: number
-      readonly place: string
+      readonly address: string
       readonly error: Error
     }
   | { readonly kind: 'trouble'; readonly error: Error }
@@ -152,7 +152,7 @@ export class ServiceHealth {
       accept: socket => this.#connections.accept(socket, () => this.#answer(place), served.service),
       listening: () => {
         place.complaint = ''
-        report({ kind: 'listening', service: served.service, place: place.name })
+        report({ kind: 'listening', service: served.service, address: place.name })
       },
       failed: error => {
         this.#listeners.leave(place)
@@ -191,7 +191,7 @@ export class ServiceHealth {
     if (place.complaint === error.message) return
     place.complaint = error.message
     const { served, port, name } = place
-    this.#options.report({ kind: 'failed', service: served.service, port, place: name, error })
+    this.#options.report({ kind: 'failed', service: served.service, port, address: name, error })
   }
 
   /** Retries the addresses that wait longest first. */

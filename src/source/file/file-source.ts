@@ -269,31 +269,31 @@ export class FileSource implements Source {
     const mistakes = [
       ...repeated.map(id => ({
         kind: 'duplicate' as const,
-        place: record.path,
+        location: record.path,
         text: `${id} stands in this file more than once; the first one counts`,
       })),
       ...doubts.map(({ line, text }) => ({
         kind: 'doubtful' as const,
-        place: `${record.path}:${line}`,
+        location: `${record.path}:${line}`,
         text,
       })),
     ]
     const isNew = mistakes.filter(({ text }) => !record.reported.has(text))
-    for (const { kind, place, text } of isNew) this.#report(kind, place, text)
+    for (const { kind, location, text } of isNew) this.#report(kind, location, text)
     if (moreDoubts > 0 && isNew.length > 0)
       this.#report('doubtful', record.path, `${moreDoubts} more unknown fields or kinds ignored`)
     record.reported = new Set(mistakes.map(({ text }) => text))
   }
 
   #fail(record: FileRecord, reason: string, position = ''): void {
-    const place = `${record.path}${position}`
-    const failure = `${place}: ${reason}`
+    const location = `${record.path}${position}`
+    const failure = `${location}: ${reason}`
     if (record.failure === failure) return
     record.failure = failure
     const kept = this.#catalogue.objectsOf(record.path)
     this.#report(
       'failed',
-      place,
+      location,
       kept > 0 ? `${reason}; its last valid state stays (${count(kept, 'object')})` : reason,
     )
   }
@@ -356,7 +356,7 @@ export class FileSource implements Source {
   #tellRefusals(handlers: SourceHandlers): void {
     const list: LocatedRefusal[] = []
     for (const { path, refusals } of this.#records.values())
-      for (const refusal of refusals) list.push({ place: path, refusal })
+      for (const refusal of refusals) list.push({ location: path, refusal })
     const said = JSON.stringify(list)
     if (said === this.#reported || (this.#reported === '' && list.length === 0)) return
     this.#reported = said
@@ -374,8 +374,8 @@ export class FileSource implements Source {
     else if (before !== undefined) this.#report('recovered', path, 'is there again')
   }
 
-  #report(kind: SourceProblem['kind'], place: string, text: string): void {
-    this.#handlers?.problem({ kind, place, text })
+  #report(kind: SourceProblem['kind'], location: string, text: string): void {
+    this.#handlers?.problem({ kind, location, text })
   }
 }
 

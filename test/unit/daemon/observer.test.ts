@@ -92,13 +92,14 @@ describe('Observer', () => {
 
   it('counts refused fields and refused objects together, and logs each once', async () => {
     const refusal = { object: 'Service ns/bad', field: 'spec', value: '', reason: 'no use' }
-    observer.refused([{ place: 'services', refusal }])
-    observer.refused([{ place: 'services', refusal }])
+    observer.refused([{ location: 'services', refusal }])
+    observer.refused([{ location: 'services', refusal }])
     const objects = [service('web', { externalIPs: ['127.0.0.1'] })]
     const event = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
     observer.synced(event, snapshotOf(objects), tableOf(objects))
     expect(await numberOf('kprobe_refusals')).toBe(2)
     expect(logged.filter(line => line.includes(' refused '))).toHaveLength(2)
+    expect(logged[0]).toContain('location=services')
   })
 })
 

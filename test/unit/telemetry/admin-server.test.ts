@@ -93,7 +93,7 @@ describe('AdminServer', () => {
     await eventually(() => second.kinds().length === 1)
     expect(second.news[0]).toMatchObject({
       kind: 'failed',
-      place: path,
+      address: path,
       error: { message: 'another process answers at this socket' },
       retryMs: 5_000,
     })
@@ -123,6 +123,6 @@ describe('AdminServer', () => {
     await chmod(folder, 0o700)
     await clock.advance(5_000)
     await eventually(() => news.length === 2)
-    expect(news[1]).toEqual({ kind: 'listening', place: path })
+    expect(news[1]).toEqual({ kind: 'listening', address: path })
   })
 })

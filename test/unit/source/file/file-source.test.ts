@@ -94,7 +94,8 @@ const rest = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 const reads = (expected: Readonly<Record<string, string>>) =>
   until(() => JSON.stringify(known()) === JSON.stringify(expected), JSON.stringify(expected))
 const said = (kind: SourceProblem['kind'], text: RegExp) =>
-  problems.filter(problem => problem.kind === kind && text.test(`${problem.place}: ${problem.text}`)).length
+  problems.filter(problem => problem.kind === kind && text.test(`${problem.location}: ${problem.text}`))
+    .length
 
 describe('FileSource', () => {
   it('reads a folder of YAML and JSON once and then says that it is complete', async () => {
@@ -116,7 +117,7 @@ describe('FileSource', () => {
     expect(problems).toEqual([
       {
         kind: 'empty',
-        place: folder,
+        location: folder,
         text: 'nothing found: the folder has no *.yaml, *.yml or *.json file',
       },
     ])
@@ -150,7 +151,7 @@ describe('FileSource', () => {
     await begin(folder, findDoubts)
     await reads({ a: '1' })
     expect(problems).toEqual([
-      { kind: 'doubtful', place: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
+      { kind: 'doubtful', location: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
     ])
     for (const zone of ['2', '3']) {
       writeFileSync(join(folder, 'a.yaml'), `# moved\nname: a\nzone: ${zone}\nzoen: 2\n`)

@@ -14,7 +14,7 @@ beforeEach(() => {
   isSynced = true
   troubles = new Troubles(
     'https://api',
-    ({ kind, place, text }) => said.push(`${kind} ${place}: ${text}`),
+    ({ kind, location, text }) => said.push(`${kind} ${location}: ${text}`),
     () => isSynced,
   )
 })
