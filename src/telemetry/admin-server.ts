@@ -8,6 +8,7 @@ import {
   type HttpAnswer,
   HttpConnections,
   JSON_TYPE,
+  listing,
   NOT_FOUND,
   readOnly,
 } from './http-connections.ts'
@@ -47,9 +48,9 @@ const RETRY_MS = 5_000
 const CONNECTIONS_MAX = 16
 
 /**
- * Serves /state, /plan, /receipts, /config and /snapshot as JSON on a unix socket that only its owner can connect to. A
- * socket file that an earlier process left is replaced; one at which a process answers stays, and is retried every
- * 5 s.
+ * Serves /state, /plan, /receipts, /config and /snapshot as JSON, and a list of the paths at /, on a unix socket that
+ * only its owner can connect to. A socket file that an earlier process left is replaced; one at which a process answers
+ * stays, and is retried every 5 s.
  */
 export class AdminServer {
   readonly #options: AdminServerOptions
@@ -124,21 +125,17 @@ export class AdminServer {
 }
 
 function adminHandler(pages: AdminPages, clock: Clock): Handler {
+  const byPath = new Map<string, () => unknown>([
+    ['/config', pages.config],
+    ['/plan', pages.plan],
+    ['/receipts', pages.receipts],
+    ['/snapshot', pages.snapshot],
+    ['/state', pages.state],
+  ])
   return readOnly(async ({ path }) => {
-    switch (path) {
-      case '/state':
-        return json(await pages.state(), clock)
-      case '/plan':
-        return json(await pages.plan(), clock)
-      case '/receipts':
-        return json(await pages.receipts(), clock)
-      case '/config':
-        return json(await pages.config(), clock)
-      case '/snapshot':
-        return json(await pages.snapshot(), clock)
-      default:
-        return NOT_FOUND
-    }
+    if (path === '/') return listing([...byPath.keys()])
+    const page = byPath.get(path)
+    return page === undefined ? NOT_FOUND : json(await page(), clock)
   })
 }
 

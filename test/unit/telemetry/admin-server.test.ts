@@ -54,7 +54,11 @@ describe('AdminServer', () => {
     expect((await ask({ socketPath: path, path: '/receipts' })).body).toBe('[]')
     expect((await ask({ socketPath: path, path: '/config' })).body).toBe('{}')
     expect((await ask({ socketPath: path, path: '/snapshot' })).body).toBe('{"events":[]}')
-    expect(await ask({ socketPath: path, path: '/' })).toMatchObject({ status: 404 })
+    const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
+    expect(paths).toEqual(['/config', '/plan', '/receipts', '/snapshot', '/state'])
+    for (const each of paths)
+      expect(await ask({ socketPath: path, path: each })).toMatchObject({ status: 200 })
+    expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })
     expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })
   })
 
