@@ -8,7 +8,7 @@ import type { PartsRoom } from '../model/parts-room.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
-import type { LocatedRefusal, SourceProblem } from '../source/source.ts'
+import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 import { ApiPublisher } from './api-publisher.ts'
 import { Cluster } from './cluster.ts'
@@ -119,10 +119,11 @@ export class ApiNode {
       this.#options.log.warn({ location, ...refusal }, 'refused')
   }
 
-  #tellProblem({ kind, location, text }: SourceProblem): void {
+  #tellProblem(problem: SourceProblem): void {
     const { log } = this.#options
+    const { kind, location, text } = problem
     if (kind === 'recovered') log.info({ location }, text)
-    else log.warn({ location }, text)
+    else log.warn({ location }, problemText(problem))
     if ((kind === 'failed' || kind === 'empty') && this.feed.current === undefined)
       this.#options.blind?.(`${location}: ${text}`)
   }

@@ -9,7 +9,7 @@ import type { PartsRoom } from '../model/parts-room.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import type { Source, SourceProblem } from '../source/source.ts'
+import { problemText, type Source, type SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
@@ -382,8 +382,10 @@ class Daemon {
     await old.close()
   }
 
-  #problem({ kind, location, text }: SourceProblem): void {
+  #problem(problem: SourceProblem): void {
     const { log } = this.#io
+    const { kind, location } = problem
+    const text = problemText(problem)
     if (kind === 'recovered') log.info({ location }, text)
     else log.warn({ location }, text)
     this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once

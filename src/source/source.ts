@@ -94,4 +94,11 @@ export interface SourceProblem {
   readonly location: string
   /** One line, without the location. */
   readonly text: string
+  /** Of a failure: what a reader uses that goes on. */
+  readonly meanwhile?: string
+}
+
+/** The problem in one line, for a reader that goes on. */
+export function problemText({ text, meanwhile }: SourceProblem): string {
+  return meanwhile === undefined ? text : `${text}; ${meanwhile}`
 }

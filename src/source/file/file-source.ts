@@ -290,12 +290,7 @@ export class FileSource implements Source {
     const failure = `${location}: ${reason}`
     if (record.failure === failure) return
     record.failure = failure
-    const kept = this.#catalogue.objectsOf(record.path)
-    this.#report(
-      'failed',
-      location,
-      kept > 0 ? `${reason}; its last valid state stays (${count(kept, 'object')})` : reason,
-    )
+    this.#reportFailure(location, reason, this.#meanwhile(this.#catalogue.objectsOf(record.path)))
   }
 
   /** The file was there and is not: it may be on its way back (editors save by removing and renaming). */
@@ -311,7 +306,7 @@ export class FileSource implements Source {
     else {
       this.#apply(this.#catalogue.vanish(record.path))
       const left = this.#catalogue.objectsOf(record.path)
-      if (left > 0) this.#report('failed', record.path, `the file is gone; ${goneAdvice(left)}`)
+      if (left > 0) this.#reportFailure(record.path, 'the file is gone', this.#meanwhile(left) + GONE_ADVICE)
       else this.#records.delete(record.path)
     }
     return IDLE
@@ -368,20 +363,25 @@ export class FileSource implements Source {
     const before = this.#missing
     this.#missing = reason
     const { path } = this.#options
-    const kept = this.#catalogue.size
-    const rest = kept > 0 ? `; its last valid state stays (${count(kept, 'object')})` : ''
-    if (reason !== undefined) this.#report('failed', path, `cannot be read (${reason})${rest}`)
+    const meanwhile = this.#meanwhile(this.#catalogue.size)
+    if (reason !== undefined) this.#reportFailure(path, `cannot be read (${reason})`, meanwhile)
     else if (before !== undefined) this.#report('recovered', path, 'is there again')
   }
 
-  #report(kind: SourceProblem['kind'], location: string, text: string): void {
+  /** Says what is in use while a file with `kept` valid objects cannot be read. */
+  #meanwhile(kept: number): string {
+    if (kept > 0) return `its last valid content stays in use (${count(kept, 'object')})`
+    return this.#synced ? 'nothing of it is in use' : 'kprobe waits until it has read every file once'
+  }
+
+  #reportFailure(location: string, text: string, meanwhile: string): void {
+    this.#handlers?.problem({ kind: 'failed', location, text, meanwhile })
+  }
+
+  #report(kind: Exclude<SourceProblem['kind'], 'failed'>, location: string, text: string): void {
     this.#handlers?.problem({ kind, location, text })
   }
 }
 
-function goneAdvice(kept: number): string {
-  return (
-    `its last valid state stays (${count(kept, 'object')}). To remove that, put the file back without it ` +
-    '(a file with only a comment is enough), or restart'
-  )
-}
+const GONE_ADVICE =
+  '. To remove that, put the file back without it (a file with only a comment is enough), or restart'

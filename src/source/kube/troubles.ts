@@ -47,7 +47,7 @@ export class Troubles {
     if (this.#said.has(location)) return
     this.#said.add(location)
     if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', location, text })
-    else this.#say({ kind: 'failed', location, text: `${text}; ${this.#isSynced() ? KEPT : UNKNOWN}` })
+    else this.#say({ kind: 'failed', location, text, meanwhile: this.#isSynced() ? KEPT : UNKNOWN })
   }
 
   #recover(location: string, text: string): void {
