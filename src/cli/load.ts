@@ -20,7 +20,7 @@ import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts
 import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import type { Source } from '../source/source.ts'
+import type { LocatedRefusal, Source } from '../source/source.ts'
 import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
 import type { ModelRequest } from './model-request.ts'
@@ -33,6 +33,14 @@ interface Reading {
   readonly progress: Progress
   /** Takes a warning, which is printed after the results. */
   readonly warn: (text: string) => void
+  /** What the source refuses; printed after the results, too. */
+  readonly source: { refused: readonly LocatedRefusal[] }
+}
+
+/** All objects, resolved. */
+export interface Loaded extends Resolved {
+  /** EndpointSlices that are refused as a whole, each with its Service. */
+  readonly refusedSlices: readonly Refusal[]
 }
 
 /**
@@ -43,35 +51,39 @@ interface Reading {
 export async function withLoaded<R>(
   request: Pick<ModelRequest, 'config' | 'daemon'>,
   io: Io,
-  use: (loaded: Resolved, reading: Pick<Reading, 'progress' | 'warn'>) => R | Promise<R>,
+  use: (loaded: Loaded, reading: Pick<Reading, 'progress' | 'warn'>) => R | Promise<R>,
 ): Promise<R> {
   const progress = new Progress(systemClock, io)
   const warnings: string[] = []
-  const reading = { clock: systemClock, io, progress, warn: (text: string) => void warnings.push(text) }
+  const warn = (text: string) => void warnings.push(text)
+  const reading: Reading = { clock: systemClock, io, progress, warn, source: { refused: [] } }
   try {
     return await use(await load(request, reading), reading)
   } finally {
     progress.end()
-    await writeWarnings(warnings, io)
+    const refused = reading.source.refused.map(({ location, refusal }) => refusalText(refusal, location))
+    await writeWarnings([...refused, ...warnings], io)
   }
 }
 
 async function load(
   { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
   reading: Reading,
-): Promise<Resolved> {
-  const { clock, progress } = reading
-  const { snapshot, memoryBytes, refused } =
+): Promise<Loaded> {
+  const { clock, progress, source } = reading
+  const { snapshot, memoryBytes, refused, refusedSlices } =
     daemon === undefined
       ? {
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
           refused: undefined,
+          refusedSlices: source.refused.map(({ refusal }) => refusal),
         }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
   const options = resolveOptions(config, memoryBytes, refused)
-  return await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
+  const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
+  return { ...resolved, refusedSlices: refusedSlices.filter(({ service }) => service !== undefined) }
 }
 
 /** Adds the listeners of this node, as a starting daemon does. Sockets of the running daemon do not count. */
@@ -96,14 +108,30 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused } = answer.value
-  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined, refused: refusedIn(refused) }
+  const { servicesBytes: bytes, refused, refusedSlices } = answer.value
+  return {
+    snapshot,
+    memoryBytes: typeof bytes === 'number' ? bytes : undefined,
+    refused: refusedIn(refused),
+    refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
+  }
 }
 
 interface DaemonObjects {
   readonly snapshot: Snapshot
   readonly memoryBytes: number | undefined
   readonly refused: ServiceMemory['refused']
+  readonly refusedSlices: readonly Refusal[]
+}
+
+/** Reads a refusal that the daemon has written; empty for anything else. */
+function refusalIn(value: unknown): readonly Refusal[] {
+  const { object, field, value: text, reason, service } = isJson(value) ? value : {}
+  const isText = [object, field, text, reason, service].every(each => typeof each === 'string')
+  if (!isText) return []
+  return [
+    { object: `${object}`, field: `${field}`, value: `${text}`, reason: `${reason}`, service: `${service}` },
+  ]
 }
 
 function refusedIn(list: unknown): ServiceMemory['refused'] {
@@ -142,7 +170,7 @@ interface WholeReading extends Reading {
 
 async function readWhole(
   source: Source,
-  { config, clock, io, progress, warn }: WholeReading,
+  { config, clock, io, progress, warn, source: found }: WholeReading,
 ): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
@@ -173,7 +201,7 @@ async function readWhole(
         },
         synced: () => arrived('objects'),
         refusals: list => {
-          for (const { location, refusal } of list) warn(refusalText(refusal, location))
+          found.refused = list
         },
         problem: ({ kind, location, text }) => {
           if (kind === 'failed' || kind === 'empty') fail(new Error(`${location}: ${text}`))

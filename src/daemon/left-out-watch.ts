@@ -42,6 +42,11 @@ export class LeftOutWatch {
     this.#options = options
   }
 
+  /** What the source refuses now. */
+  get ofSource(): readonly LocatedRefusal[] {
+    return this.#ofSource
+  }
+
   /** Takes what the source refuses now. */
   refused(list: readonly LocatedRefusal[]): void {
     this.#ofSource = list
