@@ -53,6 +53,7 @@ const io: Io = {
   out: text => out.write(text),
   err: text => err.write(text),
   outLost: out.lost,
+  outWritten: () => out.written(stop),
   outBacklogBytes: () => out.backlogBytes,
   colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
   columns: Number(process.env.COLUMNS) || process.stdout.columns || undefined,

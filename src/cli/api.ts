@@ -203,8 +203,11 @@ class Session {
       report: news => {
         if (news.kind === 'crowded') logCrowd(this.#log, 'metrics', news.crowd)
         if (news.kind !== 'failed') return
-        const { place, error: err } = news
-        this.#log.warn({ place, err }, 'cannot serve metrics; change the address with --metrics-bind-address')
+        const { address, error: err } = news
+        this.#log.warn(
+          { address, err },
+          'cannot serve metrics; change the address with --metrics-bind-address',
+        )
       },
     })
     return http

@@ -1,4 +1,5 @@
 import { nearest } from '../base/nearest.ts'
+import { wrapLines } from '../config/help.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { versionCommand } from './version.ts'
 
@@ -57,7 +58,7 @@ const COMMANDS: readonly Entry[] = [
 export async function runCommand(argv: readonly string[], io: Io): Promise<number> {
   const [name, ...rest] = argv
   if (name === undefined) {
-    io.err(usage())
+    io.err(usage(io))
     return EXIT_USAGE
   }
   if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest[0], io)
@@ -79,7 +80,7 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
 
 async function help(topic: string | undefined, io: Io): Promise<number> {
   if (topic === undefined) {
-    io.out(usage())
+    io.out(usage(io))
     return EXIT_FINE
   }
   const entry = COMMANDS.find(each => each.name === topic)
@@ -95,13 +96,13 @@ function unknownCommand(name: string, io: Io): number {
   )
   const hint = near === undefined ? '' : `; did you mean ${near}?`
   const what = name.startsWith('-') ? 'flag without a command' : 'command'
-  io.err(`kprobe: no such ${what}: ${JSON.stringify(name)}${hint}\n\n${usage()}`)
+  io.err(`kprobe: no such ${what}: ${JSON.stringify(name)}${hint}\n\n${usage(io)}`)
   return EXIT_USAGE
 }
 
-function usage(): string {
+function usage({ columns }: Io): string {
   const width = Math.max(...COMMANDS.map(({ name }) => name.length))
-  return [
+  const lines = [
     'kprobe programs Kubernetes Services into the kernel of this node.',
     '',
     'Usage:',
@@ -116,5 +117,6 @@ function usage(): string {
     '',
     'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, explain, doctor)',
     '',
-  ].join('\n')
+  ]
+  return wrapLines(lines, columns).join('\n')
 }

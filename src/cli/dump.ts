@@ -1,6 +1,5 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/failure-text.ts'
-import { oneLine } from '../base/text.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import { type FlagSpec, readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
@@ -20,7 +19,7 @@ import { readIptables, saveIptables } from '../modes/xt-common/read-iptables.ts'
 import { showIptables } from './dump-iptables.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
-import { writeDocument } from './output.ts'
+import { writeDocument, writeWarnings } from './output.ts'
 import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
 import { readModes, readTables } from './read-modes.ts'
 import { askServiceNames } from './service-names.ts'
@@ -125,15 +124,19 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): Promise<number> {
   const dump = await readKernel(request, ask)
-  const missing = whatIsMissing(request, dump)
-  if (missing !== undefined) io.err(`${missing}\n`)
   if (request.output === 'json' || request.output === 'yaml')
     await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
-  if (request.what !== 'nft' && dump.filter?.names.isComplete === false) io.err(UNNAMED)
-  warnOfModes(dump.modes, io)
+  const missing = whatIsMissing(request, dump)
+  const isUnnamed = request.what !== 'nft' && dump.filter?.names.isComplete === false
   const damage = damageText(dump.modes)
-  if (damage !== undefined) io.err(`DAMAGED: ${oneLine(damage)}; \`kprobe verify\` names what differs\n`)
+  const warnings = [
+    ...(missing === undefined ? [] : [missing]),
+    ...(isUnnamed ? [UNNAMED] : []),
+    ...(dump.modes.length < 2 ? [] : [modesText(dump.modes)]),
+    ...(damage === undefined ? [] : [`DAMAGED: ${damage}; \`kprobe verify\` names what differs`]),
+  ]
+  await writeWarnings(warnings, io)
   return damage === undefined ? exitOf(request, missing) : EXIT_FAILED
 }
 
@@ -142,12 +145,11 @@ function exitOf({ service }: Pick<Request, 'service'>, missing: string | undefin
   return service !== '' && missing !== undefined ? EXIT_FAILED : EXIT_FINE
 }
 
-function warnOfModes(modes: readonly ProgrammedMode[], io: Io): void {
-  if (modes.length < 2) return
+function modesText(modes: readonly ProgrammedMode[]): string {
   const names = modes.map(({ mode }) => mode).join(' and ')
-  io.err(
+  return (
     `warning: rules of ${names} mode are both in the kernel: a mode switch is going on, or one is a leftover; ` +
-      'remove a leftover with `kprobe cleanup`, and `kprobe cleanup --proxy-mode=iptables` for iptables mode\n',
+    'remove a leftover with `kprobe cleanup`, and `kprobe cleanup --proxy-mode=iptables` for iptables mode'
   )
 }
 
@@ -160,12 +162,12 @@ async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Prom
   const { output } = request
   const names = ask(true) ?? (await namesInTables(request, dump.mode))
   const found = await dump.read(HERE, filterOf(request, names))
-  const missing = found.isEmpty ? nothingText(request) : undefined
-  if (missing !== undefined) io.err(`${missing}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(found.value, output, io)
   else if (output === dump.saveFormat) writeLines(found.save, io)
   else io.out(tableText(found.heading, found.rows, io))
-  if (output !== dump.saveFormat && found.hasUnnamed && !names.isComplete) io.err(UNNAMED)
+  const missing = found.isEmpty ? nothingText(request) : undefined
+  const isUnnamed = output !== dump.saveFormat && found.hasUnnamed && !names.isComplete
+  await writeWarnings([...(missing === undefined ? [] : [missing]), ...(isUnnamed ? [UNNAMED] : [])], io)
   return exitOf(request, missing)
 }
 
@@ -180,22 +182,21 @@ async function dumpIptables(request: Request, io: Io): Promise<number> {
   const { output, families, service, proxyName } = request
   if (output === 'iptables-save') {
     for (const text of await saveIptables(HERE, families)) io.out(text)
-    if (families.length > 1) io.err(TWO_INPUTS)
+    await writeWarnings(families.length > 1 ? [TWO_INPUTS] : [], io)
     return EXIT_FINE
   }
   const shown = showIptables(await readIptables(HERE, families, chainNames(proxyName)), service)
   const missing = shown.isEmpty ? nothingText(request) : undefined
-  if (missing !== undefined) io.err(`${missing}\n`)
   if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
   else io.out(shown.text(io))
+  await writeWarnings(missing === undefined ? [] : [missing], io)
   return exitOf(request, missing)
 }
 
 const TWO_INPUTS =
-  'this is the input of two commands: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore\n'
+  'this is the input of two commands: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore'
 
-const UNNAMED =
-  'some IPVS objects have no Service name here; --admin-socket reads the names from the daemon\n'
+const UNNAMED = 'some IPVS objects have no Service name here; --admin-socket reads the names from the daemon'
 
 /** Gives the Service names. Throws if --service needs them and there is no daemon to read them from. */
 function daemonNames(

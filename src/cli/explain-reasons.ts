@@ -21,6 +21,8 @@ interface ReasonsInput {
   readonly snapshot: Snapshot
   /** Services that are not served for want of memory. */
   readonly oversized: Iterable<Oversized>
+  /** EndpointSlices that are refused as a whole, with their Services. */
+  readonly refusedSlices: readonly Refusal[]
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly isLocal: boolean
@@ -29,7 +31,8 @@ interface ReasonsInput {
 /** Lists the reasons why a connection does not reach its destination, as sentences that name the Services. */
 export function reasonsOf(input: ReasonsInput): readonly string[] {
   const { caught } = input
-  const own = caught === undefined ? otherPorts(input) : deadEnds(input, caught)
+  const own =
+    caught === undefined ? otherPorts(input) : [...deadEnds(input, caught), ...ignoredParts(input, caught)]
   return [...own, ...refusals(input)]
 }
 
@@ -51,6 +54,26 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
   else if (route.kind === 'external-local' && port.local.length === 0)
     reasons.push(`${local}; pods and processes of this node reach endpoints on other nodes`)
   return reasons
+}
+
+/** Parts of EndpointSlices that the text names at most. */
+const PARTS_MAX = 5
+
+/** Lists what is ignored of the Service's EndpointSlices. */
+function ignoredParts({ snapshot, refusedSlices }: ReasonsInput, { port }: Caught): readonly string[] {
+  const { service } = port
+  const slices = (snapshot.slices.get(service) ?? []).filter(slice => slice.leftOut === undefined)
+  const whole = refusedSlices.filter(refusal => refusal.service === service)
+  const texts = [
+    ...whole.map(({ object, field, value, reason }) => `${object} is ignored: ${field} ${value}: ${reason}`),
+    ...slices.flatMap(({ refusals }) =>
+      refusals.map(({ object, field, value, reason }) => `${object}: ignored ${field} ${value}: ${reason}`),
+    ),
+  ]
+  const more = texts.length - PARTS_MAX
+  if (more <= 0) return texts
+  const rest = `${count(more, 'more part')} of EndpointSlices of Service ${service} ${more === 1 ? 'is' : 'are'} ignored`
+  return [...texts.slice(0, PARTS_MAX), rest]
 }
 
 /** Finds Services that have the address, and serve other ports there. */

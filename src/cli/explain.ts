@@ -16,7 +16,7 @@ import { type Question, readQuestion, resolveQuestion } from './explain-question
 import { type Caught, reasonsOf } from './explain-reasons.ts'
 import { type ExplainedEndpoint, type Explanation, explanationText } from './explanation-text.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { withLoaded } from './load.ts'
+import { type Loaded, withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { usageErrors } from './usage-errors.ts'
@@ -87,12 +87,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, 'explain', extra.errors)
   try {
-    const explanation = await withLoaded(request, io, loaded =>
-      explain(resolveQuestion(question, loaded.snapshot), config, loaded),
-    )
-    if (output === 'text') io.out(explanationText(explanation))
-    else await writeDocument(explanation, output, io)
-    const { kernel, outcomes } = explanation
+    const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
+      const explanation = await explain(resolveQuestion(question, loaded.snapshot), config, loaded)
+      if (output === 'text') io.out(explanationText(explanation))
+      else await writeDocument(explanation, output, io)
+      return explanation
+    })
     return isElsewhere(kernel, outcomes, request.daemon !== undefined) ? EXIT_DIFFERENT : EXIT_FINE
   } catch (error) {
     io.err(`kprobe explain: ${failureText(error)}\n`)
@@ -103,7 +103,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 async function explain(
   question: Question,
   config: Config,
-  { table, snapshot, memo }: Resolved,
+  { table, snapshot, memo, refusedSlices }: Loaded,
 ): Promise<Explanation> {
   const { from, to, port, protocol } = question
   const localIps = new Set([...table.node.ips, ...snapshot.localIps])
@@ -138,6 +138,7 @@ async function explain(
       table,
       snapshot,
       oversized: memo.admission?.oversized.values() ?? [],
+      refusedSlices,
       caught,
       endpoints,
       isLocal: localIps.has(to),

@@ -8,6 +8,8 @@ export interface Io {
   readonly err: (text: string) => void
   /** Aborted when standard output fails, with the error as its reason. */
   readonly outLost: AbortSignal
+  /** Resolves when the reader of standard output has read all text, or none of it can be read any more. */
+  readonly outWritten: () => Promise<void>
   /** Bytes of standard output that its reader has not read yet. */
   readonly outBacklogBytes: () => number
   /** Standard output is a terminal, and NO_COLOR is not set. */

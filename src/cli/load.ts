@@ -1,6 +1,5 @@
 import { type Clock, systemClock } from '../base/clock.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
-import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dialledEndpoints } from '../daemon/api-reach.ts'
@@ -21,61 +20,79 @@ import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts
 import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import type { Source } from '../source/source.ts'
+import type { LocatedRefusal, Source } from '../source/source.ts'
 import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
 import type { ModelRequest } from './model-request.ts'
+import { writeWarnings } from './output.ts'
 import { Progress } from './progress.ts'
 
 interface Reading {
   readonly clock: Clock
   readonly io: Io
   readonly progress: Progress
+  /** Takes a warning, which is printed after the results. */
+  readonly warn: (text: string) => void
+  /** What the source refuses; printed after the results, too. */
+  readonly source: { refused: readonly LocatedRefusal[] }
+}
+
+/** All objects, resolved. */
+export interface Loaded extends Resolved {
+  /** EndpointSlices that are refused as a whole, each with its Service. */
+  readonly refusedSlices: readonly Refusal[]
 }
 
 /**
- * Reads all objects once, from the daemon or from the source, and resolves them. For commands that end. Reports
- * progress on standard error until `use` has ended. Throws if some objects cannot be read.
+ * Reads all objects once, from the daemon or from the source, and resolves them. For commands that end. `use` prints
+ * the results. Reports progress on standard error until `use` has ended, and then prints all warnings. Throws if some
+ * objects cannot be read.
  */
 export async function withLoaded<R>(
   request: Pick<ModelRequest, 'config' | 'daemon'>,
   io: Io,
-  use: (loaded: Resolved, progress: Progress) => R | Promise<R>,
+  use: (loaded: Loaded, reading: Pick<Reading, 'progress' | 'warn'>) => R | Promise<R>,
 ): Promise<R> {
   const progress = new Progress(systemClock, io)
+  const warnings: string[] = []
+  const warn = (text: string) => void warnings.push(text)
+  const reading: Reading = { clock: systemClock, io, progress, warn, source: { refused: [] } }
   try {
-    return await use(await load(request, { clock: systemClock, io, progress }), progress)
+    return await use(await load(request, reading), reading)
   } finally {
     progress.end()
+    const refused = reading.source.refused.map(({ location, refusal }) => refusalText(refusal, location))
+    await writeWarnings([...refused, ...warnings], io)
   }
 }
 
 async function load(
   { config, daemon }: Pick<ModelRequest, 'config' | 'daemon'>,
   reading: Reading,
-): Promise<Resolved> {
-  const { clock, progress } = reading
-  const { snapshot, memoryBytes, refused } =
+): Promise<Loaded> {
+  const { clock, progress, source } = reading
+  const { snapshot, memoryBytes, refused, refusedSlices } =
     daemon === undefined
       ? {
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
           refused: undefined,
+          refusedSlices: source.refused.map(({ refusal }) => refusal),
         }
       : await askSnapshot(daemon, reading)
   progress.begin('computing what the kernel should hold')
   const options = resolveOptions(config, memoryBytes, refused)
-  return await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
+  const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
+  return { ...resolved, refusedSlices: refusedSlices.filter(({ service }) => service !== undefined) }
 }
 
 /** Adds the listeners of this node, as a starting daemon does. Sockets of the running daemon do not count. */
 async function withListeners(
   snapshot: Snapshot,
   { serviceProxyName }: Config,
-  { clock, io }: Reading,
+  { clock, ...reading }: Reading,
 ): Promise<Snapshot> {
-  const warn = (facts: { readonly err: Error }, text: string) =>
-    io.err(`${oneLine(`${text}: ${facts.err.message}`)}\n`)
+  const warn = (facts: { readonly err: Error }, text: string) => reading.warn(`${text}: ${facts.err.message}`)
   const sockets = { diag: openSockDiag, route: openRoute }
   const ofDaemon = await holderSockets(instanceOf(serviceProxyName).lock)
   const ours = () => new Set([...ownSockets(), ...ofDaemon])
@@ -91,14 +108,30 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused } = answer.value
-  return { snapshot, memoryBytes: typeof bytes === 'number' ? bytes : undefined, refused: refusedIn(refused) }
+  const { servicesBytes: bytes, refused, refusedSlices } = answer.value
+  return {
+    snapshot,
+    memoryBytes: typeof bytes === 'number' ? bytes : undefined,
+    refused: refusedIn(refused),
+    refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
+  }
 }
 
 interface DaemonObjects {
   readonly snapshot: Snapshot
   readonly memoryBytes: number | undefined
   readonly refused: ServiceMemory['refused']
+  readonly refusedSlices: readonly Refusal[]
+}
+
+/** Reads a refusal that the daemon has written; empty for anything else. */
+function refusalIn(value: unknown): readonly Refusal[] {
+  const { object, field, value: text, reason, service } = isJson(value) ? value : {}
+  const isText = [object, field, text, reason, service].every(each => typeof each === 'string')
+  if (!isText) return []
+  return [
+    { object: `${object}`, field: `${field}`, value: `${text}`, reason: `${reason}`, service: `${service}` },
+  ]
 }
 
 function refusedIn(list: unknown): ServiceMemory['refused'] {
@@ -110,13 +143,13 @@ function refusedIn(list: unknown): ServiceMemory['refused'] {
   return refused
 }
 
-async function readSource(config: Config, { clock, io, progress }: Reading): Promise<Snapshot> {
-  const whole = { config, clock, io, progress }
+async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
+  const { clock, progress, warn } = reading
+  const whole = { ...reading, config }
   if (config.source.kind === 'file') {
     const read = () => progress.read(1)
     return await readWhole(openFileSource(config, clock, { read }), whole)
   }
-  const warn = (text: string) => io.err(`${oneLine(text)}\n`)
   const dialled: ApiEndpoint[] = []
   const dials: DialWatch = {
     reaching: (addresses, port) => dialled.push(...dialledEndpoints(addresses, port)),
@@ -135,7 +168,10 @@ interface WholeReading extends Reading {
   readonly config: Config
 }
 
-async function readWhole(source: Source, { config, clock, io, progress }: WholeReading): Promise<Snapshot> {
+async function readWhole(
+  source: Source,
+  { config, clock, io, progress, warn, source: found }: WholeReading,
+): Promise<Snapshot> {
   let snapshot = EMPTY_SNAPSHOT
   let localIps: LocalAddresses | undefined
   try {
@@ -165,11 +201,11 @@ async function readWhole(source: Source, { config, clock, io, progress }: WholeR
         },
         synced: () => arrived('objects'),
         refusals: list => {
-          for (const { place, refusal } of list) io.err(refusalText(refusal, place))
+          found.refused = list
         },
-        problem: ({ kind, place, text }) => {
-          if (kind === 'failed' || kind === 'empty') fail(new Error(`${place}: ${text}`))
-          else io.err(`${oneLine(`${place}: ${text}`)}\n`)
+        problem: ({ kind, location, text }) => {
+          if (kind === 'failed' || kind === 'empty') fail(new Error(`${location}: ${text}`))
+          else warn(`${location}: ${text}`)
         },
       })
       started.catch(fail)
@@ -181,7 +217,7 @@ async function readWhole(source: Source, { config, clock, io, progress }: WholeR
   return snapshot
 }
 
-export function refusalText({ object, field, value, reason }: Refusal, place?: string): string {
-  const where = place === undefined ? '' : `${place}: `
-  return `${oneLine(`${where}refused: ${object} ${field} ${value}: ${reason}`)}\n`
+export function refusalText({ object, field, value, reason }: Refusal, location?: string): string {
+  const where = location === undefined ? '' : `${location}: `
+  return `${where}refused: ${object} ${field} ${value}: ${reason}`
 }

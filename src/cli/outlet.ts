@@ -47,18 +47,25 @@ export class Outlet {
     }
   }
 
-  /**
-   * Resolves when all output is written or lost: an empty write ends after those before it. It waits for a stalled
-   * reader until `stop` is aborted, and then records a failure.
-   */
+  /** Resolves when all output is written or lost, or `stop` is aborted. */
+  async written(stop: AbortSignal): Promise<void> {
+    if (this.#used && this.#failure === undefined) await Promise.race([this.#taken(), aborted(stop)])
+  }
+
+  /** Waits in the same way. Gives a stalled reader a moment more after `stop`, and then records a failure. */
   async drained({ stop, clock }: { readonly stop: AbortSignal; readonly clock: Clock }): Promise<void> {
     if (!this.#used || this.#failure !== undefined) return
-    const taken = new Promise<void>(done => this.#stream.write('', () => done()))
+    const taken = this.#taken()
     await Promise.race([taken, aborted(stop)])
     if (!(await within(clock, PATIENCE_MS, taken)))
       this.#failure ??= new Error(`reader stopped with ${this.backlogBytes} bytes unwritten`)
     // Node reports an error one turn after the write has ended.
     await new Promise(done => setImmediate(done))
+  }
+
+  /** An empty write ends after those before it. */
+  #taken(): Promise<void> {
+    return new Promise(done => this.#stream.write('', () => done()))
   }
 
   #lose(error: NodeJS.ErrnoException): void {

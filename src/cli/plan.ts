@@ -46,17 +46,18 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const isSummary = extra.bool('summary')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
   try {
-    const { lines, complete } = await withLoaded(request, io, async ({ table }, progress) => {
+    const changes = await withLoaded(request, io, async ({ table }, { progress, warn }) => {
       for (const { refusals } of table.services.values())
-        for (const refusal of refusals) io.err(refusalText(refusal))
+        for (const refusal of refusals) warn(refusalText(refusal))
       progress.begin('comparing with the kernel')
-      return await kernelDifference(config, table)
+      const { lines, complete } = await kernelDifference(config, table)
+      const shown = isSummary ? planCounts(lines) : { objects: lines }
+      if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
+      else printText(lines, isSummary, io)
+      if (!complete) warn(`only the first ${COMMITS_MAX} commits are listed; there are more`)
+      return lines.length
     })
-    const shown = isSummary ? planCounts(lines) : { objects: lines }
-    if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
-    else printText(lines, isSummary, io)
-    if (!complete) io.err(`only the first ${COMMITS_MAX} commits are listed; there are more\n`)
-    return lines.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+    return changes === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
     io.err(`kprobe plan: ${failureText(error)}\n`)
     return EXIT_FAILED

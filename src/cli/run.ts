@@ -204,8 +204,8 @@ function following(
             await changed(next.config, fields)
           },
           failed: errors => {
-            for (const { path, message } of errors) log.error({ path }, message)
-            log.error('configuration file ignored; the last valid one stays in use')
+            for (const { path, message } of errors)
+              log.error({ path }, `${message}; the last valid configuration stays in use`)
             refused()
           },
           recovered: () => log.info('configuration file is valid again'),

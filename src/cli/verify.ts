@@ -48,20 +48,21 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const output = extra.oneOf('output', OUTPUTS, 'text')
   if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
   try {
-    const facts = await withLoaded(request, io, async ({ table }, progress) => {
+    const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
       const computed = await daemonServices(daemon ?? config.adminSocket)
       const { lines } = await kernelDifference(config, table)
-      return {
+      const facts = {
         services: table.services.size,
         source: daemon === undefined,
         daemon: computed !== undefined,
         differences: disagreements(table, computed, lines),
       }
+      if (output === 'text') io.out(verifyText(facts, io.colour))
+      else await writeDocument(facts, output, io)
+      return facts.differences
     })
-    if (output === 'text') io.out(verifyText(facts, io.colour))
-    else await writeDocument(facts, output, io)
-    return facts.differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+    return differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
     io.err(`kprobe verify: ${failureText(error)}\n`)
     return EXIT_FAILED

@@ -20,9 +20,9 @@ interface HelpForm {
 /** Prints help in this form. */
 export type HelpPage = (form?: HelpForm) => string
 
-const WIDTH = { min: 80, unknown: 100, max: 120 } as const
-/** Column of the help text of a flag. */
-const COLUMN = 34
+const WIDTH = { min: 60, narrow: 80, unknown: 100, max: 120 } as const
+/** Column of the help text of a flag; on a narrow terminal that text begins below most flags. */
+const COLUMN = { narrow: 12, wide: 34 } as const
 
 const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', default: 'false', help: 'print all flags' }
 
@@ -31,7 +31,7 @@ export function helpText(help: HelpText): HelpPage {
   const visible = help.flags.filter(({ hidden }) => hidden !== true)
   const rare = visible.filter(flag => flag.rare === true).length
   return ({ columns = WIDTH.unknown, all = false } = {}) => {
-    const width = Math.min(Math.max(columns, WIDTH.min), WIDTH.max)
+    const width = widthOf(columns)
     const shown = all ? visible : visible.filter(flag => flag.rare !== true)
     const flags = rare === 0 ? shown : [...shown, HELP_ALL]
     const command = /^kprobe \S+/.exec(help.usage)?.[0] ?? 'kprobe'
@@ -40,7 +40,7 @@ export function helpText(help: HelpText): HelpPage {
       ...help.description.split('\n\n').flatMap(text => [...wrap(text.replaceAll('\n', ' '), width), '']),
       'Usage:',
       `  ${help.usage}`,
-      ...(help.details === undefined ? [] : ['', ...help.details.flatMap(line => wrapIndented(line, width))]),
+      ...(help.details === undefined ? [] : ['', ...wrapLines(help.details, columns)]),
       ...groupsOf(flags).flatMap(({ title, flags }) => [
         '',
         `${title}:`,
@@ -50,6 +50,15 @@ export function helpText(help: HelpText): HelpPage {
       '',
     ].join('\n')
   }
+}
+
+/** Wraps lines that are too long for the terminal, as helpText() wraps details. */
+export function wrapLines(lines: readonly string[], columns: number = WIDTH.unknown): readonly string[] {
+  return lines.flatMap(line => wrapIndented(line, widthOf(columns)))
+}
+
+function widthOf(columns: number): number {
+  return Math.min(Math.max(columns, WIDTH.min), WIDTH.max)
 }
 
 interface FlagGroup {
@@ -76,16 +85,17 @@ function flagLines(flag: FlagSpec, width: number): string[] {
   const placeholder = flag.placeholder === undefined ? '' : ` ${flag.placeholder}`
   const fallback = flag.default === '' || flag.default === 'false' ? '' : ` (default ${flag.default})`
   const label = `  ${short}${dashes}${flag.name}${placeholder}`
-  const lines = wrap(`${flag.help}${fallback}`, width - COLUMN).map(line => ' '.repeat(COLUMN) + line)
-  if (label.length > COLUMN - 2) return [label, ...lines]
+  const column = width < WIDTH.narrow ? COLUMN.narrow : COLUMN.wide
+  const lines = wrap(`${flag.help}${fallback}`, width - column).map(line => ' '.repeat(column) + line)
+  if (label.length > column - 2) return [label, ...lines]
   const [first = '', ...rest] = lines
   return [label + first.slice(label.length), ...rest]
 }
 
-/** Wraps a line that is too long. Below `  word   meaning`, continuation lines align with the meaning. */
+/** Wraps a line that is too long. Below `  words   meaning`, continuation lines align with the meaning. */
 function wrapIndented(line: string, width: number): string[] {
   if (line.length <= width) return [line]
-  const [label = ''] = /^ *(?:\S+ {2,})?/.exec(line) ?? []
+  const [label = ''] = /^ *(?:\S+(?: \S+)* {2,})?/.exec(line) ?? []
   const [first = '', ...rest] = wrap(line.slice(label.length), width - label.length)
   return [label + first, ...rest.map(each => ' '.repeat(label.length) + each)]
 }

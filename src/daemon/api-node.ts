@@ -8,7 +8,7 @@ import type { PartsRoom } from '../model/parts-room.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
-import type { LocatedRefusal, SourceProblem } from '../source/source.ts'
+import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 import { ApiPublisher } from './api-publisher.ts'
 import { Cluster } from './cluster.ts'
@@ -115,16 +115,17 @@ export class ApiNode {
   }
 
   #tellRefusals(list: readonly LocatedRefusal[]): void {
-    for (const { place, refusal } of this.#sourceRefusals.look(list).fresh)
-      this.#options.log.warn({ place, ...refusal }, 'refused')
+    for (const { location, refusal } of this.#sourceRefusals.look(list).fresh)
+      this.#options.log.warn({ location, ...refusal }, 'refused')
   }
 
-  #tellProblem({ kind, place, text }: SourceProblem): void {
+  #tellProblem(problem: SourceProblem): void {
     const { log } = this.#options
-    if (kind === 'recovered') log.info({ place }, text)
-    else log.warn({ place }, text)
+    const { kind, location, text } = problem
+    if (kind === 'recovered') log.info({ location }, text)
+    else log.warn({ location }, problemText(problem))
     if ((kind === 'failed' || kind === 'empty') && this.feed.current === undefined)
-      this.#options.blind?.(`${place}: ${text}`)
+      this.#options.blind?.(`${location}: ${text}`)
   }
 }
 

@@ -9,7 +9,7 @@ import type { PartsRoom } from '../model/parts-room.ts'
 import { findMode } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
-import type { Source, SourceProblem } from '../source/source.ts'
+import { problemText, type Source, type SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event-facts.ts'
 import { EventRecorder } from '../telemetry/events.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
@@ -68,8 +68,6 @@ class Daemon {
   readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied = NO_FIELDS
-  /** A few names of Nodes in the files. */
-  readonly #nodeNames = new Set<string>()
 
   constructor(config: Config, io: DaemonIo) {
     this.#config = config
@@ -89,7 +87,7 @@ class Daemon {
       log: io.log,
       config: () => this.#config,
       nameFrom: io.origins.nodeName,
-      others: async () => (await this.#cluster?.nodeNames()) ?? [...this.#nodeNames],
+      others: async () => (await this.#cluster?.nodeNames()) ?? this.#intake.status?.otherNodes ?? [],
     })
     const { metrics } = this.#observer
     const listeners = nodeListenersOf(config, { ...io, metrics }, () => this.#intake.refresh())
@@ -200,8 +198,9 @@ class Daemon {
       syncPeriodMs,
       build,
       families: FAMILIES,
-      // Files may omit the Node.
-      eligibleWithoutNode: this.#config.source.kind === 'file' ? true : undefined,
+      // Files may omit all Nodes. Nodes of other names show that this node's name is wrong.
+      eligibleWithoutNode: () =>
+        this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
       source: () => this.#intake.status,
       quarantined: () => this.#programming?.status.quarantined.length ?? 0,
       outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
@@ -269,10 +268,9 @@ class Daemon {
 
   #source(config: Config): Source {
     const reading = { details: this.#api !== undefined }
-    const nodeSeen = (name: string) => this.#nodeNames.size < NODE_NAMES_MAX && this.#nodeNames.add(name)
     return (
       this.#cluster?.source(config, { ...reading, partsRoom: this.#partsRoom }) ??
-      openFileSource(config, this.#io.clock, { ...reading, nodeSeen })
+      openFileSource(config, this.#io.clock, reading)
     )
   }
 
@@ -384,10 +382,12 @@ class Daemon {
     await old.close()
   }
 
-  #problem({ kind, place, text }: SourceProblem): void {
+  #problem(problem: SourceProblem): void {
     const { log } = this.#io
-    if (kind === 'recovered') log.info({ place }, text)
-    else log.warn({ place }, text)
+    const { kind, location } = problem
+    const text = problemText(problem)
+    if (kind === 'recovered') log.info({ location }, text)
+    else log.warn({ location }, text)
     this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once
     if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
     if (kind !== 'failed') return
@@ -438,5 +438,4 @@ class Daemon {
   }
 }
 
-const NODE_NAMES_MAX = 3
 const NO_FIELDS: ReadonlySet<keyof Config> = new Set()

@@ -12,7 +12,7 @@ import {
   type Snapshot,
   type SourceEvent,
 } from '../model/snapshot.ts'
-import type { Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
 import { LeftOutWatch } from './left-out-watch.ts'
 import type { Occasion } from './node-listeners.ts'
 
@@ -76,6 +76,11 @@ export class Intake implements PartsHolder {
   /** The newest Snapshot; whole only if `complete`. */
   get snapshot(): Snapshot {
     return this.#snapshot
+  }
+
+  /** Objects that the source refuses as a whole now. */
+  get refused(): readonly LocatedRefusal[] {
+    return this.#leftOut.ofSource
   }
 
   /** The source has delivered everything once, and the addresses of this machine are known if they matter. */

@@ -42,6 +42,11 @@ export class LeftOutWatch {
     this.#options = options
   }
 
+  /** What the source refuses now. */
+  get ofSource(): readonly LocatedRefusal[] {
+    return this.#ofSource
+  }
+
   /** Takes what the source refuses now. */
   refused(list: readonly LocatedRefusal[]): void {
     this.#ofSource = list
@@ -114,7 +119,7 @@ function orphansIn({ services, sliceByKey }: Snapshot, { leftOut }: ObjectBudget
     const service = slice === undefined ? undefined : services.get(slice.service)
     if (service !== undefined && service.type !== 'ExternalName') continue
     for (const refusal of slice?.refusals ?? [])
-      if (orphans.length < ORPHANS_MAX) orphans.push({ place: 'endpointslices', refusal })
+      if (orphans.length < ORPHANS_MAX) orphans.push({ location: 'endpointslices', refusal })
   }
   return orphans
 }

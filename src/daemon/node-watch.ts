@@ -57,7 +57,7 @@ export class NodeWatch {
     this.#timer?.()
   }
 
-  async #warn(repeatMs: number): Promise<void> {
+  async #warn(repeatMs: number, isOptionalSaid = false): Promise<void> {
     const { clock, log, config, nameFrom } = this.#options
     const sight = this.#sight
     const { nodeName, source } = config()
@@ -68,16 +68,16 @@ export class NodeWatch {
     const { nodes, err } = await this.#others()
     if (isCancelled) return
     const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
-    // Files may omit the Node deliberately, so that one warning is enough.
+    // Files may omit all Nodes deliberately, so that one warning is enough until a file has one.
     const isOptional = source.kind === 'file' && nodes.length === 0
     if (sight === 'deleted') log.warn(facts, DELETED)
-    else
+    else if (!isOptional || !isOptionalSaid)
       log.warn(
         facts,
         `${isOptional ? 'no Node object in the files' : 'Node not found'}: ${this.#effects(isOptional)}`,
       )
-    if (isOptional) return
-    this.#timer = clock.after(repeatMs, () => void this.#warn(Math.min(2 * repeatMs, REPEAT_MS_MAX)))
+    const nextMs = isOptional ? FIRST_REPEAT_MS : Math.min(2 * repeatMs, REPEAT_MS_MAX)
+    this.#timer = clock.after(repeatMs, () => void this.#warn(nextMs, isOptional))
   }
 
   async #others(): Promise<{ readonly nodes: readonly string[]; readonly err?: Error }> {
@@ -89,12 +89,12 @@ export class NodeWatch {
   }
 
   #effects(isOptional: boolean): string {
-    const { nodePortAddresses, detectLocal, source } = this.#options.config()
+    const { nodePortAddresses, detectLocal } = this.#options.config()
     const { primary, cidrs } = nodePortAddresses
     return [
       ...(primary && cidrs.length === 0 ? ['node ports answer on no address'] : []),
       ...(detectLocal.kind === 'NodeCIDR' ? ['no pod counts as local to this node'] : []),
-      ...(source.kind === 'kube' ? ['/healthz answers 503'] : []),
+      ...(isOptional ? [] : ['/healthz answers 503']),
       'policy Local reaches only endpoints whose nodeName is this name',
       isOptional
         ? 'add a Node object of this name, or set --nodeport-addresses'

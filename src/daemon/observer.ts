@@ -36,8 +36,8 @@ interface ObserverOptions {
   readonly source: () => SourceStatus | undefined
   /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
-  /** Eligibility of this node while its Node object is unknown; undefined: not eligible. */
-  readonly eligibleWithoutNode: boolean | undefined
+  /** Whether load balancers may use this node while its Node object is unknown. */
+  readonly eligibleWithoutNode: () => boolean
   readonly outward: MetricsOptions['outward']
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
@@ -72,11 +72,11 @@ export class Observer {
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
-    const { families, clock, wallMs, syncPeriodMs, build, source } = options
+    const { families, clock, wallMs, syncPeriodMs, build, source, eligibleWithoutNode } = options
     const { outward, features, connections, ofMode, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
-    this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs })
+    this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs, eligibleWithoutNode })
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
     // The staleness of a source without data counts from the start, and that of a new source from the last data of the
@@ -134,7 +134,7 @@ export class Observer {
   refused(list: readonly LocatedRefusal[]): void {
     const { log } = this.#options
     const { fresh, unnamed, total } = this.#sourceRefusals.look(list)
-    for (const { place, refusal } of fresh) log.warn({ place, ...refusal }, 'refused')
+    for (const { location, refusal } of fresh) log.warn({ location, ...refusal }, 'refused')
     if (unnamed > 0) log.warn({ more: unnamed }, FURTHER)
     this.#tellRefused({ objects: total })
   }
@@ -151,7 +151,7 @@ export class Observer {
     proxy.pending(this.#pending.now)
     proxy.queued(this.#options.wallMs())
     const { node } = snapshot
-    this.health.node(node?.eligible ?? this.#options.eligibleWithoutNode, node?.deleted)
+    this.health.node(node?.eligible, node?.deleted)
     this.metrics.nodeKnown(node !== undefined && node.deleted !== true)
     this.health.queued(snapshot.number)
   }

@@ -78,14 +78,7 @@ export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSo
 export function openFileSource(
   config: Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>,
   clock: Clock,
-  {
-    nodeSeen,
-    read,
-    ...reading
-  }: Pick<ParseOptions, 'details'> & {
-    readonly nodeSeen?: (name: string) => void
-    readonly read?: () => void
-  } = {},
+  { read, ...reading }: Pick<ParseOptions, 'details'> & { readonly read?: () => void } = {},
 ): Source {
   const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is not a file source`)
@@ -100,8 +93,7 @@ export function openFileSource(
       read?.()
       const result = parseObject(object, pool, parsing)
       if (result === undefined || !('kind' in result) || result.kind !== 'Node') return result
-      nodeSeen?.(result.key)
-      return result.key === nodeName ? result : undefined
+      return result.key === nodeName ? result : { ...result, value: undefined }
     },
   })
 }

@@ -173,33 +173,24 @@ export class Outward {
 
   #logServer(server: string, flag: string, news: ServerNews): void {
     const { log } = this.#options
-    const { place } = news
-    if (news.kind === 'listening') log.info({ place }, `${server}: listening`)
+    const { address } = news
+    const change = `change with --${flag}`
+    if (news.kind === 'listening') log.info({ address }, `${server}: listening`)
     else if (news.kind === 'crowded') logCrowd(log, server, news.crowd)
-    else if (news.kind === 'trouble') log.debug({ place, err: news.error }, `${server}: connection failed`)
+    else if (news.kind === 'trouble') log.debug({ address, err: news.error }, `${server}: connection failed`)
     else if (news.retryMs === undefined)
-      log.fatal(
-        { err: news.error },
-        `${server}: cannot listen on ${place}${whyBusy(news.error)}; change with --${flag}`,
-      )
-    else
-      log.error(
-        { err: news.error },
-        `${server}: cannot listen on ${place}${whyBusy(news.error)}; retrying every ${news.retryMs / 1000} s; change with --${flag}`,
-      )
+      log.fatal({ err: news.error }, `${cannotListen(server, news)}; ${change}`)
+    else log.error({ err: news.error }, `${cannotListen(server, news)}; ${change}`)
   }
 
   #serviceNews(news: ServiceHealthNews): void {
     const { log, tell, observer } = this.#options
     switch (news.kind) {
       case 'listening':
-        log.debug({ service: news.service, place: news.place }, 'health check node port: listening')
+        log.debug({ service: news.service, address: news.address }, 'health check node port: listening')
         break
       case 'failed':
-        log.warn(
-          { service: news.service, place: news.place, err: news.error },
-          'health check node port: cannot listen',
-        )
+        log.warn({ service: news.service, err: news.error }, cannotListen('health check node port', news))
         tell(healthCheckFailed(observer.nodeName, news))
         break
       case 'trouble':
@@ -216,6 +207,14 @@ function isSamePlace(a: BindAddress | undefined, b: BindAddress | undefined): bo
   return a?.ip === b?.ip && a?.port === b?.port
 }
 
-function whyBusy(error: Error): string {
-  return 'code' in error && error.code === 'EADDRINUSE' ? ' (in use)' : ''
+interface Failure {
+  readonly address: string
+  readonly error: Error
+  readonly retryMs: number | undefined
+}
+
+function cannotListen(server: string, { address, error, retryMs }: Failure): string {
+  const why = 'code' in error && error.code === 'EADDRINUSE' ? ' (in use)' : ''
+  const retry = retryMs === undefined ? '' : `; retrying every ${retryMs / 1000} s`
+  return `${server}: cannot listen on ${address}${why}${retry}`
 }

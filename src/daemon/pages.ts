@@ -16,7 +16,7 @@ interface PagesOptions {
   readonly programming: () => Programming | undefined
   readonly config: () => Config
   readonly version: string
-  readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status'>
+  readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused'>
   readonly nowMs: () => number
   readonly receipts: Receipts
 }
@@ -49,6 +49,9 @@ export function adminPages(options: PagesOptions): AdminPages {
       complete: intake.complete,
       servicesBytes: programming()?.servicesBytes,
       refused: refusedOver(programming()?.status.memo),
+      refusedSlices: intake.refused
+        .map(({ refusal }) => refusal)
+        .filter(({ service }) => service !== undefined),
       ...snapshotJson(intake.snapshot),
     }),
   }

@@ -9,7 +9,7 @@ import { resolve } from '../model/resolve.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import { Reconciler } from '../reconcile/reconciler.ts'
-import type { Source } from '../source/source.ts'
+import { problemText, type Source } from '../source/source.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 
 export interface RunDataplaneOptions<State, P extends Plan<State>> {
@@ -116,8 +116,10 @@ class Run<State, P extends Plan<State>> {
       changed: snapshot => this.#reconciler.offer(snapshot),
       handlers: {
         refusals: list => this.#logSourceRefusals(list),
-        problem: ({ kind, place, text }) =>
-          this.#log[kind === 'recovered' ? 'info' : 'warn']({ place }, text),
+        problem: problem => {
+          const { kind, location } = problem
+          this.#log[kind === 'recovered' ? 'info' : 'warn']({ location }, problemText(problem))
+        },
       },
     })
   }
@@ -202,7 +204,7 @@ class Run<State, P extends Plan<State>> {
 
   #logSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
     const { fresh, unnamed } = this.#sourceRefusals.look(list)
-    for (const { place, refusal } of fresh) this.#log.warn({ place, ...refusal }, 'refused')
+    for (const { location, refusal } of fresh) this.#log.warn({ location, ...refusal }, 'refused')
     if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
   }
 }

@@ -13,7 +13,7 @@ export interface FileSourceOptions {
   readonly clock?: Clock
 }
 
-/** Makes a source of Services from files, and follows these. An invalid or missing file keeps its last valid state. */
+/** Makes a source of Services from files, and follows these. An invalid or missing file keeps its last valid content in use. */
 export function fileSource(options: FileSourceOptions): Source {
   const { path, nodeName, serviceProxyName, clock = systemClock } = options
   const source = { kind: 'file', path } as const

@@ -57,7 +57,8 @@ export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSl
   const family = root.addressType
   if (family !== 'IPv4' && family !== 'IPv6') {
     const reason = 'not a family; IPv4 and IPv6 are accepted'
-    return wholeRefusal(objectText(RULES.kind, identity.key), 'addressType', family, reason)
+    const refusal = wholeRefusal(objectText(RULES.kind, identity.key), 'addressType', family, reason)
+    return { ...refusal, service: `${identity.namespace}/${service}` }
   }
   const ports = readPorts(identity, root.ports)
   const { endpoints, targetNames } = readEndpoints({ findings: identity, family, pool }, root.endpoints)

@@ -11,6 +11,8 @@ export interface Refusal {
   readonly value: string
   /** Why, and what would be accepted, as a sentence without a full stop. */
   readonly reason: string
+  /** The Service, `namespace/name`, whose EndpointSlice is refused as a whole; absent where none is known. */
+  readonly service?: string
 }
 
 /** Shared by everything that is entirely accepted. */

@@ -25,6 +25,8 @@ export interface SourceStatus {
   readonly heardMs: number | undefined
   /** What is wrong now, one line for people; undefined when all is well. */
   readonly trouble: string | undefined
+  /** A few names of Nodes in the source besides this node's; absent where the source does not read them. */
+  readonly otherNodes?: readonly string[]
 }
 
 export interface SourceHandlers {
@@ -72,8 +74,8 @@ export type SourceObservation =
   | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
 
 export interface LocatedRefusal {
-  /** The place of the object: a file's name. */
-  readonly place: string
+  /** Where the object is: a file's name, or a resource of the API. */
+  readonly location: string
   readonly refusal: Refusal
 }
 
@@ -89,7 +91,14 @@ export interface SourceProblem {
     | 'doubtful'
     /** The source is complete and has no object at all. */
     | 'empty'
-  readonly place: string
-  /** One line, without the place. */
+  readonly location: string
+  /** One line, without the location. */
   readonly text: string
+  /** Of a failure: what a reader uses that goes on. */
+  readonly meanwhile?: string
+}
+
+/** The problem in one line, for a reader that goes on. */
+export function problemText({ text, meanwhile }: SourceProblem): string {
+  return meanwhile === undefined ? text : `${text}; ${meanwhile}`
 }

@@ -8,6 +8,7 @@ import {
   type HttpAnswer,
   HttpConnections,
   JSON_TYPE,
+  listing,
   NOT_FOUND,
   readOnly,
 } from './http-connections.ts'
@@ -47,9 +48,9 @@ const RETRY_MS = 5_000
 const CONNECTIONS_MAX = 16
 
 /**
- * Serves /state, /plan, /receipts, /config and /snapshot as JSON on a unix socket that only its owner can connect to. A
- * socket file that an earlier process left is replaced; one at which a process answers stays, and is retried every
- * 5 s.
+ * Serves /state, /plan, /receipts, /config and /snapshot as JSON, and a list of the paths at /, on a unix socket that
+ * only its owner can connect to. A socket file that an earlier process left is replaced; one at which a process answers
+ * stays, and is retried every 5 s.
  */
 export class AdminServer {
   readonly #options: AdminServerOptions
@@ -65,8 +66,8 @@ export class AdminServer {
       clock: options.clock,
       // All of them are of the socket's owner.
       limits: { connections: CONNECTIONS_MAX },
-      crowded: crowd => this.#report({ kind: 'crowded', place: options.path, crowd }),
-      failed: error => this.#report({ kind: 'trouble', place: options.path, error }),
+      crowded: crowd => this.#report({ kind: 'crowded', address: options.path, crowd }),
+      failed: error => this.#report({ kind: 'trouble', address: options.path, error }),
     })
     void this.#open()
   }
@@ -95,7 +96,7 @@ export class AdminServer {
       }
       this.#server = server
       this.#complaint = ''
-      report({ kind: 'listening', place: path })
+      report({ kind: 'listening', address: path })
     } catch (thrown) {
       this.#failed(errorOf(thrown))
     }
@@ -106,7 +107,7 @@ export class AdminServer {
     const handle = adminHandler(this.#options, this.#options.clock)
     const server = createServer(socket => this.#connections.accept(socket, handle))
     const removeFile = await listenAtUnixSocket(server, path)
-    server.on('error', error => this.#report({ kind: 'trouble', place: path, error }))
+    server.on('error', error => this.#report({ kind: 'trouble', address: path, error }))
     return { server, removeFile }
   }
 
@@ -115,7 +116,7 @@ export class AdminServer {
     this.#retry = this.#options.clock.after(RETRY_MS, () => void this.#open())
     if (this.#complaint === error.message) return
     this.#complaint = error.message
-    this.#report({ kind: 'failed', place: this.#options.path, error, retryMs: RETRY_MS })
+    this.#report({ kind: 'failed', address: this.#options.path, error, retryMs: RETRY_MS })
   }
 
   #report(news: ServerNews): void {
@@ -124,21 +125,17 @@ export class AdminServer {
 }
 
 function adminHandler(pages: AdminPages, clock: Clock): Handler {
+  const byPath = new Map<string, () => unknown>([
+    ['/config', pages.config],
+    ['/plan', pages.plan],
+    ['/receipts', pages.receipts],
+    ['/snapshot', pages.snapshot],
+    ['/state', pages.state],
+  ])
   return readOnly(async ({ path }) => {
-    switch (path) {
-      case '/state':
-        return json(await pages.state(), clock)
-      case '/plan':
-        return json(await pages.plan(), clock)
-      case '/receipts':
-        return json(await pages.receipts(), clock)
-      case '/config':
-        return json(await pages.config(), clock)
-      case '/snapshot':
-        return json(await pages.snapshot(), clock)
-      default:
-        return NOT_FOUND
-    }
+    if (path === '/') return listing([...byPath.keys()])
+    const page = byPath.get(path)
+    return page === undefined ? NOT_FOUND : json(await page(), clock)
   })
 }
 

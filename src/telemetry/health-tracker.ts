@@ -23,6 +23,8 @@ interface HealthTrackerOptions {
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly syncPeriodMs: number
+  /** Whether load balancers may use this node while its Node object is unknown; absent: never. */
+  readonly eligibleWithoutNode?: () => boolean
 }
 
 /** The health of this process as it goes on: what happens comes in, answers go out. */
@@ -72,7 +74,9 @@ export class HealthTracker {
   }
 
   readiness(): HealthAnswer {
-    return readinessOf(this.#state, this.#limits, this.#now())
+    const isEligible = this.#state.nodeEligible ?? this.#options.eligibleWithoutNode?.()
+    const state = isEligible === true ? { ...this.#state, nodeEligible: true } : this.#state
+    return readinessOf(state, this.#limits, this.#now())
   }
 
   liveness(): HealthAnswer {

@@ -6,18 +6,18 @@ import { Listener } from './listener.ts'
 
 /** What a server reports, each once until it changes. */
 export type ServerNews =
-  | { readonly kind: 'listening'; readonly place: string }
+  | { readonly kind: 'listening'; readonly address: string }
   /** Nothing listens at this address; undefined says that it is not tried again. */
   | {
       readonly kind: 'failed'
-      readonly place: string
+      readonly address: string
       readonly error: Error
       readonly retryMs: number | undefined
     }
   /** A connection could not be taken or a request not be answered. */
-  | { readonly kind: 'trouble'; readonly place: string; readonly error: Error }
+  | { readonly kind: 'trouble'; readonly address: string; readonly error: Error }
   /** Connections were closed because a share is used up; said once a minute at most. */
-  | { readonly kind: 'crowded'; readonly place: string; readonly crowd: Crowd }
+  | { readonly kind: 'crowded'; readonly address: string; readonly crowd: Crowd }
 
 export interface HttpServerOptions {
   /** An unspecified address listens in both families, where the node has both. */
@@ -50,7 +50,7 @@ export class HttpServer {
     this.#connections = new HttpConnections({
       clock: options.clock,
       limits: sharesOf(options.connectionsMax),
-      crowded: crowd => options.report({ kind: 'crowded', place: formatIpPort(ip, port), crowd }),
+      crowded: crowd => options.report({ kind: 'crowded', address: formatIpPort(ip, port), crowd }),
       failed: error => this.#trouble(error),
     })
     const other = otherFamilyOf(ip)
@@ -60,9 +60,9 @@ export class HttpServer {
     else for (const each of [ip, other]) this.#listen(each, port)
   }
 
-  /** The places where it listens now: `0.0.0.0:10256`. */
-  get places(): readonly string[] {
-    return [...this.#listeners.values()].map(({ place }) => place)
+  /** The addresses where it listens now: `0.0.0.0:10256`. */
+  get addresses(): readonly string[] {
+    return [...this.#listeners.values()].map(({ address }) => address)
   }
 
   get overShare(): OverShare {
@@ -88,7 +88,7 @@ export class HttpServer {
       listening: () => {
         this.#listeners.set(ip, listener)
         this.#complaints.delete(ip)
-        this.#options.report({ kind: 'listening', place: listener.place })
+        this.#options.report({ kind: 'listening', address: listener.address })
         listening(listener.port)
       },
       failed: error => this.#failed(ip, error, () => this.#listen(ip, port, listening)),
@@ -103,12 +103,12 @@ export class HttpServer {
     if (!hardFail) this.#retries.set(ip, clock.after(RETRY_MS, again))
     if (this.#complaints.get(ip) === error.message) return
     this.#complaints.set(ip, error.message)
-    report({ kind: 'failed', place: formatIpPort(ip, port), error, retryMs })
+    report({ kind: 'failed', address: formatIpPort(ip, port), error, retryMs })
   }
 
   #trouble(error: Error): void {
     const { ip, port, report } = this.#options
-    report({ kind: 'trouble', place: formatIpPort(ip, port), error })
+    report({ kind: 'trouble', address: formatIpPort(ip, port), error })
   }
 }
 

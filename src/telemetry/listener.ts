@@ -35,7 +35,7 @@ export class Listener {
   }
 
   /** `192.0.2.1:80`, with the port that the kernel chose. */
-  get place(): string {
+  get address(): string {
     return formatIpPort(this.#options.ip, this.port)
   }
 

@@ -49,7 +49,7 @@ export class RefusalLog {
 
 /** An object that cannot be used at all, and the part of the source that has it. */
 interface SourceRefusal {
-  readonly place: string
+  readonly location: string
   readonly refusal: Refusal
 }
 
@@ -58,7 +58,7 @@ export class SourceRefusalLog {
   #known: ReadonlySet<string> = new Set()
 
   look(list: readonly SourceRefusal[]): RefusalNews<SourceRefusal> {
-    const identityOf = ({ place, refusal }: SourceRefusal) => `${place}\0${identity(refusal)}`
+    const identityOf = ({ location, refusal }: SourceRefusal) => `${location}\0${identity(refusal)}`
     const news = list.filter(each => !this.#known.has(identityOf(each)))
     this.#known = new Set(list.map(identityOf))
     const fresh = news.slice(0, NEWS_MAX)

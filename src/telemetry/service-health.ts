@@ -12,14 +12,15 @@ import { type HttpAnswer, HttpConnections, JSON_TYPE } from './http-connections.
 import { Listener } from './listener.ts'
 
 export type ServiceHealthNews =
-  | { readonly kind: 'listening'; readonly service: ServiceKey; readonly place: string }
-  /** It is tried again every 5 s; said once until it listens, or fails otherwise. */
+  | { readonly kind: 'listening'; readonly service: ServiceKey; readonly address: string }
+  /** Reported once until it listens, or fails otherwise. */
   | {
       readonly kind: 'failed'
       readonly service: ServiceKey
       readonly port: number
-      readonly place: string
+      readonly address: string
       readonly error: Error
+      readonly retryMs: number
     }
   | { readonly kind: 'trouble'; readonly error: Error }
   /** Connections were closed because a share is used up; said once a minute at most. */
@@ -152,7 +153,7 @@ export class ServiceHealth {
       accept: socket => this.#connections.accept(socket, () => this.#answer(place), served.service),
       listening: () => {
         place.complaint = ''
-        report({ kind: 'listening', service: served.service, place: place.name })
+        report({ kind: 'listening', service: served.service, address: place.name })
       },
       failed: error => {
         this.#listeners.leave(place)
@@ -191,7 +192,8 @@ export class ServiceHealth {
     if (place.complaint === error.message) return
     place.complaint = error.message
     const { served, port, name } = place
-    this.#options.report({ kind: 'failed', service: served.service, port, place: name, error })
+    const failed = { kind: 'failed', service: served.service, port, address: name, error } as const
+    this.#options.report({ ...failed, retryMs: RETRY_MS })
   }
 
   /** Retries the addresses that wait longest first. */

@@ -260,7 +260,11 @@ describe('clients of the servers', () => {
     const [object, slice] = service(30)
     const local = { type: 'LoadBalancer', externalTrafficPolicy: 'Local', healthCheckNodePort: 32_000 }
     cluster.put({ ...object, spec: { ...Object(object).spec, ...local } }, slice ?? {})
-    await daemon.until(() => daemon.said('health check node port: cannot listen').length > 0)
+    const checks = () => daemon.said('health check node port: cannot listen')
+    await daemon.until(() => checks().length > 0)
+    expect(checks()[0]?.msg).toBe(
+      'health check node port: cannot listen on 192.168.0.2:32000 (in use); retrying every 5 s',
+    )
     const posted = () => cluster.server.store.list('events').map(({ reason }) => reason)
     await eventually(() => posted().includes('FailedToStartServiceHealthcheck'))
     await keepsUp()

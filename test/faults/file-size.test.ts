@@ -68,7 +68,7 @@ it('F141: what cannot be read in parts is refused with file and figure, and its 
   write('small.yaml', `apiVersion: v1\nkind: List\nitems: [${nodes.join(', ')}]\n`)
   await daemon.until(() => daemon.said('characters, and 1048576 are read in one piece').length > 0)
   const [said] = daemon.said('are read in one piece')
-  expect(said).toMatchObject({ place: expect.stringContaining('small.yaml:1:1') })
+  expect(said).toMatchObject({ location: expect.stringContaining('small.yaml:1:1') })
   expect(await metric('kprobe_source_problems_total')).toBeGreaterThan(0)
   await servesTheRest('200,000 nodes in one document')
 })
@@ -91,6 +91,6 @@ it('F141: more objects than the memory is enough for are refused, and those of o
 
 it('F141: a document that is nested without end is refused', async () => {
   write('deep.yaml', `a: ${'['.repeat(200_000)}`)
-  await daemon.until(() => daemon.records.some(({ place }) => String(place).includes('deep.yaml')))
+  await daemon.until(() => daemon.records.some(({ location }) => String(location).includes('deep.yaml')))
   await servesTheRest('200,000 brackets')
 })

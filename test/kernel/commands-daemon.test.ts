@@ -117,7 +117,15 @@ describe('kprobe explain', () => {
       endpoints: [
         { addresses: ['10.1.0.9'], conditions: {}, targetRef: { kind: 'Pod', name: 'web-b' } },
         { addresses: ['10.1.0.8'], conditions: {}, targetRef: { kind: 'Pod', name: 'web-a' } },
+        { addresses: ['127.0.0.1'] },
       ],
+    },
+    {
+      apiVersion: 'discovery.k8s.io/v1',
+      kind: 'EndpointSlice',
+      metadata: { namespace: 'ns', name: 'empty-1', labels: { 'kubernetes.io/service-name': 'empty' } },
+      addressType: 'FQDN',
+      endpoints: [{ addresses: ['example.org'] }],
     },
   ]
 
@@ -128,9 +136,18 @@ describe('kprobe explain', () => {
     const explain = (from: string, to: string) =>
       run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`).out
     expect(explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
-      /^TCP from 10\.1\.0\.8 .* to 10\.96\.0\.1:80\nService: ns\/web:http \(ClusterIP\)\n\n/,
+      /^TCP from 10\.1\.0\.8 .* to 10\.96\.0\.1:80\nService: ns\/web:http \(ClusterIP\)\nEndpointSlice ns\/web-1: ignored endpoints\[2\]\.addresses\[0\] 127\.0\.0\.1: .*\n\n/,
     )
-    expect(explain('203.0.113.9', 'svc/ns/empty')).toContain('\nService ns/empty:http has no endpoints\n')
+    expect(explain('203.0.113.9', 'svc/ns/empty')).toContain(
+      '\nService ns/empty:http has no endpoints\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: ',
+    )
+    const fromFile = ['explain', '--from=203.0.113.9', '--to=svc/ns/empty', `--source=file:${path}`]
+    expect(run(...fromFile)).toMatchObject({
+      out: expect.stringContaining('\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: '),
+      err: expect.stringMatching(
+        /^\S+all\.json: refused: EndpointSlice ns\/empty-1 addressType FQDN: [^\n]*\n$/,
+      ),
+    })
     expect(explain('203.0.113.9', 'ns/web:81')).toContain(
       '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
     )

@@ -67,6 +67,47 @@ describe('kprobe plan', () => {
   })
 })
 
+describe('warnings in the pipe of the results', () => {
+  /** Runs the command with both streams in one pipe, whose reader begins late. Gives the first line that matches. */
+  function lineOf(
+    args: readonly string[],
+    pattern: RegExp,
+  ): { readonly line: number; readonly lines: number } {
+    const { out } = shell(`${KPROBE} ${quoted(args)} 2>&1 | (sleep 0.5; cat)`)
+    const lines = out.trimEnd().split('\n')
+    return { line: lines.findIndex(line => pattern.test(line)), lines: lines.length }
+  }
+
+  it('stand after all results of a slow reader', () => {
+    const file = join(daemons.folder(), 'many.json')
+    const items = Array.from({ length: 300 }, (_, index) => ({
+      apiVersion: 'v1',
+      kind: 'Service',
+      metadata: { namespace: 'many', name: `web-${index}` },
+      spec: {
+        clusterIP: `10.96.${index >> 8}.${index & 255}`,
+        ports: [{ port: 80 }],
+        ...(index === 0 ? { externalIPs: ['127.0.0.1'], typo: true } : {}),
+      },
+    }))
+    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+    const source = [`--source=file:${file}`, '--hostname-override=example-node']
+    for (const [args, pattern] of [
+      [['plan', '-o', 'json'], /typo/],
+      [['plan', '-o', 'json'], /refused: Service many\/web-0/],
+      [['plan'], /refused: Service many\/web-0/],
+      [['verify'], /typo/],
+    ] as const) {
+      const { line, lines } = lineOf([...args, ...source], pattern)
+      expect(lines - line, args.join(' ')).toBeLessThanOrEqual(2)
+    }
+    expect(kprobe('run', '--once', ...source).code).toBe(0)
+    nft('flush', 'chain', 'ip', 'kube-proxy', 'nat-prerouting')
+    const { line, lines } = lineOf(['dump', '-o', 'json'], /^DAMAGED: /)
+    expect(line).toBe(lines - 1)
+  })
+})
+
 describe('kprobe dump', () => {
   it('says that the kernel holds nothing', () => {
     expect(kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds no objects of kprobe\n' })

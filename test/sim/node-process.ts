@@ -78,7 +78,7 @@ export class NodeProcess {
       changed: snapshot => this.reconciler.offer(snapshot),
       handlers: {
         refusals: list => tell(`refusals ${list.length}`),
-        problem: ({ kind, place, text }) => tell(`${kind} ${place}: ${text}`),
+        problem: ({ kind, location, text }) => tell(`${kind} ${location}: ${text}`),
         observed: observation => tell(JSON.stringify(observation)),
       },
     })

@@ -1,6 +1,6 @@
 import type { Io } from '../../src/cli/io.ts'
 
-type Given = Partial<Omit<Io, 'out' | 'err'>>
+type Given = Partial<Omit<Io, 'out' | 'err' | 'outWritten'>>
 
 /** What a command meets without a terminal and without signals; it keeps what the command writes. */
 export class FakeIo implements Io {
@@ -31,6 +31,10 @@ export class FakeIo implements Io {
 
   readonly out = (text: string): void => {
     this.stdout += text
+  }
+
+  readonly outWritten = (): Promise<void> => {
+    return Promise.resolve()
   }
 
   readonly err = (text: string): void => {

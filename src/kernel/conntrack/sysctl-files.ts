@@ -5,11 +5,10 @@ import {
   readSysctl,
   type Sysctl,
   type SysctlLeft,
-  type SysctlWrite,
   type TuneFailure,
   type TuneOptions,
   type TuneReport,
-  writeSysctl,
+  writeSysctls,
 } from '../sysctl/files.ts'
 import { type ConntrackSettings, planSysctls, SYSCTLS, type SysctlFacts } from './sysctls.ts'
 
@@ -22,15 +21,9 @@ export async function tuneConntrack(
   const plan = planSysctls(settings, await readFacts(root, unreadable))
   // A file that exists but cannot be read is not missing; it matters only if a value is wanted.
   const isUnreadable = ({ name }: SysctlLeft) => unreadable.some(failure => failure.name === name)
-  const failed = unreadable.filter(({ name }) => plan.left.some(each => each.name === name))
-  const written: SysctlWrite[] = []
-  for (const write of plan.writes) {
-    const { name, value } = write
-    const error = await writeSysctl(root + write.path, value)
-    if (error === undefined) written.push(write)
-    else failed.push({ name, value, error })
-  }
-  return { written, left: plan.left.filter(each => !isUnreadable(each)), failed }
+  const unread = unreadable.filter(({ name }) => plan.left.some(each => each.name === name))
+  const { written, failed } = await writeSysctls(plan.writes, root)
+  return { written, left: plan.left.filter(each => !isUnreadable(each)), failed: [...unread, ...failed] }
 }
 
 async function readFacts(root: string, unreadable: TuneFailure[]): Promise<SysctlFacts> {

@@ -73,6 +73,21 @@ export function settingNow(path: string): number | undefined {
   }
 }
 
+/** Writes sysctls in this order. Does not reject. */
+export async function writeSysctls(
+  writes: readonly SysctlWrite[],
+  root: string,
+): Promise<Pick<TuneReport, 'written' | 'failed'>> {
+  const written: SysctlWrite[] = []
+  const failed: TuneFailure[] = []
+  for (const write of writes) {
+    const error = await writeSysctl(root + write.path, write.value)
+    if (error === undefined) written.push(write)
+    else failed.push({ name: write.name, value: write.value, error })
+  }
+  return { written, failed }
+}
+
 /** Writes a sysctl; returns the error if that fails. */
 export async function writeSysctl(path: string, value: number): Promise<Error | undefined> {
   try {

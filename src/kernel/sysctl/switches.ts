@@ -7,7 +7,7 @@ import {
   type TuneFailure,
   type TuneOptions,
   type TuneReport,
-  writeSysctl,
+  writeSysctls,
 } from './files.ts'
 
 /** A setting that needs exactly this value: a larger one that another program set is overwritten. */
@@ -48,26 +48,20 @@ export async function tuneSwitches(
   list: readonly WantedSysctl[],
   { root = '/' }: TuneOptions = {},
 ): Promise<TuneReport> {
-  const failed: TuneFailure[] = []
+  const unread: TuneFailure[] = []
   const values = new Map<string, number | undefined>()
   for (const { sysctl } of list) {
     const { name, path } = sysctl
     try {
       values.set(name, await readSysctl(root + path))
     } catch (thrown) {
-      failed.push({ name, value: undefined, error: errorOf(thrown) })
+      unread.push({ name, value: undefined, error: errorOf(thrown) })
     }
   }
-  const unread = new Set(failed.map(({ name }) => name))
   const plan = planSwitches(
-    list.filter(({ sysctl }) => !unread.has(sysctl.name)),
+    list.filter(({ sysctl }) => !unread.some(({ name }) => name === sysctl.name)),
     values,
   )
-  const written: SysctlWrite[] = []
-  for (const write of plan.writes) {
-    const error = await writeSysctl(root + write.path, write.value)
-    if (error === undefined) written.push(write)
-    else failed.push({ name: write.name, value: write.value, error })
-  }
-  return { written, left: plan.left, failed }
+  const { written, failed } = await writeSysctls(plan.writes, root)
+  return { written, left: plan.left, failed: [...unread, ...failed] }
 }

@@ -60,6 +60,7 @@ interface FileRecord {
   failure: string | undefined
   refusals: FileObjects['refusals']
   otherKinds: FileObjects['otherKinds']
+  otherNodes: FileObjects['otherNodes']
   /** The number of parts of its kept objects. */
   parts: number
   /** Texts of what was reported of the content that was read last: a later version does not report it again. */
@@ -104,6 +105,7 @@ export class FileSource implements Source {
       heardMs: this.#lookedAtMs,
       trouble:
         this.#missing ?? [...this.#records.values()].find(({ failure }) => failure !== undefined)?.failure,
+      otherNodes: [...new Set([...this.#records.values()].flatMap(({ otherNodes }) => [...otherNodes]))],
     }
   }
 
@@ -191,6 +193,7 @@ export class FileSource implements Source {
       failure: undefined,
       refusals: [],
       otherKinds: new Set(),
+      otherNodes: new Set(),
       parts: 0,
       reported: new Set(),
       missingSinceMs: undefined,
@@ -255,6 +258,7 @@ export class FileSource implements Source {
     this.#tellMistakes(record, content)
     record.refusals = content.refusals
     record.otherKinds = content.otherKinds
+    record.otherNodes = content.otherNodes
     record.parts = content.parts
     if (record.failure === undefined) return
     record.failure = undefined
@@ -265,33 +269,28 @@ export class FileSource implements Source {
     const mistakes = [
       ...repeated.map(id => ({
         kind: 'duplicate' as const,
-        place: record.path,
+        location: record.path,
         text: `${id} stands in this file more than once; the first one counts`,
       })),
       ...doubts.map(({ line, text }) => ({
         kind: 'doubtful' as const,
-        place: `${record.path}:${line}`,
+        location: `${record.path}:${line}`,
         text,
       })),
     ]
     const isNew = mistakes.filter(({ text }) => !record.reported.has(text))
-    for (const { kind, place, text } of isNew) this.#report(kind, place, text)
+    for (const { kind, location, text } of isNew) this.#report(kind, location, text)
     if (moreDoubts > 0 && isNew.length > 0)
       this.#report('doubtful', record.path, `${moreDoubts} more unknown fields or kinds ignored`)
     record.reported = new Set(mistakes.map(({ text }) => text))
   }
 
   #fail(record: FileRecord, reason: string, position = ''): void {
-    const place = `${record.path}${position}`
-    const failure = `${place}: ${reason}`
+    const location = `${record.path}${position}`
+    const failure = `${location}: ${reason}`
     if (record.failure === failure) return
     record.failure = failure
-    const kept = this.#catalogue.objectsOf(record.path)
-    this.#report(
-      'failed',
-      place,
-      kept > 0 ? `${reason}; its last valid state stays (${count(kept, 'object')})` : reason,
-    )
+    this.#reportFailure(location, reason, this.#meanwhile(this.#catalogue.objectsOf(record.path)))
   }
 
   /** The file was there and is not: it may be on its way back (editors save by removing and renaming). */
@@ -307,7 +306,7 @@ export class FileSource implements Source {
     else {
       this.#apply(this.#catalogue.vanish(record.path))
       const left = this.#catalogue.objectsOf(record.path)
-      if (left > 0) this.#report('failed', record.path, `the file is gone; ${goneAdvice(left)}`)
+      if (left > 0) this.#reportFailure(record.path, 'the file is gone', this.#meanwhile(left) + GONE_ADVICE)
       else this.#records.delete(record.path)
     }
     return IDLE
@@ -352,7 +351,7 @@ export class FileSource implements Source {
   #tellRefusals(handlers: SourceHandlers): void {
     const list: LocatedRefusal[] = []
     for (const { path, refusals } of this.#records.values())
-      for (const refusal of refusals) list.push({ place: path, refusal })
+      for (const refusal of refusals) list.push({ location: path, refusal })
     const said = JSON.stringify(list)
     if (said === this.#reported || (this.#reported === '' && list.length === 0)) return
     this.#reported = said
@@ -364,20 +363,25 @@ export class FileSource implements Source {
     const before = this.#missing
     this.#missing = reason
     const { path } = this.#options
-    const kept = this.#catalogue.size
-    const rest = kept > 0 ? `; its last valid state stays (${count(kept, 'object')})` : ''
-    if (reason !== undefined) this.#report('failed', path, `cannot be read (${reason})${rest}`)
+    const meanwhile = this.#meanwhile(this.#catalogue.size)
+    if (reason !== undefined) this.#reportFailure(path, `cannot be read (${reason})`, meanwhile)
     else if (before !== undefined) this.#report('recovered', path, 'is there again')
   }
 
-  #report(kind: SourceProblem['kind'], place: string, text: string): void {
-    this.#handlers?.problem({ kind, place, text })
+  /** Says what is in use while a file with `kept` valid objects cannot be read. */
+  #meanwhile(kept: number): string {
+    if (kept > 0) return `its last valid content stays in use (${count(kept, 'object')})`
+    return this.#synced ? 'nothing of it is in use' : 'kprobe waits until it has read every file once'
+  }
+
+  #reportFailure(location: string, text: string, meanwhile: string): void {
+    this.#handlers?.problem({ kind: 'failed', location, text, meanwhile })
+  }
+
+  #report(kind: Exclude<SourceProblem['kind'], 'failed'>, location: string, text: string): void {
+    this.#handlers?.problem({ kind, location, text })
   }
 }
 
-function goneAdvice(kept: number): string {
-  return (
-    `its last valid state stays (${count(kept, 'object')}). To remove that, put the file back without it ` +
-    '(a file with only a comment is enough), or restart'
-  )
-}
+const GONE_ADVICE =
+  '. To remove that, put the file back without it (a file with only a comment is enough), or restart'

@@ -25,6 +25,8 @@ export interface FileObjects {
   readonly moreDoubts: number
   /** Kinds of objects that are not read. */
   readonly otherKinds: ReadonlySet<string>
+  /** The first OTHER_NODES_MAX names of Nodes that are not this node's. */
+  readonly otherNodes: ReadonlySet<string>
   readonly bytes: number
   /** The number of parts, as ReadOptions.partsMax counts. */
   readonly parts: number
@@ -39,6 +41,7 @@ interface FileDoubt {
 /** A file of another kind can be wrong in thousands of places. */
 const DOUBTS_MAX = 20
 const OTHER_KINDS_MAX = 10
+const OTHER_NODES_MAX = 3
 const REFUSALS_MAX = 1_000
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
@@ -202,6 +205,7 @@ class Collector {
   readonly #doubts: FileDoubt[] = []
   #moreDoubts = 0
   readonly #otherKinds = new Set<string>()
+  readonly #otherNodes = new Set<string>()
   #sliceEndMs: number
   #parts = 0
   bytes = 0
@@ -217,14 +221,21 @@ class Collector {
     if (isList(object)) return
     const result = this.#options.parseObject(object)
     if (result === undefined) {
-      if (this.#otherKinds.size < OTHER_KINDS_MAX) this.#otherKinds.add(printable(object.kind))
+      this.#skip(object)
       return
     }
     if (!('kind' in result)) {
       if (this.#refusals.length < REFUSALS_MAX) this.#refusals.push(result)
     }
     // Without a value: of a watched kind, but not of interest.
-    else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
+    else if (result.kind === 'Node' && result.value === undefined) {
+      this.#skip(object)
+      if (this.#otherNodes.size < OTHER_NODES_MAX) this.#otherNodes.add(result.key)
+    } else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
+  }
+
+  #skip({ kind }: Readonly<Record<string, unknown>>): void {
+    if (this.#otherKinds.size < OTHER_KINDS_MAX) this.#otherKinds.add(printable(kind))
   }
 
   async breathe(): Promise<void> {
@@ -243,6 +254,7 @@ class Collector {
       doubts: this.#doubts,
       moreDoubts: this.#moreDoubts,
       otherKinds: this.#otherKinds,
+      otherNodes: this.#otherNodes,
       bytes: this.bytes,
       parts: this.#parts,
     }

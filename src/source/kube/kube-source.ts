@@ -162,7 +162,7 @@ export class KubeSource implements Source {
     for (const { name, refusals } of this.#parts)
       for (const refusal of refusals) {
         if (list.length === REFUSALS_MAX) break
-        list.push({ place: name, refusal })
+        list.push({ location: name, refusal })
       }
     this.#handlers?.refusals(list)
   }
@@ -176,9 +176,9 @@ export class KubeSource implements Source {
       failure !== undefined && ['connection', 'throttled', 'internal', 'unavailable'].includes(failure.kind)
     if (isOther) return
     const text = `the check for lost events failed: ${failure?.text ?? ''}`
-    const place = `${part.name} check`
-    if (failure === undefined) this.#troubles.set(place, undefined)
-    else if (part.isUnchecked) this.#troubles.set(place, { scope: 'resource', text })
+    const location = `${part.name} check`
+    if (failure === undefined) this.#troubles.set(location, undefined)
+    else if (part.isUnchecked) this.#troubles.set(location, { scope: 'resource', text })
     part.isUnchecked = failure !== undefined
   }
 }

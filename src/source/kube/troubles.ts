@@ -43,14 +43,14 @@ export class Troubles {
       this.#recover(this.#server, 'the API server answers again')
   }
 
-  #fail(place: string, { scope, text }: Trouble): void {
-    if (this.#said.has(place)) return
-    this.#said.add(place)
-    if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', place, text })
-    else this.#say({ kind: 'failed', place, text: `${text}; ${this.#isSynced() ? KEPT : UNKNOWN}` })
+  #fail(location: string, { scope, text }: Trouble): void {
+    if (this.#said.has(location)) return
+    this.#said.add(location)
+    if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', location, text })
+    else this.#say({ kind: 'failed', location, text, meanwhile: this.#isSynced() ? KEPT : UNKNOWN })
   }
 
-  #recover(place: string, text: string): void {
-    if (this.#said.delete(place)) this.#say({ kind: 'recovered', place, text })
+  #recover(location: string, text: string): void {
+    if (this.#said.delete(location)) this.#say({ kind: 'recovered', location, text })
   }
 }

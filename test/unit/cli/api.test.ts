@@ -57,6 +57,7 @@ function api(...argv: string[]): Promise<number> {
     outBacklogBytes: () => 0,
     terminal: false,
     on: () => () => undefined,
+    outWritten: () => Promise.resolve(),
     outLost: lost.signal,
     colour: false,
     signal: stop.signal,

@@ -33,6 +33,13 @@ describe('kprobe', () => {
     expect(io.stdout).toMatch(/^ {2}dump +print what the kernel holds/m)
   })
 
+  const COMMANDS = ['run', 'api', 'dump', 'plan', 'verify', 'explain', 'doctor', 'init', 'cleanup']
+  it.each([undefined, ...COMMANDS])('wraps the help of %s to 60 columns', async name => {
+    io = new FakeIo({ columns: 60 })
+    expect(await kprobe(...(name === undefined ? [] : [name]), '--help-all')).toBe(0)
+    expect(io.stdout.split('\n').filter(line => line.length > 60)).toEqual([])
+  })
+
   it('names the command that was probably meant', async () => {
     expect(await kprobe('dupm')).toBe(2)
     expect(io.stderr).toContain('no such command: "dupm"; did you mean dump?')

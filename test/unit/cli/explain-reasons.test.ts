@@ -4,6 +4,8 @@ import { finish } from '../../../src/base/steps.ts'
 import { reasonsOf } from '../../../src/cli/explain-reasons.ts'
 import type { ExplainedEndpoint } from '../../../src/cli/explanation-text.ts'
 import { NOTHING_HELD, withinBudget } from '../../../src/model/object-budget.ts'
+import { parseEndpointSlice } from '../../../src/model/parse-slice.ts'
+import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
 import { endpoint, type Fields, ip, OPTIONS, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
@@ -16,13 +18,15 @@ interface Asked {
   readonly port?: number
   readonly from?: string
   readonly isLocal?: boolean
+  readonly refusedSlices?: readonly Refusal[]
 }
 
 function reasons(objects: readonly Fields[], asked: Asked) {
   return reasonsIn(snapshotOf(objects), asked)
 }
 
-function reasonsIn(snapshot: Snapshot, { to, port = 80, from = '203.0.113.9', isLocal = false }: Asked) {
+function reasonsIn(snapshot: Snapshot, asked: Asked) {
+  const { to, port = 80, from = '203.0.113.9', isLocal = false, refusedSlices = [] } = asked
   const { table } = finish(resolve(OPTIONS, undefined, snapshot))
   const ports = table.services.values().flatMap(its => its.ports)
   const caught = ports.flatMap(its =>
@@ -49,7 +53,7 @@ function reasonsIn(snapshot: Snapshot, { to, port = 80, from = '203.0.113.9', is
     protocol: { name: 'TCP', number: 6 },
     interfaceName: undefined,
   } as const
-  return reasonsOf({ question, table, snapshot, oversized: [], caught, endpoints, isLocal })
+  return reasonsOf({ question, table, snapshot, oversized: [], refusedSlices, caught, endpoints, isLocal })
 }
 
 describe('reasonsOf', () => {
@@ -73,6 +77,31 @@ describe('reasonsOf', () => {
       'Service ns/api has no endpoints',
       expect.stringMatching(/^EndpointSlice ns\/api-1 is not used: it holds 25 parts/),
     ])
+  })
+
+  it('names what is ignored of the EndpointSlices, five parts of them at most', () => {
+    const object = slice('web-1', 'web', [endpoint('10.1.0.1'), endpoint('127.0.0.1')])
+    const parts = reasons([service('web'), object], { to: '10.96.0.1' })
+    expect(parts).toEqual([
+      expect.stringMatching(
+        /^EndpointSlice ns\/web-1: ignored endpoints\[1\]\.addresses\[0\] 127\.0\.0\.1: a loopback/,
+      ),
+    ])
+    const whole = parseEndpointSlice({ ...slice('web-2', 'web', []), addressType: 'FQDN' })
+    const other = parseEndpointSlice({ ...slice('api-1', 'api', []), addressType: 'FQDN' })
+    const refusedSlices = [whole, other].filter(isRefusal)
+    const many = slice(
+      'web-1',
+      'web',
+      Array.from({ length: 8 }, (_, index) => endpoint(`127.0.0.${index}`)),
+    )
+    const all = reasons([service('web'), many], { to: '10.96.0.1', refusedSlices })
+    expect(all).toHaveLength(7)
+    expect(all.slice(0, 2)).toEqual([
+      'Service ns/web has no endpoints',
+      'EndpointSlice ns/web-2 is ignored: addressType FQDN: not a family; IPv4 and IPv6 are accepted',
+    ])
+    expect(all.at(-1)).toBe('4 more parts of EndpointSlices of Service ns/web are ignored')
   })
 
   it('is empty for a connection that finds an endpoint', () => {

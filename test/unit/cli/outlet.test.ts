@@ -68,6 +68,33 @@ describe('a standard stream', () => {
     expect(() => outlet.write('a')).toThrow(TypeError)
   })
 
+  it('is written when its reader has read all of it, or when the process is to end', async () => {
+    let take: (() => void) | undefined
+    const stalling = () =>
+      new Outlet(
+        new Writable({
+          write(_chunk, _encoding, done) {
+            take = done
+          },
+        }),
+      )
+    const slow = stalling()
+    slow.write('a')
+    let isWritten = false
+    const written = slow.written(stop).then(() => {
+      isWritten = true
+    })
+    await new Promise(done => setImmediate(done))
+    expect(isWritten).toBe(false)
+    take?.()
+    take?.()
+    await written
+    const stalled = stalling()
+    stalled.write('a')
+    await stalled.written(AbortSignal.abort())
+    await new Outlet(process.stdout).written(stop)
+  })
+
   it('waits for a slow reader', async () => {
     let take: (() => void) | undefined
     const outlet = new Outlet(

@@ -33,7 +33,8 @@ it("separates kube-proxy's flags from kprobe's", () => {
 
 it.each([
   [undefined, 100],
-  [40, 80],
+  [40, 60],
+  [72, 72],
   [96, 96],
   [200, 120],
 ])('fits a terminal of %s columns in %i', (columns, width) => {

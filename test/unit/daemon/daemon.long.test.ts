@@ -31,6 +31,8 @@ let locks: string[]
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 let isBroken: boolean
 let isForbidden: boolean
+/** Logs the state, as SIGUSR2 does. */
+let logState: () => void
 let running: Promise<number> | undefined
 
 beforeEach(() => {
@@ -88,6 +90,10 @@ function start(...flags: string[]): Promise<number> {
     follow: handlers => {
       reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
+    },
+    asked: report => {
+      logState = report
+      return () => undefined
     },
     tune: async ({ proxyMode }) => void tuned.push(proxyMode),
     takeLock: name => {
@@ -254,6 +260,30 @@ describe('runDaemon', () => {
     await client.close()
     expect(tables.map(({ name }) => name)).toEqual(['kube-proxy-example-mesh'])
     expect(new Set(kernelRows(tables).map(({ service }) => service.split(':')[0])).size).toBe(1)
+  })
+
+  it('is not eligible while its files hold Nodes of other names only', async () => {
+    const node = (name: string) => `apiVersion: v1\nkind: Node\nmetadata: {name: ${name}}\n`
+    const healthz = () => {
+      logState()
+      return logged
+        .join('')
+        .match(/healthz=\d+/g)
+        ?.at(-1)
+    }
+    const answers = (code: number) => until(() => healthz() === `healthz=${code}`, `/healthz ${code}`)
+    writeFileSync(join(folder, '40-node.yaml'), node('other'))
+    void start('--hostname-override=missing')
+    await until(() => syncs.length === 1, 'first sync')
+    await answers(503)
+    for (const file of readdirSync(folder))
+      if (readFileSync(join(folder, file), 'utf8').includes('kind: Node'))
+        writeFileSync(join(folder, file), '# none\n')
+    await answers(200)
+    writeFileSync(join(folder, '40-node.yaml'), node('other'))
+    await answers(503)
+    writeFileSync(join(folder, '40-node.yaml'), node('missing'))
+    await answers(200)
   })
 
   it('logs what it refuses, and the rest goes in', async () => {

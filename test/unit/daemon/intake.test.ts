@@ -183,7 +183,7 @@ describe('an Intake that may hold so many parts', () => {
       partsRoom: new PartsRoom(PARTS_MAX),
       changed: snapshot => passed.push(snapshot),
       handlers: {
-        refusals: list => refused.push(list.map(({ place, refusal }) => `${place}: ${refusal.object}`)),
+        refusals: list => refused.push(list.map(({ location, refusal }) => `${location}: ${refusal.object}`)),
         problem: () => undefined,
       },
     })
@@ -208,7 +208,7 @@ describe('an Intake that may hold so many parts', () => {
   it('F150: reports slices that are left out and belong to no Service, after what the source refuses', async () => {
     await source.tell(full('a-1', 'a', 300), full('b-1', 'b', 250))
     source.handlers?.refusals([
-      { place: 'services', refusal: { object: 'Service ns/x', field: '', value: '', reason: '' } },
+      { location: 'services', refusal: { object: 'Service ns/x', field: '', value: '', reason: '' } },
     ])
     await clock.advance(1_000)
     expect(refused.at(-1)).toEqual(['services: Service ns/x', 'endpointslices: EndpointSlice ns/a-1'])

@@ -124,7 +124,18 @@ describe('a Node that is missing', () => {
   it('is repeated where files hold other Nodes', async () => {
     open('--source=file:/objects')
     watch.follow(undefined)
-    expect(await said(30_000)).toHaveLength(2)
+    const lines = await said(30_000)
+    expect(lines).toHaveLength(2)
+    expect(lines[0]).toContain('/healthz answers 503')
+  })
+
+  it('is a new warning once a file without Nodes gets one of another name', async () => {
+    open('--source=file:/objects')
+    names = []
+    watch.follow(undefined)
+    expect((await said(120_000)).join('')).not.toContain('/healthz')
+    names = ['one']
+    expect((await said(30_000)).join('')).toMatch(/^W Node not found: .*\/healthz answers 503;/)
   })
 })
 

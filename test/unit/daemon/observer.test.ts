@@ -5,19 +5,21 @@ import { Observer } from '../../../src/daemon/observer.ts'
 import { findMode } from '../../../src/modes/registry.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { service, snapshotOf, tableOf } from '../model/objects.ts'
+import { node as nodeObject, service, snapshotOf, tableOf } from '../model/objects.ts'
 
 let clock: FakeClock
 let logged: string[]
 let status: SourceStatus | undefined
 let observer: Observer
 let mode: string
+let isEligible: boolean
 
 beforeEach(() => {
   clock = new FakeClock()
   logged = []
   status = undefined
   mode = 'nftables'
+  isEligible = false
   observer = new Observer({
     log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),
     clock,
@@ -28,7 +30,7 @@ beforeEach(() => {
     build: { version: '0.0.0', commit: '', date: '' },
     source: () => status,
     quarantined: () => 0,
-    eligibleWithoutNode: undefined,
+    eligibleWithoutNode: () => isEligible,
     outward: () => ({ ready: false }),
     features: [],
     connections: undefined,
@@ -78,15 +80,26 @@ describe('Observer', () => {
     expect(await numberOf('kprobe_failed_passes_total')).toBe(1)
   })
 
+  it('asks at each answer whether this node is eligible without a Node object', () => {
+    observer.offered(snapshotOf([]))
+    expect(observer.health.readiness().body.nodeEligible).toBe(false)
+    isEligible = true
+    expect(observer.health.readiness().body.nodeEligible).toBe(true)
+    const taints = [{ key: 'ToBeDeletedByClusterAutoscaler', effect: 'NoSchedule' }]
+    observer.offered(snapshotOf([{ ...nodeObject(), spec: { taints } }]))
+    expect(observer.health.readiness().body.nodeEligible).toBe(false)
+  })
+
   it('counts refused fields and refused objects together, and logs each once', async () => {
     const refusal = { object: 'Service ns/bad', field: 'spec', value: '', reason: 'no use' }
-    observer.refused([{ place: 'services', refusal }])
-    observer.refused([{ place: 'services', refusal }])
+    observer.refused([{ location: 'services', refusal }])
+    observer.refused([{ location: 'services', refusal }])
     const objects = [service('web', { externalIPs: ['127.0.0.1'] })]
     const event = { kind: 'synced', number: 1, reason: 'start', durationMs: 1, looked: true } as const
     observer.synced(event, snapshotOf(objects), tableOf(objects))
     expect(await numberOf('kprobe_refusals')).toBe(2)
     expect(logged.filter(line => line.includes(' refused '))).toHaveLength(2)
+    expect(logged[0]).toContain('location=services')
   })
 })
 

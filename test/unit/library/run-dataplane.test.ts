@@ -197,16 +197,16 @@ describe('runDataplane', () => {
     })
     await source.tell(bad, odd)
     const refusal = { object: 'Service ns/x', field: 'metadata', value: 'nothing', reason: 'is not there' }
-    source.handlers?.refusals([{ place: 'objects.yaml', refusal }])
-    source.handlers?.problem({ kind: 'failed', place: 'other.yaml', text: 'cannot be read' })
+    source.handlers?.refusals([{ location: 'objects.yaml', refusal }])
+    source.handlers?.problem({ kind: 'failed', location: 'other.yaml', text: 'cannot be read' })
     source.handlers?.synced()
     await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/odd'])
     plane.tamper(new Map())
     await expect.poll(() => [...plane.kernel.keys()]).toEqual(['ns/odd'])
     const said = lines.join('')
     for (const words of [
-      'objects.yaml',
-      'cannot be read',
+      'location=objects.yaml',
+      'cannot be read location=other.yaml',
       'spec.externalIPs',
       'the kernel rejects the Service',
     ])

@@ -54,7 +54,11 @@ describe('AdminServer', () => {
     expect((await ask({ socketPath: path, path: '/receipts' })).body).toBe('[]')
     expect((await ask({ socketPath: path, path: '/config' })).body).toBe('{}')
     expect((await ask({ socketPath: path, path: '/snapshot' })).body).toBe('{"events":[]}')
-    expect(await ask({ socketPath: path, path: '/' })).toMatchObject({ status: 404 })
+    const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
+    expect(paths).toEqual(['/config', '/plan', '/receipts', '/snapshot', '/state'])
+    for (const each of paths)
+      expect(await ask({ socketPath: path, path: each })).toMatchObject({ status: 200 })
+    expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })
     expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })
   })
 
@@ -93,7 +97,7 @@ describe('AdminServer', () => {
     await eventually(() => second.kinds().length === 1)
     expect(second.news[0]).toMatchObject({
       kind: 'failed',
-      place: path,
+      address: path,
       error: { message: 'another process answers at this socket' },
       retryMs: 5_000,
     })
@@ -123,6 +127,6 @@ describe('AdminServer', () => {
     await chmod(folder, 0o700)
     await clock.advance(5_000)
     await eventually(() => news.length === 2)
-    expect(news[1]).toEqual({ kind: 'listening', place: path })
+    expect(news[1]).toEqual({ kind: 'listening', address: path })
   })
 })

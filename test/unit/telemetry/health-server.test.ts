@@ -22,8 +22,8 @@ describe('openHealthServer', () => {
       health,
       probed: metrics.proxy.probed,
     })
-    await eventually(() => server.places.length === 1)
-    const port = portOf(server.places[0])
+    await eventually(() => server.addresses.length === 1)
+    const port = portOf(server.addresses[0])
     expect(await ask({ port, path: '/healthz' })).toMatchObject({ status: 503 })
     expect(JSON.parse((await ask({ port, path: '/' })).body)).toEqual({ paths: ['/healthz', '/livez'] })
     expect(await ask({ port, path: '/livez?verbose' })).toMatchObject({ status: 200 })

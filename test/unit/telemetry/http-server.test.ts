@@ -34,17 +34,17 @@ describe('HttpServer', () => {
   it('listens at one address, and says where', async () => {
     const { server, news } = open()
     await eventually(() => news.length === 1)
-    expect(news).toEqual([{ kind: 'listening', place: server.places[0] }])
-    expect(await ask({ port: portOf(server.places[0]) })).toMatchObject({ status: 200, body: 'here' })
+    expect(news).toEqual([{ kind: 'listening', address: server.addresses[0] }])
+    expect(await ask({ port: portOf(server.addresses[0]) })).toMatchObject({ status: 200, body: 'here' })
   })
 
   it.runIf(HAS_IPV6).each(['0.0.0.0', '::'])(
     'listens in both families at %s, where the node has both',
     async address => {
       const { server } = open({ ip: ip(address) })
-      await eventually(() => server.places.length === 2)
-      const port = portOf(server.places[0])
-      expect([...server.places].sort()).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
+      await eventually(() => server.addresses.length === 2)
+      const port = portOf(server.addresses[0])
+      expect([...server.addresses].sort()).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
       expect(await ask({ port })).toMatchObject({ body: 'here' })
       expect(await ask({ port, host: '::1' })).toMatchObject({ body: 'here' })
     },
@@ -56,7 +56,7 @@ describe('HttpServer', () => {
     await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({
       kind: 'failed',
-      place: `127.0.0.1:${other.port}`,
+      address: `127.0.0.1:${other.port}`,
       error: { code: 'EADDRINUSE' },
       retryMs: 5_000,
     })
@@ -67,7 +67,7 @@ describe('HttpServer', () => {
     expect(kinds()).toEqual(['failed'])
     await other.leave()
     await clock.advance(5_000)
-    await eventually(() => server.places.length === 1)
+    await eventually(() => server.addresses.length === 1)
     expect(kinds()).toEqual(['failed', 'listening'])
     expect(await ask({ port: other.port })).toMatchObject({ body: 'here' })
   })
@@ -89,8 +89,8 @@ describe('HttpServer', () => {
 
   it('ends idle connections and frees its address when it closes', async () => {
     const { server } = open()
-    await eventually(() => server.places.length === 1)
-    const port = portOf(server.places[0])
+    await eventually(() => server.addresses.length === 1)
+    const port = portOf(server.addresses[0])
     const idle = await connected(port)
     const gone = closed(idle)
     server.close()

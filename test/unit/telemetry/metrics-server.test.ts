@@ -113,8 +113,8 @@ describe('openMetricsServer', () => {
       slis: createSliMetrics(),
       configz: () => ({}),
     })
-    await eventually(() => server.places.length === 1)
-    const port = portOf(server.places[0])
+    await eventually(() => server.addresses.length === 1)
+    const port = portOf(server.addresses[0])
     const answer = await ask({ port, path: '/metrics' })
     expect(answer.status).toBe(200)
     expect(answer.body).toContain('# TYPE kprobe_commits_total counter')

@@ -32,7 +32,7 @@ describe('RefusalLog', () => {
 
 describe('SourceRefusalLog', () => {
   const refused = (name: string) => ({
-    place: 'services',
+    location: 'services',
     refusal: { object: `Service ns/${name}`, field: 'spec', value: '', reason: 'no use' },
   })
 

@@ -40,8 +40,8 @@ function open({ healthy = () => true, listenersMax = 100, connectionsMax = 100 }
     report: its => news.push(its),
   })
   opened.push(health)
-  const places = () => news.flatMap(its => (its.kind === 'listening' ? [its.place] : []))
-  const failures = () => news.flatMap(its => (its.kind === 'failed' ? [`${its.service} ${its.place}`] : []))
+  const places = () => news.flatMap(its => (its.kind === 'listening' ? [its.address] : []))
+  const failures = () => news.flatMap(its => (its.kind === 'failed' ? [`${its.service} ${its.address}`] : []))
   return { health, clock, news, places, failures }
 }
 

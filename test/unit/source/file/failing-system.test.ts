@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
-import type { SourceProblem } from '../../../../src/source/source.ts'
+import { problemText, type SourceProblem } from '../../../../src/source/source.ts'
 import { patientMs } from '../../../support/patience.ts'
 
 /** What the system answers to open(2) instead of a file; as when the node is out of descriptors or its disk is ill. */
@@ -67,7 +67,7 @@ async function begin(): Promise<void> {
   })
 }
 
-const said = () => problems.map(({ kind, text }) => `${kind}: ${text}`)
+const said = () => problems.map(each => `${each.kind}: ${problemText(each)}`)
 
 describe('FileSource, while the system cannot open files', () => {
   it.each(['EMFILE', 'EIO', 'ESTALE'])(
@@ -88,7 +88,7 @@ describe('FileSource, while the system cannot open files', () => {
       system.refusal = ''
       await vi.waitFor(() => expect(zones).toEqual(['1', '2']), patientMs(12_000))
       expect(said()).toEqual([
-        `failed: open: ${code}; its last valid state stays (1 object)`,
+        `failed: open: ${code}; its last valid content stays in use (1 object)`,
         'recovered: the file is read again',
       ])
     },

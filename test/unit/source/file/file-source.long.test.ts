@@ -6,7 +6,7 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import type { NodeInfo, SourceEvent } from '../../../../src/model/snapshot.ts'
 import { FileSource } from '../../../../src/source/file/file-source.ts'
 import type { FindDoubts } from '../../../../src/source/file/read-objects.ts'
-import type { SourceProblem } from '../../../../src/source/source.ts'
+import { problemText, type SourceProblem } from '../../../../src/source/source.ts'
 import { eventually } from '../../../support/patience.ts'
 
 /** A second where the machine has nothing else to do, which test/faults/acceptance.test.ts holds the daemon to. */
@@ -94,7 +94,9 @@ const rest = (ms: number) => new Promise(resolve => setTimeout(resolve, ms))
 const reads = (expected: Readonly<Record<string, string>>) =>
   until(() => JSON.stringify(known()) === JSON.stringify(expected), JSON.stringify(expected))
 const said = (kind: SourceProblem['kind'], text: RegExp) =>
-  problems.filter(problem => problem.kind === kind && text.test(`${problem.place}: ${problem.text}`)).length
+  problems.filter(
+    problem => problem.kind === kind && text.test(`${problem.location}: ${problemText(problem)}`),
+  ).length
 
 describe('FileSource', () => {
   it('reads a folder of YAML and JSON once and then says that it is complete', async () => {
@@ -116,7 +118,7 @@ describe('FileSource', () => {
     expect(problems).toEqual([
       {
         kind: 'empty',
-        place: folder,
+        location: folder,
         text: 'nothing found: the folder has no *.yaml, *.yml or *.json file',
       },
     ])
@@ -150,7 +152,7 @@ describe('FileSource', () => {
     await begin(folder, findDoubts)
     await reads({ a: '1' })
     expect(problems).toEqual([
-      { kind: 'doubtful', place: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
+      { kind: 'doubtful', location: `${join(folder, 'a.yaml')}:3`, text: 'zoen ignored' },
     ])
     for (const zone of ['2', '3']) {
       writeFileSync(join(folder, 'a.yaml'), `# moved\nname: a\nzone: ${zone}\nzoen: 2\n`)
@@ -275,7 +277,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     writeFileSync(join(folder, 'a.yaml'), 'name: a\nzone: [1\nname: b\n')
     await until(
-      () => said('failed', /a\.yaml:3:1: .*its last valid state stays \(2 objects\)/) === 1,
+      () => said('failed', /a\.yaml:3:1: .*its last valid content stays in use \(2 objects\)/) === 1,
       'the failure',
     )
     await rest(700)
@@ -304,7 +306,10 @@ describe('FileSource', () => {
     await begin()
     await until(() => synced === 1, 'synced')
     truncateSync(join(folder, 'a.yaml'))
-    await until(() => said('failed', /empty; its last valid state stays \(1 object\)/) === 1, 'the failure')
+    await until(
+      () => said('failed', /empty; its last valid content stays in use \(1 object\)/) === 1,
+      'the failure',
+    )
     expect(known()).toEqual({ a: '1' })
     writeFileSync(join(folder, 'a.yaml'), '# nothing any more\n')
     await reads({})
@@ -317,7 +322,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(join(folder, 'a.yaml'))
     await until(
-      () => said('failed', /a\.yaml: the file is gone; its last valid state stays/) === 1,
+      () => said('failed', /a\.yaml: the file is gone; its last valid content stays in use/) === 1,
       'the loss',
     )
     expect(known()).toEqual({ a: '1', b: '1' })
@@ -344,7 +349,7 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(folder, { recursive: true })
     await until(
-      () => said('failed', /cannot be read \(ENOENT\); its last valid state stays/) === 1,
+      () => said('failed', /cannot be read \(ENOENT\); its last valid content stays in use/) === 1,
       'the loss',
     )
     await rest(600)
@@ -359,11 +364,19 @@ describe('FileSource', () => {
     write('a.yaml', { a: '1' })
     writeFileSync(join(folder, 'b.yaml'), 'x: [1\n')
     await begin()
-    await until(() => said('failed', /b\.yaml/) === 1, 'the failure')
+    await until(
+      () => said('failed', /b\.yaml.*; kprobe waits until it has read every file once$/) === 1,
+      'the failure',
+    )
     expect(synced).toBe(0)
     write('b.yaml', { b: '1' })
     await until(() => synced === 1, 'synced')
     expect(known()).toEqual({ a: '1', b: '1' })
+    writeFileSync(join(folder, 'c.yaml'), 'x: [1\n')
+    await until(
+      () => said('failed', /c\.yaml.*; nothing of it is in use$/) === 1,
+      'the failure of a later file',
+    )
   })
 
   it('waits for a path that does not exist yet', async () => {

@@ -134,7 +134,7 @@ describe('source kube', () => {
     expect(problems).toEqual([
       {
         kind: 'absent',
-        place: 'servicecidrs',
+        location: 'servicecidrs',
         text: 'API not served; continuing without it (status 404 NotFound)',
       },
     ])
@@ -168,7 +168,9 @@ describe('source kube', () => {
     expect(batches.length).toBe(told)
     expect(source.status.trouble).toBe('https://api.test:6443: connect ECONNREFUSED')
     expect(clock.nowMs() - (source.status.heardMs ?? 0)).toBeGreaterThan(3_500_000)
-    expect(problems.map(({ kind, place }) => `${kind} ${place}`)).toEqual(['failed https://api.test:6443'])
+    expect(problems.map(({ kind, location }) => `${kind} ${location}`)).toEqual([
+      'failed https://api.test:6443',
+    ])
     failAll(asked => asked.watch())
     await clock.advance(120_000)
     expect(problems.map(({ kind }) => kind)).toEqual(['failed', 'recovered'])
@@ -275,7 +277,7 @@ describe('source kube', () => {
     await start()
     const bad = { ...service('bad', 5), apiVersion: 'v9' }
     const services = await list('services', [bad, service('good', 6)])
-    expect(refusals.at(-1)?.map(({ place, refusal }) => [place, refusal.object])).toEqual([
+    expect(refusals.at(-1)?.map(({ location, refusal }) => [location, refusal.object])).toEqual([
       ['services', 'Service ns/bad'],
     ])
     services.modified(service('bad', 105))
@@ -316,7 +318,7 @@ describe('source kube', () => {
     await clock.advance(800_000)
     expect(problems).toEqual([])
     await clock.advance(1_200_000)
-    expect(problems.map(({ kind, place }) => `${kind} ${place}`)).toEqual(
+    expect(problems.map(({ kind, location }) => `${kind} ${location}`)).toEqual(
       RESOURCES.map(resource => `failed ${resource} check`),
     )
     code = 200

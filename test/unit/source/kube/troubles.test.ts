@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { Trouble } from '../../../../src/source/kube/reflector-state.ts'
 import { Troubles } from '../../../../src/source/kube/troubles.ts'
+import { problemText } from '../../../../src/source/source.ts'
 
 const SERVER: Trouble = { scope: 'server', text: 'refused' }
 const DENIED: Trouble = { scope: 'resource', text: 'denied' }
@@ -14,7 +15,7 @@ beforeEach(() => {
   isSynced = true
   troubles = new Troubles(
     'https://api',
-    ({ kind, place, text }) => said.push(`${kind} ${place}: ${text}`),
+    problem => said.push(`${problem.kind} ${problem.location}: ${problemText(problem)}`),
     () => isSynced,
   )
 })
