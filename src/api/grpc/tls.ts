@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises'
 import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/failure-text.ts'
+import { FollowedText } from '../../base/followed-text.ts'
 
 /** Paths of PEM files. */
 export interface ApiTls {
@@ -19,22 +20,32 @@ export interface TlsPems {
 }
 
 /** Rejects with an Error that names the flag and the path of what cannot be used. */
-export async function readTls({ certFile, keyFile, clientCaFile }: ApiTls): Promise<TlsPems> {
-  const cert = await read('--api-tls-cert', certFile)
-  const [own] = certificatesIn('--api-tls-cert', certFile, cert)
-  const key = await read('--api-tls-key', keyFile)
-  if (own?.checkPrivateKey(privateKeyIn(keyFile, key)) === false)
+export async function readTls(files: ApiTls): Promise<TlsPems> {
+  const pems = await readPems(files)
+  check(files, pems)
+  return pems
+}
+
+async function readPems({ certFile, keyFile, clientCaFile }: ApiTls): Promise<TlsPems> {
+  const [cert, key, clientCa] = await Promise.all([
+    read('--api-tls-cert', certFile),
+    read('--api-tls-key', keyFile),
+    read('--api-tls-client-ca', clientCaFile),
+  ])
+  return { cert, key, clientCa }
+}
+
+function check({ certFile, keyFile, clientCaFile }: ApiTls, pems: TlsPems): void {
+  const [own] = certificatesIn('--api-tls-cert', certFile, pems.cert)
+  if (own?.checkPrivateKey(privateKeyIn(keyFile, pems.key)) === false)
     throw new Error(`--api-tls-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
-  const clientCa = await read('--api-tls-client-ca', clientCaFile)
-  certificatesIn('--api-tls-client-ca', clientCaFile, clientCa)
-  const pems = { cert, key, clientCa }
+  certificatesIn('--api-tls-client-ca', clientCaFile, pems.clientCa)
   try {
     createSecureContext(contextOf(pems))
   } catch (thrown) {
     const { message } = errorOf(thrown)
     throw new Error(`--api-tls-cert: ${certFile} cannot be used with its key and authorities: ${message}`)
   }
-  return pems
 }
 
 export function contextOf({ cert, key, clientCa }: TlsPems): SecureContextOptions {
@@ -86,25 +97,28 @@ interface TlsFollower {
 
 /** Looks at the files every minute, until it is cancelled. */
 export function followTls(files: ApiTls, { clock, pems, changed, failed }: TlsFollower): Cancel {
-  let isOver = false
-  let used = JSON.stringify(pems)
-  let said = ''
-  const look = async (): Promise<void> => {
-    try {
-      const now = await readTls(files)
-      if (!isOver && JSON.stringify(now) !== used) changed(now)
-      used = JSON.stringify(now)
-      said = ''
-    } catch (thrown) {
-      const error = errorOf(thrown)
-      if (!isOver && error.message !== said) failed(error)
-      said = error.message
-    }
-    if (!isOver) cancel = clock.after(LOOK_MS, () => void look())
-  }
-  let cancel = clock.after(LOOK_MS, () => void look())
-  return () => {
-    isOver = true
-    cancel()
-  }
+  const followed = new FollowedText<string>({
+    clock,
+    pollMs: LOOK_MS,
+    text: JSON.stringify(pems),
+    read: async () => {
+      try {
+        return { text: JSON.stringify(await readPems(files)) }
+      } catch (thrown) {
+        return { error: errorOf(thrown).message }
+      }
+    },
+    use: text => {
+      const now: TlsPems = JSON.parse(text)
+      try {
+        check(files, now)
+        changed(now)
+        return undefined
+      } catch (thrown) {
+        return errorOf(thrown).message
+      }
+    },
+    failed: message => failed(new Error(message)),
+  })
+  return () => void followed.stop()
 }

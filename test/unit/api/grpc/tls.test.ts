@@ -75,9 +75,10 @@ describe('readTls', () => {
 
 describe('followTls', () => {
   /** Files are read by the system, whose time is its own. */
-  const look = async (clock: FakeClock, isDone: () => boolean): Promise<void> => {
-    await clock.advance(60_000)
-    await eventually(isDone)
+  const look = async (clock: FakeClock, afterMs: number): Promise<void> => {
+    await clock.advance(afterMs)
+    // The next look is planned when one is over.
+    await eventually(() => clock.pending === 1)
   }
 
   async function rigOf() {
@@ -90,8 +91,11 @@ describe('followTls', () => {
       changed: pems => changes.push(pems),
       failed: error => errors.push(error.message),
     })
-    /** The next look is planned when one is over. */
-    const looked = (): Promise<void> => look(clock, () => clock.pending === 1)
+    /** What is new counts if it is the same 100 ms later. */
+    const looked = async (): Promise<void> => {
+      await look(clock, 60_000)
+      await look(clock, 100)
+    }
     return { clock, changes, errors, cancel, looked }
   }
 
@@ -123,6 +127,19 @@ describe('followTls', () => {
     write({ clientCa: '' })
     await looked()
     expect(errors).toHaveLength(2)
+    cancel()
+  })
+
+  it('waits for a writer that has written one file and not yet the other', async () => {
+    const { clock, changes, errors, cancel } = await rigOf()
+    const renewed = authority.issue()
+    write({ cert: renewed.certPem })
+    await look(clock, 60_000)
+    write({ cert: renewed.certPem, key: renewed.keyPem })
+    await look(clock, 100)
+    await look(clock, 100)
+    expect(changes).toMatchObject([{ cert: renewed.certPem, key: renewed.keyPem }])
+    expect(errors).toEqual([])
     cancel()
   })
 
