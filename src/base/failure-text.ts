@@ -2,12 +2,17 @@ import { privilegeHint } from './privilege.ts'
 
 /** A failure that is no bug of ours, with its causes, on one line. */
 export function failureText(error: unknown): string {
+  const hint = privilegeHint(error)
+  const text = errorText(error)
+  return hint === undefined ? text : `${text}; ${hint}`
+}
+
+/** The message of an error with those of its causes, each said once. */
+export function errorText(error: unknown): string {
   const texts: string[] = []
   for (let at = error; at instanceof Error && texts.length < 5; at = at.cause)
     if (!texts.some(text => text.includes(at.message))) texts.push(at.message)
-  const hint = privilegeHint(error)
-  const text = texts.length === 0 ? String(error) : texts.join(': ')
-  return hint === undefined ? text : `${text}; ${hint}`
+  return texts.length === 0 ? String(error) : texts.join(': ')
 }
 
 /** What was thrown, which may be anything, as an Error. */

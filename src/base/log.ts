@@ -1,4 +1,5 @@
 import { type DestinationStream, type Logger, pino } from 'pino'
+import { errorText } from './failure-text.ts'
 import { LineWriter } from './line-writer.ts'
 import { oneLine } from './text.ts'
 
@@ -33,6 +34,7 @@ export function openLog(options: LogOptions): AdjustableLog {
       base: null,
       timestamp: () => `,"time":"${new Date().toISOString()}"`,
       formatters: { level: label => ({ level: label }) },
+      serializers: { err: errorRecord },
     },
     { write: json => destination.write(render(json)) },
   )
@@ -43,6 +45,11 @@ export function openLog(options: LogOptions): AdjustableLog {
       log.level = levelOf(now.verbosity)
     },
   }
+}
+
+/** Writes an error as pino does; its message does not repeat causes that it already contains. */
+function errorRecord(error: unknown): unknown {
+  return error instanceof Error ? { ...pino.stdSerializers.err(error), message: errorText(error) } : error
 }
 
 function levelOf(verbosity: number): 'trace' | 'debug' | 'info' {

@@ -21,7 +21,7 @@ interface SyncTextOptions {
  * Formats the output of `run` after a sync: a table after the first, a line after a change, nothing without a change.
  */
 export function syncText(sync: Sync, options: SyncTextOptions): string {
-  const { table, previous, written } = sync
+  const { table, quarantined, previous, written } = sync
   if (previous !== undefined) return changeText(previous, table, written)
   const shown = firstKeys(table)
   const hidden = table.services.size - shown.length
@@ -30,7 +30,8 @@ export function syncText(sync: Sync, options: SyncTextOptions): string {
     hidden > 0 ? `... and ${count(hidden, 'more Service')}; \`kprobe dump\` prints them all\n` : '',
     idleText(sync, options.serviceProxyName),
     nodePortLine(table),
-    `${options.dryRun ? 'would program' : 'programmed'} ${totalsText(table)}: ${writtenText(written)}\n`,
+    `${options.dryRun ? 'would program' : 'programmed'} ${totalsText(sync)}: ${writtenText(written)}\n`,
+    quarantined.length === 0 ? '' : `rejected ${namesText(quarantined)}; the log says why\n`,
   ].join('')
 }
 
@@ -48,9 +49,12 @@ function changeText(previous: FrontendTable, table: FrontendTable, written: Writ
   const keys = [...PersistentMap.changes(previous.services, table.services)]
   if (keys.length === 0 && written.commits === 0) return ''
   if (keys.length === 0) return `updated: ${writtenText(written)}\n`
-  const names = keys.sort().slice(0, NAMES_SHOWN).map(oneLine).join(', ')
-  const more = keys.length > NAMES_SHOWN ? ` and ${keys.length - NAMES_SHOWN} more` : ''
-  return `changed ${names}${more}: ${writtenText(written)}\n`
+  return `changed ${namesText(keys)}: ${writtenText(written)}\n`
+}
+
+function namesText(keys: readonly string[]): string {
+  const names = keys.toSorted().slice(0, NAMES_SHOWN).map(oneLine).join(', ')
+  return keys.length > NAMES_SHOWN ? `${names} and ${keys.length - NAMES_SHOWN} more` : names
 }
 
 function writtenText({ commits, changes, bytes, durationMs }: Written): string {
@@ -60,8 +64,8 @@ function writtenText({ commits, changes, bytes, durationMs }: Written): string {
   return `${count(changes, 'kernel object')}${size}`
 }
 
-function totalsText(table: FrontendTable): string {
-  const { services, frontends, endpoints } = totalsOf(table)
+function totalsText({ table, quarantined }: Sync): string {
+  const { services, frontends, endpoints } = totalsOf(table, quarantined)
   return [count(services, 'Service'), count(frontends, 'frontend'), count(endpoints, 'endpoint')].join(', ')
 }
 

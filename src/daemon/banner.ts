@@ -5,11 +5,12 @@ import { FAMILIES, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
-import type { Origins, Written } from './io.ts'
+import type { Origins, Sync } from './io.ts'
 import type { Programming } from './programming.ts'
 
 /** Logs version, configuration and node: the first lines of every log. */
@@ -59,7 +60,10 @@ function detectFacts(detect: DetectLocal): Readonly<Record<string, unknown>> {
 }
 
 /** Logs the state after the first sync; metrics count later syncs. */
-export function logFirstSync(log: Log, table: FrontendTable, written: Written): void {
+export function logFirstSync(
+  log: Log,
+  { table, quarantined, written }: Pick<Sync, 'table' | 'quarantined' | 'written'>,
+): void {
   const { nodePorts, node } = table
   const places = FAMILIES.map(family => {
     const its = nodePorts[family]
@@ -67,7 +71,8 @@ export function logFirstSync(log: Log, table: FrontendTable, written: Written): 
   })
   log.info(
     {
-      ...totalsOf(table),
+      ...totalsOf(table, quarantined),
+      quarantined: quarantined.length,
       nodeIPs: node.ips.map(formatIp),
       nodePorts: Object.fromEntries(places),
       changes: written.changes,
@@ -84,16 +89,21 @@ interface Totals {
   readonly endpoints: number
 }
 
-export function totalsOf(table: FrontendTable): Totals {
+/** Counts what is programmed. */
+export function totalsOf(table: FrontendTable, quarantined: readonly ServiceKey[]): Totals {
+  const left = new Set(quarantined)
+  let services = 0
   let frontends = 0
   let endpoints = 0
-  for (const { ports } of table.services.values()) {
+  for (const { service, ports } of table.services.values()) {
+    if (left.has(service)) continue
+    services++
     for (const port of ports) {
       frontends += port.frontends.length
       endpoints += port.cluster.length
     }
   }
-  return { services: table.services.size, frontends, endpoints }
+  return { services, frontends, endpoints }
 }
 
 export interface Ending {
@@ -146,14 +156,15 @@ interface StateFacts {
 export function logState(log: Log, { programming, source, snapshot, health, nowMs }: StateFacts): void {
   const { node } = snapshot
   const status = programming?.status
+  const quarantined = status?.quarantined.map(({ service }) => service) ?? []
   const heardMs = source?.heardMs
   log.info(
     {
       mode: programming?.mode,
-      ...(status?.table === undefined ? { services: 0 } : totalsOf(status.table)),
+      ...(status?.table === undefined ? { services: 0 } : totalsOf(status.table, quarantined)),
       snapshot: snapshot.number,
       synced: status?.syncedNumber,
-      quarantined: status?.quarantined.length ?? 0,
+      quarantined: quarantined.length,
       error: status?.error?.message,
       node: node === undefined ? 'not found' : node.deleted === true ? 'deleted' : 'found',
       healthz: health.code,

@@ -414,10 +414,11 @@ class Daemon {
     const status = this.#programming?.status
     if (status?.table === undefined || status.snapshot === undefined) return
     const { table, snapshot } = status
+    const quarantined = status.quarantined.map(({ service }) => service)
     if (this.#previous === undefined) {
       void this.#reach.synced()
       this.#cluster?.warnOfLoop(table, this.#io.log)
-      logFirstSync(this.#io.log, table, this.#written)
+      logFirstSync(this.#io.log, { table, quarantined, written: this.#written })
     }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
@@ -430,9 +431,9 @@ class Daemon {
     this.#written = NOTHING_WRITTEN
     this.#failures = 0
     if (event.looked) this.#intake.refresh()
-    this.#io.synced({ reason: event.reason, snapshot, table, previous, written })
+    this.#io.synced({ reason: event.reason, snapshot, table, quarantined, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
-    const isWhole = status.quarantined.length === 0 && this.#programming?.hasMisfits !== true
+    const isWhole = quarantined.length === 0 && this.#programming?.hasMisfits !== true
     const why = `--once: first sync complete${isWhole ? '' : ', with Services left out'}`
     void this.#programmer?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
   }

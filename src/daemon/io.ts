@@ -5,6 +5,7 @@ import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import type { FieldChange } from '../config/config-changes.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -84,6 +85,8 @@ export interface Sync {
   readonly reason: PassReason
   readonly snapshot: Snapshot
   readonly table: FrontendTable
+  /** Services in the table that the kernel rejects; all others are programmed. */
+  readonly quarantined: readonly ServiceKey[]
   /** The table of the previous sync; undefined at the first. */
   readonly previous: FrontendTable | undefined
   /** Sum of the commits since the previous sync. */

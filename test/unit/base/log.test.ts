@@ -36,6 +36,25 @@ describe('createLog', () => {
     for (const hidden of ['\u202e', '\u0007']) expect(lines[0]).not.toContain(hidden)
   })
 
+  it('says the cause of an error once', () => {
+    const cause = Object.assign(new Error('listen EADDRINUSE'), { code: 'EADDRINUSE' })
+    const outer = Object.assign(new Error('Service ns/web: listen EADDRINUSE', { cause }), { code: 'OUTER' })
+    const text = logLines({ format: 'text', verbosity: 0 })
+    text.log.warn({ err: outer }, 'rejected')
+    expect(text.lines[0]).toMatch(/ err="Service ns\/web: listen EADDRINUSE"\n$/)
+    const json = logLines({ format: 'json', verbosity: 0 })
+    json.log.warn({ err: new Error('no relay', { cause }) }, 'rejected')
+    json.log.warn({ err: outer }, 'rejected')
+    expect(JSON.parse(json.lines[0] ?? '').err).toMatchObject({
+      type: 'Error',
+      message: 'no relay: listen EADDRINUSE',
+    })
+    expect(JSON.parse(json.lines[1] ?? '').err).toMatchObject({
+      code: 'OUTER',
+      stack: expect.stringContaining('at '),
+    })
+  })
+
   it.each([
     [0, false, false],
     [2, true, false],

@@ -66,14 +66,17 @@ describe('the first lines of the log', () => {
 
 it('counts at the first sync, and names the addresses at which node ports answer', () => {
   const options = { ...OPTIONS, nodePortSelection: { primary: true, cidrs: [] } }
-  const table = tableOf([node({ ips: ['192.168.1.7'] }), service('web'), POD], options)
-  logFirstSync(log, table, { commits: 2, changes: 7, bytes: 300, durationMs: 3.6 })
+  const odd = service('odd', { clusterIP: '10.96.0.9', clusterIPs: ['10.96.0.9'] })
+  const table = tableOf([node({ ips: ['192.168.1.7'] }), service('web'), odd, POD], options)
+  const written = { commits: 2, changes: 7, bytes: 300, durationMs: 3.6 }
+  logFirstSync(log, { table, quarantined: ['ns/odd'], written })
   expect(records).toMatchObject([
     {
       msg: 'first sync complete',
       services: 1,
       frontends: 1,
       endpoints: 1,
+      quarantined: 1,
       nodeIPs: ['192.168.1.7'],
       nodePorts: { IPv4: ['192.168.1.7'], IPv6: 'all' },
       changes: 7,

@@ -1,6 +1,6 @@
 import type { Clock } from '../../../base/clock.ts'
 import { errorOf } from '../../../base/failure-text.ts'
-import { formatIpPort, type Ip } from '../../../base/ip.ts'
+import { formatIp, type Ip } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { Relay, RelayKey } from '../relay.ts'
@@ -195,6 +195,6 @@ function noRoom(listeners: number): Error {
   )
 }
 
-function cannotListen(address: Ip, cause: Error): Error {
-  return new Error(`listen at ${formatIpPort(address, 0)}: ${cause.message}`, { cause })
+function cannotListen(address: Ip, cause: NodeJS.ErrnoException): Error {
+  return new Error(`cannot listen on ${formatIp(address)}: ${cause.code ?? cause.message}`, { cause })
 }

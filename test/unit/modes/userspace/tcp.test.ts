@@ -2,7 +2,9 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
+import { parseIp } from '../../../../src/base/ip.ts'
 import { Complaints, reportUnreached } from '../../../../src/modes/userspace/relay/context.ts'
+import { RelaySet } from '../../../../src/modes/userspace/relay/relay-set.ts'
 import { deadEndpoint, fate, freePort, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
 let rig = new RelayRig()
@@ -28,6 +30,23 @@ async function answers(port: number, count: number): Promise<string[]> {
   }
   return texts
 }
+
+it('says once of a listener that cannot be opened where, and why', async () => {
+  fresh()
+  const balance = { cluster: [], local: [], affinityTimeoutS: 0 }
+  const relay = {
+    key: 'ns/web:/TCP/IPv4',
+    service: 'ns/web',
+    protocol: 'TCP',
+    lists: ['cluster'],
+    balance,
+  } as const
+  const put = [{ ...relay, displayName: 'ns/web', address: parseIp('192.0.2.1') ?? '' }]
+  const failures = await new RelaySet(rig.context).open({ put, remove: [] })
+  expect(failures.map(({ service, error }) => [service, error.message])).toEqual([
+    ['ns/web', 'cannot listen on 192.0.2.1: EADDRNOTAVAIL'],
+  ])
+})
 
 it('takes endpoints in turns', async () => {
   fresh()
