@@ -2,6 +2,7 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { fitting, type LeftOut, NOTHING_HELD, type ObjectBudget } from '../model/object-budget.ts'
 import type { PartsRoom } from '../model/parts-room.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
+import { RereadPace } from '../source/reread-pace.ts'
 import type { LocatedRefusal } from '../source/source.ts'
 
 export interface LeftOutOptions {
@@ -15,10 +16,6 @@ export interface LeftOutOptions {
 
 /** Time from a change to the check of the objects that are left out. */
 const CHECK_MS = 1_000
-/** Minimum time between two lists, and its addition for each object; doubles each time while objects are left out. */
-const REREAD_MS = 30_000
-const REREAD_OBJECT_MS = 5
-const REREAD_MS_MAX = 3_600_000
 /** Refusals that are reported, each by its object. */
 const ORPHANS_MAX = 1_000
 
@@ -34,12 +31,11 @@ export class LeftOutWatch {
   #orphans: readonly LocatedRefusal[] = []
   #timer: Cancel | undefined
   #timerAtMs = Number.POSITIVE_INFINITY
-  /** The next list may be requested at this time (monotonic milliseconds). */
-  #rereadMs = 0
-  #rereads = 0
+  readonly #pace: RereadPace
 
   constructor(options: LeftOutOptions) {
     this.#options = options
+    this.#pace = new RereadPace(options.clock)
   }
 
   /** What the source refuses now. */
@@ -57,7 +53,7 @@ export class LeftOutWatch {
     this.#snapshot = snapshot
     this.#budget = budget
     if (budget.leftOut.size + this.#orphans.length > 0) this.#checkWithin(CHECK_MS)
-    else this.#rereads = 0
+    else this.#pace.reset()
   }
 
   /** Ends all calls until the next `follow` or `refused`. */
@@ -89,21 +85,17 @@ export class LeftOutWatch {
   }
 
   #reread(): void {
-    const { clock, partsRoom, reread } = this.#options
+    const { partsRoom, reread } = this.#options
     const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
-    const nowMs = clock.nowMs()
     const snapshot = this.#snapshot
     const objects = fitting({ partsMax, budget: this.#budget, snapshot })
     if (objects.length === 0) return
-    if (nowMs >= this.#rereadMs) {
-      if (nowMs - this.#rereadMs > REREAD_MS_MAX) this.#rereads = 0
-      const all = snapshot.services.size + snapshot.sliceByKey.size
-      const distanceMs = (REREAD_MS + REREAD_OBJECT_MS * all) * 2 ** this.#rereads++
-      this.#rereadMs = nowMs + Math.min(distanceMs, REREAD_MS_MAX)
+    if (this.#pace.waitMs === 0) {
+      this.#pace.began(snapshot.services.size + snapshot.sliceByKey.size)
       reread(objects)
     }
     // A list may fail, so that a check follows it, too.
-    this.#checkWithin(this.#rereadMs - nowMs)
+    this.#checkWithin(this.#pace.waitMs)
   }
 
   #report(): void {

@@ -70,3 +70,17 @@ describe('objects that fill the memory by being there', () => {
     await servesOthers(cluster, daemon, `${PAIRS} slices of 5,000 ports with 1,000 endpoints`)
   })
 })
+
+/** Empty, each takes some 520 B of the heap as long as it is held. */
+const EMPTY_SLICES = 100_000
+
+it('F151: 100,000 empty slices fill no heap of 64 MiB, and are refused by their namespace', async () => {
+  for (let number = 0; number < EMPTY_SLICES; number++)
+    cluster.put(
+      sliceOf(`empty-${number}`, [], { ports: [], metadata: { namespace: 'aaa', name: `empty-${number}` } }),
+    )
+  const daemon = await cluster.running({ nodeArgs: ['--max-old-space-size=64'] })
+  await daemon.until(() => refusalsOf(daemon, 'Namespace aaa').length === 1)
+  await servesOthers(cluster, daemon, `${EMPTY_SLICES} empty slices`)
+  expect(refusalsOf(daemon, 'Namespace aaa')[0]).toMatch(/^has more EndpointSlices than its share/)
+})

@@ -146,6 +146,7 @@ export const GROUPS = {
     F142: 'gRPC connections that the client has closed half',
     F143: 'a kernel module that is missing',
     F150: 'Services and slices that fill the memory by being there, whether they are served or not',
+    F151: 'objects without number',
   },
   'Attacks with a seed': {
     F144: 'lists and watch events with damage of every kind',
@@ -193,5 +194,6 @@ export const NOTES = {
   F146: 'a wall clock that is moved in the process; `npm run attack` tries 40 jumps',
   F148: 'one right; `npm run attack` tries each',
   F150: 'a heap of 96 MiB; and a control group of 512 MiB where one can be made',
+  F151: '100,000 slices, a heap of 64 MiB',
   F149: 'nftables and iptables mode, IPVS mode in the guest by name; 40 random packets, `npm run attack` tries 2,000',
 }

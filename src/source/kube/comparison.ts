@@ -7,17 +7,21 @@ import { isOlder } from './resource-version.ts'
  */
 export class Comparison {
   readonly #index: ObjectIndex
+  readonly #isLeftOut: (key: string) => boolean
   readonly #seen = new Set<string>()
   /** The listed version, undefined for objects that are not listed. */
   readonly #suspects = new Map<string, Version | undefined>()
 
-  constructor(index: ObjectIndex) {
+  /** `isLeftOut` tests whether an object that is not in the index is missing there for want of room. */
+  constructor(index: ObjectIndex, isLeftOut: (key: string) => boolean) {
     this.#index = index
+    this.#isLeftOut = isLeftOut
   }
 
   take(key: string, version: Version): void {
-    this.#seen.add(key)
     const held = this.#index.get(key)
+    if (held === undefined && this.#isLeftOut(key)) return
+    this.#seen.add(key)
     if (held?.uid !== version.uid || held.resourceVersion !== version.resourceVersion)
       this.#suspects.set(key, version)
   }

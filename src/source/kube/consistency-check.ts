@@ -17,6 +17,8 @@ interface ConsistencyCheckOptions {
   /** Mean distance between checks, milliseconds; more where there are many objects. */
   readonly periodMs: number
   readonly index: ObjectIndex
+  /** Tests whether an object is not in the index for want of room. */
+  readonly isLeftOut: (key: string) => boolean
   /** How far the watch is; undefined while there is none. */
   readonly position: () => string | undefined
   /** Number of objects that differ from what events delivered. */
@@ -88,8 +90,8 @@ export class ConsistencyCheck {
 
   /** How many objects differ for certain. */
   async #compare(): Promise<number> {
-    const { index, position } = this.#options
-    const comparison = new Comparison(index)
+    const { index, isLeftOut, position } = this.#options
+    const comparison = new Comparison(index, isLeftOut)
     const listVersion = await this.#list(comparison)
     if (comparison.end() === 0) return 0
     for (let waitedMs = 0; waitedMs < PASSING_MS_MAX; waitedMs += PASSING_POLL_MS) {

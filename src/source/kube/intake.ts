@@ -1,13 +1,16 @@
+import type { Clock } from '../../base/clock.ts'
 import { finish, type Steps } from '../../base/steps.ts'
 import { isJson } from '../../model/fields.ts'
 import { NOTHING_HELD, PartsLedger } from '../../model/object-budget.ts'
-import { type CountedEvent, isCounted } from '../../model/object-parts.ts'
+import { type CountedEvent, isCounted, OBJECT_PARTS } from '../../model/object-parts.ts'
 import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../model/parse.ts'
 import type { PartsHolder, PartsRoom } from '../../model/parts-room.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import { RereadPace } from '../reread-pace.ts'
 import type { SourceObservation } from '../source.ts'
 import { ObjectIndex, type PutVerdict, type Version } from './object-index.ts'
+import { ObjectShares } from './object-shares.ts'
 import { isOlder } from './resource-version.ts'
 import type { Resource } from './resources.ts'
 import { type ApiKind, type ApiObject, WireError } from './wire/reader.ts'
@@ -19,10 +22,11 @@ export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }
 
 export interface IntakeOptions {
   readonly resource: Resource
+  readonly clock: Pick<Clock, 'nowMs'>
   readonly parseObject: ParseObject
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
-  /** Limits the new objects of a list that arrives; undefined for no bound. */
+  /** Limits the objects that are held, and the new ones of a list that arrives; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
 }
 
@@ -47,6 +51,8 @@ export interface LandOptions {
 
 /** Objects between two offers to pause. */
 const YIELD_EVERY = 1_000
+/** Services and EndpointSlices. */
+const COUNTED_RESOURCES = 2
 
 /**
  * From objects of one resource, as lists and watches bring them, to what they change: nothing goes back in time,
@@ -59,30 +65,53 @@ export class Intake {
   readonly #refusals = new Map<string, Refusal>()
   #refusalsChanged = false
   #listing: Listing | undefined
+  /** The objects of the index; undefined for no bound. */
+  #shares: ObjectShares | undefined
+  readonly #pace: RereadPace
 
   constructor(options: IntakeOptions) {
     this.#options = options
+    this.#pace = new RereadPace(options.clock)
+    this.#shares = this.#newShares()
   }
 
   /** All that are refused now when that has changed since the last call; else undefined. */
   takeRefusals(): readonly Refusal[] | undefined {
     if (!this.#refusalsChanged) return undefined
     this.#refusalsChanged = false
-    return [...this.#refusals.values()]
+    const namespaces = [...(this.#shares?.cut ?? [])].map(namespace => this.#cutOf(namespace))
+    // Readers name the first ones.
+    return [...namespaces, ...this.#refusals.values()]
+  }
+
+  /** True when there is room for objects that were left out: the next list brings them, and counts as begun. */
+  takeRoom(): boolean {
+    if (this.#shares?.hasRoom !== true || this.#pace.waitMs > 0) return false
+    this.#pace.began(this.index.size)
+    return true
+  }
+
+  /** Whether the object is not known because its namespace has too many. */
+  isLeftOut(key: string): boolean {
+    return this.#shares?.isCut(key) === true && this.index.get(key) === undefined
   }
 
   /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
   put(identified: Identified, object: ApiObject): readonly SourceEvent[] {
-    const verdict = this.index.put(identified.key, identified.version)
+    const { key, version } = identified
+    if (this.index.get(key) === undefined && !this.#admits(key)) return []
+    const verdict = this.index.put(key, version)
+    if (verdict === 'added') this.#shares?.added(key)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'older' || verdict === 'same') return []
-    return this.#news(identified.key, verdict, this.#parse(identified, object))
+    return this.#news(key, verdict, this.#parse(identified, object))
   }
 
   /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
   remove({ key, version }: Identified): readonly SourceEvent[] {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
+    if (verdict === 'removed') this.#shares?.removed(key)
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
@@ -94,6 +123,7 @@ export class Intake {
       parse: (identified, object) => this.#parse(identified, object),
       held: key => this.index.get(key),
       partsRoom: this.#options.partsRoom,
+      shares: this.#newShares(),
     })
     return this.#listing
   }
@@ -121,6 +151,8 @@ export class Intake {
   /** The listing is the state of everything. Nothing else may come in before it has ended. */
   *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
     const events: SourceEvent[] = []
+    this.#refusalsChanged ||= (this.#shares?.cut.size ?? 0) + (listing.shares?.cut.size ?? 0) > 0
+    this.#shares = listing.shares
     // An accepted list is newer than every delivered deletion: its objects exist, whatever an earlier list lacked.
     this.index.forgetTombstones()
     for (const key of missing) {
@@ -139,6 +171,30 @@ export class Intake {
       else if (verdict !== 'same') events.push(...this.#news(key, verdict, listed.parsed))
     }
     return events
+  }
+
+  /** Half of the parts are for empty objects of this resource. */
+  #newShares(): ObjectShares | undefined {
+    const { partsRoom, resource } = this.#options
+    const isTenants = resource.kind === 'Service' || resource.kind === 'EndpointSlice'
+    if (partsRoom === undefined || !isTenants) return undefined
+    return new ObjectShares(partsRoom.partsMax / COUNTED_RESOURCES / OBJECT_PARTS)
+  }
+
+  #admits(key: string): boolean {
+    const shares = this.#shares
+    if (shares === undefined) return true
+    const before = shares.cut.size
+    const isAdmitted = shares.admits(key)
+    if (shares.cut.size > before) this.#refusalsChanged = true
+    return isAdmitted
+  }
+
+  #cutOf(namespace: string): Refusal {
+    const reason =
+      `has more ${this.#options.resource.kind}s than its share of those that this process may hold; ` +
+      'those that came last are not used; delete some, or give the process a higher memory limit'
+    return { object: `Namespace ${namespace}`, field: '', value: '', reason }
   }
 
   /**
@@ -210,12 +266,14 @@ interface ListingOptions {
   readonly parse: (identified: Identified, object: unknown) => SourceEvent | Refusal | undefined
   readonly held: (key: string) => Version | undefined
   readonly partsRoom: PartsRoom | undefined
+  readonly shares: ObjectShares | undefined
 }
 
 /** A list while it arrives; changes nothing before it lands. Leaves out objects that do not fit into memory. */
 export class Listing implements PartsHolder {
   readonly #options: ListingOptions
   readonly #items = new Map<string, Listed>()
+  #leftOut = 0
   readonly #ledger: PartsLedger | undefined
 
   constructor(options: ListingOptions) {
@@ -238,6 +296,16 @@ export class Listing implements PartsHolder {
     return this.#items.size
   }
 
+  /** Grows with each object that was not there before, also where there is no room for it. */
+  get arrived(): number {
+    return this.#items.size + this.#leftOut
+  }
+
+  /** The objects of the list; undefined for no bound. */
+  get shares(): ObjectShares | undefined {
+    return this.#options.shares
+  }
+
   has(key: string): boolean {
     return this.#items.has(key)
   }
@@ -252,7 +320,16 @@ export class Listing implements PartsHolder {
     const { key, version } = identified
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
+    const { shares } = this.#options
     const held = this.#options.held(key)
+    if (twin === undefined) {
+      // An object that is known stays: its absence would delete it.
+      if (held === undefined && shares?.admits(key) === false) {
+        this.#leftOut++
+        return
+      }
+      shares?.added(key)
+    }
     const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
     const parsed = stands ? undefined : this.#options.parse(identified, object)
     this.#items.set(key, { key, version, parsed })
@@ -286,7 +363,7 @@ export class Listing implements PartsHolder {
     const { key, version } = identified
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
-    this.#items.delete(key)
+    if (this.#items.delete(key)) this.#options.shares?.removed(key)
     this.#count(undefined, twin?.parsed)
   }
 }

@@ -112,6 +112,7 @@ export class Reflector {
       ...options,
       periodMs: options.checkPeriodMs,
       index: this.#intake.index,
+      isLeftOut: key => this.#intake.isLeftOut(key),
       position: () => (this.#state.next === 'watch' ? this.#state.position : undefined),
       lost: objects => this.#relistLost(objects),
       ended: failure => options.sink.checked(failure),
@@ -292,6 +293,8 @@ export class Reflector {
     this.#state = afterProgress(this.#state, position)
     this.#well()
     await this.#hand(batch)
+    // Bookmarks come every minute, so that this is asked often enough.
+    if (this.#intake.takeRoom()) this.#relist({ kind: 'room' })
   }
 
   /** Makes a list the state of everything, unless it is not to be believed yet. */

@@ -58,10 +58,10 @@ export class WatchRun {
 
   /** True when the list is whole. */
   takeInitial(listing: Listing, { type, object }: WatchEvent): boolean {
-    const before = listing.size
+    const before = listing.arrived
     if (type === 'ADDED' || type === 'MODIFIED') listing.take(object)
     else if (type === 'DELETED') listing.drop(object)
-    if (listing.size > before) this.#growingMs = this.#clock.nowMs()
+    if (listing.arrived > before) this.#growingMs = this.#clock.nowMs()
     return type === 'BOOKMARK' && isEndOfInitialEvents(object)
   }
 

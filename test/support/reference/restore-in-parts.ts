@@ -22,7 +22,7 @@ awk -v parts="$parts" '
   /^COMMIT/ { end(); next }
   !/^:/ && rules++ >= ${RULES_AT_ONCE} { end(); begin(); rules = 1 }
   { print > out }'
-for part in "$parts"/*; do ${program}-nft-restore "$@" <"$part" || exit 1; done
+for part in "$parts"/*; do ${program}-nft-restore "$@" <"$part" && rm "$part" || exit 1; done
 `
 }
 
@@ -41,10 +41,11 @@ export class RestoreInParts {
     return { PATH: `${this.#folder}:${process.env.PATH}` }
   }
 
-  /** Resolves once nothing is half written. */
+  /** Resolves once nothing is half written. Fails when no part is written for long. */
   async done(): Promise<void> {
     const describe = () => 'iptables-restore does not end'
-    await eventually(() => readdirSync(this.#busy).length === 0, { describe })
+    const progress = () => readdirSync(this.#busy, { recursive: true }).length
+    await eventually(() => readdirSync(this.#busy).length === 0, { describe, progress })
   }
 
   /** For a proxy that starts: one that was stopped may have taken a restore with it. */

@@ -98,7 +98,10 @@ describe('FileSource, while the system cannot open files', () => {
     write('1')
     system.refusal = 'EMFILE'
     await begin()
-    await vi.waitFor(() => expect(said()).toEqual(['failed: open: EMFILE']), patientMs(2_000))
+    await vi.waitFor(
+      () => expect(said()).toEqual(['failed: open: EMFILE; kprobe waits until it has read every file once']),
+      patientMs(2_000),
+    )
     expect(synced).toBe(0)
     system.refusal = ''
     await vi.waitFor(() => expect(synced).toBe(1), patientMs(12_000))

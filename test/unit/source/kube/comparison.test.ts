@@ -12,14 +12,14 @@ function indexOf(...keys: readonly string[]): ObjectIndex {
 
 describe('comparison with a list', () => {
   it('finds nothing where nothing differs', () => {
-    const comparison = new Comparison(indexOf('a', 'b'))
+    const comparison = new Comparison(indexOf('a', 'b'), () => false)
     comparison.take('a', v(10))
     comparison.take('b', v(10))
     expect(comparison.end()).toBe(0)
   })
 
   it('F30: finds lost additions, changes and deletions', () => {
-    const comparison = new Comparison(indexOf('a', 'b', 'c'))
+    const comparison = new Comparison(indexOf('a', 'b', 'c'), () => false)
     comparison.take('a', v(10))
     comparison.take('b', v(15))
     comparison.take('new', v(16))
@@ -29,7 +29,7 @@ describe('comparison with a list', () => {
 
   it('F30: clears differences that events explained meanwhile', () => {
     const index = indexOf('changed', 'deleted')
-    const comparison = new Comparison(index)
+    const comparison = new Comparison(index, () => false)
     comparison.take('changed', v(15))
     comparison.take('added', v(16))
     expect(comparison.end()).toBe(3)
@@ -44,7 +44,7 @@ describe('comparison with a list', () => {
     index.put('changed', v(25))
     index.put('added', v(26))
     index.remove('deleted', v(27))
-    const comparison = new Comparison(index)
+    const comparison = new Comparison(index, () => false)
     comparison.take('changed', v(15))
     comparison.take('deleted', v(10))
     comparison.take('recreated', v(10))
@@ -55,7 +55,7 @@ describe('comparison with a list', () => {
   it('F30: takes what is listed for lost although an earlier list had lacked it', () => {
     const index = indexOf('hidden')
     index.removeUnlisted('hidden', '19')
-    const comparison = new Comparison(index)
+    const comparison = new Comparison(index, () => false)
     comparison.take('hidden', v(10))
     expect(comparison.end()).toBe(1)
     expect(comparison.confirmed('20')).toBe(1)
