@@ -11,8 +11,13 @@ export function failureText(error: unknown): string {
 export function errorText(error: unknown): string {
   const texts: string[] = []
   for (let at = error; at instanceof Error && texts.length < 5; at = at.cause)
-    if (!texts.some(text => text.includes(at.message))) texts.push(at.message)
+    if (!texts.some(text => saysCause(text, at))) texts.push(at.message)
   return texts.length === 0 ? String(error) : texts.join(': ')
+}
+
+/** A text that names the code of a system error says enough of it. */
+function saysCause(text: string, cause: NodeJS.ErrnoException): boolean {
+  return text.includes(cause.message) || (cause.syscall !== undefined && text.includes(String(cause.code)))
 }
 
 /** What was thrown, which may be anything, as an Error. */

@@ -88,12 +88,13 @@ class Session {
       random: Math.random,
       log,
       openClient: its => openClient(its, { clock: systemClock, env: process.env, warn }),
-      blind: problem => {
-        if (!this.#endsByItself) return
-        this.#blind ??= problem
-        this.#stop.abort()
-      },
+      ...(this.#endsByItself ? { blind: problem => this.#fail(problem) } : {}),
     })
+  }
+
+  #fail(problem: string): void {
+    this.#blind ??= problem
+    this.#stop.abort()
   }
 
   async run(): Promise<number> {

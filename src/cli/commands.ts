@@ -52,6 +52,7 @@ const COMMANDS: readonly Entry[] = [
     summary: "remove kprobe's objects from the kernel",
     load: () => import('./cleanup.ts'),
   },
+  { name: 'version', summary: 'print the version', load: () => import('./version.ts') },
 ]
 
 /** Runs the command that `argv` (without node and script) names. Gives the exit code. */
@@ -62,8 +63,7 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
     return EXIT_USAGE
   }
   if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest[0], io)
-  if (name === 'version' || name === '--version' || name.startsWith('--version='))
-    return versionCommand(name === 'version' ? rest : argv, io)
+  if (name === '--version' || name.startsWith('--version=')) return versionCommand(argv, io)
   const entry = COMMANDS.find(each => each.name === name)
   if (entry === undefined) return unknownCommand(name, io)
   // A flag after -- may be an argument of a program.
@@ -113,7 +113,7 @@ function usage({ columns }: Io): string {
     '',
     'Flags:',
     '  -h, --help      print help; `kprobe COMMAND --help` for one command, --help-all with its rare flags',
-    '      --version   print the version; --version=raw one field a line, `kprobe version -o json` as JSON',
+    '      --version   print the version; --version=raw one field a line',
     '',
     'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, explain, doctor)',
     '',

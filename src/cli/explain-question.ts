@@ -74,17 +74,21 @@ function splitPort(text: string): { readonly name: string; readonly port: string
 const NAME_FORMS =
   /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[^./]+\.[^./]+)\.svc(?:\.[^/]*)?)$/
 
-function readPeer(reader: FlagReader, flag: string, text: string): Peer | undefined {
+const FORMS = {
+  '--from': 'give an address or pod/NAMESPACE/NAME',
+  '--to':
+    'give ADDRESS:PORT, NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE.svc[:PORT] or pod/NAMESPACE/NAME:PORT',
+} as const
+
+function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): Peer | undefined {
   const ip = parseIp(text)
   if (ip !== undefined) return { kind: 'address', ip }
   const { service, pod, dns } = NAME_FORMS.exec(text)?.groups ?? {}
   if (service !== undefined) return { kind: 'service', key: service }
   if (pod !== undefined) return { kind: 'pod', key: pod }
   if (dns !== undefined) return { kind: 'service', key: dns.split('.').reverse().join('/') }
-  reader.fail(
-    flag,
-    `${quote(text)} is ${whyNotIp(text)}; or NAMESPACE/SERVICE, SERVICE.NAMESPACE.svc, pod/NAMESPACE/NAME`,
-  )
+  const problem = text === '' ? 'is required' : `${quote(text)} is ${whyNotIp(text)}`
+  reader.fail(flag, `${problem}; ${FORMS[flag]}`)
   return undefined
 }
 

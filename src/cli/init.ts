@@ -1,7 +1,8 @@
 import { type Clock, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/failure-text.ts'
 import type { Config } from '../config/config.ts'
-import { HELP_FLAG, outputFlag, RUN_FLAGS } from '../config/flags.ts'
+import { PROCESS_GROUP } from '../config/daemon-flags.ts'
+import { HELP_FLAG, outputFlag, RUN_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
 import { tuneKernel, writeRecord } from '../daemon/tune.ts'
@@ -27,7 +28,8 @@ export const command: Command = {
         'file, and those of IPVS and iptables mode to the values that the modes need. Larger conntrack values that an\n' +
         'operator has set stay. A sysctl that cannot be written is reported, and is no failure: kprobe serves without it.\n' +
         'Exits 1 when the kernel does not answer.',
-      flags: [...RUN_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
+      details: [WITHOUT_EFFECT],
+      flags: [...RUN_FLAGS.filter(({ group }) => group !== PROCESS_GROUP), outputFlag(OUTPUTS), HELP_FLAG],
     }),
   run: (argv, io) => runInit(argv, io, { root: '/', sockets: KERNEL, clock: systemClock }),
 }

@@ -1,5 +1,6 @@
 import { type Clock, systemClock } from '../base/clock.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
 import { dialledEndpoints } from '../daemon/api-reach.ts'
@@ -49,10 +50,11 @@ export interface Loaded extends Resolved {
  * objects cannot be read.
  */
 export async function withLoaded<R>(
-  request: Pick<ModelRequest, 'config' | 'daemon'>,
+  request: Pick<ModelRequest, 'config' | 'daemon' | 'notices'>,
   io: Io,
   use: (loaded: Loaded, reading: Pick<Reading, 'progress' | 'warn'>) => R | Promise<R>,
 ): Promise<R> {
+  for (const notice of request.notices) io.err(`${oneLine(notice)}\n`)
   const progress = new Progress(systemClock, io)
   const warnings: string[] = []
   const warn = (text: string) => void warnings.push(text)

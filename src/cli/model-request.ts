@@ -15,6 +15,8 @@ import { usageErrors } from './usage-errors.ts'
 export interface ModelRequest extends RunRequest {
   /** The daemon's admin socket, which gives both; undefined if both come from flags and the source. */
   readonly daemon: string | undefined
+  /** What the user should know of that origin; printed before anything is read. */
+  readonly notices: readonly string[]
 }
 
 /** Flags that select a source. With one of them, a command reads the objects itself, with its own flags. */
@@ -46,18 +48,17 @@ export async function readModelRequest(
     return EXIT_FAILED
   }
   if (daemon.kind === 'absent') {
-    if (!hasSource)
-      io.err(`kprobe ${options.command}: no daemon answers at ${daemon.socket}; reading the API server\n`)
-    return { ...request, daemon: undefined }
+    const notice = `kprobe ${options.command}: no daemon answers at ${daemon.socket}; reading the API server`
+    return { ...request, daemon: undefined, notices: hasSource ? [] : [notice] }
   }
   const differing = flagDifferences(modelFlags(request.config), daemon.flags)
   if (isUsed && differing.length > 0)
     return usageErrors(io, options.command, contradictions(differing, daemon.socket))
-  for (const { flag, here, there } of differing)
-    io.err(
-      `kprobe ${options.command}: --${flag} is ${shown(here)}; the daemon at ${daemon.socket} has ${shown(there)}\n`,
-    )
-  return { ...request, daemon: isUsed ? daemon.socket : undefined }
+  const notices = differing.map(
+    ({ flag, here, there }) =>
+      `kprobe ${options.command}: --${flag} is ${shown(here)}; the daemon at ${daemon.socket} has ${shown(there)}`,
+  )
+  return { ...request, daemon: isUsed ? daemon.socket : undefined, notices }
 }
 
 function contradictions(differing: readonly FlagDifference[], socket: string): readonly ConfigError[] {

@@ -1,8 +1,9 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { readArguments } from '../config/flag.ts'
 import { FlagReader, quote } from '../config/flag-reader.ts'
-import { outputFlag } from '../config/flags.ts'
-import { EXIT_FINE, type Io } from './io.ts'
+import { HELP_FLAG, outputFlag } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { usageErrors } from './usage-errors.ts'
 
@@ -11,6 +12,17 @@ const FLAGS = [
   outputFlag(OUTPUTS),
   { name: 'version', kind: 'bool', default: 'true', help: 'true, or raw for one field a line' },
 ] as const
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe version [flags]',
+      description:
+        'Prints the version of this build; as JSON or YAML, also those of the runtime and the platform.',
+      flags: [...FLAGS, HELP_FLAG],
+    }),
+  run: versionCommand,
+}
 
 /** Runs `kprobe version [-o json]` and `kprobe --version[=raw]`. Gives the exit code. */
 export async function versionCommand(argv: readonly string[], io: Io): Promise<number> {

@@ -17,7 +17,10 @@ const PACE_FLAGS: readonly FlagSpec[] = grouped('Pace', [
   },
 ])
 
-const PROCESS_FLAGS: readonly FlagSpec[] = grouped('What to do', [
+/** Heading of the flags that choose what `kprobe run` does. */
+export const PROCESS_GROUP = 'What to do'
+
+const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
   {
     name: 'backend',
     kind: 'text',

@@ -23,7 +23,7 @@ interface ApiNodeOptions {
   readonly log: Log
   /** Connects to the configured API server, for --source=kube. */
   readonly openClient: (config: Config) => Promise<ApiClient>
-  /** Reports that the source cannot be read and no state is known yet; the source retries. */
+  /** Ends the process, because the source cannot be read and no state is known yet; absent: the source retries. */
   readonly blind?: (problem: string) => void
 }
 
@@ -120,12 +120,12 @@ export class ApiNode {
   }
 
   #tellProblem(problem: SourceProblem): void {
-    const { log } = this.#options
+    const { log, blind } = this.#options
     const { kind, location, text } = problem
+    const isBlind = (kind === 'failed' || kind === 'empty') && this.feed.current === undefined
     if (kind === 'recovered') log.info({ location }, text)
-    else log.warn({ location }, problemText(problem))
-    if ((kind === 'failed' || kind === 'empty') && this.feed.current === undefined)
-      this.#options.blind?.(`${location}: ${text}`)
+    else log.warn({ location }, isBlind && blind !== undefined ? text : problemText(problem))
+    if (isBlind) blind?.(`${location}: ${text}`)
   }
 }
 

@@ -385,14 +385,15 @@ class Daemon {
   #problem(problem: SourceProblem): void {
     const { log } = this.#io
     const { kind, location } = problem
-    const text = problemText(problem)
+    const isLast = this.#config.once && !this.#intake.complete
+    const text = isLast ? problem.text : problemText(problem)
     if (kind === 'recovered') log.info({ location }, text)
     else log.warn({ location }, text)
     this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once
     if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
-    if (this.#config.once && !this.#intake.complete) this.#finish(1, '--once: cannot read the source')
+    if (isLast) this.#finish(1, '--once: cannot read the source')
   }
 
   #report(event: ReconcilerEvent): void {

@@ -33,7 +33,7 @@ describe('kprobe', () => {
     expect(io.stdout).toMatch(/^ {2}dump +print what the kernel holds/m)
   })
 
-  const COMMANDS = ['run', 'api', 'dump', 'plan', 'verify', 'explain', 'doctor', 'init', 'cleanup']
+  const COMMANDS = ['run', 'api', 'dump', 'plan', 'verify', 'explain', 'doctor', 'init', 'cleanup', 'version']
   it.each([undefined, ...COMMANDS])('wraps the help of %s to 60 columns', async name => {
     io = new FakeIo({ columns: 60 })
     expect(await kprobe(...(name === undefined ? [] : [name]), '--help-all')).toBe(0)
@@ -55,16 +55,19 @@ describe('kprobe', () => {
     expect(io.stderr).toContain('kprobe dump: --service: "storefront" is not written NAMESPACE/NAME\n')
   })
 
-  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup'])('prints the help of %s', async name => {
-    expect(await kprobe(name, '--nonsense', '--help')).toBe(0)
-    expect(io.stdout).toContain(`kprobe ${name}`)
-    expect(io.stdout).toContain('-h, --help')
-    for (const line of io.stdout.split('\n')) expect(line.length).toBeLessThanOrEqual(120)
-    const viaTopic = io.stdout
-    io.stdout = ''
-    await kprobe('help', name)
-    expect(io.stdout).toBe(viaTopic)
-  })
+  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup', 'version'])(
+    'prints the help of %s',
+    async name => {
+      expect(await kprobe(name, '--nonsense', '--help')).toBe(0)
+      expect(io.stdout).toContain(`kprobe ${name}`)
+      expect(io.stdout).toContain('-h, --help')
+      for (const line of io.stdout.split('\n')) expect(line.length).toBeLessThanOrEqual(120)
+      const viaTopic = io.stdout
+      io.stdout = ''
+      await kprobe('help', name)
+      expect(io.stdout).toBe(viaTopic)
+    },
+  )
 
   it.each(['plan', 'explain'])(
     'lists for %s only flags that have an effect, and takes those of run',
@@ -130,7 +133,7 @@ describe('kprobe', () => {
     [['dump', '--service', 'web'], /--service: "web" is not written NAMESPACE\/NAME/],
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
     [['cleanup', 'now'], /"now": no such argument/],
-    [['explain', ...SOURCE], /--from: "" is/],
+    [['explain', ...SOURCE], /--from: is required; give an address/],
     [
       ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4'],
       /--to: needs a port from 1 to 65535: ADDRESS:PORT/,

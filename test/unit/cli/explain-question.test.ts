@@ -89,8 +89,10 @@ describe('a question', () => {
     [
       '192.0.2.1',
       'web',
-      '--to: "web" is not an IP address; write it like 192.0.2.1 or 2001:db8::1; or NAMESPACE/SERVICE',
+      '--to: "web" is not an IP address; write it like 192.0.2.1 or 2001:db8::1; give ADDRESS:PORT, NAMESPACE/SERVICE',
     ],
+    ['', '10.96.0.1:80', '--from: is required; give an address or pod/NAMESPACE/NAME'],
+    ['192.0.2.1', '', '--to: is required; give ADDRESS:PORT, '],
     ['ns/web', '10.96.0.1:80', '--from: a client is an address or pod/NAMESPACE/NAME'],
     ['2001:db8::1', '10.96.0.1:80', '--to: is IPv4 while --from is IPv6'],
   ])('is refused: from %s to %s', (from, to, message) => {

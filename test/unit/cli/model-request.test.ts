@@ -80,11 +80,11 @@ describe('readModelRequest', () => {
     await daemon(['--proxy-mode=iptables'])
     expect(await read('--source=file:/objects')).toMatchObject({
       daemon: undefined,
+      notices: expect.arrayContaining([
+        `kprobe plan: --proxy-mode is "nftables"; the daemon at ${socket} has "iptables"`,
+      ]),
       config: { proxyMode: 'nftables', source: { kind: 'file' } },
     })
-    expect(io.stderr).toContain(
-      `kprobe plan: --proxy-mode is "nftables"; the daemon at ${socket} has "iptables"\n`,
-    )
   })
 
   it.each([[], ['--source=file:/objects']])(
@@ -98,10 +98,13 @@ describe('readModelRequest', () => {
   it('says what it reads where neither a daemon nor a flag says it', async () => {
     const argv = ['--service-proxy-name=nobody-runs-this-one']
     const request = await readModelRequest(argv, io, { command: 'plan', extra: [] })
-    expect(request).toMatchObject({ daemon: undefined, config: { source: { kind: 'kube' } } })
-    expect(io.stderr).toBe(
-      'kprobe plan: no daemon answers at /run/kprobe/admin-nobody-runs-this-one.sock; reading the API server\n',
-    )
+    const notice =
+      'kprobe plan: no daemon answers at /run/kprobe/admin-nobody-runs-this-one.sock; reading the API server'
+    expect(request).toMatchObject({
+      daemon: undefined,
+      config: { source: { kind: 'kube' } },
+      notices: [notice],
+    })
   })
 
   it('reports errors of usage first', async () => {

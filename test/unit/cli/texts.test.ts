@@ -131,6 +131,13 @@ describe('failureText', () => {
     const cause = new Error('EPERM')
     expect(failureText(new Error('open socket', { cause }))).toBe('open socket: EPERM')
     expect(failureText(new Error('open socket: EPERM', { cause }))).toBe('open socket: EPERM')
+    const missing = Object.assign(new Error("ENOENT: no such file, open '/x'"), {
+      code: 'ENOENT',
+      syscall: 'open',
+    })
+    expect(failureText(new Error('cannot read /x: ENOENT', { cause: missing }))).toBe(
+      'cannot read /x: ENOENT',
+    )
     expect(failureText('text')).toBe('text')
   })
 })

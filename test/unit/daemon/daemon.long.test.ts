@@ -187,6 +187,7 @@ describe('runDaemon', () => {
     edit('30-edge.json', text => text.slice(0, -10))
     expect(await start('--once')).toBe(1)
     expect(logged.join('')).toMatch(/30-edge\.json:\d+/)
+    expect(logged.join('')).not.toContain('kprobe waits')
   })
 
   it('ends with 1 and changes nothing when it should sync once and finds nothing', async () => {
