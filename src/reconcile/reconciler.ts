@@ -79,6 +79,7 @@ export class Reconciler<State, P extends Plan<State>> {
       recurrenceMs: 10_000,
       subscriptionMs: 60_000,
       generation: () => plane.generation(),
+      watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
       busy: () => this.#running !== undefined,
       watchWriters: report => plane.watchWriters(report),
       onDrift: sign => {

@@ -50,3 +50,10 @@ export function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
     kinds: () => events.map(event => event.kind),
   }
 }
+
+/** The same with a plane that watches its generation. */
+export function watchedBench(...[plane = new FakePlane(), ...rest]: Parameters<typeof bench>): Bench {
+  const made = bench(plane, ...rest)
+  plane.watchedBy = made.clock
+  return made
+}

@@ -4,6 +4,7 @@ import type { Request, Words } from '../../netlink/conversation.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, setSequence } from '../../netlink/message.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_GETGEN } from './constants.ts'
 import { decodeGeneration } from './decode.ts'
 import { getRequest } from './get-request.ts'
@@ -11,7 +12,7 @@ import { getRequest } from './get-request.ts'
 const WORDS: Words = { operation: 'read', object: 'nf_tables generation' }
 
 /** Encodes NFT_MSG_GETGEN. */
-export function generationRequest(): Uint8Array {
+function generationRequest(): Uint8Array {
   return getRequest({ type: NFT_MSG_GETGEN, flags: 0, family: 0, sequence: 0 })
 }
 
@@ -35,6 +36,18 @@ export function generationReader(connection: Connection): () => number {
     if (generation !== undefined) return generation
     throw new NetlinkError({ ...WORDS, errno: errnoNumber('EPROTO'), extendedAck: 'an empty answer' })
   }
+}
+
+/**
+ * Calls `changed` after the generation changed, and once at first. The generation is read every `everyMs` without
+ * JavaScript. Returns undefined for a transport that cannot repeat a request; the transport serves only this.
+ */
+export function watchGeneration(
+  transport: Transport,
+  everyMs: number,
+  changed: () => void,
+): (() => void) | undefined {
+  return transport.repeat?.(generationRequest(), everyMs, changed)
 }
 
 /** Head of the attribute NFTA_GEN_ID: 8 bytes, type 1. */
