@@ -3,71 +3,6 @@ import { settle } from '../../support/fake-clock.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { bench, watchedBench } from '../../support/reconciler-bench.ts'
 
-describe('pacing', () => {
-  it('commits the first change at once and the next ones together after the interval', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await settle()
-    expect(plane.commits).toHaveLength(1)
-    offer({ a: '1', b: '1' })
-    offer({ a: '1', b: '2' })
-    await clock.advance(19)
-    expect(plane.commits).toHaveLength(1)
-    await clock.advance(1)
-    expect(plane.commits).toHaveLength(2)
-    expect(plane.kernel.get('b')).toBe('2')
-  })
-
-  it('commits at once when the last commit is long ago', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    offer({ a: '2' })
-    await settle()
-    expect(plane.kernel.get('a')).toBe('2')
-  })
-
-  it('names the Snapshot that the kernel holds while a newer one waits', async () => {
-    const { clock, reconciler, offer } = bench()
-    offer({ a: '1' })
-    offer({ a: '2' })
-    await settle()
-    expect(reconciler.status).toMatchObject({
-      syncedNumber: 1,
-      snapshot: { number: 1 },
-      table: { number: 1 },
-    })
-    await clock.advance(20)
-    expect(reconciler.status).toMatchObject({
-      syncedNumber: 2,
-      snapshot: { number: 2 },
-      table: { number: 2 },
-    })
-  })
-
-  it('sends nothing when nothing changed', async () => {
-    const { clock, plane, offer } = bench()
-    plane.kernel = new Map([['a', '1']])
-    offer({ a: '1' })
-    await clock.advance(50)
-    expect(plane.attempts).toBe(0)
-  })
-
-  it('sends what must wait in a second commit, and reports synced only then', async () => {
-    const plane = new FakePlane()
-    plane.twoCommits = true
-    plane.kernel = new Map([['old', '1']])
-    const { clock, offer, kinds } = bench(plane)
-    offer({ a: '1' })
-    await settle()
-    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'old'])
-    expect(kinds()).toEqual(['committed'])
-    await clock.advance(20)
-    expect([...plane.kernel.keys()]).toEqual(['a'])
-    expect(kinds()).toEqual(['committed', 'committed', 'synced'])
-  })
-})
-
 for (const { how, start } of [
   { how: 'polls', start: bench },
   { how: 'has the plane watch', start: watchedBench },
@@ -271,7 +206,7 @@ for (const { how, start } of [
     })
 
     it('looks at the kernel again after the healing period', async () => {
-      const { clock, plane, offer } = start(new FakePlane(), 60_000)
+      const { clock, plane, offer } = start(new FakePlane(), { healPeriodMs: 60_000 })
       offer({ a: '1' })
       await clock.advance(1_000)
       plane.kernel = new Map()
@@ -335,7 +270,7 @@ describe('a plane that watches its generation', () => {
 
 describe('busy times', () => {
   it('looks at the whole kernel when it is time, though changes never cease', async () => {
-    const { clock, plane, offer } = bench(new FakePlane(), 1_000)
+    const { clock, plane, offer } = bench(new FakePlane(), { healPeriodMs: 1_000 })
     for (let time = 0; time < 500; time++) {
       offer({ a: String(time) })
       await clock.advance(10)
