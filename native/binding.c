@@ -6,18 +6,22 @@
 #include <node_api.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <uv.h>
 
 #include "netlink_socket.h"
 
 /* ABI grows with every change of what JavaScript sees: a stale build is refused in clear words. */
-enum { ABI = 1, ARGUMENTS_MAX = 3 };
+enum { ABI = 2, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256 };
 
 static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper = 0x9d3c51f0a7e24b86U };
 
 /* Freed when its last user lets go: the JavaScript object, the open uv handle, each send in flight. */
 struct handle {
   uv_poll_t poll;
+  uv_timer_t timer; /* asks `question` again and again, while watched */
+  uint8_t question[QUESTION_MAX], answer[ANSWER_MAX];
+  size_t question_length, answer_length; /* no answer is of length 0 */
   napi_env env;
   napi_async_cleanup_hook_handle hook;
   napi_ref callback;
@@ -94,16 +98,22 @@ static void release(struct handle *handle) {
     free(handle);
 }
 
-static void on_poll_closed(uv_handle_t *poll) {
-  struct handle *handle = poll->data;
+static void on_timer_closed(uv_handle_t *timer) {
+  struct handle *handle = timer->data;
   (void)napi_remove_async_cleanup_hook(handle->hook);
   release(handle);
+}
+
+static void on_poll_closed(uv_handle_t *poll) {
+  struct handle *handle = poll->data;
+  uv_close((uv_handle_t *)&handle->timer, on_timer_closed);
 }
 
 static void stop_watching(struct handle *handle) {
   if (handle->callback == NULL)
     return;
   (void)uv_poll_stop(&handle->poll);
+  (void)uv_timer_stop(&handle->timer);
   (void)napi_delete_reference(handle->env, handle->callback);
   (void)napi_delete_reference(handle->env, handle->object);
   handle->callback = handle->object = NULL;
@@ -148,7 +158,8 @@ static int new_handle(napi_env env, const int32_t numbers[ARGUMENTS_MAX], struct
     free(handle);
     return error;
   }
-  handle->poll.data = handle;
+  (void)uv_timer_init(loop, &handle->timer);
+  handle->poll.data = handle->timer.data = handle;
   handle->env = env;
   handle->users = 1;
   *ret_handle = handle;
@@ -269,6 +280,33 @@ static napi_value watch(napi_env env, napi_callback_info info) {
   return integer(env, uv_poll_start(&args.handle->poll, UV_READABLE, on_readable));
 }
 
+/* Asks without entering JavaScript, which is called when the answer is another one than before, or none. */
+static void on_timer(uv_timer_t *timer) {
+  struct handle *handle = timer->data;
+  uint8_t answer[ANSWER_MAX];
+  size_t length = 0;
+  int error = netlink_socket_send(handle->socket.fd, handle->question, handle->question_length);
+  if (error == 0)
+    error = netlink_socket_receive(handle->socket.fd, answer, sizeof(answer), &length);
+  if (error == 0 && length == handle->answer_length && memcmp(answer, handle->answer, length) == 0)
+    return;
+  memcpy(handle->answer, answer, length);
+  handle->answer_length = length;
+  on_readable(&handle->poll, 0, UV_READABLE);
+}
+
+/* repeat(socket that is watched, datagram, everyMs): 0 | -errno. Ends with the watch. */
+static napi_value repeat(napi_env env, napi_callback_info info) {
+  UNPACK("hbi");
+  struct handle *handle = args.handle;
+  if (handle->callback == NULL || args.length > QUESTION_MAX)
+    return integer(env, handle->callback == NULL ? -EINVAL : -EMSGSIZE);
+  memcpy(handle->question, args.data, args.length);
+  handle->question_length = args.length;
+  handle->answer_length = 0;
+  return integer(env, uv_timer_start(&handle->timer, on_timer, (uint64_t)args.numbers[2], (uint64_t)args.numbers[2]));
+}
+
 static napi_value unwatch(napi_env env, napi_callback_info info) {
   UNPACK("h");
   stop_watching(args.handle);
@@ -291,6 +329,7 @@ NAPI_MODULE_INIT() {
     { .utf8name = "send", .method = send_async },
     { .utf8name = "receive", .method = receive },
     { .utf8name = "watch", .method = watch },
+    { .utf8name = "repeat", .method = repeat },
     { .utf8name = "unwatch", .method = unwatch },
     { .utf8name = "close", .method = close_socket },
   };

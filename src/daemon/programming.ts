@@ -72,7 +72,7 @@ function* telling({ resolved: tell }: ProgrammingOptions, steps: Steps<Resolved>
   return resolved
 }
 
-/** Interval of the polls of the kernel's generation, 0.8 us each: drift is detected in half of the 250 ms allowed. */
+/** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 /** Maximum time that an unfinished pass may delay the exit. */
 const DRAIN_MS = 3_000
@@ -192,6 +192,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
       diff: (from, to) => plane.diff(from, to),
       observe: () => plane.observe(),
       generation: () => plane.generation(),
+      watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
       watchWriters: report => plane.watchWriters(report),
       cleanup: () => plane.cleanup(),
       commit: async (plan, options) => {

@@ -10,7 +10,7 @@ import { deleteTables } from '../modes/common/commit-looked.ts'
 import { transactionPlan } from '../modes/common/describe-transaction.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
 import { refusalOf } from '../modes/common/refusal.ts'
-import { watchWritersOf } from '../modes/common/writers.ts'
+import { generationWatch, watchWritersOf } from '../modes/common/writers.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 
@@ -63,6 +63,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
     },
     diff: planOf,
     generation: () => client.generation(),
+    ...(writers && { watchGeneration: generationWatch(writers.openTransport) }),
     watchWriters: report =>
       writers === undefined ? () => undefined : watchWritersOf({ ...writers, touchesUs }, report),
     async observe() {

@@ -58,6 +58,14 @@ export function encodeMessage(head: MessageHead, write: (out: AttributeWriter) =
   return out.out.written()
 }
 
+const SEQUENCE_OFFSET = 8
+
+/** Writes the sequence number of the first message of an encoded datagram, which it returns. */
+export function setSequence(datagram: Uint8Array, sequence: number): Uint8Array {
+  new DataView(datagram.buffer, datagram.byteOffset).setUint32(SEQUENCE_OFFSET, sequence, true)
+  return datagram
+}
+
 /** Adds NLM_F_* to the message that begins at `start`. */
 export function addFlags(out: ByteWriter, start: number, flags: number): void {
   out.patchU16(start + 6, out.view.getUint16(start + 6, true) | flags)
@@ -100,7 +108,7 @@ export function readMessages(view: ByteView): Message[] {
     messages.push({
       type: data.getUint16(at + 4, true),
       flags: data.getUint16(at + 6, true),
-      sequence: data.getUint32(at + 8, true),
+      sequence: data.getUint32(at + SEQUENCE_OFFSET, true),
       portId: data.getUint32(at + 12, true),
       start: at + NLMSG_HDRLEN,
       end: at + length,

@@ -47,6 +47,7 @@ interface Addon {
   send(handle: Handle, datagram: Uint8Array): Promise<number> | number
   receive(handle: Handle, into: Uint8Array): number
   watch(handle: Handle, readable: () => void): number
+  repeat(handle: Handle, datagram: Uint8Array, everyMs: number): number
   unwatch(handle: Handle): void
   close(handle: Handle): void
 }
@@ -56,7 +57,7 @@ interface Handle {
   readonly sendLimitBytes: number
 }
 
-const ABI = 1
+const ABI = 2
 const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
 
@@ -131,6 +132,14 @@ class NetlinkSocket implements Transport {
       if (watching) this.#addon.unwatch(this.#handle)
       watching = false
     }
+  }
+
+  repeat(datagram: Uint8Array, everyMs: number, changed: () => void): () => void {
+    const stop = this.watch(changed)
+    const status = this.#addon.repeat(this.#handle, datagram, everyMs)
+    if (status < 0) stop()
+    check('repeat', status)
+    return stop
   }
 
   join(group: number): void {

@@ -21,6 +21,12 @@ export interface Transport {
    * watcher at a time.
    */
   watch(readable: () => void): () => void
+  /**
+   * Sends a short request every `everyMs`, and calls `changed` when its answer differs from the one before or is
+   * missing. The answers are compared in C, so one that stays the same costs little. The first one counts as changed.
+   * Takes the place of `watch`, and the socket must be used for nothing else until the returned function is called.
+   */
+  repeat?(datagram: Uint8Array, everyMs: number, changed: () => void): () => void
   /** Joins a multicast group (NFNLGRP_*). */
   join(group: number): void
   leave(group: number): void

@@ -21,6 +21,11 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   /** A cheap token that changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
   generation(): number
   /**
+   * Calls `changed` within about `everyMs` after `generation` changes, and once at first, for less than it costs to call
+   * `generation` as often. The result ends it. Undefined, or absent: this plane or its sockets cannot do so.
+   */
+  watchGeneration?(everyMs: number, changed: () => void): (() => void) | undefined
+  /**
    * Subscribes to the commits of everyone on the node, until the result is called. It names the process behind each
    * commit, but taxes every writer while it lasts: for a while, after damage came back.
    */

@@ -12,6 +12,8 @@ interface DriftOptions {
   /** How long a subscription lasts after the last foreign commit. */
   readonly subscriptionMs: number
   readonly generation: () => number
+  /** As in Dataplane. Without it, a timer checks the generation every `pollMs`. */
+  readonly watchGeneration: (everyMs: number, changed: () => void) => (() => void) | undefined
   /** A pass is running: whether the generation moved by a commit of ours is not known before it ends. */
   readonly busy: () => boolean
   readonly watchWriters: (report: (commit: WriterCommit) => void) => () => void
@@ -33,7 +35,7 @@ interface DriftSign {
 const LOOKS_APART = 100
 
 /**
- * Notices commits by others: compares the generation every `pollMs` (0.8 us), and only when foreign commits come back
+ * Notices commits by others: has the generation compared every `pollMs`, and only when foreign commits come back
  * subscribes for a while, since only a notification names the process and the tables that it changed.
  */
 export class DriftDetector {
@@ -41,7 +43,9 @@ export class DriftDetector {
   #expected = 0
   /** Another program committed between our last check and our commit. */
   #suspicious = false
+  #isRunning = false
   #timer: Cancel | undefined
+  #unwatch: (() => void) | undefined
   #recent: number[] = []
   #unsubscribe: (() => void) | undefined
   #subscribedUntilMs = 0
@@ -63,13 +67,17 @@ export class DriftDetector {
 
   start(generation: number): void {
     this.#expected = generation
-    this.#timer ??= this.#options.clock.after(this.#options.pollMs, () => this.#tick())
+    if (this.#isRunning) return
+    this.#isRunning = true
+    this.#watch()
+    this.#arm()
   }
 
   /** We read or committed, and the generation is now this; `foreign` if others may have committed unseen before it. */
   expect(generation: number, foreign: boolean): void {
     this.#expected = generation
     this.#suspicious ||= foreign
+    if (foreign) this.#arm()
     // Our own commits cause no notification.
     if (!foreign && this.#accounted !== undefined && generation === this.#accounted + 1)
       this.#accounted = generation
@@ -81,8 +89,10 @@ export class DriftDetector {
   }
 
   stop(): void {
-    this.#timer?.()
-    this.#timer = undefined
+    this.#isRunning = false
+    this.#disarm()
+    this.#unwatch?.()
+    this.#unwatch = undefined
     this.#leave()
   }
 
@@ -127,9 +137,36 @@ export class DriftDetector {
     return !isLate
   }
 
+  #watch(): void {
+    const { pollMs, watchGeneration, onError } = this.#options
+    try {
+      this.#unwatch = watchGeneration(pollMs, () => this.#tick())
+    } catch (error) {
+      // The timer checks instead.
+      onError(errorOf(error))
+    }
+  }
+
   #tick(): void {
-    this.#timer = this.#options.clock.after(this.#options.pollMs, () => this.#tick())
-    if (!this.#options.busy()) this.check()
+    this.#disarm()
+    this.#arm()
+    const isBusy = this.#options.busy()
+    if (!isBusy) this.check()
+    // From here on, only a change of the generation requires a check.
+    if (this.#unwatch !== undefined && !isBusy && this.#isSettled) this.#disarm()
+  }
+
+  get #isSettled(): boolean {
+    return !this.#suspicious && this.#unreadable === undefined && this.#unsubscribe === undefined
+  }
+
+  #arm(): void {
+    if (this.#isRunning) this.#timer ??= this.#options.clock.after(this.#options.pollMs, () => this.#tick())
+  }
+
+  #disarm(): void {
+    this.#timer?.()
+    this.#timer = undefined
   }
 
   #recur(): void {

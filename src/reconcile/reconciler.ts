@@ -17,7 +17,7 @@ export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Minimum time between two commits, milliseconds. */
+  /** Minimum time between two commits, milliseconds. It doubles, to at most 40, while changes keep coming. */
   readonly minIntervalMs: number
   /** Maximum interval between full resyncs, milliseconds. */
   readonly healPeriodMs: number
@@ -44,6 +44,12 @@ const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
 const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
 
 /**
+ * While changes keep coming, the minimum time between two commits doubles, up to this: a commit costs nearly as much for
+ * four changes as for two.
+ */
+const STEADY_MS = 40
+
+/**
  * Decides when work runs: the first change at once, then at a distance in which changes coalesce; never two passes at
  * a time; again after a failure with growing delays; and whenever the kernel may differ from what was left there.
  */
@@ -59,6 +65,10 @@ export class Reconciler<State, P extends Plan<State>> {
   #timerAtMs = Number.POSITIVE_INFINITY
   #running: Promise<void> | undefined
   #notBeforeMs = 0
+  /** A change waits for a pass to end or for the minimum time to pass. */
+  #hasWaiting = false
+  /** The same held when the pass began that runs now: changes keep coming. */
+  #isSteady = false
   #healAtMs: number
   #failures = 0
   #error: Error | undefined
@@ -79,6 +89,7 @@ export class Reconciler<State, P extends Plan<State>> {
       recurrenceMs: 10_000,
       subscriptionMs: 60_000,
       generation: () => plane.generation(),
+      watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
       busy: () => this.#running !== undefined,
       watchWriters: report => plane.watchWriters(report),
       onDrift: sign => {
@@ -101,7 +112,7 @@ export class Reconciler<State, P extends Plan<State>> {
       report: options.report,
       committed: (generation, foreign) => {
         this.#drift.expect(generation, foreign)
-        this.#notBeforeMs = clock.nowMs() + options.minIntervalMs
+        this.#notBeforeMs = clock.nowMs() + this.#distanceMs
       },
       looked: durationMs => this.#drift.looked(durationMs),
       pace: () => this.#paced(),
@@ -128,6 +139,7 @@ export class Reconciler<State, P extends Plan<State>> {
   /** Takes the newest Snapshot; older ones that were not applied yet are forgotten. */
   offer(snapshot: Snapshot): void {
     this.#snapshot = snapshot
+    this.#hasWaiting = this.#running !== undefined || this.#options.clock.nowMs() < this.#notBeforeMs
     this.#wake(this.#resolved === undefined ? 'start' : 'change')
   }
 
@@ -137,6 +149,11 @@ export class Reconciler<State, P extends Plan<State>> {
     this.#drift.stop()
     this.#timer?.()
     await this.#running
+  }
+
+  get #distanceMs(): number {
+    const { minIntervalMs } = this.#options
+    return this.#isSteady ? Math.max(minIntervalMs, Math.min(2 * minIntervalMs, STEADY_MS)) : minIntervalMs
   }
 
   #wake(reason: PassReason): void {
@@ -169,6 +186,8 @@ export class Reconciler<State, P extends Plan<State>> {
     this.#timer?.()
     this.#timer = undefined
     this.#timerAtMs = Number.POSITIVE_INFINITY
+    this.#isSteady = this.#hasWaiting
+    this.#hasWaiting = false
     this.#running = this.#passOnce().finally(() => {
       this.#running = undefined
       this.#next()

@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
+import { watchGeneration } from '../../src/kernel/nft/generation.ts'
 import { type ForeignCommit, type ForeignCommits, watchForeignCommits } from '../../src/kernel/nft/monitor.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -63,4 +64,22 @@ it('says so when there was more than the socket could hold', async () => {
   execFileSync('nft', ['-f', '-'], { input })
   await vi.waitFor(() => expect(overruns.length).toBeGreaterThan(0), patientMs(20_000))
   expect(overruns[0]).toMatchObject({ code: 'ENOBUFS' })
+})
+
+it('says that the generation changed, once for each commit at most, and nothing while there is none', async () => {
+  const transport = openNetlink({ protocol: NETLINK_NETFILTER })
+  let calls = 0
+  const stop = watchGeneration(transport, 5, () => calls++)
+  try {
+    await vi.waitFor(() => expect(calls).toBe(1), patientMs(20_000))
+    execFileSync('nft', ['add', 'table', 'ip', 'foreign'])
+    await vi.waitFor(() => expect(calls).toBe(2), patientMs(20_000))
+    await client.commit(creationOf(skeleton('ip6', 0)))
+    await vi.waitFor(() => expect(calls).toBe(3), patientMs(20_000))
+    await new Promise(resolve => setTimeout(resolve, 100))
+    expect(calls).toBe(3)
+  } finally {
+    stop?.()
+    await transport.close()
+  }
 })

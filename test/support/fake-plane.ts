@@ -1,3 +1,4 @@
+import type { Cancel, Clock } from '../../src/base/clock.ts'
 import type { Steps } from '../../src/base/steps.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import type {
@@ -49,12 +50,17 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   commitMs = 0
   observeMs = 0
   sleep: (ms: number) => Promise<void> = () => Promise.resolve()
+  /** With a clock, the plane watches its generation itself. */
+  watchedBy: Clock | undefined
+  /** Reads of the generation from outside. */
+  reads = 0
   attempts = 0
   observations = 0
   writers: ((commit: WriterCommit) => void) | undefined
   #seen = 1
 
   generation(): number {
+    this.reads++
     this.#seen = this.generationNow
     return this.generationNow
   }
@@ -124,6 +130,21 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
     if (this.commitMs > 0) await this.sleep(this.commitMs)
     this.afterCommit?.()
     return receipt
+  }
+
+  watchGeneration(everyMs: number, changed: () => void): Cancel | undefined {
+    const clock = this.watchedBy
+    if (clock === undefined) return undefined
+    let last: number | undefined
+    let cancel: Cancel
+    const tick = (): void => {
+      cancel = clock.after(everyMs, tick)
+      if (this.generationNow === last) return
+      last = this.generationNow
+      changed()
+    }
+    cancel = clock.after(everyMs, tick)
+    return () => cancel()
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

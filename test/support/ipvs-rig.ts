@@ -22,6 +22,8 @@ export interface IpvsRigOptions {
   readonly healPeriodMs?: number
   /** Nobody tells of addresses. */
   readonly deaf?: boolean
+  /** The generation is watched instead of polled, and never changes. */
+  readonly quiet?: boolean
 }
 
 export const NODE_IP = '192.168.77.1'
@@ -43,7 +45,14 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
   readonly plane: IpvsPlane
   readonly #closeAll: () => Promise<void>
 
-  constructor({ node, clock = new FakeClock(), options, deaf = false, ...periods }: IpvsRigOptions) {
+  constructor({
+    node,
+    clock = new FakeClock(),
+    options,
+    deaf = false,
+    quiet = false,
+    ...periods
+  }: IpvsRigOptions) {
     const kernel = ipvsKernelOf(node, clock)
     const reader = createAddressReader({ openTransport: () => node.links.open(), clock })
     const upkeep: UpkeepEvent[] = []
@@ -52,6 +61,7 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
       clock,
       options: { ...DEFAULT_IPVS_OPTIONS, ...options },
       ...(deaf ? {} : { watchAddresses: changed => reader.watch(changed) }),
+      ...(quiet ? { watchGeneration: onceChanged(clock) } : {}),
       report: event => upkeep.push(event),
     })
     super({ plane, clock, localIps: [parseIp(NODE_IP) ?? ''], ...periods })
@@ -66,4 +76,8 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
   protected override closeRest(): Promise<void> {
     return this.#closeAll()
   }
+}
+
+function onceChanged(clock: FakeClock): NonNullable<IpvsPlane['watchGeneration']> {
+  return (everyMs, changed) => clock.after(everyMs, changed)
 }

@@ -17,7 +17,15 @@ export interface Bench {
   kinds(): string[]
 }
 
-export function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
+interface Periods {
+  readonly healPeriodMs?: number
+  readonly minIntervalMs?: number
+}
+
+export function bench(
+  plane = new FakePlane(),
+  { healPeriodMs = 600_000, minIntervalMs = 20 }: Periods = {},
+): Bench {
   const clock = new FakeClock()
   const events: ReconcilerEvent[] = []
   const tables = new Map<number, FrontendTable>()
@@ -32,7 +40,7 @@ export function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
     },
     clock,
     random: () => 0.5,
-    minIntervalMs: 20,
+    minIntervalMs,
     healPeriodMs,
     driftPollMs: 250,
     report: event => events.push(event),
@@ -49,4 +57,11 @@ export function bench(plane = new FakePlane(), healPeriodMs = 600_000): Bench {
     },
     kinds: () => events.map(event => event.kind),
   }
+}
+
+/** The same with a plane that watches its generation. */
+export function watchedBench(...[plane = new FakePlane(), ...rest]: Parameters<typeof bench>): Bench {
+  const made = bench(plane, ...rest)
+  plane.watchedBy = made.clock
+  return made
 }

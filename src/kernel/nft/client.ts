@@ -15,7 +15,7 @@ import { readCounters } from './counters.ts'
 import { describeOperation } from './describe.ts'
 import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
 import type { EncodedTransaction } from './encoded-transaction.ts'
-import { nextGeneration, readGeneration } from './generation.ts'
+import { generationReader, nextGeneration } from './generation.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
 import { type Listing, listTables, type TableName } from './list.ts'
@@ -133,6 +133,7 @@ class NetlinkNftClient implements NftClient {
   readonly #clock: Clock
   readonly #ipsets: IpsetNames | undefined
   readonly #asyncElements: number
+  readonly #readGeneration: () => number
   /** The last generation that a caller has received. */
   #seen: number | undefined
 
@@ -142,10 +143,11 @@ class NetlinkNftClient implements NftClient {
     this.#clock = clock
     this.#ipsets = ipsets
     this.#asyncElements = asyncElements
+    this.#readGeneration = generationReader(this.#connection)
   }
 
   generation(): number {
-    this.#seen = readGeneration(this.#connection).id
+    this.#seen = this.#readGeneration()
     return this.#seen
   }
 

@@ -2,7 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { readGeneration } from './generation.ts'
+import { generationReader } from './generation.ts'
 
 /** A read of state that other programs may change meanwhile. */
 interface Reading<T> {
@@ -37,16 +37,17 @@ const RETRY_DELAY_MS = 5
  */
 export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
   const { connection, clock, read, object, patienceMs = Number.POSITIVE_INFINITY } = reading
+  const readGeneration = generationReader(connection)
   const deadlineMs = clock.nowMs() + patienceMs
   for (let attempt = 1; attempt <= ATTEMPTS && clock.nowMs() < deadlineMs; attempt++) {
-    const generation = readGeneration(connection).id
+    const generation = readGeneration()
     const value = await read(false)
-    if (value !== undefined && readGeneration(connection).id === generation) {
+    if (value !== undefined && readGeneration() === generation) {
       return { value, generation, unsettled: false }
     }
     await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
   }
-  const generation = readGeneration(connection).id
+  const generation = readGeneration()
   const value = await read(true)
   if (value !== undefined) return { value, generation, unsettled: true }
   throw new NetlinkError({

@@ -1,10 +1,29 @@
+import { watchGeneration } from '../../kernel/nft/generation.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
-import type { WriterCommit } from '../../reconcile/dataplane.ts'
+import type { Dataplane, WriterCommit } from '../../reconcile/dataplane.ts'
 
 export interface WatchedSocket {
   readonly openTransport: () => ForeignCommitsOptions['transport']
   /** The port id of the socket that our own commits come from. */
   readonly own: number
+}
+
+/** Watches the generation over a socket of its own, which is closed with the watch. */
+export function generationWatch(
+  openTransport: WatchedSocket['openTransport'],
+): NonNullable<Dataplane<unknown>['watchGeneration']> {
+  return (everyMs, changed) => {
+    const transport = openTransport()
+    const stop = watchGeneration(transport, everyMs, changed)
+    if (stop === undefined) {
+      void transport.close()
+      return undefined
+    }
+    return () => {
+      stop()
+      void transport.close()
+    }
+  }
 }
 
 interface WatchedObjects extends WatchedSocket {

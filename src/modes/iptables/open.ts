@@ -189,6 +189,7 @@ class Written {
       render: (frontends, options) => plane.render(frontends, options),
       diff: (from, to) => plane.diff(from, to),
       generation: () => plane.generation(),
+      watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
       watchWriters: report => plane.watchWriters(report),
       cleanup: () => plane.cleanup(),
       observe: async () => {

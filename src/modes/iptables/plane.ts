@@ -11,7 +11,7 @@ import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../..
 import type { Dataplane, Observation, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalTo } from '../common/refusal.ts'
-import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
+import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
 import { touchesUs } from '../xt-common/touches.ts'
 import { diffStates, type IptablesPlan } from './diff.ts'
@@ -90,6 +90,11 @@ class KernelIptablesPlane implements IptablesPlane {
 
   #shifted(generation: number): number {
     return (generation - this.#reordered) >>> 0
+  }
+
+  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
+    const { writers } = this.#given
+    return writers && generationWatch(writers.openTransport)(everyMs, changed)
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

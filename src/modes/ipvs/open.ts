@@ -15,7 +15,7 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { detectorOf } from '../common/detector.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import { watchWritersOf } from '../common/writers.ts'
+import { generationWatch, watchWritersOf } from '../common/writers.ts'
 import type {
   Extent,
   Freed,
@@ -57,6 +57,7 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
     ...kernel,
     clock,
     options,
+    watchGeneration: generationWatch(sockets.netfilter),
     watchWriters: (report, touches) =>
       watchWritersOf({ ...watching, touchesUs: its => isTable(its) || touches(its) }, report),
     watchAddresses: changed => addresses.watch(changed),

@@ -31,6 +31,8 @@ import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
 interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
   readonly options: IpvsOptions
+  /** As in Dataplane, for nf_tables. Without it, the reconciler polls the generation. */
+  readonly watchGeneration?: IpvsPlane['watchGeneration']
   /**
    * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
    * process. `touches` decides whether a commit changed our chains in the tables of iptables.
@@ -82,6 +84,8 @@ class KernelIpvsPlane implements IpvsPlane {
   #servers: PersistentMap<PlacedServer> | undefined
   /** Counts differences in subsystems that have no generation. */
   #epoch = 0
+  /** Called when the epoch changed. */
+  #changed: (() => void) | undefined
   /** The epoch of the last generation that was reported. */
   #told = 0
 
@@ -100,6 +104,8 @@ class KernelIpvsPlane implements IpvsPlane {
       drifted: () => {
         this.#epoch++
         this.#held = undefined
+        // Upkeep has its turn now: the reader of the generation gets the next one.
+        if (this.#changed !== undefined) clock.after(0, this.#changed)
       },
       watchAddresses,
       report,
@@ -119,6 +125,16 @@ class KernelIpvsPlane implements IpvsPlane {
   generation(): number {
     this.#told = this.#epoch
     return this.#shifted(this.#given.nft.generation())
+  }
+
+  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
+    const stop = this.#given.watchGeneration?.(everyMs, changed)
+    if (stop === undefined) return undefined
+    this.#changed = changed
+    return () => {
+      this.#changed = undefined
+      stop()
+    }
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

@@ -7,7 +7,7 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import { detectorOf } from '../common/detector.ts'
 import { elementExtent } from '../common/extent.ts'
 import { natPriorityOf } from '../common/rules.ts'
-import { watchTableWriters } from '../common/writers.ts'
+import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
 import { readConnections } from './connections.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
@@ -30,6 +30,7 @@ export function openNftables({
     plane: createNftablesPlane({
       client,
       options,
+      watchGeneration: generationWatch(sockets.netfilter),
       watchWriters: report => watchTableWriters(watching, report),
     }),
     demand: () => undefined,

@@ -19,6 +19,8 @@ import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 interface NftablesPlaneOptions {
   readonly client: NftClient
   readonly options: NftablesOptions
+  /** As in Dataplane. Without it, the reconciler polls the generation. */
+  readonly watchGeneration?: Dataplane<NftablesState>['watchGeneration']
   /**
    * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
    * process.
@@ -43,6 +45,7 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     render: (frontends, renderOptions) => renderState(frontends, renderOptions, options),
     diff: diffStates,
     generation: () => client.generation(),
+    ...(given.watchGeneration && { watchGeneration: given.watchGeneration }),
     watchWriters: given.watchWriters ?? (() => () => undefined),
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(names)

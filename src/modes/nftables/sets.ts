@@ -97,6 +97,11 @@ interface SetDeclaration {
   readonly connectionCounters: boolean
 }
 
+/** Whether the kernel counts the connections of the elements of a set. */
+export function isCounted(name: SetName, connectionCounters: boolean): boolean {
+  return connectionCounters && ENDPOINTS_MAPS.has(name)
+}
+
 export function declareSet(name: SetName, { layout, size, connectionCounters }: SetDeclaration): NftSet {
   const { family } = layout
   const [source, destination] = [SOURCE[family], DESTINATION[family]]
@@ -125,7 +130,7 @@ export function declareSet(name: SetName, { layout, size, connectionCounters }: 
     case 'endpoints-sctp':
       return {
         ...typedSet(name, { size, key: [PRIORITY, RANDOM], data: [destination, PORTS[name]] }),
-        ...(connectionCounters ? { counted: true as const } : {}),
+        ...(isCounted(name, connectionCounters) ? { counted: true as const } : {}),
       }
     case 'dispatch':
       return typedSet(name, { size, key: [PRIORITY], data: 'verdict' })

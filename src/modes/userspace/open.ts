@@ -6,7 +6,7 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import { detectorOf } from '../common/detector.ts'
 import { elementExtent } from '../common/extent.ts'
 import { natPriorityOf } from '../common/rules.ts'
-import { watchTableWriters } from '../common/writers.ts'
+import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { ModeContext, ModeEvent, ModeTracer, OpenPlane, ProcessRoom, Retired } from '../mode.ts'
 import type { UserspacePlan } from './diff.ts'
 import { REDIRECT_MAPS } from './layout.ts'
@@ -38,6 +38,7 @@ export function openUserspace({
     client,
     clock,
     options,
+    watchGeneration: generationWatch(sockets.netfilter),
     watchWriters: report => watchTableWriters(watching, report),
     report: event => tell?.(modeEvent(event)),
   })

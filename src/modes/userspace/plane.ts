@@ -35,6 +35,8 @@ interface UserspacePlaneOptions {
   readonly client: NftClient
   readonly clock: Clock
   readonly options: UserspaceOptions
+  /** As in Dataplane. Without it, the reconciler polls the generation. */
+  readonly watchGeneration?: UserspacePlane['watchGeneration']
   /**
    * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
    * process.
@@ -135,6 +137,10 @@ class RelayingPlane implements UserspacePlane {
 
   generation(): number {
     return this.#given.client.generation()
+  }
+
+  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
+    return this.#given.watchGeneration?.(everyMs, changed)
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

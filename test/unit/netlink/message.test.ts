@@ -10,6 +10,7 @@ import {
   readError,
   readMessages,
   readNfGenMsg,
+  setSequence,
   writeNfGenMsg,
 } from '../../../src/netlink/message.ts'
 import {
@@ -28,6 +29,14 @@ function only(bytes: Uint8Array): Message {
 }
 
 describe('a message', () => {
+  it('gets another sequence number in place, also in the middle of a buffer', () => {
+    const buffer = new Uint8Array(64)
+    const sent = buffer.subarray(3, 23)
+    sent.set(datagram(message({ type: 0x0a10, flags: 1, sequence: 5, payload: u32(7) })))
+    expect(setSequence(sent, 0xfffffff0)).toBe(sent)
+    expect(sent).toEqual(datagram(message({ type: 0x0a10, flags: 1, sequence: 0xfffffff0, payload: u32(7) })))
+  })
+
   it('is written with its length, and read back with its borders', () => {
     const out = new ByteWriter()
     const start = openMessage(out, { type: 0x0a0c, flags: 0x401, sequence: 0xfffffff0 })

@@ -5,63 +5,28 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { build } from 'esbuild'
-import { afterAll, afterEach, describe, expect, it } from 'vitest'
-import { findAddon, openNetlink } from '../../../src/netlink/native.ts'
+import { afterAll, describe, expect, it } from 'vitest'
+import { openNetlink } from '../../../src/netlink/native.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
+import {
+  addon,
+  buffer,
+  CHILD,
+  EBADF,
+  getLink,
+  inChild,
+  NETLINK_ROUTE,
+  NLM_F_DUMP,
+  openRoute,
+  receiveTypes,
+  thrownBy,
+} from '../../support/route-socket.ts'
 
-const NETLINK_ROUTE = 0
 const RTM_NEWLINK = 16
-const RTM_GETLINK = 18
-const NLM_F_REQUEST = 1
-const NLM_F_DUMP = 0x300
 const NLMSG_DONE = 3
-const EBADF = { name: 'SystemError', code: 'EBADF', errno: 9 }
 
-const addon = process.env.KPROBE_TEST_ADDON ?? findAddon()
 const scratch = mkdtempSync(join(tmpdir(), 'kprobe-native-'))
-const opened: Transport[] = []
-
-afterEach(async () => {
-  await Promise.all(opened.splice(0).map(transport => transport.close()))
-})
-
 afterAll(() => rmSync(scratch, { recursive: true }))
-
-function openRoute(receiveBufferBytes = 1 << 20): Transport {
-  const transport = openNetlink({
-    protocol: NETLINK_ROUTE,
-    sendBufferBytes: 1 << 20,
-    receiveBufferBytes,
-    addon,
-  })
-  opened.push(transport)
-  return transport
-}
-
-/** A request for the link `lo`, or for all. */
-function getLink(flags = 0): Uint8Array {
-  const view = new DataView(new ArrayBuffer(32))
-  view.setUint32(0, 32, true)
-  view.setUint16(4, RTM_GETLINK, true)
-  view.setUint16(6, NLM_F_REQUEST | flags, true)
-  view.setInt32(20, flags === NLM_F_DUMP ? 0 : 1, true)
-  return new Uint8Array(view.buffer)
-}
-
-const buffer = () => new Uint8Array(65536)
-
-/** The types of the messages in the next datagram; undefined when none waits. */
-function receiveTypes(transport: Transport): number[] | undefined {
-  const into = buffer()
-  const length = transport.receive(into)
-  if (length === undefined) return undefined
-  const view = new DataView(into.buffer, 0, length)
-  const types: number[] = []
-  for (let at = 0; at + 16 <= length; at += (view.getUint32(at, true) + 3) & ~3) {
-    types.push(view.getUint16(at + 4, true))
-  }
-  return types
-}
 
 /** Fulfils with what waits at the first time that `watch` calls. */
 function nextTypes(transport: Transport): Promise<number[] | undefined> {
@@ -75,33 +40,6 @@ function nextTypes(transport: Transport): Promise<number[] | undefined> {
       }
     })
   })
-}
-
-function thrownBy(run: () => unknown): unknown {
-  try {
-    run()
-  } catch (error) {
-    return error
-  }
-  return undefined
-}
-
-const CHILD = `
-  const addon = require(process.env.ADDON)
-  const { Worker } = require('node:worker_threads')
-  const { readdirSync, readlinkSync } = require('node:fs')
-  const link = fd => { try { return readlinkSync('/proc/self/fd/' + fd) } catch { return '' } }
-  const sockets = () => readdirSync('/proc/self/fd').filter(fd => link(fd).startsWith('socket:')).length
-  const open = () => addon.open(0, 1 << 20, 1 << 20)
-  const dump = Buffer.from('2000000012000103'.padEnd(64, '0'), 'hex')
-  const later = ms => new Promise(resolve => setTimeout(resolve, ms))
-`
-
-/** Runs `script` in a Node of its own, where an abort harms nobody, and gives what it printed. */
-async function inChild(script: string, ...flags: string[]): Promise<string> {
-  const args = [...flags, '--input-type=commonjs', '-e', CHILD + script]
-  const options = { env: { ...process.env, ADDON: addon }, timeout: 20_000 }
-  return (await promisify(execFile)(process.execPath, args, options)).stdout.trim()
 }
 
 /** Runs `body` in a worker that ends in the given way; prints how many sockets are left, if the process lives. */
@@ -349,6 +287,9 @@ describe('a worker thread that ends with a socket', () => {
     it(`leaves nothing behind when it sends and ends ${way}`, async () => {
       expect(await inWorker(sending, end)).toBe('left 0')
     })
+    it(`leaves nothing behind when it repeats a request and ends ${way}`, async () => {
+      expect(await inWorker(`${watching}; addon.repeat(h, dump, 1)`, end)).toBe('left 0')
+    })
     it(`leaves nothing behind when it closes and ends ${way}`, async () => {
       expect(await inWorker(closing, end)).toBe('left 0')
     })
@@ -383,8 +324,18 @@ describe('the addon', () => {
       ['send', handle, null],
       ['receive', handle, []],
       ['watch', handle, {}],
+      ['repeat', handle, buffer(), '1'],
     ]
-    for (const method of ['setMember', 'sendSync', 'send', 'receive', 'watch', 'unwatch', 'close']) {
+    for (const method of [
+      'setMember',
+      'sendSync',
+      'send',
+      'receive',
+      'watch',
+      'repeat',
+      'unwatch',
+      'close',
+    ]) {
       for (const other of [undefined, null, 1, 'socket', {}, new Date(), Object.create(Object(handle))]) {
         wrong.push([method, other, buffer(), buffer()])
       }

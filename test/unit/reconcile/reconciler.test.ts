@@ -1,284 +1,276 @@
 import { describe, expect, it } from 'vitest'
 import { settle } from '../../support/fake-clock.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
-import { bench } from '../../support/reconciler-bench.ts'
+import { bench, watchedBench } from '../../support/reconciler-bench.ts'
 
-describe('pacing', () => {
-  it('commits the first change at once and the next ones together after the interval', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await settle()
-    expect(plane.commits).toHaveLength(1)
-    offer({ a: '1', b: '1' })
-    offer({ a: '1', b: '2' })
-    await clock.advance(19)
-    expect(plane.commits).toHaveLength(1)
-    await clock.advance(1)
-    expect(plane.commits).toHaveLength(2)
-    expect(plane.kernel.get('b')).toBe('2')
-  })
-
-  it('commits at once when the last commit is long ago', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    offer({ a: '2' })
-    await settle()
-    expect(plane.kernel.get('a')).toBe('2')
-  })
-
-  it('names the Snapshot that the kernel holds while a newer one waits', async () => {
-    const { clock, reconciler, offer } = bench()
-    offer({ a: '1' })
-    offer({ a: '2' })
-    await settle()
-    expect(reconciler.status).toMatchObject({
-      syncedNumber: 1,
-      snapshot: { number: 1 },
-      table: { number: 1 },
+for (const { how, start } of [
+  { how: 'polls', start: bench },
+  { how: 'has the plane watch', start: watchedBench },
+]) {
+  describe(`healing, when the reconciler ${how} the generation`, () => {
+    it('notices a foreign commit within the poll and restores what was lost', async () => {
+      const { clock, plane, offer, events } = start()
+      offer({ a: '1', b: '1' })
+      await clock.advance(100)
+      plane.tamper(new Map([['a', '1']]))
+      await clock.advance(250)
+      expect([...plane.kernel.keys()].sort()).toEqual(['a', 'b'])
+      expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add b'] })
     })
-    await clock.advance(20)
-    expect(reconciler.status).toMatchObject({
-      syncedNumber: 2,
-      snapshot: { number: 2 },
-      table: { number: 2 },
+
+    it('makes no extra pass after commits of its own', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      offer({ a: '2' })
+      await clock.advance(5_000)
+      expect(plane.observations).toBe(1)
+      expect(plane.commits).toHaveLength(2)
     })
-  })
 
-  it('sends nothing when nothing changed', async () => {
-    const { clock, plane, offer } = bench()
-    plane.kernel = new Map([['a', '1']])
-    offer({ a: '1' })
-    await clock.advance(50)
-    expect(plane.attempts).toBe(0)
-  })
-
-  it('sends what must wait in a second commit, and reports synced only then', async () => {
-    const plane = new FakePlane()
-    plane.twoCommits = true
-    plane.kernel = new Map([['old', '1']])
-    const { clock, offer, kinds } = bench(plane)
-    offer({ a: '1' })
-    await settle()
-    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'old'])
-    expect(kinds()).toEqual(['committed'])
-    await clock.advance(20)
-    expect([...plane.kernel.keys()]).toEqual(['a'])
-    expect(kinds()).toEqual(['committed', 'committed', 'synced'])
-  })
-})
-
-describe('healing', () => {
-  it('notices a foreign commit within the poll and restores what was lost', async () => {
-    const { clock, plane, offer, events } = bench()
-    offer({ a: '1', b: '1' })
-    await clock.advance(100)
-    plane.tamper(new Map([['a', '1']]))
-    await clock.advance(250)
-    expect([...plane.kernel.keys()].sort()).toEqual(['a', 'b'])
-    expect(events).toContainEqual({ kind: 'healed', changes: 1, objects: ['add b'] })
-  })
-
-  it('makes no extra pass after commits of its own', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    offer({ a: '2' })
-    await clock.advance(5_000)
-    expect(plane.observations).toBe(1)
-    expect(plane.commits).toHaveLength(2)
-  })
-
-  it('looks before it makes anew what packets left state in, and once only', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    plane.rebuilds = true
-    offer({ a: '2' })
-    await clock.advance(5_000)
-    expect(plane.observations).toBe(2)
-    expect(plane.commits).toHaveLength(2)
-  })
-
-  it('looks once, and commits nothing, when a foreign commit did not touch us', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    plane.tamper(plane.kernel)
-    await clock.advance(5_000)
-    expect(plane.observations).toBe(2)
-    expect(plane.commits).toHaveLength(1)
-  })
-
-  it('reads again when another program committed just before a commit of ours', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1', b: '1' })
-    await clock.advance(100)
-    plane.tamper(new Map([['a', '1']]))
-    offer({ a: '2', b: '1' })
-    await clock.advance(250)
-    expect([...plane.kernel.entries()].sort()).toEqual([
-      ['a', '2'],
-      ['b', '1'],
-    ])
-  })
-
-  it('subscribes when damage comes back, names the process, and leaves after a quiet minute', async () => {
-    const { clock, plane, offer, events } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    for (let time = 0; time < 3; time++) {
-      plane.tamper(new Map())
-      await clock.advance(300)
-    }
-    expect(plane.writers).toBeDefined()
-    plane.tamper(new Map())
-    plane.writers?.({
-      generation: plane.generationNow,
-      processId: 7,
-      processName: 'nft',
-      own: false,
-      touchesUs: true,
+    it('looks before it makes anew what packets left state in, and once only', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      plane.rebuilds = true
+      offer({ a: '2' })
+      await clock.advance(5_000)
+      expect(plane.observations).toBe(2)
+      expect(plane.commits).toHaveLength(2)
     })
-    await clock.advance(50)
-    expect(plane.kernel.size).toBe(1)
-    expect(events).toContainEqual(
-      expect.objectContaining({ kind: 'foreign-commit', process: 'nft (pid 7)', damage: true }),
-    )
-    await clock.advance(61_000)
-    expect(plane.writers).toBeUndefined()
-  })
 
-  it('reads again when drift is reported while a pass is running', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    for (let time = 0; time < 3; time++) {
-      plane.tamper(new Map())
-      await clock.advance(300)
-    }
-    plane.afterCommit = () => {
-      plane.afterCommit = undefined
-      plane.tamper(new Map())
-      const generation = plane.generationNow
-      plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
-    }
-    offer({ a: '2' })
-    await clock.advance(100)
-    expect(plane.kernel.get('a')).toBe('2')
-  })
-
-  it('reports once, and not at every poll, that the generation cannot be read', async () => {
-    const { clock, plane, offer, events } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    const read = plane.generation.bind(plane)
-    plane.generation = () => {
-      throw new Error('EPERM')
-    }
-    await clock.advance(2_000)
-    expect(events.filter(({ kind }) => kind === 'failed')).toHaveLength(1)
-    plane.generation = read
-    plane.tamper(new Map())
-    await clock.advance(300)
-    expect(plane.kernel.get('a')).toBe('1')
-  })
-
-  it('does not take its own commit for a foreign one when the poll comes before the pass ends', async () => {
-    const { clock, plane, offer, kinds } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    plane.commitMs = 600
-    plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
-    offer({ a: '2' })
-    await clock.advance(1_500)
-    expect(plane.kernel.get('a')).toBe('2')
-    expect(kinds()).not.toContain('foreign-commit')
-    expect(plane.observations).toBe(1)
-  })
-
-  it('does not look at all while a subscription says that foreign commits leave us alone', async () => {
-    const { clock, plane, offer } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
-    for (let time = 0; time < 3; time++) {
+    it('looks once, and commits nothing, when a foreign commit did not touch us', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
       plane.tamper(plane.kernel)
-      await clock.advance(300)
-    }
-    const { observations } = plane
-    for (let time = 0; time < 10; time++) {
-      plane.tamper(plane.kernel)
+      await clock.advance(5_000)
+      expect(plane.observations).toBe(2)
+      expect(plane.commits).toHaveLength(1)
+    })
+
+    it('reads again when another program committed just before a commit of ours', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1', b: '1' })
+      await clock.advance(100)
+      plane.tamper(new Map([['a', '1']]))
+      offer({ a: '2', b: '1' })
+      await clock.advance(250)
+      expect([...plane.kernel.entries()].sort()).toEqual([
+        ['a', '2'],
+        ['b', '1'],
+      ])
+    })
+
+    it('subscribes when damage comes back, names the process, and leaves after a quiet minute', async () => {
+      const { clock, plane, offer, events } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      for (let time = 0; time < 3; time++) {
+        plane.tamper(new Map())
+        await clock.advance(300)
+      }
+      expect(plane.writers).toBeDefined()
+      plane.tamper(new Map())
       plane.writers?.({
         generation: plane.generationNow,
         processId: 7,
-        processName: 'x',
+        processName: 'nft',
         own: false,
-        touchesUs: false,
+        touchesUs: true,
       })
-      await clock.advance(300)
-      // Commits of our own do not break the chain.
-      offer({ a: String(time) })
-      await clock.advance(300)
-    }
-    expect(plane.observations).toBe(observations)
-  })
+      await clock.advance(50)
+      expect(plane.kernel.size).toBe(1)
+      expect(events).toContainEqual(
+        expect.objectContaining({ kind: 'foreign-commit', process: 'nft (pid 7)', damage: true }),
+      )
+      await clock.advance(61_000)
+      expect(plane.writers).toBeUndefined()
+    })
 
-  it.each([
-    [0, false],
-    [500, true],
-  ])(
-    'listens for neighbours that commit every 10 s where a look takes %i ms: %s',
-    async (observeMs, listens) => {
-      const { clock, plane, offer } = bench()
-      plane.observeMs = observeMs
+    it('reads again when drift is reported while a pass is running', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      for (let time = 0; time < 3; time++) {
+        plane.tamper(new Map())
+        await clock.advance(300)
+      }
+      plane.afterCommit = () => {
+        plane.afterCommit = undefined
+        plane.tamper(new Map())
+        const generation = plane.generationNow
+        plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
+      }
+      offer({ a: '2' })
+      await clock.advance(100)
+      expect(plane.kernel.get('a')).toBe('2')
+    })
+
+    it('reports once, and not at every poll, that the generation cannot be read', async () => {
+      const { clock, plane, offer, events } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      const read = plane.generation.bind(plane)
+      plane.generation = () => {
+        throw new Error('EPERM')
+      }
+      await clock.advance(2_000)
+      expect(events.filter(({ kind }) => kind === 'failed')).toHaveLength(1)
+      plane.generation = read
+      plane.tamper(new Map())
+      await clock.advance(300)
+      expect(plane.kernel.get('a')).toBe('1')
+    })
+
+    it('does not take its own commit for a foreign one when the poll comes before the pass ends', async () => {
+      const { clock, plane, offer, kinds } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      plane.commitMs = 600
       plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
+      offer({ a: '2' })
+      await clock.advance(1_500)
+      expect(plane.kernel.get('a')).toBe('2')
+      expect(kinds()).not.toContain('foreign-commit')
+      expect(plane.observations).toBe(1)
+    })
+
+    it('does not look at all while a subscription says that foreign commits leave us alone', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      for (let time = 0; time < 3; time++) {
+        plane.tamper(plane.kernel)
+        await clock.advance(300)
+      }
+      const { observations } = plane
+      for (let time = 0; time < 10; time++) {
+        plane.tamper(plane.kernel)
+        plane.writers?.({
+          generation: plane.generationNow,
+          processId: 7,
+          processName: 'x',
+          own: false,
+          touchesUs: false,
+        })
+        await clock.advance(300)
+        // Commits of our own do not break the chain.
+        offer({ a: String(time) })
+        await clock.advance(300)
+      }
+      expect(plane.observations).toBe(observations)
+    })
+
+    it.each([
+      [0, false],
+      [500, true],
+    ])(
+      'listens for neighbours that commit every 10 s where a look takes %i ms: %s',
+      async (observeMs, listens) => {
+        const { clock, plane, offer } = start()
+        plane.observeMs = observeMs
+        plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
+        offer({ a: '1' })
+        await clock.advance(1_000)
+        for (let time = 0; time < 4; time++) {
+          plane.tamper(plane.kernel)
+          await clock.advance(10_000)
+        }
+        expect(plane.writers !== undefined).toBe(listens)
+      },
+    )
+
+    it('waits one poll for the notification of a commit, and no longer', async () => {
+      const { clock, plane, offer } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      for (let time = 0; time < 3; time++) {
+        plane.tamper(plane.kernel)
+        await clock.advance(300)
+      }
+      const { observations } = plane
+      const hear = () => {
+        const generation = plane.generationNow
+        plane.writers?.({ generation, processId: 7, processName: 'x', own: false, touchesUs: false })
+      }
+      plane.tamper(plane.kernel)
+      await clock.advance(250)
+      hear()
+      await clock.advance(500)
+      expect(plane.observations).toBe(observations)
+      plane.tamper(new Map())
+      await clock.advance(501)
+      expect(plane.observations).toBe(observations + 1)
+      expect(plane.kernel.get('a')).toBe('1')
+    })
+
+    it('looks at the kernel again after the healing period', async () => {
+      const { clock, plane, offer } = start(new FakePlane(), { healPeriodMs: 60_000 })
       offer({ a: '1' })
       await clock.advance(1_000)
-      for (let time = 0; time < 4; time++) {
-        plane.tamper(plane.kernel)
-        await clock.advance(10_000)
-      }
-      expect(plane.writers !== undefined).toBe(listens)
-    },
-  )
+      plane.kernel = new Map()
+      await clock.advance(60_000)
+      expect(plane.kernel.get('a')).toBe('1')
+    })
+  })
+}
 
-  it('waits one poll for the notification of a commit, and no longer', async () => {
-    const { clock, plane, offer } = bench()
+describe('a plane that watches its generation', () => {
+  it('is asked for it only after it changed', async () => {
+    const { clock, plane, offer } = watchedBench()
     offer({ a: '1' })
-    await clock.advance(100)
-    for (let time = 0; time < 3; time++) {
-      plane.tamper(plane.kernel)
-      await clock.advance(300)
-    }
-    const { observations } = plane
-    const hear = () => {
-      const generation = plane.generationNow
-      plane.writers?.({ generation, processId: 7, processName: 'x', own: false, touchesUs: false })
-    }
-    plane.tamper(plane.kernel)
-    await clock.advance(250)
-    hear()
-    await clock.advance(500)
-    expect(plane.observations).toBe(observations)
+    await clock.advance(1_000)
+    const { reads } = plane
+    await clock.advance(60_000)
+    expect(plane.reads).toBe(reads)
     plane.tamper(new Map())
-    await clock.advance(501)
-    expect(plane.observations).toBe(observations + 1)
+    await clock.advance(260)
     expect(plane.kernel.get('a')).toBe('1')
   })
 
-  it('looks at the kernel again after the healing period', async () => {
-    const { clock, plane, offer } = bench(new FakePlane(), 60_000)
+  it('is asked again when its generation changed during a pass', async () => {
+    const { clock, plane, offer } = watchedBench()
     offer({ a: '1' })
     await clock.advance(1_000)
-    plane.kernel = new Map()
-    await clock.advance(60_000)
+    plane.commitMs = 600
+    plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
+    offer({ a: '2' })
+    await clock.advance(100)
+    plane.tamper(new Map())
+    await clock.advance(1_200)
+    expect(plane.kernel.get('a')).toBe('2')
+  })
+
+  it('is polled when the watch cannot begin, and that is reported', async () => {
+    const plane = new FakePlane()
+    plane.watchGeneration = () => {
+      throw new Error('EMFILE')
+    }
+    const { clock, offer, kinds } = bench(plane)
+    offer({ a: '1' })
+    await clock.advance(100)
+    plane.tamper(new Map())
+    await clock.advance(300)
     expect(plane.kernel.get('a')).toBe('1')
+    expect(kinds().filter(kind => kind === 'failed')).toHaveLength(1)
+  })
+
+  it('ends the watch with the reconciler', async () => {
+    const { clock, plane, offer, reconciler } = watchedBench()
+    offer({ a: '1' })
+    await clock.advance(1_000)
+    await reconciler.stop()
+    const { reads } = plane
+    plane.tamper(new Map())
+    await clock.advance(1_000)
+    expect(plane.reads).toBe(reads)
   })
 })
 
 describe('busy times', () => {
   it('looks at the whole kernel when it is time, though changes never cease', async () => {
-    const { clock, plane, offer } = bench(new FakePlane(), 1_000)
+    const { clock, plane, offer } = bench(new FakePlane(), { healPeriodMs: 1_000 })
     for (let time = 0; time < 500; time++) {
       offer({ a: String(time) })
       await clock.advance(10)

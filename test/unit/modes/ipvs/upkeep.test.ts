@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
-import { IpvsRig } from '../../../support/ipvs-rig.ts'
+import { IpvsRig, type IpvsRigOptions } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
@@ -13,10 +13,12 @@ afterEach(async () => {
   for (const rig of rigs.splice(0)) await rig.close()
 })
 
-async function synced(deaf = false): Promise<{ readonly node: IpvsNode; readonly rig: IpvsRig }> {
+async function synced(
+  how: Pick<IpvsRigOptions, 'deaf' | 'quiet'> = {},
+): Promise<{ readonly node: IpvsNode; readonly rig: IpvsRig }> {
   const clock = new FakeClock()
   const node = new IpvsNode({ nowMs: () => clock.nowMs() })
-  const rig = new IpvsRig({ node, clock, deaf, healPeriodMs: FAR_OFF_MS, options: { digestMs: 1_000 } })
+  const rig = new IpvsRig({ node, clock, ...how, healPeriodMs: FAR_OFF_MS, options: { digestMs: 1_000 } })
   rigs.push(rig)
   rig.plane.startUpkeep()
   await rig.sync(WEB)
@@ -76,10 +78,18 @@ describe('drift that no kernel tells of', () => {
     expect(rig.of('foreign-commit'), 'it is looked at no more').toHaveLength(looks)
   })
 
+  it.each(DAMAGE)('is healed when the generation is watched: %s', async (_, tamper) => {
+    const { node, rig } = await synced({ quiet: true })
+    const before = node.dump()
+    tamper(node)
+    await rig.until(() => rig.of('healed').length > 0, 3_000)
+    expect(node.dump()).toEqual(before)
+  })
+
   it.each([false, true])(
     'of addresses is told of, or else looked for: nobody to listen to is %s',
     async deaf => {
-      const { node, rig } = await synced(deaf)
+      const { node, rig } = await synced({ deaf })
       node.links.byName(DEVICE)?.addresses.splice(0)
       // Of another device; but a notification is a reason to look.
       node.links.addAddress('lo', { family: 2, ip: ip('127.0.0.2'), prefixLength: 8, flags: 0 })
