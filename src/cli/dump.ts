@@ -220,7 +220,7 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
   const only = OUTPUT_OF.get(output)
   const [first = only ?? 'services', ...rest] = positionals
   const what = WHAT.find(word => word === first)
-  if (what === undefined) reader.fail(quote(first), `is not one of ${WHAT.join(', ')}`)
+  if (what === undefined) reader.fail(quote(first), `no such argument; there are ${WHAT.join(', ')}`)
   for (const argument of rest) reader.fail(quote(argument), 'no such argument')
   if (only !== undefined && what !== undefined && what !== only)
     reader.fail('--output', `${output} is for \`kprobe dump ${only}\``)

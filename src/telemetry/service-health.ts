@@ -193,7 +193,8 @@ export class ServiceHealth {
     place.complaint = error.message
     const { served, port, name } = place
     const failed = { kind: 'failed', service: served.service, port, address: name, error } as const
-    this.#options.report({ ...failed, retryMs: RETRY_MS })
+    const rounds = Math.ceil(this.#failed.size / RETRIES_MAX)
+    this.#options.report({ ...failed, retryMs: rounds * RETRY_MS })
   }
 
   /** Retries the addresses that wait longest first. */

@@ -128,7 +128,7 @@ describe('kprobe', () => {
 
   it.each([
     [['plan', ...SOURCE, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
-    [['dump', 'pf'], /"pf": is not one of services, nft, ipvs, ipset, iptables, all/],
+    [['dump', 'pf'], /"pf": no such argument; there are services, nft, ipvs, ipset, iptables, all/],
     [['dump', 'services', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
     [['dump', '--service', 'web'], /--service: "web" is not written NAMESPACE\/NAME/],
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],

@@ -228,6 +228,18 @@ describe('ServiceHealth', () => {
     expect(health.counts).toEqual({ listening: 2, failed: 0 })
   })
 
+  it('says how long an address waits where more have failed than are tried at once', async () => {
+    const { health, news } = open({ listenersMax: 1 })
+    const checks = Array.from(
+      { length: 66 },
+      (_, at) => [`ns/${at}`, { port: 30_000 + at, local: { IPv4: 1 } }] as const,
+    )
+    health.update(changed(EMPTY, Object.fromEntries(checks)))
+    const waits = () => news.flatMap(its => (its.kind === 'failed' ? [its.retryMs] : []))
+    await eventually(() => waits().length >= 65)
+    expect([waits()[0], waits()[64]]).toEqual([5_000, 10_000])
+  })
+
   it('F140: a namespace with few health check node ports gets its share when another one has them all', async () => {
     const { health, places, failures } = open({ listenersMax: 4 })
     const ports = await Promise.all(Array.from({ length: 6 }, freePort))
