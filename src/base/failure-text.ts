@@ -15,10 +15,16 @@ export function errorText(error: unknown): string {
   return texts.length === 0 ? String(error) : texts.join(': ')
 }
 
-/** A text that names the code of a system error says enough of it. */
-function saysCause(text: string, cause: NodeJS.ErrnoException): boolean {
-  return text.includes(cause.message) || (cause.syscall !== undefined && text.includes(String(cause.code)))
+/** A text that names the code of a system error, with its path or address, says enough of it. */
+function saysCause(text: string, cause: SystemError): boolean {
+  if (text.includes(cause.message)) return true
+  const { syscall, code, path, address } = cause
+  return (
+    syscall !== undefined && [code, path, address].every(part => part === undefined || text.includes(part))
+  )
 }
+
+type SystemError = NodeJS.ErrnoException & { readonly address?: string }
 
 /** What was thrown, which may be anything, as an Error. */
 export function errorOf(thrown: unknown): Error {

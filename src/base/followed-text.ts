@@ -1,7 +1,7 @@
 import type { Cancel, Clock } from './clock.ts'
 
 /** The result of a read: a text, or the reason why there is none. */
-export type Sight<E> = { readonly text: string } | { readonly error: E }
+export type ReadResult<E> = { readonly text: string } | { readonly error: E }
 
 export interface FollowedTextOptions<E> {
   readonly clock: Clock
@@ -9,7 +9,7 @@ export interface FollowedTextOptions<E> {
   readonly pollMs: number
   /** The text in use. */
   readonly text: string
-  readonly read: () => Promise<Sight<E>>
+  readonly read: () => Promise<ReadResult<E>>
   /** Uses a new text. Gives an error where it cannot be used; the next read waits until this has resolved. */
   readonly use: (text: string) => Promise<E | undefined> | E | undefined
   /** The text in use stays. Called once for each error. */
@@ -32,61 +32,64 @@ export class FollowedText<E extends string | readonly object[]> {
   readonly #options: FollowedTextOptions<E>
   #current: string
   /** What the last read found. */
-  #last: Sight<E>
+  #last: ReadResult<E>
   /** The failure that was reported. */
-  #reported: Sight<E> | undefined
+  #reported: ReadResult<E> | undefined
   /** The next result is reported even if nothing is new. */
   #isAsked = false
   #timer: Cancel | undefined
-  #looking: Promise<void> = Promise.resolve()
+  /** The timer waits for a writer. */
+  #isQuieting = false
+  #reading: Promise<void> = Promise.resolve()
   #stopped = false
 
   constructor(options: FollowedTextOptions<E>) {
     this.#options = options
     this.#current = options.text
     this.#last = { text: options.text }
-    this.#lookAfter(options.pollMs)
+    this.#readAfter(options.pollMs)
   }
 
   /** Reads now, and reports the result even if nothing is new. */
   hurry(): void {
     this.#isAsked = true
     // The current read, or the wait for a writer, soon leads to a result.
-    if (this.#timer === undefined) return
+    if (this.#timer === undefined || this.#isQuieting) return
     this.#timer()
-    this.#lookAfter(0)
+    this.#readAfter(0)
   }
 
   /** Nothing is reported from now on. Resolves when the current read is over. */
   async stop(): Promise<void> {
     this.#stopped = true
     this.#timer?.()
-    await this.#looking
+    await this.#reading
   }
 
-  #lookAfter(delayMs: number): void {
+  #readAfter(delayMs: number): void {
     if (this.#stopped) return
     this.#timer = this.#options.clock.after(delayMs, () => {
       this.#timer = undefined
-      this.#looking = this.#look().then(waitMs => this.#lookAfter(waitMs))
+      this.#reading = this.#read().then(waitMs => this.#readAfter(waitMs))
     })
   }
 
   /** Gives the milliseconds until the next read. */
-  async #look(): Promise<number> {
+  async #read(): Promise<number> {
     const { pollMs, read, failed, recovered, unchanged } = this.#options
-    const sight = await read()
+    const found = await read()
     if (this.#stopped) return pollMs
-    const rests = isSame(sight, this.#last)
-    this.#last = sight
-    if (!rests) return QUIET_MS
+    const isStable = isSame(found, this.#last)
+    this.#last = found
+    this.#isQuieting = !isStable
+    if (!isStable) return QUIET_MS
     const isAsked = this.#isAsked
     this.#isAsked = false
-    if (!isAsked && this.#reported !== undefined && isSame(sight, this.#reported)) return pollMs
-    if ('error' in sight) {
-      this.#reported = sight
-      failed(sight.error)
-    } else if (sight.text !== this.#current) await this.#use(sight)
+    if (!isAsked && this.#reported !== undefined && isSame(found, this.#reported)) return pollMs
+    if ('error' in found) {
+      this.#reported = found
+      failed(found.error)
+    } else if (found.text !== this.#current) await this.#use(found)
     else if (this.#reported !== undefined) {
       this.#reported = undefined
       recovered?.()
@@ -94,14 +97,14 @@ export class FollowedText<E extends string | readonly object[]> {
     return pollMs
   }
 
-  async #use(sight: { readonly text: string }): Promise<void> {
-    const error = await this.#options.use(sight.text)
-    this.#reported = error === undefined ? undefined : sight
-    if (error === undefined) this.#current = sight.text
+  async #use(found: { readonly text: string }): Promise<void> {
+    const error = await this.#options.use(found.text)
+    this.#reported = error === undefined ? undefined : found
+    if (error === undefined) this.#current = found.text
     else this.#options.failed(error)
   }
 }
 
-function isSame<E>(a: Sight<E>, b: Sight<E>): boolean {
+function isSame<E>(a: ReadResult<E>, b: ReadResult<E>): boolean {
   return JSON.stringify(a) === JSON.stringify(b)
 }

@@ -8,7 +8,7 @@ export interface Io {
   readonly err: (text: string) => void
   /** Aborted when standard output fails, with the error as its reason. */
   readonly outLost: AbortSignal
-  /** Resolves when the reader of standard output has read all text, or none of it can be read any more. */
+  /** Resolves when all text for standard output is written or lost, or `signal` is aborted. */
   readonly outWritten: () => Promise<void>
   /** Bytes of standard output that its reader has not read yet. */
   readonly outBacklogBytes: () => number

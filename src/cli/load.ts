@@ -221,5 +221,6 @@ async function readWhole(
 
 export function refusalText({ object, field, value, reason }: Refusal, location?: string): string {
   const where = location === undefined ? '' : `${location}: `
-  return `${where}refused: ${object} ${field} ${value}: ${reason}`
+  const what = [object, field, value].filter(part => part !== '').join(' ')
+  return `${where}refused: ${what}: ${reason}`
 }

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { FollowedText, type Sight } from '../base/followed-text.ts'
+import { FollowedText, type ReadResult } from '../base/followed-text.ts'
 import { ConfigFileError, readConfigFileAgain } from './config-file.ts'
 import type { ConfigError } from './flag.ts'
 import type { ConfigFile, Parsed } from './load-config.ts'
@@ -27,7 +27,7 @@ interface ConfigWatchOptions<T> {
 
 export type ConfigWatch = Pick<FollowedText<readonly ConfigError[]>, 'hurry' | 'stop'>
 
-/** The file is small: reading it costs less than watching all links that lead to it. */
+/** Interval of the reads. The file is small: reading it costs less than watching all links that lead to it. */
 const POLL_MS = 500
 
 /** Follows a configuration file. A missing or invalid file is reported once and changes nothing. */
@@ -50,7 +50,7 @@ export function watchConfig<T>({ file, clock, parse, handlers }: ConfigWatchOpti
   })
 }
 
-async function read(path: string): Promise<Sight<readonly ConfigError[]>> {
+async function read(path: string): Promise<ReadResult<readonly ConfigError[]>> {
   try {
     return { text: await readConfigFileAgain(path) }
   } catch (error) {

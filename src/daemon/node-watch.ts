@@ -69,7 +69,7 @@ export class NodeWatch {
     if (isCancelled) return
     const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
     // Files may omit all Nodes deliberately, so that one warning is enough until a file has one.
-    const isOptional = source.kind === 'file' && nodes.length === 0
+    const isOptional = sight === 'missing' && source.kind === 'file' && nodes.length === 0
     if (sight === 'deleted') log.warn(facts, DELETED)
     else if (!isOptional || !isOptionalSaid)
       log.warn(

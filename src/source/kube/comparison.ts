@@ -1,3 +1,4 @@
+import { namespaceOf } from '../../model/memory-shares.ts'
 import type { ObjectIndex, Version } from './object-index.ts'
 import { isOlder } from './resource-version.ts'
 
@@ -9,6 +10,8 @@ export class Comparison {
   readonly #index: ObjectIndex
   readonly #isLeftOut: (key: string) => boolean
   readonly #seen = new Set<string>()
+  /** Namespaces of which objects were left out: another one may have taken their place before the list is whole. */
+  readonly #cut = new Set<string>()
   /** The listed version, undefined for objects that are not listed. */
   readonly #suspects = new Map<string, Version | undefined>()
 
@@ -20,7 +23,10 @@ export class Comparison {
 
   take(key: string, version: Version): void {
     const held = this.#index.get(key)
-    if (held === undefined && this.#isLeftOut(key)) return
+    if (held === undefined && this.#isLeftOut(key)) {
+      this.#cut.add(namespaceOf(key))
+      return
+    }
     this.#seen.add(key)
     if (held?.uid !== version.uid || held.resourceVersion !== version.resourceVersion)
       this.#suspects.set(key, version)
@@ -28,7 +34,8 @@ export class Comparison {
 
   /** The list is whole. Gives how many objects differ. */
   end(): number {
-    for (const key of this.#index.keys()) if (!this.#seen.has(key)) this.#suspects.set(key, undefined)
+    for (const key of this.#index.keys())
+      if (!this.#seen.has(key) && !this.#cut.has(namespaceOf(key))) this.#suspects.set(key, undefined)
     this.#seen.clear()
     return this.#suspects.size
   }

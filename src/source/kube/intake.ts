@@ -1,6 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { finish, type Steps } from '../../base/steps.ts'
 import { isJson } from '../../model/fields.ts'
+import { namespaceOf } from '../../model/memory-shares.ts'
 import { NOTHING_HELD, PartsLedger } from '../../model/object-budget.ts'
 import { type CountedEvent, isCounted, OBJECT_PARTS } from '../../model/object-parts.ts'
 import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../model/parse.ts'
@@ -93,13 +94,16 @@ export class Intake {
 
   /** Whether the object is not known because its namespace has too many. */
   isLeftOut(key: string): boolean {
-    return this.#shares?.isCut(key) === true && this.index.get(key) === undefined
+    return this.#shares?.isCutAt(key) === true && this.index.get(key) === undefined
   }
 
-  /** An ADDED or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
-  put(identified: Identified, object: ApiObject): readonly SourceEvent[] {
+  /** An ADDED (`isNew`) or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
+  put(identified: Identified, object: ApiObject, isNew: boolean): readonly SourceEvent[] {
     const { key, version } = identified
-    if (this.index.get(key) === undefined && !this.#admits(key)) return []
+    if (this.index.get(key) === undefined && this.#shares?.admits(key) === false) {
+      if (isNew) this.#countLeftOut(key, 1)
+      return []
+    }
     const verdict = this.index.put(key, version)
     if (verdict === 'added') this.#shares?.added(key)
     if (verdict === 'older') this.#options.skipped('older')
@@ -112,6 +116,7 @@ export class Intake {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'removed') this.#shares?.removed(key)
+    if (verdict === 'unknown') this.#countLeftOut(key, -1)
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
@@ -123,7 +128,7 @@ export class Intake {
       parse: (identified, object) => this.#parse(identified, object),
       held: key => this.index.get(key),
       partsRoom: this.#options.partsRoom,
-      shares: this.#newShares(),
+      shares: this.#shares?.copy(),
     })
     return this.#listing
   }
@@ -151,12 +156,15 @@ export class Intake {
   /** The listing is the state of everything. Nothing else may come in before it has ended. */
   *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
     const events: SourceEvent[] = []
-    this.#refusalsChanged ||= (this.#shares?.cut.size ?? 0) + (listing.shares?.cut.size ?? 0) > 0
+    yield* listing.trim()
+    this.#refusalsChanged ||= this.#shares?.isCut === true || listing.shares?.isCut === true
     this.#shares = listing.shares
+    if (this.#shares?.isCut === false) this.#pace.reset()
     // An accepted list is newer than every delivered deletion: its objects exist, whatever an earlier list lacked.
     this.index.forgetTombstones()
     for (const key of missing) {
       this.index.removeUnlisted(key, resourceVersion)
+      this.#shares?.removed(key)
       events.push(this.#gone(key))
     }
     let untilPause = YIELD_EVERY
@@ -181,19 +189,20 @@ export class Intake {
     return new ObjectShares(partsRoom.partsMax / COUNTED_RESOURCES / OBJECT_PARTS)
   }
 
-  #admits(key: string): boolean {
+  #countLeftOut(key: string, by: 1 | -1): void {
     const shares = this.#shares
-    if (shares === undefined) return true
-    const before = shares.cut.size
-    const isAdmitted = shares.admits(key)
-    if (shares.cut.size > before) this.#refusalsChanged = true
-    return isAdmitted
+    const was = shares?.isCutAt(key)
+    if (by > 0) shares?.leftOut(key)
+    else shares?.leftOutRemoved(key)
+    if (was !== shares?.isCutAt(key)) this.#refusalsChanged = true
   }
 
   #cutOf(namespace: string): Refusal {
+    const kinds = `${this.#options.resource.kind}s`
+    const max = Math.floor(this.#shares?.max ?? 0)
     const reason =
-      `has more ${this.#options.resource.kind}s than its share of those that this process may hold; ` +
-      'those that came last are not used; delete some, or give the process a higher memory limit'
+      `has its share of the ${max} ${kinds} that this process may hold; further ${kinds} of the namespace are ignored; ` +
+      'delete some, or give the process a higher memory limit'
     return { object: `Namespace ${namespace}`, field: '', value: '', reason }
   }
 
@@ -322,10 +331,11 @@ export class Listing implements PartsHolder {
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
     const { shares } = this.#options
     const held = this.#options.held(key)
-    if (twin === undefined) {
-      // An object that is known stays: its absence would delete it.
-      if (held === undefined && shares?.admits(key) === false) {
+    // An object that is held is counted, and stays: its absence would delete it.
+    if (twin === undefined && held === undefined) {
+      if (shares?.admits(key) === false) {
         this.#leftOut++
+        shares.leftOut(key)
         return
       }
       shares?.added(key)
@@ -356,6 +366,28 @@ export class Listing implements PartsHolder {
     }
   }
 
+  /** Leaves out new objects of namespaces that got more than their share because they were listed first. */
+  *trim(): Steps<void> {
+    const { shares, held } = this.#options
+    const level = shares?.isCut === true ? shares.fairLevel : Number.POSITIVE_INFINITY
+    if (shares === undefined || !Number.isFinite(level)) return
+    const kept = new Map<string, number>()
+    const isKept = (key: string): boolean => {
+      const namespace = namespaceOf(key)
+      const count = (kept.get(namespace) ?? 0) + 1
+      kept.set(namespace, count)
+      return count <= level
+    }
+    for (const key of this.#items.keys()) if (held(key) !== undefined) isKept(key)
+    yield
+    for (const key of [...this.#items.keys()]) {
+      if (held(key) !== undefined || isKept(key)) continue
+      this.#items.delete(key)
+      shares.removed(key)
+      shares.leftOut(key)
+    }
+  }
+
   /** It was deleted while a streaming list was under way. */
   drop(object: unknown): void {
     const identified = this.#options.identify(object)
@@ -363,7 +395,8 @@ export class Listing implements PartsHolder {
     const { key, version } = identified
     const twin = this.#items.get(key)
     if (twin !== undefined && isOlder(version.resourceVersion, twin.version.resourceVersion)) return
-    if (this.#items.delete(key)) this.#options.shares?.removed(key)
+    const isHeld = this.#options.held(key) !== undefined
+    if (this.#items.delete(key) && !isHeld) this.#options.shares?.removed(key)
     this.#count(undefined, twin?.parsed)
   }
 }

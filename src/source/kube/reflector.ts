@@ -274,7 +274,8 @@ export class Reflector {
         const identified = this.#intake.identify(object)
         if (identified === undefined) return NOTHING
         run.delivered(identified.version.resourceVersion)
-        return type === 'DELETED' ? this.#intake.remove(identified) : this.#intake.put(identified, object)
+        if (type === 'DELETED') return this.#intake.remove(identified)
+        return this.#intake.put(identified, object, type === 'ADDED')
       }
       case 'BOOKMARK':
         run.delivered(versionOf(object)?.resourceVersion ?? '')

@@ -26,6 +26,18 @@ it('keeps what others wrote on its line', () => {
   for (const character of ['\u001b', '\u202e', '\r']) expect(io.stderr).not.toContain(character)
 })
 
+it('gives what a system error names and the text around it does not', () => {
+  const at = (path: string) =>
+    Object.assign(new Error(`EACCES: permission denied, open '${path}'`), {
+      syscall: 'open',
+      code: 'EACCES',
+      path,
+    })
+  const wrapped = (text: string) => failureText(new Error(text, { cause: at('/etc/b') }))
+  expect(wrapped('a: cannot read (EACCES)')).toContain("open '/etc/b'")
+  expect(wrapped('/etc/b: cannot read (EACCES)')).toBe('/etc/b: cannot read (EACCES)')
+})
+
 it('gives the causes of a failure, each once', () => {
   const cause = new Error('refused')
   expect(failureText(new Error('cannot open', { cause }))).toBe('cannot open: refused')

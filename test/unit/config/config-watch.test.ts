@@ -180,6 +180,19 @@ it('looks at once when it is asked to', async () => {
   expect(told).toEqual(['changed two'])
 })
 
+it('waits for a writer although it is asked to hurry', async () => {
+  const path = join(folder, 'c.yaml')
+  await writeFile(path, 'one')
+  follow(path)
+  await writeFile(path, 'half')
+  await pass(500)
+  watch?.hurry()
+  await clock.advance(50)
+  await writeFile(path, 'whole')
+  await pass(300)
+  expect(told).toEqual(['changed whole'])
+})
+
 it('reports what it finds to whoever asks, even if nothing is new', async () => {
   const path = join(folder, 'c.yaml')
   await writeFile(path, 'one')

@@ -96,6 +96,15 @@ describe('a Node that is missing', () => {
     expect(await said(30_000)).toHaveLength(1)
   })
 
+  it('F43: is repeated at growing distances when it was deleted from files', async () => {
+    open('--source=file:/objects')
+    names = []
+    const known = node(['192.168.1.7'])
+    watch.follow(known)
+    watch.follow(known === undefined ? undefined : { ...known, deleted: true })
+    expect((await said(600_000)).length).toBeLessThanOrEqual(6)
+  })
+
   it('is said without names where those cannot be read', async () => {
     open('--source=kube')
     names = new Error('forbidden')

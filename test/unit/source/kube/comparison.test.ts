@@ -27,6 +27,15 @@ describe('comparison with a list', () => {
     expect(comparison.confirmed('20')).toBe(3)
   })
 
+  it('F151: does not take for lost what takes the place of an object that was left out', () => {
+    const index = indexOf('ns/a')
+    const comparison = new Comparison(index, key => key.startsWith('ns/left'))
+    comparison.take('ns/a', v(10))
+    comparison.take('ns/left-out', v(12))
+    index.put('ns/left-out', v(14))
+    expect(comparison.end()).toBe(0)
+  })
+
   it('F30: clears differences that events explained meanwhile', () => {
     const index = indexOf('changed', 'deleted')
     const comparison = new Comparison(index, () => false)
