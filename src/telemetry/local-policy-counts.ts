@@ -1,4 +1,4 @@
-import { FAMILIES, type Family } from '../base/ip.ts'
+import type { Family } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 
@@ -25,10 +25,9 @@ export class LocalPolicyCounter {
 
   #add(service: ServiceFrontends | undefined, sign: 1 | -1): void {
     if (service === undefined) return
-    for (const family of FAMILIES) {
-      const ports = service.ports.filter(port => port.family === family)
-      this.#internal[family] += sign * ports.filter(isDroppedInside).length
-      this.#external[family] += sign * ports.filter(isDroppedOutside).length
+    for (const port of service.ports) {
+      if (isDroppedInside(port)) this.#internal[port.family] += sign
+      if (isDroppedOutside(port)) this.#external[port.family] += sign
     }
   }
 }

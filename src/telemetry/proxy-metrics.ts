@@ -55,11 +55,21 @@ function linear({
 export function createProxyMetrics(registry: Registry, families: readonly Family[]): ProxyMetrics {
   const sync = syncMetrics(registry, families)
   const changes = changeMetrics(registry)
-  const { counter, gauge, histogram } = metricSet(registry, 'kubeproxy_')
-  const noLocal = gauge(
+  const { counter, levels, histogram } = metricSet(registry, 'kubeproxy_')
+  // Values that change with every sync become metrics when the metrics are read.
+  let noLocal: LocalPolicyCounts | undefined
+  levels(
     'sync_proxy_rules_no_local_endpoints_total',
     'Ports of Services with a Local traffic policy that have endpoints, but none on this node.',
-    ['traffic_policy', 'ip_family'],
+    {
+      labelNames: ['traffic_policy', 'ip_family'],
+      fill: gauge => {
+        for (const family of noLocal === undefined ? [] : families) {
+          gauge.set({ traffic_policy: 'internal', ip_family: family }, noLocal?.internal[family] ?? 0)
+          gauge.set({ traffic_policy: 'external', ip_family: family }, noLocal?.external[family] ?? 0)
+        }
+      },
+    },
   )
   const healthz = counter('proxy_healthz_total', 'Answers of /healthz by status code.', ['code'])
   const livez = counter('proxy_livez_total', 'Answers of /livez by status code.', ['code'])
@@ -77,10 +87,7 @@ export function createProxyMetrics(registry: Registry, families: readonly Family
     ...sync,
     ...changes,
     noLocalEndpoints(counts) {
-      for (const family of families) {
-        noLocal.set({ traffic_policy: 'internal', ip_family: family }, counts.internal[family])
-        noLocal.set({ traffic_policy: 'external', ip_family: family }, counts.external[family])
-      }
+      noLocal = counts
     },
     conntrackPass({ family, durationMs, deleted }) {
       flows.observe({ ip_family: family }, durationMs / 1000)
@@ -93,7 +100,7 @@ export function createProxyMetrics(registry: Registry, families: readonly Family
 type SyncPart = Pick<ProxyMetrics, 'queued' | 'synced' | 'syncFailed' | 'cleanupFailed' | 'programmed'>
 
 function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart {
-  const { counter, gauge, histogram } = metricSet(registry, 'kubeproxy_')
+  const { counter, histogram } = metricSet(registry, 'kubeproxy_')
   const labelNames = ['ip_family'] as const
   const timed = (name: string, help: string) =>
     histogram(`${name}_duration_seconds`, help, { buckets: SYNC_BUCKETS, labelNames })
@@ -103,16 +110,10 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
     'Duration of a full resync, which reads the whole kernel state.',
   )
   const partial = timed('sync_partial_proxy_rules', 'Duration of a sync that sends changes only.')
-  const last = gauge(
-    'sync_proxy_rules_last_timestamp_seconds',
-    'Time of the last successful sync, in Unix time.',
-    labelNames,
-  )
-  const queued = gauge(
-    'sync_proxy_rules_last_queued_timestamp_seconds',
-    'Time of the last request for a sync, in Unix time.',
-    labelNames,
-  )
+  const each = (set: (labels: { readonly ip_family: Family }) => void) => {
+    for (const family of families) set({ ip_family: family })
+  }
+  const times = syncTimes(registry, families)
   const failures = counter('sync_proxy_rules_nftables_sync_failures_total', 'Failed syncs.', labelNames)
   const cleanups = counter(
     'sync_proxy_rules_nftables_cleanup_failures_total',
@@ -124,18 +125,17 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
     'Time from the change of a pod or Service to its commit in the kernel, by EndpointSlice.',
     { buckets: PROGRAMMING_BUCKETS, labelNames },
   )
-  const each = (set: (labels: { readonly ip_family: Family }) => void) => {
-    for (const family of families) set({ ip_family: family })
-  }
   return {
-    queued: wallMs => each(labels => queued.set(labels, wallMs / 1000)),
+    queued: wallMs => {
+      times.queuedWallMs = wallMs
+    },
     synced(pass) {
+      times.syncedWallMs = pass.wallMs
       each(labels => {
         const seconds = pass.durationMs / 1000
         all.observe(labels, seconds)
         if (pass.full) full.observe(labels, seconds)
         else partial.observe(labels, seconds)
-        last.set(labels, pass.wallMs / 1000)
       })
     },
     syncFailed: () => each(labels => failures.inc(labels)),
@@ -147,25 +147,51 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
   }
 }
 
+interface SyncTimes {
+  syncedWallMs?: number
+  queuedWallMs?: number
+}
+
+/** Makes metrics of the times that the caller writes into the result. */
+function syncTimes(registry: Registry, families: readonly Family[]): SyncTimes {
+  const { levels } = metricSet(registry, 'kubeproxy_')
+  const times: SyncTimes = {}
+  const time = (which: keyof SyncTimes, name: string, help: string) =>
+    levels(`${name}_timestamp_seconds`, help, {
+      labelNames: ['ip_family'],
+      fill: gauge => {
+        const wallMs = times[which]
+        if (wallMs === undefined) return
+        for (const family of families) gauge.set({ ip_family: family }, wallMs / 1000)
+      },
+    })
+  time('syncedWallMs', 'sync_proxy_rules_last', 'Time of the last successful sync, in Unix time.')
+  time('queuedWallMs', 'sync_proxy_rules_last_queued', 'Time of the last request for a sync, in Unix time.')
+  return times
+}
+
 function changeMetrics(registry: Registry): Pick<ProxyMetrics, 'changes' | 'pending'> {
-  const { counter, gauge } = metricSet(registry, 'kubeproxy_')
+  const { counter, asked } = metricSet(registry, 'kubeproxy_')
+  let pending = { services: 0, slices: 0 }
   const total = (noun: string) =>
     counter(`sync_proxy_rules_${noun}_changes_total`, `Changes of objects of kind ${noun}.`)
-  const waiting = (noun: string) =>
-    gauge(
+  const waiting = (noun: string, count: () => number) =>
+    asked(
       `sync_proxy_rules_${noun}_changes_pending`,
       `Changes of objects of kind ${noun} that are not in the kernel yet.`,
+      count,
     )
-  const [endpoints, endpointsPending] = [total('endpoint'), waiting('endpoint')]
-  const [services, servicesPending] = [total('service'), waiting('service')]
+  const services = total('service')
+  const endpoints = total('endpoint')
+  waiting('service', () => pending.services)
+  waiting('endpoint', () => pending.slices)
   return {
     changes(news) {
       services.inc(news.services)
       endpoints.inc(news.slices)
     },
     pending(now) {
-      servicesPending.set(now.services)
-      endpointsPending.set(now.slices)
+      pending = now
     },
   }
 }

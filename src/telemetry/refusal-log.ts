@@ -35,6 +35,7 @@ export class RefusalLog {
       const before = this.#services.get(service)?.refusals ?? []
       const after = table.services.get(service)?.refusals ?? []
       this.#total += after.length - before.length
+      if (after.length === 0) continue
       const known = new Set(before.map(identity))
       const news = after.filter(refusal => !known.has(identity(refusal)))
       const refusals = news.slice(0, NEWS_MAX - named)
