@@ -189,6 +189,6 @@ function printText(findings: readonly Finding[], io: Io): void {
   const missing = of('missing')
   const verdict =
     missing === 0 ? 'kprobe can serve here' : `kprobe cannot serve here: ${count(missing, 'thing')} missing`
-  const damage = of('damaged') === 0 ? '' : ', but its rules in the kernel are damaged'
-  io.out(`${verdict}${damage}; ${count(of('warning'), 'warning')}\n`)
+  const damage = of('damaged') === 0 ? '' : "kprobe's rules in the kernel are damaged; apart from that, "
+  io.out(`${damage}${verdict}; ${count(of('warning'), 'warning')}\n`)
 }

@@ -142,7 +142,9 @@ function portOf(
   if (text !== '' && isPort(number)) return { port: number, protocol: protocol ?? 'TCP' }
   const [only, ...others] = named
   if (text === '' && only !== undefined && others.length === 0) return only
-  const what = text === '' ? 'more than one port or none: add :PORT' : `no port ${quote(text)}`
+  if (named.length === 0)
+    throw new Error(`Service ${key} has no port${protocol === undefined ? '' : ` of ${protocol}`}`)
+  const what = text === '' ? 'more than one port: add :PORT' : `no port ${quote(text)}`
   throw new Error(`Service ${key} has ${what}; its ports are ${portsText(ports)}`)
 }
 

@@ -212,11 +212,23 @@ async function readWhole(
       })
       started.catch(fail)
     })
+    if (snapshot.node === undefined) warnOfNode(config, source.status.otherNodes, warn)
   } finally {
     await localIps?.stop()
     await source.stop()
   }
   return snapshot
+}
+
+/** Files may omit all Nodes deliberately. */
+function warnOfNode(
+  { nodeName, source }: Config,
+  others: readonly string[] | undefined,
+  warn: (text: string) => void,
+): void {
+  if (source.kind === 'file' && (others ?? []).length === 0) return
+  const which = others === undefined ? '' : `; there are ${others.join(', ')}`
+  warn(`Node ${nodeName} not found${which}: set --hostname-override to the name of the Node of this machine`)
 }
 
 export function refusalText({ object, field, value, reason }: Refusal, location?: string): string {

@@ -106,11 +106,13 @@ export class NodeWatch {
 const DELETED =
   'Node deleted: its last addresses stay in use, /healthz answers 503 until a Node of this name exists again'
 
-/** Warns if Services of a family have node ports and the Node has no address of it. */
+/** Warns if Services of a family have node ports and the Node has no address of it, or none at all. */
 class FamilyWatch {
   readonly #options: NodeWatchOptions
   readonly #used = new Set<Family>()
   readonly #warned = new Set<Family>()
+  /** The warning that node ports answer on no address was given. */
+  #isClosed = false
   #previous: FrontendTable['services'] = PersistentMap.empty()
 
   constructor(options: NodeWatchOptions) {
@@ -126,6 +128,10 @@ class FamilyWatch {
         if (frontends.some(({ kind }) => kind === 'NodePort')) this.#used.add(family)
     this.#previous = services
     const { nodeName, nodePortAddresses } = config()
+    const isClosed =
+      nodePortAddresses.primary && nodePortAddresses.cidrs.length === 0 && node.ips.length === 0
+    if (isClosed && this.#used.size > 0 && !this.#isClosed) log.warn({ node: nodeName }, NO_ADDRESS)
+    this.#isClosed = isClosed && this.#used.size > 0
     for (const family of FAMILIES) {
       const has = node.ips.some(ip => familyOf(ip) === family)
       const chosen = nodePortAddresses.cidrs.some(({ ip }) => familyOf(ip) === family)
@@ -138,6 +144,8 @@ class FamilyWatch {
     }
   }
 }
+
+const NO_ADDRESS = 'Node has no address: node ports answer on no address; set --nodeport-addresses to choose'
 
 const ONE_FAMILY =
   'Node has no address of this family: its node ports answer on all addresses of the family, as with kube-proxy; set --nodeport-addresses to choose'

@@ -92,6 +92,13 @@ describe.each([
     expect(left.filter(line => line.includes('-j KUBE-FIREWALL'))).toHaveLength(4)
   })
 
+  it('explain a packet that the chain drops which kubelet writes as well', () => {
+    expect(kprobe('run', '--once', ...source)).toMatchObject({ code: 0 })
+    const martian = kprobe('explain', ...source, '--from=10.244.0.5', '--to=127.0.0.5:80')
+    expect(martian.out).toContain('Outcome, the kernel: the same')
+    expect(martian.code).toBe(0)
+  })
+
   it('show Services and rules', () => {
     expect(kprobe('run', '--once', ...source)).toMatchObject({ code: 0 })
     const text = kprobe('dump').out

@@ -8,7 +8,7 @@ import { createXtTracer, traceable } from '../xt-common/trace-tables.ts'
 
 /** Makes the rules of iptables mode: our chains, and the rules that lead to them. */
 export function rulesOfChains(chains: readonly ReadChain[], names: ChainNames): ReadRules {
-  const made = traceable(chains)
+  const made = traceable(chains, names.firewall)
   return {
     tracer: createXtTracer(() => made),
     localIps: new Set(),

@@ -84,10 +84,11 @@ function headLines({ status, headers }: Response): string {
 
 const EVENT_MAX_MS = 5_000
 
-/** The first event that anybody wrote; a proxy does not wait for it to be taken. */
+/** The first event of a proxy, which does not wait for it to be taken; API servers write events, too. */
 async function firstEvent({ api }: ControlPlane): Promise<unknown> {
   for (const patience = new Patience(EVENT_MAX_MS); !patience.isOver; await sleep(50)) {
-    const [event] = await api.listAt('/apis/events.k8s.io/v1/events', 'events.k8s.io/v1', 'Event')
+    const events = await api.listAt('/apis/events.k8s.io/v1/events', 'events.k8s.io/v1', 'Event')
+    const event = events.find(({ regarding }) => Object(regarding).kind === 'Node')
     if (event === undefined) continue
     const { metadata, reportingInstance, ...rest } = event
     const instance = String(reportingInstance).replace(hostname(), 'HOSTNAME')

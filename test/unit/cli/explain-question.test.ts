@@ -60,10 +60,7 @@ describe('a question', () => {
 
   it.each([
     ['ns/webb:80', 'no Service "ns/webb"; did you mean ns/web?'],
-    [
-      'ns/web',
-      'Service ns/web has more than one port or none: add :PORT; its ports are 80/TCP (http), 53/UDP (dns)',
-    ],
+    ['ns/web', 'Service ns/web has more than one port: add :PORT; its ports are 80/TCP (http), 53/UDP (dns)'],
     ['ns/web:https', 'Service ns/web has no port "https"; its ports are 80/TCP (http), 53/UDP (dns)'],
     ['ns/headless:80', 'Service ns/headless is headless: it has no address of its own, and no rule'],
     [

@@ -173,6 +173,13 @@ describe('a Node with addresses of one family', () => {
     expect(await lookedAt(['192.168.1.7'], ...both)).toHaveLength(1)
   })
 
+  it('is a warning of its own where the Node has no address at all', async () => {
+    open('--source=kube')
+    const [line, ...more] = await lookedAt([], nodePort('IPv4'))
+    expect(line).toMatch(/^W Node has no address: node ports answer on no address; /)
+    expect(more).toEqual([])
+  })
+
   it('is nothing to say where --nodeport-addresses chooses', async () => {
     open('--source=kube', '--nodeport-addresses=0.0.0.0/0,::/0')
     expect(await lookedAt(['192.168.1.7'], nodePort('IPv4', 'IPv6'))).toEqual([])
