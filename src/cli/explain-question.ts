@@ -118,9 +118,14 @@ function addressOf(peer: Peer, snapshot: Snapshot, family: Family): Ip {
   const service = serviceAt(snapshot, peer.key)
   const ip = service.clusterIps.find(each => familyOf(each) === family)
   if (ip !== undefined) return ip
-  if (service.clusterIps.length > 0) throw new Error(`Service ${peer.key} has no ${family} address`)
-  const why = service.type === 'ExternalName' ? 'of type ExternalName' : 'headless'
-  throw new Error(`Service ${peer.key} is ${why}: it has no address of its own, and no rule`)
+  throw new Error(`Service ${peer.key} has no ${family} address`)
+}
+
+/** Throws for a Service without an address: no packet has it as its destination. */
+function requireAddress({ key, type, clusterIps }: Service): void {
+  if (clusterIps.length > 0) return
+  const why = type === 'ExternalName' ? 'of type ExternalName' : 'headless'
+  throw new Error(`Service ${key} is ${why}: it has no address of its own, and no rule`)
 }
 
 function serviceAt({ services }: Snapshot, key: string): Service {
@@ -133,8 +138,10 @@ function serviceAt({ services }: Snapshot, key: string): Service {
 /** Accepts a number that no service port has: the answer explains what happens to such a packet. */
 function portOf(
   { port: text, protocol }: NamedQuestion,
-  { key, ports }: Service,
+  service: Service,
 ): Pick<ServicePortSpec, 'port' | 'protocol'> {
+  requireAddress(service)
+  const { key, ports } = service
   const named = ports.filter(each => protocol === undefined || each.protocol === protocol)
   const found = named.find(each => text === each.name || text === `${each.port}`)
   if (text !== '' && found !== undefined) return found

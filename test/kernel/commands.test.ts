@@ -57,6 +57,17 @@ describe('kprobe plan', () => {
     })
   })
 
+  it.each([
+    ['plan', []],
+    ['verify', []],
+    ['explain', ['--from=203.0.113.7', '--to=192.0.2.10:30080']],
+  ])('%s warns when the Node of this machine is not in the source', (command, more) => {
+    const { err } = kprobe(command, ...more, `--source=file:${EXAMPLES}`, '--hostname-override=nobody')
+    expect(err).toContain(
+      'Node nobody not found; there are example-node, other-node: set --hostname-override to the name of the Node of this machine',
+    )
+  })
+
   it('prints the same for machines', () => {
     const json = kprobe('plan', ...SOURCE, '-o', 'json')
     expect(json.code).toBe(3)

@@ -64,6 +64,10 @@ describe('a question', () => {
     ['ns/web:https', 'Service ns/web has no port "https"; its ports are 80/TCP (http), 53/UDP (dns)'],
     ['ns/headless:80', 'Service ns/headless is headless: it has no address of its own, and no rule'],
     [
+      'ns/elsewhere',
+      'Service ns/elsewhere is of type ExternalName: it has no address of its own, and no rule',
+    ],
+    [
       'ns/elsewhere:80',
       'Service ns/elsewhere is of type ExternalName: it has no address of its own, and no rule',
     ],
