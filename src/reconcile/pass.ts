@@ -39,6 +39,20 @@ interface Planned<State, P> {
   readonly observed: boolean
 }
 
+interface Goal {
+  readonly table: FrontendTable
+  readonly reason: PassReason
+  /** The Services to leave out. */
+  readonly without: ReadonlySet<string>
+  /** Whether a rejection of a plan of an observed or an applied state, in this round, is due to our objects. */
+  readonly isProof: (observed: boolean, round: number) => boolean
+}
+
+interface Outcome extends PassResult {
+  /** Nothing is complete then. */
+  readonly rejection?: Receipt
+}
+
 /** Tries before a commit goes out without naming the generation it was planned against. */
 const STALE_TRIES = 5
 const ROUNDS_MAX = 64
@@ -92,39 +106,46 @@ export class Pass<State, P extends Plan<State>> {
     return { ...result, complete: false }
   }
 
-  /** Commits until the kernel holds `table` without the Services left out, or throws. */
+  /** Commits until the kernel holds `table` without these Services and those that it rejects, or throws. */
   async #converge(
     table: FrontendTable,
     reason: PassReason,
     without: ReadonlySet<string>,
   ): Promise<PassResult> {
+    // A rejection may only mean that another program changed our tables: it counts once it answers a plan of an observed state.
+    const isProof = (observed: boolean, round: number): boolean =>
+      observed && (!this.#unsettled || round > STALE_TRIES)
+    const { rejection, ...result } = await this.#commit({ table, reason, without, isProof })
+    return rejection === undefined ? result : await this.#exclude(table, reason, rejection, without)
+  }
+
+  /** Commits until the kernel holds `table` without these Services or rejects a plan, or throws. */
+  async #commit({ table, reason, without, isProof }: Goal): Promise<Outcome> {
+    const { plane, pace, report, doubts } = this.#options
     let looked = false
     for (let round = 1; round <= ROUNDS_MAX; round++) {
+      if (round > 1) await pace()
       const { plan, observed, from, wanted } = await this.#plan(table, without)
       looked ||= observed
       if (plan.empty) {
         this.#hold(plan.after)
         return { complete: true, looked }
       }
-      if (observed && !this.#programmed && (await this.#options.doubts?.(from, wanted)) === true) {
-        this.#applied = undefined
+      if (observed && !this.#programmed && (await doubts?.(from, wanted)) === true) {
         // What the kernel holds lends its numbering, not what was nearly written.
         this.#base = undefined
         return { complete: false, looked }
       }
-      const receipt = await this.#options.plane.commit(plan, this.#guard(observed, round))
+      const receipt = await plane.commit(plan, this.#guard(observed, round))
       if (receipt.outcome === 'committed') {
-        this.#accept(plan, receipt, observed ? reason : 'change')
+        this.#accept(plan, receipt, reason)
         return { complete: plan.complete, looked }
       }
-      this.#applied = undefined
-      if (receipt.outcome === 'stale') this.#options.report({ kind: 'stale', attempt: round })
-      else if (receipt.outcome === 'unknown')
-        throw new CommitError('the outcome of a commit is unknown', receipt)
-      // A rejection may only mean that another program changed our tables: it counts once it answers a plan of an observed state.
-      else if (observed && (!this.#unsettled || round > STALE_TRIES))
-        return await this.#exclude(table, reason, receipt, without)
-      await this.#options.pace()
+      if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
+      if (receipt.outcome === 'stale') report({ kind: 'stale', attempt: round })
+      const isRejected = receipt.outcome === 'refused' && isProof(observed, round)
+      if (!isRejected || receipt.partial === true) this.#applied = undefined
+      if (isRejected) return { complete: false, looked, rejection: receipt }
     }
     throw new Error(`the kernel's generation moved on before each of ${ROUNDS_MAX} commits`)
   }
@@ -209,13 +230,21 @@ export class Pass<State, P extends Plan<State>> {
     else await this.#letIn(table, second, held)
   }
 
-  /** True when the kernel takes all of them. */
+  /** Commits with these Services let in. Gives true if the kernel accepts all of them. */
   async #letIn(table: FrontendTable, services: readonly string[], held: Set<string>): Promise<boolean> {
-    const error = await this.#attempt(table, services, held)
-    if (error === undefined) this.#release(services, held)
+    const without = new Set(held)
+    for (const service of services) without.delete(service)
+    await this.#options.pace()
+    // The applied state was committed a moment ago: a rejection of its plan counts.
+    const isProof = (observed: boolean, round: number): boolean => !observed || round > 1
+    const { rejection } = await this.#commit({ table, reason: 'retry', without, isProof })
+    if (rejection === undefined) this.#release(services, held)
     else if (services.length > 1) await this.#isolate(table, services, held)
-    else for (const service of services) this.#refuse(table, service, error)
-    return error === undefined
+    else {
+      const error = rejection.refusals[0]?.error ?? new Error('refused')
+      for (const service of services) this.#refuse(table, service, error)
+    }
+    return rejection === undefined
   }
 
   #release(services: readonly string[], held: Set<string>): void {
@@ -226,37 +255,6 @@ export class Pass<State, P extends Plan<State>> {
       quarantine.release(service)
       report({ kind: 'released', service })
     }
-  }
-
-  /** Commits with `services` let in: undefined if the kernel took them, its words otherwise. */
-  async #attempt(
-    table: FrontendTable,
-    services: readonly string[],
-    held: ReadonlySet<string>,
-  ): Promise<Error | undefined> {
-    const without = new Set(held)
-    for (const service of services) without.delete(service)
-    for (let round = 1; round <= ROUNDS_MAX; round++) {
-      await this.#options.pace()
-      const { plan, observed } = await this.#plan(table, without)
-      if (plan.empty) {
-        this.#hold(plan.after)
-        return undefined
-      }
-      const receipt = await this.#options.plane.commit(plan, this.#guard(observed, round))
-      if (receipt.outcome === 'committed') {
-        this.#accept(plan, receipt, 'retry')
-        return undefined
-      }
-      if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
-      if (receipt.partial === true) this.#applied = undefined
-      if (receipt.outcome === 'refused' && !observed)
-        return receipt.refusals[0]?.error ?? new Error('refused')
-      if (receipt.outcome === 'refused' && round > 1)
-        return receipt.refusals[0]?.error ?? new Error('refused')
-      this.#applied = undefined
-    }
-    throw new Error(`no commit succeeded in ${ROUNDS_MAX} tries`)
   }
 
   #refuse(table: FrontendTable, service: string, error: Error): void {
