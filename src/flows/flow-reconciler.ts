@@ -1,6 +1,7 @@
-import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { BackoffOptions } from '../base/backoff.ts'
+import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
+import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
@@ -57,31 +58,28 @@ export class FlowReconciler {
   readonly #slicing: Slicing
   readonly #drains = new Drains()
   readonly #pass: FlowPass
+  readonly #pacer: Pacer
   #view: View | undefined
   /** The versions of each Service since the last complete pass. */
   #pending: Pending = new Map()
   #isAllPending = true
   /** Undefined when only time brings the next pass. */
   #reason: FlowReason | undefined
-  #timer: Cancel | undefined
-  #running: Promise<void> | undefined
-  #notBeforeMs = 0
   #periodAtMs = 0
-  #failures = 0
   #error: Error | undefined
-  #stopped = false
 
   constructor(options: FlowReconcilerOptions) {
     this.#options = options
     const { client, clock, random } = options
     this.#slicing = slicingOf(clock)
+    this.#pacer = new Pacer({ clock, run: () => this.#passOnce() })
     this.#pass = new FlowPass({
       client,
       clock,
       random,
       drains: this.#drains,
       slicing: this.#slicing,
-      isStopped: () => this.#stopped,
+      isStopped: () => this.#pacer.isStopped,
     })
   }
 
@@ -99,10 +97,8 @@ export class FlowReconciler {
   }
 
   /** Ends the pass that is running and starts no other. */
-  async stop(): Promise<void> {
-    this.#stopped = true
-    this.#timer?.()
-    await this.#running
+  stop(): Promise<void> {
+    return this.#pacer.stop()
   }
 
   /** Remembers what changed; false when flows do not depend on it. */
@@ -132,37 +128,15 @@ export class FlowReconciler {
 
   #wake(reason: FlowReason): void {
     this.#reason ??= reason
-    if (this.#running === undefined) this.#arm()
+    this.#pacer.rest(SETTLE_MS)
+    this.#pacer.wake()
   }
 
-  /** Arms the timer for whatever comes first: waiting work, connections to cut, the period. */
-  #arm(): void {
-    if (this.#stopped) return
-    this.#timer?.()
-    const { clock } = this.#options
-    const nowMs = clock.nowMs()
-    const atMs =
-      this.#reason === undefined
-        ? Math.min(this.#periodAtMs, this.#drains.nextDueMs ?? Number.POSITIVE_INFINITY)
-        : nowMs + SETTLE_MS
-    const delayMs = Math.max(atMs, this.#notBeforeMs) - nowMs
-    this.#timer = clock.after(Math.max(0, delayMs), () => {
-      this.#timer = undefined
-      this.#launch()
-    })
-  }
-
-  #launch(): void {
-    this.#running = this.#passOnce().finally(() => {
-      this.#running = undefined
-      this.#arm()
-    })
-  }
-
-  async #passOnce(): Promise<void> {
+  /** Gives the time to the next pass: for connections to cut, or the period. */
+  async #passOnce(): Promise<number | undefined> {
     const { clock, periodMs = PERIOD_MS } = this.#options
     const view = this.#view
-    if (view === undefined) return
+    if (view === undefined) return undefined
     const isPeriod = clock.nowMs() >= this.#periodAtMs
     const reason = this.#reason ?? (isPeriod ? 'period' : 'drain')
     const [pending, isAll] = [this.#pending, this.#isAllPending || isPeriod]
@@ -172,15 +146,16 @@ export class FlowReconciler {
     try {
       await this.#look(view, { pending, isAll, reason })
       if (isAll) this.#periodAtMs = clock.nowMs() + periodMs
-      this.#failures = 0
       this.#error = undefined
-      this.#notBeforeMs = clock.nowMs() + DISTANCE_MS
+      this.#pacer.succeeded()
+      this.#pacer.rest(DISTANCE_MS)
       // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync decides.
       if (view.table.number !== view.snapshot.number) this.#restore(pending, isAll)
     } catch (thrown) {
       this.#restore(pending, isAll)
       if (!(thrown instanceof Stopped)) this.#fail(thrown)
     }
+    return Math.min(this.#periodAtMs, this.#drains.nextDueMs ?? Number.POSITIVE_INFINITY) - clock.nowMs()
   }
 
   async #look(
@@ -207,14 +182,11 @@ export class FlowReconciler {
   }
 
   #fail(thrown: unknown): void {
-    const { clock, random, report } = this.#options
-    const error = errorOf(thrown)
-    this.#failures++
-    this.#error = error
+    const { random, report } = this.#options
+    this.#error = errorOf(thrown)
     this.#reason = 'retry'
-    const retryMs = backoffMs(this.#failures, { ...RETRY, random })
-    this.#notBeforeMs = clock.nowMs() + retryMs
-    report({ kind: 'failed', error, retryMs })
+    const retryMs = this.#pacer.failed({ ...RETRY, random })
+    report({ kind: 'failed', error: this.#error, retryMs })
   }
 }
 

@@ -1,6 +1,7 @@
-import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { BackoffOptions } from '../base/backoff.ts'
+import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
+import { Pacer } from '../base/pacer.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Memo, Resolved } from '../model/resolve.ts'
@@ -50,36 +51,32 @@ const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_00
 const STEADY_MS = 40
 
 /**
- * Decides when work runs: the first change at once, then at a distance in which changes coalesce; never two passes at
- * a time; again after a failure with growing delays; and whenever the kernel may differ from what was left there.
+ * Decides when passes run: the first change at once, then at a distance in which changes coalesce; again after a failure
+ * with growing delays; and whenever the kernel may differ from the applied state.
  */
 export class Reconciler<State, P extends Plan<State>> {
   readonly #options: ReconcilerOptions<State, P>
   readonly #quarantine: Quarantine
   readonly #drift: DriftDetector
   readonly #pass: Pass<State, P>
+  readonly #pacer: Pacer
   #snapshot: Snapshot | undefined
   #resolved: Resolved | undefined
   #pending: PassReason | undefined
-  #timer: Cancel | undefined
-  #timerAtMs = Number.POSITIVE_INFINITY
-  #running: Promise<void> | undefined
-  #notBeforeMs = 0
   /** A change waits for a pass to end or for the minimum time to pass. */
   #hasWaiting = false
   /** The same held when the pass began that runs now: changes keep coming. */
   #isSteady = false
   #healAtMs: number
-  #failures = 0
   #error: Error | undefined
   #synced: number | undefined
   /** The start of the first of the passes that together bring the kernel to a Snapshot, and whether one read the kernel. */
   #began: { atMs: number; looked: boolean } | undefined
-  #stopped = false
 
   constructor(options: ReconcilerOptions<State, P>) {
     this.#options = options
     const { plane, clock, random, driftPollMs } = options
+    this.#pacer = new Pacer({ clock, run: () => this.#passOnce() })
     this.#quarantine = new Quarantine({ ...QUARANTINE, random })
     this.#healAtMs = clock.nowMs() + options.healPeriodMs
     this.#drift = new DriftDetector({
@@ -90,7 +87,7 @@ export class Reconciler<State, P extends Plan<State>> {
       subscriptionMs: 60_000,
       generation: () => plane.generation(),
       watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
-      busy: () => this.#running !== undefined,
+      busy: () => this.#pacer.isRunning,
       watchWriters: report => plane.watchWriters(report),
       onDrift: sign => {
         this.#pass.distrust()
@@ -112,10 +109,10 @@ export class Reconciler<State, P extends Plan<State>> {
       report: options.report,
       committed: (generation, foreign) => {
         this.#drift.expect(generation, foreign)
-        this.#notBeforeMs = clock.nowMs() + this.#distanceMs
+        this.#pacer.rest(this.#distanceMs)
       },
       looked: durationMs => this.#drift.looked(durationMs),
-      pace: () => this.#paced(),
+      pace: () => this.#pacer.rested(),
       doubts: options.doubts,
     })
   }
@@ -139,16 +136,14 @@ export class Reconciler<State, P extends Plan<State>> {
   /** Takes the newest Snapshot; older ones that were not applied yet are forgotten. */
   offer(snapshot: Snapshot): void {
     this.#snapshot = snapshot
-    this.#hasWaiting = this.#running !== undefined || this.#options.clock.nowMs() < this.#notBeforeMs
+    this.#hasWaiting = this.#pacer.isBusy
     this.#wake(this.#resolved === undefined ? 'start' : 'change')
   }
 
   /** Ends the pass that is running and starts no other. The kernel keeps what it holds. */
   async stop(): Promise<void> {
-    this.#stopped = true
     this.#drift.stop()
-    this.#timer?.()
-    await this.#running
+    await this.#pacer.stop()
   }
 
   get #distanceMs(): number {
@@ -158,57 +153,19 @@ export class Reconciler<State, P extends Plan<State>> {
 
   #wake(reason: PassReason): void {
     this.#pending = weightier(this.#pending, reason)
-    if (this.#stopped || this.#running !== undefined) return
-    const delayMs = this.#notBeforeMs - this.#options.clock.nowMs()
-    if (delayMs > 0) this.#schedule(delayMs)
-    else this.#launch()
+    this.#pacer.wake()
   }
 
-  #schedule(delayMs: number): void {
-    const atMs = this.#options.clock.nowMs() + delayMs
-    if (atMs >= this.#timerAtMs) return
-    this.#timer?.()
-    this.#timerAtMs = atMs
-    this.#timer = this.#options.clock.after(delayMs, () => {
-      this.#timer = undefined
-      this.#timerAtMs = Number.POSITIVE_INFINITY
-      this.#pending ??= this.#dueReason()
-      if (this.#running === undefined && !this.#stopped) this.#launch()
-    })
-  }
-
-  #dueReason(): PassReason {
-    const now = this.#options.clock.nowMs()
-    return now < this.#healAtMs ? 'retry' : 'period'
-  }
-
-  #launch(): void {
-    this.#timer?.()
-    this.#timer = undefined
-    this.#timerAtMs = Number.POSITIVE_INFINITY
+  /** Gives the time to the next pass: for waiting work, a Service in quarantine or the next full resync. */
+  async #passOnce(): Promise<number> {
     this.#isSteady = this.#hasWaiting
     this.#hasWaiting = false
-    this.#running = this.#passOnce().finally(() => {
-      this.#running = undefined
-      this.#next()
-    })
+    await this.#passNow()
+    if (this.#pending !== undefined) return 0
+    return Math.min(this.#healAtMs, this.#quarantine.nextRetryMs() ?? Infinity) - this.#options.clock.nowMs()
   }
 
-  /** Arms the timer for whatever comes first: waiting work, a retry, a Service in quarantine, the healing period. */
-  #next(): void {
-    if (this.#stopped) return
-    const { clock, healPeriodMs } = this.#options
-    const now = clock.nowMs()
-    if (this.#pending !== undefined) {
-      this.#schedule(Math.max(0, this.#notBeforeMs - now))
-      return
-    }
-    const retryMs = this.#quarantine.nextRetryMs()
-    const wakeAtMs = Math.min(this.#healAtMs, retryMs ?? Number.POSITIVE_INFINITY, now + healPeriodMs)
-    this.#schedule(Math.max(this.#notBeforeMs - now, wakeAtMs - now, 0))
-  }
-
-  async #passOnce(): Promise<void> {
+  async #passNow(): Promise<void> {
     const { clock, report, random } = this.#options
     const isHealTime = clock.nowMs() >= this.#healAtMs
     const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
@@ -221,17 +178,15 @@ export class Reconciler<State, P extends Plan<State>> {
       const { complete, looked } = await this.#pass.run(resolved.table, reason)
       if (looked) this.#healAtMs = clock.nowMs() + this.#options.healPeriodMs
       this.#began.looked ||= looked
-      this.#failures = 0
+      this.#pacer.succeeded()
       this.#error = undefined
       if (!complete) this.#pending ??= 'change'
       else this.#settle(resolved, reason)
     } catch (thrown) {
-      this.#failures++
       this.#error = errorOf(thrown)
-      const retryMs = backoffMs(this.#failures, { ...RETRY, random })
       this.#pass.distrust()
       this.#pending ??= 'retry'
-      this.#notBeforeMs = clock.nowMs() + retryMs
+      const retryMs = this.#pacer.failed({ ...RETRY, random })
       report({ kind: 'failed', error: this.#error, retryMs })
     }
   }
@@ -247,22 +202,12 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 
   #settle(resolved: Resolved, reason: PassReason): void {
-    if (this.#options.driftPollMs > 0 && !this.#stopped) this.#drift.start(this.#pass.generation)
+    if (this.#options.driftPollMs > 0 && !this.#pacer.isStopped) this.#drift.start(this.#pass.generation)
     this.#synced = resolved.table.number
     const { atMs, looked } = this.#began ?? { atMs: this.#options.clock.nowMs(), looked: false }
     this.#began = undefined
     const durationMs = this.#options.clock.nowMs() - atMs
     this.#options.report({ kind: 'synced', number: resolved.table.number, reason, durationMs, looked })
-  }
-
-  /** Waits until another commit is allowed. */
-  #paced(): Promise<void> {
-    const { clock } = this.#options
-    const delayMs = this.#notBeforeMs - clock.nowMs()
-    if (delayMs <= 0) return Promise.resolve()
-    return new Promise(resolve => {
-      clock.after(delayMs, resolve)
-    })
   }
 }
 

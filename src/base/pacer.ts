@@ -1,0 +1,114 @@
+import { type BackoffOptions, backoffMs } from './backoff.ts'
+import type { Cancel, Clock } from './clock.ts'
+
+interface PacerOptions {
+  readonly clock: Clock
+  /** One run. Gives the milliseconds until the next; undefined if only a wake leads to one. Must not reject. */
+  readonly run: () => Promise<number | undefined> | number | undefined
+}
+
+/**
+ * Decides when repeated work runs: when it is woken, or when the time comes that the last run gave; the earliest wins. Runs
+ * never overlap, and a rest between them is kept whatever wakes them.
+ */
+export class Pacer {
+  readonly #options: PacerOptions
+  /** Monotonic milliseconds, as all times here. */
+  #dueMs = Number.POSITIVE_INFINITY
+  #restUntilMs = Number.NEGATIVE_INFINITY
+  #failures = 0
+  #timer: { readonly atMs: number; readonly cancel: Cancel } | undefined
+  #isRunning = false
+  #lastRun: Promise<void> = Promise.resolve()
+  #isStopped = false
+
+  constructor(options: PacerOptions) {
+    this.#options = options
+  }
+
+  get isRunning(): boolean {
+    return this.#isRunning
+  }
+
+  get isStopped(): boolean {
+    return this.#isStopped
+  }
+
+  /** Tests whether a wake has to wait for the end of a run or of a rest. */
+  get isBusy(): boolean {
+    return this.#isRunning || this.#options.clock.nowMs() < this.#restUntilMs
+  }
+
+  /** Requests a run within this time. A run that may begin now begins before this returns. */
+  wake(withinMs = 0): void {
+    this.#dueMs = Math.min(this.#dueMs, this.#options.clock.nowMs() + withinMs)
+    if (withinMs <= 0 && !this.isBusy && !this.#isStopped) this.#launch()
+    else this.#arm()
+  }
+
+  /** Forgets the requests so far. A run in progress goes on. */
+  cancel(): void {
+    this.#dueMs = Number.POSITIVE_INFINITY
+    this.#disarm()
+  }
+
+  /** Lets no run begin for this time. A longer rest stays. */
+  rest(ms: number): void {
+    this.#restUntilMs = Math.max(this.#restUntilMs, this.#options.clock.nowMs() + ms)
+  }
+
+  /** Resolves when the rest is over. */
+  rested(): Promise<void> {
+    const { clock } = this.#options
+    const leftMs = this.#restUntilMs - clock.nowMs()
+    return leftMs <= 0 ? Promise.resolve() : new Promise(resolve => void clock.after(leftMs, resolve))
+  }
+
+  /** Requests a retry after a rest that grows with each failure in a row. Gives the rest, in milliseconds. */
+  failed(backoff: BackoffOptions): number {
+    const restMs = backoffMs(++this.#failures, backoff)
+    this.rest(restMs)
+    this.wake()
+    return restMs
+  }
+
+  succeeded(): void {
+    this.#failures = 0
+  }
+
+  /** Lets no run begin any more. Resolves at the end of a run in progress. */
+  async stop(): Promise<void> {
+    this.#isStopped = true
+    this.#disarm()
+    await this.#lastRun
+  }
+
+  #arm(): void {
+    if (this.#isStopped || this.#isRunning || this.#dueMs === Number.POSITIVE_INFINITY) return
+    const { clock } = this.#options
+    const atMs = Math.max(this.#dueMs, this.#restUntilMs)
+    if (this.#timer?.atMs === atMs) return
+    this.#disarm()
+    const cancel = clock.after(Math.max(0, atMs - clock.nowMs()), () => this.#launch())
+    this.#timer = { atMs, cancel }
+  }
+
+  #disarm(): void {
+    this.#timer?.cancel()
+    this.#timer = undefined
+  }
+
+  #launch(): void {
+    this.cancel()
+    this.#isRunning = true
+    this.#lastRun = this.#run()
+  }
+
+  async #run(): Promise<void> {
+    const nextMs = await this.#options.run()
+    this.#isRunning = false
+    if (nextMs !== undefined) this.#dueMs = Math.min(this.#dueMs, this.#options.clock.nowMs() + nextMs)
+    // By the timer even if the next run is due: other work of the event loop goes first.
+    this.#arm()
+  }
+}
