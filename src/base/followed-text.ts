@@ -1,4 +1,5 @@
-import type { Cancel, Clock } from './clock.ts'
+import type { Clock } from './clock.ts'
+import { Pacer } from './pacer.ts'
 
 /** The result of a read: a text, or the reason why there is none. */
 export type ReadResult<E> = { readonly text: string } | { readonly error: E }
@@ -30,6 +31,7 @@ const QUIET_MS = 100
  */
 export class FollowedText<E extends string | readonly object[]> {
   readonly #options: FollowedTextOptions<E>
+  readonly #pacer: Pacer
   #current: string
   /** What the last read found. */
   #last: ReadResult<E>
@@ -37,52 +39,38 @@ export class FollowedText<E extends string | readonly object[]> {
   #reported: ReadResult<E> | undefined
   /** The next result is reported even if nothing is new. */
   #isAsked = false
-  #timer: Cancel | undefined
-  /** The timer waits for a writer. */
-  #isQuieting = false
-  #reading: Promise<void> = Promise.resolve()
-  #stopped = false
 
   constructor(options: FollowedTextOptions<E>) {
     this.#options = options
     this.#current = options.text
     this.#last = { text: options.text }
-    this.#readAfter(options.pollMs)
+    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#read() })
+    this.#pacer.wake(options.pollMs)
   }
 
   /** Reads now, and reports the result even if nothing is new. */
   hurry(): void {
     this.#isAsked = true
-    // The current read, or the wait for a writer, soon leads to a result.
-    if (this.#timer === undefined || this.#isQuieting) return
-    this.#timer()
-    this.#readAfter(0)
+    // The current read soon leads to a result.
+    if (!this.#pacer.isRunning) this.#pacer.wake()
   }
 
   /** Nothing is reported from now on. Resolves when the current read is over. */
-  async stop(): Promise<void> {
-    this.#stopped = true
-    this.#timer?.()
-    await this.#reading
-  }
-
-  #readAfter(delayMs: number): void {
-    if (this.#stopped) return
-    this.#timer = this.#options.clock.after(delayMs, () => {
-      this.#timer = undefined
-      this.#reading = this.#read().then(waitMs => this.#readAfter(waitMs))
-    })
+  stop(): Promise<void> {
+    return this.#pacer.stop()
   }
 
   /** Gives the milliseconds until the next read. */
   async #read(): Promise<number> {
     const { pollMs, read, failed, recovered, unchanged } = this.#options
     const found = await read()
-    if (this.#stopped) return pollMs
+    if (this.#pacer.isStopped) return pollMs
     const isStable = isSame(found, this.#last)
     this.#last = found
-    this.#isQuieting = !isStable
-    if (!isStable) return QUIET_MS
+    if (!isStable) {
+      this.#pacer.rest(QUIET_MS)
+      return QUIET_MS
+    }
     const isAsked = this.#isAsked
     this.#isAsked = false
     if (!isAsked && this.#reported !== undefined && isSame(found, this.#reported)) return pollMs

@@ -1,6 +1,7 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { FAMILIES } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
+import { Pacer } from '../base/pacer.ts'
 import type { FlowEvent } from '../flows/events.ts'
 import { FlowReconciler } from '../flows/flow-reconciler.ts'
 import {
@@ -34,9 +35,8 @@ export class Flows {
   readonly #options: FlowsOptions
   readonly #client: ConntrackClient
   readonly #reconciler: FlowReconciler
-  #timer: Cancel | undefined
+  readonly #tableChecks: Pacer
   #isFull = false
-  #stopped = false
 
   constructor(options: FlowsOptions) {
     const { clock, random, openTransport } = options
@@ -48,7 +48,8 @@ export class Flows {
       random,
       report: event => this.#report(event),
     })
-    void this.#look()
+    this.#tableChecks = new Pacer({ clock, run: () => this.#look() })
+    this.#tableChecks.wake()
   }
 
   offer(snapshot: Snapshot, table: FrontendTable): void {
@@ -56,20 +57,19 @@ export class Flows {
   }
 
   async stop(): Promise<void> {
-    this.#stopped = true
-    this.#timer?.()
+    void this.#tableChecks.stop()
     await this.#reconciler.stop()
     await this.#client.close()
   }
 
-  async #look(): Promise<void> {
-    const { clock, log } = this.#options
+  async #look(): Promise<number> {
+    const { log } = this.#options
     try {
       this.#noteTable(await this.#client.statistics())
     } catch (err) {
       log.debug({ err }, 'cannot read conntrack usage')
     }
-    if (!this.#stopped) this.#timer = clock.after(TABLE_LOOK_MS, () => void this.#look())
+    return TABLE_LOOK_MS
   }
 
   #noteTable(table: ConntrackStatistics): void {

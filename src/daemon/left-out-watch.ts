@@ -1,4 +1,5 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
+import { Pacer } from '../base/pacer.ts'
 import { fitting, type LeftOut, NOTHING_HELD, type ObjectBudget } from '../model/object-budget.ts'
 import type { PartsRoom } from '../model/parts-room.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
@@ -29,12 +30,12 @@ export class LeftOutWatch {
   #budget = NOTHING_HELD
   #ofSource: readonly LocatedRefusal[] = []
   #orphans: readonly LocatedRefusal[] = []
-  #timer: Cancel | undefined
-  #timerAtMs = Number.POSITIVE_INFINITY
+  readonly #checks: Pacer
   readonly #pace: RereadPace
 
   constructor(options: LeftOutOptions) {
     this.#options = options
+    this.#checks = new Pacer({ clock: options.clock, run: () => this.#check() })
     this.#pace = new RereadPace(options.clock)
   }
 
@@ -52,50 +53,37 @@ export class LeftOutWatch {
   follow(snapshot: Snapshot, budget: ObjectBudget): void {
     this.#snapshot = snapshot
     this.#budget = budget
-    if (budget.leftOut.size + this.#orphans.length > 0) this.#checkWithin(CHECK_MS)
+    if (budget.leftOut.size + this.#orphans.length > 0) this.#checks.wake(CHECK_MS)
     else this.#pace.reset()
   }
 
   /** Ends all calls until the next `follow` or `refused`. */
   stop(): void {
-    this.#timer?.()
-    this.#timerAtMs = Number.POSITIVE_INFINITY
+    this.#checks.cancel()
   }
 
-  #checkWithin(delayMs: number): void {
-    const { clock } = this.#options
-    const atMs = clock.nowMs() + delayMs
-    if (atMs >= this.#timerAtMs) return
-    this.#timer?.()
-    this.#timerAtMs = atMs
-    this.#timer = clock.after(delayMs, () => {
-      this.#timerAtMs = Number.POSITIVE_INFINITY
-      this.#check()
-    })
-  }
-
-  #check(): void {
+  #check(): number | undefined {
     const orphans = orphansIn(this.#snapshot, this.#budget)
     const isSame =
       orphans.length === this.#orphans.length &&
       orphans.every(({ refusal }, at) => refusal === this.#orphans[at]?.refusal)
     this.#orphans = orphans
     if (!isSame) this.#report()
-    this.#reread()
+    return this.#reread()
   }
 
-  #reread(): void {
+  #reread(): number | undefined {
     const { partsRoom, reread } = this.#options
     const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
     const snapshot = this.#snapshot
     const objects = fitting({ partsMax, budget: this.#budget, snapshot })
-    if (objects.length === 0) return
+    if (objects.length === 0) return undefined
     if (this.#pace.waitMs === 0) {
       this.#pace.began(snapshot.services.size + snapshot.sliceByKey.size)
       reread(objects)
     }
     // A list may fail, so that a check follows it, too.
-    this.#checkWithin(this.#pace.waitMs)
+    return this.#pace.waitMs
   }
 
   #report(): void {

@@ -1,6 +1,7 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
 import type { Ip } from '../base/ip.ts'
+import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Config } from '../config/config.ts'
 import { findLink } from '../kernel/link/links.ts'
@@ -78,12 +79,13 @@ export class NodeListeners {
   /** Services whose lookup failed, as they were at the last successful one: at most as many as there are Services. */
   readonly #unasked = new Map<ServiceKey, Service | undefined>()
   #failing = false
-  #timer: Cancel | undefined
+  readonly #retries: Pacer
   /** No lookup has succeeded since the start: the kernel may already serve the Services. */
   #starting = false
 
   constructor(options: NodeListenersOptions) {
     this.#options = options
+    this.#retries = new Pacer({ clock: options.clock, run: () => void options.retry?.() })
   }
 
   /** Gives the Snapshot with its listeners; the same object if they did not change. */
@@ -117,18 +119,9 @@ export class NodeListeners {
       this.#options.failed?.()
       if (!this.#failing) this.#options.warn({ err: errorOf(thrown) }, FAILED)
       this.#failing = true
-      this.#retryLater()
+      if (this.#options.retry !== undefined) this.#retries.wake(RETRY_MS)
       return this.#postponed(keys, snapshot.services)
     }
-  }
-
-  #retryLater(): void {
-    const { clock, retry } = this.#options
-    if (retry === undefined || this.#timer !== undefined) return
-    this.#timer = clock.after(RETRY_MS, () => {
-      this.#timer = undefined
-      retry()
-    })
   }
 
   /** Postpones the lookup of these Services, and removes the listeners of deleted ones now. */

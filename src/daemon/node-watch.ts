@@ -1,7 +1,8 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
 import { FAMILIES, type Family, familyOf, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
+import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Config } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
@@ -28,12 +29,16 @@ type Sight = 'unseen' | 'found' | 'missing' | 'deleted'
 export class NodeWatch {
   readonly #options: NodeWatchOptions
   readonly #families: FamilyWatch
+  readonly #warnings: Pacer
   #sight: Sight = 'unseen'
-  #timer: Cancel | undefined
+  #repeatMs = FIRST_REPEAT_MS
+  /** The last warning was about files without any Node. */
+  #isOptionalSaid = false
 
   constructor(options: NodeWatchOptions) {
     this.#options = options
     this.#families = new FamilyWatch(options)
+    this.#warnings = new Pacer({ clock: options.clock, run: () => this.#warn() })
   }
 
   /** Takes the Node of a source that has read everything. */
@@ -41,8 +46,10 @@ export class NodeWatch {
     const before = this.#sight
     this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
     if (this.#sight === before) return
-    this.#timer?.()
-    if (this.#sight !== 'found') void this.#warn(FIRST_REPEAT_MS)
+    this.#repeatMs = FIRST_REPEAT_MS
+    this.#isOptionalSaid = false
+    this.#warnings.cancel()
+    if (this.#sight !== 'found') this.#warnings.wake()
     else if (before !== 'unseen')
       this.#options.log.info({ node: node?.name, ips: node?.ips.map(formatIp) }, 'Node found')
   }
@@ -54,30 +61,29 @@ export class NodeWatch {
 
   stop(): void {
     this.#sight = 'found'
-    this.#timer?.()
+    void this.#warnings.stop()
   }
 
-  async #warn(repeatMs: number, isOptionalSaid = false): Promise<void> {
-    const { clock, log, config, nameFrom } = this.#options
+  /** Gives the time to the repetition. */
+  async #warn(): Promise<number | undefined> {
+    const { log, config, nameFrom } = this.#options
     const sight = this.#sight
     const { nodeName, source } = config()
-    let isCancelled = false
-    this.#timer = () => {
-      isCancelled = true
-    }
     const { nodes, err } = await this.#others()
-    if (isCancelled) return
+    if (this.#sight !== sight) return undefined
     const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
     // Files may omit all Nodes deliberately, so that one warning is enough until a file has one.
     const isOptional = sight === 'missing' && source.kind === 'file' && nodes.length === 0
     if (sight === 'deleted') log.warn(facts, DELETED)
-    else if (!isOptional || !isOptionalSaid)
+    else if (!isOptional || !this.#isOptionalSaid)
       log.warn(
         facts,
         `${isOptional ? 'no Node object in the files' : 'Node not found'}: ${this.#effects(isOptional)}`,
       )
-    const nextMs = isOptional ? FIRST_REPEAT_MS : Math.min(2 * repeatMs, REPEAT_MS_MAX)
-    this.#timer = clock.after(repeatMs, () => void this.#warn(nextMs, isOptional))
+    this.#isOptionalSaid = isOptional
+    const repeatMs = this.#repeatMs
+    this.#repeatMs = isOptional ? FIRST_REPEAT_MS : Math.min(2 * repeatMs, REPEAT_MS_MAX)
+    return repeatMs
   }
 
   async #others(): Promise<{ readonly nodes: readonly string[]; readonly err?: Error }> {

@@ -1,5 +1,6 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
+import { Pacer } from '../base/pacer.ts'
 import type { WriterCommit } from './dataplane.ts'
 
 interface DriftOptions {
@@ -43,8 +44,8 @@ export class DriftDetector {
   #expected = 0
   /** Another program committed between our last check and our commit. */
   #suspicious = false
-  #isRunning = false
-  #timer: Cancel | undefined
+  readonly #checks: Pacer
+  #isStarted = false
   #unwatch: (() => void) | undefined
   #recent: number[] = []
   #unsubscribe: (() => void) | undefined
@@ -59,6 +60,7 @@ export class DriftDetector {
 
   constructor(options: DriftOptions) {
     this.#options = options
+    this.#checks = new Pacer({ clock: options.clock, run: () => this.#tick() })
   }
 
   get subscribed(): boolean {
@@ -67,17 +69,17 @@ export class DriftDetector {
 
   start(generation: number): void {
     this.#expected = generation
-    if (this.#isRunning) return
-    this.#isRunning = true
+    if (this.#isStarted) return
+    this.#isStarted = true
     this.#watch()
-    this.#arm()
+    this.#checks.wake(this.#options.pollMs)
   }
 
   /** We read or committed, and the generation is now this; `foreign` if others may have committed unseen before it. */
   expect(generation: number, foreign: boolean): void {
     this.#expected = generation
     this.#suspicious ||= foreign
-    if (foreign) this.#arm()
+    if (foreign && this.#isStarted) this.#checks.wake(this.#options.pollMs)
     // Our own commits cause no notification.
     if (!foreign && this.#accounted !== undefined && generation === this.#accounted + 1)
       this.#accounted = generation
@@ -89,8 +91,7 @@ export class DriftDetector {
   }
 
   stop(): void {
-    this.#isRunning = false
-    this.#disarm()
+    void this.#checks.stop()
     this.#unwatch?.()
     this.#unwatch = undefined
     this.#leave()
@@ -140,33 +141,22 @@ export class DriftDetector {
   #watch(): void {
     const { pollMs, watchGeneration, onError } = this.#options
     try {
-      this.#unwatch = watchGeneration(pollMs, () => this.#tick())
+      this.#unwatch = watchGeneration(pollMs, () => this.#checks.wake())
     } catch (error) {
       // The timer checks instead.
       onError(errorOf(error))
     }
   }
 
-  #tick(): void {
-    this.#disarm()
-    this.#arm()
+  #tick(): number | undefined {
     const isBusy = this.#options.busy()
     if (!isBusy) this.check()
     // From here on, only a change of the generation requires a check.
-    if (this.#unwatch !== undefined && !isBusy && this.#isSettled) this.#disarm()
+    return this.#unwatch !== undefined && !isBusy && this.#isSettled ? undefined : this.#options.pollMs
   }
 
   get #isSettled(): boolean {
     return !this.#suspicious && this.#unreadable === undefined && this.#unsubscribe === undefined
-  }
-
-  #arm(): void {
-    if (this.#isRunning) this.#timer ??= this.#options.clock.after(this.#options.pollMs, () => this.#tick())
-  }
-
-  #disarm(): void {
-    this.#timer?.()
-    this.#timer = undefined
   }
 
   #recur(): void {

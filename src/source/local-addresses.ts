@@ -1,6 +1,7 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
 import type { Ip } from '../base/ip.ts'
+import { Pacer } from '../base/pacer.ts'
 import { isSame } from '../model/equal.ts'
 
 /** Gives the addresses of this machine's interfaces. */
@@ -41,50 +42,34 @@ const HINT_MS = 5
  */
 export function watchLocalAddresses(options: LocalAddressesOptions): LocalAddresses {
   const { clock, reader, changed, failed, recovered } = options
-  let timer: Cancel | undefined
-  let stopped = false
   let known: readonly Ip[] | undefined
   let failing = false
-  let looking = false
-  let hinted = false
-  let unwatch: (() => Promise<void>) | undefined
-  const lookWithin = (delayMs: number): void => {
-    timer?.()
-    timer = clock.after(delayMs, () => void look())
-  }
   const attempt = async (): Promise<readonly Ip[] | undefined> => {
     try {
       return await reader.read()
     } catch (error) {
-      if (!failing && !stopped) failed(errorOf(error))
+      if (!failing && !reads.isStopped) failed(errorOf(error))
       failing = true
       return undefined
     }
   }
-  const look = async (): Promise<void> => {
-    looking = true
-    hinted = false
+  const read = async (): Promise<number> => {
     const ips = await attempt()
-    looking = false
-    if (stopped) return
+    if (reads.isStopped) return POLL_MS
     if (ips !== undefined) {
       if (failing) recovered()
       failing = false
       if (!isSame(ips, known)) changed(ips)
       known = ips
     }
-    if (hinted) lookWithin(HINT_MS)
-    else lookWithin(failing || unwatch === undefined ? POLL_MS : WATCHED_POLL_MS)
+    return failing || unwatch === undefined ? POLL_MS : WATCHED_POLL_MS
   }
-  // Listening begins before the first look, so that no change falls between the two.
-  unwatch = reader.watch(() => {
-    hinted = true
-    if (!looking && !stopped) lookWithin(HINT_MS)
-  })
-  void look()
+  const reads: Pacer = new Pacer({ clock, run: read })
+  // Listening begins before the first read, so that no change falls between the two.
+  const unwatch = reader.watch(() => reads.wake(HINT_MS))
+  reads.wake()
   const stop = async (): Promise<void> => {
-    stopped = true
-    timer?.()
+    void reads.stop()
     await unwatch?.()
     await reader.close()
   }

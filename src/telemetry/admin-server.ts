@@ -1,7 +1,8 @@
 import { createServer, type Server } from 'node:net'
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import type { OverShare } from '../base/connection-gate.ts'
 import { errorOf } from '../base/failure-text.ts'
+import { Pacer } from '../base/pacer.ts'
 import { listenAtUnixSocket } from '../base/unix-socket.ts'
 import {
   type Handler,
@@ -55,8 +56,8 @@ const CONNECTIONS_MAX = 16
 export class AdminServer {
   readonly #options: AdminServerOptions
   readonly #connections: HttpConnections
+  readonly #openings: Pacer
   #server: Listening | undefined
-  #retry: Cancel | undefined
   #complaint = ''
   #closed = false
 
@@ -69,7 +70,8 @@ export class AdminServer {
       crowded: crowd => this.#report({ kind: 'crowded', address: options.path, crowd }),
       failed: error => this.#report({ kind: 'trouble', address: options.path, error }),
     })
-    void this.#open()
+    this.#openings = new Pacer({ clock: options.clock, run: () => this.#open() })
+    this.#openings.wake()
   }
 
   get overShare(): OverShare {
@@ -80,25 +82,28 @@ export class AdminServer {
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
-    this.#retry?.()
+    void this.#openings.stop()
     this.#connections.close()
     if (this.#server === undefined) return
     await endListening(this.#server)
   }
 
-  async #open(): Promise<void> {
+  /** Gives the time to the retry. */
+  async #open(): Promise<number | undefined> {
     const { path, report } = this.#options
     try {
       const server = await this.#listen()
       if (this.#closed) {
         await endListening(server)
-        return
+        return undefined
       }
       this.#server = server
       this.#complaint = ''
       report({ kind: 'listening', address: path })
+      return undefined
     } catch (thrown) {
       this.#failed(errorOf(thrown))
+      return RETRY_MS
     }
   }
 
@@ -112,8 +117,6 @@ export class AdminServer {
   }
 
   #failed(error: Error): void {
-    if (this.#closed) return
-    this.#retry = this.#options.clock.after(RETRY_MS, () => void this.#open())
     if (this.#complaint === error.message) return
     this.#complaint = error.message
     this.#report({ kind: 'failed', address: this.#options.path, error, retryMs: RETRY_MS })

@@ -1,5 +1,6 @@
 import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
+import { Pacer } from '../base/pacer.ts'
 import type { ServiceKey } from '../model/service.ts'
 import { type EventFact, type EventObject, regardingText } from './event-facts.ts'
 import {
@@ -76,16 +77,17 @@ export class EventRecorder {
   #refused = 0
   #dropped = 0
   #complaintMs = Number.NEGATIVE_INFINITY
-  #pause: Cancel | undefined
-  #later: Cancel | undefined
-  #running: Promise<void> | undefined
-  #stopped = false
+  readonly #writes: Pacer
+  readonly #seriesWrites: Pacer
 
   constructor(options: EventRecorderOptions) {
     this.#options = options
     const instance = `kube-proxy-${options.nodeName}`.slice(0, INSTANCE_LENGTH_MAX)
     this.#reporter = { controller: 'kube-proxy', instance }
-    this.#bucket = new TokenBucket({ size: BURST, refillMs: REFILL_MS, nowMs: () => options.clock.nowMs() })
+    const { clock } = options
+    this.#bucket = new TokenBucket({ size: BURST, refillMs: REFILL_MS, nowMs: () => clock.nowMs() })
+    this.#writes = new Pacer({ clock, run: () => this.#writeAll() })
+    this.#seriesWrites = new Pacer({ clock, run: () => this.#enqueueSeries() })
   }
 
   get counts(): EventCounts {
@@ -93,7 +95,7 @@ export class EventRecorder {
   }
 
   record(fact: EventFact): void {
-    if (this.#stopped) return
+    if (this.#writes.isStopped) return
     const nowMs = this.#options.clock.nowMs()
     const uid = this.#uidOf(fact.regarding)
     const key = keyOf(fact, uid)
@@ -104,11 +106,8 @@ export class EventRecorder {
 
   /** Ends without writing what waits. Resolves when no write is under way. */
   async stop(): Promise<void> {
-    this.#stopped = true
     this.#queue.length = 0
-    this.#pause?.()
-    this.#later?.()
-    await this.#running
+    await Promise.all([this.#writes.stop(), this.#seriesWrites.stop()])
   }
 
   /** kubelet writes a Node's name as the uid of its events, and `kubectl describe node` asks for that. */
@@ -147,26 +146,23 @@ export class EventRecorder {
     series.lastMs = nowMs
     series.lastWallMs = this.#options.wallMs()
     if (series.count === 2) this.#enqueue(series)
-    else this.#writeLater()
+    else this.#seriesWrites.wake(SERIES_WRITE_MS)
   }
 
-  #writeLater(): void {
-    this.#later ??= this.#options.clock.after(SERIES_WRITE_MS, () => {
-      this.#later = undefined
-      for (const series of this.#series.values())
-        if (series.count > series.writtenCount && series.writtenCount > 0) this.#enqueue(series)
-    })
+  #enqueueSeries(): undefined {
+    for (const series of this.#series.values())
+      if (series.count > series.writtenCount && series.writtenCount > 0) this.#enqueue(series)
   }
 
   #enqueue(series: Series): void {
-    if (series.queued || this.#stopped) return
+    if (series.queued || this.#writes.isStopped) return
     if (this.#queue.length >= QUEUE_MAX) {
-      this.#writeLater()
+      this.#seriesWrites.wake(SERIES_WRITE_MS)
       return
     }
     series.queued = true
     this.#queue.push(series)
-    this.#run()
+    this.#writes.wake()
   }
 
   /** Ended series go, and beyond the limit those that began first. */
@@ -177,27 +173,22 @@ export class EventRecorder {
     }
   }
 
-  #run(): void {
-    if (this.#running !== undefined || this.#pause !== undefined || this.#stopped) return
-    this.#running = this.#writeAll().finally(() => {
-      this.#running = undefined
-      if (this.#queue.length > 0) this.#run()
-    })
-  }
-
-  async #writeAll(): Promise<void> {
+  /** Gives the time to the retry of a write that got no answer. */
+  async #writeAll(): Promise<number | undefined> {
+    const { random } = this.#options
     for (let series = this.#queue[0]; series !== undefined; series = this.#queue[0]) {
       const result = await this.#write(series)
-      if (this.#stopped) return
+      if (this.#writes.isStopped) return undefined
       if (result === 'retry' && series.tries < TRIES_MAX) {
-        this.#wait(series.tries)
-        return
+        this.#writes.rest(backoffMs(series.tries, { ...RETRY, random }))
+        return 0
       }
       this.#queue.shift()
       series.queued = false
       series.tries = 0
       this.#settle(series, result)
     }
+    return undefined
   }
 
   /** A repetition of an event that the server has forgotten is written as a new one. */
@@ -221,7 +212,7 @@ export class EventRecorder {
   #settle(series: Series, result: PostResult): void {
     if (result === 'taken') {
       this.#taken++
-      if (series.count > series.writtenCount) this.#writeLater()
+      if (series.count > series.writtenCount) this.#seriesWrites.wake(SERIES_WRITE_MS)
       return
     }
     this.#series.delete(series.key)
@@ -230,14 +221,6 @@ export class EventRecorder {
       this.#refused++
       this.#complain('refused', series.fact)
     }
-  }
-
-  #wait(tries: number): void {
-    const { clock, random } = this.#options
-    this.#pause = clock.after(backoffMs(tries, { ...RETRY, random }), () => {
-      this.#pause = undefined
-      this.#run()
-    })
   }
 
   #drop(why: 'retries' | 'limit', fact: EventFact): void {

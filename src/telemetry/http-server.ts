@@ -1,6 +1,7 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { type Crowd, type OverShare, sharesOf } from '../base/connection-gate.ts'
 import { formatIpPort, type Ip, isUnspecified, parseIp } from '../base/ip.ts'
+import { Pacer } from '../base/pacer.ts'
 import { type Handler, HttpConnections } from './http-connections.ts'
 import { Listener } from './listener.ts'
 
@@ -40,15 +41,18 @@ export class HttpServer {
   readonly #options: HttpServerOptions
   readonly #connections: HttpConnections
   readonly #listeners = new Map<Ip, Listener>()
-  readonly #retries = new Map<Ip, Cancel>()
+  /** The failed attempts, by address, to be repeated. */
+  readonly #failures = new Map<Ip, () => void>()
+  readonly #retries: Pacer
   readonly #complaints = new Map<Ip, string>()
   #closed = false
 
   constructor(options: HttpServerOptions) {
     this.#options = options
-    const { ip, port } = options
+    const { ip, port, clock } = options
+    this.#retries = new Pacer({ clock, run: () => this.#retry() })
     this.#connections = new HttpConnections({
-      clock: options.clock,
+      clock,
       limits: sharesOf(options.connectionsMax),
       crowded: crowd => options.report({ kind: 'crowded', address: formatIpPort(ip, port), crowd }),
       failed: error => this.#trouble(error),
@@ -72,7 +76,7 @@ export class HttpServer {
   /** Frees the addresses and ends all connections. Idempotent. */
   close(): void {
     this.#closed = true
-    for (const cancel of this.#retries.values()) cancel()
+    void this.#retries.stop()
     for (const listener of this.#listeners.values()) listener.close()
     this.#listeners.clear()
     this.#connections.close()
@@ -80,7 +84,6 @@ export class HttpServer {
 
   #listen(ip: Ip, port: number, listening: (port: number) => void = () => undefined): void {
     if (this.#closed) return
-    this.#retries.delete(ip)
     const listener: Listener = new Listener({
       ip,
       port,
@@ -96,11 +99,20 @@ export class HttpServer {
     })
   }
 
+  #retry(): undefined {
+    const again = [...this.#failures.values()]
+    this.#failures.clear()
+    for (const listen of again) listen()
+  }
+
   #failed(ip: Ip, error: Error, again: () => void): void {
-    const { hardFail, port, clock, report } = this.#options
+    const { hardFail, port, report } = this.#options
     if (isOtherFamily(ip, this.#options.ip) && isMissingFamily(error)) return
     const retryMs = hardFail ? undefined : RETRY_MS
-    if (!hardFail) this.#retries.set(ip, clock.after(RETRY_MS, again))
+    if (!hardFail) {
+      this.#failures.set(ip, again)
+      this.#retries.wake(RETRY_MS)
+    }
     if (this.#complaints.get(ip) === error.message) return
     this.#complaints.set(ip, error.message)
     report({ kind: 'failed', address: formatIpPort(ip, port), error, retryMs })

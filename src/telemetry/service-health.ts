@@ -1,6 +1,7 @@
-import type { Cancel, Clock } from '../base/clock.ts'
+import type { Clock } from '../base/clock.ts'
 import { type ConnectionLimits, type Crowd, type OverShare, sharesOf } from '../base/connection-gate.ts'
 import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
+import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Shares } from '../base/shares.ts'
 import { count } from '../base/text.ts'
@@ -69,12 +70,13 @@ export class ServiceHealth {
   /** Places that listen or are about to. */
   readonly #listeners: Shares<Place>
   #table: FrontendTable | undefined
-  #retry: Cancel | undefined
+  readonly #retries: Pacer
   #closed = false
 
   constructor(options: ServiceHealthOptions) {
     this.#options = options
     this.#listeners = new Shares(options.listenersMax)
+    this.#retries = new Pacer({ clock: options.clock, run: () => this.#again() })
     this.#connections = new HttpConnections({
       clock: options.clock,
       limits: healthCheckShares(options.connectionsMax),
@@ -110,7 +112,7 @@ export class ServiceHealth {
 
   close(): void {
     this.#closed = true
-    this.#retry?.()
+    void this.#retries.stop()
     for (const served of this.#services.values()) for (const place of served.places.values()) this.#end(place)
     this.#services.clear()
     this.#connections.close()
@@ -188,7 +190,7 @@ export class ServiceHealth {
 
   #fails(place: Place, error: Error): void {
     this.#failed.add(place)
-    this.#retry ??= this.#options.clock.after(RETRY_MS, () => this.#again())
+    this.#retries.wake(RETRY_MS)
     if (place.complaint === error.message) return
     place.complaint = error.message
     const { served, port, name } = place
@@ -198,12 +200,11 @@ export class ServiceHealth {
   }
 
   /** Retries the addresses that wait longest first. */
-  #again(): void {
-    this.#retry = undefined
+  #again(): number | undefined {
     const due = [...this.#failed].slice(0, RETRIES_MAX)
     for (const place of due) this.#failed.delete(place)
     for (const place of due) this.#listen(place)
-    if (this.#failed.size > 0) this.#retry ??= this.#options.clock.after(RETRY_MS, () => this.#again())
+    return this.#failed.size > 0 ? RETRY_MS : undefined
   }
 
   #end(place: Place): void {

@@ -1,5 +1,6 @@
-import type { Cancel, Clock } from '../../base/clock.ts'
+import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/failure-text.ts'
+import { Pacer } from '../../base/pacer.ts'
 import type { Turns } from '../../base/turns.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
@@ -80,32 +81,35 @@ const HINT_DELAY_MS = 100
  */
 export class Upkeep {
   readonly #options: UpkeepOptions
-  #timer: Cancel | undefined
-  #hint: Cancel | undefined
+  readonly #checks: Pacer
+  readonly #addressChecks: Pacer
   #unwatch: (() => Promise<void>) | undefined
   /** The virtual servers that this round has not checked yet. */
   #round: ServerKey[] = []
   #drainingRound: ServerKey[] = []
   /** The counts for a state that does not contain them. */
   #counted: { readonly state: IpvsState; readonly counts: SetCounts } | undefined
-  #closed = false
+  #isStarted = false
 
   constructor(options: UpkeepOptions) {
     this.#options = options
+    const { clock } = options
+    this.#checks = new Pacer({ clock, run: () => this.#check() })
+    this.#addressChecks = new Pacer({ clock, run: () => this.#checkAddresses() })
   }
 
   start(): void {
-    if (this.#closed || this.#timer !== undefined) return
+    if (this.#isStarted || this.#checks.isStopped) return
+    this.#isStarted = true
     const { watchAddresses } = this.#options
-    if (this.#digests) this.#unwatch = watchAddresses?.(() => this.#hinted())
-    this.#schedule(0)
+    if (this.#digests) this.#unwatch = watchAddresses?.(() => this.#addressChecks.wake(HINT_DELAY_MS))
+    this.#checks.wake(this.#periodMs)
   }
 
   async close(): Promise<void> {
-    this.#closed = true
-    this.#timer?.()
-    this.#hint?.()
+    const stopped = [this.#checks.stop(), this.#addressChecks.stop()]
     await this.#unwatch?.()
+    await Promise.all(stopped)
     // Work in flight ends first.
     await this.#options.turns.take(() => Promise.resolve())
   }
@@ -114,13 +118,11 @@ export class Upkeep {
     return this.#options.options.digestMs > 0
   }
 
-  #schedule(tookMs: number): void {
-    if (this.#closed) return
-    const periodMs = this.#digests ? this.#options.options.digestMs : DRAIN_PERIOD_MS
-    this.#timer = this.#options.clock.after(Math.max(periodMs, tookMs * REST), () => void this.#tick())
+  get #periodMs(): number {
+    return this.#digests ? this.#options.options.digestMs : DRAIN_PERIOD_MS
   }
 
-  async #tick(): Promise<void> {
+  async #check(): Promise<number> {
     let tookMs = 0
     await this.#turn(async held => {
       const { clock } = this.#options
@@ -128,16 +130,12 @@ export class Upkeep {
       await this.#look(held)
       tookMs = clock.nowMs() - startMs
     })
-    this.#schedule(tookMs)
+    return Math.max(this.#periodMs, tookMs * REST)
   }
 
-  #hinted(): void {
-    if (this.#closed) return
-    this.#hint ??= this.#options.clock.after(HINT_DELAY_MS, () => {
-      this.#hint = undefined
-      void this.#turn(async held => {
-        this.#told(await this.#lookAtAddresses(held))
-      })
+  async #checkAddresses(): Promise<undefined> {
+    await this.#turn(async held => {
+      this.#told(await this.#lookAtAddresses(held))
     })
   }
 
@@ -146,7 +144,7 @@ export class Upkeep {
     const { turns, held, report } = this.#options
     return turns.take(async () => {
       const state = held()
-      if (state === undefined || this.#closed) return
+      if (state === undefined || this.#checks.isStopped) return
       try {
         await work(state)
       } catch (thrown) {

@@ -1,6 +1,7 @@
 import { basename } from 'node:path'
-import type { Cancel, Clock } from '../../base/clock.ts'
-import { finishInSlices } from '../../base/steps.ts'
+import type { Clock } from '../../base/clock.ts'
+import { Pacer } from '../../base/pacer.ts'
+import { finishInSlices, slicingOf } from '../../base/steps.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
@@ -37,9 +38,6 @@ const QUIET_MS = 50
 const RESTLESS_MS = 400
 /** A file that cannot be read is tried once more before it is reported: a writer may be between two writes. */
 const RETRY_MS = 200
-
-/** How long to compute before the event loop has its turn. */
-const SLICE_MS = 8
 
 /** No fact about this file requires a read before the next poll. */
 const IDLE = Number.POSITIVE_INFINITY
@@ -80,12 +78,8 @@ export class FileSource implements Source {
   readonly #records = new Map<string, FileRecord>()
   readonly #watch: FolderWatch
   readonly #stop = new AbortController()
+  readonly #pacer: Pacer
   #handlers: SourceHandlers | undefined
-  #timer: Cancel | undefined
-  #timerAtMs = Number.POSITIVE_INFINITY
-  #looking: Promise<void> | undefined
-  /** Something changed while a look was going on. */
-  #hinted = false
   #synced = false
   #lookedAtMs: number | undefined
   /** Why the path as a whole cannot be read, once reported. */
@@ -96,7 +90,8 @@ export class FileSource implements Source {
 
   constructor(options: FileSourceOptions) {
     this.#options = options
-    this.#watch = new FolderWatch(() => this.#lookWithin(HINT_MS))
+    this.#watch = new FolderWatch(() => this.#pacer.wake(HINT_MS))
+    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#look() })
   }
 
   get status(): SourceStatus {
@@ -111,39 +106,24 @@ export class FileSource implements Source {
 
   start(handlers: SourceHandlers): Promise<void> {
     this.#handlers = handlers
-    this.#lookWithin(0)
+    this.#pacer.wake()
     return Promise.resolve()
   }
 
   async stop(): Promise<void> {
     this.#stop.abort()
-    this.#timer?.()
     this.#watch.close()
-    await this.#looking
-  }
-
-  #lookWithin(delayMs: number): void {
-    const { clock } = this.#options
-    if (this.#looking !== undefined) {
-      this.#hinted = true
-      return
-    }
-    const atMs = clock.nowMs() + delayMs
-    if (this.#stop.signal.aborted || atMs >= this.#timerAtMs) return
-    this.#timer?.()
-    this.#timerAtMs = atMs
-    this.#timer = clock.after(delayMs, () => {
-      this.#timerAtMs = Number.POSITIVE_INFINITY
-      this.#hinted = false
-      this.#looking = this.#look().then(waitMs => {
-        this.#looking = undefined
-        this.#lookWithin(this.#hinted ? HINT_MS : waitMs)
-      })
-    })
+    await this.#pacer.stop()
   }
 
   /** Gives the milliseconds until the next read. */
   async #look(): Promise<number> {
+    const waitMs = await this.#lookNow()
+    this.#pacer.rest(HINT_MS)
+    return waitMs
+  }
+
+  async #lookNow(): Promise<number> {
     const handlers = this.#handlers
     if (handlers === undefined) return POLL_MS
     const { clock, path } = this.#options
@@ -253,8 +233,7 @@ export class FileSource implements Source {
 
   async #accept(record: FileRecord, content: FileObjects): Promise<void> {
     const { clock } = this.#options
-    const slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
-    this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicing))
+    this.#apply(await finishInSlices(this.#catalogue.put(record.path, content.objects), slicingOf(clock)))
     this.#tellMistakes(record, content)
     record.refusals = content.refusals
     record.otherKinds = content.otherKinds

@@ -1,5 +1,6 @@
-import type { Cancel, Clock } from '../../../base/clock.ts'
+import type { Clock } from '../../../base/clock.ts'
 import { errorOf } from '../../../base/failure-text.ts'
+import { Pacer } from '../../../base/pacer.ts'
 import type { NftClient } from '../../../kernel/nft/client.ts'
 import type { CompiledRule } from '../../../kernel/nft/compiled-rule.ts'
 import type { Operation } from '../../../kernel/nft/operation.ts'
@@ -51,32 +52,27 @@ class Upkeep implements BusiestFirst {
   readonly #options: BusiestFirstOptions
   readonly #chains: readonly EntryChain[]
   readonly #uses = new Map<EntryChain, ChainUse>()
+  readonly #pacer: Pacer
   #next = 0
-  #timer: Cancel | undefined
-  #running: Promise<void> = Promise.resolve()
-  #closed = false
 
   constructor(options: BusiestFirstOptions) {
     this.#options = options
     this.#chains = entryChains(options.names)
+    this.#pacer = new Pacer({
+      clock: options.clock,
+      run: async () => {
+        await this.#look()
+        return PERIOD_MS
+      },
+    })
   }
 
   start(): void {
-    if (this.#closed || this.#timer !== undefined) return
-    this.#schedule()
+    this.#pacer.wake(PERIOD_MS)
   }
 
-  async close(): Promise<void> {
-    this.#closed = true
-    this.#timer?.()
-    await this.#running
-  }
-
-  #schedule(): void {
-    if (this.#closed) return
-    this.#timer = this.#options.clock.after(PERIOD_MS, () => {
-      this.#running = this.#look().then(() => this.#schedule())
-    })
+  close(): Promise<void> {
+    return this.#pacer.stop()
   }
 
   async #look(): Promise<void> {
@@ -87,7 +83,7 @@ class Upkeep implements BusiestFirst {
       let moves = 0
       for (const chain of this.#turn()) {
         const moved = await this.#movesIn(chain, MOVES_PER_PERIOD - moves)
-        if (this.#closed) return
+        if (this.#pacer.isStopped) return
         moves += moved.count
         operations.push(...moved.operations)
       }
