@@ -10,6 +10,7 @@ import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import type { SysctlLeft, TuneReport } from '../kernel/sysctl/files.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
+import { counterOf } from '../reconcile/dataplane.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
@@ -80,7 +81,7 @@ async function answerOf(subject: string, ask: () => Promise<string>): Promise<An
 
 async function askMode(config: Config, { clock, sockets }: InitMachine): Promise<string> {
   const generation = await withPlane<number>({ config, clock, sockets }, ({ plane }) =>
-    plane.observe().then(observation => observation.generation),
+    plane.observe().then(observation => counterOf(observation.generation)),
   )
   return `answers; the rules are at generation ${generation}`
 }

@@ -72,16 +72,20 @@ export {
   type SnapshotEvent,
   type SourceEvent,
 } from '../model/snapshot.ts'
-export type {
-  CommitOptions,
-  Dataplane,
-  KernelRefusal,
-  Observation,
-  Plan,
-  PlanLine,
-  Receipt,
-  RenderOptions,
-  WriterCommit,
+export {
+  type CommitOptions,
+  commitsBetween,
+  counterOf,
+  type Dataplane,
+  type Generation,
+  generationOf,
+  type KernelRefusal,
+  type Observation,
+  type Plan,
+  type PlanLine,
+  type Receipt,
+  type RenderOptions,
+  type WriterCommit,
 } from '../reconcile/dataplane.ts'
 export { type DryRunOptions, dryRun } from '../reconcile/dry-run.ts'
 export type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'

@@ -12,7 +12,7 @@ import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family
 import { refusalOf } from '../modes/common/refusal.ts'
 import { generationWatch, watchWritersOf } from '../modes/common/writers.ts'
 import type { Transport } from '../netlink/transport.ts'
-import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
+import { type Dataplane, generationOf, guardOf, type Plan } from '../reconcile/dataplane.ts'
 
 export interface RulesetPlaneOptions {
   /** The name of the plane and of its tables. */
@@ -62,17 +62,17 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
       return { tables }
     },
     diff: planOf,
-    generation: () => client.generation(),
+    generation: () => generationOf(client.generation()),
     ...(writers && { watchGeneration: generationWatch(writers.openTransport) }),
     watchWriters: report =>
       writers === undefined ? () => undefined : watchWritersOf({ ...writers, touchesUs }, report),
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(tables)
-      return { state: ruleset, generation, unsettled }
+      return { state: ruleset, generation: generationOf(generation), unsettled }
     },
     async commit({ transaction }, commitOptions) {
-      const { failures, handles: _, ...result } = await client.commit(transaction, commitOptions)
-      return { ...result, refusals: failures.map(refusalOf) }
+      const { failures, handles: _, ...result } = await client.commit(transaction, guardOf(commitOptions))
+      return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
     },
     cleanup: () => deleteTables(client, tables),
   }

@@ -1,5 +1,42 @@
+import { assert } from '../base/assert.ts'
 import type { Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+
+declare const opaque: unique symbol
+
+/**
+ * A moment between two commits, as a plane counts them: by the generation of nf_tables, or with what it finds in other parts
+ * of the kernel. Only the plane that made it knows which; others compare two of one plane.
+ */
+export interface Generation {
+  readonly [opaque]: true
+}
+
+/** Makes a token of a plane's counter, which grows by one with each commit and starts over after 32 bits. */
+export function generationOf(counter: number): Generation {
+  assert(isGeneration(counter), `a counter: ${counter}`)
+  return counter
+}
+
+/** Gives the plane its counter back. */
+export function counterOf(generation: Generation): number {
+  assert(typeof generation === 'number', 'a generation is made by generationOf')
+  return generation
+}
+
+/** The number of commits from one moment to the other; negative if `to` is the earlier one. */
+export function commitsBetween(from: Generation, to: Generation): number {
+  return (counterOf(to) - counterOf(from)) | 0
+}
+
+/** The options of a commit with the plane's own counter. */
+export function guardOf({ generation }: CommitOptions): { readonly generation?: number } {
+  return generation === undefined ? {} : { generation: counterOf(generation) }
+}
+
+function isGeneration(value: unknown): value is Generation {
+  return Number.isInteger(value)
+}
 
 /**
  * One way of putting a FrontendTable into a kernel. `State` is everything the plane keeps there, as an immutable value.
@@ -18,8 +55,8 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   observe(): Promise<Observation<State>>
   /** Writes one plan. Never throws for what the kernel says: that is in the Receipt. */
   commit(plan: P, options: CommitOptions): Promise<Receipt>
-  /** A cheap token that changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
-  generation(): number
+  /** Cheap to read. Changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
+  generation(): Generation
   /**
    * Calls `changed` within about `everyMs` after `generation` changes, and once at first, for less than it costs to call
    * `generation` as often. The result ends it. Undefined, or absent: this plane or its sockets cannot do so.
@@ -36,7 +73,7 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
 
 /** One commit by any program, kprobe included. */
 export interface WriterCommit {
-  readonly generation: number
+  readonly generation: Generation
   readonly processId: number
   readonly processName: string
   /** Made by this plane. */
@@ -53,13 +90,13 @@ export interface RenderOptions<State> {
 
 export interface CommitOptions {
   /** Refuse the commit (outcome 'stale') if the kernel has moved on from this generation. */
-  readonly generation?: number
+  readonly generation?: Generation
 }
 
 export interface Observation<State> {
   readonly state: State
   /** The generation at which all of it was true. */
-  readonly generation: number
+  readonly generation: Generation
   /** Others never paused while it was read: it is true only if they left our objects alone. */
   readonly unsettled?: boolean
 }
@@ -104,7 +141,7 @@ export interface Receipt {
     /** The outcome is unknown (a lost acknowledgement, a timeout): read the kernel back. */
     | 'unknown'
   /** Generation after the commit. */
-  readonly generation: number
+  readonly generation: Generation
   /** True when another program committed between our last check and this commit. */
   readonly foreign: boolean
   readonly refusals: readonly KernelRefusal[]

@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
 import { Pacer } from '../base/pacer.ts'
-import type { WriterCommit } from './dataplane.ts'
+import { commitsBetween, type Generation, type WriterCommit } from './dataplane.ts'
 
 interface DriftOptions {
   readonly clock: Clock
@@ -12,7 +12,7 @@ interface DriftOptions {
   readonly recurrenceMs: number
   /** How long a subscription lasts after the last foreign commit. */
   readonly subscriptionMs: number
-  readonly generation: () => number
+  readonly generation: () => Generation
   /** As in Dataplane. Without it, a timer checks the generation every `pollMs`. */
   readonly watchGeneration: (everyMs: number, changed: () => void) => (() => void) | undefined
   /** A pass is running: whether the generation moved by a commit of ours is not known before it ends. */
@@ -25,7 +25,7 @@ interface DriftOptions {
 }
 
 interface DriftSign {
-  readonly generation: number
+  readonly generation: Generation
   /** `nft (pid 1234)`; undefined without a subscription. */
   readonly process: string | undefined
   /** True when a notification says that something of ours was touched; otherwise it is only possible. */
@@ -41,7 +41,7 @@ const LOOKS_APART = 100
  */
 export class DriftDetector {
   readonly #options: DriftOptions
-  #expected = 0
+  #expected: Generation | undefined
   /** Another program committed between our last check and our commit. */
   #suspicious = false
   readonly #checks: Pacer
@@ -51,9 +51,9 @@ export class DriftDetector {
   #unsubscribe: (() => void) | undefined
   #subscribedUntilMs = 0
   /** The generation up to which every commit was reported or checked; undefined once one was missed. */
-  #accounted: number | undefined
+  #accounted: Generation | undefined
   /** Generation of a poll at which not every commit was accounted for. */
-  #awaited: number | undefined
+  #awaited: Generation | undefined
   #lookMs = 0
   /** Why the generation could not be read, once reported. */
   #unreadable: string | undefined
@@ -67,8 +67,8 @@ export class DriftDetector {
     return this.#unsubscribe !== undefined
   }
 
-  start(generation: number): void {
-    this.#expected = generation
+  /** Begins the checks. The expected generation is known by then. */
+  start(): void {
     if (this.#isStarted) return
     this.#isStarted = true
     this.#watch()
@@ -76,12 +76,12 @@ export class DriftDetector {
   }
 
   /** We read or committed, and the generation is now this; `foreign` if others may have committed unseen before it. */
-  expect(generation: number, foreign: boolean): void {
+  expect(generation: Generation, foreign: boolean): void {
     this.#expected = generation
     this.#suspicious ||= foreign
     if (foreign && this.#isStarted) this.#checks.wake(this.#options.pollMs)
     // Our own commits cause no notification.
-    if (!foreign && this.#accounted !== undefined && generation === this.#accounted + 1)
+    if (!foreign && this.#accounted !== undefined && commitsBetween(this.#accounted, generation) === 1)
       this.#accounted = generation
   }
 
@@ -100,7 +100,7 @@ export class DriftDetector {
   /** Looks now. */
   check(): void {
     const { generation: read, clock, onDrift, onError } = this.#options
-    let generation: number
+    let generation: Generation
     try {
       generation = read()
     } catch (thrown) {
@@ -125,7 +125,7 @@ export class DriftDetector {
    * Whether the subscription has reported every commit up to this one, or may yet: notifications are read a moment after
    * the generation, so that those of the poll before must be there, and the newest ones need not.
    */
-  #isAccounted(generation: number): boolean {
+  #isAccounted(generation: Generation): boolean {
     if (this.#accounted === undefined) return false
     if (this.#accounted === generation) {
       this.#expected = generation
@@ -133,7 +133,7 @@ export class DriftDetector {
       this.#awaited = undefined
       return true
     }
-    const isLate = this.#awaited !== undefined && !reached(this.#accounted, this.#awaited)
+    const isLate = this.#awaited !== undefined && commitsBetween(this.#awaited, this.#accounted) < 0
     this.#awaited = isLate ? undefined : generation
     return !isLate
   }
@@ -186,17 +186,12 @@ export class DriftDetector {
 
   #heard(commit: WriterCommit): void {
     const { clock, subscriptionMs, onDrift } = this.#options
-    if (this.#accounted !== undefined && commit.generation > this.#accounted)
-      this.#accounted = commit.generation === this.#accounted + 1 ? commit.generation : undefined
+    const commits = this.#accounted === undefined ? 0 : commitsBetween(this.#accounted, commit.generation)
+    if (commits > 0) this.#accounted = commits === 1 ? commit.generation : undefined
     if (commit.own) return
     this.#subscribedUntilMs = clock.nowMs() + subscriptionMs
     if (!commit.touchesUs) return
     const process = `${commit.processName} (pid ${commit.processId})`
     onDrift({ generation: commit.generation, process, certain: true })
   }
-}
-
-/** Generations start over after 32 bits. */
-function reached(accounted: number, generation: number): boolean {
-  return ((accounted - generation) | 0) >= 0
 }

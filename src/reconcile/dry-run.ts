@@ -1,5 +1,5 @@
 import { errorOf } from '../base/failure-text.ts'
-import type { Dataplane, Observation, Plan } from './dataplane.ts'
+import { type Dataplane, generationOf, type Observation, type Plan } from './dataplane.ts'
 
 export interface DryRunOptions<P> {
   /** Gets each plan instead of the kernel. */
@@ -17,7 +17,7 @@ export function dryRun<State, P extends Plan<State>>(
   options: DryRunOptions<P>,
 ): Dataplane<State, P> {
   let pretended: State | undefined
-  let generation = 0
+  let commits = 0
   return {
     name: plane.name,
     empty: plane.empty,
@@ -25,15 +25,15 @@ export function dryRun<State, P extends Plan<State>>(
     diff: (from, to) => plane.diff(from, to),
     async observe(): Promise<Observation<State>> {
       pretended ??= await readOnce(plane, options)
-      return { state: pretended, generation }
+      return { state: pretended, generation: generationOf(commits) }
     },
     commit(plan) {
       pretended = plan.after
-      generation++
+      commits++
       options.planned(plan)
       return Promise.resolve({
         outcome: 'committed',
-        generation,
+        generation: generationOf(commits),
         foreign: false,
         refusals: [],
         bytes: 0,
@@ -41,7 +41,7 @@ export function dryRun<State, P extends Plan<State>>(
         durationMs: 0,
       })
     },
-    generation: () => generation,
+    generation: () => generationOf(commits),
     watchWriters: () => () => undefined,
     cleanup: () => Promise.resolve(),
   }

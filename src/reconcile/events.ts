@@ -1,4 +1,4 @@
-import type { Plan, Receipt } from './dataplane.ts'
+import type { Generation, Plan, Receipt } from './dataplane.ts'
 
 /** What the reconciler reports: values for logs, metrics and health, never a call back into a source. */
 export type ReconcilerEvent =
@@ -23,7 +23,7 @@ export type ReconcilerEvent =
   /** Another program committed; `process` is known only while a subscription is open. */
   | {
       readonly kind: 'foreign-commit'
-      readonly generation: number
+      readonly generation: Generation
       readonly process: string | undefined
       readonly damage: boolean
     }

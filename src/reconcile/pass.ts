@@ -1,7 +1,7 @@
 import { finishInSlices, type Slicing } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { CommitError } from './commit-error.ts'
-import type { CommitOptions, Dataplane, Plan, PlanLine, Receipt } from './dataplane.ts'
+import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
 import type { PassReason, ReconcilerEvent } from './events.ts'
 import type { Quarantine } from './quarantine.ts'
 
@@ -12,7 +12,7 @@ interface PassOptions<State, P extends Plan<State>> {
   readonly quarantine: Quarantine
   readonly report: (event: ReconcilerEvent) => void
   /** Called after each read or write of the kernel with the generation then current; see DriftDetector.expect. */
-  readonly committed: (generation: number, foreign: boolean) => void
+  readonly committed: (generation: Generation, foreign: boolean) => void
   /** Called after each read with its duration, comparing included. */
   readonly looked: (durationMs: number) => void
   /** Resolves when another commit is allowed. */
@@ -68,7 +68,7 @@ export class Pass<State, P extends Plan<State>> {
   #applied: State | undefined
   /** Lends its numbering to the next render. */
   #base: State | undefined
-  #generation = 0
+  #generation: Generation | undefined
   /** Invalidated since the last read began. */
   #doubted = false
   /** The last observed state may be wrong where others changed our objects meanwhile. */
@@ -78,10 +78,6 @@ export class Pass<State, P extends Plan<State>> {
 
   constructor(options: PassOptions<State, P>) {
     this.#options = options
-  }
-
-  get generation(): number {
-    return this.#generation
   }
 
   /** The newest state that was rendered, with the numbering that is in the kernel; undefined before the first. */
@@ -152,7 +148,8 @@ export class Pass<State, P extends Plan<State>> {
 
   /** A plan of an observed state holds until the next commit; but a program that always commits must not stop us. */
   #guard(observed: boolean, round: number): CommitOptions {
-    return observed && !this.#unsettled && round <= STALE_TRIES ? { generation: this.#generation } : {}
+    const generation = observed && !this.#unsettled && round <= STALE_TRIES ? this.#generation : undefined
+    return generation === undefined ? {} : { generation }
   }
 
   async #plan(table: FrontendTable, without: ReadonlySet<string>): Promise<Planned<State, P>> {

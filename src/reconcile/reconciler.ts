@@ -202,7 +202,7 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 
   #settle(resolved: Resolved, reason: PassReason): void {
-    if (this.#options.driftPollMs > 0 && !this.#pacer.isStopped) this.#drift.start(this.#pass.generation)
+    if (this.#options.driftPollMs > 0 && !this.#pacer.isStopped) this.#drift.start()
     this.#synced = resolved.table.number
     const { atMs, looked } = this.#began ?? { atMs: this.#options.clock.nowMs(), looked: false }
     this.#began = undefined

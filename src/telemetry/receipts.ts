@@ -7,7 +7,7 @@ interface ReceiptLine {
   readonly reason: string
   readonly outcome: string
   readonly changes: number
-  readonly generation: number
+  readonly generation: unknown
   readonly foreign: boolean
   readonly bytes: number
   readonly messages: number
@@ -18,7 +18,7 @@ interface ReceiptLine {
 /** What a Receipt has, as this needs it. */
 export interface ReceiptLike {
   readonly outcome: string
-  readonly generation: number
+  readonly generation: unknown
   readonly foreign: boolean
   readonly refusals: readonly { readonly services: readonly string[]; readonly error: Error }[]
   readonly bytes: number

@@ -9,7 +9,7 @@ import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptable
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import type { Receipt } from '../../src/reconcile/dataplane.ts'
+import type { Generation, Receipt } from '../../src/reconcile/dataplane.ts'
 import { foreignLines, savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { everyKind, plainService } from '../support/services.ts'
 import { table } from '../unit/modes/nftables/frontends.ts'
@@ -54,7 +54,7 @@ function loudly(
 
 const CLUSTER = table([...everyKind(false), ...everyKind(true)])
 
-async function commit(from: IptablesState, frontends: FrontendTable, generation?: number) {
+async function commit(from: IptablesState, frontends: FrontendTable, generation?: Generation) {
   const wanted = finish(plane.render(frontends, { base: from, without: new Set() }))
   const plan = finish(plane.diff(from, wanted))
   const receipt: Receipt | undefined = plan.empty

@@ -1,15 +1,18 @@
 import type { Cancel, Clock } from '../../src/base/clock.ts'
 import type { Steps } from '../../src/base/steps.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
-import type {
-  CommitOptions,
-  Dataplane,
-  Observation,
-  Plan,
-  PlanLine,
-  Receipt,
-  RenderOptions,
-  WriterCommit,
+import {
+  type CommitOptions,
+  type Dataplane,
+  type Generation,
+  generationOf,
+  guardOf,
+  type Observation,
+  type Plan,
+  type PlanLine,
+  type Receipt,
+  type RenderOptions,
+  type WriterCommit,
 } from '../../src/reconcile/dataplane.ts'
 
 /** Service key to whatever it stands for. */
@@ -59,10 +62,10 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   writers: ((commit: WriterCommit) => void) | undefined
   #seen = 1
 
-  generation(): number {
+  generation(): Generation {
     this.reads++
     this.#seen = this.generationNow
-    return this.generationNow
+    return generationOf(this.generationNow)
   }
 
   *render(table: FrontendTable, { without }: RenderOptions<FakeState>): Steps<FakeState> {
@@ -100,13 +103,13 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
     this.beforeObserve?.()
     if (this.observeMs > 0) await this.sleep(this.observeMs)
     this.#seen = this.generationNow
-    const { kernel: state, generationNow: generation, unsettled } = this
-    return { state, generation, unsettled }
+    const { kernel: state, unsettled } = this
+    return { state, generation: generationOf(this.generationNow), unsettled }
   }
 
   async commit(plan: FakePlan, options: CommitOptions): Promise<Receipt> {
     this.attempts++
-    this.guards.push(options.generation)
+    this.guards.push(guardOf(options).generation)
     const outcome = this.#outcome(plan, options)
     const foreign = this.generationNow !== this.#seen
     if (outcome === 'committed') {
@@ -119,7 +122,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
     const refusals = outcome === 'refused' ? this.#refusals(plan) : []
     const receipt: Receipt = {
       outcome,
-      generation: this.generationNow,
+      generation: generationOf(this.generationNow),
       foreign,
       refusals,
       partial: outcome === 'refused' && this.partial,
@@ -174,7 +177,8 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
   #outcome(plan: FakePlan, options: CommitOptions): Receipt['outcome'] {
     const scripted = this.outcomes.shift()
     if (scripted !== undefined) return scripted
-    if (options.generation !== undefined && options.generation !== this.generationNow) return 'stale'
+    const { generation = this.generationNow } = guardOf(options)
+    if (generation !== this.generationNow) return 'stale'
     return this.#culprits(plan).length > 0 ? 'refused' : 'committed'
   }
 

@@ -1,6 +1,6 @@
 import { watchGeneration } from '../../kernel/nft/generation.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
-import type { Dataplane, WriterCommit } from '../../reconcile/dataplane.ts'
+import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile/dataplane.ts'
 
 export interface WatchedSocket {
   readonly openTransport: () => ForeignCommitsOptions['transport']
@@ -47,7 +47,13 @@ export function watchWritersOf(
     onCommit: ({ generation, processId = 0, processName = 'an unnamed process', concerned, complete }) => {
       // An incomplete notification proves nothing. The generation poll finds the commit.
       if (!concerned && !complete) return
-      report({ generation, processId, processName, own: false, touchesUs: concerned })
+      report({
+        generation: generationOf(generation),
+        processId,
+        processName,
+        own: false,
+        touchesUs: concerned,
+      })
     },
     // The generation poll still finds the commit. Without its notification the writer stays unnamed.
     onOverrun: () => undefined,

@@ -8,7 +8,17 @@ import { type Owned, removalOf } from '../../kernel/xt/scope-cleanup.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
-import type { Dataplane, Observation, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
+import {
+  type CommitOptions,
+  counterOf,
+  type Dataplane,
+  type Generation,
+  generationOf,
+  guardOf,
+  type Observation,
+  type Receipt,
+  type WriterCommit,
+} from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalTo } from '../common/refusal.ts'
 import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
@@ -80,7 +90,7 @@ class KernelIptablesPlane implements IptablesPlane {
     return diffStates(from, to, LANGUAGE)
   }
 
-  generation(): number {
+  generation(): Generation {
     return this.#shifted(this.#given.client.generation())
   }
 
@@ -88,8 +98,8 @@ class KernelIptablesPlane implements IptablesPlane {
     this.#reordered++
   }
 
-  #shifted(generation: number): number {
-    return (generation - this.#reordered) >>> 0
+  #shifted(generation: number): Generation {
+    return generationOf((generation - this.#reordered) >>> 0)
   }
 
   watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
@@ -103,7 +113,7 @@ class KernelIptablesPlane implements IptablesPlane {
     if (writers === undefined) return () => undefined
     return watchWritersOf(
       { ...writers, touchesUs: touched => touchesUs(touched, this.#book, names) },
-      commit => report({ ...commit, generation: this.#shifted(commit.generation) }),
+      commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
     )
   }
 
@@ -114,12 +124,9 @@ class KernelIptablesPlane implements IptablesPlane {
     return { state, generation: this.#shifted(generation), unsettled }
   }
 
-  async commit(
-    { operations }: IptablesPlan,
-    { generation }: { readonly generation?: number },
-  ): Promise<Receipt> {
+  async commit({ operations }: IptablesPlan, options: CommitOptions): Promise<Receipt> {
     const startMs = systemClock.nowMs()
-    const { failures, ...result } = await this.#commit(operations, generation)
+    const { failures, ...result } = await this.#commit(operations, options)
     const refusals = failures.map(({ operation, code, error }) =>
       refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
     )
@@ -132,7 +139,7 @@ class KernelIptablesPlane implements IptablesPlane {
       const { state, generation } = await this.observe()
       const operations = removalOf(state.observed, this.#owned(), LANGUAGE)
       if (operations.length === 0) return
-      const { outcome, failures } = await this.#commit(operations, generation)
+      const { outcome, failures } = await this.#commit(operations, { generation })
       if (outcome === 'committed') return
       const [first] = failures
       if (outcome !== 'stale')
@@ -143,8 +150,9 @@ class KernelIptablesPlane implements IptablesPlane {
     )
   }
 
-  #commit(operations: ScopeOperations, shifted: number | undefined): Promise<ScopeCommit> {
+  #commit(operations: ScopeOperations, options: CommitOptions): Promise<ScopeCommit> {
     const { client, slicing = SLICING } = this.#given
+    const { generation: shifted } = guardOf(options)
     const generation = shifted === undefined ? undefined : (shifted + this.#reordered) >>> 0
     return commitScope(operations, { client, book: this.#book, language: LANGUAGE, slicing, generation })
   }

@@ -39,8 +39,9 @@ interface CommitterOptions {
   readonly missingSchedulers: ReadonlySet<string>
 }
 
-/** A Receipt whose generation is that of nf_tables. */
-export interface Committed extends Omit<Receipt, 'durationMs'> {
+/** A Receipt with the generation of nf_tables. */
+export interface Committed extends Omit<Receipt, 'durationMs' | 'generation'> {
+  readonly generation: number
   /**
    * Schedulers that the kernel turned out to lack. The outcome is then `stale`: render again without them.
    */

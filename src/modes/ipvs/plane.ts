@@ -6,13 +6,17 @@ import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type {
-  CommitOptions,
-  Dataplane,
-  Observation,
-  Receipt,
-  RenderOptions,
-  WriterCommit,
+import {
+  type CommitOptions,
+  counterOf,
+  type Dataplane,
+  type Generation,
+  generationOf,
+  guardOf,
+  type Observation,
+  type Receipt,
+  type RenderOptions,
+  type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
 import { touchesScope } from '../xt-common/touches.ts'
@@ -122,7 +126,7 @@ class KernelIpvsPlane implements IpvsPlane {
     return diffStates(from, to, { ...this.#given.options, language: this.#language })
   }
 
-  generation(): number {
+  generation(): Generation {
     this.#told = this.#epoch
     return this.#shifted(this.#given.nft.generation())
   }
@@ -140,7 +144,7 @@ class KernelIpvsPlane implements IpvsPlane {
   watchWriters(report: (commit: WriterCommit) => void): () => void {
     const watch = this.#given.watchWriters ?? (() => () => undefined)
     return watch(
-      commit => report({ ...commit, generation: this.#shifted(commit.generation) }),
+      commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
       touched => this.#given.options.rules === 'iptables' && touchesScope(touched, this.#book, isIpvsChain),
     )
   }
@@ -157,12 +161,12 @@ class KernelIpvsPlane implements IpvsPlane {
     })
   }
 
-  commit(plan: IpvsPlan, { generation }: CommitOptions): Promise<Receipt> {
+  commit(plan: IpvsPlan, options: CommitOptions): Promise<Receipt> {
     return this.#turns.take(async () => {
       const { clock } = this.#given
       const startMs = clock.nowMs()
       const isNews = this.#told !== this.#epoch
-      const committed = await this.#committer(generation).run(plan.phases)
+      const committed = await this.#committer(guardOf(options).generation).run(plan.phases)
       this.#settle(plan, committed)
       this.#told = this.#epoch
       const { schedulers: _, ...receipt } = committed
@@ -223,8 +227,8 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   /** Gives the generation of nf_tables plus the number of differences found in the other subsystems. */
-  #shifted(generation: number): number {
-    return (generation + this.#epoch) >>> 0
+  #shifted(generation: number): Generation {
+    return generationOf((generation + this.#epoch) >>> 0)
   }
 }
 

@@ -4,7 +4,13 @@ import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Chain, Ruleset, Table } from '../../kernel/nft/state.ts'
-import type { Dataplane, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
+import {
+  type Dataplane,
+  generationOf,
+  guardOf,
+  type Receipt,
+  type WriterCommit,
+} from '../../reconcile/dataplane.ts'
 import { CHAIN_SERVICES } from '../common/chain-names.ts'
 import { deleteTables } from '../common/commit-looked.ts'
 import { transactionPlan } from '../common/describe-transaction.ts'
@@ -44,15 +50,16 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     empty: EMPTY_STATE,
     render: (frontends, renderOptions) => renderState(frontends, renderOptions, options),
     diff: diffStates,
-    generation: () => client.generation(),
+    generation: () => generationOf(client.generation()),
     ...(given.watchGeneration && { watchGeneration: given.watchGeneration }),
     watchWriters: given.watchWriters ?? (() => () => undefined),
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(names)
-      return { state: await finishInSlices(adoptRuleset(ruleset), slicing), generation, unsettled }
+      const state = await finishInSlices(adoptRuleset(ruleset), slicing)
+      return { state, generation: generationOf(generation), unsettled }
     },
     async commit(plan, commitOptions) {
-      return receiptOf(await client.commit(plan.transaction, commitOptions))
+      return receiptOf(await client.commit(plan.transaction, guardOf(commitOptions)))
     },
     cleanup: () => deleteTables(client, names, isOurs),
   }
@@ -111,5 +118,5 @@ function looksUpFrontends(chain: Chain | undefined): boolean {
 }
 
 function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
-  return { ...result, refusals: failures.map(refusalOf) }
+  return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
 }

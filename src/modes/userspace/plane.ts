@@ -7,13 +7,16 @@ import { Turns } from '../../base/turns.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
-import type {
-  CommitOptions,
-  Dataplane,
-  Observation,
-  Receipt,
-  RenderOptions,
-  WriterCommit,
+import {
+  type CommitOptions,
+  type Dataplane,
+  type Generation,
+  generationOf,
+  guardOf,
+  type Observation,
+  type Receipt,
+  type RenderOptions,
+  type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import { deleteTables } from '../common/commit-looked.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
@@ -135,8 +138,8 @@ class RelayingPlane implements UserspacePlane {
     return diffStates(this.#isRelaying ? from : { ...from, relays: to.relays }, to)
   }
 
-  generation(): number {
-    return this.#given.client.generation()
+  generation(): Generation {
+    return generationOf(this.#given.client.generation())
   }
 
   watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
@@ -156,7 +159,11 @@ class RelayingPlane implements UserspacePlane {
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
         : bookFromComments(ruleset)
       const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
-      return { state, generation, ...(unsettled === undefined ? {} : { unsettled }) }
+      return {
+        state,
+        generation: generationOf(generation),
+        ...(unsettled === undefined ? {} : { unsettled }),
+      }
     })
   }
 
@@ -176,7 +183,7 @@ class RelayingPlane implements UserspacePlane {
     try {
       const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
       this.#relays.openDoors()
-      const result = await client.commit(transaction, options)
+      const result = await client.commit(transaction, guardOf(options))
       if (result.outcome === 'committed') {
         this.#relays.settle()
         this.#apply(plan)
@@ -256,14 +263,6 @@ export function isOurs({ sets }: Table): boolean {
   return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
 }
 
-function receiptOf({
-  failures,
-  outcome,
-  generation,
-  foreign,
-  bytes,
-  messages,
-  durationMs,
-}: CommitResult): Receipt {
-  return { outcome, generation, foreign, bytes, messages, durationMs, refusals: failures.map(refusalOf) }
+function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
+  return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
 }

@@ -6,7 +6,13 @@ import { parseFlags } from '../../../src/config/parse-flags.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { IPTABLES_SECTION } from '../../../src/modes/common/iptables-section.ts'
 import type { Mode, ModeContext, ModeTracer } from '../../../src/modes/mode.ts'
-import type { Dataplane, Plan, PlanLine, RenderOptions } from '../../../src/reconcile/dataplane.ts'
+import {
+  type Dataplane,
+  generationOf,
+  type Plan,
+  type PlanLine,
+  type RenderOptions,
+} from '../../../src/reconcile/dataplane.ts'
 import { change, compute } from '../../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
 
@@ -15,7 +21,7 @@ type ToyState = ReadonlyMap<string, string>
 
 interface ToyKernel {
   state: ToyState
-  generation: number
+  commits: number
 }
 
 function toyPlane(kernel: ToyKernel): Dataplane<ToyState> {
@@ -50,14 +56,14 @@ function toyPlane(kernel: ToyKernel): Dataplane<ToyState> {
         describe: () => lines,
       }
     },
-    observe: async () => kernel,
+    observe: async () => ({ state: kernel.state, generation: generationOf(kernel.commits) }),
     async commit({ after }) {
       kernel.state = after
-      const generation = ++kernel.generation
+      const generation = generationOf(++kernel.commits)
       const numbers = { bytes: 0, messages: 1, durationMs: 0 }
       return { outcome: 'committed', generation, foreign: false, refusals: [], ...numbers }
     },
-    generation: () => kernel.generation,
+    generation: () => generationOf(kernel.commits),
     watchWriters: () => () => undefined,
     cleanup: async () => {
       kernel.state = new Map()
@@ -118,7 +124,7 @@ test('the toy mode programs a scenario, and finds nothing to do afterwards', asy
   const [step] = loadScenarios().find(({ file }) => file === 'cluster-ip.yaml')?.steps ?? []
   if (step === undefined) throw new Error('no such scenario')
   const { resolved } = change(compute({}, LOCAL_IPS), step)
-  const kernel = { state: new Map(), generation: 1 }
+  const kernel = { state: new Map(), commits: 0 }
   await toyMode(kernel).open<Promise<void>>(context(), async ({ plane, extent, close }) => {
     const wanted = finish(plane.render(resolved.table, { base: plane.empty, without: new Set() }))
     const plan = finish(plane.diff(plane.empty, wanted))

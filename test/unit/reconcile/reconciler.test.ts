@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { generationOf } from '../../../src/reconcile/dataplane.ts'
 import { settle } from '../../support/fake-clock.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { bench, watchedBench } from '../../support/reconciler-bench.ts'
@@ -73,7 +74,7 @@ for (const { how, start } of [
       expect(plane.writers).toBeDefined()
       plane.tamper(new Map())
       plane.writers?.({
-        generation: plane.generationNow,
+        generation: generationOf(plane.generationNow),
         processId: 7,
         processName: 'nft',
         own: false,
@@ -99,7 +100,7 @@ for (const { how, start } of [
       plane.afterCommit = () => {
         plane.afterCommit = undefined
         plane.tamper(new Map())
-        const generation = plane.generationNow
+        const generation = generationOf(plane.generationNow)
         plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
       }
       offer({ a: '2' })
@@ -148,7 +149,7 @@ for (const { how, start } of [
       for (let time = 0; time < 10; time++) {
         plane.tamper(plane.kernel)
         plane.writers?.({
-          generation: plane.generationNow,
+          generation: generationOf(plane.generationNow),
           processId: 7,
           processName: 'x',
           own: false,
@@ -191,7 +192,7 @@ for (const { how, start } of [
       }
       const { observations } = plane
       const hear = () => {
-        const generation = plane.generationNow
+        const generation = generationOf(plane.generationNow)
         plane.writers?.({ generation, processId: 7, processName: 'x', own: false, touchesUs: false })
       }
       plane.tamper(plane.kernel)

@@ -8,6 +8,7 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/options.ts'
 import { createNftablesPlane } from '../../../../src/modes/nftables/plane.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { generationOf } from '../../../../src/reconcile/dataplane.ts'
 import { backends, clusterIp, ip4, service, table } from './frontends.ts'
 import { listing } from './inspect.ts'
 
@@ -163,7 +164,7 @@ describe('the plane', () => {
   it('commits a plan against the generation asked for', async () => {
     const { client, plane, render } = make()
     const plan = finish(plane.diff(plane.empty, render(web(1))))
-    const receipt = await plane.commit(plan, { generation: 5 })
+    const receipt = await plane.commit(plan, { generation: generationOf(5) })
     expect(client.commits).toEqual([{ transaction: plan.transaction, generation: 5 }])
     expect(receipt).toEqual({
       outcome: 'committed',
