@@ -11,8 +11,7 @@ export interface ServiceDetails {
 }
 
 /** Reads the details of a Service that parseService() has read. Invalid details cause no refusal. */
-export function readServiceDetails(object: unknown): ServiceDetails {
-  const root = isJson(object) ? object : NOTHING
+export function readServiceDetails(root: Json): ServiceDetails {
   const metadata = isJson(root.metadata) ? root.metadata : NOTHING
   const spec = isJson(root.spec) ? root.spec : NOTHING
   return {
@@ -23,8 +22,7 @@ export function readServiceDetails(object: unknown): ServiceDetails {
 }
 
 /** Reads the hostnames of a slice's endpoints, by address. Undefined without any. */
-export function readHostnames(object: unknown): Readonly<Record<Ip, string>> | undefined {
-  const endpoints: unknown = isJson(object) ? object.endpoints : undefined
+export function readHostnames({ endpoints }: Json): Readonly<Record<Ip, string>> | undefined {
   if (!Array.isArray(endpoints)) return undefined
   const names: Record<Ip, string> = {}
   let isEmpty = true
