@@ -52,11 +52,11 @@ export type {
   Headless,
   Protocol,
   Service,
+  ServiceDetails,
   ServiceKey,
   ServicePortSpec,
   TrafficPolicy,
 } from '../model/service.ts'
-export type { ServiceDetails } from '../model/service-details.ts'
 export type { SliceList } from '../model/slice-groups.ts'
 export {
   applyEvents,

@@ -43,8 +43,8 @@ export interface WatchedIdentity {
   readonly kind: WatchedKind
   /** The key as in SourceEvent. */
   readonly key: string
-  readonly root: Json
-  readonly metadata: Json
+  readonly root: Readonly<Record<string, unknown>>
+  readonly metadata: Readonly<Record<string, unknown>>
 }
 
 /** Reads the names of an object of this kind, whatever is wrong with it. */

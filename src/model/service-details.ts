@@ -1,14 +1,7 @@
 import type { Ip } from '../base/ip.ts'
 import { readAddress } from './address.ts'
 import { isJson, isPort, type Json } from './fields.ts'
-
-/** Fields of a Service that no data plane needs; kept only where back ends get them. */
-export interface ServiceDetails {
-  readonly labels: Readonly<Record<string, string>>
-  readonly annotations: Readonly<Record<string, string>>
-  /** Target ports by `name/PROTOCOL`, where they differ from the port: a number, or the name of a pod's port. */
-  readonly targetPorts: Readonly<Record<string, number | string>>
-}
+import type { ServiceDetails } from './service.ts'
 
 /** Reads the details of a Service that parseService() has read. Invalid details cause no refusal. */
 export function readServiceDetails(root: Json): ServiceDetails {

@@ -120,6 +120,11 @@ export class Intake {
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
+  /** An event was not used. */
+  skip(reason: SkipReason): void {
+    this.#options.skipped(reason)
+  }
+
   /** Opens a list in place of an earlier one. */
   openListing(): Listing {
     this.closeListing()

@@ -10,7 +10,6 @@ import { ConsistencyCheck } from './consistency-check.ts'
 import type { Exchange, Opening, WatchStream } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
 import { Intake, type ParseObject, type SkipReason } from './intake.ts'
-import { versionOf } from './object-index.ts'
 import { readPages, type WholeList } from './pages.ts'
 import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
 import {
@@ -75,7 +74,6 @@ const WELL_AFTER_MS = 1_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
 const SLICE_MS = 8
-const NOTHING: readonly SourceEvent[] = []
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
@@ -256,7 +254,7 @@ export class Reflector {
       }
       run.events++
       if (run.listing === undefined) {
-        const changes = this.#takeLive(event, run)
+        const changes = run.takeLive(event, this.#intake)
         if (changes.length > 0) run.taken = this.#options.sink.events(changes)
       } else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
@@ -265,28 +263,6 @@ export class Reflector {
     }
     await this.#deliver(run)
     return undefined
-  }
-
-  /** Gives the changes of the event. */
-  #takeLive({ type, object }: WatchEvent, run: WatchRun): readonly SourceEvent[] {
-    switch (type) {
-      case 'ADDED':
-      case 'MODIFIED':
-      case 'DELETED': {
-        const identified = this.#intake.identify(object)
-        if (identified === undefined) return NOTHING
-        run.delivered(identified.version.resourceVersion)
-        return type === 'DELETED'
-          ? this.#intake.remove(identified)
-          : this.#intake.put(identified, type === 'ADDED')
-      }
-      case 'BOOKMARK':
-        run.delivered(versionOf(object)?.resourceVersion ?? '')
-        return NOTHING
-      default:
-        this.#observeSkipped('unknown-type')
-        return NOTHING
-    }
   }
 
   async #deliver(run: WatchRun): Promise<void> {

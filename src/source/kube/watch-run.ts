@@ -1,6 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import type { Listing } from './intake.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { Intake, Listing } from './intake.ts'
 import { versionOf } from './object-index.ts'
 import type { WholeList } from './pages.ts'
 import type { Outcome } from './reflector-state.ts'
@@ -15,6 +16,7 @@ interface WatchRunOptions {
   readonly listing: Listing | undefined
 }
 
+const NOTHING: readonly SourceEvent[] = []
 const END_ANNOTATION = 'k8s.io/initial-events-end'
 
 /** How far one stream of watch events has come. */
@@ -71,8 +73,27 @@ export class WatchRun {
     return { listing, resourceVersion, bytes: this.bytes }
   }
 
-  /** An object of this version came; empty for one without. */
-  delivered(resourceVersion: string): void {
+  /** Gives the changes that an event makes once the list is whole. */
+  takeLive({ type, object }: WatchEvent, intake: Intake): readonly SourceEvent[] {
+    switch (type) {
+      case 'ADDED':
+      case 'MODIFIED':
+      case 'DELETED': {
+        const identified = intake.identify(object)
+        if (identified === undefined) return NOTHING
+        this.#delivered(identified.version.resourceVersion)
+        return type === 'DELETED' ? intake.remove(identified) : intake.put(identified, type === 'ADDED')
+      }
+      case 'BOOKMARK':
+        this.#delivered(versionOf(object)?.resourceVersion ?? '')
+        return NOTHING
+      default:
+        intake.skip('unknown-type')
+        return NOTHING
+    }
+  }
+
+  #delivered(resourceVersion: string): void {
     this.#heard = true
     this.#position = advanced(this.#position, resourceVersion)
   }
