@@ -17,7 +17,7 @@ import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../so
 import { LeftOutWatch } from './left-out-watch.ts'
 import type { Occasion } from './node-listeners.ts'
 
-export interface IntakeOptions {
+interface IntakeOptions {
   readonly clock: Clock
   /** Gets each new Snapshot, from the first complete one on. */
   readonly changed: (snapshot: Snapshot) => void

@@ -1,7 +1,6 @@
 import { joined } from '../base/compact.ts'
 import { isDnsLabel, isDnsSubdomain } from './names.ts'
 import { type Findings, plainText, printable, type Refusal, refuse } from './refusal.ts'
-import type { Protocol } from './service.ts'
 
 /** An object of unknown origin, as JSON.parse gives it. */
 export type Json = Readonly<Record<string, unknown>>
@@ -86,7 +85,7 @@ export function readIdentity({ kind, key, root, metadata }: WatchedIdentity): Id
 }
 
 /** Absent means TCP. */
-export function protocolOf(value: unknown): Protocol | undefined {
+export function protocolOf(value: unknown): 'TCP' | 'UDP' | 'SCTP' | undefined {
   if (value === 'TCP' || value === 'UDP' || value === 'SCTP') return value
   return isAbsent(value) ? 'TCP' : undefined
 }
