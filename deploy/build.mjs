@@ -58,7 +58,6 @@ async function bundle() {
     platform: 'node',
     target: 'node20',
     external: ['*.node', 'ffi-rs'],
-    alias: { 'node-fetch': './deploy/node-fetch.mjs' },
     banner: { js: BANNER },
     define: Object.fromEntries(
       Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),

@@ -3,8 +3,6 @@ import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { createNamePool } from '../model/names.ts'
-import { type ParseOptions, parseIdentified } from '../model/parse.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/server-address.ts'
 import { failureOfStatus } from '../source/kube/failure.ts'
@@ -51,23 +49,19 @@ export class Cluster {
   }
 
   source(
-    config: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
-    { partsRoom, ...reading }: Pick<ParseOptions, 'details'> & Pick<KubeSourceOptions, 'partsRoom'> = {},
+    { nodeName, serviceProxyName, client }: Pick<Config, 'nodeName' | 'serviceProxyName' | 'client'>,
+    reading: Pick<KubeSourceOptions, 'details' | 'partsRoom'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
-    const { nodeName, serviceProxyName, client } = config
-    const pool = createNamePool()
-    const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
+    const accept = acceptFor(client.contentType, client.acceptContentTypes)
     return new KubeSource({
       client: this.#client,
       clock,
       random,
       nodeName,
       serviceProxyName,
+      accept,
       ...reading,
-      partsRoom,
-      accept: acceptFor(client.contentType, client.acceptContentTypes),
-      parseObject: (object, identity) => parseIdentified(identity, object, pool, parsing),
     })
   }
 

@@ -97,8 +97,11 @@ class Daemon {
       partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
+      nodeChanged: node => {
+        this.#node.follow(node)
+        this.#observer.node(node)
+      },
       changed: snapshot => {
-        this.#node.follow(snapshot.node)
         this.#observer.offered(snapshot)
         // With --once, an empty source may be a wrong path, and must not remove every Service.
         if (!this.#isOnceOfNothing) this.#programmer?.offer(snapshot)

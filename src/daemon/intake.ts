@@ -9,6 +9,7 @@ import {
   applyEvents,
   applyEventsInSteps,
   EMPTY_SNAPSHOT,
+  type NodeInfo,
   type Snapshot,
   type SourceEvent,
 } from '../model/snapshot.ts'
@@ -16,10 +17,12 @@ import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../so
 import { LeftOutWatch } from './left-out-watch.ts'
 import type { Occasion } from './node-listeners.ts'
 
-export interface IntakeOptions {
+interface IntakeOptions {
   readonly clock: Clock
   /** Gets each new Snapshot, from the first complete one on. */
   readonly changed: (snapshot: Snapshot) => void
+  /** Gets the Node of the first of them, and each other one, before its Snapshot. */
+  readonly nodeChanged?: (node: NodeInfo | undefined) => void
   /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
   /**
@@ -54,6 +57,7 @@ export class Intake implements PartsHolder {
   #run: Run | undefined
   #complete = false
   #ipsMissing = false
+  #offered: Snapshot | undefined
   /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
@@ -212,6 +216,8 @@ export class Intake implements PartsHolder {
   }
 
   #completed(snapshot: Snapshot, occasion: Occasion): Snapshot {
+    // Facts about this machine concern new Services; a failed lookup repeats itself.
+    if (occasion === 'change' && snapshot.services === this.#snapshot.services) return snapshot
     return this.#options.completed?.(snapshot, this.#complete ? occasion : 'start') ?? snapshot
   }
 
@@ -221,7 +227,12 @@ export class Intake implements PartsHolder {
   }
 
   #offer(): void {
-    if (this.complete) this.#options.changed(this.#snapshot)
+    if (!this.complete) return
+    const before = this.#offered
+    const now = this.#snapshot
+    this.#offered = now
+    if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
+    this.#options.changed(now)
   }
 }
 

@@ -6,7 +6,7 @@ import { EMPTY_SNAPSHOT, type Snapshot } from '../model/snapshot.ts'
 import { RereadPace } from '../source/reread-pace.ts'
 import type { LocatedRefusal } from '../source/source.ts'
 
-export interface LeftOutOptions {
+interface LeftOutOptions {
   readonly clock: Clock
   readonly partsRoom?: PartsRoom | undefined
   /** Gets the refusals of the source and those of objects without a Service, at each change. */

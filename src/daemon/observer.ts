@@ -4,7 +4,7 @@ import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { privilegeHint } from '../base/privilege.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import type { Snapshot } from '../model/snapshot.ts'
+import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/events.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
@@ -150,10 +150,13 @@ export class Observer {
     proxy.changes(this.#pending.offered(snapshot))
     proxy.pending(this.#pending.now)
     proxy.queued(this.#options.wallMs())
-    const { node } = snapshot
+    this.health.queued(snapshot.number)
+  }
+
+  /** Takes the Node of the Snapshots from the next one on. */
+  node(node: NodeInfo | undefined): void {
     this.health.node(node?.eligible, node?.deleted)
     this.metrics.nodeKnown(node !== undefined && node.deleted !== true)
-    this.health.queued(snapshot.number)
   }
 
   report(event: ReconcilerEvent): void {

@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
 import { isMostGone } from '../base/most-gone.ts'
-import { type Steps, slicingOf } from '../base/steps.ts'
+import { slicingOf } from '../base/steps.ts'
 import { within } from '../base/within.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
@@ -66,12 +66,6 @@ export function startProgramming(config: Config, options: ProgrammingOptions): P
   )
 }
 
-function* telling({ resolved: tell }: ProgrammingOptions, steps: Steps<Resolved>): Steps<Resolved> {
-  const resolved = yield* steps
-  tell?.(resolved)
-  return resolved
-}
-
 /** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 /** Maximum time that an unfinished pass may delay the exit. */
@@ -92,7 +86,7 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
   #isConfirmed = false
 
   constructor(config: Config, options: ProgrammingOptions, opened: OpenPlane<State, P>) {
-    const { clock, random, report } = options
+    const { clock, random } = options
     this.mode = config.proxyMode
     this.#options = options
     this.#opened = opened
@@ -101,14 +95,15 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     this.servicesBytes = servicesBytes(options.sockets.room?.())
     const resolving = resolveOptions(config, this.servicesBytes)
     this.#reconciler = new Reconciler({
-      plane: this.#noticing(isReal ? opened.plane : this.#pretending()),
-      resolve: (previous, snapshot) => telling(options, resolve(resolving, previous, snapshot)),
+      plane: isReal ? opened.plane : this.#pretending(),
+      resolve: (previous, snapshot) => resolve(resolving, previous, snapshot),
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,
       healPeriodMs: config.syncPeriodMs,
       driftPollMs: isReal ? DRIFT_POLL_MS : 0,
-      report,
+      resolved: options.resolved,
+      report: event => this.#report(event),
       doubts: (held, wanted) => this.#doubts(held, wanted),
     })
   }
@@ -183,26 +178,13 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     return dryRun(this.#opened.plane, { planned, unreadable })
   }
 
-  /** Reports the refusals of the data plane, which are part of the states that it commits. */
-  #noticing(plane: OpenPlane<State, P>['plane']): OpenPlane<State, P>['plane'] {
-    return {
-      name: plane.name,
-      empty: plane.empty,
-      render: (frontends, options) => plane.render(frontends, options),
-      diff: (from, to) => plane.diff(from, to),
-      observe: () => plane.observe(),
-      generation: () => plane.generation(),
-      watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
-      watchWriters: report => plane.watchWriters(report),
-      cleanup: () => plane.cleanup(),
-      commit: async (plan, options) => {
-        const receipt = await plane.commit(plan, options)
-        if (receipt.outcome === 'committed') this.#notice(this.#opened.misfits(plan.after))
-        return receipt
-      },
-    }
+  #report(event: ReconcilerEvent): void {
+    const { rendered } = this.#reconciler
+    if (event.kind === 'committed' && rendered !== undefined) this.#notice(this.#opened.misfits(rendered))
+    this.#options.report(event)
   }
 
+  /** Reports what the data plane refuses, whenever it changes. */
   #notice(list: readonly Refusal[]): void {
     const said = list.length === 0 ? '' : JSON.stringify(list)
     if (said === this.#misfits) return

@@ -27,6 +27,7 @@ export type {
   EndpointPort,
   EndpointSlice,
 } from '../model/endpoint.ts'
+export type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
 export type {
   Backend,
   Frontend,
@@ -44,24 +45,18 @@ export { createNamePool, type NamePool } from '../model/names.ts'
 export type { MemoryLimit, NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 export type { LeftOut } from '../model/object-budget.ts'
 export type { CountedEvent } from '../model/object-parts.ts'
-export {
-  type ParseOptions,
-  parseObject,
-  type WatchedIdentity,
-  type WatchedKind,
-  watchedIdentity,
-} from '../model/parse.ts'
+export { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
 export type { Refusal } from '../model/refusal.ts'
 export { type Memo, type Resolved, resolve } from '../model/resolve.ts'
 export type {
   Headless,
   Protocol,
   Service,
+  ServiceDetails,
   ServiceKey,
   ServicePortSpec,
   TrafficPolicy,
 } from '../model/service.ts'
-export type { ServiceDetails } from '../model/service-details.ts'
 export type { SliceList } from '../model/slice-groups.ts'
 export {
   applyEvents,

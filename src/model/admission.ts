@@ -50,7 +50,7 @@ export interface Admission {
 /** Part of the memory for Services that one may take: a change of the largest one takes its share twice for a moment. */
 const SERVICE_SHARE = 0.4
 
-export interface AdmissionInput {
+interface AdmissionInput {
   readonly here: NodeContext
   /** Undefined to start anew: every key then has to be touched. */
   readonly previous: Admission | undefined

@@ -2,7 +2,6 @@ import type { Cidr } from '../base/cidr.ts'
 import { type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
 import { readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
 import {
-  type IdentityRules,
   isAbsent,
   isJson,
   type Json,
@@ -10,20 +9,19 @@ import {
   listField,
   objectField,
   readIdentity,
+  type WatchedIdentity,
   wholeRefusal,
 } from './fields.ts'
 import { type Findings, isRefusal, objectText, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import type { NodeInfo } from './snapshot.ts'
 
-const NODE: IdentityRules = { kind: 'Node', scope: 'Cluster', name: 'subdomain' }
-const SERVICE_CIDR: IdentityRules = { kind: 'ServiceCIDR', scope: 'Cluster', name: 'subdomain' }
 /** What the cluster autoscaler puts on a Node before it takes the machine away. */
 const REMOVAL_TAINT = 'ToBeDeletedByClusterAutoscaler'
 const ZONE_LABEL = 'topology.kubernetes.io/zone'
 
 /** Reads an object of kind Node; a Refusal means that nothing of it can be used. */
-export function parseNode(object: unknown): NodeInfo | Refusal {
-  const identity = readIdentity(object, NODE)
+export function parseNode(watched: WatchedIdentity): NodeInfo | Refusal {
+  const identity = readIdentity(watched)
   if (isRefusal(identity)) return identity
   const findings: Findings = identity
   const { root, metadata } = identity
@@ -86,8 +84,8 @@ function readPodCidrs(findings: Findings, spec: Json): readonly Cidr[] {
  * Reads an object of kind ServiceCIDR. One bad prefix refuses the whole object: its prefixes only decide which unused addresses
  * to drop, and fewer of them are always safe.
  */
-export function parseServiceCidr(value: unknown): readonly Cidr[] | Refusal {
-  const identity = readIdentity(value, SERVICE_CIDR)
+export function parseServiceCidr(watched: WatchedIdentity): readonly Cidr[] | Refusal {
+  const identity = readIdentity(watched)
   if (isRefusal(identity)) return identity
   const findings: Findings = identity
   const object = objectText(findings.kind, findings.key)

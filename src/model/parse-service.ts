@@ -1,6 +1,5 @@
 import { parseDurationMs } from '../base/duration.ts'
 import {
-  type IdentityRules,
   isAbsent,
   isJson,
   isPort,
@@ -8,8 +7,12 @@ import {
   labelsOf,
   listField,
   NOT_A_LABEL,
+  NOT_A_PORT,
+  NOT_A_PROTOCOL,
   objectField,
+  protocolOf,
   readIdentity,
+  type WatchedIdentity,
 } from './fields.ts'
 import { isDnsLabel } from './names.ts'
 import { isHeadless, readAddresses, readHeadlessAddresses, type ServiceAddresses } from './parse-addresses.ts'
@@ -23,9 +26,8 @@ import {
   refuse,
   refuseNumber,
 } from './refusal.ts'
-import type { Headless, Protocol, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
+import type { Headless, Service, ServicePortSpec, TrafficPolicy } from './service.ts'
 
-const RULES: IdentityRules = { kind: 'Service', scope: 'Namespaced', name: 'label' }
 const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
 const TCP_DRAIN_ANNOTATION = 'kprobe.io/tcp-drain'
 const TCP_DRAIN_MAX_MS = 24 * 3_600_000
@@ -44,8 +46,8 @@ const NO_ADDRESSES: ServiceAddresses = {
 }
 
 /** Reads an object of kind Service; a Refusal means that nothing of it can be used. */
-export function parseService(object: unknown): Service | Refusal {
-  const identity = readIdentity(object, RULES)
+export function parseService(watched: WatchedIdentity): Service | Refusal {
+  const identity = readIdentity(watched)
   if (isRefusal(identity)) return identity
   const findings: Findings = identity
   const { root, metadata } = identity
@@ -170,15 +172,6 @@ function readPort(findings: Findings, value: unknown, index: number): ServicePor
     return { name, protocol, port: value.port, nodePort: readNodePort(findings, value.nodePort, index) }
   }
   return undefined
-}
-
-export const NOT_A_PROTOCOL = 'not a protocol of Services; TCP, UDP and SCTP are accepted'
-export const NOT_A_PORT = 'not a port; whole numbers from 1 to 65535 are accepted'
-
-/** Absent means TCP. */
-export function protocolOf(value: unknown): Protocol | undefined {
-  if (value === 'TCP' || value === 'UDP' || value === 'SCTP') return value
-  return isAbsent(value) ? 'TCP' : undefined
 }
 
 /** A bad NodePort costs the port its NodePort only. */

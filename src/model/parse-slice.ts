@@ -2,18 +2,20 @@ import { cut, joined, listFor } from '../base/compact.ts'
 import type { EndpointPort, EndpointSlice } from './endpoint.ts'
 import {
   type Identity,
-  type IdentityRules,
   isJson,
   isPort,
   labelsOf,
   listField,
   NOT_A_LABEL,
+  NOT_A_PORT,
+  NOT_A_PROTOCOL,
+  protocolOf,
   readIdentity,
+  type WatchedIdentity,
   wholeRefusal,
 } from './fields.ts'
 import { isDnsLabel, type NamePool } from './names.ts'
 import { readEndpoints } from './parse-endpoint.ts'
-import { NOT_A_PORT, NOT_A_PROTOCOL, protocolOf } from './parse-service.ts'
 import {
   type Findings,
   isRefusal,
@@ -24,40 +26,33 @@ import {
   refuseNumber,
 } from './refusal.ts'
 
-const RULES: IdentityRules = { kind: 'EndpointSlice', scope: 'Namespaced', name: 'subdomain' }
 const SERVICE_LABEL = 'kubernetes.io/service-name'
 const HEADLESS_LABEL = 'service.kubernetes.io/headless'
 const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
 
 /** The unnamed proxy skips slices of headless Services: no address leads to them. */
-export function isHeadlessSlice(object: unknown): boolean {
-  const metadata = isJson(object) ? object.metadata : undefined
-  const labels = isJson(metadata) ? metadata.labels : undefined
-  return isJson(labels) && labels[HEADLESS_LABEL] !== undefined
+export function isHeadlessSlice(watched: WatchedIdentity): boolean {
+  return labelsOf(watched)[HEADLESS_LABEL] !== undefined
 }
 
 /**
  * Reads an object of kind EndpointSlice; a Refusal means that nothing of it can be used. `pool` lends one copy of each
  * node and zone name to all slices.
  */
-export function parseEndpointSlice(object: unknown, pool?: NamePool): EndpointSlice | Refusal {
-  const identity = readIdentity(object, RULES)
+export function parseEndpointSlice(watched: WatchedIdentity, pool?: NamePool): EndpointSlice | Refusal {
+  const identity = readIdentity(watched)
   if (isRefusal(identity)) return identity
   const { root } = identity
   const service = labelsOf(identity)[SERVICE_LABEL]
   if (typeof service !== 'string' || !isDnsLabel(service)) {
     const reason = 'not the name of a Service; the slice is ignored'
-    return wholeRefusal(
-      objectText(RULES.kind, identity.key),
-      `metadata.labels[${SERVICE_LABEL}]`,
-      service,
-      reason,
-    )
+    const object = objectText(identity.kind, identity.key)
+    return wholeRefusal(object, `metadata.labels[${SERVICE_LABEL}]`, service, reason)
   }
   const family = root.addressType
   if (family !== 'IPv4' && family !== 'IPv6') {
     const reason = 'not a family; IPv4 and IPv6 are accepted'
-    const refusal = wholeRefusal(objectText(RULES.kind, identity.key), 'addressType', family, reason)
+    const refusal = wholeRefusal(objectText(identity.kind, identity.key), 'addressType', family, reason)
     return { ...refusal, service: `${identity.namespace}/${service}` }
   }
   const ports = readPorts(identity, root.ports)

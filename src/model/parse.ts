@@ -1,14 +1,18 @@
-import { isJson, type Json, wholeRefusal } from './fields.ts'
+import {
+  identityOf,
+  isJson,
+  type Json,
+  type WatchedIdentity,
+  type WatchedKind,
+  wholeRefusal,
+} from './fields.ts'
 import type { NamePool } from './names.ts'
 import { parseNode, parseServiceCidr } from './parse-node.ts'
 import { parseService } from './parse-service.ts'
 import { isHeadlessSlice, parseEndpointSlice } from './parse-slice.ts'
-import { isRefusal, plainText, printable, type Refusal } from './refusal.ts'
+import { isRefusal, printable, type Refusal } from './refusal.ts'
 import { readHostnames, readServiceDetails } from './service-details.ts'
 import type { SourceEvent } from './snapshot.ts'
-
-/** The kinds of objects that are watched. */
-export type WatchedKind = Exclude<SourceEvent['kind'], 'LocalIps'>
 
 export interface ParseOptions {
   /** Keep the slices of headless Services: a named proxy may serve these. */
@@ -28,76 +32,53 @@ export function parseObject(
   options: ParseOptions = {},
 ): SourceEvent | Refusal | undefined {
   const identity = watchedIdentity(object)
-  if (identity !== undefined) return parseIdentified(identity, object, pool, options)
+  if (identity !== undefined) return parseIdentified(identity, pool, options)
   return isJson(object) ? undefined : wholeRefusal('object', '', object, 'not an object')
 }
 
 /** The same, for an object whose identity was read already. */
 export function parseIdentified(
-  { kind, key }: WatchedIdentity,
-  object: unknown,
+  identity: WatchedIdentity,
   pool?: NamePool,
   { headlessSlices = false, details = false }: ParseOptions = {},
-): SourceEvent | Refusal | undefined {
-  if (!isJson(object)) return undefined
-  if (!isReadVersion(kind, object.apiVersion))
-    return wholeRefusal(
-      `${kind} ${printable(key)}`,
-      'apiVersion',
-      object.apiVersion,
-      'not a supported version; kprobe reads v1',
-    )
+): SourceEvent | Refusal {
+  const { kind, key, root } = identity
+  if (!isReadVersion(kind, root.apiVersion)) {
+    const reason = 'not a supported version; kprobe reads v1'
+    return wholeRefusal(`${kind} ${printable(key)}`, 'apiVersion', root.apiVersion, reason)
+  }
   switch (kind) {
     case 'Service': {
-      const value = parseService(object)
+      const value = parseService(identity)
       if (isRefusal(value)) return value
-      return {
-        kind,
-        key: value.key,
-        value: details ? { ...value, details: readServiceDetails(object) } : value,
-      }
+      return { kind, key, value: details ? { ...value, details: readServiceDetails(root) } : value }
     }
     case 'EndpointSlice': {
-      if (!headlessSlices && isHeadlessSlice(object)) return { kind, key, value: undefined }
-      const value = parseEndpointSlice(object, pool)
+      if (!headlessSlices && isHeadlessSlice(identity)) return { kind, key, value: undefined }
+      const value = parseEndpointSlice(identity, pool)
       if (isRefusal(value)) return value
-      const hostnames = details ? readHostnames(object) : undefined
-      return { kind, key: value.key, value: hostnames === undefined ? value : { ...value, hostnames } }
+      const hostnames = details ? readHostnames(root) : undefined
+      return { kind, key, value: hostnames === undefined ? value : { ...value, hostnames } }
     }
     case 'Node': {
-      const value = parseNode(object)
-      return isRefusal(value) ? value : { kind, key: value.name, value }
+      const value = parseNode(identity)
+      return isRefusal(value) ? value : { kind, key, value }
     }
     case 'ServiceCIDR': {
-      const value = parseServiceCidr(object)
+      const value = parseServiceCidr(identity)
       return isRefusal(value) ? value : { kind, key, value }
     }
   }
 }
 
-export interface WatchedIdentity {
-  readonly kind: WatchedKind
-  /** The key as in SourceEvent; unchecked. */
-  readonly key: string
-}
-
 /** Kind and key of an object of a watched kind, whatever else is wrong with it. */
 export function watchedIdentity(object: unknown): WatchedIdentity | undefined {
-  if (!isJson(object)) return undefined
-  const kind = watchedKind(object)
-  return kind === undefined ? undefined : { kind, key: keyOf(kind, object) }
-}
-
-function keyOf(kind: WatchedKind, object: Json): string {
-  const metadata = isJson(object.metadata) ? object.metadata : {}
-  const name = plainText(metadata.name)
-  const isScoped = kind === 'Service' || kind === 'EndpointSlice'
-  return isScoped ? `${plainText(metadata.namespace ?? 'default')}/${name}` : name
+  const kind = isJson(object) ? watchedKind(object) : undefined
+  return isJson(object) && kind !== undefined ? identityOf(kind, object) : undefined
 }
 
 /** Finds the kind by kind and group: other groups also have a kind Service. */
-function watchedKind(object: Json): WatchedKind | undefined {
-  const { kind, apiVersion } = object
+function watchedKind({ kind, apiVersion }: Json): WatchedKind | undefined {
   if (typeof apiVersion !== 'string') return undefined
   switch (kind) {
     // Constants of ours, which compare by identity: not the text of the object.

@@ -4,7 +4,6 @@ import { type AddressOwnership, clusterIpOwner, isContested, placeOwner } from '
 import { isApiAddress } from './api-server.ts'
 import { type Wanted, wholeCandidatesOf } from './candidates.ts'
 import { wholePlace } from './claims.ts'
-import type { EndpointSlice } from './endpoint.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
@@ -12,10 +11,10 @@ import { takenKeys } from './listeners.ts'
 import { isOurs } from './node-context.ts'
 import { healthCheckPlaces } from './node-port-places.ts'
 import { API_ADDRESS, firstPortsOf, type ServiceWork } from './port-frontends.ts'
-import { addRefusal, type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
+import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServicePortSpec } from './service.ts'
-import type { SliceList } from './slice-groups.ts'
+import { type SliceList, withoutLoops } from './slice-groups.ts'
 
 /** A Service whose ports are resolved one after the other. */
 interface OpenService {
@@ -181,41 +180,4 @@ function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
   const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
   refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
   return false
-}
-
-/**
- * The slices without endpoints that are ClusterIPs of their own Service: traffic would go in circles (CVE-2021-25740).
- * External and load-balancer addresses may be endpoints: they are the node's own where the pods use its network.
- */
-export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
-  const own = service.clusterIps
-  for (let index = 0; index < slices.length; index++) {
-    const slice = slices[index]
-    if (slice !== undefined && hasOwn(slice, own)) return slices.map(its => withoutOwn(its, own, findings))
-  }
-  return slices
-}
-
-function hasOwn({ endpoints }: EndpointSlice, own: readonly Ip[]): boolean {
-  for (let index = 0; index < endpoints.length; index++)
-    if (own.includes(endpoints[index]?.ip ?? '')) return true
-  return false
-}
-
-function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings: Findings | undefined): EndpointSlice {
-  const endpoints = slice.endpoints.filter(endpoint => {
-    if (!own.includes(endpoint.ip)) return true
-    if (findings !== undefined) refuseEndpoint(findings, slice, endpoint.ip)
-    return false
-  })
-  return { ...slice, endpoints }
-}
-
-function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {
-  addRefusal(findings, {
-    object: `EndpointSlice ${slice.key}`,
-    field: 'endpoints',
-    value: formatIp(ip),
-    reason: 'the ClusterIP of the Service itself, to which its traffic would return',
-  })
 }

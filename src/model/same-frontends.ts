@@ -1,10 +1,8 @@
 import { isSame } from './equal.ts'
 import type { Backend, PortFrontends, ServiceFrontends } from './frontend.ts'
 
-type Resolved = ServiceFrontends | undefined
-
 /** As isSame(), with a short way through the lists of backends, which may be long. */
-export function isSameService(a: Resolved, b: Resolved): boolean {
+export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
   if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
   const { ports: portsOfA, ...restOfA } = a
   const { ports: portsOfB, ...restOfB } = b

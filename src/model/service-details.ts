@@ -1,18 +1,10 @@
 import type { Ip } from '../base/ip.ts'
 import { readAddress } from './address.ts'
 import { isJson, isPort, type Json } from './fields.ts'
-
-/** Fields of a Service that no data plane needs; kept only where back ends get them. */
-export interface ServiceDetails {
-  readonly labels: Readonly<Record<string, string>>
-  readonly annotations: Readonly<Record<string, string>>
-  /** Target ports by `name/PROTOCOL`, where they differ from the port: a number, or the name of a pod's port. */
-  readonly targetPorts: Readonly<Record<string, number | string>>
-}
+import type { ServiceDetails } from './service.ts'
 
 /** Reads the details of a Service that parseService() has read. Invalid details cause no refusal. */
-export function readServiceDetails(object: unknown): ServiceDetails {
-  const root = isJson(object) ? object : NOTHING
+export function readServiceDetails(root: Json): ServiceDetails {
   const metadata = isJson(root.metadata) ? root.metadata : NOTHING
   const spec = isJson(root.spec) ? root.spec : NOTHING
   return {
@@ -23,8 +15,7 @@ export function readServiceDetails(object: unknown): ServiceDetails {
 }
 
 /** Reads the hostnames of a slice's endpoints, by address. Undefined without any. */
-export function readHostnames(object: unknown): Readonly<Record<Ip, string>> | undefined {
-  const endpoints: unknown = isJson(object) ? object.endpoints : undefined
+export function readHostnames({ endpoints }: Json): Readonly<Record<Ip, string>> | undefined {
   if (!Array.isArray(endpoints)) return undefined
   const names: Record<Ip, string> = {}
   let isEmpty = true

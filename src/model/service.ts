@@ -1,7 +1,6 @@
 import type { Cidr } from '../base/cidr.ts'
 import type { Ip } from '../base/ip.ts'
 import type { Refusal } from './refusal.ts'
-import type { ServiceDetails } from './service-details.ts'
 
 export type Protocol = 'TCP' | 'UDP' | 'SCTP'
 export type TrafficPolicy = 'Cluster' | 'Local'
@@ -64,4 +63,12 @@ export interface ServicePortSpec {
   readonly port: number
   /** 0 when there is none. */
   readonly nodePort: number
+}
+
+/** Fields of a Service that no data plane needs; kept only where back ends get them. */
+export interface ServiceDetails {
+  readonly labels: Readonly<Record<string, string>>
+  readonly annotations: Readonly<Record<string, string>>
+  /** Target ports by `name/PROTOCOL`, where they differ from the port: a number, or the name of a pod's port. */
+  readonly targetPorts: Readonly<Record<string, number | string>>
 }

@@ -1,7 +1,9 @@
+import { formatIp, type Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
 import type { EndpointSlice } from './endpoint.ts'
-import type { ServiceKey } from './service.ts'
+import { addRefusal, type Findings } from './refusal.ts'
+import type { Service, ServiceKey } from './service.ts'
 
 /** The slices of one Service, sorted by key; never empty. */
 export type SliceList = readonly EndpointSlice[]
@@ -16,7 +18,7 @@ interface SliceChange {
 }
 
 /** Slices between two offers to pause. */
-const YIELD_EVERY = 2_000
+const SLICES_AT_ONCE = 2_000
 
 /** The slices by Service after a change. Lists of Services that it does not touch stay the same. */
 export function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>> {
@@ -25,7 +27,7 @@ export function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>>
   const slices = [...change.changes.values()]
   for (let index = 0; index < keys.length; index++) {
     restate(draft, keys[index] ?? '', slices[index])
-    if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
+    if (index % SLICES_AT_ONCE === SLICES_AT_ONCE - 1) yield
   }
   for (const service of draft.open) {
     const list = draft.lists.get(service) ?? []
@@ -66,4 +68,41 @@ function openList(draft: Draft, service: ServiceKey): EndpointSlice[] {
 
 function bySliceKey(a: EndpointSlice, b: EndpointSlice): number {
   return a.key < b.key ? -1 : 1
+}
+
+/**
+ * The slices without endpoints that are ClusterIPs of their own Service: traffic would go in circles (CVE-2021-25740).
+ * External and load-balancer addresses may be endpoints: they are the node's own where the pods use its network.
+ */
+export function withoutLoops(slices: SliceList, service: Service, findings?: Findings): SliceList {
+  const own = service.clusterIps
+  for (let index = 0; index < slices.length; index++) {
+    const slice = slices[index]
+    if (slice !== undefined && hasOwn(slice, own)) return slices.map(its => withoutOwn(its, own, findings))
+  }
+  return slices
+}
+
+function hasOwn({ endpoints }: EndpointSlice, own: readonly Ip[]): boolean {
+  for (let index = 0; index < endpoints.length; index++)
+    if (own.includes(endpoints[index]?.ip ?? '')) return true
+  return false
+}
+
+function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings: Findings | undefined): EndpointSlice {
+  const endpoints = slice.endpoints.filter(endpoint => {
+    if (!own.includes(endpoint.ip)) return true
+    if (findings !== undefined) refuseEndpoint(findings, slice, endpoint.ip)
+    return false
+  })
+  return { ...slice, endpoints }
+}
+
+function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {
+  addRefusal(findings, {
+    object: `EndpointSlice ${slice.key}`,
+    field: 'endpoints',
+    value: formatIp(ip),
+    reason: 'the ClusterIP of the Service itself, to which its traffic would return',
+  })
 }

@@ -1,8 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { systemClock } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
-import { createNamePool } from '../../src/model/names.ts'
-import { parseIdentified } from '../../src/model/parse.ts'
 import type { ApiClient, ApiRequest } from '../../src/source/kube/api-client.ts'
 import { KubeSource } from '../../src/source/kube/kube-source.ts'
 import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
@@ -35,7 +33,6 @@ export async function measureEvents(shape: ClusterShape): Promise<EventCost> {
     },
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
-  const pool = createNamePool()
   const source = new KubeSource({
     client: script.client,
     clock: systemClock,
@@ -43,7 +40,6 @@ export async function measureEvents(shape: ClusterShape): Promise<EventCost> {
     nodeName: 'node-0',
     serviceProxyName: undefined,
     accept: MEDIA,
-    parseObject: (object, identity) => parseIdentified(identity, object, pool),
   })
   await intake.follow(source)
   while (snapshots === 0) await turn()

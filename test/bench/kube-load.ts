@@ -110,11 +110,8 @@ async function openKprobe(kubeconfig: string, { contentType, streams }: Asking):
   const { openBenchClient } = await import('./kube-server.ts')
   const { KubeSource } = await import('../../src/source/kube/kube-source.ts')
   const { acceptFor } = await import('../../src/source/kube/wire/media-type.ts')
-  const { createNamePool } = await import('../../src/model/names.ts')
-  const { parseIdentified } = await import('../../src/model/parse.ts')
   const { Intake } = await import('../../src/daemon/intake.ts')
   const client = await openBenchClient(kubeconfig)
-  const pool = createNamePool()
   const source = new KubeSource({
     client: streams ? client : unstreaming(client),
     clock: systemClock,
@@ -122,7 +119,6 @@ async function openKprobe(kubeconfig: string, { contentType, streams }: Asking):
     nodeName: 'node-0',
     serviceProxyName: undefined,
     accept: acceptFor(contentType),
-    parseObject: (object, identity) => parseIdentified(identity, object, pool),
   })
   let bodyBytes = 0
   return {

@@ -1,8 +1,6 @@
 import type { Clock } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
-import { createNamePool } from '../../src/model/names.ts'
-import { parseIdentified } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { watchTableWriters } from '../../src/modes/common/writers.ts'
@@ -59,7 +57,6 @@ export class NodeProcess {
       tell(`GET ${path.replace(/\?labelSelector=[^&]*|\?fieldSelector=[^&]*|&fieldSelector=[^&]*/g, '')}`)
     }
     this.#api = new MemoryClient({ backend, network, clock, sent })
-    const pool = createNamePool()
     this.source = new KubeSource({
       client: this.#api,
       clock,
@@ -67,7 +64,6 @@ export class NodeProcess {
       nodeName: NODE_NAME,
       serviceProxyName: undefined,
       accept,
-      parseObject: (object, identity) => parseIdentified(identity, object, pool),
       checkPeriodMs,
     })
     const opened = this.#openPlane()

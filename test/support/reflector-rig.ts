@@ -1,8 +1,9 @@
 import { formatIp } from '../../src/base/ip.ts'
-import { parseObject } from '../../src/model/parse.ts'
+import { parseIdentified } from '../../src/model/parse.ts'
 import type { PartsRoom } from '../../src/model/parts-room.ts'
 import type { Refusal } from '../../src/model/refusal.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
+import { EventBatcher } from '../../src/source/kube/event-batcher.ts'
 import { Exchange } from '../../src/source/kube/exchange.ts'
 import type { Failure } from '../../src/source/kube/failure.ts'
 import type { ParseObject } from '../../src/source/kube/intake.ts'
@@ -48,17 +49,18 @@ export class ReflectorRig {
       each => each.name === name,
     )
     if (resource === undefined) throw new Error(`no resource ${name}`)
+    const batcher = new EventBatcher(batch => this.#takeBatch(batch))
     this.reflector = new Reflector({
       resource,
       clock,
       random,
       checkPeriodMs,
       partsRoom,
-      parseObject: options.parse ?? (object => parseObject(object)),
+      parseObject: options.parse ?? (identity => parseIdentified(identity)),
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),
       sink: {
-        events: batch => this.#takeBatch(batch),
+        events: changes => batcher.put(changes),
         refusals: list => {
           this.refusals = list
         },

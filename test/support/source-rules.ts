@@ -92,7 +92,6 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:os', 'node:path', 'yaml'],
   'source/kube/client': [
-    '@kubernetes/client-node',
     'node:crypto',
     'node:dns',
     'node:events',

@@ -28,7 +28,6 @@ export async function bundleTests(files, options) {
     platform: 'node',
     target: 'node20',
     external: ['*.node', 'ffi-rs', 'esbuild'],
-    alias: { 'node-fetch': './deploy/node-fetch.mjs' },
     banner: { js: BANNER },
     sourcemap: 'external',
     plugins: [partsOfVitest, ownPlaces],

@@ -1,23 +1,23 @@
 import type { Clock } from '../../base/clock.ts'
 import { finish, type Steps } from '../../base/steps.ts'
-import { isJson } from '../../model/fields.ts'
+import type { WatchedIdentity, WatchedKind } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
 import { NOTHING_HELD, PartsLedger } from '../../model/object-budget.ts'
 import { type CountedEvent, isCounted, OBJECT_PARTS } from '../../model/object-parts.ts'
-import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../model/parse.ts'
+import { watchedIdentity } from '../../model/parse.ts'
 import type { PartsHolder, PartsRoom } from '../../model/parts-room.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { RereadPace } from '../reread-pace.ts'
 import type { SourceObservation } from '../source.ts'
-import { ObjectIndex, type PutVerdict, type Version } from './object-index.ts'
+import { ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
 import { ObjectShares } from './object-shares.ts'
 import { isOlder } from './resource-version.ts'
 import type { Resource } from './resources.ts'
-import { type ApiKind, type ApiObject, WireError } from './wire/reader.ts'
+import { WireError } from './wire/reader.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
-export type ParseObject = (object: unknown, identity: WatchedIdentity) => SourceEvent | Refusal | undefined
+export type ParseObject = (identity: WatchedIdentity) => SourceEvent | Refusal | undefined
 
 export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
 
@@ -98,7 +98,7 @@ export class Intake {
   }
 
   /** An ADDED (`isNew`) or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
-  put(identified: Identified, object: ApiObject, isNew: boolean): readonly SourceEvent[] {
+  put(identified: Identified, isNew: boolean): readonly SourceEvent[] {
     const { key, version } = identified
     if (this.index.get(key) === undefined && this.#shares?.admits(key) === false) {
       if (isNew) this.#countLeftOut(key, 1)
@@ -108,7 +108,7 @@ export class Intake {
     if (verdict === 'added') this.#shares?.added(key)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'older' || verdict === 'same') return []
-    return this.#news(key, verdict, this.#parse(identified, object))
+    return this.#news(key, verdict, this.#parse(identified))
   }
 
   /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
@@ -120,12 +120,17 @@ export class Intake {
     return verdict === 'removed' ? [this.#gone(key)] : []
   }
 
+  /** An event was not used. */
+  skip(reason: SkipReason): void {
+    this.#options.skipped(reason)
+  }
+
   /** Opens a list in place of an earlier one. */
   openListing(): Listing {
     this.closeListing()
     this.#listing = new Listing({
       identify: object => this.#identifyListed(object),
-      parse: (identified, object) => this.#parse(identified, object),
+      parse: identified => this.#parse(identified),
       held: key => this.index.get(key),
       partsRoom: this.#options.partsRoom,
       shares: this.#shares?.copy(),
@@ -212,28 +217,28 @@ export class Intake {
    */
   #identifyListed(object: unknown): Identified | undefined {
     const { kind } = this.#options.resource
-    const version = versionOf(object)
-    if (version === undefined || !isNamed(object, kind))
-      throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
     const identity = watchedIdentity(object)
     if (identity?.kind !== kind) throw new WireError(`a list of ${kind}s with an item of another kind`)
-    return this.#selected({ kind, key: identity.key, version })
+    const version = versionIn(identity.metadata)
+    if (version === undefined || !isNamed(identity))
+      throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
+    return this.#selected({ ...identity, version })
   }
 
   /** Undefined when the object is not one of this resource. */
   identify(object: unknown): Identified | undefined {
     const { resource, skipped } = this.#options
     const identity = watchedIdentity(object)
-    if (identity === undefined || identity.kind !== resource.kind) {
+    if (identity?.kind !== resource.kind) {
       skipped('wrong-kind')
       return undefined
     }
-    const version = versionOf(object)
+    const version = versionIn(identity.metadata)
     if (version === undefined) {
       skipped('no-identity')
       return undefined
     }
-    return this.#selected({ kind: identity.kind, key: identity.key, version })
+    return this.#selected({ ...identity, version })
   }
 
   #selected(identified: Identified): Identified | undefined {
@@ -242,9 +247,9 @@ export class Intake {
   }
 
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
-  #parse(identified: Identified, object: unknown): SourceEvent | Refusal | undefined {
+  #parse(identified: Identified): SourceEvent | Refusal | undefined {
     try {
-      return this.#options.parseObject(object, identified)
+      return this.#options.parseObject(identified)
     } catch (error) {
       const { kind, key } = identified
       const reason = `cannot be read: ${printable(error instanceof Error ? error.message : error)}`
@@ -272,7 +277,7 @@ export class Intake {
 
 interface ListingOptions {
   readonly identify: (object: unknown) => Identified | undefined
-  readonly parse: (identified: Identified, object: unknown) => SourceEvent | Refusal | undefined
+  readonly parse: (identified: Identified) => SourceEvent | Refusal | undefined
   readonly held: (key: string) => Version | undefined
   readonly partsRoom: PartsRoom | undefined
   readonly shares: ObjectShares | undefined
@@ -341,7 +346,7 @@ export class Listing implements PartsHolder {
       shares?.added(key)
     }
     const stands = held?.uid === version.uid && held.resourceVersion === version.resourceVersion
-    const parsed = stands ? undefined : this.#options.parse(identified, object)
+    const parsed = stands ? undefined : this.#options.parse(identified)
     this.#items.set(key, { key, version, parsed })
     this.#count(parsed, twin?.parsed)
   }
@@ -405,17 +410,7 @@ function countedIn(parsed: Listed['parsed']): CountedEvent | undefined {
   return parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) ? parsed : undefined
 }
 
-/** Undefined without a resource version: nothing can be said about the age of such an object. */
-export function versionOf(object: unknown): Version | undefined {
-  const { metadata } = isJson(object) ? object : {}
-  const { uid, resourceVersion } = isJson(metadata) ? metadata : {}
-  if (typeof resourceVersion !== 'string' || resourceVersion === '') return undefined
-  return { uid: typeof uid === 'string' ? uid : '', resourceVersion }
-}
-
-function isNamed(object: unknown, kind: ApiKind): boolean {
-  const { metadata } = isJson(object) ? object : {}
-  const { name, namespace } = isJson(metadata) ? metadata : {}
+function isNamed({ kind, metadata: { name, namespace } }: WatchedIdentity): boolean {
   const isScoped = kind === 'Service' || kind === 'EndpointSlice'
   return isText(name) && (!isScoped || isText(namespace))
 }

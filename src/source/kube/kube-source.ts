@@ -1,5 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
+import { createNamePool } from '../../model/names.ts'
 import type { LeftOut } from '../../model/object-budget.ts'
+import { parseIdentified } from '../../model/parse.ts'
 import type { PartsRoom } from '../../model/parts-room.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
@@ -8,7 +10,7 @@ import { EventBatcher } from './event-batcher.ts'
 import { Exchange } from './exchange.ts'
 import type { Failure } from './failure.ts'
 import type { ParseObject } from './intake.ts'
-import { Reflector, type ReflectorSink } from './reflector.ts'
+import { Reflector, type ReflectorOptions, type ReflectorSink } from './reflector.ts'
 import { type Resource, watchedResources } from './resources.ts'
 import { Troubles } from './troubles.ts'
 
@@ -23,9 +25,8 @@ export interface KubeSourceOptions {
   readonly serviceProxyName: string | undefined
   /** Media types in order of preference, as acceptFor gives them. */
   readonly accept: string
-  /** Also read the fields that only back ends get; parseObject must request them, too. */
+  /** Also read the fields that only back ends get. */
   readonly details?: boolean
-  readonly parseObject: ParseObject
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs?: number
   /** Limits the objects of the lists that arrive, together; undefined for no bound. */
@@ -60,7 +61,7 @@ export class KubeSource implements Source {
 
   constructor(options: KubeSourceOptions) {
     this.#options = options
-    const { client, clock, accept, details = false } = options
+    const { client, clock, accept, details = false, serviceProxyName } = options
     this.#batcher = new EventBatcher(async batch => await this.#handlers?.events(batch))
     this.#troubles = new Troubles(
       client.server,
@@ -69,7 +70,11 @@ export class KubeSource implements Source {
     )
     const exchange = new Exchange({ client, clock, accept, details })
     const traits = { streamsLists: true }
-    this.#parts = watchedResources(options).map(resource => this.#part(resource, { exchange, traits }))
+    const pool = createNamePool()
+    const parsing = { details, headlessSlices: serviceProxyName !== undefined }
+    const parseObject: ParseObject = identity => parseIdentified(identity, pool, parsing)
+    const shared = { exchange, traits, parseObject }
+    this.#parts = watchedResources(options).map(resource => this.#part(resource, shared))
   }
 
   get status(): SourceStatus {
@@ -114,11 +119,8 @@ export class KubeSource implements Source {
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
-  #part(
-    resource: Resource,
-    shared: { readonly exchange: Exchange; readonly traits: { streamsLists: boolean } },
-  ): Part {
-    const { clock, random, parseObject, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+  #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject'>): Part {
+    const { clock, random, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: batch => this.#batcher.put(batch),
       refusals: list => {
@@ -142,7 +144,6 @@ export class KubeSource implements Source {
       resource,
       clock,
       random,
-      parseObject,
       checkPeriodMs,
       partsRoom,
       sink,

@@ -1,3 +1,4 @@
+import { isJson, type Json } from '../../model/fields.ts'
 import { isOlder } from './resource-version.ts'
 
 /** Which state of which object. */
@@ -5,6 +6,18 @@ export interface Version {
   /** Empty when the server gives none. */
   readonly uid: string
   readonly resourceVersion: string
+}
+
+/** Reads the version of an object. Undefined without a resource version: nothing can be said about its age. */
+export function versionOf(object: unknown): Version | undefined {
+  const { metadata } = isJson(object) ? object : {}
+  return isJson(metadata) ? versionIn(metadata) : undefined
+}
+
+/** The same, of metadata. */
+export function versionIn({ uid, resourceVersion }: Json): Version | undefined {
+  if (typeof resourceVersion !== 'string' || resourceVersion === '') return undefined
+  return { uid: typeof uid === 'string' ? uid : '', resourceVersion }
 }
 
 export type PutVerdict =

@@ -9,7 +9,7 @@ import { Attempt } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
 import type { Exchange, Opening, WatchStream } from './exchange.ts'
 import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
-import { Intake, type ParseObject, type SkipReason, versionOf } from './intake.ts'
+import { Intake, type ParseObject, type SkipReason } from './intake.ts'
 import { readPages, type WholeList } from './pages.ts'
 import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
 import {
@@ -31,7 +31,7 @@ import { WatchRun } from './watch-run.ts'
 import { type WatchEvent, WireError } from './wire/reader.ts'
 import { statusOf } from './wire/status.ts'
 
-interface ReflectorOptions {
+export interface ReflectorOptions {
   readonly resource: Resource
   readonly exchange: Exchange
   readonly traits: ServerTraits
@@ -51,7 +51,7 @@ interface ServerTraits {
 }
 
 export interface ReflectorSink {
-  /** Resolves once these were taken. */
+  /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
   events(batch: readonly SourceEvent[]): Promise<void>
   /** All objects that are refused, when that has changed. */
   refusals(list: readonly Refusal[]): void
@@ -74,7 +74,6 @@ const WELL_AFTER_MS = 1_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
 const SLICE_MS = 8
-const NOTHING: readonly SourceEvent[] = []
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
@@ -247,53 +246,33 @@ export class Reflector {
 
   /** Gives how the stream ends, when one of the events ends it. */
   async #takeEvents(events: readonly WatchEvent[], run: WatchRun): Promise<Outcome | undefined> {
-    const batch: SourceEvent[] = []
     for (const event of events) {
       if (event.type === 'ERROR') {
-        await this.#deliver(run, batch)
+        await this.#deliver(run)
         const status = statusOf(event.object)
         throw new FailureError(failureOfStatus(status?.code ?? 0, status))
       }
       run.events++
-      if (run.listing === undefined) for (const change of this.#takeLive(event, run)) batch.push(change)
-      else if (run.takeInitial(run.listing, event)) {
+      if (run.listing === undefined) {
+        const changes = run.takeLive(event, this.#intake)
+        if (changes.length > 0) run.taken = this.#options.sink.events(changes)
+      } else if (run.takeInitial(run.listing, event)) {
         const outcome = await this.#land(run.endListing(run.listing, event), run.beganMs)
         if (outcome !== undefined) return outcome
       }
     }
-    await this.#deliver(run, batch)
+    await this.#deliver(run)
     return undefined
   }
 
-  /** Gives the changes of the event. */
-  #takeLive({ type, object }: WatchEvent, run: WatchRun): readonly SourceEvent[] {
-    switch (type) {
-      case 'ADDED':
-      case 'MODIFIED':
-      case 'DELETED': {
-        const identified = this.#intake.identify(object)
-        if (identified === undefined) return NOTHING
-        run.delivered(identified.version.resourceVersion)
-        if (type === 'DELETED') return this.#intake.remove(identified)
-        return this.#intake.put(identified, object, type === 'ADDED')
-      }
-      case 'BOOKMARK':
-        run.delivered(versionOf(object)?.resourceVersion ?? '')
-        return NOTHING
-      default:
-        this.#observeSkipped('unknown-type')
-        return NOTHING
-    }
-  }
-
-  async #deliver(run: WatchRun, batch: readonly SourceEvent[]): Promise<void> {
-    const { heard, progress, position } = run.takeNews(batch.length > 0)
+  async #deliver(run: WatchRun): Promise<void> {
+    const { heard, progress, position, taken } = run.takeNews()
     if (!heard) return
     this.#heardMs = this.#options.clock.nowMs()
     if (!progress) return
     this.#state = afterProgress(this.#state, position)
     this.#well()
-    await this.#hand(batch)
+    await this.#untilTaken(taken)
     // Bookmarks come every minute, so that this is asked often enough.
     if (this.#intake.takeRoom()) this.#relist({ kind: 'room' })
   }
@@ -314,7 +293,7 @@ export class Reflector {
     const backwards = isOlder(resourceVersion, state.position)
     const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
     this.#intake.closeListing()
-    await this.#hand(batch)
+    await this.#untilTaken(sink.events(batch))
     this.#state = afterList(state, resourceVersion)
     sink.observed({
       kind: 'listed',
@@ -340,10 +319,10 @@ export class Reflector {
     for (const resolve of this.#awaiting.splice(0)) resolve()
   }
 
-  async #hand(batch: readonly SourceEvent[]): Promise<void> {
+  async #untilTaken(taken: Promise<void> | undefined): Promise<void> {
     const { sink } = this.#options
     try {
-      await sink.events(batch)
+      await taken
     } catch (error) {
       // It is unknown which objects were delivered: deliver all of them again.
       this.#intake.index.forgetVersions()

@@ -1,6 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import { type Listing, versionOf } from './intake.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { Intake, Listing } from './intake.ts'
+import { versionOf } from './object-index.ts'
 import type { WholeList } from './pages.ts'
 import type { Outcome } from './reflector-state.ts'
 import { advanced } from './resource-version.ts'
@@ -14,14 +16,7 @@ interface WatchRunOptions {
   readonly listing: Listing | undefined
 }
 
-interface News {
-  /** Anything came that can be understood. */
-  readonly heard: boolean
-  /** Anything came that was not known. */
-  readonly progress: boolean
-  readonly position: string
-}
-
+const NOTHING: readonly SourceEvent[] = []
 const END_ANNOTATION = 'k8s.io/initial-events-end'
 
 /** How far one stream of watch events has come. */
@@ -29,6 +24,8 @@ export class WatchRun {
   readonly beganMs: number
   events = 0
   bytes = 0
+  /** The changes since the last call of takeNews are taken; undefined when there are none. */
+  taken: Promise<void> | undefined
   readonly #clock: Clock
   #listing: Listing | undefined
   #growingMs: number
@@ -76,23 +73,44 @@ export class WatchRun {
     return { listing, resourceVersion, bytes: this.bytes }
   }
 
-  /** An object of this version came; empty for one without. */
-  delivered(resourceVersion: string): void {
+  /** Gives the changes that an event makes once the list is whole. */
+  takeLive({ type, object }: WatchEvent, intake: Intake): readonly SourceEvent[] {
+    switch (type) {
+      case 'ADDED':
+      case 'MODIFIED':
+      case 'DELETED': {
+        const identified = intake.identify(object)
+        if (identified === undefined) return NOTHING
+        this.#delivered(identified.version.resourceVersion)
+        return type === 'DELETED' ? intake.remove(identified) : intake.put(identified, type === 'ADDED')
+      }
+      case 'BOOKMARK':
+        this.#delivered(versionOf(object)?.resourceVersion ?? '')
+        return NOTHING
+      default:
+        intake.skip('unknown-type')
+        return NOTHING
+    }
+  }
+
+  #delivered(resourceVersion: string): void {
     this.#heard = true
     this.#position = advanced(this.#position, resourceVersion)
   }
 
-  /** What has come since the last call, `hasChanged` if it changed an object. */
-  takeNews(hasChanged: boolean): News {
+  /**
+   * What has come since the last call: whether anything can be understood (`heard`), whether anything was not known
+   * (`progress`), and the position.
+   */
+  takeNews() {
+    const { taken } = this
     const position = this.#position
-    const news = {
-      heard: this.#heard,
-      progress: hasChanged || position !== this.#toldPosition,
-      position,
-    }
-    this.#hasProgressed ||= news.progress
+    const progress = taken !== undefined || position !== this.#toldPosition
+    const news = { heard: this.#heard, progress, position, taken }
+    this.#hasProgressed ||= progress
     this.#heard = false
     this.#toldPosition = position
+    this.taken = undefined
     return news
   }
 

@@ -57,7 +57,6 @@ export class Watched {
       nodeName,
       serviceProxyName: undefined,
       accept: acceptFor(contentType),
-      parseObject: object => parseObject(object),
     })
     const watched = new Watched(source, async () => {
       await source.stop()

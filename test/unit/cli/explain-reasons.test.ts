@@ -4,7 +4,7 @@ import { finish } from '../../../src/base/steps.ts'
 import { reasonsOf } from '../../../src/cli/explain-reasons.ts'
 import type { ExplainedEndpoint } from '../../../src/cli/explanation-text.ts'
 import { NOTHING_HELD, withinBudget } from '../../../src/model/object-budget.ts'
-import { parseEndpointSlice } from '../../../src/model/parse-slice.ts'
+import { parseObject } from '../../../src/model/parse.ts'
 import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
@@ -87,9 +87,9 @@ describe('reasonsOf', () => {
         /^EndpointSlice ns\/web-1: ignored endpoints\[1\]\.addresses\[0\] 127\.0\.0\.1: a loopback/,
       ),
     ])
-    const whole = parseEndpointSlice({ ...slice('web-2', 'web', []), addressType: 'FQDN' })
-    const other = parseEndpointSlice({ ...slice('api-1', 'api', []), addressType: 'FQDN' })
-    const refusedSlices = [whole, other].filter(isRefusal)
+    const whole = parseObject({ ...slice('web-2', 'web', []), addressType: 'FQDN' })
+    const other = parseObject({ ...slice('api-1', 'api', []), addressType: 'FQDN' })
+    const refusedSlices = [whole, other].filter(its => its !== undefined && isRefusal(its))
     const many = slice(
       'web-1',
       'web',

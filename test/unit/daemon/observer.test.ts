@@ -81,12 +81,12 @@ describe('Observer', () => {
   })
 
   it('asks at each answer whether this node is eligible without a Node object', () => {
-    observer.offered(snapshotOf([]))
+    observer.node(undefined)
     expect(observer.health.readiness().body.nodeEligible).toBe(false)
     isEligible = true
     expect(observer.health.readiness().body.nodeEligible).toBe(true)
     const taints = [{ key: 'ToBeDeletedByClusterAutoscaler', effect: 'NoSchedule' }]
-    observer.offered(snapshotOf([{ ...nodeObject(), spec: { taints } }]))
+    observer.node(snapshotOf([{ ...nodeObject(), spec: { taints } }]).node)
     expect(observer.health.readiness().body.nodeEligible).toBe(false)
   })
 

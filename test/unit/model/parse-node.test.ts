@@ -1,9 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/cidr.ts'
-import { parseNode, parseServiceCidr } from '../../../src/model/parse-node.ts'
+import { identityOf } from '../../../src/model/fields.ts'
+import { parseNode as parseIdentified, parseServiceCidr } from '../../../src/model/parse-node.ts'
 import { isRefusal } from '../../../src/model/refusal.ts'
 import type { NodeInfo } from '../../../src/model/snapshot.ts'
 import { type Fields, refusalLines, texts } from './objects.ts'
+
+const parseNode = (object: Fields) => parseIdentified(identityOf('Node', object))
 
 function parsed(spec: Fields, status: Fields, labels: Fields = {}): NodeInfo {
   const value = parseNode({ metadata: { name: 'node-1.example', labels }, spec, status })
@@ -95,7 +98,8 @@ describe('parseNode', () => {
 })
 
 describe('parseServiceCidr', () => {
-  const read = (cidrs: unknown) => parseServiceCidr({ metadata: { name: 'kubernetes' }, spec: { cidrs } })
+  const read = (cidrs: unknown) =>
+    parseServiceCidr(identityOf('ServiceCIDR', { metadata: { name: 'kubernetes' }, spec: { cidrs } }))
 
   it('reads its prefixes', () => {
     const cidrs = read(['10.96.0.0/12', 'fd00:96::/112'])

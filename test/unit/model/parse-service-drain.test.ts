@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { identityOf } from '../../../src/model/fields.ts'
 import { parseService } from '../../../src/model/parse-service.ts'
 import { isRefusal } from '../../../src/model/refusal.ts'
 import type { Service } from '../../../src/model/service.ts'
@@ -7,7 +8,9 @@ import { refusalLines, service } from './objects.ts'
 const ANNOTATION = 'kprobe.io/tcp-drain'
 
 function drained(value: unknown): Service {
-  const parsed = parseService(service('web', {}, { metadata: { annotations: { [ANNOTATION]: value } } }))
+  const parsed = parseService(
+    identityOf('Service', service('web', {}, { metadata: { annotations: { [ANNOTATION]: value } } })),
+  )
   if (isRefusal(parsed)) throw new Error(JSON.stringify(parsed))
   return parsed
 }
@@ -44,7 +47,7 @@ describe('the annotation kprobe.io/tcp-drain', () => {
       { annotations: null },
       { annotations: { other: 'cut' } },
     ]) {
-      const parsed = parseService(service('web', {}, { metadata }))
+      const parsed = parseService(identityOf('Service', service('web', {}, { metadata })))
       expect(parsed).toMatchObject({ tcpDrainMs: undefined, refusals: [] })
     }
   })

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { identityOf } from '../../../src/model/fields.ts'
 import { parseService } from '../../../src/model/parse-service.ts'
 import { isRefusal } from '../../../src/model/refusal.ts'
 import type { Service } from '../../../src/model/service.ts'
@@ -12,7 +13,7 @@ function annotated(value: unknown) {
 }
 
 function parsed(value: unknown): Service {
-  const read = parseService(annotated(value))
+  const read = parseService(identityOf('Service', annotated(value)))
   if (isRefusal(read)) throw new Error(JSON.stringify(read))
   return read
 }
@@ -35,7 +36,9 @@ describe('the annotation kprobe.io/ipvs-scheduler', () => {
 
   it('need not be there', () => {
     for (const metadata of [{}, { annotations: null }, { annotations: { other: 'rr' } }]) {
-      expect(parseService(service('web', {}, { metadata }))).toMatchObject({ ipvsScheduler: undefined })
+      expect(parseService(identityOf('Service', service('web', {}, { metadata })))).toMatchObject({
+        ipvsScheduler: undefined,
+      })
     }
   })
 

@@ -1,18 +1,19 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/cidr.ts'
+import { identityOf } from '../../../src/model/fields.ts'
 import { parseService } from '../../../src/model/parse-service.ts'
 import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import type { Service } from '../../../src/model/service.ts'
 import { type Fields, ip, refusalLines, service, texts } from './objects.ts'
 
-function parsed(object: unknown): Service {
-  const value = parseService(object)
+function parsed(object: Fields): Service {
+  const value = parseService(identityOf('Service', object))
   if (isRefusal(value)) throw new Error(JSON.stringify(value))
   return value
 }
 
-function refused(object: unknown): Refusal {
-  const value = parseService(object)
+function refused(object: Fields): Refusal {
+  const value = parseService(identityOf('Service', object))
   if (!isRefusal(value)) throw new Error('was accepted')
   return value
 }
@@ -346,8 +347,7 @@ describe('parseService refuses the smallest unit', () => {
 })
 
 describe('parseService refuses the whole object', () => {
-  it.each<[unknown, Refusal]>([
-    [7, { object: 'Service default/nothing', field: '', value: '7', reason: 'not an object' }],
+  it.each<[Fields, Refusal]>([
     [
       {},
       {

@@ -1,17 +1,21 @@
 import { describe, expect, it } from 'vitest'
 import type { EndpointSlice } from '../../../src/model/endpoint.ts'
-import { createNamePool } from '../../../src/model/names.ts'
-import { parseEndpointSlice } from '../../../src/model/parse-slice.ts'
+import { identityOf } from '../../../src/model/fields.ts'
+import { createNamePool, type NamePool } from '../../../src/model/names.ts'
+import { parseEndpointSlice as parseIdentified } from '../../../src/model/parse-slice.ts'
 import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import { endpoint, type Fields, ip, refusalLines, slice, texts } from './objects.ts'
 
-function parsed(object: unknown): EndpointSlice {
+const parseEndpointSlice = (object: Fields, pool?: NamePool) =>
+  parseIdentified(identityOf('EndpointSlice', object), pool)
+
+function parsed(object: Fields): EndpointSlice {
   const value = parseEndpointSlice(object, createNamePool())
   if (isRefusal(value)) throw new Error(JSON.stringify(value))
   return value
 }
 
-function refused(object: unknown): Refusal {
+function refused(object: Fields): Refusal {
   const value = parseEndpointSlice(object)
   if (!isRefusal(value)) throw new Error('was accepted')
   return value
@@ -224,7 +228,7 @@ describe('parseEndpointSlice refuses the smallest unit', () => {
 })
 
 describe('parseEndpointSlice refuses the whole object', () => {
-  it.each<[unknown, string, string]>([
+  it.each<[Fields, string, string]>([
     [slice('web-1', 'web', [], { addressType: 'FQDN' }), 'addressType', 'FQDN'],
     [slice('web-1', 'web', [], { addressType: undefined }), 'addressType', 'nothing'],
     [
@@ -234,7 +238,6 @@ describe('parseEndpointSlice refuses the whole object', () => {
     ],
     [slice('web-1', 'a/b', []), 'metadata.labels[kubernetes.io/service-name]', 'a/b'],
     [slice('Web', 'web', []), 'metadata.name', 'Web'],
-    [null, '', 'null'],
   ])('%#: for %s = %s', (object, field, value) => {
     expect(refused(object)).toMatchObject({ field, value })
   })

@@ -8,7 +8,6 @@ import {
   keyPair,
   NO_KEY_PAIR,
 } from './client-certificate.ts'
-import type { KubeConfig } from './client-node.ts'
 import type { TlsMaterial } from './dial.ts'
 import { type ExecCluster, type ExecCredential, runExecPlugin } from './exec-plugin.ts'
 import type { Access, ExecConfig, Material } from './kubeconfig.ts'
@@ -30,15 +29,12 @@ export interface Pass {
   readonly generation: number
 }
 
-/** Reads the configuration. The library that does it is loaded here, and only here. Throws ApiError 'credentials'. */
+/** Reads the configuration. Throws ApiError 'credentials'. */
 export async function openCredentials(options: CredentialsOptions): Promise<Credentials> {
-  const library = await import('./client-node.ts')
-  const newConfig = (): KubeConfig => new library.KubeConfig()
-  return new Credentials({ ...options, newConfig, access: await loadAccess(newConfig(), options) })
+  return new Credentials({ ...options, access: await loadAccess(options) })
 }
 
 interface Opened extends CredentialsOptions {
-  readonly newConfig: () => KubeConfig
   readonly access: Access
 }
 
@@ -124,7 +120,7 @@ export class Credentials {
   async #reload(): Promise<boolean> {
     if (this.#options.kubeconfig === '') return false
     try {
-      const loaded = await loadAccess(this.#options.newConfig(), this.#options)
+      const loaded = await loadAccess(this.#options)
       const { token, basic, cert, key, exec, impersonation } = loaded
       const access = { ...this.#access, token, basic, cert, key, exec, impersonation }
       if (JSON.stringify(access) === JSON.stringify(this.#access)) return false

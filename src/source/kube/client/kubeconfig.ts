@@ -3,7 +3,6 @@ import { oneLine, PLACEHOLDER_REASON, placeholderIn } from '../../../base/text.t
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
 import { ApiError } from '../api-client.ts'
-import type { KubeConfig } from './client-node.ts'
 
 /** Text that stands in the kubeconfig, or in a file of its own that may change. */
 export type Material =
@@ -51,17 +50,9 @@ interface KubeconfigFile {
  * over files. Throws ApiError 'credentials' that names the file and the entry and repeats no value from it: a parser's
  * own words may quote the line that holds a token.
  */
-export function readKubeconfig(config: KubeConfig, file: KubeconfigFile): Access {
+export function readKubeconfig(file: KubeconfigFile): Access {
   const root = parse(file)
-  const where = `kubeconfig ${file.path}`
-  try {
-    // Unused entries may be invalid.
-    config.loadFromString(JSON.stringify(root), { onInvalidEntry: 'filter' })
-  } catch {
-    // The library's words may hold a value.
-    throw new ApiError('credentials', `${where}: not a kubeconfig`)
-  }
-  const names = currentNames(config, where, file.master !== '')
+  const names = currentNames(root, `kubeconfig ${file.path}`, file.master !== '')
   const cluster = entry(root, 'cluster', names.cluster)
   const user = entry(root, 'user', names.user)
   if (cluster === undefined && file.master === '')
@@ -104,14 +95,16 @@ interface Names {
   readonly user: string
 }
 
-function currentNames(config: KubeConfig, where: string, optional: boolean): Names {
-  const name = typeof config.currentContext === 'string' ? config.currentContext : ''
-  const context = config.getContexts().find(each => each.name === name)
+function currentNames(root: Json, where: string, optional: boolean): Names {
+  const read = { where, folder: '' }
+  const name = text(root, 'current-context', read)
+  const context = entry(root, 'context', name)
   if (context === undefined && name !== '')
     throw new ApiError('credentials', `${where}: there is no context ${quoted(name)}, the current-context`)
   if (context === undefined && !optional)
     throw new ApiError('credentials', `${where}: it names no current-context`)
-  const { cluster = '', user = '' } = context ?? {}
+  const cluster = text(context ?? {}, 'cluster', read)
+  const user = text(context ?? {}, 'user', read)
   const named = [
     context === undefined ? '' : `, context ${quoted(name)}`,
     cluster === '' ? '' : `, cluster ${quoted(cluster)}`,
@@ -120,8 +113,8 @@ function currentNames(config: KubeConfig, where: string, optional: boolean): Nam
   return { where: `${where}${named.join('')}`, cluster, user }
 }
 
-/** The library leaves out some fields (tokenFile among them) and reads the others into names of its own. */
-function entry(root: Json, kind: 'cluster' | 'user', name: string): Json | undefined {
+/** Unused entries may be invalid. */
+function entry(root: Json, kind: 'cluster' | 'context' | 'user', name: string): Json | undefined {
   const list: unknown = root[`${kind}s`]
   if (!Array.isArray(list)) return undefined
   const found: unknown = list.find(each => isJson(each) && each.name === name)

@@ -1,7 +1,6 @@
 import { isIP } from 'node:net'
 import { ApiError } from '../api-client.ts'
 import { readSmallFile } from './cached-file.ts'
-import type { KubeConfig } from './client-node.ts'
 import { type Access, readKubeconfig } from './kubeconfig.ts'
 
 export const SERVICE_ACCOUNT_FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
@@ -19,11 +18,11 @@ export interface AccessOptions {
  * How the server is reached: by a kubeconfig, whose server `master` replaces; by `master` alone, anonymously; or, with
  * neither, by what the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
  */
-export async function loadAccess(config: KubeConfig, options: AccessOptions): Promise<Access> {
+export async function loadAccess(options: AccessOptions): Promise<Access> {
   const { kubeconfig, master } = options
   if (kubeconfig !== '') {
     const text = await readSmallFile(kubeconfig, 'kubeconfig')
-    return readKubeconfig(config, { path: kubeconfig, text, master })
+    return readKubeconfig({ path: kubeconfig, text, master })
   }
   if (master !== '') return { ...ANONYMOUS, where: '--master', server: master }
   return inCluster(options)

@@ -1,5 +1,4 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { parseObject } from '../../../../src/model/parse.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../../src/model/snapshot.ts'
 import { KubeSource } from '../../../../src/source/kube/kube-source.ts'
 import type { LocatedRefusal, SourceObservation, SourceProblem } from '../../../../src/source/source.ts'
@@ -36,7 +35,6 @@ beforeEach(() => {
     nodeName: 'n1',
     serviceProxyName: undefined,
     accept: 'application/json',
-    parseObject: object => parseObject(object),
   })
 })
 

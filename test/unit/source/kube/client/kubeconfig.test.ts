@@ -1,11 +1,10 @@
-import { KubeConfig } from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
 import { ApiError } from '../../../../../src/source/kube/api-client.ts'
 import { readKubeconfig } from '../../../../../src/source/kube/client/kubeconfig.ts'
 import { CANARY } from './loopback.ts'
 
 function read(text: string, master = '') {
-  return readKubeconfig(new KubeConfig(), { path: '/etc/k/config', text, master })
+  return readKubeconfig({ path: '/etc/k/config', text, master })
 }
 
 function withParts(cluster: string, user: string): string {
