@@ -1,5 +1,6 @@
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import { Comparison } from './comparison.ts'
 import type { Exchange } from './exchange.ts'
 import { type Failure, failureOfError } from './failure.ts'
@@ -7,7 +8,6 @@ import { versionOf } from './intake.ts'
 import type { ObjectIndex } from './object-index.ts'
 import { isOlder } from './resource-version.ts'
 import { type Resource, requestPath } from './resources.ts'
-import { WireError } from './wire/reader.ts'
 
 interface ConsistencyCheckOptions {
   readonly resource: Resource

@@ -8,13 +8,14 @@ import { type WatchedIdentity, type WatchedKind, watchedIdentity } from '../../m
 import type { PartsHolder, PartsRoom } from '../../model/parts-room.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import { RereadPace } from '../reread-pace.ts'
 import type { SourceObservation } from '../source.ts'
 import { ObjectIndex, type PutVerdict, type Version } from './object-index.ts'
 import { ObjectShares } from './object-shares.ts'
 import { isOlder } from './resource-version.ts'
 import type { Resource } from './resources.ts'
-import { type ApiKind, type ApiObject, WireError } from './wire/reader.ts'
+import type { ApiKind, ApiObject } from './wire/reader.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (object: unknown, identity: WatchedIdentity) => SourceEvent | Refusal | undefined
