@@ -61,7 +61,7 @@ interface Pairing<T> {
 }
 
 /** Pairs between two offers to pause: less than a millisecond. */
-const YIELD_EVERY = 10_000
+const PAIRS_A_STEP = 10_000
 
 /** Walks two sorted lists, neither of which has a place twice. */
 function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pairing<T>): Steps<void> {
@@ -73,6 +73,6 @@ function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pai
     visit(first <= 0 ? a : undefined, first >= 0 ? b : undefined)
     if (first <= 0) left++
     if (first >= 0) right++
-    if (++count % YIELD_EVERY === 0) yield
+    if (++count % PAIRS_A_STEP === 0) yield
   }
 }

@@ -14,7 +14,7 @@ export interface EndpointDraft {
 }
 
 /** Endpoints between two offers to pause. */
-const YIELD_EVERY = 2_000
+const BACKENDS_A_STEP = 2_000
 
 /** All addresses behind a Service; where `only` is given those, which costs their number and not the Service's. */
 export function* draftsOf(
@@ -27,7 +27,7 @@ export function* draftsOf(
       let count = 0
       for (const backend of among(lists[scope], only)) {
         take(drafts, scope, { name, backend })
-        if (++count % YIELD_EVERY === 0) yield
+        if (++count % BACKENDS_A_STEP === 0) yield
       }
     }
   return drafts

@@ -1,12 +1,16 @@
 import { familyOf, formatIp, type Ip } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
 import type { Service } from '../model/service.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
 import { draftsOf, type EndpointDraft, hostnamesOf } from './endpoint-drafts.ts'
-import type { EndpointMessage, PortName } from './localv1.ts'
 import { type ServiceView, targetOf } from './objects.ts'
+import type { localv1 } from './schema.ts'
+
+type EndpointMessage = MessageOf<typeof localv1.Endpoint>
+type PortName = MessageOf<typeof localv1.PortName>
 
 /** Endpoints between two offers to pause. */
-const YIELD_EVERY = 500
+const MESSAGES_A_STEP = 500
 
 /** The endpoints that this node may send the Service's connections to, by key; with `only`, those of these addresses. */
 export function* endpointsOfService(
@@ -22,7 +26,7 @@ export function* endpointsOfService(
     const hostname = hostnames.get(ip)
     for (const overrides of variantsOf(draft, terms))
       endpoints.set(keyOf(ip, overrides), endpointMessage(terms, draft, { ip, hostname, overrides }))
-    if (++count % YIELD_EVERY === 0) yield
+    if (++count % MESSAGES_A_STEP === 0) yield
   }
   return endpoints
 }
@@ -34,7 +38,7 @@ export function* endpointKeys(view: ServiceView, only?: ReadonlySet<Ip>): Steps<
   let count = 0
   for (const [ip, draft] of yield* draftsOf(view.frontends, only)) {
     for (const overrides of variantsOf(draft, terms)) keys.add(keyOf(ip, overrides))
-    if (++count % YIELD_EVERY === 0) yield
+    if (++count % MESSAGES_A_STEP === 0) yield
   }
   return keys
 }
@@ -70,13 +74,11 @@ function endpointMessage({ scoped }: EndpointTerms, draft: EndpointDraft, its: P
   const { local, internal, external } = draft
   const address = [formatIp(ip)]
   return {
-    ...(hostname === undefined ? {} : { Hostname: hostname }),
+    Hostname: hostname,
     IPs: familyOf(ip) === 'IPv4' ? { V4: address } : { V6: address },
-    ...(local ? { Local: true } : {}),
-    ...(overrides.length === 0 ? {} : { PortOverrides: overrides }),
-    ...(scoped
-      ? { Scopes: { ...(internal ? { Internal: true } : {}), ...(external ? { External: true } : {}) } }
-      : {}),
+    Local: local || undefined,
+    PortOverrides: overrides.length === 0 ? undefined : overrides,
+    Scopes: scoped ? { Internal: internal || undefined, External: external || undefined } : undefined,
   }
 }
 
@@ -92,8 +94,7 @@ function variantsOf({ ports }: EndpointDraft, { targets }: EndpointTerms): reado
     const overrides: PortName[] = []
     for (const { name, numbers } of lists) {
       const port = numbers[index] ?? numbers[0] ?? 0
-      if (port !== targets.get(name))
-        overrides.push(name === '' ? { Port: port } : { Name: name, Port: port })
+      if (port !== targets.get(name)) overrides.push({ Name: name || undefined, Port: port })
     }
     variants.push(overrides)
   }

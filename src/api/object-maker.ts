@@ -1,10 +1,11 @@
-import { Encoder } from './encode.ts'
-import { ENDPOINT, SERVICE } from './localv1.ts'
-import { roomFor, writeSet } from './op-item.ts'
+import { ProtobufEncoder } from '../wire/protobuf/encoder.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
+import { FrameEncoder } from './frame.ts'
+import { localv1 } from './schema.ts'
 import { type ApiObject, type ApiRef, type Frame, type Run, SET_ENDPOINTS, SET_SERVICES } from './state.ts'
 
 const SHARED_BYTES = 64 * 1024
-const TABLES = { [SET_SERVICES]: SERVICE, [SET_ENDPOINTS]: ENDPOINT } as const
+const TABLES = { [SET_SERVICES]: localv1.Service, [SET_ENDPOINTS]: localv1.Endpoint } as const
 
 interface GrowingRun extends Run {
   end: number
@@ -16,10 +17,10 @@ interface GrowingRun extends Run {
  * is to a reader of all of them. Each later change has memory of its own, so that it retains no other object's.
  */
 export class ObjectMaker {
-  readonly #encoder = new Encoder()
+  readonly #messages = new ProtobufEncoder()
+  readonly #frames = new FrameEncoder()
   readonly #isWhole: boolean
   readonly #runs: Readonly<Record<ApiRef['set'], GrowingRun[]>> = { [SET_SERVICES]: [], [SET_ENDPOINTS]: [] }
-  #written = Buffer.allocUnsafeSlow(4_096)
 
   constructor({ isWhole }: { readonly isWhole: boolean }) {
     this.#isWhole = isWhole
@@ -31,18 +32,15 @@ export class ObjectMaker {
   }
 
   /** `known` itself when it says the same: its bytes are the same exactly when the messages are. */
-  make(ref: ApiRef, json: object, known?: ApiObject): ApiObject {
-    const message = this.#encoder.encode(TABLES[ref.set], json)
-    const room = roomFor(ref.path, message.length)
-    if (room > this.#written.length) this.#written = Buffer.allocUnsafeSlow(room * 2)
-    const length = writeSet(this.#written, 0, ref, message)
-    if (known !== undefined && this.#written.compare(known.memory, known.start, known.end, 0, length) === 0)
-      return known
+  make({ set, path }: ApiRef, json: MessageOf<(typeof TABLES)[ApiRef['set']]>, known?: ApiObject): ApiObject {
+    const Bytes = this.#messages.encode(TABLES[set], json)
+    const frame = this.#frames.encode(localv1.OpItem, { Set: { Ref: { Set: set, Path: path }, Bytes } })
+    if (known !== undefined && frame.compare(known.memory, known.start, known.end) === 0) return known
     const { memory, start, end } = this.#isWhole
-      ? this.#placeInRun(ref.set, length)
-      : this.#placeAlone(length)
-    this.#written.copy(memory, start, 0, length)
-    return { path: ref.path, json, memory, start, end }
+      ? this.#placeInRun(set, frame.length)
+      : this.#placeAlone(frame.length)
+    frame.copy(memory, start)
+    return { path, json, memory, start, end }
   }
 
   #placeAlone(length: number): Frame {

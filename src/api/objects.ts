@@ -2,10 +2,16 @@ import { formatCidr } from '../base/cidr.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { isSame } from '../model/equal.ts'
 import type { Frontend, FrontendKind, ServiceFrontends } from '../model/frontend.ts'
-import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import type { Service, ServicePortSpec } from '../model/service.ts'
 import { targetKey } from '../model/service-details.ts'
 import type { SliceList } from '../model/slice-groups.ts'
-import type { IpFilter, IpSet, PortMapping, ServiceMessage } from './localv1.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
+import { localv1 } from './schema.ts'
+
+type ServiceMessage = MessageOf<typeof localv1.Service>
+type PortMapping = MessageOf<typeof localv1.PortMapping>
+type IpFilter = MessageOf<typeof localv1.IPFilter>
+type IpSet = MessageOf<typeof localv1.IPSet>
 
 /** A Service as this node sees it: its object, what was resolved from it, and its slices. */
 export interface ServiceView {
@@ -59,14 +65,12 @@ function addressesOf({ ports, wholes = [] }: ServiceFrontends): Addresses {
   }
 }
 
+/** ClusterIPs and ExternalIPs are always there, empty where there are none: back ends in Go look into them unasked. */
 export function serviceMessage(view: ServiceView): ServiceMessage {
   const { service } = view
   const addresses = addressesOf(view.frontends)
   const { details, affinityTimeoutS, healthCheckNodePort } = service
-  const [namespace = '', name = ''] = service.key.split('/')
-  const ports = portsOf(view)
-  const filters = filtersOf(view, addresses.LoadBalancerIP)
-  const isWhole = (view.frontends.wholes ?? []).length > 0
+  const [namespace, name] = service.key.split('/')
   return {
     Namespace: namespace,
     Name: name,
@@ -74,44 +78,33 @@ export function serviceMessage(view: ServiceView): ServiceMessage {
     IPs: {
       ClusterIPs: ipSet(addresses.ClusterIP),
       ExternalIPs: ipSet(addresses.ExternalIP),
-      ...(service.headless === undefined ? {} : { Headless: true }),
-      ...(addresses.LoadBalancerIP.length === 0 ? {} : { LoadBalancerIPs: ipSet(addresses.LoadBalancerIP) }),
+      Headless: service.headless !== undefined || undefined,
+      LoadBalancerIPs: addresses.LoadBalancerIP.length === 0 ? undefined : ipSet(addresses.LoadBalancerIP),
     },
-    ...(isWhole ? { MapIP: true } : {}),
-    ...(ports.length === 0 ? {} : { Ports: ports }),
-    ...(service.externalTrafficPolicy === 'Local' ? { ExternalTrafficToLocal: true } : {}),
-    ...filled('Labels', details?.labels),
-    ...filled('Annotations', details?.annotations),
-    ...(filters.length === 0 ? {} : { IPFilters: filters }),
-    ...(affinityTimeoutS === 0 ? {} : { ClientIP: { TimeoutSeconds: affinityTimeoutS } }),
-    ...(service.internalTrafficPolicy === 'Local' ? { InternalTrafficToLocal: true } : {}),
-    ...(healthCheckNodePort === 0 ? {} : { HealthCheckNodePort: healthCheckNodePort }),
+    MapIP: (view.frontends.wholes ?? []).length > 0 || undefined,
+    Ports: filled(portsOf(view)),
+    ExternalTrafficToLocal: service.externalTrafficPolicy === 'Local' || undefined,
+    Labels: filled(details?.labels ?? {}),
+    Annotations: filled(details?.annotations ?? {}),
+    IPFilters: filled(filtersOf(view, addresses.LoadBalancerIP)),
+    ClientIP: affinityTimeoutS === 0 ? undefined : { TimeoutSeconds: affinityTimeoutS },
+    InternalTrafficToLocal: service.internalTrafficPolicy === 'Local' || undefined,
+    HealthCheckNodePort: healthCheckNodePort || undefined,
   }
 }
 
-function filled<Name extends string>(
-  name: Name,
-  texts: Readonly<Record<string, string>> = {},
-): Partial<Record<Name, Readonly<Record<string, string>>>> {
-  if (Object.keys(texts).length === 0) return {}
-  const field: Partial<Record<Name, Readonly<Record<string, string>>>> = {}
-  field[name] = texts
-  return field
+/** Undefined where it is empty: JSON leaves it out then, as protobuf does. */
+function filled<T extends object>(value: T): T | undefined {
+  return Object.keys(value).length === 0 ? undefined : value
 }
 
 function ipSet(ips: readonly Ip[]): IpSet {
-  const [v4, v6] = FAMILIES.map(family => textsOf(ips, family))
-  return {
-    ...(v4 === undefined || v4.length === 0 ? {} : { V4: v4 }),
-    ...(v6 === undefined || v6.length === 0 ? {} : { V6: v6 }),
-  }
+  return { V4: filled(textsOf(ips, 'IPv4')), V6: filled(textsOf(ips, 'IPv6')) }
 }
 
 function textsOf(ips: readonly Ip[], family: Family): readonly string[] {
   return ips.filter(ip => familyOf(ip) === family).map(formatIp)
 }
-
-const PROTOCOLS: Readonly<Record<Protocol, 1 | 2 | 3>> = { TCP: 1, UDP: 2, SCTP: 3 }
 
 /** The ports with at least one frontend. */
 function portsOf({ service, frontends }: ServiceView): readonly PortMapping[] {
@@ -132,11 +125,12 @@ function portMapping(service: Service, spec: ServicePortSpec, frontends: readonl
   const { name, protocol, port, nodePort } = spec
   const target = targetOf(service, spec)
   return {
-    ...(name === '' ? {} : { Name: name }),
-    Protocol: PROTOCOLS[protocol],
+    Name: name || undefined,
+    Protocol: localv1.Protocol[protocol],
     Port: port,
-    ...(frontends.some(({ kind }) => kind === 'NodePort') ? { NodePort: nodePort } : {}),
-    ...(typeof target === 'string' ? { TargetPortName: target } : { TargetPort: target }),
+    NodePort: frontends.some(({ kind }) => kind === 'NodePort') ? nodePort : undefined,
+    TargetPort: typeof target === 'number' ? target : undefined,
+    TargetPortName: typeof target === 'string' ? target : undefined,
   }
 }
 

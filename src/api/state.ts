@@ -1,4 +1,5 @@
 import { PersistentMap } from '../base/persistent-map.ts'
+import { localv1 } from './schema.ts'
 
 /** One message `localv1.OpItem` behind gRPC's prefix: the bytes of `memory` from `start` to before `end`. */
 export interface Frame {
@@ -12,7 +13,7 @@ export interface Frame {
 export interface ApiObject extends Frame {
   /** `namespace/name` of a Service, `namespace/name/key` of an endpoint. */
   readonly path: string
-  /** The message Service or Endpoint by KPNG's names; empty fields are left out. */
+  /** The message Service or Endpoint by KPNG's names; empty fields are undefined. */
   readonly json: object
 }
 
@@ -32,9 +33,7 @@ export interface ApiState {
   readonly runs?: readonly Run[]
 }
 
-/** Numbers of localv1.Set. */
-export const SET_SERVICES = 1
-export const SET_ENDPOINTS = 2
+export const { ServicesSet: SET_SERVICES, EndpointsSet: SET_ENDPOINTS } = localv1.Set
 type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
 
 /** So many objects differ between two versions that are held, or fewer. */

@@ -56,13 +56,15 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'telemetry/connection-totals.ts',
     'telemetry/mode-metrics.ts',
   ],
-  source: ['base', 'model'],
+  // Bytes of messages, to typed values and back.
+  wire: ['base'],
+  source: ['base', 'model', 'wire'],
   telemetry: ['base', 'model', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
   config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
   // What other programs are told of the model.
-  api: ['base', 'model'],
+  api: ['base', 'model', 'wire'],
   cli: EVERYTHING,
   daemon: EVERYTHING,
   // What others may import: see docs/library.md.

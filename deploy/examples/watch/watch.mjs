@@ -5,7 +5,7 @@ import grpc from '@grpc/grpc-js'
 import protobuf from 'protobufjs'
 
 const [address = 'unix:///run/kprobe/api.sock'] = process.argv.slice(2)
-const proto = readFileSync(new URL('localv1.proto', import.meta.url), 'utf8')
+const proto = readFileSync(new URL('../../../src/api/localv1.proto', import.meta.url), 'utf8')
 const type = name => root.lookupType(`localv1.${name}`)
 const { root } = protobuf.parse(proto, { keepCase: true })
 const OBJECTS = { 1: type('Service'), 2: type('Endpoint') }

@@ -1,12 +1,10 @@
-import { numberField, readText } from './protobuf.ts'
-import { type Call, type CallHandler, framed, NOT_FOUND, RpcError, unary } from './rpc.ts'
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import { framed } from '../frame.ts'
+import { health } from '../schema.ts'
+import { type Call, type CallHandler, NOT_FOUND, RpcError, unary } from './rpc.ts'
 
-const SERVICE = 1
-const STATUS = 1
-/** ServingStatus of grpc.health.v1. */
-const SERVING = 1
-const NOT_SERVING = 2
-const SERVICE_UNKNOWN = 3
+const { HealthCheckRequest, HealthCheckResponse } = health
+const { SERVING, NOT_SERVING, SERVICE_UNKNOWN } = health.ServingStatus
 
 /** `grpc.health.v1.Health`: everything is served once there is a state. */
 export class GrpcHealth {
@@ -25,12 +23,15 @@ export class GrpcHealth {
     for (const watcher of this.#watchers) watcher.publish()
   }
 
-  readonly check: (call: Call) => CallHandler = unary(request => {
-    const service = readText(request, SERVICE)
-    if (!this.#services.has(service))
-      throw new RpcError(NOT_FOUND, `unknown service ${JSON.stringify(service.slice(0, 200))}`)
-    return numberField(STATUS, this.#statusOf(service))
-  })
+  readonly check: (call: Call) => CallHandler = unary(
+    HealthCheckRequest,
+    HealthCheckResponse,
+    ({ service = '' }) => {
+      if (!this.#services.has(service))
+        throw new RpcError(NOT_FOUND, `unknown service ${JSON.stringify(service.slice(0, 200))}`)
+      return { status: this.#statusOf(service) }
+    },
+  )
 
   readonly watch = (call: Call): CallHandler => {
     const watcher = new HealthWatcher(call, service => this.#statusOf(service))
@@ -63,7 +64,7 @@ class HealthWatcher {
   }
 
   message(bytes: Buffer): void {
-    this.#service ??= readText(bytes, SERVICE)
+    this.#service ??= decodeMessage(HealthCheckRequest, bytes).service ?? ''
     this.publish()
   }
 
@@ -78,6 +79,6 @@ class HealthWatcher {
     const status = this.#statusOf(this.#service)
     if (status === this.#sent) return
     this.#sent = status
-    this.#isFull = !this.#call.write(framed(numberField(STATUS, status)))
+    this.#isFull = !this.#call.write(framed(HealthCheckResponse, { status }))
   }
 }

@@ -1,25 +1,66 @@
-import type { Definitions } from './descriptors.ts'
-import { bytesField, messageField, numberField, readFields } from './protobuf.ts'
-import { type Call, type CallHandler, framed, NOT_FOUND, OK, RESOURCE_EXHAUSTED, RpcError } from './rpc.ts'
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import { list, type MessageOf, message, table, text } from '../../wire/protobuf/table.ts'
+import { framed } from '../frame.ts'
+import { DESCRIPTORS, reflection } from '../schema.ts'
+import { type Call, type CallHandler, NOT_FOUND, OK, RESOURCE_EXHAUSTED, RpcError } from './rpc.ts'
 
-/** Fields of ServerReflectionRequest. */
-const FILE_BY_FILENAME = 3
-const FILE_CONTAINING_SYMBOL = 4
-const ALL_EXTENSION_NUMBERS = 6
-const LIST_SERVICES = 7
+/** What reflection publishes. */
+export interface Definitions {
+  /** Full names: `localv1.Sets`. */
+  readonly services: readonly string[]
+  /** Encoded google.protobuf.FileDescriptorProto. */
+  readonly byFileName: ReadonlyMap<string, Buffer>
+  /** Files by the full names of their messages, enums, services and methods, without a leading dot. */
+  readonly bySymbol: ReadonlyMap<string, Buffer>
+}
+
+const NAMED = list(message(table({ name: [1, text] })))
+const SERVICES = list(message(table({ name: [1, text], methods: [2, NAMED] })))
+/** The names in a google.protobuf.FileDescriptorProto. */
+const FILE = table({
+  name: [1, text],
+  package: [2, text],
+  messages: [4, NAMED],
+  enums: [5, NAMED],
+  services: [6, SERVICES],
+})
+
+export function definitions(): Definitions {
+  const services: string[] = []
+  const byFileName = new Map<string, Buffer>()
+  const bySymbol = new Map<string, Buffer>()
+  for (const text of DESCRIPTORS) {
+    const encoded = Buffer.from(text, 'base64')
+    const file = decodeMessage(FILE, encoded)
+    byFileName.set(file.name ?? '', encoded)
+    for (const { name } of [...(file.messages ?? []), ...(file.enums ?? [])])
+      bySymbol.set(`${file.package}.${name}`, encoded)
+    for (const { name, methods = [] } of file.services ?? []) {
+      const service = `${file.package}.${name}`
+      services.push(service)
+      bySymbol.set(service, encoded)
+      for (const method of methods) bySymbol.set(`${service}.${method.name}`, encoded)
+    }
+  }
+  return { services, byFileName, bySymbol }
+}
 
 /** Requests that wait for a client which does not read. */
 const WAITING_MAX = 64
 
+type Request = MessageOf<typeof reflection.ServerReflectionRequest>
+type Response = MessageOf<typeof reflection.ServerReflectionResponse>
+
 /** `ServerReflection/ServerReflectionInfo`, which is the same in v1 and v1alpha. */
 export function reflectionMethod(its: Definitions): (call: Call) => CallHandler {
   return call => {
-    const waiting: Buffer[] = []
+    const waiting: Request[] = []
     let isFull = false
     let hasEnded = false
     const answerAll = (): void => {
       for (let request = isFull ? undefined : waiting.shift(); request !== undefined; ) {
-        isFull = !call.write(framed(answer(its, request)))
+        const response = { original_request: request, ...answer(its, request) }
+        isFull = !call.write(framed(reflection.ServerReflectionResponse, response))
         request = isFull ? undefined : waiting.shift()
       }
       if (hasEnded && waiting.length === 0) call.end(OK)
@@ -28,7 +69,7 @@ export function reflectionMethod(its: Definitions): (call: Call) => CallHandler 
       message(bytes) {
         if (waiting.length >= WAITING_MAX)
           throw new RpcError(RESOURCE_EXHAUSTED, `${WAITING_MAX} requests already wait for answers`)
-        waiting.push(Buffer.from(bytes))
+        waiting.push(decodeMessage(reflection.ServerReflectionRequest, bytes))
         answerAll()
       },
       ended() {
@@ -43,33 +84,27 @@ export function reflectionMethod(its: Definitions): (call: Call) => CallHandler 
   }
 }
 
-function answer(its: Definitions, request: Buffer): Buffer {
-  const original = bytesField(2, request)
-  for (const { number, value } of readFields(request)) {
-    if (typeof value === 'number') continue
-    const text = value.toString('utf8')
-    if (number === LIST_SERVICES)
-      return Buffer.concat([
-        original,
-        messageField(
-          6,
-          its.services.map(name => messageField(1, [bytesField(1, name)])),
-        ),
-      ])
-    if (number === FILE_BY_FILENAME) return Buffer.concat([original, fileOr(its.byFileName.get(text), text)])
-    if (number === FILE_CONTAINING_SYMBOL)
-      return Buffer.concat([original, fileOr(its.bySymbol.get(text.replace(/^\./, '')), text)])
-    if (number === ALL_EXTENSION_NUMBERS && its.bySymbol.has(text.replace(/^\./, '')))
-      return Buffer.concat([original, messageField(5, [bytesField(1, text)])])
-  }
-  return Buffer.concat([original, failure('not found')])
+function answer(its: Definitions, request: Request): Response {
+  const {
+    list_services,
+    file_by_filename: file,
+    file_containing_symbol: symbol,
+    all_extension_numbers_of_type: extended,
+  } = request
+  if (list_services !== undefined)
+    return { list_services_response: { service: its.services.map(name => ({ name })) } }
+  if (file !== undefined) return fileOr(its.byFileName.get(file), file)
+  if (symbol !== undefined) return fileOr(its.bySymbol.get(symbol.replace(/^\./, '')), symbol)
+  if (extended !== undefined && its.bySymbol.has(extended.replace(/^\./, '')))
+    return { all_extension_numbers_response: { base_type_name: extended } }
+  return failure('not found')
 }
 
-function fileOr(file: Buffer | undefined, text: string): Buffer {
-  if (file === undefined) return failure(`there is no ${JSON.stringify(text.slice(0, 200))}`)
-  return messageField(4, [bytesField(1, file)])
+function fileOr(file: Buffer | undefined, name: string): Response {
+  if (file === undefined) return failure(`there is no ${JSON.stringify(name.slice(0, 200))}`)
+  return { file_descriptor_response: { file_descriptor_proto: [file] } }
 }
 
-function failure(message: string): Buffer {
-  return messageField(7, [numberField(1, NOT_FOUND), bytesField(2, message)])
+function failure(error_message: string): Response {
+  return { error_response: { error_code: NOT_FOUND, error_message } }
 }

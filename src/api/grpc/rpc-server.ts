@@ -11,7 +11,7 @@ import { ConnectionGate, type Crowd, type OverShare, ownersOf } from '../../base
 import { TIMER_MS_MAX } from '../../base/duration.ts'
 import { errorOf } from '../../base/failure-text.ts'
 import { type Owner, Shares } from '../../base/shares.ts'
-import { MalformedMessage } from './protobuf.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import {
   type Call,
   type CallHandler,
@@ -289,7 +289,7 @@ class RpcCall implements Call {
       step()
     } catch (thrown) {
       if (thrown instanceof RpcError) this.end(thrown.code, thrown.message)
-      else if (thrown instanceof MalformedMessage) this.end(INVALID_ARGUMENT, thrown.message)
+      else if (thrown instanceof WireError) this.end(INVALID_ARGUMENT, thrown.message)
       else {
         this.#options.failed(errorOf(thrown))
         this.end(INTERNAL, 'internal server error; see the log of the server')

@@ -1,3 +1,7 @@
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import type { MessageOf, Table } from '../../wire/protobuf/table.ts'
+import { framed, PREFIX_BYTES } from '../frame.ts'
+
 /** Status codes of gRPC that are used here. */
 export const OK = 0
 export const INVALID_ARGUMENT = 3
@@ -29,7 +33,7 @@ export interface Call {
   attempt(step: () => void): void
 }
 
-/** What throws ends the call: an RpcError with its code, a MalformedMessage as INVALID_ARGUMENT, others as INTERNAL. */
+/** What throws ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
 export interface CallHandler {
   message(bytes: Buffer): void
   /** The client sends nothing more. */
@@ -60,17 +64,12 @@ export function timeoutMs(header: string | readonly string[] | undefined): numbe
   return Number(digits) * unitMs
 }
 
-const PREFIX_BYTES = 5
-
-export function framed(message: Uint8Array): Buffer {
-  const frame = Buffer.alloc(PREFIX_BYTES + message.length)
-  frame.writeUInt32BE(message.length, 1)
-  frame.set(message, PREFIX_BYTES)
-  return frame
-}
-
 /** A method that takes one message and answers with one. */
-export function unary(answer: (request: Buffer) => Uint8Array): (call: Call) => CallHandler {
+export function unary<T extends Table, G extends Table>(
+  takes: T,
+  gives: G,
+  answer: (request: MessageOf<T>) => MessageOf<G>,
+): (call: Call) => CallHandler {
   return call => {
     let request: Buffer | undefined
     return {
@@ -80,7 +79,7 @@ export function unary(answer: (request: Buffer) => Uint8Array): (call: Call) => 
       },
       ended() {
         if (request === undefined) throw new RpcError(INVALID_ARGUMENT, 'this method takes one message')
-        call.write(framed(answer(request)))
+        call.write(framed(gives, answer(decodeMessage(takes, request))))
         call.end(OK)
       },
     }

@@ -6,12 +6,11 @@ import { errorOf } from '../../base/failure-text.ts'
 import { formatIp } from '../../base/ip.ts'
 import { listenAtUnixSocket } from '../../base/unix-socket.ts'
 import type { ApiFeed, FeedStatus } from '../feed.ts'
+import { status as statusMessages } from '../schema.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
-import { definitions } from './descriptors.ts'
 import { GrpcHealth } from './health.ts'
 import { listenerFor, plainServer, renewTls, tlsServer } from './http-server.ts'
-import { numberField, textField } from './protobuf.ts'
-import { reflectionMethod } from './reflection.ts'
+import { definitions, reflectionMethod } from './reflection.ts'
 import { type Call, type CallHandler, type Methods, unary } from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 import { Sets, type SetsCounts } from './sets.ts'
@@ -53,6 +52,7 @@ export interface ApiServer {
   close(): Promise<void>
 }
 
+const { GetRequest, GetResponse } = statusMessages
 const CONNECTIONS_MAX = 2_048
 const CALLS_MAX = 4_096
 
@@ -212,22 +212,21 @@ interface ServerStatus extends FeedStatus {
   readonly counts: SetsCounts
 }
 
-/** `kprobe.v1.Status/Get`: GetRequest has no fields; see the table of descriptors for those of GetResponse. */
+/** `kprobe.v1.Status/Get`. */
 function statusMethod(status: () => ServerStatus): (call: Call) => CallHandler {
-  return unary(() => encodeStatus(status()))
-}
-
-function encodeStatus(its: ServerStatus): Buffer {
-  return Buffer.concat([
-    textField(1, its.nodeName),
-    numberField(2, its.number),
-    numberField(3, its.services),
-    numberField(4, its.endpoints),
-    ...(its.sinceMs === undefined ? [] : [numberField(5, Math.round(its.sinceMs))]),
-    ...(its.silentMs === undefined ? [] : [numberField(6, Math.round(its.silentMs))]),
-    numberField(7, its.sourceConnected ? 1 : 0),
-    textField(8, its.trouble ?? ''),
-    numberField(9, its.counts.streams),
-    numberField(10, its.counts.waiting),
-  ])
+  return unary(GetRequest, GetResponse, () => {
+    const { nodeName, number, services, endpoints, sinceMs, silentMs, counts, ...its } = status()
+    return {
+      node_name: nodeName,
+      number,
+      services,
+      endpoints,
+      since_ms: sinceMs && Math.round(sinceMs),
+      silent_ms: silentMs && Math.round(silentMs),
+      source_connected: its.sourceConnected,
+      trouble: its.trouble,
+      streams: counts.streams,
+      waiting: counts.waiting,
+    }
+  })
 }

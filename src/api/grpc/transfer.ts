@@ -1,7 +1,7 @@
-import { roomFor, SYNC_BYTES, writeDelete, writeSync } from '../op-item.ts'
+import { FrameEncoder, framed } from '../frame.ts'
+import { localv1 } from '../schema.ts'
 import {
   type ApiObject,
-  type ApiRef,
   type ApiState,
   changesBetween,
   type Run,
@@ -18,8 +18,8 @@ function* runsBetween(before: ApiState | undefined, after: ApiState): Iterable<R
   const { services, endpoints } = changesBetween(before, after)
   yield* setRuns(services.set)
   yield* setRuns(endpoints.set)
-  for (const path of endpoints.deleted) yield deleteRun({ set: SET_ENDPOINTS, path })
-  for (const path of services.deleted) yield deleteRun({ set: SET_SERVICES, path })
+  yield* deleteRuns(SET_ENDPOINTS, endpoints.deleted)
+  yield* deleteRuns(SET_SERVICES, services.deleted)
 }
 
 function* setRuns(objects: readonly ApiObject[]): Iterable<Run> {
@@ -36,10 +36,16 @@ function* setRuns(objects: readonly ApiObject[]): Iterable<Run> {
   if (run !== undefined) yield run
 }
 
-function deleteRun(ref: ApiRef): Run {
-  const memory = Buffer.allocUnsafe(roomFor(ref.path))
-  return { memory, start: 0, end: writeDelete(memory, 0, ref), operations: 1 }
+/** Each is good until the next. */
+function* deleteRuns(set: number, paths: readonly string[]): Iterable<Run> {
+  const frames = new FrameEncoder()
+  for (const path of paths) {
+    const memory = frames.encode(localv1.OpItem, { Delete: { Set: set, Path: path } })
+    yield { memory, start: 0, end: memory.length, operations: 1 }
+  }
 }
+
+const SYNC: Readonly<Buffer> = framed(localv1.OpItem, { Sync: {} })
 
 const BLOCK_BYTES = 64 * 1024
 /** A run of so many bytes is a block as it is; shorter ones are put together. */
@@ -128,7 +134,7 @@ export class Transfer {
   /** Short runs in one block; behind the last one of all, the Sync. */
   #gather(): void {
     const block = Buffer.allocUnsafeSlow(BLOCK_BYTES)
-    const most = block.length - SYNC_BYTES
+    const most = block.length - SYNC.length
     let at = 0
     let operations = 0
     for (let run = this.#next; run !== undefined; run = this.#next) {
@@ -140,7 +146,7 @@ export class Transfer {
       this.#advance()
     }
     this.#isDone = this.#next === undefined
-    if (this.#isDone && !this.isWhole) at = writeSync(block, at)
+    if (this.#isDone && !this.isWhole) at += SYNC.copy(block, at)
     if (at === 0) return
     const frames = block.subarray(0, at)
     this.#blocks.push({ frames: at * 2 < block.length ? alone(frames) : frames, operations })

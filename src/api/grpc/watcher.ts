@@ -1,14 +1,14 @@
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import type { ApiFeed } from '../feed.ts'
-import { resetFrame } from '../op-item.ts'
+import { framed } from '../frame.ts'
+import { localv1 } from '../schema.ts'
 import type { ApiState } from '../state.ts'
-import { readText } from './protobuf.ts'
 import { type Call, type CallHandler, FAILED_PRECONDITION, OK, RESOURCE_EXHAUSTED, RpcError } from './rpc.ts'
 import type { Reader, Transfer } from './transfer.ts'
 import type { Transfers } from './transfers.ts'
 
 /** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
 const UNANSWERED_MAX = 16
-const NODE_NAME = 1
 
 /** Since the start of a server. */
 export interface Sent {
@@ -53,7 +53,7 @@ export class Watcher implements CallHandler, Reader {
 
   message(bytes: Buffer): void {
     const { nodeName } = this.#options
-    const asked = readText(bytes, NODE_NAME)
+    const { NodeName: asked = '' } = decodeMessage(localv1.WatchReq, bytes)
     // Names of nodes are in lower case; those of hosts, which a client may send, need not be.
     if (asked !== '' && asked.toLowerCase() !== nodeName)
       throw new RpcError(
@@ -109,7 +109,7 @@ export class Watcher implements CallHandler, Reader {
       this.#arrive(transfer)
       return
     }
-    if (this.#mustForget) this.#write(resetFrame())
+    if (this.#mustForget) this.#write(framed(localv1.OpItem, { Reset: {} }))
     this.#mustForget = false
     this.#begin(transfer)
   }

@@ -1,12 +1,12 @@
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import { Comparison } from './comparison.ts'
 import type { Exchange } from './exchange.ts'
 import { type Failure, failureOfError } from './failure.ts'
 import { type ObjectIndex, versionOf } from './object-index.ts'
 import { isOlder } from './resource-version.ts'
 import { type Resource, requestPath } from './resources.ts'
-import { WireError } from './wire/reader.ts'
 
 interface ConsistencyCheckOptions {
   readonly resource: Resource

@@ -1,17 +1,10 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import type { ApiClient, ApiResponse } from './api-client.ts'
 import { FailureError, failureOfStatus } from './failure.ts'
 import { listMetaIn } from './wire/message.ts'
-import {
-  type ApiKind,
-  type ApiObject,
-  type ListMeta,
-  type ReaderOptions,
-  type WatchEvent,
-  type WatchReader,
-  WireError,
-} from './wire/reader.ts'
+import type { ApiKind, ApiObject, ListMeta, ReaderOptions, WatchEvent, WatchReader } from './wire/reader.ts'
 import { createListReader, createWatchReader } from './wire/readers.ts'
 import { type ApiStatus, readStatus } from './wire/status.ts'
 

@@ -1,6 +1,6 @@
 import { oneLine } from '../../base/text.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import { ApiError } from './api-client.ts'
-import { WireError } from './wire/reader.ts'
 import type { ApiStatus } from './wire/status.ts'
 
 export type FailureKind =

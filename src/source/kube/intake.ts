@@ -8,13 +8,13 @@ import { watchedIdentity } from '../../model/parse.ts'
 import type { PartsHolder, PartsRoom } from '../../model/parts-room.ts'
 import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import { RereadPace } from '../reread-pace.ts'
 import type { SourceObservation } from '../source.ts'
 import { ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
 import { ObjectShares } from './object-shares.ts'
 import { isOlder } from './resource-version.ts'
 import type { Resource } from './resources.ts'
-import { WireError } from './wire/reader.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
 export type ParseObject = (identity: WatchedIdentity) => SourceEvent | Refusal | undefined

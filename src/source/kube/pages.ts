@@ -1,7 +1,8 @@
+import { WireError } from '../../wire/wire-error.ts'
 import type { Failure } from './failure.ts'
 import { failureOfError } from './failure.ts'
 import type { Listing } from './intake.ts'
-import { type ListMeta, WireError } from './wire/reader.ts'
+import type { ListMeta } from './wire/reader.ts'
 
 interface PagesOptions {
   /** Undefined for a consistent list, in pages; else the least version, `0` for any. */

@@ -4,6 +4,7 @@ import { finishInSlices, type Steps } from '../../base/steps.ts'
 import type { PartsRoom } from '../../model/parts-room.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import { WireError } from '../../wire/wire-error.ts'
 import type { SourceObservation } from '../source.ts'
 import { Attempt } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
@@ -28,7 +29,7 @@ import { isOlder, isPosition } from './resource-version.ts'
 import { type Resource, requestPath } from './resources.ts'
 import { WatchBackoff } from './watch-backoff.ts'
 import { WatchRun } from './watch-run.ts'
-import { type WatchEvent, WireError } from './wire/reader.ts'
+import type { WatchEvent } from './wire/reader.ts'
 import { statusOf } from './wire/status.ts'
 
 export interface ReflectorOptions {
@@ -280,7 +281,6 @@ export class Reflector {
   /** Makes a list the state of everything, unless it is not to be believed yet. */
   async #land({ listing, resourceVersion, bytes }: WholeList, beganMs: number): Promise<Outcome | undefined> {
     const { clock, resource, sink } = this.#options
-    const { index } = this.#intake
     const state = this.#state
     this.#heardMs = clock.nowMs()
     if (!isPosition(resourceVersion)) throw new WireError('a list without a resource version')
@@ -289,7 +289,7 @@ export class Reflector {
       return { kind: 'backwards' }
     }
     const missing = await this.#inSlices(this.#intake.vanishing(listing))
-    if (isMostGone(index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
+    if (isMostGone(this.#intake.index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
     const backwards = isOlder(resourceVersion, state.position)
     const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
     this.#intake.closeListing()

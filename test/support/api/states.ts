@@ -1,9 +1,8 @@
 import { ApiFeed, type FeedSource } from '../../../src/api/feed.ts'
-import { framed } from '../../../src/api/grpc/rpc.ts'
 import { type ApiObject, type ApiState, SET_ENDPOINTS, SET_SERVICES } from '../../../src/api/state.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import { decodeOpItem, encodeLocalv1 } from './localv1.ts'
+import { decodeOpItem, encodeLocalv1, framed } from './localv1.ts'
 
 /** Its frame is written by another implementation of protobuf than ours. */
 export function objectOf(set: 1 | 2, path: string, json: object): ApiObject {

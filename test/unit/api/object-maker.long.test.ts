@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { framed } from '../../../src/api/grpc/rpc.ts'
 import { ObjectMaker } from '../../../src/api/object-maker.ts'
 import { type ApiObject, type Frame, SET_ENDPOINTS, SET_SERVICES } from '../../../src/api/state.ts'
-import { encodeLocalv1 } from '../../support/api/localv1.ts'
+import { encodeLocalv1, framed } from '../../support/api/localv1.ts'
 
 const service = (path: string) => ({ set: SET_SERVICES, path }) as const
 const endpoint = (path: string) => ({ set: SET_ENDPOINTS, path }) as const

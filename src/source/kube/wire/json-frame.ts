@@ -1,5 +1,5 @@
+import { WireError } from '../../../wire/wire-error.ts'
 import { isMessage, type Message } from './message.ts'
-import { WireError } from './reader.ts'
 
 const TAB = 0x09
 export const NEWLINE = 0x0a

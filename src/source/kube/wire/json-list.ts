@@ -1,3 +1,4 @@
+import { WireError } from '../../../wire/wire-error.ts'
 import {
   BACKSLASH,
   CLOSE_BRACE,
@@ -10,7 +11,7 @@ import {
 } from './json-frame.ts'
 import { defaultVersion, versionOfList, withType } from './kinds.ts'
 import { listMetaIn } from './message.ts'
-import { type ListMeta, type ListReader, type ListReaderOptions, WireError } from './reader.ts'
+import type { ListMeta, ListReader, ListReaderOptions } from './reader.ts'
 import { Rest } from './rest.ts'
 
 /** Finds the borders of the list's items while the bytes arrive, and has each parsed by itself. */

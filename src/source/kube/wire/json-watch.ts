@@ -1,7 +1,8 @@
+import { WireError } from '../../../wire/wire-error.ts'
 import { isBlank, NEWLINE, objectIn } from './json-frame.ts'
 import { withType } from './kinds.ts'
 import { isMessage } from './message.ts'
-import { type ReaderOptions, type WatchEvent, type WatchReader, WireError } from './reader.ts'
+import type { ReaderOptions, WatchEvent, WatchReader } from './reader.ts'
 import { Rest } from './rest.ts'
 
 /** One object a line: a raw newline stands within no string of JSON. */

@@ -1,7 +1,9 @@
 import { printable } from '../../../model/refusal.ts'
-import { isMessage, type Message } from './message.ts'
-import type { ProtobufDecoder } from './protobuf-decoder.ts'
-import { type ApiKind, WireError } from './reader.ts'
+import type { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
+import type { MessageOf } from '../../../wire/protobuf/table.ts'
+import { WireError } from '../../../wire/wire-error.ts'
+import type { Message } from './message.ts'
+import type { ApiKind } from './reader.ts'
 import { UNKNOWN } from './tables.ts'
 
 /** apiVersions in which a kind has the fields that are read; the first is what objects without one get. */
@@ -61,16 +63,12 @@ export function openEnvelope(decoder: ProtobufDecoder, bytes: Buffer): Enveloped
   if (!hasMagic(bytes)) throw new WireError('protobuf without its first four bytes, k8s and NUL')
   const unknown = decoder.decode(UNKNOWN, { bytes, start: MAGIC.length, end: bytes.length })
   refuseEncodings(unknown)
-  const { raw } = unknown
-  return { type: typeOf(unknown), raw: Buffer.isBuffer(raw) ? raw : bytes.subarray(0, 0) }
-}
-
-export function typeOf(unknown: Message): TypeMeta {
-  return isMessage(unknown.typeMeta) ? unknown.typeMeta : {}
+  const { typeMeta = {}, raw = bytes.subarray(0, 0) } = unknown
+  return { type: typeMeta, raw }
 }
 
 /** The API server leaves both empty; anything else is not what our tables read. */
-export function refuseEncodings({ contentEncoding, contentType }: Message): void {
+export function refuseEncodings({ contentEncoding, contentType }: MessageOf<typeof UNKNOWN>): void {
   if (contentEncoding !== undefined)
     throw new WireError(`an object in the encoding ${printable(contentEncoding)}; none is expected`)
   if (contentType !== undefined)

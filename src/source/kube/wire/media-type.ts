@@ -1,5 +1,5 @@
 import { printable } from '../../../model/refusal.ts'
-import { WireError } from './reader.ts'
+import { WireError } from '../../../wire/wire-error.ts'
 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const JSON_TYPE = 'application/json'

@@ -1,4 +1,5 @@
-import { type ListMeta, WireError } from './reader.ts'
+import { WireError } from '../../../wire/wire-error.ts'
+import type { ListMeta } from './reader.ts'
 
 /** An object of the API while it is being read. */
 export interface Message {

@@ -1,8 +1,10 @@
-import { hasMagic, MAGIC, refuseEncodings, typeOf, versionOfList } from './kinds.ts'
-import { listMetaIn, type Message } from './message.ts'
-import { ProtobufDecoder } from './protobuf-decoder.ts'
-import { FIXED32, FIXED64, LENGTH, VARINT } from './protobuf-table.ts'
-import { type ListMeta, type ListReader, type ListReaderOptions, WireError } from './reader.ts'
+import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
+import { type FieldSpan, fieldAt } from '../../../wire/protobuf/field-span.ts'
+import { LENGTH, type MessageOf } from '../../../wire/protobuf/table.ts'
+import { WireError } from '../../../wire/wire-error.ts'
+import { hasMagic, MAGIC, refuseEncodings, versionOfList } from './kinds.ts'
+import { listMetaIn } from './message.ts'
+import type { ListMeta, ListReader, ListReaderOptions } from './reader.ts'
 import { Rest } from './rest.ts'
 import { LIST, LIST_ITEMS, tableFor, UNKNOWN, UNKNOWN_RAW } from './tables.ts'
 
@@ -14,8 +16,8 @@ export class ProtobufListReader implements ListReader {
   readonly #options: ListReaderOptions
   readonly #decoder = new ProtobufDecoder()
   readonly #rest = new Rest()
-  readonly #envelope: Message = {}
-  readonly #list: Message = {}
+  #envelope: MessageOf<typeof UNKNOWN> = {}
+  #list: MessageOf<typeof LIST> = {}
   #place: 'start' | 'envelope' | 'list' = 'start'
   /** The apiVersion of the list's items; undefined before the list has begun. */
   #apiVersion: string | undefined
@@ -52,10 +54,11 @@ export class ProtobufListReader implements ListReader {
     if (this.#place === 'list' && end - at > this.#listLeft)
       throw new WireError('a field of the list is longer than the list')
     if (end > bytes.length) return at
-    if (this.#place === 'envelope') this.#decoder.decode(UNKNOWN, { bytes, start: at, end }, this.#envelope)
+    const span = { bytes, start: at, end }
+    if (this.#place === 'envelope') this.#envelope = this.#decoder.decode(UNKNOWN, span, this.#envelope)
     else {
       if (field.tag === ITEM_TAG) this.#readItem(bytes, field.start, end)
-      else this.#decoder.decode(LIST, { bytes, start: at, end }, this.#list)
+      else this.#list = this.#decoder.decode(LIST, span, this.#list)
       this.#leave(end - at)
     }
     return end
@@ -68,9 +71,9 @@ export class ProtobufListReader implements ListReader {
     return at + MAGIC.length
   }
 
-  #openList(field: Field): number {
+  #openList(field: FieldSpan): number {
     if (this.#apiVersion !== undefined) throw new WireError('a second list in one body')
-    this.#apiVersion = versionOfList(typeOf(this.#envelope), this.#options.kind)
+    this.#apiVersion = versionOfList(this.#envelope.typeMeta ?? {}, this.#options.kind)
     this.#place = 'list'
     this.#listLeft = field.length
     this.#leave(0)
@@ -92,54 +95,4 @@ export class ProtobufListReader implements ListReader {
     this.#listLeft -= count
     if (this.#listLeft === 0) this.#place = 'envelope'
   }
-}
-
-/** The position of a field that may not have arrived entirely. */
-interface Field {
-  readonly tag: number
-  /** The start of its contents, behind tag and length. */
-  readonly start: number
-  /** Bytes of its contents. */
-  readonly length: number
-}
-
-/** The field at `at`; undefined when too few bytes have arrived. Throws WireError. */
-function fieldAt(bytes: Buffer, at: number): Field | undefined {
-  const tag = varintAt(bytes, at)
-  if (tag === undefined) return undefined
-  switch (tag.value & 7) {
-    case LENGTH: {
-      const length = varintAt(bytes, tag.end)
-      return length && { tag: tag.value, start: length.end, length: length.value }
-    }
-    case VARINT: {
-      const value = varintAt(bytes, tag.end)
-      return value && { tag: tag.value, start: tag.end, length: value.end - tag.end }
-    }
-    case FIXED32:
-      return { tag: tag.value, start: tag.end, length: 4 }
-    case FIXED64:
-      return { tag: tag.value, start: tag.end, length: 8 }
-    default:
-      throw new WireError(`a field of the wire type ${tag.value & 7}`)
-  }
-}
-
-interface Varint {
-  /** Inexact beyond 2^53. */
-  readonly value: number
-  readonly end: number
-}
-
-const VARINT_BYTES_MAX = 10
-
-function varintAt(bytes: Buffer, at: number): Varint | undefined {
-  let value = 0
-  for (let index = 0; index < VARINT_BYTES_MAX; index++) {
-    const byte = bytes[at + index]
-    if (byte === undefined) return undefined
-    value += (byte & 0x7f) * 2 ** (7 * index)
-    if (byte < 0x80) return { value, end: at + index + 1 }
-  }
-  throw new WireError('a number of more than 64 bits')
 }

@@ -1,7 +1,7 @@
+import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
+import { WireError } from '../../../wire/wire-error.ts'
 import { defaultVersion, hasMagic, isOfKind, openEnvelope } from './kinds.ts'
-import { isMessage } from './message.ts'
-import { ProtobufDecoder } from './protobuf-decoder.ts'
-import { type ApiObject, type ReaderOptions, type WatchEvent, type WatchReader, WireError } from './reader.ts'
+import type { ApiObject, ReaderOptions, WatchEvent, WatchReader } from './reader.ts'
 import { Rest } from './rest.ts'
 import { STATUS, tableFor, WATCH_EVENT } from './tables.ts'
 
@@ -42,11 +42,9 @@ export class ProtobufWatchReader implements WatchReader {
   /** The API server writes the event bare; one in an envelope, as other bodies are, is understood as well. */
   #read(frame: Buffer): WatchEvent {
     const bytes = hasMagic(frame) ? openEnvelope(this.#decoder, frame).raw : frame
-    const event = this.#decoder.decode(WATCH_EVENT, { bytes, start: 0, end: bytes.length })
-    const { type, object } = event
-    const raw = isMessage(object) ? object.raw : undefined
-    if (typeof type !== 'string' || !Buffer.isBuffer(raw))
-      throw new WireError('an event without a type or an object')
+    const { type, object } = this.#decoder.decode(WATCH_EVENT, { bytes, start: 0, end: bytes.length })
+    const raw = object?.raw
+    if (type === undefined || raw === undefined) throw new WireError('an event without a type or an object')
     return { type, object: type === 'ERROR' ? this.#readStatus(raw) : this.#readObject(raw) }
   }
 

@@ -50,8 +50,3 @@ export interface ReaderOptions {
 export interface ListReaderOptions extends ReaderOptions {
   readonly onItem: (object: ApiObject) => void
 }
-
-/** Bytes that are not what they are to be; the stream they came from cannot be used any further. */
-export class WireError extends Error {
-  override readonly name = 'WireError'
-}

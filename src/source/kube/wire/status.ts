@@ -1,9 +1,10 @@
+import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
+import { WireError } from '../../../wire/wire-error.ts'
 import { objectIn } from './json-frame.ts'
 import { openEnvelope } from './kinds.ts'
 import { encodingOf } from './media-type.ts'
 import { isMessage, type Message, textIn } from './message.ts'
-import { ProtobufDecoder } from './protobuf-decoder.ts'
-import { type ApiObject, WireError } from './reader.ts'
+import type { ApiObject } from './reader.ts'
 import { STATUS } from './tables.ts'
 
 /** Why a request failed, in the server's words: metav1.Status. */

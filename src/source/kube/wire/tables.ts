@@ -2,24 +2,41 @@ import {
   allEntries,
   bool,
   bytes,
+  converted,
   entries,
   given,
   int32,
-  intOrString,
+  int64,
   list,
   message,
   name,
   type Table,
   table,
   text,
-  time,
-} from './protobuf-table.ts'
+} from '../../../wire/protobuf/table.ts'
+import { WireError } from '../../../wire/wire-error.ts'
 import type { ApiKind, ReaderOptions } from './reader.ts'
+import { rfc3339 } from './rfc3339.ts'
 
 /*
  * The messages of the API, with the fields that kprobe uses. Numbers: generated.proto of k8s.io/api (core/v1,
  * discovery/v1, networking/v1) and of k8s.io/apimachinery (meta/v1, runtime), v0.36.
  */
+
+/** A metav1.Time, which becomes RFC 3339 text; an empty one is none. */
+const time = converted(table({ seconds: [1, int64] }), ({ seconds = 0 }) => {
+  const text = rfc3339(seconds)
+  if (text === undefined) throw new WireError(`a time ${seconds} seconds from 1970`)
+  return text
+})
+
+/** An intstr.IntOrString, which becomes a number or a text; type 1 is the text. */
+const intOrString = given(
+  converted(
+    table({ type: [1, int64], intVal: [2, int32], strVal: [3, text] }),
+    ({ type, intVal = 0, strVal = '' }) => (type === 1 ? strVal : intVal),
+  ),
+)
 
 const META_FIELDS = {
   name: [1, text],

@@ -2,7 +2,6 @@ import { once } from 'node:events'
 import { type ClientHttp2Stream, connect as connectHttp2 } from 'node:http2'
 import { connect } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { framed } from '../../../../src/api/grpc/rpc.ts'
 import type { ApiServerOptions } from '../../../../src/api/grpc/server.ts'
 import {
   DATA,
@@ -16,7 +15,7 @@ import {
   REQUEST,
   SETTINGS,
 } from '../../../support/api/grpc-peer.ts'
-import { encodeLocalv1 } from '../../../support/api/localv1.ts'
+import { encodeLocalv1, framed } from '../../../support/api/localv1.ts'
 import { type ApiRig, apiRig } from '../../../support/api/rig.ts'
 import { EMPTY, feedOf, largeState } from '../../../support/api/states.ts'
 import { statusOf, WatchClient } from '../../../support/api/watch-client.ts'

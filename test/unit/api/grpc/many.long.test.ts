@@ -2,13 +2,15 @@ import { afterEach, expect, it } from 'vitest'
 import type { ApiFeed } from '../../../../src/api/feed.ts'
 import type { ApiServer } from '../../../../src/api/grpc/server.ts'
 import { Transfer } from '../../../../src/api/grpc/transfer.ts'
-import { SYNC_BYTES } from '../../../../src/api/op-item.ts'
 import type { ApiState } from '../../../../src/api/state.ts'
 import { GrpcPeer } from '../../../support/api/grpc-peer.ts'
 import { type ApiRig, apiRig, quiet } from '../../../support/api/rig.ts'
 import { endpointObject, feedOf, largeState, nextState } from '../../../support/api/states.ts'
 import { contentOf, WatchClient } from '../../../support/api/watch-client.ts'
 import { eventually } from '../../../support/patience.ts'
+
+/** Of `OpItem{Sync: {}}` behind its prefix. */
+const SYNC_BYTES = 7
 
 const CLIENTS = 998
 const CHANGES = 5

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest'
-import { framed, MessageReader } from '../../../../src/api/grpc/rpc.ts'
+import { MessageReader } from '../../../../src/api/grpc/rpc.ts'
+import { framed } from '../../../support/api/localv1.ts'
 
 it('messages are read however their bytes are cut', () => {
   const messages = ['', 'one', '', 'three and more', '5'].map(text => Buffer.from(text))

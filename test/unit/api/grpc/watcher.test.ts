@@ -1,9 +1,9 @@
 import { expect, it, vi } from 'vitest'
-import { type Call, framed } from '../../../../src/api/grpc/rpc.ts'
+import type { Call } from '../../../../src/api/grpc/rpc.ts'
 import { Transfers } from '../../../../src/api/grpc/transfers.ts'
 import { Watcher } from '../../../../src/api/grpc/watcher.ts'
 import type { ApiState } from '../../../../src/api/state.ts'
-import { encodeLocalv1 } from '../../../support/api/localv1.ts'
+import { encodeLocalv1, framed } from '../../../support/api/localv1.ts'
 import { EMPTY, feedOf, nextState, serviceObject } from '../../../support/api/states.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 

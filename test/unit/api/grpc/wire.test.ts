@@ -1,12 +1,12 @@
 import { once } from 'node:events'
 import fc from 'fast-check'
 import { afterEach, describe, expect, it } from 'vitest'
-import { framed } from '../../../../src/api/grpc/rpc.ts'
+import { FrameEncoder } from '../../../../src/api/frame.ts'
 import { Transfer } from '../../../../src/api/grpc/transfer.ts'
 import { ObjectMaker } from '../../../../src/api/object-maker.ts'
-import { roomFor, writeDelete, writeSet } from '../../../../src/api/op-item.ts'
+import { localv1 } from '../../../../src/api/schema.ts'
 import { type ApiObject, SET_ENDPOINTS, SET_SERVICES } from '../../../../src/api/state.ts'
-import { encodeLocalv1 } from '../../../support/api/localv1.ts'
+import { encodeLocalv1, framed } from '../../../support/api/localv1.ts'
 import { type ApiRig, apiRig } from '../../../support/api/rig.ts'
 import {
   EMPTY,
@@ -30,15 +30,18 @@ describe('on the wire', () => {
       fc.uint8Array({ maxLength: 300 }),
       fc.integer({ min: 0, max: 300_000 }).map(length => new Uint8Array(length).fill(7)),
     )
-    const ref = fc.record({ set: fc.constantFrom(1, 2), path })
+    const ref = fc.record({ Set: fc.constantFrom(1, 2), Path: path }, { noNullPrototype: true })
+    const frames = new FrameEncoder()
     fc.assert(
-      fc.property(ref, fc.option(bytes), fc.integer({ min: 0, max: 9 }), (its, message, start) => {
-        const Ref = { Set: its.set, Path: its.path }
-        const block = Buffer.alloc(start + roomFor(its.path, message?.length))
-        const end = message === null ? writeDelete(block, start, its) : writeSet(block, start, its, message)
+      fc.property(ref, fc.option(bytes), (Ref, message) => {
+        const Bytes = Buffer.from(message ?? [])
+        const ours = frames.encode(
+          localv1.OpItem,
+          message === null ? { Delete: Ref } : { Set: { Ref, Bytes } },
+        )
         const item =
           message === null ? { Delete: Ref } : { Set: { Ref, ...(message.length > 0 && { Bytes: message }) } }
-        expect(block.subarray(start, end).equals(framed(encodeLocalv1('OpItem', item)))).toBe(true)
+        expect(ours.equals(framed(encodeLocalv1('OpItem', item)))).toBe(true)
       }),
       { numRuns: runs(300) },
     )

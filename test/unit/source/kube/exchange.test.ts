@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { Exchange } from '../../../../src/source/kube/exchange.ts'
 import { FailureError } from '../../../../src/source/kube/failure.ts'
-import { WireError } from '../../../../src/source/kube/wire/reader.ts'
+import { WireError } from '../../../../src/wire/wire-error.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { ScriptedApi, service } from '../../../support/scripted-api.ts'
 

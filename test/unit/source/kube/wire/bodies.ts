@@ -1,11 +1,6 @@
-import {
-  type ApiKind,
-  type ApiObject,
-  type ListMeta,
-  type WatchEvent,
-  WireError,
-} from '../../../../../src/source/kube/wire/reader.ts'
+import type { ApiKind, ApiObject, ListMeta, WatchEvent } from '../../../../../src/source/kube/wire/reader.ts'
 import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/readers.ts'
+import { WireError } from '../../../../../src/wire/wire-error.ts'
 import {
   type EncodedListMeta,
   encodeList,

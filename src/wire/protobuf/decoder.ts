@@ -1,5 +1,6 @@
-import { unreachable } from '../../../base/assert.ts'
-import { isMessage, type Message } from './message.ts'
+import { unreachable } from '../../base/assert.ts'
+import { WireError } from '../wire-error.ts'
+import { StringPool, says, textOf } from './string-pool.ts'
 import {
   type BytesShape,
   type ElementShape,
@@ -7,18 +8,17 @@ import {
   FIXED64,
   GROUP_END,
   GROUP_START,
-  int32,
-  int64,
   LENGTH,
+  type MessageOf,
   type NumberShape,
   type Table,
-  table,
-  text,
   VARINT,
-} from './protobuf-table.ts'
-import { WireError } from './reader.ts'
-import { rfc3339 } from './rfc3339.ts'
-import { StringPool, says, textOf } from './string-pool.ts'
+} from './table.ts'
+
+/** A message while it is being read. */
+interface Message {
+  [field: string]: unknown
+}
 
 /** The position of a message. */
 interface Span {
@@ -29,16 +29,13 @@ interface Span {
 
 /** Maximum depth of groups within groups; no other nesting goes deeper than the tables do. */
 const GROUPS_MAX = 16
-/** intstr.IntOrString; type 1 is the text. */
-const INT_OR_STRING = table({ type: [1, int64], intVal: [2, int32], strVal: [3, text] })
-const TIME = table({ seconds: [1, int64] })
 
 /**
  * Reads messages of protobuf by their tables, in one pass and without a value for anything that no table names. Of a
  * field that is there twice the last counts. Borders are checked before bytes are read.
  */
 export class ProtobufDecoder {
-  readonly #pool = new StringPool()
+  #pool: StringPool | undefined
   #bytes: Buffer = Buffer.alloc(0)
   #at = 0
   /** The halves of the last varint of more than one byte. */
@@ -46,6 +43,7 @@ export class ProtobufDecoder {
   #high = 0
 
   /** Adds the message's fields to `into`. Throws WireError. */
+  decode<T extends Table, I extends object>(table: T, span: Span, into?: I): I & MessageOf<T>
   decode(table: Table, span: Span, into: Message = {}): Message {
     this.#bytes = span.bytes
     this.#at = span.start
@@ -98,10 +96,8 @@ export class ProtobufDecoder {
       case 'entries':
         this.#entry(name, shape.keys, stop, values)
         break
-      default: {
-        const value = this.#element(shape, stop)
-        if (shape.keepsEmpty || value !== '') values[name] = value
-      }
+      default:
+        if (this.#at < stop || shape.keepsEmpty) values[name] = this.#element(shape, stop)
     }
   }
 
@@ -110,15 +106,14 @@ export class ProtobufDecoder {
       case 'text':
         return textOf(this.#bytes, this.#at, stop)
       case 'name':
+        this.#pool ??= new StringPool()
         return this.#pool.text(this.#bytes, this.#at, stop)
       case 'message':
         return this.#message(shape.table, stop, {})
       case 'bytes':
         return this.#bytes.subarray(this.#at, stop)
-      case 'int-or-string':
-        return numberOrText(this.#message(INT_OR_STRING, stop, {}))
-      case 'time':
-        return this.#at === stop ? '' : timeText(this.#message(TIME, stop, {}).seconds)
+      case 'converted':
+        return shape.toValue(this.#message(shape.table, stop, {}))
       default:
         return unreachable(shape)
     }
@@ -238,12 +233,11 @@ function keyAt(keys: readonly string[], bytes: Buffer, start: number, end: numbe
   return undefined
 }
 
-function numberOrText({ type, intVal, strVal }: Message): unknown {
-  return type === 1 ? (strVal ?? '') : (intVal ?? 0)
+function isMessage(value: unknown): value is Message {
+  return typeof value === 'object' && value !== null
 }
 
-function timeText(seconds: unknown): string {
-  const text = rfc3339(typeof seconds === 'number' ? seconds : 0)
-  if (text === undefined) throw new WireError(`a time ${seconds} seconds from 1970`)
-  return text
+/** Reads one message of its own. Throws WireError. */
+export function decodeMessage<T extends Table>(table: T, bytes: Buffer): MessageOf<T> {
+  return new ProtobufDecoder().decode(table, { bytes, start: 0, end: bytes.length })
 }

@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { ProtobufDecoder } from '../../../../../src/source/kube/wire/protobuf-decoder.ts'
+import { ProtobufDecoder } from '../../../../src/wire/protobuf/decoder.ts'
 import {
   bool,
+  converted,
   entries,
   given,
   int32,
@@ -11,9 +12,8 @@ import {
   name,
   table,
   text,
-  time,
-} from '../../../../../src/source/kube/wire/protobuf-table.ts'
-import { WireError } from '../../../../../src/source/kube/wire/reader.ts'
+} from '../../../../src/wire/protobuf/table.ts'
+import { WireError } from '../../../../src/wire/wire-error.ts'
 
 const INNER = table({ a: [1, text] })
 const TABLE = table({
@@ -22,7 +22,7 @@ const TABLE = table({
   long: [3, int64],
   flag: [4, bool],
   given: [5, given(bool)],
-  time: [6, time],
+  converted: [6, converted(table({ seconds: [1, int64] }), ({ seconds = 0 }) => `at ${seconds}`)],
   list: [7, list(name)],
   inner: [8, message(INNER)],
   inners: [9, list(message(INNER))],
@@ -66,11 +66,10 @@ describe('a message', () => {
     expect(decode(0x20, 0x80, 0x80, 0x80, 0x80, 0x10)).toEqual({ flag: true })
   })
 
-  it('has times as RFC 3339 writes them', () => {
-    expect(decode(0x32, 2, 0x10, 0)).toEqual({ time: '1970-01-01T00:00:00Z' })
-    expect(decode(0x32, 6, 0x08, 0x80, 0xe2, 0xcf, 0xaa, 0x06)).toEqual({ time: '2023-11-14T22:13:20Z' })
-    expect(decode(0x32, 11, 0x08, ...VARINT_MAX)).toEqual({ time: '1969-12-31T23:59:59Z' })
-    expect(() => decode(0x32, 10, 0x08, ...VARINT_MAX.slice(0, 8), 0x7f)).toThrow('seconds from 1970')
+  it('has the values that messages are converted to, none for an empty one', () => {
+    expect(decode(0x32, 2, 0x10, 0)).toEqual({ converted: 'at 0' })
+    expect(decode(0x32, 11, 0x08, ...VARINT_MAX)).toEqual({ converted: 'at -1' })
+    expect(decode(0x32, 0)).toEqual({})
   })
 
   it('has of a map what is asked for', () => {
