@@ -18,7 +18,7 @@ import type { EncodedTransaction } from './encoded-transaction.ts'
 import { generationReader, nextGeneration } from './generation.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
-import { type Listing, listTables, type TableName } from './list.ts'
+import { type Listing, listTables } from './list.ts'
 import {
   type ChainListing,
   type ChainName,
@@ -32,6 +32,7 @@ import { missingPart } from './missing-part.ts'
 import type { Operation, OwnedElement, Transaction } from './operation.ts'
 import { handleIn } from './rule-walk.ts'
 import { splitBatch } from './split-batch.ts'
+import type { TableName } from './state.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
