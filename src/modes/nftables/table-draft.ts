@@ -3,7 +3,7 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
-import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
 import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
@@ -16,7 +16,6 @@ import { declareSet, isCounted, SET_NAMES, sizeFor } from './sets.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './skeleton.ts'
 import type { Allocation } from './state.ts'
 import { NOTHING, TallyDraft } from './tally.ts'
-import { UsualDraft } from './usual.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
@@ -52,7 +51,6 @@ export class TableDraft {
   readonly #codes: CodeDraft
   readonly #tally: TallyDraft
   readonly #elements: ElementDraft
-  readonly #usual: UsualDraft
   readonly #made = new Map<string, ElementGroup>()
   readonly #gone: string[] = []
 
@@ -61,48 +59,37 @@ export class TableDraft {
     this.#given = given
     this.#ids = new IdDraft(allocation.ids)
     this.#codes = new CodeDraft(allocation.codes)
-    const context = {
+    this.#elements = new ElementDraft({
       layout: given.layout,
       endpointComments: given.options.endpointComments,
       ids: this.#ids,
       codes: this.#codes,
-    }
-    this.#elements = new ElementDraft(context)
-    this.#usual = new UsualDraft(context)
+    })
     this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
-  }
-
-  /**
-   * Makes the elements of a Service by the fast path. Gives false and does nothing when the Service has other
-   * elements already.
-   */
-  addUsual(key: string, port: PortFrontends): boolean {
-    const { base, continuing } = this.#given
-    const present = base?.elements.get(key)
-    if (present !== undefined && continuing) return false
-    const made = this.#usual.make(port)
-    if (made === undefined || (present !== undefined && !sameGroup(present, made))) return false
-    this.#usual.count(port)
-    if (this.#ids.hasRetired) this.#ids.keep(port.key)
-    this.#made.set(key, present ?? made)
-    return true
   }
 
   /** Replaces the elements of a Service, which `before` was rendered to. */
   replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
     const { base, layout } = this.#given
-    const { after, leftOut } = change
-    if (!isIn(layout, change.before) && !isIn(layout, after)) return undefined
+    const { before, after, leftOut } = change
+    if (!isIn(layout, before) && !isIn(layout, after)) return undefined
     this.#renumber(change)
-    const made =
-      after === undefined || leftOut ? NO_ELEMENTS : this.#elements.make(after, base?.elements.get(key))
+    const present = base?.elements.get(key)
+    const made = after === undefined || leftOut ? NO_ELEMENTS : this.#make(after, present)
     if ('reason' in made) {
-      this.#put(key, undefined)
+      this.#put(key, undefined, present)
       return made
     }
-    this.#put(key, made.length === 0 ? undefined : made)
+    this.#put(key, made.length === 0 ? undefined : made, present)
     return undefined
+  }
+
+  /** Makes the elements of a Service; gives those that the kernel holds where they serve it as well. */
+  #make(service: ServiceFrontends, present: ElementGroup | undefined): ElementGroup | OutOfNumbers {
+    if (present === undefined || this.#given.continuing) return this.#elements.make(service, present)
+    const made = this.#elements.make(service, undefined)
+    return 'reason' in made || !sameGroup(present, made) ? this.#elements.make(service, present) : present
   }
 
   /** Frees the ids of removed ports at the end of the render. */
@@ -121,7 +108,6 @@ export class TableDraft {
 
   *finish(frontends: FrontendTable): Steps<FinishedTable> {
     const { layout, options, base, allocation, continuing } = this.#given
-    this.#usual.countInto(this.#tally)
     const skeleton = skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
     const key = skeletonKey(skeleton)
     const same = continuing && key === allocation.skeleton
@@ -149,16 +135,19 @@ export class TableDraft {
     return { table, allocation: { ids, codes, tally: this.#tally.finish(), skeleton: key } }
   }
 
-  #put(key: string, group: ElementGroup | undefined): void {
-    const { base, continuing } = this.#given
-    const present = base?.elements.get(key)
-    const before = continuing ? present : undefined
+  #put(
+    key: string,
+    group: ElementGroup | undefined,
+    present: ElementGroup | undefined = this.#given.base?.elements.get(key),
+  ): void {
+    const before = this.#given.continuing ? present : undefined
     if (before === undefined && group === undefined) return
     if (before !== undefined) this.#tally.remove(before)
     if (group === undefined) this.#gone.push(key)
     else {
       this.#tally.add(group)
-      this.#made.set(key, present !== undefined && sameGroup(present, group) ? present : group)
+      const isSame = present !== undefined && present !== group && sameGroup(present, group)
+      this.#made.set(key, isSame ? present : group)
     }
   }
 

@@ -1,6 +1,6 @@
 import { readU32host } from '../../base/octets.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
-import { CODE_MASK, ENDPOINTS_MAPS } from './layout.ts'
+import { CODE_MASK } from './layout.ts'
 
 /** Counts how often the elements of one table use shared objects. Zeros are left out. */
 export interface Tally {
@@ -34,14 +34,6 @@ export class TallyDraft {
     this.#count(group, -1)
   }
 
-  addElements(set: string, count: number): void {
-    countOf(this.#elements, set).count += count
-  }
-
-  addCode(code: number, uses: number): void {
-    countOf(this.#codes, code).count += uses
-  }
-
   /** The prefix lengths in use, longest first. */
   get prefixLengths(): readonly number[] {
     return [...counted(this.#prefixLengths).keys()].sort((a, b) => b - a)
@@ -68,20 +60,26 @@ export class TallyDraft {
     // Elements of one set are adjacent, which saves most lookups.
     let set = ''
     let count: Count = { count: 0 }
+    let uses: Map<number, Count> | undefined
     for (let i = 0; i < group.length; i++) {
       const element = group[i]
       if (element === undefined) break
       if (element.set !== set) {
         set = element.set
         count = countOf(this.#elements, set)
+        uses = this.#usesOf(set)
       }
       count.count += by
-      if (set === 'cluster-ips' || set === 'slots' || ENDPOINTS_MAPS.has(set)) continue
+      if (uses === undefined) continue
       const { key, data } = element
-      if ((set === 'frontends' || set === 'nodeports') && typeof data === 'string')
-        countOf(this.#codes, readU32host(data) & CODE_MASK).count += by
-      else if (set === 'ranges') countOf(this.#prefixLengths, readU32host(key) & CODE_MASK).count += by
+      countOf(uses, readU32host(typeof data === 'string' ? data : key) & CODE_MASK).count += by
     }
+  }
+
+  /** Gives the counts of what the elements of a set use; undefined where they use nothing shared. */
+  #usesOf(set: string): Map<number, Count> | undefined {
+    if (set === 'frontends' || set === 'nodeports') return this.#codes
+    return set === 'ranges' ? this.#prefixLengths : undefined
   }
 }
 
