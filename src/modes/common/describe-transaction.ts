@@ -1,11 +1,14 @@
-import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
+import {
+  type ElementOperation,
+  isOnElements,
+  type Operation,
+  type Transaction,
+} from '../../kernel/nft/operation.ts'
 import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
 import type { Element, NftSet, Ruleset } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from './element-group.ts'
 import { tableOf } from './family.ts'
-
-type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
 
 /** Counts the changes of a transaction. An element that is deleted and added again is one change. */
 export function countChanges(transaction: Transaction): number {
@@ -43,10 +46,6 @@ function replacements(transaction: Transaction): Replacements {
     replaced.set(setName(operation), both)
   }
   return replaced
-}
-
-function isOnElements(operation: Operation): operation is ElementOperation {
-  return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
 }
 
 function setName({ family, table, set }: ElementOperation): string {
