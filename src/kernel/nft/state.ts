@@ -2,8 +2,6 @@ import type { Octets } from '../../base/octets.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Rule, Verdict } from './expression.ts'
 
-export type { Verdict }
-
 export type NftFamily = 'ip' | 'ip6'
 
 export interface TableName {

@@ -15,8 +15,8 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
 } from './constants.ts'
-import { COMMENT_MATCH, type Expression } from './expression.ts'
-import type { ElementData, Verdict } from './state.ts'
+import { COMMENT_MATCH, type Expression, type Verdict } from './expression.ts'
+import type { ElementData } from './state.ts'
 import {
   isLocal,
   networkHeader,

@@ -4,7 +4,8 @@ import {
   type Operation,
   type Transaction,
 } from '../../kernel/nft/operation.ts'
-import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
+import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
+import { describeOperation } from '../../kernel/nft/print-operation.ts'
 import type { Element, NftSet, Ruleset } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from './element-group.ts'
