@@ -71,7 +71,8 @@ export function retireChains(
   to: Table,
   elements: { readonly referenced: ReadonlySet<string>; readonly late: ElementGroup },
 ): StaleChains {
-  const stale = [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
+  const isSame = from.chains === to.chains
+  const stale = isSame ? [] : [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
   if (stale.length === 0) return { flush: [], remove: [], left: [] }
   const target: TableOperation = { family: to.family, table: to.name }
   const referenced = new Set([...elements.referenced, ...[...from.chains.values()].flatMap(targetsOfChain)])

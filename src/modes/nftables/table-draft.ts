@@ -2,7 +2,7 @@ import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
+import type { Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
 import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
@@ -14,7 +14,7 @@ import { chooseChains, makeChains } from './on-demand.ts'
 import type { NftablesOptions } from './options.ts'
 import { declareSet, isCounted, SET_NAMES, sizeFor } from './sets.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './skeleton.ts'
-import type { Allocation } from './state.ts'
+import type { Allocation, FixedChains } from './state.ts'
 import { NOTHING, TallyDraft } from './tally.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
@@ -108,31 +108,31 @@ export class TableDraft {
 
   *finish(frontends: FrontendTable): Steps<FinishedTable> {
     const { layout, options, base, allocation, continuing } = this.#given
-    const skeleton = skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
+    const inputs = { frontends, prefixLengths: this.#tally.prefixLengths }
+    const skeleton = skeletonOf(layout, options, inputs)
     const key = skeletonKey(skeleton)
-    const same = continuing && key === allocation.skeleton
-    const { chains, codes } = this.#finishChains(skeleton, same)
+    const fixed = continuing && key === allocation.fixed?.key ? allocation.fixed : undefined
+    const ids = this.#ids.finish()
+    const isUntouched = this.#made.size === 0 && this.#gone.length === 0 && ids === allocation.ids
+    if (isUntouched && fixed !== undefined && base !== undefined) return { table: base, allocation }
+    const { chains, codes, own } = this.#finishChains(skeleton, fixed)
     if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
-    if (!same) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
+    if (fixed === undefined) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
     const elements = this.#finishElements()
     yield
     const sets = this.#finishSets(skeleton)
-    const unchanged =
-      same && base !== undefined && chains === base.chains && sets === base.sets && elements === base.elements
-    const table: Table = unchanged
-      ? base
-      : {
-          family: layout.family,
-          name: options.tableName,
-          flags: 0,
-          comment: TABLE_COMMENT,
-          chains,
-          sets,
-          elements,
-        }
-    const ids = this.#ids.finish()
+    const { family } = layout
+    const table: Table = {
+      family,
+      name: options.tableName,
+      flags: 0,
+      comment: TABLE_COMMENT,
+      chains,
+      sets,
+      elements,
+    }
     yield
-    return { table, allocation: { ids, codes, tally: this.#tally.finish(), skeleton: key } }
+    return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed: { key, chains: own } } }
   }
 
   #put(
@@ -151,20 +151,18 @@ export class TableDraft {
     }
   }
 
-  #finishChains(
-    skeleton: Skeleton,
-    same: boolean,
-  ): { readonly chains: ReadonlyMap<string, Chain>; readonly codes: Codes } {
+  /** Gives all chains of the table, and the fixed ones among them. Reuses `fixed`, which equal inputs made. */
+  #finishChains(skeleton: Skeleton, fixed: FixedChains | undefined) {
     const { base, allocation } = this.#given
     const inUse = this.#tally.codes
     const before = allocation.tally.codes
     const steady = inUse.size === before.size && [...inUse.keys()].every(code => before.has(code))
-    if (same && steady && base !== undefined) return { chains: base.chains, codes: allocation.codes }
+    if (fixed !== undefined && steady && base !== undefined)
+      return { chains: base.chains, codes: allocation.codes, own: fixed.chains }
     const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
-    const reusable = same ? base?.chains : undefined
-    const fixed = fixedChains(skeleton).map(chain => reusable?.get(chain.name) ?? chain)
-    const chains = [...fixed, ...makeChains(names, skeleton, reusable)]
-    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes }
+    const own = fixed?.chains ?? fixedChains(skeleton)
+    const chains = [...own, ...makeChains(names, skeleton, fixed && base?.chains)]
+    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes, own }
   }
 
   #finishElements(): PersistentMap<ElementGroup> {
