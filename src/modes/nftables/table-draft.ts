@@ -142,10 +142,10 @@ export class TableDraft {
   ): void {
     const before = this.#given.continuing ? present : undefined
     if (before === undefined && group === undefined) return
-    if (before !== undefined) this.#tally.remove(before)
+    if (before !== undefined) this.#tally.count(before, -1)
     if (group === undefined) this.#gone.push(key)
     else {
-      this.#tally.add(group)
+      this.#tally.count(group, 1)
       const isSame = present !== undefined && present !== group && sameGroup(present, group)
       this.#made.set(key, isSame ? present : group)
     }
