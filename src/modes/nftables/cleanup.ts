@@ -68,10 +68,10 @@ function remainsOf(tables: readonly Table[]): readonly Remains[] {
 }
 
 /**
- * Whether a table is ours. Once kube-proxy has written its chains into a table, it serves from there, and our
- * remaining sets have no effect.
+ * Whether a table is ours: kube-proxy's own has the same name, but not our sets. Once kube-proxy has written its
+ * chains into a table of ours, it serves from there, and our remaining sets have no effect.
  */
-function isOurs(table: Table): boolean {
+export function isOurs(table: Table): boolean {
   return hasOurSets(table) && !isKubeProxyTable(outlinesOf(table))
 }
 

@@ -1,17 +1,15 @@
 import { systemClock } from '../../base/clock.ts'
 import { finishInSlices, type Slicing } from '../../base/steps.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
-import type { Chain, Table } from '../../kernel/nft/state.ts'
 import type { Dataplane, Receipt, WriterCommit } from '../../reconcile/dataplane.ts'
-import { CHAIN_SERVICES } from '../common/chain-names.ts'
 import { deleteTables } from '../common/commit-looked.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalOf } from '../common/refusal.ts'
 import { adoptRuleset } from './adopt.ts'
+import { isOurs } from './cleanup.ts'
 import { diffStates } from './diff.ts'
 import type { NftablesOptions } from './options.ts'
 import { renderState } from './render.ts'
-import { hasOurSets } from './sets.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 interface NftablesPlaneOptions {
@@ -54,24 +52,6 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     },
     cleanup: () => deleteTables(client, names, isOurs),
   }
-}
-
-/**
- * Whether a table is ours. kube-proxy's own table has the same name, but not these sets. If kube-proxy wrote
- * into our table, the table is kube-proxy's.
- */
-function isOurs({ sets, chains }: Table): boolean {
-  return (
-    hasOurSets({ sets }) && (!chains.has(KUBE_PROXY_CHAIN) || looksUpFrontends(chains.get(CHAIN_SERVICES)))
-  )
-}
-
-/** A chain of kube-proxy's nftables mode. Both programs have a chain named services. */
-const KUBE_PROXY_CHAIN = 'service-endpoints-check'
-
-function looksUpFrontends(chain: Chain | undefined): boolean {
-  const expressions = chain?.rules.flatMap(rule => rule.expressions) ?? []
-  return expressions.some(expression => expression.kind === 'lookup' && expression.set === 'frontends')
 }
 
 function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
