@@ -221,7 +221,7 @@ static void end_transfer(napi_env env, struct transfer *transfer) {
   free(transfer);
 }
 
-/* Runs at the environment's end as well, when JavaScript can no longer be told: the promise then stays as it is. */
+/* Runs at the environment's end as well, when JavaScript can no longer run: the promise then never settles. */
 static void complete_transfer(napi_env env, napi_status status, void *data) {
   struct transfer *transfer = data;
   napi_deferred deferred = transfer->deferred;
@@ -280,7 +280,7 @@ static napi_value watch(napi_env env, napi_callback_info info) {
   return integer(env, uv_poll_start(&args.handle->poll, UV_READABLE, on_readable));
 }
 
-/* Asks without entering JavaScript, which is called when the answer is another one than before, or none. */
+/* Sends the request without entering JavaScript, which is called when the answer changed or is missing. */
 static void on_timer(uv_timer_t *timer) {
   struct handle *handle = timer->data;
   uint8_t answer[ANSWER_MAX];

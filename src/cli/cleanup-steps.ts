@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
-import { commitLooked, deleteTable } from '../modes/common/commit-looked.ts'
+import { commitAsRead, deleteTable } from '../modes/common/commit-looked.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type Leftovers, lookInNfTables } from './leftovers.ts'
 
@@ -18,7 +18,7 @@ export async function removeLeftovers(
   const transport = openNetfilter()
   try {
     const connection = new Connection({ transport, clock })
-    return await commitLooked(client, async () => {
+    return await commitAsRead(client, async () => {
       const there = await lookInNfTables(connection, tableName)
       const found = iptables ? there : { ...there, iptables: [] }
       const tables = found.nftables.map(deleteTable)

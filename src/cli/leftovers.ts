@@ -3,7 +3,7 @@ import { openNetfilter } from '../daemon/open.ts'
 import { listIpsetNames } from '../kernel/ipset/names.ts'
 import { planRemoval, type Removal } from '../kernel/nft/leftover-plan.ts'
 import { type ForeignChain, type ForeignTable, surveyTable } from '../kernel/nft/leftover-survey.ts'
-import type { TableName } from '../kernel/nft/list.ts'
+import type { TableName } from '../kernel/nft/state.ts'
 import {
   type ChainOutline,
   DUMMY_DEVICE,

@@ -38,8 +38,8 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/operation.ts'
-export { describeOperation, printRuleset } from '../kernel/nft/print.ts'
-export type { DescribeOptions } from '../kernel/nft/print-operation.ts'
+export { printRuleset } from '../kernel/nft/print.ts'
+export { type DescribeOptions, describeOperation } from '../kernel/nft/print-operation.ts'
 export type { Settled } from '../kernel/nft/settle.ts'
 export type {
   Chain,

@@ -97,19 +97,25 @@ export class Connection {
   }
 
   /**
-   * Runs many short dumps one after the other, with only occasional turns of the event loop. Returns false at the
-   * first inconsistent dump, and runs none after it. Errors as roundTrip; each dump has the whole timeout.
+   * Runs many short dumps one after the other, with only occasional turns of the event loop. Returns false when one was
+   * inconsistent; without `throughout` it runs none after that. Errors as roundTrip; each dump has the whole timeout.
    */
-  dumps(words: Words, requests: Iterable<Request>): Promise<boolean> {
+  dumps(
+    words: Words,
+    requests: Iterable<Request>,
+    { throughout = false }: { readonly throughout?: boolean } = {},
+  ): Promise<boolean> {
     return this.#exclusive(words, async () => {
+      let isWhole = true
       let sliceEnd = this.#clock.nowMs() + SLICE_MS
       for (const request of requests) {
-        if (!(await this.#list(request, this.#clock.nowMs() + this.#timeoutMs))) return false
+        isWhole = (await this.#list(request, this.#clock.nowMs() + this.#timeoutMs)) && isWhole
+        if (!isWhole && !throughout) break
         if (this.#clock.nowMs() < sliceEnd) continue
         await this.#clock.breathe()
         sliceEnd = this.#clock.nowMs() + SLICE_MS
       }
-      return true
+      return isWhole
     })
   }
 

@@ -130,6 +130,7 @@ describe('what was encoded is decoded', () => {
         expect(read({ family: 'ip6', table, verb: 'add-chain', chain }, decodeChain)).toEqual({
           table,
           value: chain,
+          use: 0,
         })
         const head = { name: table, flags, comment: 'ours' }
         expect(

@@ -12,13 +12,13 @@ import type { Message } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { readCounters } from './counters.ts'
-import { describeOperation } from './describe.ts'
+import { errorWordsOf } from './describe.ts'
 import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
 import type { EncodedTransaction } from './encoded-transaction.ts'
 import { generationReader, nextGeneration } from './generation.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
-import { type Listing, listTables, type TableName } from './list.ts'
+import { type Listing, listTables } from './list.ts'
 import {
   type ChainListing,
   type ChainName,
@@ -32,6 +32,7 @@ import { missingPart } from './missing-part.ts'
 import type { Operation, OwnedElement, Transaction } from './operation.ts'
 import { handleIn } from './rule-walk.ts'
 import { splitBatch } from './split-batch.ts'
+import type { TableName } from './state.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
@@ -258,7 +259,7 @@ class NetlinkNftClient implements NftClient {
       elements: [],
       code: error.code,
       error: new NetlinkError({
-        ...describeOperation(operation, []),
+        ...errorWordsOf(operation, []),
         errno: errnoNumber(error.code),
         extendedAck: error.message,
         cause: error,
@@ -362,7 +363,7 @@ function failureOf(failed: BurstError, batch: EncodedTransaction, first: Operati
   const words =
     operation === undefined
       ? { operation: 'commit', object: `nf_tables batch of ${batch.messages} messages` }
-      : describeOperation(operation, elements)
+      : errorWordsOf(operation, elements)
   const extendedAck = failed.extendedAck ?? (operation && lackOf(operation, failed, batch))
   const error = new NetlinkError({ ...words, errno, extendedAck, offset, sequence })
   return { operation: operation ?? first, elements, code: error.code, error }

@@ -58,10 +58,12 @@ export function familyOf(view: ByteView, message: Message): NftFamily | undefine
   return family === nft.NFPROTO_IPV6 ? 'ip6' : undefined
 }
 
-export type TableHead = Pick<Table, 'name' | 'flags' | 'comment'>
+export function familyNumber(family: NftFamily): number {
+  return family === 'ip' ? nft.NFPROTO_IPV4 : nft.NFPROTO_IPV6
+}
 
 /** Decodes NFT_MSG_NEWTABLE. */
-export function decodeTable(view: ByteView, message: Message): TableHead {
+export function decodeTable(view: ByteView, message: Message): Pick<Table, 'name' | 'flags' | 'comment'> {
   const { name, flags = 0, userdata } = attributesIn(view, message, TABLE)
   const comment = commentOf(NFTNL_UDATA_TABLE_COMMENT, userdata)
   return { name: required(name, 'name', message), flags, comment: comment === '' ? undefined : comment }
@@ -72,14 +74,8 @@ interface Placed<T> {
   readonly value: T
 }
 
-/** Decodes NFT_MSG_NEWCHAIN; its rules come in separate messages. */
-export function decodeChain(view: ByteView, message: Message): Placed<Chain> {
-  const { table, value } = decodeUsedChain(view, message)
-  return { table, value }
-}
-
-/** Decodes NFT_MSG_NEWCHAIN with the number of its rules and of the references to it. */
-export function decodeUsedChain(view: ByteView, message: Message): Placed<Chain> & { readonly use: number } {
+/** Decodes NFT_MSG_NEWCHAIN, with the number of its rules and of references to it. Rules come in separate messages. */
+export function decodeChain(view: ByteView, message: Message): Placed<Chain> & { readonly use: number } {
   const { table, name, use = 0, ...base } = attributesIn(view, message, CHAIN)
   const chain = { name: required(name, 'name', message), hook: hookOf(base), rules: [] }
   return { table: required(table, 'table', message), value: chain, use }
@@ -180,7 +176,7 @@ function dataOf(data: ValuesOf<typeof DATA>): ElementData {
   return data.value ?? verdictOf(data)
 }
 
-export interface Generation {
+interface Generation {
   readonly id: number
   /** Id of the process that made this generation; undefined in answers to NFT_MSG_GETGEN of old kernels. */
   readonly processId: number | undefined

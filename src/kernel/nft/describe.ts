@@ -1,25 +1,19 @@
+import type { Words } from '../../netlink/conversation.ts'
 import type { Operation, OwnedElement } from './operation.ts'
 
-const VERBS: Readonly<Record<Operation['verb'], string>> = {
-  'add-table': 'add table',
-  'delete-table': 'delete table',
-  'add-chain': 'add chain',
-  'flush-chain': 'flush chain',
-  'delete-chain': 'delete chain',
-  'add-rule': 'add rule',
-  'insert-rule': 'insert rule',
-  'delete-rule': 'delete rule',
-  'add-set': 'add set',
-  'delete-set': 'delete set',
-  'add-elements': 'add element',
-  'delete-elements': 'delete element',
+/** Returns the words for an operation in errors: `add element` and `ip kube-proxy frontends (ns1/web)`. */
+export function errorWordsOf(operation: Operation, elements: readonly OwnedElement[]): Words {
+  const words = wordsOf(operation)
+  const owners = ownersOf(elements)
+  return owners === '' ? words : { ...words, object: `${words.object} ${owners}` }
 }
 
-/** Returns the words for an operation in errors: `add element` and `ip kube-proxy frontends (ns1/web)`. */
-export function describeOperation(operation: Operation, elements: readonly OwnedElement[]) {
+/** Returns an operation in nft's words: the verb with its noun, and the object. */
+export function wordsOf(operation: Operation): Words {
   const place = `${operation.family} ${operation.table}`
-  const object = [place, objectOf(operation), ownersOf(elements)].filter(part => part !== '').join(' ')
-  return { operation: VERBS[operation.verb], object }
+  const object = objectOf(operation)
+  const verb = operation.verb.replace('-', ' ').replace(/elements$/, 'element')
+  return { operation: verb, object: object === '' ? place : `${place} ${object}` }
 }
 
 function objectOf(operation: Operation): string {

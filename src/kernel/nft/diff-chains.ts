@@ -1,4 +1,4 @@
-import type { Expression, Rule } from './expression.ts'
+import { type Rule, targetsOf } from './expression.ts'
 import type { Operation, TableOperation } from './operation.ts'
 import { ruleKey } from './rule-key.ts'
 import type { Chain, ElementGroup, Table } from './state.ts'
@@ -71,10 +71,11 @@ export function retireChains(
   to: Table,
   elements: { readonly referenced: ReadonlySet<string>; readonly late: ElementGroup },
 ): StaleChains {
-  const stale = [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
+  const isSame = from.chains === to.chains
+  const stale = isSame ? [] : [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
   if (stale.length === 0) return { flush: [], remove: [], left: [] }
   const target: TableOperation = { family: to.family, table: to.name }
-  const referenced = new Set([...elements.referenced, ...targetsOf([...from.chains.values()])])
+  const referenced = new Set([...elements.referenced, ...[...from.chains.values()].flatMap(targetsOfChain)])
   const used = inUse(from, to, elements.late)
   const flush: Operation[] = []
   const remove: Operation[] = []
@@ -103,17 +104,12 @@ function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> 
     const chain = from.chains.get(name)
     if (used.has(name) || chain === undefined) continue
     used.add(name)
-    pending.push(...targetsOf([chain]))
+    pending.push(...targetsOfChain(chain))
   }
   return used
 }
 
-/** Returns the names of the chains that rules of `chains` jump or go to. */
-function targetsOf(chains: readonly Chain[]): readonly string[] {
-  return chains.flatMap(chain => chain.rules.flatMap(rule => rule.expressions.flatMap(targetOf)))
-}
-
-function targetOf(expression: Expression): readonly string[] {
-  if (expression.kind !== 'verdict' || expression.verdict.chain === undefined) return []
-  return [expression.verdict.chain]
+/** Returns the names of the chains that rules of a chain jump or go to. */
+function targetsOfChain({ rules }: Chain): readonly string[] {
+  return rules.flatMap(({ expressions }) => targetsOf(expressions))
 }

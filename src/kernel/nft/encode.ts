@@ -7,16 +7,18 @@ import { NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
 import { isCompiled } from './compiled-rule.ts'
 import * as nft from './constants.ts'
+import { familyNumber } from './decode.ts'
 import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
-import {
-  type ElementOperation,
-  type ElementRun,
-  EncodedTransaction,
-  type MessageTag,
-} from './encoded-transaction.ts'
+import { type ElementRun, EncodedTransaction, type MessageTag } from './encoded-transaction.ts'
 import type { IndexOfIpset } from './ipset-match.ts'
 import { OBJECT_MESSAGES, type ObjectContext, type ObjectOperation, writeObject } from './object-messages.ts'
-import type { Operation, Transaction } from './operation.ts'
+import {
+  addsRule,
+  type ElementOperation,
+  isOnElements,
+  type Operation,
+  type Transaction,
+} from './operation.ts'
 import { SET_ELEMENTS } from './schema.ts'
 import type { NftFamily } from './state.ts'
 
@@ -42,19 +44,9 @@ const ELEMENTS_PER_STEP = 2048
 /** Objects between two opportunities, less one: 16, each below 10 us. */
 const OBJECTS_PER_STEP_MASK = 15
 
-const FAMILIES: Readonly<Record<NftFamily, number>> = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 }
-
-export function familyNumber(family: NftFamily): number {
-  return FAMILIES[family]
-}
-
-function isElementOperation(operation: Operation): operation is ElementOperation {
-  return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
-}
-
 export function elementsIn(transaction: Transaction): number {
   let count = 0
-  for (const operation of transaction) if (isElementOperation(operation)) count += operation.elements.length
+  for (const operation of transaction) if (isOnElements(operation)) count += operation.elements.length
   return count
 }
 
@@ -69,7 +61,7 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
   for (let i = 0; i < transaction.length; ) {
     const operation = transaction[i]
     if (operation === undefined) break
-    if (isElementOperation(operation)) {
+    if (isOnElements(operation)) {
       const run = elementRunAt(transaction, i)
       for (const segment of segmentsOf(run)) yield* encodeElements(batch, segment)
       i += run.length
@@ -92,9 +84,7 @@ export function nameGeneration({ bytes }: EncodedTransaction, generation: number
 }
 
 function compiledBytesOf(operation: Operation): number {
-  const { verb } = operation
-  if (verb !== 'add-rule' && verb !== 'insert-rule') return 0
-  return isCompiled(operation.rule) ? operation.rule.compiled.length : 0
+  return addsRule(operation) && isCompiled(operation.rule) ? operation.rule.compiled.length : 0
 }
 
 /** Estimates the size; it suffices for nearly all transactions, and untouched pages cost nothing. */
@@ -102,7 +92,7 @@ function expectedBytes(transaction: Transaction): number {
   let bytes = 1024
   for (const operation of transaction) {
     bytes += OBJECT_BYTES + compiledBytesOf(operation)
-    if (!isElementOperation(operation)) continue
+    if (!isOnElements(operation)) continue
     const { elements } = operation
     const first = elements[0]
     if (first === undefined) continue
@@ -116,7 +106,7 @@ function elementRunAt(transaction: Transaction, start: number): readonly Element
   const run: ElementOperation[] = []
   for (let i = start; i < transaction.length; i++) {
     const operation = transaction[i]
-    if (operation === undefined || !isElementOperation(operation)) break
+    if (operation === undefined || !isOnElements(operation)) break
     run.push(operation)
   }
   return run
@@ -163,7 +153,7 @@ class TransactionWriter {
 
   open(message: number, flags: number, family: NftFamily): void {
     this.#batch.open((netlink.NFNL_SUBSYS_NFTABLES << 8) | message, flags)
-    writeNfGenMsg(this.out.out, { family: FAMILIES[family], resourceId: 0 })
+    writeNfGenMsg(this.out.out, { family: familyNumber(family), resourceId: 0 })
   }
 
   close(tag: MessageTag): void {

@@ -10,9 +10,7 @@ import {
   NFTA_RULE_EXPRESSIONS,
   NFTA_SET_ELEM_LIST_ELEMENTS,
 } from './constants.ts'
-import type { Operation, OwnedElement } from './operation.ts'
-
-export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+import { addsRule, type ElementOperation, type Operation, type OwnedElement } from './operation.ts'
 
 /** Elements `from` (inclusive) to `to` (exclusive) of an operation in one message. */
 export interface ElementRun {
@@ -68,8 +66,8 @@ export class EncodedTransaction {
   /** Returns the kernel's name of the expression at `offset` of a rule message. */
   expressionAt(sequence: number, offset: number): string | undefined {
     const message = this.#batch.at(sequence)
-    const verb = message?.tag !== undefined && 'verb' in message.tag ? message.tag.verb : undefined
-    if (message === undefined || (verb !== 'add-rule' && verb !== 'insert-rule')) return undefined
+    const tag = message?.tag
+    if (message === undefined || tag === undefined || !('verb' in tag) || !addsRule(tag)) return undefined
     return expressionNameAt(this.bytes, message, message.start + offset)
   }
 

@@ -1,10 +1,9 @@
 import { unreachable } from '../../base/assert.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import type { Expression } from './expression.ts'
+import type { Expression, Verdict } from './expression.ts'
 import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipset-match.ts'
 import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
-import type { Verdict } from './state.ts'
 
 type Values<Name extends keyof typeof EXPRESSIONS> = ValuesOf<(typeof EXPRESSIONS)[Name]>
 

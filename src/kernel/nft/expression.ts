@@ -100,3 +100,10 @@ export interface Rule {
   /** Shown by nft; empty for none. */
   readonly comment: string
 }
+
+/** Returns the chains that verdicts among the expressions lead to. */
+export function targetsOf(expressions: readonly Expression[]): readonly string[] {
+  return expressions.flatMap(each =>
+    each.kind === 'verdict' && each.verdict.chain !== undefined ? [each.verdict.chain] : [],
+  )
+}

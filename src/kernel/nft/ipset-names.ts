@@ -2,7 +2,7 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import { isCompiled } from './compiled-rule.ts'
 import { type IndexOfIpset, missingIpset, type NameOfIpset } from './ipset-match.ts'
-import type { Operation, RuleAddition, Transaction } from './operation.ts'
+import { addsRule, type Operation, type RuleAddition, type Transaction } from './operation.ts'
 
 /**
  * Maps names of ipsets of this network namespace to the numbers that the kernel's rules have. A number stays with its
@@ -41,8 +41,7 @@ export interface UnwritableRule {
 export function unwritableRules(transaction: Transaction, indexOf: IndexOfIpset): readonly UnwritableRule[] {
   const unwritable: UnwritableRule[] = []
   for (const operation of transaction) {
-    const adds = operation.verb === 'add-rule' || operation.verb === 'insert-rule'
-    const error = adds ? whyUnwritable(operation, indexOf) : undefined
+    const error = addsRule(operation) ? whyUnwritable(operation, indexOf) : undefined
     if (error !== undefined) unwritable.push({ operation, error })
   }
   return unwritable

@@ -1,19 +1,17 @@
 import { cString } from '../../base/octets.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
-import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import { readAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
-import { decodeChain, familyOf } from './decode.ts'
-import { familyNumber } from './encode.ts'
-import { COMMENT_MATCH, type Expression } from './expression.ts'
+import { decodeChain } from './decode.ts'
+import { dumpRequest } from './dump.ts'
+import { COMMENT_MATCH, type Expression, targetsOf } from './expression.ts'
 import { expressionOf } from './expression-attributes.ts'
-import { getRequest } from './get-request.ts'
-import type { TableName } from './list.ts'
 import { RULE, TABLE_MEMBER } from './schema.ts'
+import type { TableName } from './state.ts'
 import { commentOf } from './userdata.ts'
 
 /** A table of another program, with the details needed to remove some of its chains and keep all others. */
@@ -43,45 +41,25 @@ export interface ForeignRule {
  * Reads the chains and rules of a table; no chains when it does not exist. The caller must detect commits during the
  * read: a commit that names the generation from before the read then fails. Throws NetlinkError.
  */
-export async function surveyTable(connection: Connection, place: TableName): Promise<ForeignTable> {
+export async function surveyTable(connection: Connection, table: TableName): Promise<ForeignTable> {
+  const set = TABLE_MEMBER
+  const filter = { table: table.name }
   const chains = new Map<string, ForeignChain & { readonly rules: ForeignRule[] }>()
-  await dump(connection, { type: nft.NFT_MSG_GETCHAIN, what: 'chains', place }, (view, message) => {
-    const { table, value } = decodeChain(view, message)
-    if (table !== place.name) return
-    chains.set(value.name, { name: value.name, isBase: value.hook !== undefined, rules: [] })
+  const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set, filter }
+  const chainRequest = dumpRequest(chainDump, (view, message) => {
+    const { table: of, value } = decodeChain(view, message)
+    if (of === table.name)
+      chains.set(value.name, { name: value.name, isBase: value.hook !== undefined, rules: [] })
   })
-  if (chains.size === 0) return { ...place, chains: [] }
-  await dump(connection, { type: nft.NFT_MSG_GETRULE, what: 'rules', place }, (view, message) => {
-    const { table, chain, rule } = decodeForeignRule(view, message)
-    if (table === place.name) chains.get(chain)?.rules.push(rule)
+  await connection.dump(chainRequest)
+  if (chains.size === 0) return { ...table, chains: [] }
+  const ruleDump = { type: nft.NFT_MSG_GETRULE, what: 'rules of table', table, set, filter }
+  const ruleRequest = dumpRequest(ruleDump, (view, message) => {
+    const { table: of, chain, rule } = decodeForeignRule(view, message)
+    if (of === table.name) chains.get(chain)?.rules.push(rule)
   })
-  return { ...place, chains: [...chains.values()] }
-}
-
-interface DumpRequest {
-  readonly type: number
-  readonly what: string
-  readonly place: TableName
-}
-
-async function dump(
-  connection: Connection,
-  { type, what, place }: DumpRequest,
-  onMessage: (view: ByteView, message: Message) => void,
-): Promise<void> {
-  await connection.dump({
-    operation: 'list',
-    object: `${what} of table ${place.family} ${place.name}`,
-    build: sequence => {
-      const family = familyNumber(place.family)
-      return getRequest({ type, flags: NLM_F_DUMP, family, sequence }, out =>
-        writeAttributes(out, TABLE_MEMBER, { table: place.name }),
-      )
-    },
-    onMessage(view, message) {
-      if (familyOf(view, message) === place.family) onMessage(view, message)
-    },
-  })
+  await connection.dump(ruleRequest)
+  return { ...table, chains: [...chains.values()] }
 }
 
 interface PlacedRule {
@@ -103,17 +81,11 @@ export function decodeForeignRule(view: ByteView, message: Message): PlacedRule 
     chain,
     rule: {
       handle,
-      targets: values.flatMap(targetOf),
+      targets: targetsOf(values),
       sets: values.flatMap(each => (each.kind === 'lookup' ? [each.set] : [])),
       comments: comments.filter(comment => comment !== ''),
     },
   }
-}
-
-function targetOf(expression: Expression): readonly string[] {
-  return expression.kind === 'verdict' && expression.verdict.chain !== undefined
-    ? [expression.verdict.chain]
-    : []
 }
 
 /** Returns the text of an iptables-nft comment expression; empty for any other expression. */

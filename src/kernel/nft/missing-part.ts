@@ -1,4 +1,4 @@
-import type { Operation } from './operation.ts'
+import { addsRule, type Operation } from './operation.ts'
 import type { NftFamily } from './state.ts'
 
 /** A part of nf_tables that distributions build as a separate module. */
@@ -38,7 +38,7 @@ const OF_CHAINS: Readonly<Record<string, Part>> = {
  */
 export function missingPart(operation: Operation, expression: string | undefined): string | undefined {
   const { family } = operation
-  if (operation.verb === 'add-rule' || operation.verb === 'insert-rule') {
+  if (addsRule(operation)) {
     const found = expression === undefined ? undefined : OF_EXPRESSIONS[expression]
     if (found === undefined) return undefined
     return lacks(`expression ${expression} for family ${family}`, 'module' in found ? found : found[family])

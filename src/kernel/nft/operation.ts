@@ -55,3 +55,15 @@ export interface OwnedElement {
 
 /** Operations that the kernel applies entirely or not at all. */
 export type Transaction = readonly Operation[]
+
+export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+export type RuleOperation = Extract<Operation, { readonly verb: 'add-rule' | 'insert-rule' }>
+
+export function isOnElements(operation: Operation): operation is ElementOperation {
+  return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
+}
+
+/** Returns whether an operation adds a rule. */
+export function addsRule(operation: Operation): operation is RuleOperation {
+  return operation.verb === 'add-rule' || operation.verb === 'insert-rule'
+}

@@ -24,7 +24,8 @@ import {
   TYPE_IPADDR,
   TYPE_MARK,
 } from './datatypes.ts'
-import type { Element, ElementData, NftSet, Verdict } from './state.ts'
+import type { Verdict } from './expression.ts'
+import type { Element, ElementData, NftSet } from './state.ts'
 
 /** The name and notation of a datatype in nft 1.0.6, for the types that our sets have. */
 interface Datatype {

@@ -1,8 +1,8 @@
-import { unreachable } from '../../base/assert.ts'
 import { isCompiled } from './compiled-rule.ts'
 import { NF_DROP } from './constants.ts'
 import { readCompiled } from './decode.ts'
-import type { Operation } from './operation.ts'
+import { wordsOf } from './describe.ts'
+import { addsRule, isOnElements, type Operation } from './operation.ts'
 import { formatElement, formatElementKey } from './print-data.ts'
 import { formatRule } from './print-rule.ts'
 import type { ChainHook, Element, NftSet } from './state.ts'
@@ -19,40 +19,26 @@ export interface DescribeOptions {
  * 8000:2010 }`.
  */
 export function describeOperation(operation: Operation, options: DescribeOptions = {}): string {
-  const { family, table } = operation
-  const where = `${family} ${table}`
-  switch (operation.verb) {
-    case 'add-table':
-      return `add table ${where}`
-    case 'delete-table':
-      return `delete table ${where}`
-    case 'add-chain': {
-      const { name, hook } = operation.chain
-      return `add chain ${where} ${name}${hook === undefined ? '' : ` { ${formatHook(hook)} }`}`
-    }
-    case 'flush-chain':
-      return `flush chain ${where} ${operation.chain}`
-    case 'delete-chain':
-      return `delete chain ${where} ${operation.chain}`
-    case 'add-rule':
-    case 'insert-rule': {
-      const rule = isCompiled(operation.rule) ? readCompiled(operation.rule) : operation.rule
-      const text = formatRule(rule, { family, sets: options.sets ?? new Map() })
-      return `${operation.verb === 'add-rule' ? 'add' : 'insert'} rule ${where} ${operation.chain} ${text}`
-    }
-    case 'delete-rule':
-      return `delete rule ${where} ${operation.chain} handle ${operation.handle}`
-    case 'add-set':
-      return `add ${setKind(operation.set)} ${where} ${operation.set.name}`
-    case 'delete-set':
-      return `delete set ${where} ${operation.set}`
-    case 'add-elements':
-      return `add element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElement(operation.set, e))}`
-    case 'delete-elements':
-      return `delete element ${where} ${operation.set.name} ${list(operation.elements, options, e => formatElementKey(operation.set, e.key))}`
-    default:
-      return unreachable(operation)
+  const words = wordsOf(operation)
+  const verb = operation.verb === 'add-set' ? `add ${setKind(operation.set)}` : words.operation
+  return `${verb} ${words.object}${detailOf(operation, options)}`
+}
+
+function detailOf(operation: Operation, options: DescribeOptions): string {
+  const { family, verb } = operation
+  if (verb === 'add-chain') {
+    const { hook } = operation.chain
+    return hook === undefined ? '' : ` { ${formatHook(hook)} }`
   }
+  if (addsRule(operation)) {
+    const rule = isCompiled(operation.rule) ? readCompiled(operation.rule) : operation.rule
+    return ` ${formatRule(rule, { family, sets: options.sets ?? new Map() })}`
+  }
+  if (!isOnElements(operation)) return ''
+  const { set, elements } = operation
+  const isAddition = verb === 'add-elements'
+  const format = (each: Element) => (isAddition ? formatElement(set, each) : formatElementKey(set, each.key))
+  return ` ${list(elements, options, format)}`
 }
 
 export function setKind(set: NftSet): 'map' | 'set' {

@@ -24,9 +24,6 @@ import type { Chain, Element, NftSet, Ruleset, Table } from './state.ts'
 import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, SOURCE } from './typeof.ts'
 import { decodeUserdata } from './userdata.ts'
 
-export { formatElementData, formatElementKey } from './print-data.ts'
-export { describeOperation } from './print-operation.ts'
-
 /**
  * Prints lines in the syntax of `nft list ruleset` (1.0.6), without line ends, for machines without nft. Each element
  * has its own line, sorted by key, so that two listings can be compared.

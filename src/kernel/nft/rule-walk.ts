@@ -5,8 +5,8 @@ import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import * as nft from './constants.ts'
 
-/* Hand-written parsing of NFT_MSG_NEWRULE: a shared table has a hundred thousand rules, and kprobe needs only
-   their bytes. A property test compares it with the attribute tables. */
+/* Parses NFT_MSG_NEWRULE by hand: a shared table has a hundred thousand rules, and kprobe needs only their bytes
+   (docs/decisions/0001). A property test compares it with the attribute tables. */
 
 /** Positions of the parts of a rule. One object serves a whole dump and is refilled for each rule. */
 export class RuleSpans {

@@ -2,14 +2,15 @@ import type { Clock } from '../../base/clock.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
+import type { Fields } from '../../netlink/schema.ts'
+import { type Dump, dumpRequest, type OnMessage } from './dump.ts'
 import { generationReader } from './generation.ts'
 
 /** A read of state that other programs may change meanwhile. */
 interface Reading<T> {
   readonly connection: Connection
   readonly clock: Clock
-  /** Returns undefined when the attempt cannot succeed any more. An unsettled one accepts commits of other programs. */
-  readonly read: (unsettled: boolean) => Promise<T | undefined>
+  readonly read: (attempt: Attempt) => Promise<T>
   /** For the error: `table ip nat`. */
   readonly object: string
   /** Time after which no attempt begins that must be settled, milliseconds. */
@@ -39,21 +40,74 @@ export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
   const { connection, clock, read, object, patienceMs = Number.POSITIVE_INFINITY } = reading
   const readGeneration = generationReader(connection)
   const deadlineMs = clock.nowMs() + patienceMs
-  for (let attempt = 1; attempt <= ATTEMPTS && clock.nowMs() < deadlineMs; attempt++) {
+  for (let tries = 1; tries <= ATTEMPTS && clock.nowMs() < deadlineMs; tries++) {
     const generation = readGeneration()
-    const value = await read(false)
-    if (value !== undefined && readGeneration() === generation) {
-      return { value, generation, unsettled: false }
-    }
-    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
+    const attempt = new Attempt(connection, false)
+    const value = await read(attempt)
+    if (!attempt.isOver && readGeneration() === generation) return { value, generation, unsettled: false }
+    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * tries, resolve))
   }
   const generation = readGeneration()
-  const value = await read(true)
-  if (value !== undefined) return { value, generation, unsettled: true }
+  const attempt = new Attempt(connection, true)
+  const value = await read(attempt)
+  if (!attempt.isOver) return { value, generation, unsettled: true }
   throw new NetlinkError({
     operation: 'list',
     object,
     errno: errnoNumber('EAGAIN'),
     extendedAck: `the ruleset changed during each of ${ATTEMPTS} attempts`,
   })
+}
+
+/** A dump of all tables or chains takes a fraction of the time of a whole listing. */
+const SHORT_DUMP_ATTEMPTS = 16
+
+/**
+ * One attempt at reading. An unsettled one accepts commits of other programs meanwhile. Dumps of one table's rules,
+ * sets and elements do not depend on other tables. Dumps of all tables or all chains may skip ours when another table
+ * is removed, so `steadily` repeats them until they are consistent.
+ */
+export class Attempt {
+  readonly connection: Connection
+  readonly unsettled: boolean
+  #isOver = false
+  /** The kernel reported a change during a dump. */
+  #torn = false
+
+  constructor(connection: Connection, unsettled: boolean) {
+    this.connection = connection
+    this.unsettled = unsettled
+  }
+
+  /** The attempt cannot succeed any more, and its value does not count. */
+  get isOver(): boolean {
+    return this.#isOver
+  }
+
+  async dump<F extends Fields>(dump: Dump<F>, onMessage: OnMessage): Promise<void> {
+    try {
+      this.note(await this.connection.dump(dumpRequest(dump, onMessage)))
+    } catch (error) {
+      // The listed object has been removed since.
+      if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
+      this.#isOver = true
+    }
+  }
+
+  /** Notes whether a dump was consistent. */
+  note(consistent: boolean): void {
+    if (consistent) return
+    this.#torn = true
+    if (!this.unsettled) this.#isOver = true
+  }
+
+  /** Runs dumps across all tables; an unsettled attempt repeats them until they are consistent. */
+  async steadily<T>(read: () => Promise<T>): Promise<T> {
+    for (let tries = 1; ; tries++) {
+      this.#torn = false
+      const value = await read()
+      if (!this.#torn || this.#isOver) return value
+      if (tries === SHORT_DUMP_ATTEMPTS) this.#isOver = true
+    }
+  }
 }

@@ -2,18 +2,19 @@ import type { Octets } from '../../base/octets.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Rule, Verdict } from './expression.ts'
 
-export type { Verdict }
-
 export type NftFamily = 'ip' | 'ip6'
+
+export interface TableName {
+  readonly family: NftFamily
+  readonly name: string
+}
 
 /** The kprobe tables of nf_tables, whole: a plain, immutable value, read from the kernel or computed. */
 export interface Ruleset {
   readonly tables: readonly Table[]
 }
 
-export interface Table {
-  readonly family: NftFamily
-  readonly name: string
+export interface Table extends TableName {
   /** NFT_TABLE_F_*. */
   readonly flags: number
   readonly comment: string | undefined

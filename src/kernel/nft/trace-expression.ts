@@ -15,8 +15,8 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
 } from './constants.ts'
-import { COMMENT_MATCH, type Expression } from './expression.ts'
-import type { ElementData, Verdict } from './state.ts'
+import { COMMENT_MATCH, type Expression, type Verdict } from './expression.ts'
+import type { ElementData } from './state.ts'
 import {
   isLocal,
   networkHeader,
@@ -202,7 +202,7 @@ function lookup(machine: Machine, { set, sreg, dreg, inverted }: Of<'lookup'>): 
 function matchIpset(machine: Machine, { set, dimensions, inverted }: Of<'ipset'>): Effect {
   const { packet, state, surroundings } = machine
   const { ipsets } = surroundings
-  assert(ipsets !== undefined, `nobody says what ipset ${set} has`)
+  assert(ipsets !== undefined, `the content of ipset ${set} is unknown`)
   const source = { ip: packet.source, port: packet.sourcePort }
   const destination = { ip: state.destination, port: state.destinationPort }
   const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))

@@ -13,10 +13,10 @@ import {
   NFT_JUMP,
   NFT_RETURN,
 } from './constants.ts'
-import type { Rule } from './expression.ts'
+import type { Rule, Verdict } from './expression.ts'
 import { formatElement } from './print-data.ts'
 import { formatRule } from './print-rule.ts'
-import type { Chain, Table, Verdict } from './state.ts'
+import type { Chain, Table } from './state.ts'
 import { type Effect, evaluate, type Machine, newRegisters } from './trace-expression.ts'
 import {
   type DynamicElements,
@@ -114,10 +114,10 @@ export function traceOnce(
   }
 }
 
-type Way = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
+type Course = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
 
 /** Returns why the packet stopped; undefined when it passed all hooks. */
-function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | undefined {
+function walkHooks(walks: readonly TableWalk[], way: Course): 'drop' | 'reject' | undefined {
   const { packet, surroundings, state } = way
   const entry = packet.origin === 'interface' ? NF_INET_PRE_ROUTING : NF_INET_LOCAL_OUT
   const first = walkHook(walks, entry)
@@ -132,7 +132,7 @@ function walkHooks(walks: readonly TableWalk[], way: Way): 'drop' | 'reject' | u
 /**
  * Applies IPVS. A connection that was translated once passes no nat chain at LOCAL_OUT between IPVS and POST_ROUTING.
  */
-export function balance({ packet, surroundings, state, steps }: Way): 'reject' | undefined {
+export function balance({ packet, surroundings, state, steps }: Course): 'reject' | undefined {
   const { protocol, source } = packet
   const { destination, destinationPort } = state
   const found = surroundings.balance?.({ protocol, source, destination, destinationPort })

@@ -9,9 +9,14 @@ interface UserdataItem {
 }
 
 export function encodeUserdata(items: readonly UserdataItem[]): Octets {
-  const octets = items.map(({ type, value }) => String.fromCharCode(type, value.length) + value).join('')
-  const tooLong = items.some(({ value }) => value.length > 255) || octets.length > NFT_USERDATA_MAXLEN
-  if (tooLong) throw unencodable(`userdata of ${octets.length} bytes is longer than ${NFT_USERDATA_MAXLEN}`)
+  let octets = ''
+  let isTooLong = false
+  for (const { type, value } of items) {
+    octets += String.fromCharCode(type, value.length) + value
+    isTooLong ||= value.length > 255
+  }
+  if (isTooLong || octets.length > NFT_USERDATA_MAXLEN)
+    throw unencodable(`userdata of ${octets.length} bytes is longer than ${NFT_USERDATA_MAXLEN}`)
   return octets
 }
 

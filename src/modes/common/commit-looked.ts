@@ -8,24 +8,24 @@ import type { Table } from '../../kernel/nft/state.ts'
  */
 const TRIES = 16
 
-export interface Looked<T> {
+export interface AsRead<T> {
   readonly value: T
   readonly transaction: Transaction
 }
 
 /**
- * Commits the changes that `look` computes from what it reads from the kernel, in one transaction. Reads
+ * Commits the changes that `read` computes from what it reads from the kernel, in one transaction. Reads
  * again when another program committed in between. Gives the value of the read that the commit was based on.
  * Throws an error that begins with `what` when the kernel rejects the transaction, or when each try meets another commit.
  */
-export async function commitLooked<T>(
+export async function commitAsRead<T>(
   client: NftClient,
-  look: () => Promise<Looked<T>>,
+  read: () => Promise<AsRead<T>>,
   what = 'clean up',
 ): Promise<T> {
   for (let tries = 1; tries <= TRIES; tries++) {
     const generation = client.generation()
-    const { value, transaction } = await look()
+    const { value, transaction } = await read()
     if (transaction.length === 0) return value
     const result = await client.commit(transaction, { generation })
     if (result.outcome === 'committed') return value
@@ -39,17 +39,17 @@ function refusal(what: string, { outcome, failures }: CommitResult): Error {
   return new Error(`${what}: ${first?.error.message ?? outcome}`, { cause: first?.error })
 }
 
-/** Deletes those of the tables that are ours. Throws as commitLooked does. */
+/** Deletes those of the tables that are ours. Throws as commitAsRead does. */
 export async function deleteTables(
   client: NftClient,
   tables: readonly TableName[],
   isOurs: (table: Table) => boolean = () => true,
 ): Promise<void> {
-  const look = async (): Promise<Looked<void>> => {
+  const read = async (): Promise<AsRead<void>> => {
     const { ruleset } = await client.list(tables)
     return { value: undefined, transaction: ruleset.tables.filter(isOurs).map(deleteTable) }
   }
-  await commitLooked(client, look, 'delete tables')
+  await commitAsRead(client, read, 'delete tables')
 }
 
 export function deleteTable({ family, name }: Pick<Table, 'family' | 'name'>): Operation {

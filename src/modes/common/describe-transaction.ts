@@ -1,21 +1,21 @@
-import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
-import { describeOperation, formatElementData, formatElementKey } from '../../kernel/nft/print.ts'
+import {
+  type ElementOperation,
+  isOnElements,
+  type Operation,
+  type Transaction,
+} from '../../kernel/nft/operation.ts'
+import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
+import { describeOperation } from '../../kernel/nft/print-operation.ts'
 import type { Element, NftSet, Ruleset } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from './element-group.ts'
 import { tableOf } from './family.ts'
 
-type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
-
 /** Counts the changes of a transaction. An element that is deleted and added again is one change. */
 export function countChanges(transaction: Transaction): number {
   let changes = 0
-  const replaced = replacements(transaction)
-  for (const operation of transaction) {
-    if (!isOnElements(operation)) changes += 1
-    else if (operation.verb === 'add-elements') changes += operation.elements.length
-    else changes += operation.elements.length - (replaced.get(setName(operation))?.size ?? 0)
-  }
+  for (const operation of transaction) changes += isOnElements(operation) ? operation.elements.length : 1
+  for (const elements of replacements(transaction).values()) changes -= elements.size
   return changes
 }
 
@@ -23,30 +23,26 @@ export function countChanges(transaction: Transaction): number {
 type Replacements = ReadonlyMap<string, ReadonlyMap<string, Element>>
 
 function replacements(transaction: Transaction): Replacements {
-  const gone = new Map<string, Map<string, Element>>()
-  for (const operation of transaction) {
-    if (operation.verb !== 'delete-elements') continue
-    const elements = gone.get(setName(operation)) ?? new Map<string, Element>()
-    for (const element of operation.elements) elements.set(element.key, element)
-    gone.set(setName(operation), elements)
-  }
+  const gone = byKey(transaction, 'delete-elements')
+  const added = gone.size === 0 ? gone : byKey(transaction, 'add-elements')
   const replaced = new Map<string, Map<string, Element>>()
-  for (const operation of transaction) {
-    if (operation.verb !== 'add-elements') continue
-    const before = gone.get(setName(operation))
-    if (before === undefined) continue
-    const both = replaced.get(setName(operation)) ?? new Map<string, Element>()
-    for (const element of operation.elements) {
-      const old = before.get(element.key)
-      if (old !== undefined) both.set(element.key, old)
-    }
-    replaced.set(setName(operation), both)
+  for (const [set, elements] of gone) {
+    const again = added.get(set)
+    if (again === undefined) continue
+    replaced.set(set, new Map([...elements].filter(([key]) => again.has(key))))
   }
   return replaced
 }
 
-function isOnElements(operation: Operation): operation is ElementOperation {
-  return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
+function byKey(transaction: Transaction, verb: ElementOperation['verb']) {
+  const sets = new Map<string, Map<string, Element>>()
+  for (const operation of transaction) {
+    if (operation.verb !== verb) continue
+    const elements = sets.get(setName(operation)) ?? new Map<string, Element>()
+    for (const element of operation.elements) elements.set(element.key, element)
+    sets.set(setName(operation), elements)
+  }
+  return sets
 }
 
 function setName({ family, table, set }: ElementOperation): string {

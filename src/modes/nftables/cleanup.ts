@@ -8,7 +8,7 @@ import {
   CHAIN_LATE_PREROUTING,
   CHAIN_REJECT,
 } from '../common/chain-names.ts'
-import { commitLooked, deleteTable, type Looked, nameOfTable } from '../common/commit-looked.ts'
+import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/commit-looked.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { isKubeProxyTable, outlinesOf } from '../common/kube-proxy.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
@@ -41,9 +41,9 @@ async function removeOurs({ sockets, clock }: CleanupContext, name: string): Pro
     return (await client.list(places)).ruleset.tables
   }
   try {
-    const done = await commitLooked(client, async () => firstStep(await tables()))
+    const done = await commitAsRead(client, async () => firstStep(await tables()))
     if (done.remains.length > 0)
-      await commitLooked(client, async () => ({
+      await commitAsRead(client, async () => ({
         value: undefined,
         transaction: remainsOf(await tables()).flatMap(({ second }) => second),
       }))
@@ -53,7 +53,7 @@ async function removeOurs({ sockets, clock }: CleanupContext, name: string): Pro
   }
 }
 
-function firstStep(tables: readonly Table[]): Looked<RemovedTables> {
+function firstStep(tables: readonly Table[]): AsRead<RemovedTables> {
   const ours = tables.filter(isOurs)
   const others = tables.filter(table => !isOurs(table) && !isKubeProxyTable(outlinesOf(table)))
   const remains = remainsOf(tables)
@@ -68,10 +68,10 @@ function remainsOf(tables: readonly Table[]): readonly Remains[] {
 }
 
 /**
- * Whether a table is ours. Once kube-proxy has written its chains into a table, it serves from there, and our
- * remaining sets have no effect.
+ * Whether a table is ours: kube-proxy's own has the same name, but not our sets. Once kube-proxy has written its
+ * chains into a table of ours, it serves from there, and our remaining sets have no effect.
  */
-function isOurs(table: Table): boolean {
+export function isOurs(table: Table): boolean {
   return hasOurSets(table) && !isKubeProxyTable(outlinesOf(table))
 }
 

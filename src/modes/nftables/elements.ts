@@ -57,20 +57,13 @@ interface Rendering {
   readonly slots: SlotTable | undefined
 }
 
-/**
- * Makes the elements of one table, Service by Service. The first render makes a hundred thousand of them or
- * more. Lists are therefore allocated at their full length, and octets that many elements share are made
- * once.
- */
+/** Makes the elements of one table, Service by Service. The first render makes a hundred thousand of them or more. */
 export class ElementDraft {
   readonly #context: ElementContext
   /** The result of u32host for each slot. */
   readonly #slotOctets: Octets[] = []
-  /**
-   * The elements of the current Service: the first `#count` of a list that is at least as long as they will
-   * be.
-   */
-  #out: Element[] = []
+  /** The elements of the current Service: the first `#count` of a list that serves all Services. */
+  readonly #out: Element[] = []
   #count = 0
 
   constructor(context: ElementContext) {
@@ -81,7 +74,6 @@ export class ElementDraft {
   make(service: ServiceFrontends, before: ElementGroup | undefined): ElementGroup | OutOfNumbers {
     const { model, addressLength } = this.#context.layout
     const { clusterIps, ports } = service
-    this.#out = new Array<Element>(expectedLength(service, this.#context.layout))
     this.#count = 0
     for (let i = 0; i < clusterIps.length; i++) {
       const ip = clusterIps[i]
@@ -94,9 +86,7 @@ export class ElementDraft {
       const failure = this.#addPort(port, before)
       if (failure !== undefined) return failure
     }
-    if (this.#count === 0) return NONE
-    if (this.#count < this.#out.length) this.#out.length = this.#count
-    return this.#out
+    return this.#count === 0 ? NONE : this.#out.slice(0, this.#count)
   }
 
   #add(element: Element): void {
@@ -268,21 +258,6 @@ function listsOf({ frontends }: PortFrontends): number {
     else if (route.kind === 'internal') lists |= route.over === 'local' ? LOCAL : CLUSTER
   }
   return lists
-}
-
-/** Gives the number of elements of a Service, without those for affinity and source ranges. */
-function expectedLength({ clusterIps, ports }: ServiceFrontends, layout: FamilyLayout): number {
-  let length = 0
-  for (let i = 0; i < clusterIps.length; i++) if (clusterIps[i]?.length === layout.addressLength) length++
-  for (let i = 0; i < ports.length; i++) {
-    const port = ports[i]
-    if (port?.family !== layout.model) continue
-    const lists = listsOf(port)
-    length += port.frontends.length
-    if ((lists & CLUSTER) !== 0) length += port.cluster.length
-    if ((lists & LOCAL) !== 0) length += port.local.length
-  }
-  return length
 }
 
 /** Gives the chain that serves a frontend, or its code where the code is fixed. */

@@ -38,6 +38,9 @@ export const STABLE = 0x80000000
 /** The same for endpoints on this node. */
 export const STABLE_LOCAL = STABLE + 1
 
+/** The number of bytes of an IPv6 address, counted from its end, that identify a client in `affinity`. */
+export const CLIENT_6_LENGTH = 12
+
 /** Groups of elements that serve no single Service. */
 export const GROUP_DISPATCH = '@dispatch'
 export const GROUP_AFFINITY = '@affinity'

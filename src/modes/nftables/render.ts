@@ -10,7 +10,6 @@ import { forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
 import type { NftablesOptions } from './options.ts'
 import type { NftablesState } from './state.ts'
 import { type ServiceChange, TableDraft } from './table-draft.ts'
-import { usualPort } from './usual.ts'
 
 const SERVICES_PER_STEP = 200
 
@@ -39,7 +38,7 @@ export function* renderState(
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
-    const reason = addUsual(drafts, key, change) ? undefined : replace(drafts, key, change)
+    const reason = replace(drafts, key, change)
     if (reason !== undefined) refusals.set(key, [refusal(key, reason)])
     else if (refusals.size > 0) refusals.delete(key)
     if (++count % SERVICES_PER_STEP === 0) yield
@@ -62,17 +61,6 @@ export function* renderState(
 }
 
 type Drafts = Readonly<Record<NftFamily, TableDraft>>
-
-/**
- * Adds a Service by the fast path. Does nothing and gives false for a Service that does not qualify or is not
- * new.
- */
-function addUsual(drafts: Drafts, key: string, { before, after, leftOut }: ServiceChange): boolean {
-  if (before !== undefined || after === undefined || leftOut) return false
-  const port = usualPort(after)
-  if (port === undefined) return false
-  return (port.family === 'IPv4' ? drafts.ip : drafts.ip6).addUsual(key, port)
-}
 
 /** Replaces a Service. Gives the reason when the Service is in neither table. */
 function replace(drafts: Drafts, key: string, change: ServiceChange): string | undefined {

@@ -14,7 +14,7 @@ import {
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
-import { CODE_MASK, ENDPOINTS, ID_MASK, LOCAL_LIST, STABLE, STABLE_LOCAL } from './layout.ts'
+import { CLIENT_6_LENGTH, CODE_MASK, ENDPOINTS, ID_MASK, LOCAL_LIST, STABLE, STABLE_LOCAL } from './layout.ts'
 
 /**
  * Fragments of rules. nft's language has no registers. It begins each statement at the first register. These
@@ -93,9 +93,6 @@ function pickNumbered(layout: FamilyLayout, { protocol, local }: ListKind): Expr
     translate(layout, KEY),
   ]
 }
-
-/** The number of bytes of an IPv6 address, counted from its end, that identify a client in `affinity`. */
-export const CLIENT_6_LENGTH = 12
 
 /**
  * Loads a key of `affinity`. nft 1.0.6 gives an updated key four registers, whatever its length, and its data

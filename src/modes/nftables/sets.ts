@@ -15,8 +15,7 @@ import {
 } from '../../kernel/nft/typeof.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { sizeToHold } from '../common/sets.ts'
-import { ENDPOINTS, ENDPOINTS_MAPS, type EndpointsMap } from './layout.ts'
-import { CLIENT_6_LENGTH } from './rules.ts'
+import { CLIENT_6_LENGTH, ENDPOINTS, ENDPOINTS_MAPS, type EndpointsMap } from './layout.ts'
 
 export type SetName =
   | 'cluster-ips'

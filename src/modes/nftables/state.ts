@@ -1,4 +1,4 @@
-import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
+import type { Chain, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { TransactionPlan } from '../common/describe-transaction.ts'
@@ -23,11 +23,17 @@ export interface Allocation {
   readonly ids: Ids
   readonly codes: Codes
   readonly tally: Tally
-  /** The skeletonKey of the fixed chains; undefined when they were read from the kernel. */
-  readonly skeleton: string | undefined
+  /** Undefined when the chains were read from the kernel. */
+  readonly fixed: FixedChains | undefined
 }
 
-const NO_ALLOCATION: Allocation = { ids: NO_IDS, codes: new Map(), tally: NOTHING, skeleton: undefined }
+/** The chains that are not made on demand, and the skeletonKey that they were made from. */
+export interface FixedChains {
+  readonly key: string
+  readonly chains: readonly Chain[]
+}
+
+const NO_ALLOCATION: Allocation = { ids: NO_IDS, codes: new Map(), tally: NOTHING, fixed: undefined }
 
 /** The state of a kernel in which nothing of ours exists. */
 export const EMPTY_STATE: NftablesState = {

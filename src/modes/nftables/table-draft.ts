@@ -2,8 +2,8 @@ import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Chain, Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
-import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import type { Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
+import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { CHAIN_REJECT } from '../common/chain-names.ts'
 import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
 import type { FamilyLayout } from '../common/family.ts'
@@ -14,9 +14,8 @@ import { chooseChains, makeChains } from './on-demand.ts'
 import type { NftablesOptions } from './options.ts'
 import { declareSet, isCounted, SET_NAMES, sizeFor } from './sets.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './skeleton.ts'
-import type { Allocation } from './state.ts'
+import type { Allocation, FixedChains } from './state.ts'
 import { NOTHING, TallyDraft } from './tally.ts'
-import { UsualDraft } from './usual.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
@@ -52,7 +51,6 @@ export class TableDraft {
   readonly #codes: CodeDraft
   readonly #tally: TallyDraft
   readonly #elements: ElementDraft
-  readonly #usual: UsualDraft
   readonly #made = new Map<string, ElementGroup>()
   readonly #gone: string[] = []
 
@@ -61,48 +59,37 @@ export class TableDraft {
     this.#given = given
     this.#ids = new IdDraft(allocation.ids)
     this.#codes = new CodeDraft(allocation.codes)
-    const context = {
+    this.#elements = new ElementDraft({
       layout: given.layout,
       endpointComments: given.options.endpointComments,
       ids: this.#ids,
       codes: this.#codes,
-    }
-    this.#elements = new ElementDraft(context)
-    this.#usual = new UsualDraft(context)
+    })
     this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
     if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
-  }
-
-  /**
-   * Makes the elements of a Service by the fast path. Gives false and does nothing when the Service has other
-   * elements already.
-   */
-  addUsual(key: string, port: PortFrontends): boolean {
-    const { base, continuing } = this.#given
-    const present = base?.elements.get(key)
-    if (present !== undefined && continuing) return false
-    const made = this.#usual.make(port)
-    if (made === undefined || (present !== undefined && !sameGroup(present, made))) return false
-    this.#usual.count(port)
-    if (this.#ids.hasRetired) this.#ids.keep(port.key)
-    this.#made.set(key, present ?? made)
-    return true
   }
 
   /** Replaces the elements of a Service, which `before` was rendered to. */
   replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
     const { base, layout } = this.#given
-    const { after, leftOut } = change
-    if (!isIn(layout, change.before) && !isIn(layout, after)) return undefined
+    const { before, after, leftOut } = change
+    if (!isIn(layout, before) && !isIn(layout, after)) return undefined
     this.#renumber(change)
-    const made =
-      after === undefined || leftOut ? NO_ELEMENTS : this.#elements.make(after, base?.elements.get(key))
+    const present = base?.elements.get(key)
+    const made = after === undefined || leftOut ? NO_ELEMENTS : this.#make(after, present)
     if ('reason' in made) {
-      this.#put(key, undefined)
+      this.#put(key, undefined, present)
       return made
     }
-    this.#put(key, made.length === 0 ? undefined : made)
+    this.#put(key, made.length === 0 ? undefined : made, present)
     return undefined
+  }
+
+  /** Makes the elements of a Service; gives those that the kernel holds where they serve it as well. */
+  #make(service: ServiceFrontends, present: ElementGroup | undefined): ElementGroup | OutOfNumbers {
+    if (present === undefined || this.#given.continuing) return this.#elements.make(service, present)
+    const made = this.#elements.make(service, undefined)
+    return 'reason' in made || !sameGroup(present, made) ? this.#elements.make(service, present) : present
   }
 
   /** Frees the ids of removed ports at the end of the render. */
@@ -121,61 +108,61 @@ export class TableDraft {
 
   *finish(frontends: FrontendTable): Steps<FinishedTable> {
     const { layout, options, base, allocation, continuing } = this.#given
-    this.#usual.countInto(this.#tally)
-    const skeleton = skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
+    const inputs = { frontends, prefixLengths: this.#tally.prefixLengths }
+    const skeleton = skeletonOf(layout, options, inputs)
     const key = skeletonKey(skeleton)
-    const same = continuing && key === allocation.skeleton
-    const { chains, codes } = this.#finishChains(skeleton, same)
+    const fixed = continuing && key === allocation.fixed?.key ? allocation.fixed : undefined
+    const ids = this.#ids.finish()
+    const isUntouched = this.#made.size === 0 && this.#gone.length === 0 && ids === allocation.ids
+    if (isUntouched && fixed !== undefined && base !== undefined) return { table: base, allocation }
+    const { chains, codes, own } = this.#finishChains(skeleton, fixed)
     if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
-    if (!same) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
+    if (fixed === undefined) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
     const elements = this.#finishElements()
     yield
     const sets = this.#finishSets(skeleton)
-    const unchanged =
-      same && base !== undefined && chains === base.chains && sets === base.sets && elements === base.elements
-    const table: Table = unchanged
-      ? base
-      : {
-          family: layout.family,
-          name: options.tableName,
-          flags: 0,
-          comment: TABLE_COMMENT,
-          chains,
-          sets,
-          elements,
-        }
-    const ids = this.#ids.finish()
+    const { family } = layout
+    const table: Table = {
+      family,
+      name: options.tableName,
+      flags: 0,
+      comment: TABLE_COMMENT,
+      chains,
+      sets,
+      elements,
+    }
     yield
-    return { table, allocation: { ids, codes, tally: this.#tally.finish(), skeleton: key } }
+    return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed: { key, chains: own } } }
   }
 
-  #put(key: string, group: ElementGroup | undefined): void {
-    const { base, continuing } = this.#given
-    const present = base?.elements.get(key)
-    const before = continuing ? present : undefined
+  #put(
+    key: string,
+    group: ElementGroup | undefined,
+    present: ElementGroup | undefined = this.#given.base?.elements.get(key),
+  ): void {
+    const before = this.#given.continuing ? present : undefined
     if (before === undefined && group === undefined) return
-    if (before !== undefined) this.#tally.remove(before)
+    if (before !== undefined) this.#tally.count(before, -1)
     if (group === undefined) this.#gone.push(key)
     else {
-      this.#tally.add(group)
-      this.#made.set(key, present !== undefined && sameGroup(present, group) ? present : group)
+      this.#tally.count(group, 1)
+      const isSame = present !== undefined && present !== group && sameGroup(present, group)
+      this.#made.set(key, isSame ? present : group)
     }
   }
 
-  #finishChains(
-    skeleton: Skeleton,
-    same: boolean,
-  ): { readonly chains: ReadonlyMap<string, Chain>; readonly codes: Codes } {
+  /** Gives all chains of the table, and the fixed ones among them. Reuses `fixed`, which equal inputs made. */
+  #finishChains(skeleton: Skeleton, fixed: FixedChains | undefined) {
     const { base, allocation } = this.#given
     const inUse = this.#tally.codes
     const before = allocation.tally.codes
     const steady = inUse.size === before.size && [...inUse.keys()].every(code => before.has(code))
-    if (same && steady && base !== undefined) return { chains: base.chains, codes: allocation.codes }
+    if (fixed !== undefined && steady && base !== undefined)
+      return { chains: base.chains, codes: allocation.codes, own: fixed.chains }
     const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
-    const reusable = same ? base?.chains : undefined
-    const fixed = fixedChains(skeleton).map(chain => reusable?.get(chain.name) ?? chain)
-    const chains = [...fixed, ...makeChains(names, skeleton, reusable)]
-    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes }
+    const own = fixed?.chains ?? fixedChains(skeleton)
+    const chains = [...own, ...makeChains(names, skeleton, fixed && base?.chains)]
+    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes, own }
   }
 
   #finishElements(): PersistentMap<ElementGroup> {

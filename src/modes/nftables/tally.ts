@@ -1,6 +1,6 @@
 import { readU32host } from '../../base/octets.ts'
 import type { ElementGroup } from '../../kernel/nft/state.ts'
-import { CODE_MASK, ENDPOINTS_MAPS } from './layout.ts'
+import { CODE_MASK } from './layout.ts'
 
 /** Counts how often the elements of one table use shared objects. Zeros are left out. */
 export interface Tally {
@@ -16,96 +16,60 @@ export const NOTHING: Tally = { codes: new Map(), prefixLengths: new Map(), elem
 
 /** Counts during one render. */
 export class TallyDraft {
-  readonly #codes: Map<number, Count>
-  readonly #prefixLengths: Map<number, Count>
-  readonly #elements: Map<string, Count>
+  readonly #codes: Map<number, number>
+  readonly #prefixLengths: Map<number, number>
+  readonly #elements: Map<string, number>
 
   constructor(base: Tally) {
-    this.#codes = counting(base.codes)
-    this.#prefixLengths = counting(base.prefixLengths)
-    this.#elements = counting(base.elements)
+    this.#codes = new Map(base.codes)
+    this.#prefixLengths = new Map(base.prefixLengths)
+    this.#elements = new Map(base.elements)
   }
 
-  add(group: ElementGroup): void {
-    this.#count(group, 1)
-  }
-
-  remove(group: ElementGroup): void {
-    this.#count(group, -1)
-  }
-
-  addElements(set: string, count: number): void {
-    countOf(this.#elements, set).count += count
-  }
-
-  addCode(code: number, uses: number): void {
-    countOf(this.#codes, code).count += uses
+  /** Counts the elements of a group, or with -1 no longer. Elements of one set are adjacent. */
+  count(group: ElementGroup, by: 1 | -1): void {
+    for (let start = 0; start < group.length; ) {
+      const set = group[start]?.set ?? ''
+      let end = start + 1
+      while (end < group.length && group[end]?.set === set) end++
+      add(this.#elements, set, by * (end - start))
+      const uses = this.#usesOf(set)
+      for (let i = start; uses !== undefined && i < end; i++) {
+        const { key = '', data } = group[i] ?? {}
+        add(uses, readU32host(typeof data === 'string' ? data : key) & CODE_MASK, by)
+      }
+      start = end
+    }
   }
 
   /** The prefix lengths in use, longest first. */
   get prefixLengths(): readonly number[] {
-    return [...counted(this.#prefixLengths).keys()].sort((a, b) => b - a)
+    return [...this.#prefixLengths.keys()].sort((a, b) => b - a)
   }
 
   elements(set: string): number {
-    return this.#elements.get(set)?.count ?? 0
+    return this.#elements.get(set) ?? 0
   }
 
   /** The current counts. */
   get codes(): ReadonlyMap<number, number> {
-    return counted(this.#codes)
+    return this.#codes
   }
 
+  /** Gives the counts; the draft counts no more. */
   finish(): Tally {
-    return {
-      codes: this.codes,
-      prefixLengths: counted(this.#prefixLengths),
-      elements: counted(this.#elements),
-    }
+    return { codes: this.#codes, prefixLengths: this.#prefixLengths, elements: this.#elements }
   }
 
-  #count(group: ElementGroup, by: 1 | -1): void {
-    // Elements of one set are adjacent, which saves most lookups.
-    let set = ''
-    let count: Count = { count: 0 }
-    for (let i = 0; i < group.length; i++) {
-      const element = group[i]
-      if (element === undefined) break
-      if (element.set !== set) {
-        set = element.set
-        count = countOf(this.#elements, set)
-      }
-      count.count += by
-      if (set === 'cluster-ips' || set === 'slots' || ENDPOINTS_MAPS.has(set)) continue
-      const { key, data } = element
-      if ((set === 'frontends' || set === 'nodeports') && typeof data === 'string')
-        countOf(this.#codes, readU32host(data) & CODE_MASK).count += by
-      else if (set === 'ranges') countOf(this.#prefixLengths, readU32host(key) & CODE_MASK).count += by
-    }
+  /** Gives the counts of what the elements of a set use; undefined where they use nothing shared. */
+  #usesOf(set: string): Map<number, number> | undefined {
+    if (set === 'frontends' || set === 'nodeports') return this.#codes
+    return set === 'ranges' ? this.#prefixLengths : undefined
   }
 }
 
-/** A counter that is changed in place: to replace an entry in a Map takes another lookup. */
-interface Count {
-  count: number
-}
-
-function counting<K>(counts: ReadonlyMap<K, number>): Map<K, Count> {
-  const counters = new Map<K, Count>()
-  for (const [key, count] of counts) counters.set(key, { count })
-  return counters
-}
-
-function counted<K>(counters: ReadonlyMap<K, Count>): ReadonlyMap<K, number> {
-  const counts = new Map<K, number>()
-  for (const [key, { count }] of counters) if (count !== 0) counts.set(key, count)
-  return counts
-}
-
-function countOf<K>(counters: Map<K, Count>, key: K): Count {
-  const known = counters.get(key)
-  if (known !== undefined) return known
-  const count = { count: 0 }
-  counters.set(key, count)
-  return count
+function add<K>(counts: Map<K, number>, key: K, by: number): void {
+  const count = (counts.get(key) ?? 0) + by
+  if (count === 0) counts.delete(key)
+  else counts.set(key, count)
 }

@@ -1,5 +1,5 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
-import { commitLooked, deleteTable, nameOfTable } from '../common/commit-looked.ts'
+import { commitAsRead, deleteTable, nameOfTable } from '../common/commit-looked.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { tableNameOf } from './options.ts'
@@ -10,7 +10,7 @@ export async function cleanUserspace({ sockets, clock, proxy }: CleanupContext):
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   const name = tableNameOf(proxy)
   try {
-    const removed = await commitLooked(client, async () => {
+    const removed = await commitAsRead(client, async () => {
       const { tables } = (await client.list(NFT_FAMILIES.map(family => ({ family, name })))).ruleset
       const ours = tables.filter(isOurs)
       return { value: ours.map(nameOfTable), transaction: ours.map(deleteTable) }

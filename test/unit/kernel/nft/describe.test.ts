@@ -1,12 +1,12 @@
 import { expect, it } from 'vitest'
-import { describeOperation } from '../../../../src/kernel/nft/describe.ts'
+import { errorWordsOf } from '../../../../src/kernel/nft/describe.ts'
 import type { Operation, OwnedElement } from '../../../../src/kernel/nft/operation.ts'
 import { creationOf, skeleton } from '../../../support/nft-skeleton.ts'
 
 const target = { family: 'ip6', table: 'kube-proxy' } as const
 
 function textOf(operation: Operation, elements: readonly OwnedElement[] = []): string {
-  const words = describeOperation(operation, elements)
+  const words = errorWordsOf(operation, elements)
   return `${words.operation} ${words.object}`
 }
 

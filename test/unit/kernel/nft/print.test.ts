@@ -2,12 +2,9 @@ import { describe, expect, test } from 'vitest'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
-import {
-  describeOperation,
-  formatElementKey,
-  printRuleset,
-  rulesetToJson,
-} from '../../../../src/kernel/nft/print.ts'
+import { printRuleset, rulesetToJson } from '../../../../src/kernel/nft/print.ts'
+import { formatElementKey } from '../../../../src/kernel/nft/print-data.ts'
+import { describeOperation } from '../../../../src/kernel/nft/print-operation.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import { columns } from '../../../support/owned.ts'
