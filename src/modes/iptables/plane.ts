@@ -4,7 +4,7 @@ import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule } from '../../kernel/xt/compile.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
-import { type Owned, removalOf } from '../../kernel/xt/scope-cleanup.ts'
+import { removalOf } from '../../kernel/xt/scope-diff.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
@@ -150,7 +150,7 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   /** Gives the owned objects. The jumps do not depend on the node and its Services. */
-  #owned(): Owned {
+  #owned() {
     const node = { ips: [], podCidrs: [] }
     const everywhere = { kind: 'all' } as const
     const nodePorts = { IPv4: everywhere, IPv6: everywhere }
