@@ -7,8 +7,8 @@ import type { Cleaned, CleanupContext } from '../mode.ts'
 import { type ChainNames, chainNames, isOurChain } from '../xt-common/layout.ts'
 import { XT_TABLES } from '../xt-common/read-iptables.ts'
 import { NO_NFACCT_COUNTERS, openNfacctCounters } from './nfacct-counters.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from './options.ts'
 import { createIptablesPlane } from './plane.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from './settings.ts'
 
 /** A table of iptables with the objects of an iptables mode in it. */
 interface IptablesTable {

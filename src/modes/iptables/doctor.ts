@@ -1,29 +1,19 @@
 import type { Config } from '../../config/config.ts'
-import { type MissingExtension, probeXt, XT_EXTENSIONS, type XtUse } from '../../kernel/xt/probe.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { type MissingExtension, missingText, XT_EXTENSIONS, type XtUse } from '../../kernel/xt/probe.ts'
 import type { Finding, ReadText } from '../common/finding.ts'
 import type { Look } from '../mode.ts'
-import { lackText } from './demand.ts'
-import { answersAtLoopback } from './tune.ts'
+import { missingXt } from './demand.ts'
+import { answersAtLoopback } from './settings.ts'
 
 /**
  * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
  * nothing.
  */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
-  const missing = await probed(look)
+  const missing = missingXt(look.sockets, look.clock)
   return config.proxyMode === 'iptables'
     ? [...extensionFindings(missing), ...(await iptablesSettingFindings(config, look.read))]
     : [summary(missing)]
-}
-
-async function probed({ sockets, clock }: Look): Promise<readonly MissingExtension[]> {
-  const transport = sockets.netfilter()
-  try {
-    return probeXt(new Connection({ transport, clock }))
-  } finally {
-    await transport.close()
-  }
 }
 
 /** The uses to report, including those of IPVS mode. */
@@ -41,7 +31,7 @@ export function extensionFindings(missing: readonly MissingExtension[]): readonl
     const names = XT_EXTENSIONS.filter(each => each.use === use).map(({ name }) => name)
     return lacks.length === 0
       ? { kind: 'ok', subject: `xtables for ${meaning}`, text: names.join(', ') }
-      : { kind, subject: `xtables for ${meaning}`, text: lackText(lacks) }
+      : { kind, subject: `xtables for ${meaning}`, text: missingText(lacks) }
   })
 }
 
@@ -80,6 +70,6 @@ function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
 /** Combines the findings into one, for a node in another mode. */
 function summary(missing: readonly MissingExtension[]): Finding {
   const lacks = missing.filter(({ use }) => use === 'services')
-  const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${lackText(lacks)} missing`
+  const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${missingText(lacks)} missing`
   return { kind: 'note', subject: 'iptables mode', text }
 }

@@ -19,7 +19,7 @@ import {
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
 import { optimizeFixed } from './optimize/optimize.ts'
-import { NFACCT_INVALID_DROPPED } from './options.ts'
+import { NFACCT_INVALID_DROPPED } from './settings.ts'
 import type { Statics } from './statics.ts'
 
 /**

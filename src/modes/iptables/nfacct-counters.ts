@@ -2,7 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import { createNfacctClient, type NfacctClient } from '../../kernel/nfacct/client.ts'
 import type { KernelSockets } from '../mode.ts'
 import type { IptablesNumbers } from './metrics.ts'
-import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
+import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 
 /** The counters of kube-proxy's rules, by its names. */
 interface NfacctCounters {

@@ -4,7 +4,7 @@ import type { Operation } from '../../kernel/nft/operation.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/files.ts'
 import type { CleanupRest, RecordKernel } from '../mode.ts'
 import { namedPrefixOf } from '../xt-common/layout.ts'
-import { ROUTE_LOCALNET } from './tune.ts'
+import { ROUTE_LOCALNET } from './settings.ts'
 
 /**
  * An empty table whose comment records that kprobe's iptables mode wrote here. The mode's chains have

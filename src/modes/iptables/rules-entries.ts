@@ -16,8 +16,8 @@ import {
   TO_LOCAL,
   transport,
 } from '../xt-common/rules-parts.ts'
-import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 import { entryIn, type PortRules } from './rules-port.ts'
+import { NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 
 /**
  * Makes the rules of one frontend in shared chains: rules that lead to its chains, or that reject clients.

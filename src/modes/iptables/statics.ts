@@ -4,7 +4,7 @@ import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/detector.ts'
 import { forFamilies, LAYOUTS } from '../common/family.ts'
 import { type List, listsOf } from './optimize/lists.ts'
-import type { IptablesOptions } from './options.ts'
+import type { IptablesOptions } from './settings.ts'
 
 /** The inputs of the rules of every Service, besides the Service. */
 export interface Statics {

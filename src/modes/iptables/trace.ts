@@ -1,12 +1,24 @@
+import { finish } from '../../base/steps.ts'
+import type { Config } from '../../config/config.ts'
 import type { Tracer } from '../../kernel/nft/trace.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain } from '../../kernel/xt/scope.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { ModeTracer } from '../mode.ts'
 import { createXtTracer } from '../xt-common/trace-tables.ts'
 import { jumpsOf } from './jumps.ts'
-import { rulesIn } from './render.ts'
-import type { RenderedState } from './state.ts'
+import { renderIptablesState, rulesIn } from './render.ts'
+import { iptablesOptions } from './settings.ts'
+import { EMPTY_STATE, type RenderedState } from './state.ts'
+
+/** Traces packets through what the mode would put into an empty kernel. */
+export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = iptablesOptions(config, {})
+  const state = finish(renderIptablesState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  return { ...createIptablesTracer(state), ownSource: () => undefined }
+}
 
 /**
  * Traces packets in memory through our chains and the jumps that lead to them. Rules of other programs in the

@@ -4,12 +4,16 @@ import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
 import type { NftFamily, Observed, ObservedChain } from '../../kernel/nft/state.ts'
 import { builtinChains, builtinHook } from '../../kernel/xt/builtin.ts'
 import { printTables } from '../../kernel/xt/print-tables.ts'
-import type { XtTableName } from '../../kernel/xt/scope.ts'
+import type { XtPlace, XtTableName } from '../../kernel/xt/scope.ts'
 import type { ModeContext } from '../mode.ts'
 import type { ChainNames } from './layout.ts'
 import { type ReadChain, readChains } from './read-chains.ts'
 
 export const XT_TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
+
+export function placesOf(families: readonly NftFamily[]): readonly XtPlace[] {
+  return families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
+}
 
 type XtReadContext = Pick<ModeContext, 'sockets' | 'clock'>
 
@@ -36,8 +40,7 @@ async function observeIptables<T>(
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   const ipset = createIpsetClient({ transport: sockets.netfilter(), clock })
   try {
-    const places = families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
-    return read((await client.listChains(places)).observed, index => ipset.nameOf(index))
+    return read((await client.listChains(placesOf(families))).observed, index => ipset.nameOf(index))
   } finally {
     await Promise.all([client.close(), ipset.close()])
   }

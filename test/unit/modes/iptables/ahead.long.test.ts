@@ -10,7 +10,7 @@ import {
 import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
 import { countAhead } from '../../../../src/kernel/xt/scope-commit.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/options.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'

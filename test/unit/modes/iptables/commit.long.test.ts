@@ -5,7 +5,7 @@ import { type CommitResult, createNftClient, type NftClient } from '../../../../
 import { isCompiled } from '../../../../src/kernel/nft/compiled-rule.ts'
 import type { Operation, Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/options.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
