@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { createNfacctClient, type NfacctClient } from '../../kernel/nfacct/client.ts'
+import { createNfacctClient } from '../../kernel/nfacct/client.ts'
 import type { KernelSockets } from '../mode.ts'
 import type { IptablesNumbers } from './metrics.ts'
 import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
@@ -27,7 +27,18 @@ export function openNfacctCounters(
   localhost: boolean,
 ): NfacctCounters {
   const client = createNfacctClient({ transport: netfilter(), clock })
-  const available = existing(client, localhost)
+  const packetsOf = (name: string): number | undefined => {
+    const packets = client.read(name)?.packets
+    return packets === undefined ? undefined : Number(packets)
+  }
+  const available = { invalidDropped: false, localhostAccepted: false }
+  try {
+    available.invalidDropped = packetsOf(NFACCT_INVALID_DROPPED) !== undefined
+    available.localhostAccepted = localhost && packetsOf(NFACCT_LOCALHOST_ACCEPTED) !== undefined
+  } catch (error) {
+    void client.close()
+    throw error
+  }
   return {
     available,
     ensure() {
@@ -35,29 +46,13 @@ export function openNfacctCounters(
       available.localhostAccepted = localhost && client.ensure(NFACCT_LOCALHOST_ACCEPTED)
     },
     read: () => ({
-      invalidDropped: packetsOf(client, NFACCT_INVALID_DROPPED),
-      localhostAccepted: packetsOf(client, NFACCT_LOCALHOST_ACCEPTED),
+      invalidDropped: packetsOf(NFACCT_INVALID_DROPPED),
+      localhostAccepted: packetsOf(NFACCT_LOCALHOST_ACCEPTED),
     }),
     remove() {
       for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED]) client.delete(name)
     },
     close: () => client.close(),
-  }
-}
-
-/** Gives the counters that exist. Closes the client when the request fails, because no caller would. */
-function existing(
-  client: NfacctClient,
-  localhost: boolean,
-): { invalidDropped: boolean; localhostAccepted: boolean } {
-  try {
-    return {
-      invalidDropped: client.read(NFACCT_INVALID_DROPPED) !== undefined,
-      localhostAccepted: localhost && client.read(NFACCT_LOCALHOST_ACCEPTED) !== undefined,
-    }
-  } catch (error) {
-    void client.close()
-    throw error
   }
 }
 
@@ -71,9 +66,4 @@ export const NO_NFACCT_COUNTERS: NfacctCounters = {
   read: () => ({ invalidDropped: undefined, localhostAccepted: undefined }),
   remove: () => undefined,
   close: () => Promise.resolve(),
-}
-
-function packetsOf(client: NfacctClient, name: string): number | undefined {
-  const packets = client.read(name)?.packets
-  return packets === undefined ? undefined : Number(packets)
 }

@@ -110,14 +110,11 @@ async function restore(former: number): Promise<readonly string[]> {
   return [`changed sysctl ${sysctl.name} from ${value} back to ${former}`]
 }
 
-/** Whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
-async function hasNamedChains({ sockets, clock }: RecordKernel): Promise<boolean> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    const chains = (name: string): boolean => namedPrefixOf(name) !== undefined
-    const { observed } = await client.listChains([{ family: 'ip', table: 'nat', chains }])
-    return [...observed.values()].some(table => [...table.chains.keys()].some(chains))
-  } finally {
-    await client.close()
-  }
+/** Returns whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
+async function hasNamedChains(kernel: RecordKernel): Promise<boolean> {
+  const chains = (name: string): boolean => namedPrefixOf(name) !== undefined
+  const { observed } = await withClient(kernel, client =>
+    client.listChains([{ family: 'ip', table: 'nat', chains }]),
+  )
+  return [...observed.values()].some(table => [...table.chains.keys()].some(chains))
 }

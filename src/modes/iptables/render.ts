@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
-import { commonOf } from '../../kernel/xt/scope-wanted.ts'
+import { type Asked, commonOf } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -12,7 +12,7 @@ import { jumpsOf } from './jumps.ts'
 import { endpointsOf, rulesOfService } from './rules-service.ts'
 import type { IptablesOptions } from './settings.ts'
 import type { IptablesState, RenderedState } from './state.ts'
-import { LARGE_ENDPOINTS, type Statics, staticsOf } from './statics.ts'
+import { LARGE_ENDPOINTS, staticsOf } from './statics.ts'
 
 const SERVICES_PER_STEP = 200
 const NO_REFUSALS: ReadonlyMap<string, readonly Refusal[]> = new Map()
@@ -94,12 +94,10 @@ function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {
   )
 }
 
-const NOTHING: ReturnType<typeof rulesOfService> = { chains: [], entries: [] }
+const NOTHING: Asked = { chains: [], entries: [] }
 
 /** Makes the rules of a Service in a state. */
-export function rulesIn(state: Counted, key: ServiceKey): ReturnType<typeof rulesOfService> {
+export function rulesIn(state: Counted, key: ServiceKey): Asked {
   const service = serviceIn(state, key)
   return service === undefined ? NOTHING : rulesOfService(service, state.statics)
 }
-
-export type { Statics }

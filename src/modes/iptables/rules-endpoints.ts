@@ -1,5 +1,6 @@
 import { formatIpPort } from '../../base/ip.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import type { XtChain } from '../../kernel/xt/scope.ts'
 import type { Backend, Frontend } from '../../model/frontend.ts'
 import { endpointChain } from '../xt-common/layout.ts'
 import {
@@ -11,7 +12,7 @@ import {
   PROTOCOLS,
   transport,
 } from '../xt-common/rules-parts.ts'
-import { natChain, type PortRules, type ServiceChain } from './rules-port.ts'
+import { natChain, type PortRules } from './rules-port.ts'
 
 /** An endpoint with its chain. */
 interface Place {
@@ -22,10 +23,10 @@ interface Place {
 }
 
 /** Makes KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
-export function endpointChains(port: PortRules): readonly ServiceChain[] {
+export function endpointChains(port: PortRules): readonly XtChain[] {
   const { uses, chains } = port
   const { cluster, local } = placesOf(port)
-  const lists: ServiceChain[] = []
+  const lists: XtChain[] = []
   if (uses.cluster) lists.push(listChain(port, chains.svc, cluster))
   if (uses.local) lists.push(listChain(port, chains.svl, local))
   return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
@@ -73,7 +74,7 @@ function distinct(cluster: readonly Place[], local: readonly Place[]): readonly 
  * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each
  * rule takes one connection in n.
  */
-function listChain(port: PortRules, name: string, places: readonly Place[]): ServiceChain {
+function listChain(port: PortRules, name: string, places: readonly Place[]): XtChain {
   const { displayName, affinityTimeoutS: seconds } = port.port
   const about = places.map(({ text }) => aboutEndpoint(port, `${displayName} -> ${text}`))
   const rules: XtRule[] = [...masqueradeRules(port, name)]
@@ -143,7 +144,7 @@ function whoIsMasqueraded({
   return ofFamily.detector === undefined ? undefined : fromPods(ofFamily.detector, true)
 }
 
-function placeChain(port: PortRules, { backend, chain }: Place): ServiceChain {
+function placeChain(port: PortRules, { backend, chain }: Place): XtChain {
   const { markMasq } = port.statics.options.names
   const { displayName, protocol, affinityTimeoutS } = port.port
   const about = aboutEndpoint(port, displayName)

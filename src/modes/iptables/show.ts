@@ -1,6 +1,6 @@
 import { formatCidr } from '../../base/cidr.ts'
 import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
-import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import { targetChain, type XtMatch, type XtRule } from '../../kernel/xt/rule.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { endpointTexts, NOT_REACHED, type ServiceRow } from '../common/service-row.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
@@ -11,7 +11,7 @@ import {
   isServiceChain,
   serviceChainKind,
 } from '../xt-common/layout.ts'
-import { type ReadChain, type ReadRule, targetOf } from '../xt-common/read-chains.ts'
+import type { ReadChain, ReadRule } from '../xt-common/read-chains.ts'
 import { damageOfChains, rulesOfChains } from './show-rules.ts'
 
 /** Reads what the chains of this mode do. */
@@ -67,7 +67,7 @@ interface Reading {
 /** Gives the addresses whose packets are sent to the chain of node ports. */
 function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): readonly Ip[] | undefined {
   const ways = [...nat.values()].flatMap(({ rules }) =>
-    rules.filter(({ rule }) => targetOf(rule) === nodePorts).map(({ rule }) => rule),
+    rules.filter(({ rule }) => targetChain(rule) === nodePorts).map(({ rule }) => rule),
   )
   const only = ways.filter(isAddress).map(({ destination }) => destination.ip)
   return ways.length === 0 || only.length < ways.length ? undefined : [...new Set(only)]
@@ -101,7 +101,7 @@ function placesOf(
   const protocol = PROTOCOLS[rule.protocol?.number ?? 0]
   if (port === undefined || protocol === undefined) return []
   const { target } = rule
-  const next = targetOf(rule)
+  const next = targetChain(rule)
   const leads = table === 'nat' && next !== undefined && isServiceChain(names, 'nat', next)
   const endsFor = table === 'filter' ? endsOf(names, name) : undefined
   const ends = endsFor !== undefined && (target?.kind === 'REJECT' || target?.kind === 'DROP')
@@ -125,7 +125,7 @@ const UNNAMED = '(unnamed)'
 /** Gives chains that only shared rules can lead to, and that no rule leads to. */
 function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {
   const { names } = reading
-  const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetOf(rule))))
+  const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetChain(rule))))
   return [...reading.chains.values()].flatMap(({ name, rules }): readonly ServiceRow[] => {
     const kind = serviceChainKind(names, name)
     if (kind === undefined || kind === 'SEP' || led.has(name)) return []
@@ -185,7 +185,7 @@ function routeOf(name: string, reading: Reading): Route {
   const kind = serviceChainKind(names, name)
   const rules = chains.get(name)?.rules.map(({ rule }) => rule) ?? []
   const ways = rules.flatMap(rule => {
-    const target = targetOf(rule)
+    const target = targetChain(rule)
     return target !== undefined && isServiceChain(names, 'nat', target) ? [{ rule, target }] : []
   })
   if (kind === 'FW') {
@@ -229,7 +229,7 @@ function endpointsOf(
   for (const rule of rules) {
     const recent = rule.matches.find(match => match.kind === 'recent')
     if (recent?.kind === 'recent') affinitySeconds = Math.max(affinitySeconds, recent.seconds)
-    for (const each of chains.get(targetOf(rule) ?? '')?.rules ?? []) {
+    for (const each of chains.get(targetChain(rule) ?? '')?.rules ?? []) {
       const { target } = each.rule
       if (target?.kind === 'DNAT') endpoints.set(formatIpPort(target.ip, target.port), target)
     }

@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import { finish } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
 import type { Tracer } from '../../kernel/nft/trace.ts'
@@ -41,12 +42,7 @@ export function* wantedChains(state: RenderedState): Iterable<XtChain> {
   const seen = new Set<string>()
   for (const owner of state.frontends.services.keys()) {
     const rules = rulesIn(state, owner)
-    for (const { rule, ...place } of rules.entries) {
-      const key = chainKey(place, place.chain)
-      const same = entries.get(key)
-      if (same === undefined) entries.set(key, [rule])
-      else same.push(rule)
-    }
+    for (const { rule, ...place } of rules.entries) append(entries, chainKey(place, place.chain), rule)
     for (const chain of rules.chains) {
       const key = chainKey(chain, chain.name)
       if (chain.shared === true && seen.has(key)) continue

@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
@@ -58,11 +59,7 @@ export function* describeScope(
   for (const operation of operations) {
     if (!isChange(operation, context)) continue
     if (operation.owner === undefined) yield describeOperation(operation, context)
-    else {
-      const same = byService.get(operation.owner)
-      if (same === undefined) byService.set(operation.owner, [operation])
-      else same.push(operation)
-    }
+    else append(byService, operation.owner, operation)
   }
   for (const [, same] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1)))
     for (const operation of same) yield describeOperation(operation, context)

@@ -1,9 +1,10 @@
+import { NF_DROP } from '../../kernel/nft/constants.ts'
 import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
-import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
+import type { NftFamily, Observed, ObservedChain } from '../../kernel/nft/state.ts'
 import { builtinChains } from '../../kernel/xt/builtin.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
-import type { XtRule } from '../../kernel/xt/rule.ts'
+import { targetChain, type XtRule } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { isIpvsChain } from './ipvs-chain-names.ts'
@@ -34,7 +35,7 @@ export interface ReadRule {
 
 /** The order of iptables-save. */
 const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
-const NF_DROP = 0
+const NO_CHAINS: ReadonlyMap<string, ObservedChain> = new Map()
 
 interface ReadOptions {
   /** The names of our chains. */
@@ -67,11 +68,11 @@ function tableChains(
   family: NftFamily,
   table: XtTableName,
 ): readonly ReadChain[] {
-  const chains = observed.get(`${family} ${table}`)?.chains ?? new Map()
+  const chains = observed.get(`${family} ${table}`)?.chains ?? NO_CHAINS
   const builtin = builtinChains(table).filter(name => chains.has(name))
   const others = [...chains.keys()].filter(name => !builtin.includes(name)).sort()
   return [...builtin, ...others].flatMap(name => {
-    const chain = observed.get(`${family} ${table}`)?.chains.get(name)
+    const chain = chains.get(name)
     if (chain === undefined) return []
     const { hook } = chain
     const policy = hook === undefined ? undefined : hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'
@@ -116,7 +117,7 @@ class ServiceNaming {
       for (const chain of chains) {
         if (!chain.ours) continue
         for (const { rule } of chain.rules) {
-          const target = targetOf(rule)
+          const target = targetChain(rule)
           if (target === undefined || this.#chains.has(target)) continue
           if (!isServiceChain(this.#names, chain.table, target)) continue
           const services = this.#own(chain, rule)
@@ -131,7 +132,7 @@ class ServiceNaming {
   ofRule(chain: ReadChain, rule: XtRule): readonly string[] {
     const own = this.#own(chain, rule)
     if (own.length > 0 || !chain.ours) return own
-    const target = targetOf(rule)
+    const target = targetChain(rule)
     return target === undefined ? [] : [...(this.#chains.get(target) ?? [])].sort()
   }
 
@@ -146,8 +147,4 @@ const JUMPS_MAX = 4
 function commented({ matches }: XtRule): string | undefined {
   const comment = matches.find(match => match.kind === 'comment')
   return comment?.kind === 'comment' ? NAMED.exec(comment.text)?.[1] : undefined
-}
-
-export function targetOf({ target }: XtRule): string | undefined {
-  return target?.kind === 'jump' || target?.kind === 'goto' ? target.chain : undefined
 }

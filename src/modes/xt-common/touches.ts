@@ -1,5 +1,6 @@
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import { readRule } from '../../kernel/xt/read.ts'
+import { targetChain } from '../../kernel/xt/rule.ts'
 import type { XtPlace } from '../../kernel/xt/scope.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-operation.ts'
@@ -46,8 +47,8 @@ function mayHaveLed(
   if (!book.has(key)) return true
   for (const rule of book.rulesOf(key)) {
     if (rule.handle !== handle) continue
-    const { target } = readRule(rule.compiled, place.family)
-    return (target?.kind === 'jump' || target?.kind === 'goto') && isOurs(target.chain)
+    const target = targetChain(readRule(rule.compiled, place.family))
+    return target !== undefined && isOurs(target)
   }
   return false
 }

@@ -1,5 +1,6 @@
 import { assert, unreachable } from '../../base/assert.ts'
 import type { Ip } from '../../base/ip.ts'
+import { append } from '../../base/lists.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
   familyOfPacket,
@@ -220,12 +221,6 @@ export function indexRules(rules: readonly XtRule[]): RuleIndex | undefined {
       return found.sort(([a], [b]) => a - b)
     },
   }
-}
-
-function append<K>(lists: Map<K, Place[]>, key: K, place: Place): void {
-  const list = lists.get(key)
-  if (list === undefined) lists.set(key, [place])
-  else list.push(place)
 }
 
 function hostOf({ destination }: XtRule): Ip | undefined {
