@@ -18,8 +18,6 @@ import {
 import * as structs from './structs.ts'
 import { ADDRESS_TYPES, STATES } from './words.ts'
 
-/** Codecs between xtables matches as values and their structures. */
-
 export type MatchOf<K extends XtMatch['kind']> = XtMatch & { readonly kind: K }
 
 function codec<K extends XtMatch['kind'], F extends Fields>(

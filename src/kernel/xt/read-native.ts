@@ -15,7 +15,6 @@ interface Condition {
   readonly mask: Octets | undefined
   /** Undefined where nothing is compared: `-i +`. */
   readonly test: Test | undefined
-  /** Number of expressions. */
   readonly length: number
 }
 

@@ -69,9 +69,7 @@ async function commitWhole(
     const result = await client.commit(batch.transaction, guard)
     generation = result.generation
     foreign ||= result.foreign
-    if (result.outcome === 'committed') settle(book, batch, result)
-    else book.reached(generation)
-    if (result.outcome === 'unknown') book.forgetAll()
+    settle(book, batch, result)
     const busy = result.outcome === 'refused' ? busyChains(result, batch) : []
     for (const operation of busy) kept.add(operation)
     const again = busy.length > 0 || (result.outcome === 'stale' && asked === undefined)
@@ -201,9 +199,7 @@ function added(
   { book }: ScopeCommitOptions,
 ): ScopeCommit {
   const { outcome, generation } = result
-  if (outcome === 'committed') settle(book, batch, result)
-  else book.reached(generation)
-  if (outcome === 'unknown') book.forgetAll()
+  settle(book, batch, result)
   return {
     outcome,
     generation,

@@ -11,7 +11,6 @@ import {
   tableKey,
 } from './scope-operation.ts'
 
-/** A rule and its owner. */
 export interface OwnedRule {
   readonly rule: XtRule
   readonly owner: string | undefined
@@ -32,7 +31,6 @@ interface ChainPlace extends XtPlace {
   readonly chain: string
 }
 
-/** A chain to remove. */
 interface ChainGoing extends ChainPlace {
   readonly owner: string | undefined
   readonly rules: number

@@ -57,7 +57,6 @@ export class HandleBook {
     return chain === undefined ? [] : (indexOf(chain).get(compiled) ?? [])
   }
 
-  /** Yields all rules of a known chain. */
   *rulesOf(key: string): Iterable<ObservedRule> {
     const chain = this.#chains.get(key)
     if (chain === undefined) return

@@ -15,7 +15,6 @@ interface RuleReader {
   readonly language: Language
 }
 
-/** A rule to delete, with its handle. */
 export interface Resolved {
   readonly handle: bigint
   /** The bytes of the rule with that handle. */

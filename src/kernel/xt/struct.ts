@@ -30,7 +30,6 @@ export interface Field<T> extends FieldPlace {
   readonly get: (info: Octets) => T
 }
 
-/** The bytes of one field. */
 export interface Part {
   readonly offset: number
   readonly octets: Octets
@@ -157,7 +156,6 @@ export function decoderOf<V>(
   return ({ name, revision, info }, family) => readers.get(`${name} ${revision}`)?.(info, family)
 }
 
-/** Encodes `text` in UTF-8. */
 export function octetsOfText(text: string): Octets {
   return NON_ASCII.test(text) ? Buffer.from(text, 'utf8').toString('latin1') : text
 }

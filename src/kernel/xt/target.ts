@@ -6,8 +6,6 @@ import type { XtTarget, XtUnknown } from './rule.ts'
 import { type Codec, decoderOf, type Fields, isZero, type Struct, structCodec, type Ways } from './struct.ts'
 import * as structs from './structs.ts'
 
-/** Codecs between xtables targets as values and their structures. */
-
 type TargetOf<K extends XtTarget['kind']> = XtTarget & { readonly kind: K }
 
 function codec<K extends XtTarget['kind'], F extends Fields>(

@@ -19,8 +19,8 @@ interface IptablesTable {
 }
 
 /**
- * Gives the tables that have chains of these names. For the unnamed proxy these are ours or kube-proxy's: the
- * chains do not show which. Pure.
+ * Returns the tables that have chains of these names. For the unnamed proxy these are ours or kube-proxy's: the chains
+ * do not show which. Pure.
  */
 function iptablesTables(observed: Observed, names: ChainNames): readonly IptablesTable[] {
   return NFT_FAMILIES.flatMap(family =>
@@ -34,8 +34,8 @@ function iptablesTables(observed: Observed, names: ChainNames): readonly Iptable
 }
 
 /**
- * Removes the chains of an iptables mode and the rules that lead to them, then the counters of nfacct. The
- * tables stay, with all objects of other programs. Throws when the kernel rejects a change.
+ * Removes the chains of an iptables mode and the rules that lead to them, then the counters of nfacct. The tables
+ * stay, with all objects of other programs. Throws when the kernel rejects a change.
  */
 export async function cleanIptables({ sockets, clock, proxy }: CleanupContext): Promise<Cleaned> {
   const client = createNftClient({ transport: sockets.netfilter(), clock })

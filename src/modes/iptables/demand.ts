@@ -3,7 +3,6 @@ import { type MissingExtension, missingText, probeXt, type XtUse } from '../../k
 import { Connection } from '../../netlink/connection.ts'
 import type { KernelSockets } from '../mode.ts'
 
-/** Gives the extensions of xtables that this kernel lacks. Throws NetlinkError. */
 export function missingXt(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,

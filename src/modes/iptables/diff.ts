@@ -63,8 +63,7 @@ function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
 }
 
 /**
- * Omits chains that Services need in both states. Such a chain comes with the first Service and goes with the
- * last.
+ * Omits chains that Services need in both states. Such a chain comes with the first Service and goes with the last.
  */
 function withoutKept(rules: Asked, from: RenderedState, to: RenderedState): Asked {
   if (!rules.chains.some(({ shared }) => shared)) return rules

@@ -6,8 +6,7 @@ import { missingXt } from './demand.ts'
 import { answersAtLoopback } from './settings.ts'
 
 /**
- * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
- * nothing.
+ * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing.
  */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
   const missing = missingXt(look.sockets, look.clock)
@@ -24,7 +23,6 @@ const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: stri
   ['counters', 'note', 'two metrics of kube-proxy'],
 ]
 
-/** Makes findings from missing extensions. Pure. */
 export function extensionFindings(missing: readonly MissingExtension[]): readonly Finding[] {
   return USES.map(([use, kind, meaning]): Finding => {
     const lacks = missing.filter(each => each.use === use)

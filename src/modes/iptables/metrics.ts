@@ -15,15 +15,13 @@ export interface IptablesNumbers {
 export interface TableRules {
   readonly table: string
   readonly family: Family
-  /** Rules of ours. */
   readonly total: number
-  /** Rules that the last batch wrote. */
   readonly last: number
 }
 
 /**
- * Makes kube-proxy's metrics of this mode, with its names, types and labels (pkg/proxy/metrics/metrics.go). As
- * there, a metric that the kernel does not count is absent. Pure.
+ * Makes kube-proxy's metrics of this mode, with its names, types and labels (pkg/proxy/metrics/metrics.go). As there,
+ * a metric that the kernel does not count is absent. Pure.
  */
 export function iptablesMetrics(
   { rules, failures, invalidDropped, localhostAccepted }: IptablesNumbers,

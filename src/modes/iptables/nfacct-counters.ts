@@ -18,8 +18,8 @@ interface NfacctCounters {
 }
 
 /**
- * Opens the counters. `localhost` means that node ports are served at loopback, which the second counter is
- * for. Throws SystemError and NetlinkError.
+ * Opens the counters. `localhost` means that node ports are served at loopback, which the second counter is for.
+ * Throws SystemError and NetlinkError.
  */
 export function openNfacctCounters(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
@@ -57,8 +57,8 @@ export function openNfacctCounters(
 }
 
 /**
- * The counters of a named proxy: none. Counters belong to the network namespace and count for the unnamed
- * proxy. If rules of another proxy used them, the unnamed one could not remove them.
+ * The counters of a named proxy: none. Counters belong to the network namespace and count for the unnamed proxy. If
+ * rules of another proxy used them, the unnamed one could not remove them.
  */
 export const NO_NFACCT_COUNTERS: NfacctCounters = {
   available: { invalidDropped: false, localhostAccepted: false },

@@ -75,8 +75,8 @@ const LINEAR =
   'each new connection passes the rules of all Services in turn; --iptables-optimize shortens that list'
 
 /**
- * Whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the
- * unnamed proxy may be kube-proxy's: the chains do not show which program made them.
+ * Returns whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the unnamed
+ * proxy may be kube-proxy's: the chains do not show which program made them.
  */
 async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
   const names = chainNames(config.serviceProxyName)
@@ -95,7 +95,7 @@ async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promi
 const TELLING: readonly string[] = [KUBE_PROXY_CANARY, KUBE_LOAD_BALANCER]
 
 /**
- * Whether KUBE-SERVICES belongs to IPVS mode: chains that only IPVS mode has are beside it, and the canary of
+ * Returns whether KUBE-SERVICES belongs to IPVS mode: chains that only IPVS mode has are beside it, and the canary of
  * iptables mode is absent.
  */
 function isOfIpvs(chains: Pick<ReadonlyMap<string, unknown>, 'has'>): boolean {
@@ -103,8 +103,8 @@ function isOfIpvs(chains: Pick<ReadonlyMap<string, unknown>, 'has'>): boolean {
 }
 
 /**
- * Removes our chains and the rules that lead to them. The tables stay, because their hooks keep every flow.
- * Chains of the unnamed proxy have kube-proxy's names: they stay unless this process wrote them.
+ * Removes our chains and the rules that lead to them. The tables stay, because their hooks keep every flow. Chains of
+ * the unnamed proxy have kube-proxy's names: they stay unless this process wrote them.
  */
 export async function retireIptables(
   context: ModeContext,

@@ -32,11 +32,10 @@ interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
   /**
-   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is
-   * repaired, but the log does not name the process.
+   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is repaired,
+   * but the log does not name the process.
    */
   readonly writers?: WatchedSocket
-  /** How reading and writing share the event loop. */
   readonly slicing?: Slicing
   readonly beforeObserve?: () => void
 }
@@ -50,15 +49,14 @@ export interface IptablesPlane extends Dataplane<IptablesState, IptablesPlan> {
 const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 const PLACES = placesOf(NFT_FAMILIES)
 /**
- * The maximum number of tries. A cleanup names the generation that it read, and reads again when another
- * program commits in between.
+ * The maximum number of tries. A cleanup names the generation that it read, and reads again when another program
+ * commits in between.
  */
 const CLEANUP_TRIES = 16
 const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
 
 /**
- * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see
- * README.md.
+ * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md.
  */
 export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane {
   return new KernelIptablesPlane(given)
@@ -71,8 +69,8 @@ class KernelIptablesPlane implements IptablesPlane {
   readonly #given: IptablesPlaneOptions
   readonly #book = new HandleBook()
   /**
-   * The number of commits that only reordered entries. It is subtracted from the generation, so that these
-   * commits do not look like those of other programs.
+   * The number of commits that only reordered entries. It is subtracted from the generation, so that these commits do
+   * not look like those of other programs.
    */
   #reordered = 0
 
@@ -165,8 +163,8 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   /**
-   * Stores the observed rule handles. Those of Service chains are not needed, because such chains are only
-   * written and flushed whole.
+   * Stores the observed rule handles. Those of Service chains are not needed, because such chains are only written
+   * and flushed whole.
    */
   #learn(observed: ObservedState['observed'], generation: number | undefined): void {
     const book = this.#book

@@ -7,8 +7,8 @@ import { namedPrefixOf } from '../xt-common/layout.ts'
 import { ROUTE_LOCALNET } from './settings.ts'
 
 /**
- * An empty table whose comment records that kprobe's iptables mode wrote here. The mode's chains have
- * kube-proxy's names, so they do not show which program wrote them.
+ * An empty table whose comment records that kprobe's iptables mode wrote here. The mode's chains have kube-proxy's
+ * names, so they do not show which program wrote them.
  */
 const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 
@@ -17,14 +17,13 @@ interface IptablesRecord {
   readonly routeLocalnet: number | undefined
 }
 
-/** Reads the record; undefined when there is none. */
 export async function readIptablesRecord(kernel: RecordKernel): Promise<IptablesRecord | undefined> {
   return await withClient(kernel, read)
 }
 
 /**
- * Writes the record once; a later start changes it only to add a former value. The chains of a named proxy
- * have unique names and need no record. Throws when the kernel rejects a change.
+ * Writes the record once; a later start changes it only to add a former value. The chains of a named proxy have
+ * unique names and need no record. Throws when the kernel rejects a change.
  */
 export async function writeIptablesRecord(
   { serviceProxyName }: Pick<Config, 'serviceProxyName'>,
@@ -41,7 +40,6 @@ export async function writeIptablesRecord(
   })
 }
 
-/** Removes the record. Throws when the kernel rejects a change. */
 async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
   await withClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
 }
@@ -83,8 +81,8 @@ function throwUnlessCommitted({ outcome, failures: [failure] }: CommitResult): v
 const NAME = `${RECORD.family} ${RECORD.table}`
 
 /**
- * Undoes what the record names and removes the record, once no chains of iptables mode are left. Gives a line
- * for each thing that it did or left. Throws when the kernel rejects a change: the record stays then.
+ * Undoes what the record names and removes the record, once no chains of iptables mode are left. Gives a line for
+ * each thing that it did or left. Throws when the kernel rejects a change: the record stays then.
  */
 export async function settleIptablesRecord(
   kernel: RecordKernel,

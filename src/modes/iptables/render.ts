@@ -18,8 +18,8 @@ const SERVICES_PER_STEP = 200
 const NO_REFUSALS: ReadonlyMap<string, readonly Refusal[]> = new Map()
 
 /**
- * Renders the kernel state that the mode wants. If the base was rendered, endpoints and shared chains are
- * counted again only for Services that changed since, unless all rules changed.
+ * Renders the kernel state that the mode wants. If the base was rendered, endpoints and shared chains are counted
+ * again only for Services that changed since, unless all rules changed.
  */
 export function* renderIptablesState(
   frontends: FrontendTable,
@@ -57,12 +57,12 @@ export function* renderIptablesState(
 
 type Given = Pick<RenderedState, 'frontends' | 'without'>
 
-/** Gives a Service of a state; undefined for one that does not exist, and for a quarantined one. */
+/** Returns a Service of a state; undefined for one that does not exist, and for a quarantined one. */
 function serviceIn({ frontends, without }: Given, key: ServiceKey) {
   return without.has(key) ? undefined : frontends.services.get(key)
 }
 
-/** Gives the Services whose objects may differ between two states with the same statics. */
+/** Returns the Services whose objects may differ between two states with the same statics. */
 export function servicesBetween(from: Given, to: Given): Iterable<ServiceKey> {
   return changedServices(to.frontends, { ...from, refusals: NO_REFUSALS }, to.without)
 }
@@ -96,7 +96,6 @@ function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {
 
 const NOTHING: Asked = { chains: [], entries: [] }
 
-/** Makes the rules of a Service in a state. */
 export function rulesIn(state: Counted, key: ServiceKey): Asked {
   const service = serviceIn(state, key)
   return service === undefined ? NOTHING : rulesOfService(service, state.statics)

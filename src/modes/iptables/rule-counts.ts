@@ -8,7 +8,6 @@ import { type ChainNames, isOurChain } from '../xt-common/layout.ts'
 import { MARTIAN } from '../xt-common/rules-parts.ts'
 import type { IptablesNumbers, TableRules } from './metrics.ts'
 
-/** The tables of kube-proxy's metrics. */
 const TABLES = ['filter', 'nat'] as const
 
 /**
@@ -21,7 +20,7 @@ export class RuleCounts {
   #total = new Map<string, number>()
   #last = new Map<string, number>()
   #failures: IptablesNumbers['failures'] = { full: 0, partial: 0 }
-  /** Whether the whole state was read since the last committed batch: the next batch is then a full sync. */
+  /** Returns whether the whole state was read since the last committed batch: the next batch is then a full sync. */
   #isFull = false
 
   constructor(names: ChainNames) {

@@ -14,7 +14,6 @@ import {
 } from '../xt-common/rules-parts.ts'
 import { natChain, type PortRules } from './rules-port.ts'
 
-/** An endpoint with its chain. */
 interface Place {
   readonly backend: Backend
   /** `10.180.0.1:80` */
@@ -32,7 +31,7 @@ export function endpointChains(port: PortRules): readonly XtChain[] {
   return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
 }
 
-/** Gives the endpoints of both lists, as far as they are in use, sorted by text. */
+/** Returns the endpoints of both lists, as far as they are in use, sorted by text. */
 function placesOf(rules: PortRules): {
   readonly cluster: readonly Place[]
   readonly local: readonly Place[]
@@ -71,8 +70,8 @@ function distinct(cluster: readonly Place[], local: readonly Place[]): readonly 
 }
 
 /**
- * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each
- * rule takes one connection in n.
+ * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each rule
+ * takes one connection in n.
  */
 function listChain(port: PortRules, name: string, places: readonly Place[]): XtChain {
   const { displayName, affinityTimeoutS: seconds } = port.port
@@ -93,24 +92,22 @@ function listChain(port: PortRules, name: string, places: readonly Place[]): XtC
 }
 
 /**
- * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 /
- * 2^31.
+ * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 / 2^31.
  */
 function oneOf(count: number): XtMatch {
   return { kind: 'statistic', probability: Math.round(2 ** 31 * Number((1 / count).toFixed(10))) }
 }
 
 /**
- * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because
- * comments would take a large share of the kernel's memory.
+ * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because comments
+ * would take a large share of the kernel's memory.
  */
 function aboutEndpoint({ statics }: PortRules, text: string): readonly XtMatch[] {
   return statics.large ? NO_MATCHES : [comment(text)]
 }
 
 /**
- * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through
- * this node.
+ * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through this node.
  */
 function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   const { displayName, protocol, frontends } = port.port
@@ -129,13 +126,13 @@ function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   })
 }
 
-/** Gives the chain that a ClusterIP leads to. */
+/** Returns the chain that a ClusterIP leads to. */
 function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
   if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
   return route.over === 'local' ? chains.svl : chains.svc
 }
 
-/** Gives the condition for masquerading; undefined when nothing is masqueraded. */
+/** Returns the condition for masquerading; undefined when nothing is masqueraded. */
 function whoIsMasqueraded({
   statics,
   ofFamily,

@@ -23,8 +23,8 @@ interface Uses {
   /** For addresses beside the ClusterIP, with the policy that applies there. */
   readonly external: 'cluster' | 'local' | undefined
   /**
-   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service
-   * have the same.
+   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service have the
+   * same.
    */
   readonly clients: readonly Cidr[] | undefined
 }

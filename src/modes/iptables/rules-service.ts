@@ -12,8 +12,8 @@ import { natChain, type PortRules, portRules } from './rules-port.ts'
 import type { Statics } from './statics.ts'
 
 /**
- * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to
- * its own chains.
+ * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to its own
+ * chains.
  */
 export function rulesOfService(service: ServiceFrontends, statics: Statics): Asked {
   const chains: XtChain[] = []
@@ -36,8 +36,8 @@ export function rulesOfService(service: ServiceFrontends, statics: Statics): Ask
 }
 
 /**
- * Counts distinct endpoints over all ports of a Service, in the family that has more of them: kube-proxy
- * counts each family separately.
+ * Counts distinct endpoints over all ports of a Service, in the family that has more of them: kube-proxy counts each
+ * family separately.
  */
 export function endpointsOf({ ports }: ServiceFrontends): number {
   let v4 = 0
@@ -78,8 +78,8 @@ function clusterRules({ port, chains, statics }: PortRules): readonly XtRule[] {
 }
 
 /**
- * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back
- * by a load balancer.
+ * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back by a
+ * load balancer.
  */
 function localRules({ port, chains, uses, ofFamily, statics }: PortRules): readonly XtRule[] {
   const { displayName } = port
@@ -98,8 +98,7 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortRules): reado
 }
 
 /**
- * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its
- * packets.
+ * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its packets.
  */
 function firewallChain(port: PortRules, clients: readonly Cidr[]): XtChain {
   const { displayName } = port.port

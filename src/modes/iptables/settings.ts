@@ -34,7 +34,6 @@ export interface IptablesOptions {
   readonly tcpBeLiberal: boolean
   /** The counters of nfacct that exist, and that rules may therefore use. */
   readonly nfacct: { readonly invalidDropped: boolean; readonly localhostAccepted: boolean }
-  /** `--iptables-optimize`. */
   readonly optimize: boolean
 }
 
@@ -56,8 +55,8 @@ export const NFACCT_LOCALHOST_ACCEPTED = 'localhost_nps_accepted_pkts'
 const TCP_BE_LIBERAL = 'proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal'
 
 /**
- * Makes the options. tcpBeLiberal is read once, as in kube-proxy. kprobe sets the configured value before it
- * writes rules.
+ * Makes the options. tcpBeLiberal is read once, as in kube-proxy. kprobe sets the configured value before it writes
+ * rules.
  */
 export function iptablesOptions(
   config: Config,
@@ -89,8 +88,8 @@ export async function tuneIptables(config: Config, options: TuneOptions): Promis
 const LOOPBACK_START = '\x7f\0\0\0'
 
 /**
- * Returns whether node ports are served at 127.0.0.1: it is configured, and the node-port addresses include
- * loopback. They are never served at ::1, which cannot be translated.
+ * Returns whether node ports are served at 127.0.0.1: it is configured, and the node-port addresses include loopback.
+ * They are never served at ::1, which cannot be translated.
  */
 export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
   if (!iptables.localhostNodePorts || nodePortAddresses.primary) return false

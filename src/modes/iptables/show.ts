@@ -14,7 +14,6 @@ import {
 import type { ReadChain, ReadRule } from '../xt-common/read-chains.ts'
 import { damageOfChains, rulesOfChains } from './show-rules.ts'
 
-/** Reads what the chains of this mode do. */
 export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | undefined> {
   return Promise.resolve(heldIn(chains, chainNames(proxy)))
 }
@@ -34,8 +33,8 @@ export function heldIn(chains: readonly ReadChain[], names: ChainNames): HeldMod
 }
 
 /**
- * Makes the rows for what the chains of an iptables mode do for each Service, in the format of `kprobe dump
- * services` for all modes. Adds the chains of Services that no rule leads to. Pure.
+ * Makes the rows for what the chains of an iptables mode do for each Service, in the format of `kprobe dump services`
+ * for all modes. Adds the chains of Services that no rule leads to. Pure.
  */
 function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): readonly ServiceRow[] {
   const rows = NFT_FAMILIES.flatMap(family => {
@@ -64,7 +63,7 @@ interface Reading {
   readonly nodePortIps: readonly Ip[] | undefined
 }
 
-/** Gives the addresses whose packets are sent to the chain of node ports. */
+/** Returns the addresses whose packets are sent to the chain of node ports. */
 function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): readonly Ip[] | undefined {
   const ways = [...nat.values()].flatMap(({ rules }) =>
     rules.filter(({ rule }) => targetChain(rule) === nodePorts).map(({ rule }) => rule),
@@ -74,8 +73,8 @@ function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): reado
 }
 
 /**
- * Gives the type of the addresses in a chain of the table filter that rejects clients of Services. The chains
- * of node ports and of the firewall in that table lead to no endpoint.
+ * Returns the type of the addresses in a chain of the table filter that rejects clients of Services. The chains of node
+ * ports and of the firewall in that table lead to no endpoint.
  */
 function endsOf({ prefix, services, externalServices }: ChainNames, name: string): string | undefined {
   const divided = dispatchNames(prefix)
@@ -85,7 +84,7 @@ function endsOf({ prefix, services, externalServices }: ChainNames, name: string
 
 interface Place {
   readonly row: ServiceRow
-  /** Whether the rule leads to chains of the Service. */
+  /** Returns whether the rule leads to chains of the Service. */
   readonly leads: boolean
   /** Equal for places of one port of a Service that have the same type. */
   readonly key: string
@@ -122,7 +121,7 @@ function placesOf(
 
 const UNNAMED = '(unnamed)'
 
-/** Gives chains that only shared rules can lead to, and that no rule leads to. */
+/** Returns chains that only shared rules can lead to, and that no rule leads to. */
 function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {
   const { names } = reading
   const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetChain(rule))))
@@ -148,9 +147,7 @@ function orphansOf(own: readonly ReadChain[], reading: Reading): readonly Servic
 
 type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destination']> }
 
-/**
- * Whether a rule matches one address. Rules of node ports match addresses of the node, or all of loopback.
- */
+/** Returns whether a rule matches one address. Rules of node ports match addresses of the node, or all of loopback. */
 function isAddress(rule: XtRule): rule is Addressed {
   const { destination } = rule
   return (
@@ -177,8 +174,8 @@ function portOf(matches: readonly XtMatch[]): number | undefined {
 type Route = Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'>
 
 /**
- * Gives the route of a chain. FW leads to EXT for some clients. EXT leads to the endpoints for all clients,
- * or to different ones for pods and the node.
+ * Returns the route of a chain. FW leads to EXT for some clients. EXT leads to the endpoints for all clients, or to
+ * different ones for pods and the node.
  */
 function routeOf(name: string, reading: Reading): Route {
   const { names, chains } = reading

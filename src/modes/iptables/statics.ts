@@ -23,14 +23,13 @@ export interface Statics {
 export interface FamilyStatics {
   readonly detector: Detector | undefined
   readonly nodePorts: NodePortAddresses
-  /** Whether node ports are served at loopback addresses. */
+  /** Returns whether node ports are served at loopback addresses. */
   readonly loopback: boolean
 }
 
 /** The threshold of kube-proxy. */
 export const LARGE_ENDPOINTS = 1_000
 
-/** Makes statics; `large` means more than LARGE_ENDPOINTS endpoints. */
 export function staticsOf(
   options: IptablesOptions,
   frontends: Pick<FrontendTable, 'node' | 'nodePorts'>,

@@ -22,8 +22,8 @@ export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer
 }
 
 /**
- * Traces packets in memory through our chains and the jumps that lead to them. Rules of other programs in the
- * same tables are not included. The rules of all Services are made once, for the first packet.
+ * Traces packets in memory through our chains and the jumps that lead to them. Rules of other programs in the same
+ * tables are not included. The rules of all Services are made once, for the first packet.
  */
 export function createIptablesTracer(state: RenderedState): Tracer {
   return createXtTracer(() => ({
@@ -34,7 +34,7 @@ export function createIptablesTracer(state: RenderedState): Tracer {
 }
 
 /**
- * Gives every wanted chain once, with its entries among its rules; the fixed chains come last. It visits all
+ * Returns every wanted chain once, with its entries among its rules; the fixed chains come last. It visits all
  * Services.
  */
 export function* wantedChains(state: RenderedState): Iterable<XtChain> {

@@ -14,16 +14,13 @@ import type { PlanLine } from '../../reconcile/dataplane.ts'
 /** Counts changes. A chain that is rewritten is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {
   const flushed = flushedChains(operations)
-  if (flushed.anew.size === 0) return operations.length
-  let changes = 0
-  for (const operation of operations) if (isChange(operation, flushed)) changes++
-  return changes
+  return operations.reduce((sum, operation) => sum + (isChange(operation, flushed) ? 1 : 0), 0)
 }
 
 function isChange(operation: ScopeOperation, { gone, anew }: FlushedChains): boolean {
+  if (anew.size === 0) return true
   if (operation.verb === 'flush-chain') return !gone.has(chainKey(operation, operation.chain))
-  if (operation.verb !== 'add-rule' || anew.size === 0) return true
-  return !anew.has(chainKey(operation, operation.chain))
+  return operation.verb !== 'add-rule' || !anew.has(chainKey(operation, operation.chain))
 }
 
 interface FlushedChains {

@@ -16,8 +16,8 @@ export interface ReadChain {
   readonly table: XtTableName
   readonly name: string
   /**
-   * Whether the chain belongs to the requested proxy. For the unnamed proxy that includes chains of an
-   * iptables or IPVS mode, ours or kube-proxy's.
+   * Returns whether the chain belongs to the requested proxy. For the unnamed proxy that includes chains of an iptables or
+   * IPVS mode, ours or kube-proxy's.
    */
   readonly ours: boolean
   /** Undefined for chains that packets enter only by jumps. */
@@ -38,14 +38,11 @@ const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
 const NO_CHAINS: ReadonlyMap<string, ObservedChain> = new Map()
 
 interface ReadOptions {
-  /** The names of our chains. */
   readonly names: ChainNames
   readonly nameOfIpset: NameOfIpset
 }
 
-/**
- * Reads every chain of these tables, including those of other programs, in the order of iptables-save. Pure.
- */
+/** Reads every chain of these tables, including those of other programs, in the order of iptables-save. Pure. */
 export function readChains(observed: Observed, { names, nameOfIpset }: ReadOptions): readonly ReadChain[] {
   return NFT_FAMILIES.flatMap(family => {
     const services = new ServiceNaming(names)
@@ -86,15 +83,14 @@ function tableChains(
 }
 
 /**
- * Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external
- * ...`.
+ * Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external ...`.
  */
 const NAMED = /(?:^|\s)([a-z0-9][a-z0-9.-]*\/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)(?=\s|$)/
 
 /**
- * Finds the Services of chains. Comments name Services. On a node with many endpoints the chains of endpoints
- * have no comments. The rules that lead to such a chain do, and a chain serves the same Service as the chains
- * that lead to it.
+ * Finds the Services of chains. Comments name Services. On a node with many endpoints the chains of endpoints have no
+ * comments. The rules that lead to such a chain do, and a chain serves the same Service as the chains that lead to
+ * it.
  */
 class ServiceNaming {
   readonly #chains = new Map<string, Set<string>>()

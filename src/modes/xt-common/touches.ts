@@ -7,9 +7,9 @@ import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-opera
 import { type ChainNames, isOurChain } from './layout.ts'
 
 /**
- * Whether a commit of another program concerns us: it changes our chains, rules of other chains that lead to
- * them, or whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown,
- * the rule may have been ours.
+ * Returns whether a commit of another program concerns us: it changes our chains, rules of other chains that lead to them, or
+ * whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown, the rule may have
+ * been ours.
  */
 export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames): boolean {
   return touchesScope(

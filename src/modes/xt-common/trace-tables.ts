@@ -60,8 +60,8 @@ function isRecent(match: XtMatch): match is Extract<XtMatch, { kind: 'recent' }>
 }
 
 /**
- * Selects the chains to trace. Only jumps to our chains and to `firewall`, which kubelet writes as well, are followed;
- * other rules of shared chains belong to other programs.
+ * Selects the chains to trace. Only jumps to our chains and to `firewall`, which kubelet writes as well, are
+ * followed; other rules of shared chains belong to other programs.
  */
 export function traceable(chains: readonly ReadChain[], firewall?: string): Traceable {
   const ours = chains.filter(({ ours, name }) => ours || name === firewall)

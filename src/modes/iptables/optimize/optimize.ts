@@ -17,8 +17,8 @@ import { dividedChains, placeEntry, waysFrom } from './dispatch.ts'
 import { ruleKey, withoutComments, withoutIdle } from './reduce.ts'
 
 /**
- * Transforms the rules of a Service so that packets pass fewer rules and the kernel holds fewer. Verdicts
- * stay the same.
+ * Transforms the rules of a Service so that packets pass fewer rules and the kernel holds fewer. Verdicts stay the
+ * same.
  */
 export function optimizeService(rules: Asked, statics: Statics): Asked {
   const { names } = statics.options
@@ -61,14 +61,14 @@ function once(entries: readonly XtEntry[]): readonly XtEntry[] {
 /** Chains of one Service in one family, grouped by the change of their names. */
 interface Shared {
   readonly chains: readonly XtChain[]
-  /** Gives a rule whose target has the new name of the chain. */
+  /** Returns a rule whose target has the new name of the chain. */
   readonly redirect: (rule: XtRule, family: XtChain['family']) => XtRule
 }
 
 /**
- * Merges chains of equal content, and names the result after that content: chains of single endpoints, and
- * chains that only choose among such. A chain that remembers clients stays separate, since lists of `recent`
- * belong to one Service.
+ * Merges chains of equal content, and names the result after that content: chains of single endpoints, and chains
+ * that only choose among such. A chain that remembers clients stays separate, since lists of `recent` belong to one
+ * Service.
  */
 function shareChains(chains: readonly XtChain[], names: ChainNames): Shared {
   const renamed = new Map<string, string>()
@@ -106,9 +106,8 @@ function contentName(rules: readonly XtRule[], names: ChainNames): string {
 }
 
 /**
- * Encodes protocol, port and address directly, where a chain contains nothing else. A hash takes longer, and
- * chains of endpoints are the most numerous. Undefined for all other chains, and for addresses that are too
- * long.
+ * Encodes protocol, port and address directly, where a chain contains nothing else. A hash takes longer, and chains
+ * of endpoints are the most numerous. Undefined for all other chains, and for addresses that are too long.
  */
 function endpointName(rules: readonly XtRule[], { markMasq }: ChainNames): string | undefined {
   const [hairpin, translation, ...more] = rules
@@ -135,7 +134,7 @@ interface About {
   readonly protocol: number | undefined
 }
 
-/** Whether a rule matches this source and this protocol, and nothing else beside its matches. */
+/** Returns whether a rule matches this source and this protocol, and nothing else beside its matches. */
 function isAbout(rule: XtRule, about: About): boolean {
   const { inInterface, outInterface, protocol, source, destination } = rule
   if (inInterface !== undefined || outInterface !== undefined || destination !== undefined) return false
