@@ -1,10 +1,7 @@
 import { FAMILIES } from '../../base/ip.ts'
 import { slicingOf } from '../../base/steps.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
-import type { ModeContext, OpenPlane, Retired } from '../mode.ts'
-import { KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
-import { chainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
+import type { ModeContext, OpenPlane } from '../mode.ts'
 import { demandIptables, lesserLack } from './demand.ts'
 import type { IptablesPlan } from './diff.ts'
 import { iptablesMetrics } from './metrics.ts'
@@ -73,55 +70,3 @@ const AFFINITY_LIMIT =
   'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
 const LINEAR =
   'each new connection passes the rules of all Services in turn; --iptables-optimize shortens that list'
-
-/**
- * Returns whether the kernel holds chains of this mode under the names of the configuration's proxy. Those of the unnamed
- * proxy may be kube-proxy's: the chains do not show which program made them.
- */
-async function hasIptablesChains({ config, clock, sockets }: ModeContext): Promise<boolean> {
-  const names = chainNames(config.serviceProxyName)
-  const asked = new Set([names.services, ...(names.proxy === undefined ? TELLING : [])])
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    const { observed } = await client.listChains(
-      NFT_FAMILIES.map(family => ({ family, table: 'nat', chains: name => asked.has(name) })),
-    )
-    return [...observed.values()].some(({ chains }) => chains.has(names.services) && !isOfIpvs(chains))
-  } finally {
-    await client.close()
-  }
-}
-
-const TELLING: readonly string[] = [KUBE_PROXY_CANARY, KUBE_LOAD_BALANCER]
-
-/**
- * Returns whether KUBE-SERVICES belongs to IPVS mode: chains that only IPVS mode has are beside it, and the canary of
- * iptables mode is absent.
- */
-function isOfIpvs(chains: Pick<ReadonlyMap<string, unknown>, 'has'>): boolean {
-  return chains.has(KUBE_LOAD_BALANCER) && !chains.has(KUBE_PROXY_CANARY)
-}
-
-/**
- * Removes our chains and the rules that lead to them. The tables stay, because their hooks keep every flow. Chains of
- * the unnamed proxy have kube-proxy's names: they stay unless this process wrote them.
- */
-export async function retireIptables(
-  context: ModeContext,
-  signal: AbortSignal,
-  isKnown: boolean,
-): Promise<Retired> {
-  if (!(await hasIptablesChains(context))) return 'nothing'
-  if (!isKnown && context.config.serviceProxyName === undefined) return { kept: ANYBODYS }
-  if (signal.aborted) return 'nothing'
-  const { plane, close } = openIptables(context)
-  try {
-    await plane.cleanup()
-  } finally {
-    await close()
-  }
-  return 'removed'
-}
-
-const ANYBODYS =
-  "iptables-mode chains found; kept, because they may be kube-proxy's, which have the same names; remove them with `kprobe cleanup --proxy-mode=iptables`"

@@ -1,9 +1,10 @@
 import type { Config } from '../../config/config.ts'
-import { type CommitResult, createNftClient, type NftClient } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/files.ts'
 import type { CleanupRest, RecordKernel } from '../mode.ts'
 import { namedPrefixOf } from '../xt-common/layout.ts'
+import { withClient } from './cleanup.ts'
 import { ROUTE_LOCALNET } from './settings.ts'
 
 /**
@@ -45,18 +46,6 @@ async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
 }
 
 const DELETE: Operation = { ...RECORD, verb: 'delete-table' }
-
-async function withClient<T>(
-  { clock, sockets }: RecordKernel,
-  use: (client: NftClient) => Promise<T>,
-): Promise<T> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    return await use(client)
-  } finally {
-    await client.close()
-  }
-}
 
 async function read(client: NftClient): Promise<IptablesRecord | undefined> {
   const { family, table: name } = RECORD
