@@ -110,7 +110,7 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
     }
     case 'delete-rule': {
       const handle = context.resolved.get(operation)?.handle
-      if (handle === undefined) throw new Error(`${operation.chain}: a rule without a number`)
+      if (handle === undefined) throw new Error(`${operation.chain}: a rule to delete has no handle`)
       return { verb: 'delete-rule', family, table, chain: operation.chain, handle }
     }
   }

@@ -14,8 +14,6 @@ import {
 import { chainKey, type ScopeOperation, type ScopeOperations } from './scope-operation.ts'
 import { resolveDeletions } from './scope-resolve.ts'
 
-export type { ScopeCommit, ScopeCommitOptions }
-
 /** Maximum attempts to send a batch that names a generation, while other programs commit in between. */
 const TRIES = 6
 const SLICED_FROM = 500

@@ -25,7 +25,7 @@ interface Sides {
  * Services that changed, unless the inputs of all rules changed. Throws when `to` is a state that was read.
  */
 export function* diffStates(from: IptablesState, to: IptablesState, language: Language): Steps<IptablesPlan> {
-  if (to.kind !== 'rendered') throw new Error('a state that was read from the kernel is not to be written')
+  if (to.kind !== 'rendered') throw new Error('cannot write a state that was read from the kernel')
   const { held, services, asked } =
     from.kind === 'rendered' ? yield* sinceCommit(from, to) : sinceRead(from, to)
   const { names } = to.statics.options

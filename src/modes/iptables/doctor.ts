@@ -19,7 +19,7 @@ export async function iptablesFindings(config: Config, look: Look): Promise<read
 const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: string])[] = [
   ['services', 'missing', 'every Service'],
   ['affinity', 'warning', 'session affinity'],
-  ['sctp', 'warning', 'ports of SCTP'],
+  ['sctp', 'warning', 'SCTP ports'],
   ['counters', 'note', 'two metrics of kube-proxy'],
 ]
 
@@ -44,30 +44,31 @@ export async function iptablesSettingFindings(config: Config, read: ReadText): P
     {
       kind: 'note',
       subject: 'clients with session affinity',
-      text: `an endpoint remembers ${clients ?? '100, the default,'} of them at most, the latest (ip_list_tot of the module xt_recent)`,
+      text: `an endpoint remembers the latest ${clients ?? '100 (default)'} at most; the parameter ip_list_tot of the module xt_recent sets this`,
     },
   ]
 }
 
 const UNWANTED =
-  '1: others on the network may reach services bound to 127.0.0.1; NodePorts do not answer there'
+  '1: hosts of the network can reach sockets bound to 127.0.0.1; node ports do not answer there'
 
 function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
   const subject = ROUTE_LOCALNET
   if (!wanted && now === '1') return { kind: 'warning', subject, text: UNWANTED }
   if (!wanted)
-    return { kind: 'ok', subject, text: `${now ?? 'absent'}: NodePorts do not answer at 127.0.0.1` }
-  if (now === '1') return { kind: 'ok', subject, text: '1: NodePorts answer at 127.0.0.1' }
+    return { kind: 'ok', subject, text: `${now ?? 'absent'}: node ports do not answer at 127.0.0.1` }
+  if (now === '1') return { kind: 'ok', subject, text: '1: node ports answer at 127.0.0.1' }
   return {
     kind: 'note',
     subject,
-    text: `${now ?? 'absent'}: \`kprobe init\` or the daemon sets it to 1, so that NodePorts answer at 127.0.0.1`,
+    text: `${now ?? 'absent'}: \`kprobe init\` or the daemon sets it to 1, so that node ports answer at 127.0.0.1`,
   }
 }
 
 /** Combines the findings into one, for a node in another mode. */
 function summary(missing: readonly MissingExtension[]): Finding {
   const lacks = missing.filter(({ use }) => use === 'services')
-  const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${missingText(lacks)} missing`
+  const text =
+    lacks.length === 0 ? 'usable on this kernel' : `not usable: this kernel lacks ${missingText(lacks)}`
   return { kind: 'note', subject: 'iptables mode', text }
 }

@@ -65,8 +65,8 @@ export function openIptables({
   }
 }
 
-const LACK = 'this kernel lacks extensions of xtables; it will reject Services that need them'
+const LACK = 'this kernel lacks extensions of xtables, and rejects Services that need them'
 const AFFINITY_LIMIT =
-  'session affinity remembers 100 clients an endpoint, unless xt_recent was loaded with a larger ip_list_tot'
+  'session affinity remembers 100 clients an endpoint unless xt_recent is loaded with a larger ip_list_tot'
 const LINEAR =
-  'each new connection passes the rules of all Services in turn; --iptables-optimize shortens that list'
+  'each new connection is compared with the rules of all Services; --iptables-optimize shortens the lists'

@@ -44,15 +44,16 @@ export class RuleCounts {
     this.#isFull = false
     this.#last = new Map()
     for (const operation of operations) {
-      if (!('chain' in operation) || builtinHook(operation.table, operation.chain) !== undefined) continue
+      if (!('chain' in operation)) continue
+      const { verb } = operation
+      const added = verb === 'add-rule' || verb === 'insert-rule' ? 1 : 0
+      const removed = verb === 'flush-chain' ? operation.rules : verb === 'delete-rule' ? 1 : 0
+      if (added + removed === 0) continue
       const key = tableKey(operation)
-      if (operation.verb === 'flush-chain') grow(this.#total, key, -operation.rules)
-      else if (operation.verb === 'delete-rule') grow(this.#total, key, -1)
-      else if (operation.verb === 'add-rule' || operation.verb === 'insert-rule') grow(this.#total, key, 1)
+      grow(this.#last, key, added)
+      const isBase = builtinHook(operation.table, operation.chain) !== undefined
+      if (!isBase) grow(this.#total, key, added - removed)
     }
-    for (const operation of operations)
-      if (operation.verb === 'add-rule' || operation.verb === 'insert-rule')
-        grow(this.#last, tableKey(operation), 1)
   }
 
   rejected(): void {

@@ -1,10 +1,11 @@
+import type { Clock } from '../../base/clock.ts'
 import { createIpsetClient } from '../../kernel/ipset/client.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { printTables } from '../../kernel/xt/print-tables.ts'
 import type { XtPlace, XtTableName } from '../../kernel/xt/scope.ts'
-import type { ModeContext } from '../mode.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import type { ChainNames } from './layout.ts'
 import { type ReadChain, readChains } from './read-chains.ts'
 
@@ -14,7 +15,10 @@ export function placesOf(families: readonly NftFamily[]): readonly XtPlace[] {
   return families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
 }
 
-type XtReadContext = Pick<ModeContext, 'sockets' | 'clock'>
+interface XtReadContext {
+  readonly sockets: { readonly netfilter: () => Transport }
+  readonly clock: Clock
+}
 
 /**
  * Reads the tables of iptables-nft, including chains of other programs. Chains with `names` count as ours. Throws

@@ -125,7 +125,7 @@ function isInSet(
   { set, dimensions, inverted }: Extract<XtMatch, { kind: 'set' }>,
   { packet, state, surroundings: { ipsets } }: Matching,
 ): boolean {
-  if (ipsets === undefined) throw new Error(`nobody says what ipset ${set} has`)
+  if (ipsets === undefined) throw new Error(`the trace has no entries of ipset ${set}`)
   const source = { ip: packet.source, port: packet.sourcePort }
   const destination = { ip: state.destination, port: state.destinationPort }
   const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))

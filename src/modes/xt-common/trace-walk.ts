@@ -132,7 +132,7 @@ const DEPTH_MAX = 64
 
 function walkChain(walk: Walk, position: Position): Decision {
   const { table, chain, depth } = position
-  assert(depth < DEPTH_MAX, `chains go round in circles at ${chain}`)
+  assert(depth < DEPTH_MAX, `chains loop at ${chain}`)
   const key = `${walk.family} ${table} ${chain}`
   const rules = walk.tables.chains.get(key)
   // The table or hook contains no chain in use.

@@ -75,14 +75,14 @@ export function orderByUse(
   return moves
 }
 
-interface Part {
+interface RankedPart {
   readonly size: number
   readonly rate: number
   readonly index: number
 }
 
-function bestMove(order: readonly Part[]): Part | undefined {
-  let best: Part | undefined
+function bestMove(order: readonly RankedPart[]): RankedPart | undefined {
+  let best: RankedPart | undefined
   let most = SAVED_MIN
   let rulesBefore = 0
   let rateBefore = 0
