@@ -1,6 +1,7 @@
 import type { NftFamily } from '../kernel/nft/state.ts'
+import { targetChain } from '../kernel/xt/rule.ts'
 import { isOfService } from '../modes/common/service-row.ts'
-import { type ReadChain, targetOf } from '../modes/xt-common/read-chains.ts'
+import type { ReadChain } from '../modes/xt-common/read-chains.ts'
 import { type TableOptions, tableText } from './table.ts'
 
 interface ShownChains {
@@ -40,7 +41,7 @@ function ruleRows(chains: readonly ReadChain[], service: string): readonly RuleR
   return chains.flatMap(chain =>
     chain.rules
       .filter(({ rule, services }) => {
-        const leads = isOurs.has(placeKey({ ...chain, name: targetOf(rule) ?? '' }))
+        const leads = isOurs.has(placeKey({ ...chain, name: targetChain(rule) ?? '' }))
         return (chain.ours || leads) && isOfService(services, service)
       })
       .map(({ text, services }): RuleRow => {

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { IptablesPlan } from '../../src/modes/iptables/diff.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/options.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import { createIptablesPlane } from '../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'

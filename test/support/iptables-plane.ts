@@ -1,5 +1,5 @@
 import type { NftClient } from '../../src/kernel/nft/client.ts'
-import type { IptablesOptions } from '../../src/modes/iptables/options.ts'
+import type { IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
 

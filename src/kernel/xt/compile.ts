@@ -150,7 +150,7 @@ function compileMatch(one: XtMatch, family: NftFamily, indexOfIpset: IndexOfIpse
     case 'udp':
       return compilePorts(one, family)
     case 'sctp':
-      return match.SCTP.write(one, family)
+      return match.SCTP.write({ ...one, kind: 'sctp' }, family)
     case 'conntrack':
       return match.CONNTRACK.write(one, family)
     case 'statistic':
@@ -198,7 +198,9 @@ function compilePorts(one: match.MatchOf<'tcp' | 'udp' | 'sctp'>, family: NftFam
   const source = match.askedPorts(one.sourcePorts)
   const destination = match.askedPorts(one.destinationPorts)
   if (source === undefined && destination === undefined)
-    return (one.kind === 'tcp' ? match.TCP : match.UDP).write({ kind: one.kind }, family)
+    return one.kind === 'tcp'
+      ? match.TCP.write({ kind: 'tcp' }, family)
+      : match.UDP.write({ kind: 'udp' }, family)
   if (isOnePort(source) && isOnePort(destination) && source.inverted === destination.inverted)
     return BOTH_PORTS + cmp(equality(source.inverted), u16be(source.from) + u16be(destination.from))
   return (
@@ -234,13 +236,13 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
     case 'goto':
       return jump(nft.NFT_GOTO, octetsOfText(one.chain))
     case 'REJECT':
-      return target.REJECT[family].write(one)
+      return target.REJECT.write(one, family)
     case 'MARK':
-      return target.MARK.write(one)
+      return target.MARK.write(one, family)
     case 'MASQUERADE':
-      return target.MASQUERADE[family].write(one)
+      return target.MASQUERADE[family].write(one, family)
     case 'DNAT':
-      return target.DNAT[family].write(one)
+      return target.DNAT.write(one, family)
     case 'unknown':
       return compileUnknown('target', one)
   }

@@ -26,7 +26,6 @@ const HEADER = 4
 const PADDING = ['', '\0\0\0', '\0\0', '\0'] as const
 const TYPE_MASK = 0x3fff
 
-/** Encodes one attribute, padded. */
 function attribute(type: number, payload: Octets): Octets {
   const length = payload.length + HEADER
   return (

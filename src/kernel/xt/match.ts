@@ -2,52 +2,33 @@ import type { Octets } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
-import { compatHead } from './expressions.ts'
 import type { XtMatch, XtPorts } from './rule.ts'
 import {
   beforeNul,
+  type Codec,
+  decoderOf,
   type Fields,
-  fits,
   isZero,
-  layOut,
   octetsOfText,
-  type Part,
   type Struct,
+  structCodec,
   textOfOctets,
+  type Ways,
 } from './struct.ts'
 import * as structs from './structs.ts'
 import { ADDRESS_TYPES, STATES } from './words.ts'
 
-/** Codecs between xtables matches as values and their structures. */
+export type MatchOf<K extends XtMatch['kind']> = XtMatch & { readonly kind: K }
 
-export type MatchOf<K extends XtMatch['kind']> = Extract<XtMatch, { readonly kind: K }>
-
-interface MatchCodec<M extends XtMatch> {
-  /** Encodes the whole expression. Throws NetlinkError for a value that does not fit. */
-  readonly write: (match: M, family: NftFamily) => Octets
-  /** Decodes a structure; undefined where a match value cannot represent it. */
-  readonly read: (info: Octets, family: NftFamily) => M | undefined
-  readonly struct: { readonly name: string; readonly revision: number }
+function codec<K extends XtMatch['kind'], F extends Fields>(
+  _: K,
+  struct: Struct<F>,
+  ways: Ways<MatchOf<K>, F>,
+): Codec<MatchOf<K>> {
+  return structCodec('match', struct, ways)
 }
 
-interface Ways<M, F> {
-  /** Returns the parts in the order of their offsets. */
-  readonly write: (match: M, fields: F, family: NftFamily) => readonly Part[]
-  /** Decodes a structure of the right size. */
-  readonly read: (info: Octets, fields: F, family: NftFamily) => M | undefined
-}
-
-function codec<M extends XtMatch, F extends Fields>(struct: Struct<F>, ways: Ways<M, F>): MatchCodec<M> {
-  const head = compatHead('match', struct)
-  const { fields } = struct
-  return {
-    struct,
-    write: (match, family) => head + layOut(struct, ways.write(match, fields, family)),
-    read: (info, family) => (fits(struct, info) ? ways.read(info, fields, family) : undefined),
-  }
-}
-
-export const COMMENT = codec<MatchOf<'comment'>, typeof structs.COMMENT.fields>(structs.COMMENT, {
+export const COMMENT = codec('comment', structs.COMMENT, {
   write({ text }, { comment }) {
     const octets = octetsOfText(text)
     if (octets.length > xt.XT_COMMENT_LENGTH_MAX)
@@ -62,7 +43,7 @@ export const COMMENT = codec<MatchOf<'comment'>, typeof structs.COMMENT.fields>(
 
 const ALL_STATES = STATES.reduce((all, [bit]) => all | bit, 0)
 
-export const CONNTRACK = codec<MatchOf<'conntrack'>, typeof structs.CONNTRACK.fields>(structs.CONNTRACK, {
+export const CONNTRACK = codec('conntrack', structs.CONNTRACK, {
   write: ({ states, inverted }, { matchFlags, invertFlags, stateMask }) => [
     matchFlags.put(xt.XT_CONNTRACK_STATE),
     invertFlags.put(inverted ? xt.XT_CONNTRACK_STATE : 0),
@@ -77,7 +58,7 @@ export const CONNTRACK = codec<MatchOf<'conntrack'>, typeof structs.CONNTRACK.fi
 })
 
 /** The kernel's own count overlays the copy of the probability in union `u`; the kernel dumps the bytes it was given. */
-export const STATISTIC = codec<MatchOf<'statistic'>, typeof structs.STATISTIC.fields>(structs.STATISTIC, {
+export const STATISTIC = codec('statistic', structs.STATISTIC, {
   write: ({ probability }, fields) => [fields.probability.put(probability), fields.nthCount.put(probability)],
   read(info, fields) {
     const random = fields.mode.get(info) === xt.XT_STATISTIC_MODE_RANDOM && fields.flags.get(info) === 0
@@ -90,7 +71,7 @@ const ALL_BITS = '\xff'.repeat(16)
 /** iptables starts with this name and overwrites it with the given one. */
 const RECENT_DEFAULT_NAME = 'DEFAULT'
 
-export const RECENT = codec<MatchOf<'recent'>, typeof structs.RECENT.fields>(structs.RECENT, {
+export const RECENT = codec('recent', structs.RECENT, {
   write({ mode, name, seconds, reap }, fields) {
     const octets = octetsOfText(name)
     if (octets.length === 0 || octets.length >= xt.XT_RECENT_NAME_LEN)
@@ -126,7 +107,7 @@ function isWholeMask(mask: Octets, family: NftFamily): boolean {
 }
 
 /** The form of tools that did not use nf_tables expressions for marks. */
-const OLD_MARK = codec<MatchOf<'mark'>, typeof structs.MARK_MATCH.fields>(structs.MARK_MATCH, {
+const OLD_MARK = codec('mark', structs.MARK_MATCH, {
   write: ({ mark, mask, inverted }, fields) => [
     fields.mark.put(mark),
     fields.mask.put(mask),
@@ -139,7 +120,7 @@ const OLD_MARK = codec<MatchOf<'mark'>, typeof structs.MARK_MATCH.fields>(struct
   },
 })
 
-export const ADDRTYPE = codec<MatchOf<'addrtype'>, typeof structs.ADDRTYPE.fields>(structs.ADDRTYPE, {
+export const ADDRTYPE = codec('addrtype', structs.ADDRTYPE, {
   write({ sourceTypes, destinationTypes, sourceInverted, destinationInverted }, { source, dest, flags }) {
     const inverted =
       (sourceInverted ? xt.XT_ADDRTYPE_INVERT_SOURCE : 0) |
@@ -172,13 +153,19 @@ export function askedPorts(ports: XtPorts | undefined): XtPorts | undefined {
   return ports === undefined || areAllPorts(ports) ? undefined : ports
 }
 
+interface PortMatch<K> {
+  readonly kind: K
+  readonly sourcePorts?: XtPorts
+  readonly destinationPorts?: XtPorts
+}
+
 export function portsMatch<K extends 'tcp' | 'udp' | 'sctp'>(
   kind: K,
   {
     source,
     destination,
   }: { readonly source?: XtPorts | undefined; readonly destination?: XtPorts | undefined },
-): { readonly kind: K; readonly sourcePorts?: XtPorts; readonly destinationPorts?: XtPorts } {
+): PortMatch<K> {
   return {
     kind,
     ...(source === undefined ? {} : { sourcePorts: source }),
@@ -186,16 +173,10 @@ export function portsMatch<K extends 'tcp' | 'udp' | 'sctp'>(
   }
 }
 
-export const TCP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.TCP.fields>(
-  structs.TCP,
-  portsWays('tcp'),
-)
-export const UDP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.UDP.fields>(
-  structs.UDP,
-  portsWays('udp'),
-)
+export const TCP = codec('tcp', structs.TCP, portsWays('tcp'))
+export const UDP = codec('udp', structs.UDP, portsWays('udp'))
 
-function portsWays(kind: 'tcp' | 'udp'): Ways<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.TCP.fields> {
+function portsWays<K extends 'tcp' | 'udp'>(kind: K): Ways<PortMatch<K>, typeof structs.TCP.fields> {
   return {
     write({ sourcePorts = ALL_PORTS, destinationPorts = ALL_PORTS }, fields) {
       const inverted =
@@ -230,7 +211,7 @@ function portsWays(kind: 'tcp' | 'udp'): Ways<MatchOf<'tcp' | 'udp' | 'sctp'>, t
 /** Flags of unused chunks: four times a chunk type of 255. */
 const NO_CHUNK_FLAGS = '\xff\0\0'.repeat(4)
 
-export const SCTP = codec<MatchOf<'tcp' | 'udp' | 'sctp'>, typeof structs.SCTP.fields>(structs.SCTP, {
+export const SCTP = codec('sctp', structs.SCTP, {
   write({ sourcePorts: source, destinationPorts: destination }, fields) {
     const flags =
       (source === undefined ? 0 : xt.XT_SCTP_SRC_PORTS) |
@@ -273,10 +254,10 @@ const NFACCT_WAYS: Ways<MatchOf<'nfacct'>, typeof structs.NFACCT.fields> = {
     return name === undefined || name === '' ? undefined : { kind: 'nfacct', name }
   },
 }
-const OLD_NFACCT = codec(structs.NFACCT, NFACCT_WAYS)
-export const NFACCT = codec(structs.NFACCT_V1, NFACCT_WAYS)
+const OLD_NFACCT = codec('nfacct', structs.NFACCT, NFACCT_WAYS)
+export const NFACCT = codec('nfacct', structs.NFACCT_V1, NFACCT_WAYS)
 
-export const PHYSDEV = codec<MatchOf<'physdev-is-in'>, typeof structs.PHYSDEV.fields>(structs.PHYSDEV, {
+export const PHYSDEV = codec('physdev-is-in', structs.PHYSDEV, {
   write: ({ inverted }, { invert, bitmask }) => [
     invert.put(inverted ? xt.XT_PHYSDEV_OP_ISIN : 0),
     bitmask.put(xt.XT_PHYSDEV_OP_ISIN),
@@ -291,7 +272,7 @@ export const PHYSDEV = codec<MatchOf<'physdev-is-in'>, typeof structs.PHYSDEV.fi
 
 const IPVS_ASKED = xt.XT_IPVS_IPVS_PROPERTY | xt.XT_IPVS_VADDR | xt.XT_IPVS_VPORT
 
-export const IPVS = codec<MatchOf<'ipvs'>, typeof structs.IPVS.fields>(structs.IPVS, {
+export const IPVS = codec('ipvs', structs.IPVS, {
   write({ vproto, vaddr, vport }, fields) {
     const whole = '\xff'.repeat(vaddr.mask.length)
     return [
@@ -326,7 +307,7 @@ export const IPVS = codec<MatchOf<'ipvs'>, typeof structs.IPVS.fields>(structs.I
   },
 })
 
-const CODECS = [
+export const readMatch = decoderOf<XtMatch>([
   COMMENT,
   CONNTRACK,
   STATISTIC,
@@ -340,19 +321,7 @@ const CODECS = [
   NFACCT,
   PHYSDEV,
   IPVS,
-] as const
-
-const READERS: ReadonlyMap<string, (info: Octets, family: NftFamily) => XtMatch | undefined> = new Map(
-  CODECS.map(({ struct, read }) => [`${struct.name} ${struct.revision}`, read]),
-)
-
-/** Decodes a match; undefined for unknown matches and revisions, and for options that our types lack. */
-export function readMatch(
-  { name, revision, info }: { readonly name: string; readonly revision: number; readonly info: Octets },
-  family: NftFamily,
-): XtMatch | undefined {
-  return READERS.get(`${name} ${revision}`)?.(info, family)
-}
+])
 
 /** Returns the text before the first NUL of a zero-padded field; undefined for anything else. */
 function padded(info: Octets, from: number, to: number): string | undefined {

@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { hasXtExtension } from '../nft/compat.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../nft/constants.ts'
@@ -10,6 +11,8 @@ interface XtExtension {
   readonly name: string
   readonly revision: number
   readonly use: XtUse
+  /** The kernel options that provide it, beside CONFIG_NFT_COMPAT. */
+  readonly config: string
 }
 
 /** `services`: every node needs it. The others are needed only by some Services, modes or options. */
@@ -21,60 +24,58 @@ export interface MissingExtension extends XtExtension {
 
 type Named = Pick<XtExtension, 'name' | 'revision'>
 
-function match(use: XtUse, { name, revision }: Named): XtExtension {
-  return { kind: 'match', name, revision, use }
+function match(use: XtUse, { name, revision }: Named, config: string): XtExtension {
+  return { kind: 'match', name, revision, use, config: `CONFIG_NETFILTER_${config}` }
 }
 
-function target(use: XtUse, { name, revision }: Named): XtExtension {
-  return { kind: 'target', name, revision, use }
+function target({ name, revision }: Named, config: string): XtExtension {
+  return { kind: 'target', name, revision, use: 'services', config }
 }
 
 /** The extensions in the revisions that kprobe writes; marks, ports and verdicts need only nf_tables. */
 export const XT_EXTENSIONS: readonly XtExtension[] = [
-  match('services', structs.COMMENT),
-  match('services', structs.CONNTRACK),
-  match('services', structs.STATISTIC),
-  match('services', structs.ADDRTYPE),
-  match('services', structs.TCP),
-  match('services', structs.UDP),
-  target('services', structs.REJECT),
-  target('services', structs.MARK),
-  target('services', structs.MASQUERADE_V4),
-  target('services', structs.DNAT),
-  match('affinity', structs.RECENT),
-  match('sctp', structs.SCTP),
-  match('ipvs', { name: 'set', revision: 4 }),
-  match('ipvs', structs.PHYSDEV),
-  match('ipvs', structs.IPVS),
-  match('counters', structs.NFACCT_V1),
+  match('services', structs.COMMENT, 'XT_MATCH_COMMENT'),
+  match('services', structs.CONNTRACK, 'XT_MATCH_CONNTRACK'),
+  match('services', structs.STATISTIC, 'XT_MATCH_STATISTIC'),
+  match('services', structs.ADDRTYPE, 'XT_MATCH_ADDRTYPE'),
+  match('services', structs.TCP, 'XTABLES'),
+  match('services', structs.UDP, 'XTABLES'),
+  target(structs.REJECT, 'CONFIG_IP_NF_TARGET_REJECT, CONFIG_IP6_NF_TARGET_REJECT'),
+  target(structs.MARK, 'CONFIG_NETFILTER_XT_TARGET_MARK'),
+  target(structs.MASQUERADE_V4, 'CONFIG_NETFILTER_XT_TARGET_MASQUERADE'),
+  target(structs.DNAT, 'CONFIG_NETFILTER_XT_NAT'),
+  match('affinity', structs.RECENT, 'XT_MATCH_RECENT'),
+  match('sctp', structs.SCTP, 'XT_MATCH_SCTP'),
+  match('ipvs', { name: 'set', revision: 4 }, 'XT_SET'),
+  match('ipvs', structs.PHYSDEV, 'XT_MATCH_PHYSDEV'),
+  match('ipvs', structs.IPVS, 'XT_MATCH_IPVS'),
+  match('counters', structs.NFACCT_V1, 'XT_MATCH_NFACCT'),
 ]
 
-const FAMILIES = { ip: NFPROTO_IPV4, ip6: NFPROTO_IPV6 } as const
+const FAMILIES: readonly (readonly [NftFamily, number])[] = [
+  ['ip', NFPROTO_IPV4],
+  ['ip6', NFPROTO_IPV6],
+]
 
 /**
  * Returns the extensions that this kernel lacks, by family; the kernel loads the modules that it has. Throws
  * NetlinkError when the kernel gives no clear answer.
  */
-export function probeXt(
-  connection: Connection,
-  families: readonly NftFamily[] = ['ip', 'ip6'],
-): readonly MissingExtension[] {
-  return families.flatMap(family =>
-    XT_EXTENSIONS.filter(one => !hasXtExtension(connection, { ...one, family: FAMILIES[family] })).map(
-      one => ({
-        ...one,
-        family,
-      }),
-    ),
+export function probeXt(connection: Connection): readonly MissingExtension[] {
+  return FAMILIES.flatMap(([family, nfproto]) =>
+    XT_EXTENSIONS.filter(one => !hasXtExtension(connection, { ...one, family: nfproto })).map(one => {
+      return { ...one, family }
+    }),
   )
 }
 
-/** Formats `match recent (revision 1) for ip and ip6, target REJECT (revision 0) for ip6`; empty for none. */
+/** Formats `match recent (revision 1) for ip and ip6: CONFIG_...`; empty for none. */
 export function missingText(missing: readonly MissingExtension[]): string {
+  if (missing.length === 0) return ''
   const families = new Map<string, NftFamily[]>()
-  for (const { kind, name, revision, family } of missing) {
-    const words = `${kind} ${name} (revision ${revision})`
-    families.set(words, [...(families.get(words) ?? []), family])
-  }
-  return [...families].map(([words, of]) => `${words} for ${of.join(' and ')}`).join(', ')
+  for (const { kind, name, revision, family } of missing)
+    append(families, `${kind} ${name} (revision ${revision})`, family)
+  const words = [...families].map(([extension, of]) => `${extension} for ${of.join(' and ')}`)
+  const options = new Set(['CONFIG_NFT_COMPAT', ...missing.map(({ config }) => config)])
+  return `${words.join(', ')}: ${[...options].join(', ')}`
 }

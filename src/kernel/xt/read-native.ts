@@ -1,4 +1,4 @@
-import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
+import { type Octets, readU16be, readU32host, u16be } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
@@ -15,7 +15,6 @@ interface Condition {
   readonly mask: Octets | undefined
   /** Undefined where nothing is compared: `-i +`. */
   readonly test: Test | undefined
-  /** Number of expressions. */
   readonly length: number
 }
 
@@ -107,88 +106,84 @@ function maskOf(one: RawExpression | undefined, register: number): Octets | unde
   return mask
 }
 
-interface Place {
+interface Loaded {
   readonly register: number
   /** Number of bytes that were loaded, where it is known. */
   readonly width: number | undefined
+}
+
+/** A comparison; `limit` is the end that it limits, where it does not limit both. */
+interface Comparison extends Test {
+  readonly limit?: 'from' | 'to'
 }
 
 /** Reads the comparison at `at`: one value, a range, or two consecutive limits. */
 function testOf(
   expressions: readonly RawExpression[],
   at: number,
-  place: Place,
+  loaded: Loaded,
 ): (Test & { readonly length: number }) | undefined {
-  const first = comparisonOf(expressions[at], place)
+  const first = comparisonOf(expressions[at], loaded)
   if (first === undefined) return undefined
-  if ('test' in first) return { ...first.test, length: 1 }
-  const second = comparisonOf(expressions[at + 1], place)
-  const limits = [first, ...(second !== undefined && !('test' in second) ? [second] : [])]
-  const from = limits.find(limit => limit.from !== undefined)?.from
-  const to = limits.find(limit => limit.to !== undefined)?.to
-  if (from !== undefined && to !== undefined && limits.length === 2)
-    return { from, to, inverted: false, length: 2 }
-  const [lowest, highest] = ['\0'.repeat(first.width), '\xff'.repeat(first.width)]
-  return { from: first.from ?? lowest, to: first.to ?? highest, inverted: false, length: 1 }
+  const { limit, ...test } = first
+  const second = limit === undefined ? undefined : comparisonOf(expressions[at + 1], loaded)
+  if (second?.limit === undefined || second.limit === limit) return { ...test, length: 1 }
+  return limit === 'from' ? { ...test, to: second.to, length: 2 } : { ...test, from: second.from, length: 2 }
 }
 
-type Comparison =
-  | { readonly test: Test }
-  | { readonly from: Octets | undefined; readonly to: Octets | undefined; readonly width: number }
-
-function comparisonOf(one: RawExpression | undefined, { register, width }: Place): Comparison | undefined {
+function comparisonOf(one: RawExpression | undefined, { register, width }: Loaded): Comparison | undefined {
   const attributes = one?.name === 'cmp' || one?.name === 'range' ? attributesOf(one.data) : undefined
   if (attributes === undefined || numberIn(attributes, nft.NFTA_CMP_SREG) !== register) return undefined
   const op = numberIn(attributes, nft.NFTA_CMP_OP)
   const value = valueIn(attributes, nft.NFTA_CMP_DATA)
   if (value === undefined || value === '' || (width !== undefined && value.length !== width)) return undefined
-  if (one?.name === 'range') {
-    const to = valueIn(attributes, xt.NFTA_RANGE_TO_DATA)
-    const isKnown = op === xt.NFT_RANGE_EQ || op === xt.NFT_RANGE_NEQ
-    if (to === undefined || to.length !== value.length || !isKnown) return undefined
-    return { test: { from: value, to, inverted: op === xt.NFT_RANGE_NEQ } }
-  }
-  return limitOf(op, value)
+  if (one?.name === 'cmp') return limitOf(op, value)
+  const to = valueIn(attributes, xt.NFTA_RANGE_TO_DATA)
+  const isKnown = op === xt.NFT_RANGE_EQ || op === xt.NFT_RANGE_NEQ
+  if (to === undefined || to.length !== value.length || !isKnown) return undefined
+  return { from: value, to, inverted: op === xt.NFT_RANGE_NEQ }
 }
 
 function limitOf(op: number | undefined, value: Octets): Comparison | undefined {
-  const width = value.length
   switch (op) {
     case nft.NFT_CMP_EQ:
     case nft.NFT_CMP_NEQ:
-      return { test: { from: value, to: value, inverted: op === nft.NFT_CMP_NEQ } }
+      return { from: value, to: value, inverted: op === nft.NFT_CMP_NEQ }
     case xt.NFT_CMP_LTE:
-      return { from: undefined, to: value, width }
+      return upTo(value)
     case xt.NFT_CMP_GTE:
-      return { from: value, to: undefined, width }
-    // Only ports are compared this way, and ports are limited to 0 to 65535.
+      return upFrom(value)
+    // Only ports are compared this way.
     case xt.NFT_CMP_GT:
-      return value === '\xff\xff' ? undefined : { from: neighbour(value, 1), to: undefined, width }
+      return upFrom(neighborOf(value, 1))
     case xt.NFT_CMP_LT:
-      return value === '\0\0' ? undefined : { from: undefined, to: neighbour(value, -1), width }
+      return upTo(neighborOf(value, -1))
     default:
       return undefined
   }
 }
 
-function neighbour(port: Octets, step: number): Octets | undefined {
+function upFrom(from: Octets | undefined): Comparison | undefined {
+  return from === undefined
+    ? undefined
+    : { from, to: '\xff'.repeat(from.length), inverted: false, limit: 'from' }
+}
+
+function upTo(to: Octets | undefined): Comparison | undefined {
+  return to === undefined ? undefined : { from: '\0'.repeat(to.length), to, inverted: false, limit: 'to' }
+}
+
+function neighborOf(port: Octets, step: number): Octets | undefined {
   if (port.length !== 2) return undefined
   const value = readU16be(port) + step
-  return String.fromCharCode(value >>> 8, value & 255)
+  return value < 0 || value > 0xffff ? undefined : u16be(value)
 }
+
+const READERS: readonly string[] = ['cmp', 'range', 'bitwise', 'lookup', 'byteorder', 'dynset']
 
 function readsRegisters(one: RawExpression | undefined): boolean {
-  return one !== undefined && READS_REGISTERS.has(one.name)
+  return one !== undefined && READERS.includes(one.name)
 }
-
-const READS_REGISTERS: ReadonlySet<string> = new Set([
-  'cmp',
-  'range',
-  'bitwise',
-  'lookup',
-  'byteorder',
-  'dynset',
-])
 
 function isInterface(key: number): boolean {
   return key === nft.NFT_META_IIFNAME || key === nft.NFT_META_OIFNAME

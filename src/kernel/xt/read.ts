@@ -1,5 +1,4 @@
-import type { Octets } from '../../base/octets.ts'
-import { readU32be } from '../../base/octets.ts'
+import { type Octets, readU32be } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
 import { ipsetMatchOf, type NameOfIpset } from '../nft/ipset-match.ts'
 import type { NftFamily } from '../nft/state.ts'
@@ -23,19 +22,8 @@ type Draft = { -readonly [K in Exclude<keyof XtRule, 'matches'>]?: XtRule[K] } &
   readonly matches: XtMatch[]
 }
 
-/** Matches without side effects in the kernel, so that their order does not matter. */
-const PURE: ReadonlySet<XtMatch['kind']> = new Set([
-  'comment',
-  'tcp',
-  'udp',
-  'sctp',
-  'conntrack',
-  'mark',
-  'addrtype',
-  'set',
-  'physdev-is-in',
-  'ipvs',
-])
+/** Matches with side effects in the kernel, or unknown ones: their order matters. */
+const IMPURE: readonly XtMatch['kind'][] = ['statistic', 'recent', 'nfacct', 'unknown']
 
 class RuleReader {
   readonly #expressions: readonly RawExpression[]
@@ -114,7 +102,7 @@ class RuleReader {
       matches.push(field.match)
       return true
     }
-    if (!matches.every(({ kind }) => PURE.has(kind))) return false
+    if (matches.some(({ kind }) => IMPURE.includes(kind))) return false
     Object.assign(this.#draft, field)
     return true
   }

@@ -105,3 +105,8 @@ export interface XtUnknown {
   /** An nf_tables expression in a form that iptables does not write. */
   readonly native?: true
 }
+
+/** Returns the chain that the rule leads to; undefined for a rule that leads to none. */
+export function targetChain({ target }: XtRule): string | undefined {
+  return target?.kind === 'jump' || target?.kind === 'goto' ? target.chain : undefined
+}

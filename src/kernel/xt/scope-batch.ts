@@ -110,7 +110,7 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
     }
     case 'delete-rule': {
       const handle = context.resolved.get(operation)?.handle
-      if (handle === undefined) throw new Error(`${operation.chain}: a rule without a number`)
+      if (handle === undefined) throw new Error(`${operation.chain}: a rule to delete has no handle`)
       return { verb: 'delete-rule', family, table, chain: operation.chain, handle }
     }
   }
@@ -145,9 +145,11 @@ export function settle(
   { transaction, origins, resolved }: Batch,
   result: CommitResult,
 ): void {
-  if (result.foreign) book.reached(result.generation)
-  else book.committed(result.generation)
-  if (book.isEmpty) return
+  const isOwn = result.outcome === 'committed' && !result.foreign
+  if (isOwn) book.committed(result.generation)
+  else book.reached(result.generation)
+  if (result.outcome === 'unknown') book.forgetAll()
+  if (result.outcome !== 'committed' || book.isEmpty) return
   for (const [i, operation] of transaction.entries()) {
     const origin = origins[i]
     if (origin === undefined || origin.verb === 'add-table') continue

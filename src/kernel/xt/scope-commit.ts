@@ -14,8 +14,6 @@ import {
 import { chainKey, type ScopeOperation, type ScopeOperations } from './scope-operation.ts'
 import { resolveDeletions } from './scope-resolve.ts'
 
-export type { ScopeCommit, ScopeCommitOptions }
-
 /** Maximum attempts to send a batch that names a generation, while other programs commit in between. */
 const TRIES = 6
 const SLICED_FROM = 500
@@ -69,9 +67,7 @@ async function commitWhole(
     const result = await client.commit(batch.transaction, guard)
     generation = result.generation
     foreign ||= result.foreign
-    if (result.outcome === 'committed') settle(book, batch, result)
-    else book.reached(generation)
-    if (result.outcome === 'unknown') book.forgetAll()
+    settle(book, batch, result)
     const busy = result.outcome === 'refused' ? busyChains(result, batch) : []
     for (const operation of busy) kept.add(operation)
     const again = busy.length > 0 || (result.outcome === 'stale' && asked === undefined)
@@ -201,9 +197,7 @@ function added(
   { book }: ScopeCommitOptions,
 ): ScopeCommit {
   const { outcome, generation } = result
-  if (outcome === 'committed') settle(book, batch, result)
-  else book.reached(generation)
-  if (outcome === 'unknown') book.forgetAll()
+  settle(book, batch, result)
   return {
     outcome,
     generation,

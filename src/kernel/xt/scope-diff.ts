@@ -1,12 +1,13 @@
-import type { Steps } from '../../base/steps.ts'
-import type { NftFamily } from '../nft/state.ts'
+import { append } from '../../base/lists.ts'
+import { finish, type Steps } from '../../base/steps.ts'
+import type { NftFamily, Observed } from '../nft/state.ts'
 import { bytesOf, type Language } from './language.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
-import type { XtRule } from './rule.ts'
+import { targetChain, type XtRule } from './rule.ts'
 import type { XtChain, XtJump, XtPlace } from './scope.ts'
-import { type ChainContent, type OwnedRule, ScopeDraft } from './scope-draft.ts'
-import type { Held, HeldChain, HeldRule } from './scope-held.ts'
+import { type HeldRule, type OwnedRule, ScopeDraft } from './scope-draft.ts'
+import { type Held, type HeldChain, heldInKernel } from './scope-held.ts'
 import {
   chainKey,
   type IsOurs,
@@ -16,10 +17,10 @@ import {
   tableKey,
 } from './scope-operation.ts'
 import { misplacedEntries } from './scope-sequence.ts'
-import { type Asked, type Common, jumpKey } from './scope-wanted.ts'
+import { type Asked, type Common, jumpKey, NOTHING_COMMON } from './scope-wanted.ts'
 
 const ENTRIES_PER_STEP = 256
-const NONE_MISPLACED: ReadonlyMap<OwnedRule, HeldRule> = new Map()
+const NO_ENTRIES: readonly OwnedRule[] = []
 
 interface CommonChain {
   readonly chain: XtChain
@@ -29,11 +30,16 @@ interface CommonChain {
 interface ScopeRules {
   readonly language: Language
   readonly isOurs: IsOurs
+  /**
+   * Unwanted chains that rules of other programs lead to stay whole, with the chains that they lead to. Without it,
+   * they are emptied.
+   */
+  readonly keepsUsed?: boolean
 }
 
 /**
  * Computes the changes from the held to the wanted state; the held state was read or committed. It removes unwanted
- * rules from chains of ours. It keeps rules in other chains, except jumps that a commit of ours added.
+ * rules from chains of ours. It keeps rules in other chains, except those jumps that the held state names as ours.
  */
 export class ScopeDiff {
   readonly #draft = new ScopeDraft()
@@ -41,14 +47,12 @@ export class ScopeDiff {
   readonly #jumps: readonly XtJump[]
   readonly #common = new Map<string, CommonChain>()
   readonly #wanted = new Set<string>()
-  readonly #language: Language
-  readonly #isOurs: IsOurs
+  readonly #rules: ScopeRules
 
-  constructor(held: Held, { chains, jumps }: Common, { language, isOurs }: ScopeRules) {
+  constructor(held: Held, { chains, jumps }: Common, rules: ScopeRules) {
     this.#held = held
     this.#jumps = jumps
-    this.#language = language
-    this.#isOurs = isOurs
+    this.#rules = rules
     for (const [key, chain] of chains) {
       this.#wanted.add(key)
       this.#common.set(key, { chain, entries: [] })
@@ -57,7 +61,9 @@ export class ScopeDiff {
 
   /** Adds the chains and entries of one owner. Several owners may want one chain, with the same rules. */
   owner(owner: string, { chains, entries }: Asked): void {
+    this.#held.enter?.(owner)
     for (const chain of chains) this.#finishOwn(owner, chain)
+    this.#held.leave?.(chains)
     for (const { rule, sequence, ...place } of entries) {
       const key = chainKey(place, place.chain)
       const common = this.#common.get(key)
@@ -68,9 +74,9 @@ export class ScopeDiff {
 
   *finish(): Steps<ScopeOperations> {
     for (const common of this.#common.values()) yield* this.#finishCommon(common)
-    const goingJumps = this.#finishJumps()
+    const going = this.#finishJumps()
     this.#finishTables()
-    this.#removeStale(goingJumps)
+    this.#removeStale(going)
     return yield* this.#draft.finish()
   }
 
@@ -96,8 +102,10 @@ export class ScopeDiff {
     const there = this.#ownAt(chain)
     if (there?.written === chain) return
     const rules = there?.rules
-    if (rules === undefined || !this.#holds(rules, rulesOf(chain), chain.family))
-      this.#draft.write(contentOf(chain, owner, rules?.length))
+    const { last } = chain
+    const wanted = last.length === 0 ? chain.rules : [...chain.rules, ...last]
+    if (rules === undefined || !this.#holds(rules, wanted, chain.family))
+      this.#draft.write({ chain, owner, entries: NO_ENTRIES, replaces: rules?.length })
   }
 
   #same(there: HeldRule, rule: XtRule, family: NftFamily): boolean {
@@ -106,7 +114,7 @@ export class ScopeDiff {
 
   /** Returns an empty key for a rule that the kernel cannot hold: the commit reports why. */
   #keyFor(rule: XtRule, family: NftFamily): string {
-    return this.#held.kind === 'read' ? (bytesOf(this.#language, rule, family) ?? '') : ruleKey(rule)
+    return this.#held.kind === 'read' ? (bytesOf(this.#rules.language, rule, family) ?? '') : ruleKey(rule)
   }
 
   /** Other programs write the same rule in other bytes. A committed rule differs if its key does. */
@@ -119,7 +127,8 @@ export class ScopeDiff {
   }
 
   #read(there: HeldRule, family: NftFamily): XtRule {
-    return 'compiled' in there ? readRule(there.compiled, family, this.#language.nameOfIpset) : there.rule
+    const { nameOfIpset } = this.#rules.language
+    return 'compiled' in there ? readRule(there.compiled, family, nameOfIpset) : there.rule
   }
 
   #holds(there: readonly HeldRule[], rules: readonly XtRule[], family: NftFamily): boolean {
@@ -130,163 +139,125 @@ export class ScopeDiff {
     })
   }
 
-  #removeRule(place: XtPlace & { readonly chain: string }, there: HeldRule): void {
-    if ('compiled' in there) this.#draft.removeRule(place, there, undefined)
-    else this.#draft.removeRule(place, there.rule, there.owner)
-  }
-
   *#finishCommon({ chain, entries }: CommonChain): Steps<void> {
     const there = this.#ownAt(chain)
     if (there?.written === chain && entries.length === 0) return
     const held = there?.rules
-    if (held === undefined) {
-      this.#draft.write(contentWith(chain, entries, undefined))
+    const sorted = held && (yield* this.#sort(held, { chain, entries }))
+    if (
+      held === undefined ||
+      sorted === undefined ||
+      !this.#holds(sorted.before, chain.rules, chain.family)
+    ) {
+      this.#draft.write({ chain, owner: undefined, entries, replaces: held?.length })
       return
     }
-    const { rules, last, family } = chain
-    const sorted = yield* this.#sort(held, { chain, entries })
-    if (!this.#holds(sorted.before, rules, family)) {
-      this.#draft.write(contentWith(chain, entries, held.length))
-      return
-    }
-    const place = { family, table: chain.table, chain: chain.name }
-    const misplaced = this.#misplaced(held, { chain, entries }, sorted.missing)
-    const coming = new Set([...sorted.missing, ...misplaced.keys()])
-    for (const entry of misplaced.size === 0 ? coming : entries)
-      if (coming.has(entry)) this.#addEntry(chain, entry)
-    for (const rule of misplaced.values()) this.#removeRule(place, rule)
-    const isInTheWay = coming.size > 0 && makesWay(chain)
-    for (const rule of isInTheWay ? last : sorted.missingLast)
-      this.#draft.append(place, { rule, owner: undefined })
-    for (const rule of isInTheWay ? [...sorted.unwanted, ...sorted.last] : sorted.unwanted)
-      this.#removeRule(place, rule)
-  }
-
-  #addEntry(chain: XtChain, entry: OwnedRule): void {
+    const { positions, missing, unwanted } = sorted
     const place = { family: chain.family, table: chain.table, chain: chain.name }
-    if (placeOfEntries(chain) === 'head') this.#draft.insertEntry(place, entry)
-    else this.#draft.append(place, entry)
+    // Entries go to the head, unless rules have to stay before them.
+    const at = chain.rules.length === 0 ? 'head' : 'end'
+    const misplaced = misplacedEntries(entries, { at, positionOf: entry => positions.get(entry) })
+    const coming = new Set([...missing, ...misplaced])
+    for (const entry of entries) {
+      if (!coming.has(entry)) continue
+      if (at === 'head') this.#draft.insertEntry(place, entry)
+      else this.#draft.append(place, entry)
+    }
+    const moved = misplaced.flatMap(entry => held[positions.get(entry) ?? -1] ?? [])
+    // An entry at the end gets before the last rules only if these are written again behind it.
+    const isInTheWay = coming.size > 0 && at === 'end'
+    for (const rule of isInTheWay ? chain.last : sorted.missingLast)
+      this.#draft.append(place, { rule, owner: undefined })
+    for (const rule of [...moved, ...unwanted, ...(isInTheWay ? sorted.last : [])])
+      this.#draft.removeRule(place, rule)
   }
 
   /**
    * Sorts the rules of a common chain by their role. A rule counts as one that comes before the entries, or after
    * them, only where no entry is on the wrong side of it.
    */
-  *#sort(there: readonly HeldRule[], { chain, entries }: CommonChain): Steps<SortedRules> {
+  *#sort(held: readonly HeldRule[], { chain, entries }: CommonChain): Steps<SortedRules> {
     const { family } = chain
-    const wanted = yield* this.#byKey(entries, family)
-    const others: number[] = []
-    for (const [i, rule] of there.entries()) {
-      if (wanted.get(keyOf(rule))?.pop() === undefined) others.push(i)
+    const { positions, missing, others } = yield* this.#findEntries(held, entries, family)
+    const isOther = new Set(others)
+    const first = held.findIndex((_, i) => !isOther.has(i))
+    const end = held.findLastIndex((_, i) => !isOther.has(i))
+    const [before, last, unwanted]: [HeldRule[], HeldRule[], HeldRule[]] = [[], [], []]
+    const missingLast = [...chain.last]
+    for (const i of others) {
+      const rule = held[i]
+      if (rule === undefined) continue
+      const next = first < 0 || i < first ? chain.rules[before.length] : undefined
+      if (next !== undefined && this.#same(rule, next, family)) before.push(rule)
+      else if (i > end && this.#takeFrom(missingLast, rule, family)) last.push(rule)
+      else unwanted.push(rule)
+    }
+    return { before, last, missingLast, positions, missing, unwanted }
+  }
+
+  /** Finds each entry among the rules: by its key, or by its text where another program wrote it in other bytes. */
+  *#findEntries(
+    held: readonly HeldRule[],
+    entries: readonly OwnedRule[],
+    family: NftFamily,
+  ): Steps<FoundEntries> {
+    const byKey = new Map<string, OwnedRule[]>()
+    for (const [i, entry] of entries.entries()) {
+      append(byKey, this.#keyFor(entry.rule, family), entry)
       if (i % ENTRIES_PER_STEP === ENTRIES_PER_STEP - 1) yield
     }
-    const missing = [...wanted.values()].flat()
-    const strange = this.#match(there, { others, missing }, family)
-    const isStrange = new Set(strange)
-    const [first, end] = [
-      there.findIndex((_, i) => !isStrange.has(i)),
-      there.findLastIndex((_, i) => !isStrange.has(i)),
-    ]
-    const sorted: SortedRules = { before: [], last: [], missingLast: [...chain.last], missing, unwanted: [] }
-    for (const i of strange) {
-      const rule = there[i]
-      if (rule === undefined) continue
-      const isBefore = first < 0 || i < first
-      if (isBefore && this.#isNext(rule, chain.rules[sorted.before.length], family)) sorted.before.push(rule)
-      else if (i > end && this.#isAmong(rule, sorted.missingLast, family)) sorted.last.push(rule)
-      else sorted.unwanted.push(rule)
+    const positions = new Map<OwnedRule, number>()
+    const take = (from: ReadonlyMap<string, OwnedRule[]>, key: string, i: number): boolean => {
+      const entry = from.get(key)?.pop()
+      if (entry?.sequence !== undefined) positions.set(entry, i)
+      return entry !== undefined
     }
-    return sorted
-  }
-
-  *#byKey(entries: readonly OwnedRule[], family: NftFamily): Steps<Map<string, OwnedRule[]>> {
-    const wanted = new Map<string, OwnedRule[]>()
-    let count = 0
-    for (const entry of entries) {
-      const key = this.#keyFor(entry.rule, family)
-      const same = wanted.get(key)
-      if (same === undefined) wanted.set(key, [entry])
-      else same.push(entry)
-      if (++count % ENTRIES_PER_STEP === 0) yield
+    const others: number[] = []
+    for (const [i, rule] of held.entries()) {
+      if (!take(byKey, keyOf(rule), i)) others.push(i)
+      if (i % ENTRIES_PER_STEP === ENTRIES_PER_STEP - 1) yield
     }
-    return wanted
+    const missing = [...byKey.values()].flat()
+    // A committed rule differs if its key does.
+    if (missing.length === 0 || this.#held.kind === 'written') return { positions, missing, others }
+    const byText = new Map<string, OwnedRule[]>()
+    for (const entry of missing) append(byText, printRule(entry.rule, family), entry)
+    const left = others.filter(i => {
+      const rule = held[i]
+      return rule === undefined || !take(byText, this.#textOf(rule, family), i)
+    })
+    return { positions, missing: [...byText.values()].flat(), others: left }
   }
 
-  #isNext(there: HeldRule, rule: XtRule | undefined, family: NftFamily): boolean {
-    return rule !== undefined && this.#same(there, rule, family)
-  }
-
-  /** Finds a rule in `rules` and removes it there. */
-  #isAmong(there: HeldRule, rules: XtRule[], family: NftFamily): boolean {
+  /** Returns whether the rule is in `rules`, and removes it there. */
+  #takeFrom(rules: XtRule[], there: HeldRule, family: NftFamily): boolean {
     const at = rules.findIndex(rule => this.#same(there, rule, family))
     if (at >= 0) rules.splice(at, 1)
     return at >= 0
   }
 
-  /** Removes from `missing` the entries that exist in other bytes; returns the indexes of the rest of `others`. */
-  #match(
-    there: readonly HeldRule[],
-    { others, missing }: { readonly others: readonly number[]; readonly missing: OwnedRule[] },
-    family: NftFamily,
-  ): readonly number[] {
-    if (others.length === 0 || missing.length === 0 || this.#held.kind === 'written') return others
-    const byText = new Map<string, OwnedRule[]>()
-    for (const entry of missing) {
-      const text = printRule(entry.rule, family)
-      const same = byText.get(text)
-      if (same === undefined) byText.set(text, [entry])
-      else same.push(entry)
+  /** Returns the rules that it removes. */
+  #finishJumps(): ReadonlySet<HeldRule> {
+    const going = new Set<HeldRule>()
+    if (this.#held.kind === 'written' && this.#held.jumps === this.#jumps) return going
+    const remove = (jump: XtJump, rules: readonly HeldRule[]): void => {
+      for (const rule of rules) {
+        going.add(rule)
+        this.#draft.removeJump(jump, rule)
+      }
     }
-    const left = others.filter(i => {
-      const rule = there[i]
-      return rule === undefined || byText.get(this.#textOf(rule, family))?.pop() === undefined
-    })
-    const still = new Set([...byText.values()].flat())
-    missing.splice(0, missing.length, ...missing.filter(entry => still.has(entry)))
-    return left
-  }
-
-  /** Returns the entries that have to move, each with its current rule. */
-  #misplaced(
-    there: readonly HeldRule[],
-    { chain, entries }: CommonChain,
-    missing: readonly OwnedRule[],
-  ): ReadonlyMap<OwnedRule, HeldRule> {
-    const sequenced = entries.filter(({ sequence }) => sequence !== undefined)
-    if (sequenced.length === 0) return NONE_MISPLACED
-    const { family } = chain
-    const coming = new Set(missing)
-    const byKey = new Map(there.map((rule, i) => [keyOf(rule), i]))
-    const inKeys = ({ rule }: OwnedRule): number | undefined => byKey.get(this.#keyFor(rule, family))
-    const isAllInKeys = sequenced.every(entry => coming.has(entry) || inKeys(entry) !== undefined)
-    const byText = new Map(isAllInKeys ? [] : there.map((rule, i) => [this.#textOf(rule, family), i]))
-    const positionOf = (entry: OwnedRule): number | undefined =>
-      coming.has(entry) ? undefined : (inKeys(entry) ?? byText.get(printRule(entry.rule, family)))
-    const misplaced = new Map<OwnedRule, HeldRule>()
-    for (const entry of misplacedEntries(sequenced, { at: placeOfEntries(chain), positionOf })) {
-      const rule = there[positionOf(entry) ?? -1]
-      if (rule !== undefined) misplaced.set(entry, rule)
-    }
-    return misplaced
-  }
-
-  /** Returns the jumps to remove. */
-  #finishJumps(): ReadonlySet<string> {
-    const going = new Map<string, XtJump>()
-    if (this.#held.jumps === this.#jumps) return new Set()
-    for (const jump of this.#held.jumps) if (jump.removed) going.set(jumpKey(jump), jump)
+    const unwanted = new Map<string, XtJump>()
+    for (const jump of this.#held.jumps) if (jump.removed) unwanted.set(jumpKey(jump), jump)
     for (const jump of this.#jumps) {
-      going.delete(jumpKey(jump))
-      const { target } = jump.rule
-      if (target?.kind === 'jump') this.#ensureChain(jump, target.chain)
+      unwanted.delete(jumpKey(jump))
+      if (jump.rule.target?.kind === 'jump') this.#ensureChain(jump, jump.rule.target.chain)
       this.#ensureChain(jump, jump.chain)
-      const there = this.#chainAt(jump, jump.chain)
-      const { first, rest } = this.#findJumps(there?.rules ?? [], jump)
+      const [first, ...rest] = this.#findJump(jump)
       if (first === undefined) this.#draft.insertJump(jump)
-      for (const rule of rest) this.#draft.removeJump(jump, 'compiled' in rule ? rule : rule.rule)
+      remove(jump, rest)
     }
-    for (const jump of going.values()) this.#draft.removeJump(jump, jump.rule)
-    return new Set(going.keys())
+    for (const jump of unwanted.values()) remove(jump, this.#findJump(jump))
+    return going
   }
 
   /** For a chain that is not ours, only its existence is wanted. */
@@ -295,14 +266,14 @@ export class ScopeDiff {
       this.#draft.addFoundation(place, chain)
   }
 
-  #findJumps(there: readonly HeldRule[], { rule, family }: XtJump) {
+  #findJump({ family, table, chain, rule }: XtJump): readonly HeldRule[] {
+    const there = this.#chainAt({ family, table }, chain)?.rules ?? []
     const key = this.#keyFor(rule, family)
     // Bytes that do not contain the chain's name do not lead to it.
-    const target = rule.target !== undefined && 'chain' in rule.target ? rule.target.chain : ''
-    const [first, ...rest] = there.filter(
+    const target = targetChain(rule) ?? ''
+    return there.filter(
       each => keyOf(each) === key || (keyOf(each).includes(target) && this.#sameText(each, rule, family)),
     )
-    return { first, rest }
   }
 
   #finishTables(): void {
@@ -310,92 +281,84 @@ export class ScopeDiff {
     for (const place of places) if (!this.#held.tables.has(tableKey(place))) this.#draft.addTable(place)
   }
 
-  #removeStale(goingJumps: ReadonlySet<string>): void {
+  #removeStale(going: ReadonlySet<HeldRule>): void {
+    const { isOurs, keepsUsed } = this.#rules
     for (const [table, { chains }] of this.#held.tables) {
       const place = placeOfTable(table)
       if (place === undefined) continue
       const stale = [...chains.values()].filter(
-        ({ name }) => !this.#wanted.has(chainKey(place, name)) && this.#isOurs(place.table, name),
+        ({ name }) => !this.#wanted.has(chainKey(place, name)) && isOurs(place.table, name),
       )
       if (stale.length === 0) continue
-      const needed = this.#neededByOthers(place, chains, goingJumps)
+      const used = this.#usedByOthers(place, chains, going)
+      if (keepsUsed) this.#spread(used, place, chains)
+      // The kernel does not delete a chain that a rule leads to.
       for (const { name, owner, rules } of stale)
-        this.#draft.removeChain({
-          ...place,
-          chain: name,
-          owner,
-          rules: rules.length,
-          stays: needed.has(name),
-        })
+        if (!keepsUsed || !used.has(name))
+          this.#draft.removeChain({
+            ...place,
+            chain: name,
+            owner,
+            rules: rules.length,
+            stays: used.has(name),
+          })
     }
   }
 
-  /**
-   * Returns the chains that rules of other programs lead to: the kernel does not delete them, so they are only
-   * emptied.
-   */
-  #neededByOthers(
-    place: XtPlace,
-    chains: ReadonlyMap<string, HeldChain>,
-    goingJumps: ReadonlySet<string>,
-  ): ReadonlySet<string> {
-    const needed = new Set<string>()
-    for (const { name: chain, rules } of chains.values()) {
-      if (this.#isOurs(place.table, chain)) continue
-      for (const each of rules) {
-        const rule = this.#read(each, place.family)
-        const { target } = rule
-        if (target?.kind !== 'jump' && target?.kind !== 'goto') continue
-        if (goingJumps.size === 0 || !goingJumps.has(jumpKey({ ...place, chain, rule })))
-          needed.add(target.chain)
+  /** Returns the names of the chains that rules of other programs lead to. */
+  #usedByOthers(place: XtPlace, chains: HeldChains, going: ReadonlySet<HeldRule>): Set<string> {
+    const used = new Set<string>()
+    for (const { name, rules } of chains.values()) {
+      if (this.#rules.isOurs(place.table, name)) continue
+      for (const rule of rules) {
+        const target = going.has(rule) ? undefined : targetChain(this.#read(rule, place.family))
+        if (target !== undefined) used.add(target)
       }
     }
-    return needed
+    return used
+  }
+
+  /** Adds the chains that rules of these chains of ours lead to. */
+  #spread(used: Set<string>, { table, family }: XtPlace, chains: HeldChains): void {
+    for (const name of used) {
+      if (!this.#rules.isOurs(table, name)) continue
+      for (const rule of chains.get(name)?.rules ?? []) {
+        const target = targetChain(this.#read(rule, family))
+        if (target !== undefined) used.add(target)
+      }
+    }
   }
 }
+
+type HeldChains = ReadonlyMap<string, HeldChain>
 
 function keyOf(there: HeldRule): string {
   return 'compiled' in there ? there.compiled : ruleKey(there.rule)
 }
 
-/** Returns whether a new entry needs the rules after the entries to be written again to get its position. */
-function makesWay({ rules, last }: XtChain): boolean {
-  return rules.length > 0 && last.length > 0
-}
-
-/** Returns where entries go: at the head, unless rules have to stay before them. */
-function placeOfEntries({ rules }: XtChain): 'head' | 'end' {
-  return rules.length === 0 ? 'head' : 'end'
-}
-
-/** Returns the complete content of a common chain with its entries. */
-function contentWith(
-  { family, table, name, rules, last }: XtChain,
-  entries: readonly OwnedRule[],
-  replaces: number | undefined,
-): ChainContent {
-  return { family, table, chain: name, owner: undefined, replaces, rules, entries, last }
-}
-
-function contentOf(
-  { family, table, name, rules, last }: XtChain,
-  owner: string,
-  replaces: number | undefined,
-): ChainContent {
-  return { family, table, chain: name, owner, replaces, rules, entries: NO_ENTRIES, last }
-}
-
-const NO_ENTRIES: readonly OwnedRule[] = []
-
-function rulesOf({ rules, last }: XtChain): readonly XtRule[] {
-  return last.length === 0 ? rules : [...rules, ...last]
-}
-
-interface SortedRules {
-  /** The rules of XtChain.rules that exist. */
-  readonly before: HeldRule[]
-  readonly last: HeldRule[]
-  readonly missingLast: XtRule[]
+interface FoundEntries {
+  /** The positions of those entries that belong to a sequence. */
+  readonly positions: ReadonlyMap<OwnedRule, number>
   readonly missing: readonly OwnedRule[]
-  readonly unwanted: HeldRule[]
+  /** The positions of all other rules. */
+  readonly others: readonly number[]
+}
+
+interface SortedRules extends Omit<FoundEntries, 'others'> {
+  /** The rules of XtChain.rules that exist. */
+  readonly before: readonly HeldRule[]
+  readonly last: readonly HeldRule[]
+  readonly missingLast: readonly XtRule[]
+  readonly unwanted: readonly HeldRule[]
+}
+
+interface Owned extends Pick<ScopeRules, 'isOurs'> {
+  /** Rules of ours in chains of other programs. Those that are never removed stay. */
+  readonly jumps: readonly XtJump[]
+}
+
+/** Returns the difference from what was read to nothing of ours. */
+export function removalOf(observed: Observed, { isOurs, jumps }: Owned, language: Language): ScopeOperations {
+  const rules = { language, isOurs, keepsUsed: true }
+  return finish(new ScopeDiff(heldInKernel(observed, jumps), NOTHING_COMMON, rules).finish())
 }

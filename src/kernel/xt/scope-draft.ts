@@ -1,7 +1,8 @@
 import type { Steps } from '../../base/steps.ts'
+import type { ObservedRule } from '../nft/state.ts'
 import { builtinHook } from './builtin.ts'
-import type { XtRule } from './rule.ts'
-import type { XtJump, XtPlace } from './scope.ts'
+import { targetChain, type XtRule } from './rule.ts'
+import type { XtChain, XtJump, XtPlace } from './scope.ts'
 import {
   chainKey,
   type DeleteRule,
@@ -10,7 +11,6 @@ import {
   tableKey,
 } from './scope-operation.ts'
 
-/** A rule and its owner. */
 export interface OwnedRule {
   readonly rule: XtRule
   readonly owner: string | undefined
@@ -19,26 +19,27 @@ export interface OwnedRule {
 }
 
 /** The complete new content of a chain. */
-export interface ChainContent extends XtPlace {
-  readonly chain: string
+interface ChainContent {
+  readonly chain: XtChain
   readonly owner: string | undefined
+  readonly entries: readonly OwnedRule[]
   /** Number of rules to flush first; undefined for a chain that does not exist. */
   readonly replaces: number | undefined
-  readonly rules: readonly XtRule[]
-  /** Entries after `rules`. */
-  readonly entries: readonly OwnedRule[]
-  /** Rules after the entries. */
-  readonly last: readonly XtRule[]
 }
 
-/** A chain to remove. */
-interface ChainGoing extends XtPlace {
+interface ChainPlace extends XtPlace {
   readonly chain: string
+}
+
+interface ChainGoing extends ChainPlace {
   readonly owner: string | undefined
   readonly rules: number
   /** The chain is only emptied. */
   readonly stays?: boolean
 }
+
+/** A rule in a table: as the kernel listed it, or as the last commit wrote it. */
+export type HeldRule = ObservedRule | OwnedRule
 
 const CHAINS_PER_STEP = 64
 
@@ -79,35 +80,31 @@ export class ScopeDraft {
   }
 
   write(content: ChainContent): void {
-    const table = tableKey(content)
+    const table = tableKey(content.chain)
     const contents = this.#contents.get(table)
-    if (contents === undefined) this.#contents.set(table, new Map([[content.chain, content]]))
-    else contents.set(content.chain, content)
+    if (contents === undefined) this.#contents.set(table, new Map([[content.chain.name, content]]))
+    else contents.set(content.chain.name, content)
   }
 
-  append(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
+  append(place: ChainPlace, { rule, owner }: OwnedRule): void {
     this.#appended.push({ verb: 'add-rule', ...placed(place), rule, owner })
   }
 
   /** Inserts entries; those of a chain end up in the order of the calls. */
-  insertEntry(place: XtPlace & { readonly chain: string }, { rule, owner }: OwnedRule): void {
+  insertEntry(place: ChainPlace, { rule, owner }: OwnedRule): void {
     this.#entries.push({ verb: 'insert-rule', ...placed(place), rule, owner })
   }
 
-  insertJump(jump: Pick<XtJump, 'family' | 'table' | 'chain' | 'rule'>): void {
+  insertJump(jump: XtJump): void {
     this.#jumps.push({ verb: 'insert-rule', ...placed(jump), rule: jump.rule, owner: undefined })
   }
 
-  removeJump(place: XtPlace & { readonly chain: string }, rule: DeleteRule['rule']): void {
-    this.#jumpsGone.push({ verb: 'delete-rule', ...placed(place), rule, owner: undefined })
+  removeJump(place: ChainPlace, rule: HeldRule): void {
+    this.#jumpsGone.push(deletionOf(place, rule))
   }
 
-  removeRule(
-    place: XtPlace & { readonly chain: string },
-    rule: DeleteRule['rule'],
-    owner: string | undefined,
-  ): void {
-    this.#rulesGone.push({ verb: 'delete-rule', ...placed(place), rule, owner })
+  removeRule(place: ChainPlace, rule: HeldRule): void {
+    this.#rulesGone.push(deletionOf(place, rule))
   }
 
   /** Removes a chain before a new one of its name is created. */
@@ -149,6 +146,10 @@ export class ScopeDraft {
   }
 }
 
+function newChain({ chain: { family, table, name }, owner }: ChainContent): ScopeOperation {
+  return { verb: 'add-chain', family, table, chain: name, owner, hook: undefined }
+}
+
 /** Empties all chains before it deletes the first one, because they may refer to each other. */
 function dropChains(operations: ScopeOperation[], chains: readonly ChainGoing[]): void {
   for (const going of chains) if (going.rules > 0) operations.push(flush(going))
@@ -156,25 +157,28 @@ function dropChains(operations: ScopeOperation[], chains: readonly ChainGoing[])
     if (going.stays !== true) operations.push({ verb: 'delete-chain', ...placed(going), owner: going.owner })
 }
 
-function placed({ family, table, chain }: XtPlace & { readonly chain: string }) {
+function placed({ family, table, chain }: ChainPlace): ChainPlace {
   return { family, table, chain }
 }
 
-function newChain({ family, table, chain, owner }: ChainContent): ScopeOperation {
-  return { verb: 'add-chain', family, table, chain, owner, hook: undefined }
+function deletionOf(place: ChainPlace, rule: HeldRule): DeleteRule {
+  return 'compiled' in rule
+    ? { verb: 'delete-rule', ...placed(place), rule, owner: undefined }
+    : { verb: 'delete-rule', ...placed(place), rule: rule.rule, owner: rule.owner }
 }
 
-function flush({ family, table, chain, owner, rules }: ChainGoing): ScopeOperation {
-  return { verb: 'flush-chain', family, table, chain, owner, rules }
+function flush({ rules, owner, ...place }: Omit<ChainGoing, 'stays'>): ScopeOperation {
+  return { verb: 'flush-chain', ...placed(place), owner, rules }
 }
 
 function writeContent(operations: ScopeOperation[], content: ChainContent): void {
-  const { family, table, chain, owner, replaces, rules, entries, last } = content
+  const { owner, replaces, entries } = content
+  const { family, table, name: chain, rules, last } = content.chain
   if (replaces !== undefined && replaces > 0)
-    operations.push({ verb: 'flush-chain', family, table, chain, owner, rules: replaces })
+    operations.push(flush({ family, table, chain, owner, rules: replaces }))
   for (const rule of rules) operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
-  for (const { rule, owner } of entries)
-    operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
+  for (const entry of entries)
+    operations.push({ verb: 'add-rule', family, table, chain, rule: entry.rule, owner: entry.owner })
   for (const rule of last) operations.push({ verb: 'add-rule', family, table, chain, rule, owner })
 }
 
@@ -190,9 +194,8 @@ function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<Cha
   const opened = new Set<ChainContent>()
   const closed = new Set<ChainContent>()
   const stack: ChainContent[] = []
-  const open = ({ target }: XtRule): void => {
-    if (target?.kind !== 'jump' && target?.kind !== 'goto') return
-    const next = contents.get(target.chain)
+  const open = (rule: XtRule): void => {
+    const next = contents.get(targetChain(rule) ?? '')
     if (next !== undefined && !opened.has(next)) stack.push(next)
   }
   for (const start of contents.values()) {
@@ -201,9 +204,9 @@ function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<Cha
     for (let content = stack.at(-1); content !== undefined; content = stack.at(-1)) {
       if (!opened.has(content)) {
         opened.add(content)
-        content.rules.forEach(open)
+        content.chain.rules.forEach(open)
         for (const { rule } of content.entries) open(rule)
-        content.last.forEach(open)
+        content.chain.last.forEach(open)
         continue
       }
       stack.pop()

@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { ObservedChain, ObservedRule } from '../nft/state.ts'
 
@@ -56,7 +57,6 @@ export class HandleBook {
     return chain === undefined ? [] : (indexOf(chain).get(compiled) ?? [])
   }
 
-  /** Yields all rules of a known chain. */
   *rulesOf(key: string): Iterable<ObservedRule> {
     const chain = this.#chains.get(key)
     if (chain === undefined) return
@@ -90,11 +90,7 @@ interface KnownChain {
 function indexOf(chain: KnownChain): Map<Octets, bigint[]> {
   if (chain.byBytes !== undefined) return chain.byBytes
   const byBytes = new Map<Octets, bigint[]>()
-  for (const { compiled, handle } of chain.rules) {
-    const handles = byBytes.get(compiled)
-    if (handles === undefined) byBytes.set(compiled, [handle])
-    else handles.push(handle)
-  }
+  for (const { compiled, handle } of chain.rules) append(byBytes, compiled, handle)
   chain.byBytes = byBytes
   chain.rules = []
   return byBytes

@@ -1,11 +1,8 @@
-import type { ChainHook, Observed, ObservedRule } from '../nft/state.ts'
+import type { ChainHook, Observed } from '../nft/state.ts'
 import type { XtChain, XtJump, XtPlace } from './scope.ts'
-import type { OwnedRule } from './scope-draft.ts'
+import type { HeldRule, OwnedRule } from './scope-draft.ts'
 import { chainKey, tableKey } from './scope-operation.ts'
 import type { Asked, Common } from './scope-wanted.ts'
-
-/** A rule in a table: as the kernel listed it, or as the last commit wrote it. */
-export type HeldRule = ObservedRule | OwnedRule
 
 export interface HeldChain {
   readonly name: string
@@ -22,27 +19,33 @@ export interface Held {
   readonly kind: 'read' | 'written'
   /** By tableKey. */
   readonly tables: ReadonlyMap<string, { readonly chains: ReadonlyMap<string, HeldChain> }>
-  /** The jumps of the last commit. */
+  /** Jumps of ours: those that are not wanted are removed. */
   readonly jumps: readonly XtJump[]
+  /** Adds what an owner holds, before the diff compares it. */
+  readonly enter?: (owner: string) => void
+  /** Removes chains that the diff has compared, and does not read again. */
+  readonly leave?: (chains: readonly XtChain[]) => void
 }
 
-/** Returns everything that the tables hold. */
-export function heldInKernel(observed: Observed): Held {
-  return { kind: 'read', tables: observed, jumps: [] }
+/** Returns everything that the tables hold. `jumps` are those of ours that may be among the rules. */
+export function heldInKernel(observed: Observed, jumps: readonly XtJump[] = []): Held {
+  return { kind: 'read', tables: observed, jumps }
 }
 
 /**
- * The state after the last commit: the common chains, and the added owners. An unchanged owner may be omitted,
- * because it is then on neither side of the diff. Call add() for an owner before ScopeDiff.owner().
+ * The state after the last commit: the common chains, and the owners that the diff compares, one at a time, because
+ * all of them would take too much memory. An unchanged owner may be omitted: it is then on neither side of the diff.
  */
 export class Committed implements Held {
   readonly kind = 'written'
   readonly tables = new Map<string, { readonly chains: Map<string, HeldChain> }>()
   readonly jumps: readonly XtJump[]
   readonly #common = new Map<string, WrittenChain>()
+  readonly #askedBy: (owner: string) => Asked
 
-  constructor({ chains, jumps }: Common) {
+  constructor({ chains, jumps }: Common, askedBy: (owner: string) => Asked = () => NOTHING_ASKED) {
     this.jumps = jumps
+    this.#askedBy = askedBy
     for (const [key, chain] of chains) {
       const written = new WrittenChain(chain, undefined)
       this.#common.set(key, written)
@@ -55,11 +58,14 @@ export class Committed implements Held {
     }
   }
 
-  add(owner: string, { chains, entries }: Asked): void {
-    for (const chain of chains) {
-      const there = this.#chainsOf(chain)
-      if (!there.has(chain.name)) there.set(chain.name, new WrittenChain(chain, owner))
-    }
+  /** Adds the shared chains of an owner: another owner may want one of them now. */
+  addShared(owner: string): void {
+    this.#addChains(owner, this.#askedBy(owner).chains.filter(isShared))
+  }
+
+  enter(owner: string): void {
+    const { chains, entries } = this.#askedBy(owner)
+    this.#addChains(owner, chains)
     for (const { rule, sequence, ...place } of entries) {
       const key = chainKey(place, place.chain)
       const common = this.#common.get(key)
@@ -68,9 +74,15 @@ export class Committed implements Held {
     }
   }
 
-  /** Removes chains of owners that the diff has already processed; it does not read them again. */
-  remove(chains: readonly XtChain[]): void {
-    for (const chain of chains) this.#chainsOf(chain).delete(chain.name)
+  leave(chains: readonly XtChain[]): void {
+    for (const chain of chains) if (!isShared(chain)) this.#chainsOf(chain).delete(chain.name)
+  }
+
+  #addChains(owner: string, chains: readonly XtChain[]): void {
+    for (const chain of chains) {
+      const there = this.#chainsOf(chain)
+      if (!there.has(chain.name)) there.set(chain.name, new WrittenChain(chain, owner))
+    }
   }
 
   #chainsOf(place: XtPlace): Map<string, HeldChain> {
@@ -92,6 +104,12 @@ export class Committed implements Held {
     chains.set(name, made)
     return made
   }
+}
+
+const NOTHING_ASKED: Asked = { chains: [], entries: [] }
+
+function isShared({ shared }: XtChain): boolean {
+  return shared === true
 }
 
 class FoundationChain implements HeldChain {

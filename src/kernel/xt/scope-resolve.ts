@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../nft/client.ts'
 import type { NftFamily } from '../nft/state.ts'
@@ -14,7 +15,6 @@ interface RuleReader {
   readonly language: Language
 }
 
-/** A rule to delete, with its handle. */
 export interface Resolved {
   readonly handle: bigint
   /** The bytes of the rule with that handle. */
@@ -35,10 +35,7 @@ export async function resolveDeletions(
   const byChain = new Map<string, DeleteRule[]>()
   for (const operation of operations) {
     if (operation.verb !== 'delete-rule') continue
-    const key = chainKey(operation, operation.chain)
-    const same = byChain.get(key)
-    if (same === undefined) byChain.set(key, [operation])
-    else same.push(operation)
+    append(byChain, chainKey(operation, operation.chain), operation)
   }
   const resolved = new Map<DeleteRule, Resolved>()
   for (const [key, deletions] of byChain)
@@ -137,11 +134,7 @@ function wordsOf(
   { nameOfIpset }: Language,
 ): ReadonlyMap<string, readonly Resolved[]> {
   const words = new Map<string, Resolved[]>()
-  for (const rule of rules) {
-    const text = printRule(readRule(rule.compiled, family, nameOfIpset), family)
-    const same = words.get(text)
-    if (same === undefined) words.set(text, [rule])
-    else same.push(rule)
-  }
+  for (const rule of rules)
+    append(words, printRule(readRule(rule.compiled, family, nameOfIpset), family), rule)
   return words
 }

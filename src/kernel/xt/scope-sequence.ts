@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import type { OwnedRule } from './scope-draft.ts'
 
 interface SequencePlaces {
@@ -18,10 +19,7 @@ export function misplacedEntries(
   const sequences = new Map<string, OwnedRule[]>()
   for (const entry of entries) {
     if (entry.sequence === undefined) continue
-    const key = `${entry.owner} ${entry.sequence}`
-    const same = sequences.get(key)
-    if (same === undefined) sequences.set(key, [entry])
-    else same.push(entry)
+    append(sequences, `${entry.owner} ${entry.sequence}`, entry)
   }
   return [...sequences.values()].flatMap(sequence => {
     const sign = at === 'head' ? 1 : -1

@@ -21,6 +21,8 @@ export interface XtChain extends XtPlace {
   readonly rules: readonly XtRule[]
   /** After the entries, in any order. */
   readonly last: readonly XtRule[]
+  /** Other owners may want the same chain with the same rules. It is removed with the last of them. */
+  readonly shared?: true
 }
 
 /** A rule of one Service in a chain that all Services share. Its order among other entries has no meaning. */

@@ -1,4 +1,6 @@
 import { type Octets, readU16be, readU32host, u16be, u32host, zeros } from '../../base/octets.ts'
+import type { NftFamily } from '../nft/state.ts'
+import { compatHead } from './expressions.ts'
 
 /**
  * Structures of xtables as tables: the position and the encoding of each field. Numbers are in host order
@@ -28,7 +30,6 @@ export interface Field<T> extends FieldPlace {
   readonly get: (info: Octets) => T
 }
 
-/** The bytes of one field. */
 export interface Part {
   readonly offset: number
   readonly octets: Octets
@@ -80,7 +81,7 @@ export function bytes(offset: number, length: number): Field<Octets> {
 }
 
 /** Assembles the whole structure, with zeros between the parts. Parts come in the order of their offsets. */
-export function layOut({ size }: { readonly size: number }, parts: readonly Part[]): Octets {
+function layOut({ size }: { readonly size: number }, parts: readonly Part[]): Octets {
   let info = ''
   let at = 0
   for (const { offset, octets } of parts) {
@@ -95,7 +96,7 @@ export function layOut({ size }: { readonly size: number }, parts: readonly Part
 const NOTHING = zeros(512)
 
 /** Returns whether `info` has the structure's size and is zero wherever the table has no field. */
-export function fits<F extends Fields>({ size, fields }: Struct<F>, info: Octets): boolean {
+function fits<F extends Fields>({ size, fields }: Struct<F>, info: Octets): boolean {
   if (info.length !== size) return false
   let at = 0
   for (const { offset, length } of Object.values(fields)) {
@@ -110,7 +111,51 @@ export function isZero(info: Octets, from: number, to: number): boolean {
   return true
 }
 
-/** Encodes `text` in UTF-8. */
+/** Codec between a match or target as a value and its expression. */
+export interface Codec<V> {
+  readonly struct: Pick<Struct<Fields>, 'name' | 'revision'>
+  /** Encodes the whole expression. Throws NetlinkError for a value that does not fit. */
+  readonly write: (value: V, family: NftFamily) => Octets
+  /** Decodes a structure; undefined where a value cannot represent it. */
+  readonly read: (info: Octets, family: NftFamily) => V | undefined
+}
+
+export interface Ways<V, F> {
+  /** Returns the parts in the order of their offsets. */
+  readonly write: (value: V, fields: F, family: NftFamily) => readonly Part[]
+  /** Decodes a structure of the right size. */
+  readonly read: (info: Octets, fields: F, family: NftFamily) => V | undefined
+}
+
+export function structCodec<V, F extends Fields>(
+  kind: 'match' | 'target',
+  struct: Struct<F>,
+  ways: Ways<V, F>,
+): Codec<V> {
+  const head = compatHead(kind, struct)
+  const { fields } = struct
+  return {
+    struct,
+    write: (value, family) => head + layOut(struct, ways.write(value, fields, family)),
+    read: (info, family) => (fits(struct, info) ? ways.read(info, fields, family) : undefined),
+  }
+}
+
+/** A structure of a match or target as it was read. */
+interface ReadStruct {
+  readonly name: string
+  readonly revision: number
+  readonly info: Octets
+}
+
+/** Returns a decoder; it returns undefined for unknown names and revisions, and for options that the values lack. */
+export function decoderOf<V>(
+  codecs: readonly Pick<Codec<V>, 'struct' | 'read'>[],
+): (one: ReadStruct, family: NftFamily) => V | undefined {
+  const readers = new Map(codecs.map(({ struct, read }) => [`${struct.name} ${struct.revision}`, read]))
+  return ({ name, revision, info }, family) => readers.get(`${name} ${revision}`)?.(info, family)
+}
+
 export function octetsOfText(text: string): Octets {
   return NON_ASCII.test(text) ? Buffer.from(text, 'utf8').toString('latin1') : text
 }

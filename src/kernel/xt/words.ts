@@ -1,4 +1,12 @@
-import * as xt from './constants.ts'
+import {
+  XT_CONNTRACK_STATE_DNAT,
+  XT_CONNTRACK_STATE_ESTABLISHED,
+  XT_CONNTRACK_STATE_INVALID,
+  XT_CONNTRACK_STATE_NEW,
+  XT_CONNTRACK_STATE_RELATED,
+  XT_CONNTRACK_STATE_SNAT,
+  XT_CONNTRACK_STATE_UNTRACKED,
+} from './constants.ts'
 
 /** iptables' words for numbers. */
 
@@ -35,13 +43,13 @@ export function protocolWord(number: number): string {
 
 /** XT_CONNTRACK_STATE_*, in print order. */
 export const STATES: readonly (readonly [bit: number, word: string])[] = [
-  [xt.XT_CONNTRACK_STATE_INVALID, 'INVALID'],
-  [xt.XT_CONNTRACK_STATE_NEW, 'NEW'],
-  [xt.XT_CONNTRACK_STATE_RELATED, 'RELATED'],
-  [xt.XT_CONNTRACK_STATE_ESTABLISHED, 'ESTABLISHED'],
-  [xt.XT_CONNTRACK_STATE_UNTRACKED, 'UNTRACKED'],
-  [xt.XT_CONNTRACK_STATE_SNAT, 'SNAT'],
-  [xt.XT_CONNTRACK_STATE_DNAT, 'DNAT'],
+  [XT_CONNTRACK_STATE_INVALID, 'INVALID'],
+  [XT_CONNTRACK_STATE_NEW, 'NEW'],
+  [XT_CONNTRACK_STATE_RELATED, 'RELATED'],
+  [XT_CONNTRACK_STATE_ESTABLISHED, 'ESTABLISHED'],
+  [XT_CONNTRACK_STATE_UNTRACKED, 'UNTRACKED'],
+  [XT_CONNTRACK_STATE_SNAT, 'SNAT'],
+  [XT_CONNTRACK_STATE_DNAT, 'DNAT'],
 ]
 
 /** RTN_*: an address of type n has bit n. */

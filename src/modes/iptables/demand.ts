@@ -3,57 +3,38 @@ import { type MissingExtension, missingText, probeXt, type XtUse } from '../../k
 import { Connection } from '../../netlink/connection.ts'
 import type { KernelSockets } from '../mode.ts'
 
-/** The kernel options, and with them modules, that provide matches and targets of xtables. */
-const OPTIONS: Readonly<Record<string, string>> = {
-  comment: 'CONFIG_NETFILTER_XT_MATCH_COMMENT',
-  conntrack: 'CONFIG_NETFILTER_XT_MATCH_CONNTRACK',
-  statistic: 'CONFIG_NETFILTER_XT_MATCH_STATISTIC',
-  addrtype: 'CONFIG_NETFILTER_XT_MATCH_ADDRTYPE',
-  tcp: 'CONFIG_NETFILTER_XTABLES',
-  udp: 'CONFIG_NETFILTER_XTABLES',
-  recent: 'CONFIG_NETFILTER_XT_MATCH_RECENT',
-  sctp: 'CONFIG_NETFILTER_XT_MATCH_SCTP',
-  nfacct: 'CONFIG_NETFILTER_XT_MATCH_NFACCT',
-  REJECT: 'CONFIG_IP_NF_TARGET_REJECT, CONFIG_IP6_NF_TARGET_REJECT',
-  MARK: 'CONFIG_NETFILTER_XT_TARGET_MARK',
-  MASQUERADE: 'CONFIG_NETFILTER_XT_TARGET_MASQUERADE',
-  DNAT: 'CONFIG_NETFILTER_XT_NAT',
-}
-
-/** Formats missing extensions: `match statistic (revision 0) for ip and ip6: CONFIG_...`. */
-export function lackText(missing: readonly MissingExtension[]): string {
-  const options = [...new Set(missing.flatMap(({ name }) => OPTIONS[name] ?? []))]
-  return `${missingText(missing)}: ${['CONFIG_NFT_COMPAT', ...options].join(', ')}`
-}
-
-/**
- * Gives the extensions that iptables rules need for one of `uses` and this kernel lacks. Throws NetlinkError.
- */
-function missingXt(
+export function missingXt(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
   clock: Clock,
-  uses: readonly XtUse[],
 ): readonly MissingExtension[] {
   const transport = netfilter()
   try {
-    return probeXt(new Connection({ transport, clock })).filter(({ use }) => uses.includes(use))
+    return probeXt(new Connection({ transport, clock }))
   } finally {
     // The client waits for each reply, so nothing is in flight.
     void transport.close()
   }
 }
 
+function lackFor(
+  uses: readonly XtUse[],
+  sockets: Pick<KernelSockets, 'netfilter'>,
+  clock: Clock,
+): string | undefined {
+  const missing = missingXt(sockets, clock).filter(({ use }) => uses.includes(use))
+  return missing.length === 0 ? undefined : missingText(missing)
+}
+
 /** Throws where the kernel lacks extensions that the rules of every Service need. */
 export function demandIptables(sockets: Pick<KernelSockets, 'netfilter'>, clock: Clock): void {
-  const missing = missingXt(sockets, clock, ['services'])
-  if (missing.length === 0) return
+  const lack = lackFor(['services'], sockets, clock)
+  if (lack === undefined) return
   throw new Error(
-    `this kernel lacks matches or targets that iptables mode needs: ${lackText(missing)}. \`kprobe doctor --proxy-mode=iptables\` says what else is missing`,
+    `this kernel lacks matches or targets that iptables mode needs: ${lack}. Run \`kprobe doctor --proxy-mode=iptables\` for the other requirements`,
   )
 }
 
 /** Describes the extensions that are missing for some Services only; undefined when none is. */
 export function lesserLack(sockets: Pick<KernelSockets, 'netfilter'>, clock: Clock): string | undefined {
-  const missing = missingXt(sockets, clock, ['affinity', 'sctp'])
-  return missing.length === 0 ? undefined : lackText(missing)
+  return lackFor(['affinity', 'sctp'], sockets, clock)
 }

@@ -1,47 +1,35 @@
 import type { Config } from '../../config/config.ts'
-import { type MissingExtension, probeXt, XT_EXTENSIONS, type XtUse } from '../../kernel/xt/probe.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { type MissingExtension, missingText, XT_EXTENSIONS, type XtUse } from '../../kernel/xt/probe.ts'
 import type { Finding, ReadText } from '../common/finding.ts'
 import type { Look } from '../mode.ts'
-import { lackText } from './demand.ts'
-import { answersAtLoopback } from './tune.ts'
+import { missingXt } from './demand.ts'
+import { answersAtLoopback } from './settings.ts'
 
 /**
- * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
- * nothing.
+ * Checks what iptables mode needs of the kernel besides nf_tables, one finding for each requirement. Changes nothing.
  */
 export async function iptablesFindings(config: Config, look: Look): Promise<readonly Finding[]> {
-  const missing = await probed(look)
+  const missing = missingXt(look.sockets, look.clock)
   return config.proxyMode === 'iptables'
     ? [...extensionFindings(missing), ...(await iptablesSettingFindings(config, look.read))]
     : [summary(missing)]
-}
-
-async function probed({ sockets, clock }: Look): Promise<readonly MissingExtension[]> {
-  const transport = sockets.netfilter()
-  try {
-    return probeXt(new Connection({ transport, clock }))
-  } finally {
-    await transport.close()
-  }
 }
 
 /** The uses to report, including those of IPVS mode. */
 const USES: readonly (readonly [use: XtUse, kind: Finding['kind'], meaning: string])[] = [
   ['services', 'missing', 'every Service'],
   ['affinity', 'warning', 'session affinity'],
-  ['sctp', 'warning', 'ports of SCTP'],
+  ['sctp', 'warning', 'SCTP ports'],
   ['counters', 'note', 'two metrics of kube-proxy'],
 ]
 
-/** Makes findings from missing extensions. Pure. */
 export function extensionFindings(missing: readonly MissingExtension[]): readonly Finding[] {
   return USES.map(([use, kind, meaning]): Finding => {
     const lacks = missing.filter(each => each.use === use)
     const names = XT_EXTENSIONS.filter(each => each.use === use).map(({ name }) => name)
     return lacks.length === 0
       ? { kind: 'ok', subject: `xtables for ${meaning}`, text: names.join(', ') }
-      : { kind, subject: `xtables for ${meaning}`, text: lackText(lacks) }
+      : { kind, subject: `xtables for ${meaning}`, text: missingText(lacks) }
   })
 }
 
@@ -56,30 +44,31 @@ export async function iptablesSettingFindings(config: Config, read: ReadText): P
     {
       kind: 'note',
       subject: 'clients with session affinity',
-      text: `an endpoint remembers ${clients ?? '100, the default,'} of them at most, the latest (ip_list_tot of the module xt_recent)`,
+      text: `an endpoint remembers the latest ${clients ?? '100 (default)'} at most; the parameter ip_list_tot of the module xt_recent sets this`,
     },
   ]
 }
 
 const UNWANTED =
-  '1: others on the network may reach services bound to 127.0.0.1; NodePorts do not answer there'
+  '1: hosts of the network can reach sockets bound to 127.0.0.1; node ports do not answer there'
 
 function routeLocalnet(wanted: boolean, now: string | undefined): Finding {
   const subject = ROUTE_LOCALNET
   if (!wanted && now === '1') return { kind: 'warning', subject, text: UNWANTED }
   if (!wanted)
-    return { kind: 'ok', subject, text: `${now ?? 'absent'}: NodePorts do not answer at 127.0.0.1` }
-  if (now === '1') return { kind: 'ok', subject, text: '1: NodePorts answer at 127.0.0.1' }
+    return { kind: 'ok', subject, text: `${now ?? 'absent'}: node ports do not answer at 127.0.0.1` }
+  if (now === '1') return { kind: 'ok', subject, text: '1: node ports answer at 127.0.0.1' }
   return {
     kind: 'note',
     subject,
-    text: `${now ?? 'absent'}: \`kprobe init\` or the daemon sets it to 1, so that NodePorts answer at 127.0.0.1`,
+    text: `${now ?? 'absent'}: \`kprobe init\` or the daemon sets it to 1, so that node ports answer at 127.0.0.1`,
   }
 }
 
 /** Combines the findings into one, for a node in another mode. */
 function summary(missing: readonly MissingExtension[]): Finding {
   const lacks = missing.filter(({ use }) => use === 'services')
-  const text = lacks.length === 0 ? 'can be used here' : `cannot be used here: ${lackText(lacks)} missing`
+  const text =
+    lacks.length === 0 ? 'usable on this kernel' : `not usable: this kernel lacks ${missingText(lacks)}`
   return { kind: 'note', subject: 'iptables mode', text }
 }

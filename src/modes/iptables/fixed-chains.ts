@@ -19,12 +19,10 @@ import {
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
 import { optimizeFixed } from './optimize/optimize.ts'
-import { NFACCT_INVALID_DROPPED } from './options.ts'
+import { NFACCT_INVALID_DROPPED } from './settings.ts'
 import type { Statics } from './statics.ts'
 
-/**
- * Makes the chains of both families that exist without Services. Some of them also hold entries of Services.
- */
+/** Makes the chains of both families that exist without Services. Some of them also hold entries of Services. */
 export function fixedChains(statics: Statics): readonly XtChain[] {
   const chains = NFT_FAMILIES.flatMap(family => chainsOf(statics, family))
   return statics.options.optimize ? optimizeFixed(chains, statics) : chains
@@ -52,8 +50,8 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
 }
 
 /**
- * Makes the outer chains. The unnamed proxy shares the tables with kubelet and kube-proxy. A named proxy
- * relies on neither, so it has a firewall chain of its own.
+ * Makes the outer chains. The unnamed proxy shares the tables with kubelet and kube-proxy. A named proxy relies on
+ * neither, so it has a firewall chain of its own.
  */
 function outerChains(
   { proxy, firewall }: ChainNames,

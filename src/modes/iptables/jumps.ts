@@ -13,7 +13,7 @@ interface Way {
   readonly matches: readonly XtMatch[]
 }
 
-/** Gives the jumps to our chains. Their comments, besides the hash, distinguish the names of proxies. */
+/** Returns the jumps to our chains. Their comments, besides the hash, distinguish the names of proxies. */
 function waysOf(names: ChainNames): readonly Way[] {
   const say = (text: string) => comment(names.proxy === undefined ? text : `${text} of ${names.proxy}`)
   const way = (table: XtTableName, from: string, to: string, ...matches: readonly XtMatch[]): Way => {
@@ -39,8 +39,8 @@ function waysOf(names: ChainNames): readonly Way[] {
 }
 
 /**
- * Gives the jumps to the firewall chain. For the unnamed proxy, kubelet writes the same jumps with the same
- * comments, and no program removes them.
+ * Returns the jumps to the firewall chain. For the unnamed proxy, kubelet writes the same jumps with the same comments,
+ * and no program removes them.
  */
 function martianWays({ proxy, firewall }: ChainNames): readonly Way[] {
   const matches = proxy === undefined ? [] : [comment(`kubernetes martian packets of ${proxy}`)]
@@ -48,19 +48,21 @@ function martianWays({ proxy, firewall }: ChainNames): readonly Way[] {
 }
 
 /**
- * Gives our jumps in chains of other programs, in the order in which they are inserted: of several in one
- * chain, the last one ends up first. Jumps to KUBE-FIREWALL need that chain even if it is empty.
+ * Returns the jumps to our chains, in the order in which they are inserted: of several in one chain, the last one ends
+ * up first. Jumps to KUBE-FIREWALL need that chain even if it is empty.
  */
-export function jumpsOf({ options, families }: Statics): readonly XtJump[] {
-  const { names } = options
-  const ways = waysOf(names)
-  const martian = martianWays(names)
+export function jumpsTo(names: ChainNames): readonly XtJump[] {
   const isOurs = names.proxy !== undefined
   return NFT_FAMILIES.flatMap(family => [
-    ...ways.map(way => jumpOf(family, way, true)),
-    ...martian.map(way => jumpOf(family, way, isOurs)),
-    ...(families[family].loopback && !isOurs ? [martianRule(family, names)] : []),
+    ...waysOf(names).map(way => jumpOf(family, way, true)),
+    ...martianWays(names).map(way => jumpOf(family, way, isOurs)),
   ])
+}
+
+/** Returns all rules of ours in chains of other programs. */
+export function jumpsOf({ options: { names }, families }: Statics): readonly XtJump[] {
+  const guarded = NFT_FAMILIES.filter(family => families[family].loopback && names.proxy === undefined)
+  return [...jumpsTo(names), ...guarded.map(family => martianRule(family, names))]
 }
 
 function jumpOf(family: NftFamily, { table, from, to, matches }: Way, removed: boolean): XtJump {

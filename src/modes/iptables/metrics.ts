@@ -15,77 +15,54 @@ export interface IptablesNumbers {
 export interface TableRules {
   readonly table: string
   readonly family: Family
-  /** Rules of ours. */
   readonly total: number
-  /** Rules that the last batch wrote. */
   readonly last: number
 }
 
 /**
- * Makes kube-proxy's metrics of this mode, with its names, types and labels (pkg/proxy/metrics/metrics.go).
- * Pure.
+ * Makes kube-proxy's metrics of this mode, with its names, types and labels (pkg/proxy/metrics/metrics.go). As there,
+ * a metric that the kernel does not count is absent. Pure.
  */
 export function iptablesMetrics(
   { rules, failures, invalidDropped, localhostAccepted }: IptablesNumbers,
   families: readonly Family[],
 ): readonly ModeMetric[] {
-  const byTable = (value: (each: TableRules) => number): Pick<ModeMetric, 'labelNames' | 'values'> => ({
+  const byTable = (name: string, help: string, value: (each: TableRules) => number): ModeMetric => ({
+    name: `kubeproxy_sync_proxy_rules_iptables_${name}`,
+    help,
+    kind: 'gauge',
     labelNames: ['table', 'ip_family'],
     values: rules.map(each => ({
       labels: { table: each.table, ip_family: each.family },
       value: value(each),
     })),
   })
-  const byFamily = (value: number): Pick<ModeMetric, 'kind' | 'labelNames' | 'values'> => ({
+  const byFamily = (name: string, help: string, value: number): ModeMetric => ({
+    name: `kubeproxy_sync_proxy_rules_iptables_${name}`,
+    help,
     kind: 'counter',
     labelNames: ['ip_family'],
     values: families.map(family => ({ labels: { ip_family: family }, value })),
   })
+  const packets = (name: string, help: string, value: number | undefined): readonly ModeMetric[] => {
+    if (value === undefined) return []
+    const values = [{ labels: {}, value }]
+    return [{ name: `kubeproxy_iptables_${name}`, help, kind: 'counter', labelNames: [], values }]
+  }
   return [
-    {
-      name: 'kubeproxy_sync_proxy_rules_iptables_total',
-      help: "kprobe's rules in a table of iptables.",
-      kind: 'gauge',
-      ...byTable(({ total }) => total),
-    },
-    {
-      name: 'kubeproxy_sync_proxy_rules_iptables_last',
-      help: 'Rules that the last batch wrote into a table of iptables.',
-      kind: 'gauge',
-      ...byTable(({ last }) => last),
-    },
-    {
-      name: 'kubeproxy_sync_proxy_rules_iptables_restore_failures_total',
-      help: 'Batches with the whole state that the kernel rejected.',
-      ...byFamily(failures.full),
-    },
-    {
-      name: 'kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total',
-      help: 'Batches with changes that the kernel rejected.',
-      ...byFamily(failures.partial),
-    },
-    ...counted({
-      name: 'kubeproxy_iptables_ct_state_invalid_dropped_packets_total',
-      help: 'Packets dropped because connection tracking calls them invalid.',
-      value: invalidDropped,
-    }),
-    ...counted({
-      name: 'kubeproxy_iptables_localhost_nodeports_accepted_packets_total',
-      help: 'Packets accepted for NodePorts at loopback addresses.',
-      value: localhostAccepted,
-    }),
+    byTable('total', 'Rules in an iptables table that kprobe owns.', ({ total }) => total),
+    byTable('last', 'Rules that the last batch wrote into an iptables table.', ({ last }) => last),
+    byFamily('restore_failures_total', 'Full syncs that the kernel rejected.', failures.full),
+    byFamily('partial_restore_failures_total', 'Partial syncs that the kernel rejected.', failures.partial),
+    ...packets(
+      'ct_state_invalid_dropped_packets_total',
+      'Packets in conntrack state INVALID that were dropped.',
+      invalidDropped,
+    ),
+    ...packets(
+      'localhost_nodeports_accepted_packets_total',
+      'Packets to node ports at loopback addresses that were accepted.',
+      localhostAccepted,
+    ),
   ]
-}
-
-interface Count {
-  readonly name: string
-  readonly help: string
-  readonly value: number | undefined
-}
-
-/** Makes a metric. As in kube-proxy, a metric that the kernel does not count is absent. */
-function counted({ name, help, value }: Count): readonly ModeMetric[] {
-  return value === undefined
-    ? []
-    : [{ name, help, kind: 'counter', labelNames: [], values: [{ labels: {}, value }] }]
 }

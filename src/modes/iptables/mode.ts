@@ -1,26 +1,13 @@
-import { OWN_IPTABLES_FLAGS } from '../../config/iptables-flags.ts'
-import { IPTABLES_SECTION } from '../common/iptables-section.ts'
-import type { Mode, ModeSettings } from '../mode.ts'
+import type { Mode } from '../mode.ts'
 import { chainNames } from '../xt-common/layout.ts'
 import { SAME_CHAINS } from '../xt-common/same-chains.ts'
-import { cleanIptables } from './cleanup.ts'
+import { cleanIptables, retireIptables } from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
-import { iptablesTracer, openIptables, retireIptables } from './open.ts'
+import { openIptables } from './open.ts'
 import { readIptablesRecord, settleIptablesRecord, writeIptablesRecord } from './record.ts'
+import { answersAtLoopback, IPTABLES_SETTINGS, tuneIptables } from './settings.ts'
 import { iptablesHeld } from './show.ts'
-import { answersAtLoopback, tuneIptables } from './tune.ts'
-
-const IPTABLES_SETTINGS: ModeSettings = {
-  ...IPTABLES_SECTION,
-  // nf_tables also reports changes of the tables of iptables.
-  defaultSyncPeriod: 600_000_000_000n,
-  everyAddress: true,
-  ownFlags: OWN_IPTABLES_FLAGS,
-  flagTexts: ({ iptables }) => ({
-    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
-    'iptables-optimize': `${iptables.optimize}`,
-  }),
-}
+import { iptablesTracer } from './trace.ts'
 
 export const iptables: Mode = {
   name: 'iptables',

@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
-import { createNfacctClient, type NfacctClient } from '../../kernel/nfacct/client.ts'
+import { createNfacctClient } from '../../kernel/nfacct/client.ts'
 import type { KernelSockets } from '../mode.ts'
 import type { IptablesNumbers } from './metrics.ts'
-import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
+import { type IptablesOptions, NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 
 /** The counters of kube-proxy's rules, by its names. */
 interface NfacctCounters {
@@ -18,8 +18,8 @@ interface NfacctCounters {
 }
 
 /**
- * Opens the counters. `localhost` means that node ports are served at loopback, which the second counter is
- * for. Throws SystemError and NetlinkError.
+ * Opens the counters. `localhost` means that node ports are served at loopback, which the second counter is for.
+ * Throws SystemError and NetlinkError.
  */
 export function openNfacctCounters(
   { netfilter }: Pick<KernelSockets, 'netfilter'>,
@@ -27,7 +27,18 @@ export function openNfacctCounters(
   localhost: boolean,
 ): NfacctCounters {
   const client = createNfacctClient({ transport: netfilter(), clock })
-  const available = existing(client, localhost)
+  const packetsOf = (name: string): number | undefined => {
+    const packets = client.read(name)?.packets
+    return packets === undefined ? undefined : Number(packets)
+  }
+  const available = { invalidDropped: false, localhostAccepted: false }
+  try {
+    available.invalidDropped = packetsOf(NFACCT_INVALID_DROPPED) !== undefined
+    available.localhostAccepted = localhost && packetsOf(NFACCT_LOCALHOST_ACCEPTED) !== undefined
+  } catch (error) {
+    void client.close()
+    throw error
+  }
   return {
     available,
     ensure() {
@@ -35,8 +46,8 @@ export function openNfacctCounters(
       available.localhostAccepted = localhost && client.ensure(NFACCT_LOCALHOST_ACCEPTED)
     },
     read: () => ({
-      invalidDropped: packetsOf(client, NFACCT_INVALID_DROPPED),
-      localhostAccepted: packetsOf(client, NFACCT_LOCALHOST_ACCEPTED),
+      invalidDropped: packetsOf(NFACCT_INVALID_DROPPED),
+      localhostAccepted: packetsOf(NFACCT_LOCALHOST_ACCEPTED),
     }),
     remove() {
       for (const name of [NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED]) client.delete(name)
@@ -45,25 +56,9 @@ export function openNfacctCounters(
   }
 }
 
-/** Gives the counters that exist. Closes the client when the request fails, because no caller would. */
-function existing(
-  client: NfacctClient,
-  localhost: boolean,
-): { invalidDropped: boolean; localhostAccepted: boolean } {
-  try {
-    return {
-      invalidDropped: client.read(NFACCT_INVALID_DROPPED) !== undefined,
-      localhostAccepted: localhost && client.read(NFACCT_LOCALHOST_ACCEPTED) !== undefined,
-    }
-  } catch (error) {
-    void client.close()
-    throw error
-  }
-}
-
 /**
- * The counters of a named proxy: none. Counters belong to the network namespace and count for the unnamed
- * proxy. If rules of another proxy used them, the unnamed one could not remove them.
+ * The counters of a named proxy: none. Counters belong to the network namespace and count for the unnamed proxy. If
+ * rules of another proxy used them, the unnamed one could not remove them.
  */
 export const NO_NFACCT_COUNTERS: NfacctCounters = {
   available: { invalidDropped: false, localhostAccepted: false },
@@ -71,9 +66,4 @@ export const NO_NFACCT_COUNTERS: NfacctCounters = {
   read: () => ({ invalidDropped: undefined, localhostAccepted: undefined }),
   remove: () => undefined,
   close: () => Promise.resolve(),
-}
-
-function packetsOf(client: NfacctClient, name: string): number | undefined {
-  const packets = client.read(name)?.packets
-  return packets === undefined ? undefined : Number(packets)
 }

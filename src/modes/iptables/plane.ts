@@ -1,13 +1,14 @@
 import { systemClock } from '../../base/clock.ts'
-import type { Slicing } from '../../base/steps.ts'
+import type { Slicing, Steps } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule } from '../../kernel/xt/compile.ts'
 import type { Language } from '../../kernel/xt/language.ts'
-import type { XtTableName } from '../../kernel/xt/scope.ts'
-import { type Owned, removalOf } from '../../kernel/xt/scope-cleanup.ts'
-import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
+import type { ScopeCommit } from '../../kernel/xt/scope-batch.ts'
+import { commitScope } from '../../kernel/xt/scope-commit.ts'
+import { removalOf } from '../../kernel/xt/scope-diff.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope-operation.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import {
   type CommitOptions,
   counterOf,
@@ -17,50 +18,51 @@ import {
   guardOf,
   type Observation,
   type Receipt,
+  type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalTo } from '../common/refusal.ts'
 import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
+import { placesOf } from '../xt-common/read-iptables.ts'
 import { touchesUs } from '../xt-common/touches.ts'
 import { diffStates, type IptablesPlan } from './diff.ts'
-import { jumpsOf } from './jumps.ts'
-import type { IptablesOptions } from './options.ts'
+import { jumpsTo } from './jumps.ts'
 import { renderIptablesState } from './render.ts'
+import { RuleCounts } from './rule-counts.ts'
+import type { IptablesOptions } from './settings.ts'
 import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
-import { staticsOf } from './statics.ts'
 
 interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
   /**
-   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is
-   * repaired, but the log does not name the process.
+   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is repaired,
+   * but the log does not name the process.
    */
   readonly writers?: WatchedSocket
-  /** How reading and writing share the event loop. */
   readonly slicing?: Slicing
+  readonly beforeObserve?: () => void
 }
 
 export interface IptablesPlane extends Dataplane<IptablesState, IptablesPlan> {
+  readonly counts: RuleCounts
   /** Notes that a commit of ours only reordered entries, so that it does not cause a resync. */
   reordered(): void
 }
 
 const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
-const TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
-const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, table })))
+const PLACES = placesOf(NFT_FAMILIES)
 /**
- * The maximum number of tries. A cleanup names the generation that it read, and reads again when another
- * program commits in between.
+ * The maximum number of tries. A cleanup names the generation that it read, and reads again when another program
+ * commits in between.
  */
 const CLEANUP_TRIES = 16
 const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
 
 /**
- * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see
- * README.md.
+ * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md.
  */
 export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane {
   return new KernelIptablesPlane(given)
@@ -69,24 +71,25 @@ export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane 
 class KernelIptablesPlane implements IptablesPlane {
   readonly name = 'iptables'
   readonly empty = EMPTY_STATE
+  readonly counts: RuleCounts
   readonly #given: IptablesPlaneOptions
   readonly #book = new HandleBook()
   /**
-   * The number of commits that only reordered entries. It is subtracted from the generation, so that these
-   * commits do not look like those of other programs.
+   * The number of commits that only reordered entries. It is subtracted from the generation, so that these commits do
+   * not look like those of other programs.
    */
   #reordered = 0
 
   constructor(given: IptablesPlaneOptions) {
     this.#given = given
+    this.counts = new RuleCounts(given.options.names)
   }
 
-  render(...args: Parameters<IptablesPlane['render']>): ReturnType<IptablesPlane['render']> {
-    const [frontends, options] = args
+  render(frontends: FrontendTable, options: RenderOptions<IptablesState>): Steps<IptablesState> {
     return renderIptablesState(frontends, options, this.#given.options)
   }
 
-  diff(from: IptablesState, to: IptablesState): ReturnType<IptablesPlane['diff']> {
+  diff(from: IptablesState, to: IptablesState): Steps<IptablesPlan> {
     return diffStates(from, to, LANGUAGE)
   }
 
@@ -109,16 +112,17 @@ class KernelIptablesPlane implements IptablesPlane {
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {
     const { writers, options } = this.#given
-    const { names } = options
     if (writers === undefined) return () => undefined
     return watchWritersOf(
-      { ...writers, touchesUs: touched => touchesUs(touched, this.#book, names) },
+      { ...writers, touchesUs: touched => touchesUs(touched, this.#book, options.names) },
       commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
     )
   }
 
   async observe(): Promise<Observation<ObservedState>> {
+    this.#given.beforeObserve?.()
     const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES)
+    this.counts.observed(observed)
     this.#learn(observed, unsettled ? undefined : generation)
     const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
     return { state, generation: this.#shifted(generation), unsettled }
@@ -127,6 +131,8 @@ class KernelIptablesPlane implements IptablesPlane {
   async commit({ operations }: IptablesPlan, options: CommitOptions): Promise<Receipt> {
     const startMs = systemClock.nowMs()
     const { failures, ...result } = await this.#commit(operations, options)
+    if (result.outcome === 'committed') this.counts.committed(operations)
+    else if (result.outcome !== 'stale') this.counts.rejected()
     const refusals = failures.map(({ operation, code, error }) =>
       refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
     )
@@ -135,18 +141,21 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   async cleanup(): Promise<void> {
+    const { names } = this.#given.options
+    const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
+    const owned = { isOurs, jumps: jumpsTo(names) }
     for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
       const { state, generation } = await this.observe()
-      const operations = removalOf(state.observed, this.#owned(), LANGUAGE)
+      const operations = removalOf(state.observed, owned, LANGUAGE)
       if (operations.length === 0) return
       const { outcome, failures } = await this.#commit(operations, { generation })
       if (outcome === 'committed') return
       const [first] = failures
       if (outcome !== 'stale')
-        throw new Error(`remove what is ours: ${first?.error.message ?? outcome}`, { cause: first?.error })
+        throw new Error(`remove chains: ${first?.error.message ?? outcome}`, { cause: first?.error })
     }
     throw new Error(
-      `remove what is ours: the kernel's generation moved on before each of ${CLEANUP_TRIES} commits`,
+      `remove chains: other programs committed to nf_tables during each of ${CLEANUP_TRIES} tries`,
     )
   }
 
@@ -157,20 +166,9 @@ class KernelIptablesPlane implements IptablesPlane {
     return commitScope(operations, { client, book: this.#book, language: LANGUAGE, slicing, generation })
   }
 
-  /** Gives the owned objects. The jumps do not depend on the node and its Services. */
-  #owned(): Owned {
-    const node = { ips: [], podCidrs: [] }
-    const everywhere = { kind: 'all' } as const
-    const nodePorts = { IPv4: everywhere, IPv6: everywhere }
-    const { options } = this.#given
-    const jumps = jumpsOf(staticsOf(options, { node, nodePorts }, false))
-    const isOurs: IsOurs = (table, name) => isOurChain(options.names, table, name)
-    return { isOurs, jumps }
-  }
-
   /**
-   * Stores the observed rule handles. Those of Service chains are not needed, because such chains are only
-   * written and flushed whole.
+   * Stores the observed rule handles. Those of Service chains are not needed, because such chains are only written
+   * and flushed whole.
    */
   #learn(observed: ObservedState['observed'], generation: number | undefined): void {
     const book = this.#book

@@ -1,14 +1,15 @@
 import type { Config } from '../../config/config.ts'
-import { type CommitResult, createNftClient, type NftClient } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/files.ts'
 import type { CleanupRest, RecordKernel } from '../mode.ts'
 import { namedPrefixOf } from '../xt-common/layout.ts'
-import { ROUTE_LOCALNET } from './tune.ts'
+import { withClient } from './cleanup.ts'
+import { ROUTE_LOCALNET } from './settings.ts'
 
 /**
- * An empty table whose comment records that kprobe's iptables mode wrote here. The mode's chains have
- * kube-proxy's names, so they do not show which program wrote them.
+ * An empty table whose comment records that kprobe's iptables mode wrote here. The mode's chains have kube-proxy's
+ * names, so they do not show which program wrote them.
  */
 const RECORD = { family: 'ip', table: 'kprobe-record' } as const
 
@@ -17,14 +18,13 @@ interface IptablesRecord {
   readonly routeLocalnet: number | undefined
 }
 
-/** Reads the record; undefined when there is none. */
 export async function readIptablesRecord(kernel: RecordKernel): Promise<IptablesRecord | undefined> {
   return await withClient(kernel, read)
 }
 
 /**
- * Writes the record once; a later start changes it only to add a former value. The chains of a named proxy
- * have unique names and need no record. Throws when the kernel rejects a change.
+ * Writes the record once; a later start changes it only to add a former value. The chains of a named proxy have
+ * unique names and need no record. Throws when the kernel rejects a change.
  */
 export async function writeIptablesRecord(
   { serviceProxyName }: Pick<Config, 'serviceProxyName'>,
@@ -41,24 +41,11 @@ export async function writeIptablesRecord(
   })
 }
 
-/** Removes the record. Throws when the kernel rejects a change. */
 async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
   await withClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
 }
 
 const DELETE: Operation = { ...RECORD, verb: 'delete-table' }
-
-async function withClient<T>(
-  { clock, sockets }: RecordKernel,
-  use: (client: NftClient) => Promise<T>,
-): Promise<T> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    return await use(client)
-  } finally {
-    await client.close()
-  }
-}
 
 async function read(client: NftClient): Promise<IptablesRecord | undefined> {
   const { family, table: name } = RECORD
@@ -83,8 +70,8 @@ function throwUnlessCommitted({ outcome, failures: [failure] }: CommitResult): v
 const NAME = `${RECORD.family} ${RECORD.table}`
 
 /**
- * Undoes what the record names and removes the record, once no chains of iptables mode are left. Gives a line
- * for each thing that it did or left. Throws when the kernel rejects a change: the record stays then.
+ * Undoes what the record names and removes the record, once no chains of iptables mode are left. Gives a line for
+ * each thing that it did or left. Throws when the kernel rejects a change: the record stays then.
  */
 export async function settleIptablesRecord(
   kernel: RecordKernel,
@@ -110,14 +97,11 @@ async function restore(former: number): Promise<readonly string[]> {
   return [`changed sysctl ${sysctl.name} from ${value} back to ${former}`]
 }
 
-/** Whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
-async function hasNamedChains({ sockets, clock }: RecordKernel): Promise<boolean> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    const chains = (name: string): boolean => namedPrefixOf(name) !== undefined
-    const { observed } = await client.listChains([{ family: 'ip', table: 'nat', chains }])
-    return [...observed.values()].some(table => [...table.chains.keys()].some(chains))
-  } finally {
-    await client.close()
-  }
+/** Returns whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
+async function hasNamedChains(kernel: RecordKernel): Promise<boolean> {
+  const chains = (name: string): boolean => namedPrefixOf(name) !== undefined
+  const { observed } = await withClient(kernel, client =>
+    client.listChains([{ family: 'ip', table: 'nat', chains }]),
+  )
+  return [...observed.values()].some(table => [...table.chains.keys()].some(chains))
 }

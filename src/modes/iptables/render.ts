@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
-import { commonOf } from '../../kernel/xt/scope-wanted.ts'
+import { type Asked, commonOf } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
@@ -9,17 +9,17 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { fixedChains } from './fixed-chains.ts'
 import { jumpsOf } from './jumps.ts'
-import type { IptablesOptions } from './options.ts'
 import { endpointsOf, rulesOfService } from './rules-service.ts'
+import type { IptablesOptions } from './settings.ts'
 import type { IptablesState, RenderedState } from './state.ts'
-import { LARGE_ENDPOINTS, type Statics, staticsOf } from './statics.ts'
+import { LARGE_ENDPOINTS, staticsOf } from './statics.ts'
 
 const SERVICES_PER_STEP = 200
 const NO_REFUSALS: ReadonlyMap<string, readonly Refusal[]> = new Map()
 
 /**
- * Renders the kernel state that the mode wants. If the base was rendered, endpoints and shared chains are
- * counted again only for Services that changed since, unless all rules changed.
+ * Renders the kernel state that the mode wants. If the base was rendered, endpoints and shared chains are counted
+ * again only for Services that changed since, unless all rules changed.
  */
 export function* renderIptablesState(
   frontends: FrontendTable,
@@ -57,12 +57,12 @@ export function* renderIptablesState(
 
 type Given = Pick<RenderedState, 'frontends' | 'without'>
 
-/** Gives a Service of a state; undefined for one that does not exist, and for a quarantined one. */
+/** Returns a Service of a state; undefined for one that does not exist, and for a quarantined one. */
 function serviceIn({ frontends, without }: Given, key: ServiceKey) {
   return without.has(key) ? undefined : frontends.services.get(key)
 }
 
-/** Gives the Services whose objects may differ between two states with the same statics. */
+/** Returns the Services whose objects may differ between two states with the same statics. */
 export function servicesBetween(from: Given, to: Given): Iterable<ServiceKey> {
   return changedServices(to.frontends, { ...from, refusals: NO_REFUSALS }, to.without)
 }
@@ -94,12 +94,9 @@ function sharedBy(state: Counted, service: ServiceKey): ReadonlySet<string> {
   )
 }
 
-const NOTHING: ReturnType<typeof rulesOfService> = { chains: [], entries: [] }
+const NOTHING: Asked = { chains: [], entries: [] }
 
-/** Makes the rules of a Service in a state. */
-export function rulesIn(state: Counted, key: ServiceKey): ReturnType<typeof rulesOfService> {
+export function rulesIn(state: Counted, key: ServiceKey): Asked {
   const service = serviceIn(state, key)
   return service === undefined ? NOTHING : rulesOfService(service, state.statics)
 }
-
-export type { Statics }

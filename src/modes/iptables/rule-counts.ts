@@ -1,88 +1,82 @@
-import type { Steps } from '../../base/steps.ts'
-import { chainKey, type ScopeOperations, tableKey } from '../../kernel/xt/scope-operation.ts'
-import { fixedChains } from './fixed-chains.ts'
-import { jumpsOf } from './jumps.ts'
-import { rulesIn, servicesBetween } from './render.ts'
-import type { RenderedState } from './state.ts'
+import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
+import { builtinHook } from '../../kernel/xt/builtin.ts'
+import { printRule } from '../../kernel/xt/print.ts'
+import { readRule } from '../../kernel/xt/read.ts'
+import { placeOfTable, type ScopeOperations, tableKey } from '../../kernel/xt/scope-operation.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { type ChainNames, isOurChain } from '../xt-common/layout.ts'
+import { MARTIAN } from '../xt-common/rules-parts.ts'
+import type { IptablesNumbers, TableRules } from './metrics.ts'
+
+const TABLES = ['filter', 'nat'] as const
 
 /**
- * Number of rules by `ip nat`. As in kube-proxy's count, jumps in built-in chains are not included, and the
- * rule of KUBE-FIREWALL is.
+ * Counts the rules in the kernel, and the batches that it rejected. As in kube-proxy's count, jumps in built-in
+ * chains are not included, and the rule of KUBE-FIREWALL is.
  */
-export type RuleCounts = ReadonlyMap<string, number>
+export class RuleCounts {
+  readonly #names: ChainNames
+  /** By `ip nat`. */
+  #total = new Map<string, number>()
+  #last = new Map<string, number>()
+  #failures: IptablesNumbers['failures'] = { full: 0, partial: 0 }
+  /** Returns whether the whole state was read since the last committed batch: the next batch is then a full sync. */
+  #isFull = false
 
-const SERVICES_PER_STEP = 200
-
-/**
- * Counts our rules in the tables. States do not contain rules, so they are made again to be counted: for
- * Services that changed since the last count, or for all of them after a change that concerns all.
- */
-export class RuleCounter {
-  #state: RenderedState | undefined
-  #counts = new Map<string, number>()
-  /** The number of Services that need a shared chain, which exists once. */
-  #users = new Map<string, number>()
-
-  count(state: RenderedState): Steps<RuleCounts> {
-    return this.#count(state)
+  constructor(names: ChainNames) {
+    this.#names = names
   }
 
-  *#count(state: RenderedState): Steps<RuleCounts> {
-    const before = this.#state
-    const continues = before?.statics.serviceKey === state.statics.serviceKey
-    const from = continues ? before : undefined
-    if (from === undefined) {
-      this.#counts = new Map()
-      this.#users = new Map()
-    }
-    this.#state = undefined
-    let services = 0
-    for (const key of from === undefined ? state.frontends.services.keys() : servicesBetween(from, state)) {
-      if (from !== undefined) this.#add(rulesIn(from, key), -1)
-      this.#add(rulesIn(state, key), 1)
-      if (++services % SERVICES_PER_STEP === 0) yield
-    }
-    this.#state = state
-    const counts = new Map(this.#counts)
-    for (const chain of fixedChains(state.statics))
-      grow(counts, tableKey(chain), chain.rules.length + chain.last.length)
-    const { firewall } = state.statics.options.names
-    for (const jump of jumpsOf(state.statics)) if (jump.chain === firewall) grow(counts, tableKey(jump), 1)
-    return counts
-  }
-
-  #add({ chains, entries }: ReturnType<typeof rulesIn>, by: 1 | -1): void {
-    for (const entry of entries) grow(this.#counts, tableKey(entry), by)
-    const seen = new Set<string>()
-    for (const chain of chains) {
-      const rules = chain.rules.length + chain.last.length
-      const key = chainKey(chain, chain.name)
-      if (chain.shared !== true) grow(this.#counts, tableKey(chain), by * rules)
-      else if (!seen.has(key)) {
-        seen.add(key)
-        if (this.#comesOrGoes(key, by)) grow(this.#counts, tableKey(chain), by * rules)
-      }
+  observed(observed: Observed): void {
+    this.#isFull = true
+    this.#total = new Map()
+    for (const [key, { chains }] of observed) {
+      const place = placeOfTable(key)
+      if (place === undefined) continue
+      for (const { name, rules } of chains.values())
+        if (isOurChain(this.#names, place.table, name)) grow(this.#total, key, rules.length)
+        else if (name === this.#names.firewall)
+          for (const { compiled } of rules) if (isMartian(compiled, place.family)) grow(this.#total, key, 1)
     }
   }
 
-  #comesOrGoes(key: string, by: 1 | -1): boolean {
-    const before = this.#users.get(key) ?? 0
-    const users = before + by
-    if (users === 0) this.#users.delete(key)
-    else this.#users.set(key, users)
-    return users === 0 || before === 0
+  committed(operations: ScopeOperations): void {
+    this.#isFull = false
+    this.#last = new Map()
+    for (const operation of operations) {
+      if (!('chain' in operation)) continue
+      const { verb } = operation
+      const added = verb === 'add-rule' || verb === 'insert-rule' ? 1 : 0
+      const removed = verb === 'flush-chain' ? operation.rules : verb === 'delete-rule' ? 1 : 0
+      if (added + removed === 0) continue
+      const key = tableKey(operation)
+      grow(this.#last, key, added)
+      const isBase = builtinHook(operation.table, operation.chain) !== undefined
+      if (!isBase) grow(this.#total, key, added - removed)
+    }
   }
+
+  rejected(): void {
+    const { full, partial } = this.#failures
+    this.#failures = this.#isFull ? { full: full + 1, partial } : { full, partial: partial + 1 }
+  }
+
+  numbers(): Pick<IptablesNumbers, 'rules' | 'failures'> {
+    const rules = NFT_FAMILIES.flatMap(family =>
+      TABLES.map((table): TableRules => {
+        const key = `${family} ${table}`
+        const counts = { total: this.#total.get(key) ?? 0, last: this.#last.get(key) ?? 0 }
+        return { table, family: LAYOUTS[family].model, ...counts }
+      }),
+    )
+    return { rules, failures: this.#failures }
+  }
+}
+
+function isMartian(compiled: string, family: NftFamily): boolean {
+  return printRule(readRule(compiled, family), family) === printRule(MARTIAN, family)
 }
 
 function grow(counts: Map<string, number>, key: string, by: number): void {
   counts.set(key, (counts.get(key) ?? 0) + by)
-}
-
-/** Counts the rules that a batch writes into each table. */
-export function rulesWritten(operations: ScopeOperations): RuleCounts {
-  const counts = new Map<string, number>()
-  for (const operation of operations)
-    if (operation.verb === 'add-rule' || operation.verb === 'insert-rule')
-      grow(counts, tableKey(operation), 1)
-  return counts
 }

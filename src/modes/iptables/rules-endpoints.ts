@@ -1,5 +1,6 @@
 import { formatIpPort } from '../../base/ip.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import type { XtChain } from '../../kernel/xt/scope.ts'
 import type { Backend, Frontend } from '../../model/frontend.ts'
 import { endpointChain } from '../xt-common/layout.ts'
 import {
@@ -11,9 +12,8 @@ import {
   PROTOCOLS,
   transport,
 } from '../xt-common/rules-parts.ts'
-import { natChain, type PortRules, type ServiceChain } from './rules-port.ts'
+import { natChain, type PortRules } from './rules-port.ts'
 
-/** An endpoint with its chain. */
 interface Place {
   readonly backend: Backend
   /** `10.180.0.1:80` */
@@ -22,16 +22,16 @@ interface Place {
 }
 
 /** Makes KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
-export function endpointChains(port: PortRules): readonly ServiceChain[] {
+export function endpointChains(port: PortRules): readonly XtChain[] {
   const { uses, chains } = port
   const { cluster, local } = placesOf(port)
-  const lists: ServiceChain[] = []
+  const lists: XtChain[] = []
   if (uses.cluster) lists.push(listChain(port, chains.svc, cluster))
   if (uses.local) lists.push(listChain(port, chains.svl, local))
   return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
 }
 
-/** Gives the endpoints of both lists, as far as they are in use, sorted by text. */
+/** Returns the endpoints of both lists, as far as they are in use, sorted by text. */
 function placesOf(rules: PortRules): {
   readonly cluster: readonly Place[]
   readonly local: readonly Place[]
@@ -70,10 +70,10 @@ function distinct(cluster: readonly Place[], local: readonly Place[]): readonly 
 }
 
 /**
- * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each
- * rule takes one connection in n.
+ * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each rule
+ * takes one connection in n.
  */
-function listChain(port: PortRules, name: string, places: readonly Place[]): ServiceChain {
+function listChain(port: PortRules, name: string, places: readonly Place[]): XtChain {
   const { displayName, affinityTimeoutS: seconds } = port.port
   const about = places.map(({ text }) => aboutEndpoint(port, `${displayName} -> ${text}`))
   const rules: XtRule[] = [...masqueradeRules(port, name)]
@@ -92,24 +92,22 @@ function listChain(port: PortRules, name: string, places: readonly Place[]): Ser
 }
 
 /**
- * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 /
- * 2^31.
+ * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 / 2^31.
  */
 function oneOf(count: number): XtMatch {
   return { kind: 'statistic', probability: Math.round(2 ** 31 * Number((1 / count).toFixed(10))) }
 }
 
 /**
- * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because
- * comments would take a large share of the kernel's memory.
+ * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because comments
+ * would take a large share of the kernel's memory.
  */
 function aboutEndpoint({ statics }: PortRules, text: string): readonly XtMatch[] {
   return statics.large ? NO_MATCHES : [comment(text)]
 }
 
 /**
- * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through
- * this node.
+ * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through this node.
  */
 function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   const { displayName, protocol, frontends } = port.port
@@ -128,13 +126,13 @@ function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   })
 }
 
-/** Gives the chain that a ClusterIP leads to. */
+/** Returns the chain that a ClusterIP leads to. */
 function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
   if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
   return route.over === 'local' ? chains.svl : chains.svc
 }
 
-/** Gives the condition for masquerading; undefined when nothing is masqueraded. */
+/** Returns the condition for masquerading; undefined when nothing is masqueraded. */
 function whoIsMasqueraded({
   statics,
   ofFamily,
@@ -143,7 +141,7 @@ function whoIsMasqueraded({
   return ofFamily.detector === undefined ? undefined : fromPods(ofFamily.detector, true)
 }
 
-function placeChain(port: PortRules, { backend, chain }: Place): ServiceChain {
+function placeChain(port: PortRules, { backend, chain }: Place): XtChain {
   const { markMasq } = port.statics.options.names
   const { displayName, protocol, affinityTimeoutS } = port.port
   const about = aboutEndpoint(port, displayName)

@@ -16,21 +16,17 @@ import {
   TO_LOCAL,
   transport,
 } from '../xt-common/rules-parts.ts'
-import { NFACCT_LOCALHOST_ACCEPTED } from './options.ts'
 import { entryIn, type PortRules } from './rules-port.ts'
+import { NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
 
-/**
- * Makes the rules of one frontend in shared chains: rules that lead to its chains, or that reject clients.
- */
+/** Makes the rules of one frontend in shared chains: rules that lead to its chains, or that reject clients. */
 export function captureEntries(port: PortRules, frontend: Frontend): readonly XtEntry[] {
   const { kind, ip } = frontend
   if (ip === undefined) return nodePortEntries(port, frontend)
   return kind === 'ClusterIP' ? [clusterIpEntry(port, frontend, ip)] : externalEntries(port, frontend, ip)
 }
 
-/**
- * Accepts packets to the health check node port. Load balancers query every node, whatever else it filters.
- */
+/** Accepts packets to the health check node port. Load balancers query every node, whatever else it filters. */
 export function healthCheckEntry(port: PortRules, number: number): XtEntry {
   return entryIn(port, 'filter', namesOf(port).nodePorts, {
     protocol: PROTOCOLS.TCP,
@@ -58,7 +54,7 @@ function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: W
   }
 }
 
-/** Gives how clients without an endpoint are refused; undefined when every client has one. */
+/** Returns how clients without an endpoint are refused; undefined when every client has one. */
 function refusalOf({ port, family }: PortRules, route: Route): Words | undefined {
   const { displayName, local } = port
   if (route.kind === 'reject') return { text: `${displayName} has no endpoints`, target: REJECT[family] }

@@ -6,20 +6,6 @@ import type { PortFrontends } from '../../model/frontend.ts'
 import { type PortChains, portChains } from '../xt-common/layout.ts'
 import type { FamilyStatics, Statics } from './statics.ts'
 
-/**
- * The rules that one Service needs in the tables of both families. A pure function of the Service and of the
- * shared inputs.
- */
-export interface ServiceRules {
-  readonly chains: readonly ServiceChain[]
-  readonly entries: readonly XtEntry[]
-}
-
-export interface ServiceChain extends XtChain {
-  /** Other Services may need the same chain with the same rules. It is removed with the last of them. */
-  readonly shared?: true
-}
-
 /** One port of one Service in one family, with the inputs of its rules. */
 export interface PortRules {
   readonly port: PortFrontends
@@ -37,8 +23,8 @@ interface Uses {
   /** For addresses beside the ClusterIP, with the policy that applies there. */
   readonly external: 'cluster' | 'local' | undefined
   /**
-   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service
-   * have the same.
+   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service have the
+   * same.
    */
   readonly clients: readonly Cidr[] | undefined
 }
@@ -81,7 +67,7 @@ function usesOf({ frontends, cluster, local }: PortFrontends): Uses {
   }
 }
 
-export function natChain({ family }: PortRules, name: string, rules: readonly XtRule[]): ServiceChain {
+export function natChain({ family }: PortRules, name: string, rules: readonly XtRule[]): XtChain {
   return { family, table: 'nat', name, rules, last: NO_RULES }
 }
 

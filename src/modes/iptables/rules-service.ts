@@ -1,21 +1,22 @@
 import type { Cidr } from '../../base/cidr.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
-import type { XtEntry } from '../../kernel/xt/scope.ts'
+import type { XtChain, XtEntry } from '../../kernel/xt/scope.ts'
+import type { Asked } from '../../kernel/xt/scope-wanted.ts'
 import type { PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import { addressOf, comment, FROM_LOCAL, fromPods, jump, NO_MATCHES } from '../xt-common/rules-parts.ts'
 import { optimizeService } from './optimize/optimize.ts'
 import { endpointChains } from './rules-endpoints.ts'
 import { captureEntries, healthCheckEntry } from './rules-entries.ts'
-import { natChain, type PortRules, portRules, type ServiceChain, type ServiceRules } from './rules-port.ts'
+import { natChain, type PortRules, portRules } from './rules-port.ts'
 import type { Statics } from './statics.ts'
 
 /**
- * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to
- * its own chains.
+ * Makes the chains of a Service in table nat, and its rules in shared chains, which reject clients or lead to its own
+ * chains.
  */
-export function rulesOfService(service: ServiceFrontends, statics: Statics): ServiceRules {
-  const chains: ServiceChain[] = []
+export function rulesOfService(service: ServiceFrontends, statics: Statics): Asked {
+  const chains: XtChain[] = []
   const entries: XtEntry[] = []
   const checked = new Set<string>()
   for (const frontends of service.ports) {
@@ -30,13 +31,13 @@ export function rulesOfService(service: ServiceFrontends, statics: Statics): Ser
     for (const chain of externalChains(port)) chains.push(chain)
     for (const chain of endpointChains(port)) chains.push(chain)
   }
-  const rules: ServiceRules = { chains, entries }
+  const rules: Asked = { chains, entries }
   return statics.options.optimize ? optimizeService(rules, statics) : rules
 }
 
 /**
- * Counts distinct endpoints over all ports of a Service, in the family that has more of them: kube-proxy
- * counts each family separately.
+ * Counts distinct endpoints over all ports of a Service, in the family that has more of them: kube-proxy counts each
+ * family separately.
  */
 export function endpointsOf({ ports }: ServiceFrontends): number {
   let v4 = 0
@@ -58,7 +59,7 @@ function distinctEndpoints({ cluster, local }: PortFrontends): number {
 }
 
 /** Makes EXT and FW: the chains for clients of addresses beside the ClusterIP. */
-function externalChains(port: PortRules): readonly ServiceChain[] {
+function externalChains(port: PortRules): readonly XtChain[] {
   const { external, clients } = port.uses
   if (external === undefined) return NO_CHAINS
   const rules = external === 'cluster' ? clusterRules(port) : localRules(port)
@@ -66,7 +67,7 @@ function externalChains(port: PortRules): readonly ServiceChain[] {
   return clients === undefined ? [ext] : [ext, firewallChain(port, clients)]
 }
 
-const NO_CHAINS: readonly ServiceChain[] = []
+const NO_CHAINS: readonly XtChain[] = []
 
 function clusterRules({ port, chains, statics }: PortRules): readonly XtRule[] {
   const text = `masquerade traffic for ${port.displayName} external destinations`
@@ -77,8 +78,8 @@ function clusterRules({ port, chains, statics }: PortRules): readonly XtRule[] {
 }
 
 /**
- * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back
- * by a load balancer.
+ * Makes the rules by which pods and this node bypass policy Local, as if their packets had left and come back by a
+ * load balancer.
  */
 function localRules({ port, chains, uses, ofFamily, statics }: PortRules): readonly XtRule[] {
   const { displayName } = port
@@ -97,10 +98,9 @@ function localRules({ port, chains, uses, ofFamily, statics }: PortRules): reado
 }
 
 /**
- * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its
- * packets.
+ * Makes the firewall chain. A client outside the ranges passes untranslated, and the table filter drops its packets.
  */
-function firewallChain(port: PortRules, clients: readonly Cidr[]): ServiceChain {
+function firewallChain(port: PortRules, clients: readonly Cidr[]): XtChain {
   const { displayName } = port.port
   const { fw, ext } = port.chains
   const matches = [comment(`${displayName} loadbalancer IP`)]

@@ -1,9 +1,10 @@
 import type { Family } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
+import { targetChain } from '../../kernel/xt/rule.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { familyName, HOOK_OF, type Hook, type ReadRules, remembered } from '../common/read-rules.ts'
 import type { ChainNames } from '../xt-common/layout.ts'
-import { type ReadChain, targetOf } from '../xt-common/read-chains.ts'
+import type { ReadChain } from '../xt-common/read-chains.ts'
 import { createXtTracer, traceable } from '../xt-common/trace-tables.ts'
 
 /** Makes the rules of iptables mode: our chains, and the rules that lead to them. */
@@ -40,7 +41,7 @@ function emptyNat(chains: readonly ReadChain[], family: NftFamily, name: string)
 }
 
 function leadsTo(chain: ReadChain | undefined, target: string): boolean {
-  return chain?.rules.some(({ rule }) => targetOf(rule) === target) === true
+  return chain?.rules.some(({ rule }) => targetChain(rule) === target) === true
 }
 
 /** Lists damage to the chains of iptables mode, as damageOfTables does, in the families that have any. */

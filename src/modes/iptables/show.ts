@@ -1,6 +1,6 @@
 import { formatCidr } from '../../base/cidr.ts'
 import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
-import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import { targetChain, type XtMatch, type XtRule } from '../../kernel/xt/rule.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { endpointTexts, NOT_REACHED, type ServiceRow } from '../common/service-row.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
@@ -11,10 +11,9 @@ import {
   isServiceChain,
   serviceChainKind,
 } from '../xt-common/layout.ts'
-import { type ReadChain, type ReadRule, targetOf } from '../xt-common/read-chains.ts'
+import type { ReadChain, ReadRule } from '../xt-common/read-chains.ts'
 import { damageOfChains, rulesOfChains } from './show-rules.ts'
 
-/** Reads what the chains of this mode do. */
 export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | undefined> {
   return Promise.resolve(heldIn(chains, chainNames(proxy)))
 }
@@ -34,8 +33,8 @@ export function heldIn(chains: readonly ReadChain[], names: ChainNames): HeldMod
 }
 
 /**
- * Makes the rows for what the chains of an iptables mode do for each Service, in the format of `kprobe dump
- * services` for all modes. Adds the chains of Services that no rule leads to. Pure.
+ * Makes the rows for what the chains of an iptables mode do for each Service, in the format of `kprobe dump services`
+ * for all modes. Adds the chains of Services that no rule leads to. Pure.
  */
 function iptablesServiceRows(chains: readonly ReadChain[], names: ChainNames): readonly ServiceRow[] {
   const rows = NFT_FAMILIES.flatMap(family => {
@@ -64,18 +63,18 @@ interface Reading {
   readonly nodePortIps: readonly Ip[] | undefined
 }
 
-/** Gives the addresses whose packets are sent to the chain of node ports. */
+/** Returns the addresses whose packets are sent to the chain of node ports. */
 function nodePortIpsOf(nat: Reading['chains'], { nodePorts }: ChainNames): readonly Ip[] | undefined {
   const ways = [...nat.values()].flatMap(({ rules }) =>
-    rules.filter(({ rule }) => targetOf(rule) === nodePorts).map(({ rule }) => rule),
+    rules.filter(({ rule }) => targetChain(rule) === nodePorts).map(({ rule }) => rule),
   )
   const only = ways.filter(isAddress).map(({ destination }) => destination.ip)
   return ways.length === 0 || only.length < ways.length ? undefined : [...new Set(only)]
 }
 
 /**
- * Gives the type of the addresses in a chain of the table filter that rejects clients of Services. The chains
- * of node ports and of the firewall in that table lead to no endpoint.
+ * Returns the type of the addresses in a chain of the table filter that rejects clients of Services. The chains of node
+ * ports and of the firewall in that table lead to no endpoint.
  */
 function endsOf({ prefix, services, externalServices }: ChainNames, name: string): string | undefined {
   const divided = dispatchNames(prefix)
@@ -85,7 +84,7 @@ function endsOf({ prefix, services, externalServices }: ChainNames, name: string
 
 interface Place {
   readonly row: ServiceRow
-  /** Whether the rule leads to chains of the Service. */
+  /** Returns whether the rule leads to chains of the Service. */
   readonly leads: boolean
   /** Equal for places of one port of a Service that have the same type. */
   readonly key: string
@@ -101,7 +100,7 @@ function placesOf(
   const protocol = PROTOCOLS[rule.protocol?.number ?? 0]
   if (port === undefined || protocol === undefined) return []
   const { target } = rule
-  const next = targetOf(rule)
+  const next = targetChain(rule)
   const leads = table === 'nat' && next !== undefined && isServiceChain(names, 'nat', next)
   const endsFor = table === 'filter' ? endsOf(names, name) : undefined
   const ends = endsFor !== undefined && (target?.kind === 'REJECT' || target?.kind === 'DROP')
@@ -122,10 +121,10 @@ function placesOf(
 
 const UNNAMED = '(unnamed)'
 
-/** Gives chains that only shared rules can lead to, and that no rule leads to. */
+/** Returns chains that only shared rules can lead to, and that no rule leads to. */
 function orphansOf(own: readonly ReadChain[], reading: Reading): readonly ServiceRow[] {
   const { names } = reading
-  const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetOf(rule))))
+  const led = new Set(own.flatMap(({ rules }) => rules.map(({ rule }) => targetChain(rule))))
   return [...reading.chains.values()].flatMap(({ name, rules }): readonly ServiceRow[] => {
     const kind = serviceChainKind(names, name)
     if (kind === undefined || kind === 'SEP' || led.has(name)) return []
@@ -148,9 +147,7 @@ function orphansOf(own: readonly ReadChain[], reading: Reading): readonly Servic
 
 type Addressed = XtRule & { readonly destination: NonNullable<XtRule['destination']> }
 
-/**
- * Whether a rule matches one address. Rules of node ports match addresses of the node, or all of loopback.
- */
+/** Returns whether a rule matches one address. Rules of node ports match addresses of the node, or all of loopback. */
 function isAddress(rule: XtRule): rule is Addressed {
   const { destination } = rule
   return (
@@ -177,15 +174,15 @@ function portOf(matches: readonly XtMatch[]): number | undefined {
 type Route = Pick<ServiceRow, 'action' | 'endpoints' | 'localEndpoints' | 'allowedFrom' | 'affinitySeconds'>
 
 /**
- * Gives the route of a chain. FW leads to EXT for some clients. EXT leads to the endpoints for all clients,
- * or to different ones for pods and the node.
+ * Returns the route of a chain. FW leads to EXT for some clients. EXT leads to the endpoints for all clients, or to
+ * different ones for pods and the node.
  */
 function routeOf(name: string, reading: Reading): Route {
   const { names, chains } = reading
   const kind = serviceChainKind(names, name)
   const rules = chains.get(name)?.rules.map(({ rule }) => rule) ?? []
   const ways = rules.flatMap(rule => {
-    const target = targetOf(rule)
+    const target = targetChain(rule)
     return target !== undefined && isServiceChain(names, 'nat', target) ? [{ rule, target }] : []
   })
   if (kind === 'FW') {
@@ -229,7 +226,7 @@ function endpointsOf(
   for (const rule of rules) {
     const recent = rule.matches.find(match => match.kind === 'recent')
     if (recent?.kind === 'recent') affinitySeconds = Math.max(affinitySeconds, recent.seconds)
-    for (const each of chains.get(targetOf(rule) ?? '')?.rules ?? []) {
+    for (const each of chains.get(targetChain(rule) ?? '')?.rules ?? []) {
       const { target } = each.rule
       if (target?.kind === 'DNAT') endpoints.set(formatIpPort(target.ip, target.port), target)
     }

@@ -11,8 +11,8 @@ import type { Statics } from './statics.ts'
 export type IptablesState = RenderedState | ObservedState
 
 /**
- * A state without rules: rules depend on the Services and the statics, and are made when a diff needs them. A
- * state therefore takes only the memory of what it does not share with the one before.
+ * A state without rules: rules depend on the Services and the statics, and are made when a diff needs them. A state
+ * therefore takes only the memory of what it does not share with the one before.
  */
 export interface RenderedState {
   readonly kind: 'rendered'
@@ -29,7 +29,6 @@ export interface RenderedState {
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
 }
 
-/** A state read from the kernel. */
 export interface ObservedState {
   readonly kind: 'observed'
   readonly observed: Observed
@@ -40,8 +39,7 @@ export interface ObservedState {
 export const EMPTY_STATE: ObservedState = { kind: 'observed', observed: new Map(), refusals: new Map() }
 
 /**
- * Counts ports that have an endpoint, each by its chain. For a rendered state, the chains that it will have
- * count.
+ * Counts ports that have an endpoint, each by its chain. For a rendered state, the chains that it will have count.
  */
 export function iptablesExtent(state: IptablesState, names: ChainNames): Extent {
   if (state.kind === 'rendered') {

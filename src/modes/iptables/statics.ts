@@ -4,7 +4,7 @@ import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/detector.ts'
 import { forFamilies, LAYOUTS } from '../common/family.ts'
 import { type List, listsOf } from './optimize/lists.ts'
-import type { IptablesOptions } from './options.ts'
+import type { IptablesOptions } from './settings.ts'
 
 /** The inputs of the rules of every Service, besides the Service. */
 export interface Statics {
@@ -23,14 +23,13 @@ export interface Statics {
 export interface FamilyStatics {
   readonly detector: Detector | undefined
   readonly nodePorts: NodePortAddresses
-  /** Whether node ports are served at loopback addresses. */
+  /** Returns whether node ports are served at loopback addresses. */
   readonly loopback: boolean
 }
 
 /** The threshold of kube-proxy. */
 export const LARGE_ENDPOINTS = 1_000
 
-/** Makes statics; `large` means more than LARGE_ENDPOINTS endpoints. */
 export function staticsOf(
   options: IptablesOptions,
   frontends: Pick<FrontendTable, 'node' | 'nodePorts'>,

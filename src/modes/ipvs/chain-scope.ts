@@ -7,7 +7,6 @@ import type { Language } from '../../kernel/xt/language.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import type { XtJump, XtTableName } from '../../kernel/xt/scope.ts'
-import { removalOf } from '../../kernel/xt/scope-cleanup.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { Committed, heldInKernel } from '../../kernel/xt/scope-held.ts'
@@ -136,16 +135,14 @@ export function* diffChains(
 ): Steps<{ readonly kind: ChainPhase; readonly operations: ScopeOperations }> {
   const common = to.kind === 'wanted' ? to.common : undefined
   const isShared = from.kind === 'observed' && isIptablesMode(from.observed)
-  if (common === undefined && from.kind === 'observed') {
-    const owned = isShared
-      ? { isOurs: isOnlyIpvs, jumps: JUMPS.filter(isOnlyOurs) }
-      : { isOurs: isIpvsChain, jumps: JUMPS }
-    return { kind: 'remove-chains', operations: removalOf(from.observed, owned, language) }
-  }
-  const kind = isShared ? 'take-chains' : common === undefined ? 'remove-chains' : 'add-chains'
+  const kind = common === undefined ? 'remove-chains' : isShared ? 'take-chains' : 'add-chains'
   if (from.kind === 'wanted' && from.common === common) return { kind, operations: [] }
+  const isPart = isShared && common === undefined
   const held =
-    from.kind === 'observed' ? heldInKernel(from.observed) : new Committed(from.common ?? NOTHING_COMMON)
-  const diff = new ScopeDiff(held, common ?? NOTHING_COMMON, { language, isOurs: isIpvsChain })
-  return { kind, operations: yield* diff.finish() }
+    from.kind === 'observed'
+      ? heldInKernel(from.observed, isPart ? JUMPS.filter(isOnlyOurs) : JUMPS)
+      : new Committed(from.common ?? NOTHING_COMMON)
+  const isOurs = isPart ? isOnlyIpvs : isIpvsChain
+  const rules = { language, isOurs, keepsUsed: common === undefined }
+  return { kind, operations: yield* new ScopeDiff(held, common ?? NOTHING_COMMON, rules).finish() }
 }

@@ -3,15 +3,15 @@ import { type Octets, readU32be } from '../../base/octets.ts'
 
 const BASE32 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'
 
-/** Gives the first 16 characters of SHA-256 in base32 (RFC 4648): names of chains have room for 28. */
+/** Returns the first 16 characters of SHA-256 in base32 (RFC 4648): names of chains have room for 28. */
 export function base32Hash(text: string): string {
   const digest = sha256(text)
   return base32(readU32be(digest), digest.charCodeAt(4)) + base32(readU32be(digest, 5), digest.charCodeAt(9))
 }
 
 /**
- * Hashes without an object for each hash, which takes a fifth of the time: every endpoint has its hash. Node
- * has this function since 20.12.
+ * Hashes without an object for each hash, which takes a fifth of the time: every endpoint has its hash. Node has this
+ * function since 20.12.
  */
 const sha256: (text: string) => Octets =
   'hash' in crypto

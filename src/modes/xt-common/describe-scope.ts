@@ -1,3 +1,4 @@
+import { append } from '../../base/lists.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
@@ -13,16 +14,13 @@ import type { PlanLine } from '../../reconcile/dataplane.ts'
 /** Counts changes. A chain that is rewritten is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {
   const flushed = flushedChains(operations)
-  if (flushed.anew.size === 0) return operations.length
-  let changes = 0
-  for (const operation of operations) if (isChange(operation, flushed)) changes++
-  return changes
+  return operations.reduce((sum, operation) => sum + (isChange(operation, flushed) ? 1 : 0), 0)
 }
 
 function isChange(operation: ScopeOperation, { gone, anew }: FlushedChains): boolean {
+  if (anew.size === 0) return true
   if (operation.verb === 'flush-chain') return !gone.has(chainKey(operation, operation.chain))
-  if (operation.verb !== 'add-rule' || anew.size === 0) return true
-  return !anew.has(chainKey(operation, operation.chain))
+  return operation.verb !== 'add-rule' || !anew.has(chainKey(operation, operation.chain))
 }
 
 interface FlushedChains {
@@ -58,11 +56,7 @@ export function* describeScope(
   for (const operation of operations) {
     if (!isChange(operation, context)) continue
     if (operation.owner === undefined) yield describeOperation(operation, context)
-    else {
-      const same = byService.get(operation.owner)
-      if (same === undefined) byService.set(operation.owner, [operation])
-      else same.push(operation)
-    }
+    else append(byService, operation.owner, operation)
   }
   for (const [, same] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1)))
     for (const operation of same) yield describeOperation(operation, context)

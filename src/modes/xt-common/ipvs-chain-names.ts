@@ -28,7 +28,7 @@ const NAMES: Readonly<Record<XtTableName, ReadonlySet<string>>> = {
   mangle: new Set(),
 }
 
-/** Whether kube-proxy's IPVS mode has a chain of this name. Its iptables mode may have it too. */
+/** Returns whether kube-proxy's IPVS mode has a chain of this name. Its iptables mode may have it too. */
 export function isIpvsChain(table: XtTableName, name: string): boolean {
   return NAMES[table].has(name)
 }

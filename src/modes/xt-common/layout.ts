@@ -6,8 +6,7 @@ import { base32Hash } from './chain-hash.ts'
 const KUBE = 'KUBE'
 
 /**
- * The names of the chains of one proxy. Beside these it has chains of Services, and chains that the optimizer
- * adds.
+ * The names of the chains of one proxy. Beside these it has chains of Services, and chains that the optimizer adds.
  */
 export interface ChainNames {
   /** The value of --service-proxy-name; undefined for the unnamed proxy. */
@@ -26,10 +25,9 @@ export interface ChainNames {
 }
 
 /**
- * Gives the names of the chains of a proxy. Those of the unnamed proxy are the names of kube-proxy's iptables
- * mode (1.36): people and tools expect them, and either program can take over from the other. kube-proxy
- * removes unknown chains with its own prefix. The prefix of a named proxy is as long as chain names of 28
- * characters allow.
+ * Returns the names of the chains of a proxy. Those of the unnamed proxy are the names of kube-proxy's iptables mode
+ * (1.36): people and tools expect them, and either program can take over from the other. kube-proxy removes unknown
+ * chains with its own prefix. The prefix of a named proxy is as long as chain names of 28 characters allow.
  */
 export function chainNames(proxy: string | undefined): ChainNames {
   const prefix = proxy === undefined ? KUBE : `KP${base32Hash(proxy).slice(0, 5)}`
@@ -50,16 +48,16 @@ export function chainNames(proxy: string | undefined): ChainNames {
 export const KUBE_CHAINS = chainNames(undefined)
 
 /**
- * A chain in every table: when it is gone, kube-proxy knows that another program flushed the rules. A named
- * proxy does not need it.
+ * A chain in every table: when it is gone, kube-proxy knows that another program flushed the rules. A named proxy
+ * does not need it.
  */
 export const KUBE_PROXY_CANARY = 'KUBE-PROXY-CANARY'
 
 const OF_A_NAME = /^(KP[A-Z2-7]{5})-/
 
 /**
- * Gives the prefix of a named proxy that a chain has; undefined for all others. Only a hint: other programs
- * may use such names.
+ * Returns the prefix of a named proxy that a chain has; undefined for all others. Only a hint: other programs may use
+ * such names.
  */
 export function namedPrefixOf(chain: string): string | undefined {
   return OF_A_NAME.exec(chain)?.[1]
@@ -81,8 +79,8 @@ function fixedNames(names: ChainNames, table: XtTableName): readonly string[] {
 }
 
 /**
- * Whether this mode writes such a chain under these names. Without a proxy name, our chains and kube-proxy's
- * have the same names.
+ * Returns whether this mode writes such a chain under these names. Without a proxy name, our chains and kube-proxy's have the
+ * same names.
  */
 export function isOurChain(names: ChainNames, table: XtTableName, name: string): boolean {
   if (!name.startsWith(names.prefix)) return false
@@ -93,7 +91,7 @@ export function isOurChain(names: ChainNames, table: XtTableName, name: string):
   )
 }
 
-/** Whether the chain is always written as a whole, never rule by rule. */
+/** Returns whether the chain is always written as a whole, never rule by rule. */
 export function isServiceChain(names: ChainNames, table: XtTableName, name: string): boolean {
   return table === 'nat' && serviceChainKind(names, name) !== undefined
 }
@@ -103,14 +101,13 @@ export type ServiceChainKind = 'SVC' | 'SVL' | 'EXT' | 'FW' | 'SEP'
 const KINDS: readonly ServiceChainKind[] = ['SEP', 'SVC', 'SVL', 'EXT', 'FW']
 const HASH = /^[A-Z2-7]{16}$/
 
-/** Gives the purpose of a chain of a Service; undefined for all other chains. */
+/** Returns the purpose of a chain of a Service; undefined for all other chains. */
 export function serviceChainKind({ prefix }: ChainNames, name: string): ServiceChainKind | undefined {
   if (!name.startsWith(`${prefix}-`) || !HASH.test(name.slice(-16))) return undefined
   const middle = name.slice(prefix.length, -16)
   return KINDS.find(kind => middle === `-${kind}-`)
 }
 
-/** The chains of one port of a Service. */
 export interface PortChains {
   /**
    * Endpoints anywhere, endpoints on this node, entry for outside clients, and source ranges of load-balancer
@@ -159,9 +156,9 @@ interface DispatchNames {
 }
 
 /**
- * Names the chains that entries are divided among. In nat they begin as chains of Services do: when
- * kube-proxy takes over, it removes unknown chains with that prefix, in the same batch as the chains that
- * these lead to. A prefix longer than KUBE leaves less room, because names have 28 characters.
+ * Names the chains that entries are divided among. In nat they begin as chains of Services do: when kube-proxy takes
+ * over, it removes unknown chains with that prefix, in the same batch as the chains that these lead to. A prefix
+ * longer than KUBE leaves less room, because names have 28 characters.
  */
 export function dispatchNames(prefix: string): DispatchNames {
   const isKube = prefix === KUBE
@@ -181,7 +178,7 @@ const FILTER_OF_KUBE =
   /^-(?:(?:SERVICES|EXTERNAL-SERVICES|PROXY-FIREWALL)-IP(?:-[0-9A-F])?|NODEPORTS-\d{1,5}-\d{1,5})$/
 const FILTER_OF_A_NAME = /^-(?:(?:SERVICES|EXTERNAL|PROXY-FIREWALL)-IP(?:-[0-9A-F])?|HEALTH-\d{1,5}-\d{1,5})$/
 
-/** Whether a chain is one that the optimizer adds to the fixed chains. */
+/** Returns whether a chain is one that the optimizer adds to the fixed chains. */
 function isDispatchChain(prefix: string, table: 'filter' | 'nat' | 'mangle', name: string): boolean {
   if (table === 'mangle' || !name.startsWith(prefix)) return false
   const filter = prefix === KUBE ? FILTER_OF_KUBE : FILTER_OF_A_NAME

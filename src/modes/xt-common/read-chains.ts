@@ -1,9 +1,10 @@
+import { NF_DROP } from '../../kernel/nft/constants.ts'
 import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
-import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
+import type { NftFamily, Observed, ObservedChain } from '../../kernel/nft/state.ts'
 import { builtinChains } from '../../kernel/xt/builtin.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
-import type { XtRule } from '../../kernel/xt/rule.ts'
+import { targetChain, type XtRule } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { isIpvsChain } from './ipvs-chain-names.ts'
@@ -15,8 +16,8 @@ export interface ReadChain {
   readonly table: XtTableName
   readonly name: string
   /**
-   * Whether the chain belongs to the requested proxy. For the unnamed proxy that includes chains of an
-   * iptables or IPVS mode, ours or kube-proxy's.
+   * Returns whether the chain belongs to the requested proxy. For the unnamed proxy that includes chains of an iptables or
+   * IPVS mode, ours or kube-proxy's.
    */
   readonly ours: boolean
   /** Undefined for chains that packets enter only by jumps. */
@@ -34,17 +35,14 @@ export interface ReadRule {
 
 /** The order of iptables-save. */
 const TABLES: readonly XtTableName[] = ['mangle', 'filter', 'nat']
-const NF_DROP = 0
+const NO_CHAINS: ReadonlyMap<string, ObservedChain> = new Map()
 
 interface ReadOptions {
-  /** The names of our chains. */
   readonly names: ChainNames
   readonly nameOfIpset: NameOfIpset
 }
 
-/**
- * Reads every chain of these tables, including those of other programs, in the order of iptables-save. Pure.
- */
+/** Reads every chain of these tables, including those of other programs, in the order of iptables-save. Pure. */
 export function readChains(observed: Observed, { names, nameOfIpset }: ReadOptions): readonly ReadChain[] {
   return NFT_FAMILIES.flatMap(family => {
     const services = new ServiceNaming(names)
@@ -67,11 +65,11 @@ function tableChains(
   family: NftFamily,
   table: XtTableName,
 ): readonly ReadChain[] {
-  const chains = observed.get(`${family} ${table}`)?.chains ?? new Map()
+  const chains = observed.get(`${family} ${table}`)?.chains ?? NO_CHAINS
   const builtin = builtinChains(table).filter(name => chains.has(name))
   const others = [...chains.keys()].filter(name => !builtin.includes(name)).sort()
   return [...builtin, ...others].flatMap(name => {
-    const chain = observed.get(`${family} ${table}`)?.chains.get(name)
+    const chain = chains.get(name)
     if (chain === undefined) return []
     const { hook } = chain
     const policy = hook === undefined ? undefined : hook.policy === NF_DROP ? 'DROP' : 'ACCEPT'
@@ -85,15 +83,14 @@ function tableChains(
 }
 
 /**
- * Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external
- * ...`.
+ * Matches the name of a Service and its port anywhere in a comment: `web traffic for shop/cart:http external ...`.
  */
 const NAMED = /(?:^|\s)([a-z0-9][a-z0-9.-]*\/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)(?=\s|$)/
 
 /**
- * Finds the Services of chains. Comments name Services. On a node with many endpoints the chains of endpoints
- * have no comments. The rules that lead to such a chain do, and a chain serves the same Service as the chains
- * that lead to it.
+ * Finds the Services of chains. Comments name Services. On a node with many endpoints the chains of endpoints have no
+ * comments. The rules that lead to such a chain do, and a chain serves the same Service as the chains that lead to
+ * it.
  */
 class ServiceNaming {
   readonly #chains = new Map<string, Set<string>>()
@@ -116,7 +113,7 @@ class ServiceNaming {
       for (const chain of chains) {
         if (!chain.ours) continue
         for (const { rule } of chain.rules) {
-          const target = targetOf(rule)
+          const target = targetChain(rule)
           if (target === undefined || this.#chains.has(target)) continue
           if (!isServiceChain(this.#names, chain.table, target)) continue
           const services = this.#own(chain, rule)
@@ -131,7 +128,7 @@ class ServiceNaming {
   ofRule(chain: ReadChain, rule: XtRule): readonly string[] {
     const own = this.#own(chain, rule)
     if (own.length > 0 || !chain.ours) return own
-    const target = targetOf(rule)
+    const target = targetChain(rule)
     return target === undefined ? [] : [...(this.#chains.get(target) ?? [])].sort()
   }
 
@@ -146,8 +143,4 @@ const JUMPS_MAX = 4
 function commented({ matches }: XtRule): string | undefined {
   const comment = matches.find(match => match.kind === 'comment')
   return comment?.kind === 'comment' ? NAMED.exec(comment.text)?.[1] : undefined
-}
-
-export function targetOf({ target }: XtRule): string | undefined {
-  return target?.kind === 'jump' || target?.kind === 'goto' ? target.chain : undefined
 }

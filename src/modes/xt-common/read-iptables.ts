@@ -1,21 +1,28 @@
+import type { Clock } from '../../base/clock.ts'
 import { createIpsetClient } from '../../kernel/ipset/client.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { NameOfIpset } from '../../kernel/nft/ipset-match.ts'
-import type { NftFamily, Observed, ObservedChain } from '../../kernel/nft/state.ts'
-import { builtinChains, builtinHook } from '../../kernel/xt/builtin.ts'
+import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import { printTables } from '../../kernel/xt/print-tables.ts'
-import type { XtTableName } from '../../kernel/xt/scope.ts'
-import type { ModeContext } from '../mode.ts'
+import type { XtPlace, XtTableName } from '../../kernel/xt/scope.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import type { ChainNames } from './layout.ts'
 import { type ReadChain, readChains } from './read-chains.ts'
 
 export const XT_TABLES: readonly XtTableName[] = ['filter', 'nat', 'mangle']
 
-type XtReadContext = Pick<ModeContext, 'sockets' | 'clock'>
+export function placesOf(families: readonly NftFamily[]): readonly XtPlace[] {
+  return families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
+}
+
+interface XtReadContext {
+  readonly sockets: { readonly netfilter: () => Transport }
+  readonly clock: Clock
+}
 
 /**
- * Reads the tables of iptables-nft, including chains of other programs. Chains with `names` count as ours.
- * Throws NetlinkError.
+ * Reads the tables of iptables-nft, including chains of other programs. Chains with `names` count as ours. Throws
+ * NetlinkError.
  */
 export async function readIptables(
   context: XtReadContext,
@@ -36,8 +43,7 @@ async function observeIptables<T>(
   const client = createNftClient({ transport: sockets.netfilter(), clock })
   const ipset = createIpsetClient({ transport: sockets.netfilter(), clock })
   try {
-    const places = families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
-    return read((await client.listChains(places)).observed, index => ipset.nameOf(index))
+    return read((await client.listChains(placesOf(families))).observed, index => ipset.nameOf(index))
   } finally {
     await Promise.all([client.close(), ipset.close()])
   }
@@ -48,29 +54,10 @@ export async function saveIptables(
   context: XtReadContext,
   families: readonly NftFamily[],
 ): Promise<readonly string[]> {
-  return await observeIptables(context, families, (found, nameOfIpset) => {
-    const observed = withBuiltin(found)
-    return families.map(family => {
+  return await observeIptables(context, families, (observed, nameOfIpset) =>
+    families.map(family => {
       const text = printTables(observed, family, nameOfIpset)
       return `# ${family === 'ip' ? 'iptables' : 'ip6tables'}\n${text}`
-    })
-  })
-}
-
-/**
- * Adds the built-in chains. iptables-save prints them in every table, even if the kernel does not have them.
- */
-function withBuiltin(observed: Observed): Observed {
-  return new Map(
-    [...observed].map(([key, { chains }]) => {
-      const table = XT_TABLES.find(name => key.endsWith(` ${name}`))
-      const builtin = table === undefined ? [] : builtinChains(table)
-      const missing = builtin.flatMap((name): readonly [string, ObservedChain][] =>
-        table === undefined || chains.has(name)
-          ? []
-          : [[name, { name, hook: builtinHook(table, name), rules: [] }]],
-      )
-      return [key, { chains: new Map([...chains, ...missing]) }]
     }),
   )
 }

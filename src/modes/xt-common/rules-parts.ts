@@ -80,7 +80,6 @@ export function addressOf({ ip, bits }: Cidr, inverted = false): XtAddress {
 const MASKS_V4 = masks(4)
 const MASKS_V6 = masks(16)
 
-/** Makes masks by number of bits. */
 function masks(length: number): readonly Octets[] {
   return Array.from({ length: 8 * length + 1 }, (_, bits) => {
     let mask = ''
@@ -115,8 +114,8 @@ function interfaceOf(detector: Exclude<Detector, { kind: 'cidr' }>, inverted: bo
 const LOOPBACK = cidrOf('\x7f\0\0\0', 8)
 
 /**
- * The rule against martian packets. With route_localnet, neighbors could reach sockets that listen on
- * loopback addresses only (CVE-2020-8558). kubelet writes the same rule.
+ * The rule against martian packets. With route_localnet, neighbors could reach sockets that listen on loopback
+ * addresses only (CVE-2020-8558). kubelet writes the same rule.
  */
 export const MARTIAN: XtRule = {
   source: addressOf(LOOPBACK, true),

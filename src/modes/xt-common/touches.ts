@@ -1,14 +1,15 @@
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import { readRule } from '../../kernel/xt/read.ts'
+import { targetChain } from '../../kernel/xt/rule.ts'
 import type { XtPlace } from '../../kernel/xt/scope.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-operation.ts'
 import { type ChainNames, isOurChain } from './layout.ts'
 
 /**
- * Whether a commit of another program concerns us: it changes our chains, rules of other chains that lead to
- * them, or whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown,
- * the rule may have been ours.
+ * Returns whether a commit of another program concerns us: it changes our chains, rules of other chains that lead to them, or
+ * whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown, the rule may have
+ * been ours.
  */
 export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames): boolean {
   return touchesScope(
@@ -46,8 +47,8 @@ function mayHaveLed(
   if (!book.has(key)) return true
   for (const rule of book.rulesOf(key)) {
     if (rule.handle !== handle) continue
-    const { target } = readRule(rule.compiled, place.family)
-    return (target?.kind === 'jump' || target?.kind === 'goto') && isOurs(target.chain)
+    const target = targetChain(readRule(rule.compiled, place.family))
+    return target !== undefined && isOurs(target)
   }
   return false
 }

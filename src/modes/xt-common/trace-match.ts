@@ -26,10 +26,7 @@ export interface Matching {
   readonly inInterface: string
 }
 
-/**
- * Whether a rule matches a packet. Lists of `recent` are written as a side effect, in the order of the
- * matches.
- */
+/** Returns whether a rule matches a packet. Lists of `recent` are written as a side effect, in the order of the matches. */
 export function matchesRule(rule: XtRule, matching: Matching): boolean {
   const { packet, state, inInterface } = matching
   const { protocol } = rule
@@ -93,14 +90,14 @@ function arePorts(ports: XtPorts | undefined, port: number): boolean {
   return ports === undefined || (port >= ports.from && port <= ports.to) !== ports.inverted
 }
 
-/** Gives the connection states of a packet: the first packet of a connection is new, and not invalid. */
+/** Returns the connection states of a packet: the first packet of a connection is new, and not invalid. */
 function connectionStates({ translated }: PacketState): number {
   return XT_CONNTRACK_STATE_NEW | (translated ? XT_CONNTRACK_STATE_DNAT : 0)
 }
 
 /**
- * Whether an address has a type. An address that is not of this node counts as unicast, because there is no
- * routing table here.
+ * Returns whether an address has a type. An address that is not of this node counts as unicast, because there is no routing
+ * table here.
  */
 function isAddressType(
   { sourceTypes, destinationTypes, ...inverted }: Extract<XtMatch, { kind: 'addrtype' }>,
@@ -128,7 +125,7 @@ function isInSet(
   { set, dimensions, inverted }: Extract<XtMatch, { kind: 'set' }>,
   { packet, state, surroundings: { ipsets } }: Matching,
 ): boolean {
-  if (ipsets === undefined) throw new Error(`nobody says what ipset ${set} has`)
+  if (ipsets === undefined) throw new Error(`the trace has no entries of ipset ${set}`)
   const source = { ip: packet.source, port: packet.sourcePort }
   const destination = { ip: state.destination, port: state.destinationPort }
   const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))
@@ -136,10 +133,10 @@ function isInSet(
 }
 
 /**
- * The dice of `-m statistic`. Rules that share connections among n endpoints have probabilities of 1/n,
- * 1/(n-1) and so on. A packet reaches the second rule only if it missed the first. Then each of the remaining
- * n-1 outcomes is equally likely, so one roll out of n decides all of the rules. Therefore n endpoints are n
- * ways, and not n! of them.
+ * The dice of `-m statistic`. Rules that share connections among n endpoints have probabilities of 1/n, 1/(n-1) and
+ * so on. A packet reaches the second rule only if it missed the first. Then each of the remaining n-1 outcomes is
+ * equally likely, so one roll out of n decides all of the rules. Therefore n endpoints are n ways, and not n! of
+ * them.
  */
 export class Chance {
   readonly #random: (modulus: number) => number
@@ -167,7 +164,7 @@ const UNITS = 2 ** 31
 /** The rounding of iptables: it prints ten decimals, so the values that it reads are rounded to them. */
 const ROUNDED = UNITS / 1e10
 
-/** Gives 3 for a third; undefined where the probability is not of the form 1/n. */
+/** Returns 3 for a third; undefined where the probability is not of the form 1/n. */
 function oneIn(probability: number): number | undefined {
   if (probability <= 0) return undefined
   const whole = Math.round(UNITS / probability)
@@ -175,8 +172,8 @@ function oneIn(probability: number): number | undefined {
 }
 
 /**
- * The maximum number of entries that xt_recent keeps in one list by default (parameter ip_list_tot). It
- * evicts the oldest.
+ * The maximum number of entries that xt_recent keeps in one list by default (parameter ip_list_tot). It evicts the
+ * oldest.
  */
 export const RECENT_ENTRIES_MAX = 100
 
@@ -184,9 +181,9 @@ export const RECENT_ENTRIES_MAX = 100
 const PREFIX = 'recent '
 
 /**
- * The lists of `-m recent` during one packet: source addresses by name, the one unseen for the longest time
- * first. Lists belong to the network namespace and contain both families. Time does not pass: each listed
- * address counts as seen just now.
+ * The lists of `-m recent` during one packet: source addresses by name, the one unseen for the longest time first.
+ * Lists belong to the network namespace and contain both families. Time does not pass: each listed address counts as
+ * seen just now.
  */
 export class RecentLists {
   readonly #before: DynamicElements
@@ -209,9 +206,7 @@ export class RecentLists {
     list.set(source, zeros(0))
   }
 
-  /**
-   * Gives the lists afterwards. A list exists as long as a rule names it, and `named` contains these names.
-   */
+  /** Returns the lists afterwards. A list exists as long as a rule names it, and `named` contains these names. */
   after(named: ReadonlySet<string>): DynamicElements {
     const after = new Map(this.#before)
     for (const [name, list] of this.#lists) after.set(PREFIX + name, list)

@@ -1,8 +1,8 @@
 import { allWays, type Tracer } from '../../kernel/nft/trace.ts'
 import { printRule } from '../../kernel/xt/print.ts'
-import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
+import { targetChain, type XtMatch, type XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump } from '../../kernel/xt/scope.ts'
-import { type ReadChain, targetOf } from './read-chains.ts'
+import type { ReadChain } from './read-chains.ts'
 import { indexRules, type RuleIndex, traceTables, type XtTables } from './trace-walk.ts'
 
 /** The chains and jumps that packets are traced through. */
@@ -60,8 +60,8 @@ function isRecent(match: XtMatch): match is Extract<XtMatch, { kind: 'recent' }>
 }
 
 /**
- * Selects the chains to trace. Only jumps to our chains and to `firewall`, which kubelet writes as well, are followed;
- * other rules of shared chains belong to other programs.
+ * Selects the chains to trace. Only jumps to our chains and to `firewall`, which kubelet writes as well, are
+ * followed; other rules of shared chains belong to other programs.
  */
 export function traceable(chains: readonly ReadChain[], firewall?: string): Traceable {
   const ours = chains.filter(({ ours, name }) => ours || name === firewall)
@@ -71,7 +71,7 @@ export function traceable(chains: readonly ReadChain[], firewall?: string): Trac
     .map(chain => ({
       ...chain,
       rules: chain.rules.filter(({ rule }) =>
-        isOurs.has(`${chain.family} ${chain.table} ${targetOf(rule) ?? ''}`),
+        isOurs.has(`${chain.family} ${chain.table} ${targetChain(rule) ?? ''}`),
       ),
     }))
   return {

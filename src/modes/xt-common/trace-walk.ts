@@ -1,5 +1,6 @@
 import { assert, unreachable } from '../../base/assert.ts'
 import type { Ip } from '../../base/ip.ts'
+import { append } from '../../base/lists.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
   familyOfPacket,
@@ -13,13 +14,9 @@ import type { XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { Chance, type Matching, matchesRule, RecentLists } from './trace-match.ts'
 
-/**
- * The chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`, including the built-in
- * ones.
- */
+/** The chains of iptables with all their rules in order, by `ip nat KUBE-SERVICES`, including the built-in ones. */
 export interface XtTables {
   readonly chains: ReadonlyMap<string, readonly XtRule[]>
-  /** Indexes of long chains. */
   readonly indexes?: ReadonlyMap<string, RuleIndex>
   /** The lists of `-m recent` that the rules name. */
   readonly recent: ReadonlySet<string>
@@ -85,7 +82,7 @@ export function traceTables(tables: XtTables, packet: TracePacket, surroundings:
 
 type End = 'drop' | 'reject' | undefined
 
-/** Gives the reason why the packet stopped; undefined when it did not. */
+/** Returns the reason why the packet stopped; undefined when it did not. */
 function walkHooks(walk: Walk): End {
   const { packet, surroundings, state } = walk
   const toUs = () => isLocal(state.destination, surroundings)
@@ -116,7 +113,7 @@ function walkHook(walk: Walk, hook: Hook): End {
   return undefined
 }
 
-/** Gives the interface of a packet at a hook; empty where there is none, as in rules. */
+/** Returns the interface of a packet at a hook; empty where there is none, as in rules. */
 function inInterfaceAt(hook: Hook, { origin, interfaceName = '' }: TracePacket): string {
   if (hook === 'OUTPUT' || hook === 'POSTROUTING') return ''
   return origin === 'interface' ? interfaceName : 'lo'
@@ -135,7 +132,7 @@ const DEPTH_MAX = 64
 
 function walkChain(walk: Walk, position: Position): Decision {
   const { table, chain, depth } = position
-  assert(depth < DEPTH_MAX, `chains go round in circles at ${chain}`)
+  assert(depth < DEPTH_MAX, `chains loop at ${chain}`)
   const key = `${walk.family} ${table} ${chain}`
   const rules = walk.tables.chains.get(key)
   // The table or hook contains no chain in use.
@@ -193,15 +190,14 @@ const INDEXED_FROM = 32
 type Place = readonly [index: number, rule: XtRule]
 
 /**
- * Finds the rules of a long chain that can match a packet, without a test of each rule. Nearly every rule of
- * a shared chain matches one destination address or one destination port.
+ * Finds the rules of a long chain that can match a packet, without a test of each rule. Nearly every rule of a shared
+ * chain matches one destination address or one destination port.
  */
 export interface RuleIndex {
-  /** Gives the candidates in the order of the chain. */
+  /** Returns the candidates in the order of the chain. */
   candidates(state: Pick<PacketState, 'destination' | 'destinationPort'>): readonly Place[]
 }
 
-/** Makes an index; undefined for a short chain. */
 export function indexRules(rules: readonly XtRule[]): RuleIndex | undefined {
   if (rules.length < INDEXED_FROM) return undefined
   const byAddress = new Map<Ip, Place[]>()
@@ -220,12 +216,6 @@ export function indexRules(rules: readonly XtRule[]): RuleIndex | undefined {
       return found.sort(([a], [b]) => a - b)
     },
   }
-}
-
-function append<K>(lists: Map<K, Place[]>, key: K, place: Place): void {
-  const list = lists.get(key)
-  if (list === undefined) lists.set(key, [place])
-  else list.push(place)
 }
 
 function hostOf({ destination }: XtRule): Ip | undefined {

@@ -10,7 +10,7 @@ import {
   type IptablesOptions,
   NFACCT_INVALID_DROPPED,
   NFACCT_LOCALHOST_ACCEPTED,
-} from '../../../src/modes/iptables/options.ts'
+} from '../../../src/modes/iptables/settings.ts'
 import { createIptablesPlane } from '../../../src/modes/iptables/plane.ts'
 import { EMPTY_STATE, type IptablesState } from '../../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../../src/netlink/constants.ts'

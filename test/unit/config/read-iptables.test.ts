@@ -3,7 +3,7 @@ import type { Config } from '../../../src/config/config.ts'
 import { configChanges } from '../../../src/config/config-changes.ts'
 import { type ConfigFile, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
 import { publishedConfig } from '../../../src/config/written-config.ts'
-import { answersAtLoopback } from '../../../src/modes/iptables/tune.ts'
+import { answersAtLoopback } from '../../../src/modes/iptables/settings.ts'
 
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
 

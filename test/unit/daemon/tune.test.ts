@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
 import { tuneMode } from '../../../src/daemon/tune.ts'
-import { iptablesOptions } from '../../../src/modes/iptables/open.ts'
+import { iptablesOptions } from '../../../src/modes/iptables/settings.ts'
 
 let root: string
 const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'

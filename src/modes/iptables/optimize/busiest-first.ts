@@ -39,10 +39,10 @@ const CHAINS_PER_PERIOD = 32
 const MOVES_PER_PERIOD = 4
 
 /**
- * Keeps the entries with the most connections at the heads of their chains, by the counters that every rule
- * has. Entries of one chain match different packets, so their order affects only speed. All moves of a period
- * are one batch that names the generation at which the counters were read. If another program committed in
- * between, the batch has no effect.
+ * Keeps the entries with the most connections at the heads of their chains, by the counters that every rule has.
+ * Entries of one chain match different packets, so their order affects only speed. All moves of a period are one
+ * batch that names the generation at which the counters were read. If another program committed in between, the batch
+ * has no effect.
  */
 export function createBusiestFirst(options: BusiestFirstOptions): BusiestFirst {
   return new Upkeep(options)
@@ -174,8 +174,8 @@ function movesOf(chain: EntryChain, parts: readonly Part[], movesMax: number): M
 }
 
 /**
- * Adds the `-p` of the rule to the compiled expressions. The kernel does not report the protocol that the
- * rule was written with; its expressions contain it.
+ * Adds the `-p` of the rule to the compiled expressions. The kernel does not report the protocol that the rule was
+ * written with; its expressions contain it.
  */
 function compiledOf({ compiled }: CountedEntry, { protocol }: XtRule): CompiledRule {
   return {

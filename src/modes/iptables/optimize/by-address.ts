@@ -2,23 +2,20 @@ import type { NftFamily } from '../../../kernel/nft/state.ts'
 import type { XtAddress, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtChain, XtPlace } from '../../../kernel/xt/scope.ts'
 
-/**
- * A chain that sends each packet to the one chain whose entries may match it, and all the chains below it.
- */
+/** A chain that sends each packet to the one chain whose entries may match it, and all the chains below it. */
 export interface Tree {
   readonly root: XtChain
   readonly chains: readonly XtChain[]
 }
 
 /**
- * Rules about single destination addresses, divided by the last byte of the address: first by its low four
- * bits, then by its high ones. ClusterIPs are assigned at random or in sequence, and either way this byte is
- * spread evenly.
+ * Rules about single destination addresses, divided by the last byte of the address: first by its low four bits, then
+ * by its high ones. ClusterIPs are assigned at random or in sequence, and either way this byte is spread evenly.
  */
 
 /**
- * Makes the chains of a tree. `levels` is the number of nibbles that it matches: 16 chains of entries with
- * one, 256 with two.
+ * Makes the chains of a tree. `levels` is the number of nibbles that it matches: 16 chains of entries with one, 256
+ * with two.
  */
 export function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree {
   const low = NIBBLES.map(nibble => leafName(prefix, nibble, 1))
@@ -36,9 +33,7 @@ export function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree
   return { root, chains: inner }
 }
 
-/**
- * Gives the chain for a rule about `destination`; undefined when the rule is not about one single address.
- */
+/** Returns the chain for a rule about `destination`; undefined when the rule is not about one single address. */
 export function addressLeaf(
   prefix: string,
   levels: 1 | 2,
@@ -54,8 +49,8 @@ const ALL_BITS = '\xff'.repeat(16)
 const NIBBLES = Array.from({ length: 16 }, (_, nibble) => nibble)
 
 /**
- * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end
- * in that digit.
+ * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end in that
+ * digit.
  */
 function leafName(prefix: string, byte: number, digits: 1 | 2): string {
   const value = digits === 1 ? byte & 0x0f : byte

@@ -36,7 +36,6 @@ export function portTree(place: XtPlace, prefix: string, protocol: PortProtocol)
   return { root: chain(all, ways(outer)), chains }
 }
 
-/** Makes the rule that leads to a tree. */
 export function portWay(tree: Tree, protocol: PortProtocol): XtRule {
   return {
     protocol: PROTOCOLS[protocol],
@@ -45,7 +44,7 @@ export function portWay(tree: Tree, protocol: PortProtocol): XtRule {
   }
 }
 
-/** Gives the chain for a rule; undefined when the rule is not about one single port of the range. */
+/** Returns the chain for a rule; undefined when the rule is not about one single port of the range. */
 export function portLeaf(prefix: string, protocol: PortProtocol, rule: XtRule): string | undefined {
   if (rule.protocol?.number !== PROTOCOLS[protocol].number || rule.protocol.inverted) return undefined
   const ports = rule.matches.flatMap(portsOf)[0]
@@ -75,7 +74,7 @@ function split(range: Range, size: number): readonly Range[] {
   return Array.from({ length: count }, (_, at) => around(range, size, range.from + at * size))
 }
 
-/** Gives the one of equal parts of a range that contains a port. */
+/** Returns the one of equal parts of a range that contains a port. */
 function around(range: Range, size: number, port: number): Range {
   const from = port - ((port - range.from) % size)
   return { from, to: Math.min(range.to, from + size - 1) }

@@ -3,13 +3,18 @@ import type { XtChain, XtEntry, XtPlace } from '../../../kernel/xt/scope.ts'
 import { NFT_FAMILIES } from '../../common/family.ts'
 import type { ChainNames } from '../../xt-common/layout.ts'
 import { jump, NO_MATCHES } from '../../xt-common/rules-parts.ts'
-import type { Statics } from '../statics.ts'
 import { addressLeaf, addressTree, type Tree } from './by-address.ts'
 import { portLeaf, portTree, portWay } from './by-port.ts'
 import { type Division, type List, listsOf } from './lists.ts'
 
+interface Dividing {
+  readonly lists: readonly List[]
+  /** Lists that are short in most clusters are divided, too. */
+  readonly large: boolean
+}
+
 /** Moves an entry into the chain in which packets meet it. */
-export function placeEntry(entry: XtEntry, statics: Statics): XtEntry {
+export function placeEntry(entry: XtEntry, statics: Dividing): XtEntry {
   const list = statics.lists.find(({ table, chain }) => table === entry.table && chain === entry.chain)
   if (list === undefined || !isDivided(list, statics)) return entry
   for (const division of list.by) {
@@ -20,7 +25,7 @@ export function placeEntry(entry: XtEntry, statics: Statics): XtEntry {
 }
 
 /** Makes the chains that entries are divided among, and the chains that lead to them. */
-export function dividedChains(statics: Pick<Statics, 'large' | 'lists'>): readonly XtChain[] {
+export function dividedChains(statics: Dividing): readonly XtChain[] {
   return NFT_FAMILIES.flatMap(family =>
     statics.lists
       .filter(list => isDivided(list, statics))
@@ -42,7 +47,7 @@ export function entryChains(names: ChainNames): readonly EntryChain[] {
 }
 
 /** Makes the rules before the entries of a chain: jumps to the entries in other chains. */
-export function waysFrom(chain: XtChain, statics: Statics): readonly XtRule[] {
+export function waysFrom(chain: XtChain, statics: Dividing): readonly XtRule[] {
   const list = statics.lists.find(({ table, chain: name }) => table === chain.table && name === chain.name)
   if (list === undefined || !isDivided(list, statics)) return NO_RULES
   return treesOf(list, { family: chain.family, table: chain.table }).map(({ way }) => way)
@@ -50,7 +55,7 @@ export function waysFrom(chain: XtChain, statics: Statics): readonly XtRule[] {
 
 const NO_RULES: readonly XtRule[] = []
 
-function isDivided({ onlyLarge }: List, { large }: Pick<Statics, 'large'>): boolean {
+function isDivided({ onlyLarge }: List, { large }: Pick<Dividing, 'large'>): boolean {
   return large || !onlyLarge
 }
 

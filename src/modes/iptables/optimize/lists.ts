@@ -8,8 +8,8 @@ export interface List {
   readonly chain: string
   readonly by: readonly Division[]
   /**
-   * The list is short in most clusters, where dividing costs each packet more than it saves. It is divided
-   * only in large clusters.
+   * The list is short in most clusters, where dividing costs each packet more than it saves. It is divided only in
+   * large clusters.
    */
   readonly onlyLarge: boolean
 }

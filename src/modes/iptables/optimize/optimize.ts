@@ -3,6 +3,7 @@ import { readU32be } from '../../../base/octets.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../../kernel/nft/constants.ts'
 import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry } from '../../../kernel/xt/scope.ts'
+import type { Asked } from '../../../kernel/xt/scope-wanted.ts'
 import { base32, base32Hash } from '../../xt-common/chain-hash.ts'
 import {
   type ChainNames,
@@ -11,19 +12,18 @@ import {
   serviceChainKind,
 } from '../../xt-common/layout.ts'
 import { jump } from '../../xt-common/rules-parts.ts'
-import type { ServiceChain, ServiceRules } from '../rules-port.ts'
 import type { Statics } from '../statics.ts'
 import { dividedChains, placeEntry, waysFrom } from './dispatch.ts'
 import { ruleKey, withoutComments, withoutIdle } from './reduce.ts'
 
 /**
- * Transforms the rules of a Service so that packets pass fewer rules and the kernel holds fewer. Verdicts
- * stay the same.
+ * Transforms the rules of a Service so that packets pass fewer rules and the kernel holds fewer. Verdicts stay the
+ * same.
  */
-export function optimizeService(rules: ServiceRules, statics: Statics): ServiceRules {
+export function optimizeService(rules: Asked, statics: Statics): Asked {
   const { names } = statics.options
   const { chains, redirect } = shareChains(rules.chains, names)
-  const redirected = (list: readonly XtRule[], { family }: ServiceChain): readonly XtRule[] =>
+  const redirected = (list: readonly XtRule[], { family }: XtChain): readonly XtRule[] =>
     withoutIdle(
       list.map(rule => redirect(rule, family)),
       names,
@@ -60,17 +60,17 @@ function once(entries: readonly XtEntry[]): readonly XtEntry[] {
 
 /** Chains of one Service in one family, grouped by the change of their names. */
 interface Shared {
-  readonly chains: readonly ServiceChain[]
-  /** Gives a rule whose target has the new name of the chain. */
-  readonly redirect: (rule: XtRule, family: ServiceChain['family']) => XtRule
+  readonly chains: readonly XtChain[]
+  /** Returns a rule whose target has the new name of the chain. */
+  readonly redirect: (rule: XtRule, family: XtChain['family']) => XtRule
 }
 
 /**
- * Merges chains of equal content, and names the result after that content: chains of single endpoints, and
- * chains that only choose among such. A chain that remembers clients stays separate, since lists of `recent`
- * belong to one Service.
+ * Merges chains of equal content, and names the result after that content: chains of single endpoints, and chains
+ * that only choose among such. A chain that remembers clients stays separate, since lists of `recent` belong to one
+ * Service.
  */
-function shareChains(chains: readonly ServiceChain[], names: ChainNames): Shared {
+function shareChains(chains: readonly XtChain[], names: ChainNames): Shared {
   const renamed = new Map<string, string>()
   const redirect: Shared['redirect'] = (rule, family) => {
     const { target } = rule
@@ -78,15 +78,15 @@ function shareChains(chains: readonly ServiceChain[], names: ChainNames): Shared
     const name = renamed.get(`${family} ${target.chain}`)
     return name === undefined ? rule : { ...rule, target: jump(name) }
   }
-  const done = new Map<string, ServiceChain>()
-  const share = (chain: ServiceChain, kind: ServiceChainKind, rules: readonly XtRule[]): void => {
+  const done = new Map<string, XtChain>()
+  const share = (chain: XtChain, kind: ServiceChainKind, rules: readonly XtRule[]): void => {
     const content = rules.map(rule => redirect(withoutComments(rule), chain.family))
     const name = serviceChain(names, kind, contentName(content, names))
     renamed.set(`${chain.family} ${chain.name}`, name)
     done.set(`${chain.family} ${name}`, { ...chain, name, rules: content, shared: true })
   }
-  const others: ServiceChain[] = []
-  const lists: ServiceChain[] = []
+  const others: XtChain[] = []
+  const lists: XtChain[] = []
   for (const chain of chains) {
     const kind = serviceChainKind(names, chain.name)
     if (kind === 'SEP' && isOfPacketsAlone(chain)) share(chain, kind, chain.rules)
@@ -106,9 +106,8 @@ function contentName(rules: readonly XtRule[], names: ChainNames): string {
 }
 
 /**
- * Encodes protocol, port and address directly, where a chain contains nothing else. A hash takes longer, and
- * chains of endpoints are the most numerous. Undefined for all other chains, and for addresses that are too
- * long.
+ * Encodes protocol, port and address directly, where a chain contains nothing else. A hash takes longer, and chains
+ * of endpoints are the most numerous. Undefined for all other chains, and for addresses that are too long.
  */
 function endpointName(rules: readonly XtRule[], { markMasq }: ChainNames): string | undefined {
   const [hairpin, translation, ...more] = rules
@@ -135,7 +134,7 @@ interface About {
   readonly protocol: number | undefined
 }
 
-/** Whether a rule matches this source and this protocol, and nothing else beside its matches. */
+/** Returns whether a rule matches this source and this protocol, and nothing else beside its matches. */
 function isAbout(rule: XtRule, about: About): boolean {
   const { inInterface, outInterface, protocol, source, destination } = rule
   if (inInterface !== undefined || outInterface !== undefined || destination !== undefined) return false
@@ -155,7 +154,7 @@ function isTransport(match: XtMatch, protocol: number): boolean {
 
 const TRANSPORTS = { tcp: IPPROTO_TCP, udp: IPPROTO_UDP, sctp: IPPROTO_SCTP } as const
 
-function isOfPacketsAlone({ rules, last }: ServiceChain): boolean {
+function isOfPacketsAlone({ rules, last }: XtChain): boolean {
   return (
     last.length === 0 && rules.every(({ matches }) => matches.every(({ kind }) => ONLY_OF_PACKETS.has(kind)))
   )
@@ -165,7 +164,7 @@ const ONLY_OF_PACKETS: ReadonlySet<string> = new Set(['comment', 'tcp', 'udp', '
 
 function isChoiceOf(
   { target, matches }: XtRule,
-  { family }: ServiceChain,
+  { family }: XtChain,
   renamed: ReadonlyMap<string, string>,
 ): boolean {
   return (

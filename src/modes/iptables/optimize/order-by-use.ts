@@ -22,7 +22,6 @@ interface EntryUse {
   readonly rate: number | undefined
 }
 
-/** The time in which rates lose half of their weight. */
 const HALF_LIFE_MS = 300_000
 /** The factor by which the saving of the rules that move must exceed the loss of the rules that they pass. */
 const FACTOR = 2
@@ -30,8 +29,7 @@ const FACTOR = 2
 const SAVED_MIN = 5_000
 
 /**
- * Updates the rates from one more read. A smaller counter, or a new handle, means that the counter started
- * from 0.
+ * Updates the rates from one more read. A smaller counter, or a new handle, means that the counter started from 0.
  */
 export function noteUse(
   before: ChainUse | undefined,
@@ -57,10 +55,10 @@ export function noteUse(
 }
 
 /**
- * Gives the parts of a chain that should move to its head; the part that should come first is last. Parts are
- * given in the order of the chain, and the indexes refer to that order. Few parts move at a time, and only
- * where the saving clearly exceeds the cost. Of two parts with about equal use neither passes the other, and
- * a chain in the order of its use stays unchanged.
+ * Returns the parts of a chain that should move to its head; the part that should come first is last. Parts are given
+ * in the order of the chain, and the indexes refer to that order. Few parts move at a time, and only where the saving
+ * clearly exceeds the cost. Of two parts with about equal use neither passes the other, and a chain in the order of
+ * its use stays unchanged.
  */
 export function orderByUse(
   parts: readonly { readonly size: number; readonly rate: number }[],
@@ -77,14 +75,14 @@ export function orderByUse(
   return moves
 }
 
-interface Part {
+interface RankedPart {
   readonly size: number
   readonly rate: number
   readonly index: number
 }
 
-function bestMove(order: readonly Part[]): Part | undefined {
-  let best: Part | undefined
+function bestMove(order: readonly RankedPart[]): RankedPart | undefined {
+  let best: RankedPart | undefined
   let most = SAVED_MIN
   let rulesBefore = 0
   let rateBefore = 0

@@ -2,8 +2,8 @@ import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
 import { type ChainNames, serviceChainKind } from '../../xt-common/layout.ts'
 
 /**
- * Removes rules without effect: rules that only count, and rules that repeat an earlier decisive one.
- * Comments are ignored.
+ * Removes rules without effect: rules that only count, and rules that repeat an earlier decisive one. Comments are
+ * ignored.
  */
 export function withoutIdle(rules: readonly XtRule[], names: ChainNames): readonly XtRule[] {
   const seen = new Set<string>()
@@ -17,7 +17,7 @@ export function withoutIdle(rules: readonly XtRule[], names: ChainNames): readon
   return left.length === rules.length ? rules : left
 }
 
-/** Gives equal keys for rules that do the same. */
+/** Returns equal keys for rules that do the same. */
 export function ruleKey(rule: XtRule): string {
   return JSON.stringify(withoutComments(rule))
 }
@@ -27,7 +27,7 @@ export function withoutComments(rule: XtRule): XtRule {
   return matches.length === rule.matches.length ? rule : { ...rule, matches }
 }
 
-/** Whether a match gives the same result for a packet each time and has no side effect. */
+/** Returns whether a match gives the same result for a packet each time and has no side effect. */
 function isSteady({ kind }: XtMatch): boolean {
   switch (kind) {
     case 'comment':
@@ -42,9 +42,9 @@ function isSteady({ kind }: XtMatch): boolean {
 }
 
 /**
- * Whether a second equal rule has no effect on a packet that this rule matched. Either the packet goes no
- * further, or a repetition changes nothing. If a chain of a Service lets a packet return, it made no random
- * choice: a balanced packet never returns.
+ * Returns whether a second equal rule has no effect on a packet that this rule matched. Either the packet goes no further, or
+ * a repetition changes nothing. If a chain of a Service lets a packet return, it made no random choice: a balanced
+ * packet never returns.
  */
 function isSpent({ target }: XtRule, names: ChainNames): boolean {
   switch (target?.kind) {

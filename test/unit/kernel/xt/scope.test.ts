@@ -9,9 +9,8 @@ import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtJump } from '../../../../src/kernel/xt/scope.ts'
-import { removalOf } from '../../../../src/kernel/xt/scope-cleanup.ts'
 import { commitScope } from '../../../../src/kernel/xt/scope-commit.ts'
-import { ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
+import { removalOf, ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
 import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
 import { Committed, heldInKernel } from '../../../../src/kernel/xt/scope-held.ts'
 import type { ScopeOperations } from '../../../../src/kernel/xt/scope-operation.ts'
@@ -63,8 +62,7 @@ interface Side {
 
 /** The operations after a commit that asked for `before`. */
 function sinceCommit(before: Side, after: Side): ScopeOperations {
-  const held = new Committed(before.common)
-  held.add('someone', before.asked)
+  const held = new Committed(before.common, () => before.asked)
   const diff = new ScopeDiff(held, after.common, SCOPE)
   diff.owner('someone', after.asked)
   return finish(diff.finish())
@@ -300,6 +298,6 @@ describe('a scope', () => {
     const message = 'ip nat OURS: entries in a chain that is not common'
     const diff = new ScopeDiff(heldInKernel(new Map()), none, SCOPE)
     expect(() => diff.owner('someone', asking(entry('a')))).toThrow(message)
-    expect(() => new Committed(none).add('someone', asking(entry('a')))).toThrow(message)
+    expect(() => new Committed(none, () => asking(entry('a'))).enter('someone')).toThrow(message)
   })
 })

@@ -17,12 +17,12 @@ describe('matches and targets of xtables', () => {
     expect(lines([])).toEqual([
       expect.stringMatching(/^ok xtables for every Service: comment, conntrack, statistic, .*DNAT$/),
       'ok xtables for session affinity: recent',
-      'ok xtables for ports of SCTP: sctp',
+      'ok xtables for SCTP ports: sctp',
       'ok xtables for two metrics of kube-proxy: nfacct',
     ])
   })
 
-  it('are named with what gives them, and hinder only what needs them', () => {
+  it('are named with their kernel options, and only affect what needs them', () => {
     const [services, affinity, sctp, counters] = lines(lacking('statistic', 'recent', 'nfacct'))
     expect(services).toMatch(
       /^missing xtables for every Service: match statistic \(revision 0\) for ip6: CONFIG_NFT_COMPAT, CONFIG_NETFILTER_XT_MATCH_STATISTIC$/,
@@ -34,7 +34,7 @@ describe('matches and targets of xtables', () => {
 })
 
 describe('settings', () => {
-  async function told(files: Readonly<Record<string, string>>, ...argv: readonly string[]) {
+  async function findings(files: Readonly<Record<string, string>>, ...argv: readonly string[]) {
     const parsed = parseRequest(['--proxy-mode=iptables', ...argv], { hostName: 'node' }, undefined)
     if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
     const found = await iptablesSettingFindings(parsed.value.config, path => Promise.resolve(files[path]))
@@ -42,20 +42,22 @@ describe('settings', () => {
   }
   const LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet'
 
-  it('say who sets route_localnet, if anybody', async () => {
-    expect((await told({ [LOCALNET]: '0' }))[0]).toMatch(/^note: 0: `kprobe init` or the daemon sets it to 1/)
-    expect((await told({ [LOCALNET]: '1' }))[0]).toBe('ok: 1: NodePorts answer at 127.0.0.1')
-    expect((await told({ [LOCALNET]: '0' }, '--iptables-localhost-nodeports=false'))[0]).toBe(
-      'ok: 0: NodePorts do not answer at 127.0.0.1',
+  it('say which command sets route_localnet', async () => {
+    expect((await findings({ [LOCALNET]: '0' }))[0]).toMatch(
+      /^note: 0: `kprobe init` or the daemon sets it to 1/,
     )
-    expect((await told({ [LOCALNET]: '1' }, '--iptables-localhost-nodeports=false'))[0]).toBe(
-      'warning: 1: others on the network may reach services bound to 127.0.0.1; NodePorts do not answer there',
+    expect((await findings({ [LOCALNET]: '1' }))[0]).toBe('ok: 1: node ports answer at 127.0.0.1')
+    expect((await findings({ [LOCALNET]: '0' }, '--iptables-localhost-nodeports=false'))[0]).toBe(
+      'ok: 0: node ports do not answer at 127.0.0.1',
+    )
+    expect((await findings({ [LOCALNET]: '1' }, '--iptables-localhost-nodeports=false'))[0]).toBe(
+      'warning: 1: hosts of the network can reach sockets bound to 127.0.0.1; node ports do not answer there',
     )
   })
 
   it('say how many clients an endpoint remembers', async () => {
-    expect((await told({}))[1]).toMatch(/^note: an endpoint remembers 100, the default, of them at most/)
-    const many = await told({ '/sys/module/xt_recent/parameters/ip_list_tot': '5000' })
-    expect(many[1]).toMatch(/remembers 5000 of them/)
+    expect((await findings({}))[1]).toMatch(/^note: an endpoint remembers the latest 100 \(default\) at most/)
+    const many = await findings({ '/sys/module/xt_recent/parameters/ip_list_tot': '5000' })
+    expect(many[1]).toMatch(/remembers the latest 5000 at most/)
   })
 })

@@ -6,8 +6,8 @@ import type { Backend, Frontend, FrontendTable, ServiceFrontends } from '../../.
 import type { Protocol } from '../../../../src/model/service.ts'
 import { fixedChains } from '../../../../src/modes/iptables/fixed-chains.ts'
 import { jumpsOf } from '../../../../src/modes/iptables/jumps.ts'
-import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/options.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/rules-service.ts'
+import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { type Statics, staticsOf } from '../../../../src/modes/iptables/statics.ts'
 import { createXtTracer } from '../../../../src/modes/xt-common/trace-tables.ts'
 import {

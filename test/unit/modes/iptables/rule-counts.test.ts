@@ -1,14 +1,23 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/steps.ts'
-import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/options.ts'
+import type { ObservedChain } from '../../../../src/kernel/nft/state.ts'
+import { compileRule } from '../../../../src/kernel/xt/compile.ts'
+import type { Language } from '../../../../src/kernel/xt/language.ts'
+import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
+import { diffStates } from '../../../../src/modes/iptables/diff.ts'
 import { renderIptablesState } from '../../../../src/modes/iptables/render.ts'
-import { RuleCounter, type RuleCounts, rulesWritten } from '../../../../src/modes/iptables/rule-counts.ts'
+import { RuleCounts } from '../../../../src/modes/iptables/rule-counts.ts'
+import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { EMPTY_STATE, type IptablesState, type RenderedState } from '../../../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../../../src/modes/iptables/trace.ts'
+import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
+import { MARTIAN } from '../../../../src/modes/xt-common/rules-parts.ts'
 import { runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
+
+const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
 
 function rendered(
   services: Parameters<typeof table>[0],
@@ -20,29 +29,26 @@ function rendered(
   return finish(renderIptablesState(table(services), { base, without: new Set(without) }, all))
 }
 
-/** By walking over everything that is wanted. */
-function walked(state: RenderedState): RuleCounts {
-  const counts = new Map<string, number>()
+/** The number of rules by table, from a walk over all wanted chains. */
+function walked(state: RenderedState): Readonly<Record<string, number>> {
+  const counts: Record<string, number> = { 'IPv4 filter': 0, 'IPv4 nat': 0, 'IPv6 filter': 0, 'IPv6 nat': 0 }
   for (const { family, table: name, rules, last } of wantedChains(state)) {
-    const key = `${family} ${name}`
-    counts.set(key, (counts.get(key) ?? 0) + rules.length + last.length)
+    if (name === 'mangle') continue
+    const key = `${family === 'ip' ? 'IPv4' : 'IPv6'} ${name}`
+    counts[key] = (counts[key] ?? 0) + rules.length + last.length
   }
-  // The rule that stands in KUBE-FIREWALL, which is kubelet's as much as ours.
-  counts.set('ip filter', (counts.get('ip filter') ?? 0) + 1)
-  return counts
+  // The rule in KUBE-FIREWALL, which kubelet writes as well.
+  return { ...counts, 'IPv4 filter': (counts['IPv4 filter'] ?? 0) + 1 }
 }
 
-const positive = (counts: RuleCounts): RuleCounts =>
-  new Map([...counts].filter(([, count]) => count > 0).sort())
+function totals(counts: RuleCounts): Readonly<Record<string, number>> {
+  return Object.fromEntries(counts.numbers().rules.map(each => [`${each.family} ${each.table}`, each.total]))
+}
+
 const ALL = [...everyKind(false), ...everyKind(true), plainService(1, 4), plainService(2, 4)]
 
 describe.each([false, true])('rules, optimized: %s', optimize => {
-  it('are counted as the walk over all of them counts', () => {
-    const state = rendered(ALL, { optimize })
-    expect(positive(finish(new RuleCounter().count(state)))).toEqual(positive(walked(state)))
-  })
-
-  it('are counted by what changed since, whatever came and went', () => {
+  it('are counted by the operations that were committed', () => {
     const step = fc.record({
       chosen: fc.subarray(ALL),
       hidden: fc.subarray([...table(ALL).services.keys()], { maxLength: 2 }),
@@ -50,33 +56,48 @@ describe.each([false, true])('rules, optimized: %s', optimize => {
     })
     fc.assert(
       fc.property(fc.array(step, { minLength: 1, maxLength: 6 }), steps => {
-        const counter = new RuleCounter()
+        const counts = new RuleCounts(KUBE_CHAINS)
         let base: IptablesState = EMPTY_STATE
         for (const { chosen, hidden, masqueradeAll } of steps) {
           const state = rendered(chosen, { optimize, masqueradeAll }, base, hidden)
+          counts.committed(finish(diffStates(base, state, LANGUAGE)).operations)
           base = state
-          expect(positive(finish(counter.count(state)))).toEqual(positive(walked(state)))
+          expect(totals(counts)).toEqual(walked(state))
         }
       }),
       { numRuns: runs(60) },
     )
   })
+
+  it('are counted in what was read, without those of other programs', () => {
+    const state = rendered(ALL, { optimize })
+    const observed = new Map<string, { chains: Map<string, ObservedChain> }>()
+    const put = (key: 'ip' | 'ip6', of: string, name: string, rules: readonly XtRule[]) => {
+      const chains = observed.get(`${key} ${of}`)?.chains ?? new Map<string, ObservedChain>()
+      const read = rules.map(rule => ({ handle: 1n, compiled: compileRule(rule, key).compiled }))
+      observed.set(`${key} ${of}`, { chains: chains.set(name, { name, hook: undefined, rules: read }) })
+    }
+    for (const { family, table: of, name, rules, last } of wantedChains(state))
+      put(family, of, name, [...rules, ...last])
+    const theirs: XtRule = { matches: [], target: { kind: 'DROP' } }
+    put('ip', 'filter', 'KUBE-FIREWALL', [theirs, MARTIAN])
+    put('ip', 'nat', 'DOCKER', [theirs])
+    const counts = new RuleCounts(KUBE_CHAINS)
+    counts.observed(observed)
+    expect(totals(counts)).toEqual(walked(state))
+  })
 })
 
-it('those that a batch writes are the ones that it adds', () => {
+it('the last batch counts by the rules that it adds', () => {
   const at = { family: 'ip', table: 'nat', owner: undefined, chain: 'KUBE-SERVICES' } as const
   const rule = { matches: [], target: undefined }
-  const counts = rulesWritten([
+  const counts = new RuleCounts(KUBE_CHAINS)
+  counts.committed([
     { ...at, verb: 'flush-chain', rules: 3 },
     { ...at, verb: 'add-rule', rule },
     { ...at, verb: 'insert-rule', rule },
     { ...at, table: 'filter', verb: 'insert-rule', rule },
     { ...at, verb: 'delete-rule', rule },
   ])
-  expect(counts).toEqual(
-    new Map([
-      ['ip nat', 2],
-      ['ip filter', 1],
-    ]),
-  )
+  expect(counts.numbers().rules.map(({ last }) => last)).toEqual([1, 2, 0, 0])
 })

@@ -150,10 +150,10 @@ describe('chains', () => {
     ])
   })
 
-  it('that go round in circles, or are not there, are said', () => {
+  it('that loop or are missing are errors', () => {
     expect(() => run({ 'ip filter FORWARD': [rule(jump('A'))] })).toThrow('there is no chain ip filter A')
     const round = { 'ip filter FORWARD': [rule(jump('A'))], 'ip filter A': [rule(jump('A'))] }
-    expect(() => run(round)).toThrow('chains go round in circles at A')
+    expect(() => run(round)).toThrow('chains loop at A')
   })
 })
 
@@ -351,6 +351,8 @@ describe('-m set', () => {
       { ip: OUTSIDE, port: 40_000 },
     ]
     expect(asked).toEqual([['S', { protocol: IPPROTO_TCP, sides }]])
-    expect(() => run({ 'ip nat PREROUTING': [when(match, DROP)] })).toThrow('nobody says what ipset S has')
+    expect(() => run({ 'ip nat PREROUTING': [when(match, DROP)] })).toThrow(
+      'the trace has no entries of ipset S',
+    )
   })
 })

@@ -1,0 +1,98 @@
+import { contains } from '../../base/cidr.ts'
+import { FAMILIES, type Family, familyOf, isLoopback } from '../../base/ip.ts'
+import type { Config } from '../../config/config.ts'
+import { OWN_IPTABLES_FLAGS } from '../../config/iptables-flags.ts'
+import type { TuneOptions, TuneReport } from '../../kernel/sysctl/files.ts'
+import { tuneSwitches, wantedSysctl } from '../../kernel/sysctl/switches.ts'
+import { type DetectorOption, detectorOf } from '../common/detector.ts'
+import { IPTABLES_SECTION } from '../common/iptables-section.ts'
+import { missingFails } from '../common/tune.ts'
+import type { KernelSockets, ModeSettings } from '../mode.ts'
+import { type ChainNames, chainNames, KUBE_CHAINS } from '../xt-common/layout.ts'
+
+export const IPTABLES_SETTINGS: ModeSettings = {
+  ...IPTABLES_SECTION,
+  // nf_tables also reports changes of the tables of iptables.
+  defaultSyncPeriod: 600_000_000_000n,
+  everyAddress: true,
+  ownFlags: OWN_IPTABLES_FLAGS,
+  flagTexts: ({ iptables }) => ({
+    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
+    'iptables-optimize': `${iptables.optimize}`,
+  }),
+}
+
+/** The inputs of the rules besides the FrontendTable. */
+export interface IptablesOptions {
+  readonly names: ChainNames
+  readonly masqueradeAll: boolean
+  readonly masqueradeBit: number
+  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  /** `--iptables-localhost-nodeports`: node ports are served on 127.0.0.1. */
+  readonly localhostNodePorts: boolean
+  /** nf_conntrack_tcp_be_liberal is set: no rule drops packets in state INVALID. */
+  readonly tcpBeLiberal: boolean
+  /** The counters of nfacct that exist, and that rules may therefore use. */
+  readonly nfacct: { readonly invalidDropped: boolean; readonly localhostAccepted: boolean }
+  readonly optimize: boolean
+}
+
+export const DEFAULT_IPTABLES_OPTIONS: IptablesOptions = {
+  names: KUBE_CHAINS,
+  masqueradeAll: false,
+  masqueradeBit: 14,
+  detector: { IPv4: undefined, IPv6: undefined },
+  localhostNodePorts: true,
+  tcpBeLiberal: false,
+  nfacct: { invalidDropped: false, localhostAccepted: false },
+  optimize: false,
+}
+
+/** The counters of xt_nfacct, with kube-proxy's names. */
+export const NFACCT_INVALID_DROPPED = 'ct_state_invalid_dropped_pkts'
+export const NFACCT_LOCALHOST_ACCEPTED = 'localhost_nps_accepted_pkts'
+
+const TCP_BE_LIBERAL = 'proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal'
+
+/**
+ * Makes the options. tcpBeLiberal is read once, as in kube-proxy. kprobe sets the configured value before it writes
+ * rules.
+ */
+export function iptablesOptions(
+  config: Config,
+  { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
+): IptablesOptions {
+  const { detectLocal, masqueradeAll, masqueradeBit, iptables, conntrack, serviceProxyName } = config
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  return {
+    ...DEFAULT_IPTABLES_OPTIONS,
+    names: chainNames(serviceProxyName),
+    masqueradeAll,
+    masqueradeBit,
+    detector: { IPv4, IPv6 },
+    localhostNodePorts: answersAtLoopback(config),
+    tcpBeLiberal: conntrack.tcpBeLiberal || (setting(TCP_BE_LIBERAL) ?? 0) !== 0,
+    optimize: iptables.optimize,
+  }
+}
+
+/** Lets packets from 127.0.0.1 leave by a device, as those of a connection to a node port there do. */
+export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1)
+
+export async function tuneIptables(config: Config, options: TuneOptions): Promise<TuneReport> {
+  const wanted = answersAtLoopback(config) ? [ROUTE_LOCALNET] : []
+  return missingFails(await tuneSwitches(wanted, options))
+}
+
+/** The first address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
+const LOOPBACK_START = '\x7f\0\0\0'
+
+/**
+ * Returns whether node ports are served at 127.0.0.1: it is configured, and the node-port addresses include loopback.
+ * They are never served at ::1, which cannot be translated.
+ */
+export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
+  if (!iptables.localhostNodePorts || nodePortAddresses.primary) return false
+  const cidrs = nodePortAddresses.cidrs.filter(({ ip }) => familyOf(ip) === 'IPv4')
+  return cidrs.length === 0 || cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
+}
