@@ -2,7 +2,7 @@ import { contains } from '../../base/cidr.ts'
 import { familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import type { TuneOptions, TuneReport } from '../../kernel/sysctl/files.ts'
-import { tuneSwitches, wantedSysctl } from '../../kernel/sysctl/switches.ts'
+import { tuneSysctls, wantedSysctl } from '../../kernel/sysctl/switches.ts'
 import { missingFails } from '../common/tune.ts'
 
 /** Lets packets from 127.0.0.1 leave by a device, as those of a connection to a node port there do. */
@@ -10,7 +10,7 @@ export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1
 
 export async function tuneIptables(config: Config, options: TuneOptions): Promise<TuneReport> {
   const wanted = answersAtLoopback(config) ? [ROUTE_LOCALNET] : []
-  return missingFails(await tuneSwitches(wanted, options))
+  return missingFails(await tuneSysctls(wanted, options))
 }
 
 /** The first address of 127.0.0.0/8: a range that contains it contains the whole prefix. */
