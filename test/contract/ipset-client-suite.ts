@@ -125,7 +125,7 @@ function reading(at: At): void {
     expect(await bench.client.list(['somebody-elses'])).toEqual([])
     expect(await messagesOf(bench, ...create({ ...IPS, name: 'somebody-elses' }))).toEqual([
       expect.stringMatching(
-        /^create somebody-elses hash:ip: EEXIST \(File exists\): there is another of this name: it is /,
+        /^create somebody-elses hash:ip: EEXIST \(File exists\): another set has this name: it is /,
       ),
     ])
   })
@@ -227,10 +227,10 @@ function sets(at: At): void {
     await done(bench, ...create(A))
     const asOther = (changes: Partial<Ipset>) => messagesOf(bench, ...create({ ...A, ...changes }))
     expect(await asOther({ type: 'hash:ip' })).toEqual([
-      'create KUBE-CLUSTER-IP hash:ip: EEXIST (File exists): there is another of this name: it is hash:ip,port of IPv4, not hash:ip of IPv4',
+      'create KUBE-CLUSTER-IP hash:ip: EEXIST (File exists): another set has this name: it is hash:ip,port of IPv4, not hash:ip of IPv4',
     ])
     expect(await asOther({ family: 'IPv6' })).toEqual([
-      'create KUBE-CLUSTER-IP hash:ip,port: EEXIST (File exists): there is another of this name: it is hash:ip,port of IPv4, not hash:ip,port of IPv6',
+      'create KUBE-CLUSTER-IP hash:ip,port: EEXIST (File exists): another set has this name: it is hash:ip,port of IPv4, not hash:ip,port of IPv6',
     ])
   })
 
@@ -288,7 +288,7 @@ function references(at: At): void {
     await done(bench, ...create(A))
     bench.target.refer(A.name)
     expect(await messagesOf(bench, { verb: 'destroy', name: A.name })).toEqual([
-      'destroy KUBE-CLUSTER-IP: IPSET_ERR_BUSY (The set is in use: a rule or a set refers to it, or somebody is listing it)',
+      'destroy KUBE-CLUSTER-IP: IPSET_ERR_BUSY (The set is in use: a rule or a set refers to it, or another program lists it)',
     ])
     expect((await bench.client.headers()).headers[0]).toMatchObject({ references: 1 })
   })

@@ -18,8 +18,6 @@ import { INDEX } from './schema.ts'
 import { sendPieces } from './send.ts'
 import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
 
-export type { IpsetFailure }
-
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export interface IpsetClient {
   /**
@@ -186,10 +184,10 @@ const EEXIST = errnoNumber('EEXIST')
 
 /** Returns why an existing set cannot serve as the wanted one; undefined when it can. */
 function whyUnlike(there: IpsetHeader | Foreign, { type, family }: Ipset): string | undefined {
-  if (isForeign(there)) return `there is another of this name: ${there.foreign}`
+  if (isForeign(there)) return `another set has this name: ${there.foreign}`
   const { set } = there
   if (set.type === type && set.family === family) return undefined
-  return `there is another of this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
+  return `another set has this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
 }
 
 /** Reads the headers of all sets, or of one that may not exist. Throws NetlinkError. */

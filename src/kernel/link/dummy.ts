@@ -142,7 +142,7 @@ class RouteDummyClient implements DummyClient {
   #find(operation: string, name: string): Link | undefined {
     const link = findLink(this.#connection, name)
     if (link === undefined || link.kind === KIND) return link
-    const extendedAck = `it is no dummy device${link.kind === undefined ? '' : ` but a ${link.kind}`}`
+    const extendedAck = `it is not a dummy device${link.kind === undefined ? '' : ` but of kind ${link.kind}`}`
     throw new NetlinkError({
       operation,
       object: `device ${name}`,
