@@ -25,13 +25,8 @@ import type {
   IpvsStats,
   IpvsTimeouts,
   ListedDestination,
-  ListedServer,
-  MarkServer,
+  VirtualServer,
 } from './state.ts'
-
-type Listed =
-  | { readonly kind: 'server'; readonly listed: ListedServer }
-  | { readonly kind: 'mark'; readonly mark: MarkServer }
 
 const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
   [IPPROTO_TCP, 'TCP'],
@@ -39,15 +34,18 @@ const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
   [IPPROTO_SCTP, 'SCTP'],
 ])
 
-/** Decodes a virtual server; undefined for an unknown family or protocol. Throws NetlinkError (EBADMSG). */
-export function decodeServer(view: ByteView, message: Message): Listed | undefined {
+/**
+ * Decodes a virtual server; undefined for one with a mark instead of an address, and for an unknown family or
+ * protocol. Throws NetlinkError (EBADMSG).
+ */
+export function decodeServer(view: ByteView, message: Message): VirtualServer | undefined {
   const { service } = commandOf(view, message, IPVS_CMD_NEW_SERVICE) ?? {}
   if (service === undefined) return undefined
   const { mark, scheduler, flags, timeoutS, netmask } = service
   const family = familyOfServer(service)
   if (family === undefined) return undefined
   if (scheduler === undefined) throw malformed('a virtual server without its scheduler', message.start)
-  if (mark !== undefined) return { kind: 'mark', mark: { family, mark, scheduler } }
+  if (mark !== undefined) return undefined
   const { protocol: protocolNumber, address, port } = service
   if (protocolNumber === undefined || address === undefined || port === undefined)
     throw malformed('a virtual server without its address', message.start)
@@ -55,7 +53,7 @@ export function decodeServer(view: ByteView, message: Message): Listed | undefin
     throw malformed('a virtual server without its settings', message.start)
   const protocol = PROTOCOLS.get(protocolNumber)
   if (protocol === undefined) return undefined
-  const server = {
+  return {
     protocol,
     ip: ipOf(address, family),
     port,
@@ -64,7 +62,6 @@ export function decodeServer(view: ByteView, message: Message): Listed | undefin
     timeoutS,
     netmask: family === 'IPv4' ? readU32be(netmask) : readU32host(netmask),
   }
-  return { kind: 'server', listed: { server, stats: statsOf(service) } }
 }
 
 /**
@@ -88,7 +85,6 @@ export function decodeDestination(
     stats: statsOf(destination),
     activeConnections: destination.activeConnections ?? 0,
     inactiveConnections: destination.inactiveConnections ?? 0,
-    persistentConnections: destination.persistentConnections ?? 0,
   }
 }
 

@@ -126,7 +126,7 @@ function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
   return chain === KUBE_CHAINS.proxyFirewall || isOnlyIpvs(table, chain)
 }
 
-export type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
+type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
 
 /** Makes the operations that lead from one state to the other, with the phase that sends them. */
 export function* diffChains(

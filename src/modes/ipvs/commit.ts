@@ -1,13 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/failure-text.ts'
 import { isLinkLocal } from '../../base/ip.ts'
 import { slicingOf } from '../../base/steps.ts'
-import type { IpsetResult } from '../../kernel/ipset/client.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/operation.ts'
-import type { IpvsResult } from '../../kernel/ipvs/client.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
-import type { AddressResult } from '../../kernel/link/dummy.ts'
 import type { CommitResult } from '../../kernel/nft/client.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
 import type { Language } from '../../kernel/xt/language.ts'
@@ -20,9 +16,8 @@ import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from '../common/element-group.ts'
 import { refusalOf } from '../common/refusal.ts'
-import type { IpvsKernel } from './observe.ts'
+import type { IpvsKernel } from './kernel.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
-import type { PlacedAddress } from './state.ts'
 
 interface CommitterOptions {
   readonly kernel: IpvsKernel
@@ -51,7 +46,7 @@ export interface Committed extends Omit<Receipt, 'durationMs'> {
 interface Step {
   readonly bytes: number
   readonly messages: number
-  readonly ending?: 'stale' | 'unknown'
+  readonly ending?: 'stale' | 'unknown' | undefined
   readonly refusals: readonly KernelRefusal[]
 }
 
@@ -149,15 +144,16 @@ export class Committer {
     switch (phase.kind) {
       case 'add-sets':
         return this.#changeSets(phase.sets)
+      case 'remove-sets':
+        return this.#destroySets(phase.names)
       case 'add-entries':
-        return this.#changeEntries('add-entries', phase.lists)
       case 'remove-entries':
-        return this.#changeEntries('delete-entries', phase.lists)
+        return this.#changeEntries(phase)
       case 'add-rules':
       case 'remove-rules':
-      case 'remove-detours':
+      case 'remove-redirects':
         return this.#changeRules(phase.transaction)
-      case 'add-detours':
+      case 'add-redirects':
         return this.#changeRules(this.#unfailedOf(phase.transaction))
       case 'add-chains':
       case 'take-chains':
@@ -174,8 +170,6 @@ export class Committer {
       case 'add-addresses':
       case 'remove-addresses':
         return this.#changeAddresses(phase)
-      case 'remove-sets':
-        return this.#destroySets(phase.names)
     }
   }
 
@@ -201,20 +195,18 @@ export class Committer {
   }
 
   async #sendSets(operations: readonly IpsetOperation[]): Promise<Step> {
-    return ofIpsets(await this.#options.kernel.ipset.commit(operations), () => [])
+    return stepOf(await this.#options.kernel.ipset.commit(operations))
   }
 
-  async #changeEntries(
-    verb: 'add-entries' | 'delete-entries',
-    lists: readonly GroupedEntries[],
-  ): Promise<Step> {
+  async #changeEntries({ kind, lists }: Extract<Phase, { readonly lists: unknown }>): Promise<Step> {
+    const verb = kind === 'add-entries' ? kind : ('delete-entries' as const)
     const operations = lists
       .map(list => this.#unfailed(list))
       .filter(({ entries }) => entries.length > 0)
       .map(list => ({ verb, ...list }))
     if (operations.length === 0) return NOTHING
     const result = await this.#options.kernel.ipset.commit(operations)
-    return ofIpsets(result, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
+    return stepOf(result, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
   }
 
   #unfailed(list: GroupedEntries): GroupedEntries {
@@ -245,9 +237,7 @@ export class Committer {
     const { nft } = this.#options.kernel
     const guard = this.#generation === undefined ? {} : { generation: this.#generation }
     const result = await nft.commit(transaction, guard)
-    this.#foreign ||= result.foreign
-    if (this.#generation !== undefined) this.#generation = result.generation
-    return ofRules(result)
+    return this.#follow(result, result.failures.map(refusalOf))
   }
 
   async #changeChains(operations: ScopeOperations): Promise<Step> {
@@ -259,12 +249,21 @@ export class Committer {
       slicing: slicingOf(clock),
       generation: this.#generation,
     })
+    const refusals = result.failures.map(({ error }) => ({ services: [], error }))
+    return this.#follow(result, refusals)
+  }
+
+  /** Continues from the generation that a batch of nf_tables reached. */
+  #follow(
+    result: Omit<CommitResult, 'failures' | 'handles' | 'durationMs'>,
+    refusals: readonly KernelRefusal[],
+  ): Step {
+    const { outcome, bytes, messages } = result
     this.#foreign ||= result.foreign
     if (this.#generation !== undefined) this.#generation = result.generation
-    const { outcome, bytes, messages, failures } = result
     if (outcome === 'stale' || outcome === 'unknown')
       return { bytes, messages, refusals: [], ending: outcome }
-    return { bytes, messages, refusals: failures.map(({ error }) => ({ services: [], error })) }
+    return { bytes, messages, refusals }
   }
 
   /**
@@ -287,7 +286,7 @@ export class Committer {
       const { scheduler } = operation.server
       if (!this.#options.missingSchedulers.has(scheduler)) this.#schedulers.add(scheduler)
     }
-    return ofServers(result)
+    return stepOf(result, ({ operation }) => servicesOf(operation.group))
   }
 
   async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {
@@ -296,7 +295,8 @@ export class Committer {
     const ips = addresses.map(({ ip }) => ip)
     const isAddition = phase.kind === 'add-addresses'
     const changes = isAddition ? { add: ips, remove: [] } : { add: [], remove: ips }
-    return ofAddresses(await this.#options.kernel.dummy.commit(phase.device, changes), addresses)
+    const result = await this.#options.kernel.dummy.commit(phase.device, changes)
+    return stepOf(result, failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [])
   }
 
   async #destroySets(names: readonly string[]): Promise<Step> {
@@ -310,7 +310,7 @@ export class Committer {
         operation.verb === 'destroy' && IN_USE.has(code) ? [operation.name] : [],
       )
       const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
-      if (isLast) return { ...ofIpsets(result, () => []), bytes, messages }
+      if (isLast) return { ...stepOf(result), bytes, messages }
       left = busy
       await new Promise<void>(resolve => this.#options.clock.after(DESTROY_DELAY_MS * attempt, resolve))
     }
@@ -333,49 +333,30 @@ function joined(a: Step, b: Step): Step {
  */
 function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   if (refusals.length === 0) return false
-  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-detours')
+  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-redirects')
   return (
     !isAddition ||
     kind === 'add-rules' ||
-    kind === 'add-detours' ||
+    kind === 'add-redirects' ||
     refusals.some(({ services }) => services.length === 0)
   )
 }
 
-function endingOf(unknown: Error | undefined): Pick<Step, 'ending'> {
-  return unknown === undefined ? {} : { ending: 'unknown' }
+/** The kernel's answers to operations that it carries out independently. */
+interface Answers<F> {
+  readonly unknown: Error | undefined
+  readonly failures: readonly F[]
+  readonly bytes: number
+  readonly messages: number
 }
 
-type IpsetFailures = IpsetResult['failures']
-
-function ofIpsets(
-  { unknown, failures, bytes, messages }: IpsetResult,
-  servicesIn: (failure: IpsetFailures[number]) => readonly ServiceKey[],
+function stepOf<F extends { readonly error: Error }>(
+  { unknown, failures, bytes, messages }: Answers<F>,
+  servicesIn: (failure: F) => readonly ServiceKey[] = () => [],
 ): Step {
   const refusals = failures.map(failure => ({
     services: [...new Set(servicesIn(failure))],
     error: failure.error,
   }))
-  return { bytes, messages, refusals, ...endingOf(unknown) }
-}
-
-function ofRules({ outcome, failures, bytes, messages }: CommitResult): Step {
-  if (outcome === 'stale' || outcome === 'unknown') return { bytes, messages, refusals: [], ending: outcome }
-  return { bytes, messages, refusals: failures.map(refusalOf) }
-}
-
-function ofServers({ unknown, failures, bytes, messages }: IpvsResult): Step {
-  const refusals = failures.map(({ operation, error }) => ({ services: servicesOf(operation.group), error }))
-  return { bytes, messages, refusals, ...endingOf(unknown) }
-}
-
-function ofAddresses(
-  { unknown, failures, bytes, messages }: AddressResult,
-  addresses: readonly PlacedAddress[],
-): Step {
-  const refusals = failures.map(({ ip, error }) => ({
-    services: addresses.find(address => address.ip === ip)?.services ?? [],
-    error: errorOf(error),
-  }))
-  return { bytes, messages, refusals, ...endingOf(unknown) }
+  return { bytes, messages, refusals, ending: unknown === undefined ? undefined : 'unknown' }
 }

@@ -1,8 +1,7 @@
 import { formatIp, type Ip } from '../../base/ip.ts'
 import type { IpsetHeader } from '../../kernel/ipset/state.ts'
-import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { ListedDestination, ListedServer } from '../../kernel/ipvs/state.ts'
-import { sameDestination, sameSettings } from './diff-servers.ts'
+import { destinationKey, sameDestination, sameSettings, serverKey } from '../../kernel/ipvs/key.ts'
+import type { ListedDestination, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { Ownership } from './ownership.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
@@ -14,11 +13,11 @@ export type Digest = string | undefined
 
 export function digestServers(
   { servers }: IpvsState,
-  listed: readonly ListedServer[],
+  listed: readonly VirtualServer[],
   ownership: Ownership,
 ): Digest {
   let found = 0
-  for (const { server } of listed) {
+  for (const server of listed) {
     const key = serverKey(server)
     const left = servers.get(key)
     if (left === undefined) {
@@ -38,7 +37,7 @@ export function digestSets({ sets }: IpvsState, headers: readonly IpsetHeader[],
     const header = found.get(name)
     if (header === undefined || header.set.type !== type) return `ipset ${name} was deleted`
     const left = counts.get(name) ?? 0
-    if (header.elements !== left) return `ipset ${name} has ${header.elements} entries and not ${left}`
+    if (header.elements !== left) return `ipset ${name} has ${header.elements} entries instead of ${left}`
   }
   return undefined
 }

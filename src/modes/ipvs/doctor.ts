@@ -8,29 +8,25 @@ import { hasXtExtension } from '../../kernel/nft/compat.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Finding, ReadText } from '../common/finding.ts'
 import type { Look } from '../mode.ts'
-import type { IpvsKernel } from './observe.ts'
-import { openIpvsKernel } from './open.ts'
+import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 
 /**
  * Checks what IPVS mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
  * nothing.
  */
 export async function ipvsFindings(config: Config, look: Look): Promise<readonly Finding[]> {
-  const { sockets, clock, read } = look
-  const { kernel, close } = openIpvsKernel(sockets, clock)
-  try {
+  const { read } = look
+  return await withIpvsKernel(look, async kernel => {
     const found = [
-      looked('IPVS', () => ipvsVersion(kernel)),
-      ...IPSET_TYPES.map(type => looked(`ipset ${type}`, () => revisionsOf(kernel, type))),
+      checked('IPVS', () => ipvsVersion(kernel)),
+      ...IPSET_TYPES.map(type => checked(`ipset ${type}`, () => revisionsOf(kernel, type))),
       await xtSetFinding(look),
       ...(await moduleFindings(config, read)),
     ]
     return config.proxyMode === 'ipvs'
       ? [...found, ...(await ipvsSettingFindings(config, read))]
       : [summary(found)]
-  } finally {
-    await close()
-  }
+  })
 }
 
 const IPSET_TYPES: readonly IpsetType[] = [
@@ -41,9 +37,9 @@ const IPSET_TYPES: readonly IpsetType[] = [
   'bitmap:port',
 ]
 
-function looked(subject: string, look: () => string): Finding {
+function checked(subject: string, check: () => string): Finding {
   try {
-    return { kind: 'ok', subject, text: look() }
+    return { kind: 'ok', subject, text: check() }
   } catch (error) {
     return { kind: 'missing', subject, text: failureText(error) }
   }
@@ -51,7 +47,7 @@ function looked(subject: string, look: () => string): Finding {
 
 function ipvsVersion({ ipvs }: IpvsKernel): string {
   const { version, connectionTableSize } = ipvs.info()
-  return `${version}, a table of ${connectionTableSize} buckets for connections`
+  return `${version}, ${connectionTableSize} buckets for connections`
 }
 
 function revisionsOf({ ipset }: IpvsKernel, type: IpsetType): string {
@@ -100,7 +96,7 @@ async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonl
     {
       kind: isLoaded ? 'ok' : 'note',
       subject: `IPVS scheduler ${ipvs.scheduler}`,
-      text: isLoaded ? `loaded, as ${others}` : `not loaded (${others} loaded): ${later}`,
+      text: isLoaded ? `loaded (${others})` : `not loaded (${others} loaded): ${later}`,
     },
     loaded.includes('dummy')
       ? { kind: 'ok', subject: 'dummy devices', text: 'loaded' }

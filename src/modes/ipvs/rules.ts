@@ -90,7 +90,7 @@ export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[
       rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
       rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'a bound address'),
     ]),
-    plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : detourRules(inputs)),
+    plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : redirectRules(inputs)),
     rejectChain(layout),
     plain(CHAIN_FIREWALL, firewallRules(inputs)),
     plain(CHAIN_NODE_PORTS, nodePortRules(inputs)),
@@ -163,7 +163,7 @@ function frontendRules(inputs: RuleInputs): readonly Rule[] {
 }
 
 /** Makes the rules beside kube-proxy's chains, which handle the bound addresses. */
-function detourRules(inputs: RuleInputs): readonly Rule[] {
+function redirectRules(inputs: RuleInputs): readonly Rule[] {
   return [
     ...frontendRules(inputs),
     rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),

@@ -1,7 +1,7 @@
 import type { Ip } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
-import type { RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'
 import type { Common } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
@@ -97,5 +97,3 @@ export const EMPTY_STATE: IpvsState = {
   missingSchedulers: new Set(),
   refusals: new Map(),
 }
-
-export type { ServerKey }

@@ -21,7 +21,8 @@ export interface Taken {
   readonly touched: ReadonlySet<ServiceKey>
 }
 
-interface Changed {
+/** A Service before and after a change; a quarantined one is undefined. */
+export interface ServiceChange {
   readonly key: ServiceKey
   readonly before: ServiceFrontends | undefined
   readonly after: ServiceFrontends | undefined
@@ -29,7 +30,7 @@ interface Changed {
 
 /** Compares the places before and after. `base` is undefined when everything is rendered again. */
 export function takenBy(
-  changes: Iterable<Changed>,
+  changes: Iterable<ServiceChange>,
   base: IpvsState | undefined,
   { nodePortIps }: Surroundings,
 ): Taken {

@@ -1,5 +1,7 @@
 import { cidrOf } from '../../base/cidr.ts'
 import { familyOf, formatIp, type Ip } from '../../base/ip.ts'
+import { finish } from '../../base/steps.ts'
+import type { Config } from '../../config/config.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
@@ -17,10 +19,14 @@ import type {
 } from '../../kernel/nft/trace-packet.ts'
 import type { Trace } from '../../kernel/nft/trace-walk.ts'
 import { printRule } from '../../kernel/xt/print.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import type { ModeTracer } from '../mode.ts'
 import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'
 import { traceTables, type XtTables } from '../xt-common/trace-walk.ts'
-import type { IpvsState, PlacedServer } from './state.ts'
+import { ipvsOptions } from './options.ts'
+import { renderIpvsState } from './render.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedServer } from './state.ts'
 
 /** The key for clients that IPVS remembers, among the elements that packets wrote. */
 const TEMPLATES = 'ipvs templates'
@@ -52,6 +58,17 @@ export function createIpvsTracer(state: IpvsState, found?: Traceable): Tracer {
       allWays(random => trace(packet, { ...surroundings, random }), limit),
   }
 }
+
+export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = { ...ipvsOptions(config), missingSchedulers: NONE_MISSING }
+  const state = finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  // For a destination bound to a device of this machine, the kernel uses the destination itself as the
+  // source.
+  const ownSource = (destination: Ip) => (state.addresses.has(destination) ? destination : undefined)
+  return { ...createIpvsTracer(state), ownSource }
+}
+
+const NONE_MISSING: ReadonlySet<string> = new Set()
 
 /** Gives the iptables tables; undefined where all rules are in our own tables. */
 function tablesIn({ chains }: IpvsState): XtTables | undefined {

@@ -41,7 +41,7 @@ async function nodeWith(service: Parameters<typeof serviceOf>[1] | undefined) {
 }
 
 async function serversOf(ipvs: IpvsClient): Promise<readonly string[]> {
-  return (await ipvs.servers()).servers.map(({ server }) => serverKey(server)).sort()
+  return (await ipvs.servers()).map(serverKey).sort()
 }
 
 describe('F131: freeEndpoints', () => {

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { finish, type Steps } from '../../../../src/base/steps.ts'
-import type { IpvsKernel } from '../../../../src/modes/ipvs/observe.ts'
+import type { IpvsKernel } from '../../../../src/modes/ipvs/kernel.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/options.ts'
 import { retireIpvsPlane } from '../../../../src/modes/ipvs/retire.ts'
 import { readTraffic } from '../../../../src/modes/ipvs/traffic.ts'
