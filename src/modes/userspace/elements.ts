@@ -10,7 +10,7 @@ import type { FamilyLayout } from '../common/family.ts'
 import { portKey } from '../common/octet-keys.ts'
 import { LOCAL_SUFFIX, rangesSet } from './layout.ts'
 import type { ListName } from './relay/balancer.ts'
-import { balanceOf, type Relay } from './relay.ts'
+import type { Relay } from './relay.ts'
 import type { PlaceKey } from './state.ts'
 import { symbolOf } from './symbols.ts'
 
@@ -78,7 +78,7 @@ class Made implements ServiceElements {
       protocol: port.protocol,
       address,
       lists,
-      balance: balanceOf(port),
+      balance: { affinityTimeoutS: port.affinityTimeoutS, cluster: port.cluster, local: port.local },
     }
     for (const frontend of port.frontends) this.#addFrontend(frontend, port, relay)
     if (lists.length === 0) return

@@ -60,14 +60,9 @@ export function openUserspace({
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     // The kernel does not count relayed connections, and the process does not count them by endpoint.
     traffic: () => Promise.resolve([]),
-    metrics() {
-      const { listeners, connections, connectionsRefused, sessions, sessionsRefused, loops } = plane.counts
-      const tcp = { held: connections, refused: connectionsRefused }
-      const udp = { held: sessions, refused: sessionsRefused }
-      return Promise.resolve(relayMetrics({ listeners, tcp, udp, loops }))
-    },
+    metrics: () => Promise.resolve(relayMetrics(plane.counts)),
     async close() {
-      plane.letGo()
+      plane.release()
       await client.close()
     },
   }
@@ -83,20 +78,21 @@ function modeEvent(event: RelayEvent): ModeEvent {
         resource === 'connections'
           ? 'too many relayed connections; new ones are refused'
           : 'too many relayed UDP clients; datagrams of new ones are dropped'
-      return { kind: 'notice', level: 'warn', text, facts: { limit, of: holder ?? 'all Services' } }
+      return { kind: 'notice', level: 'warn', text, facts: { limit, share: holder ?? 'all Services' } }
     }
     case 'unreachable': {
-      const { port, endpoint, error } = event
+      const { port: servicePort, endpoint, error } = event
       const text = 'endpoint does not accept connections; trying others'
-      return { kind: 'notice', level: 'info', text, facts: { port, endpoint, error: error.message } }
+      return { kind: 'notice', level: 'info', text, facts: { servicePort, endpoint, error: error.message } }
     }
     case 'starved': {
+      const { port: servicePort, error } = event
       const text = 'cannot open a socket to an endpoint; the client is refused'
-      return { kind: 'notice', level: 'warn', text, facts: { port: event.port, error: event.error.message } }
+      return { kind: 'notice', level: 'warn', text, facts: { servicePort, error: error.message } }
     }
     case 'loop': {
       const text = 'refused a connection that this process made to itself'
-      return { kind: 'notice', level: 'warn', text, facts: { port: event.port } }
+      return { kind: 'notice', level: 'warn', text, facts: { servicePort: event.port } }
     }
     case 'broken':
       return { kind: 'failed', error: new Error(`relay of ${event.port}: ${event.error.message}`) }

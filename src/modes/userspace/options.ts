@@ -1,7 +1,7 @@
 import type { Family } from '../../base/ip.ts'
 import type { DetectorOption } from '../common/detector.ts'
 import { NAT_PRIORITY } from '../common/rules.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from './relay/context.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from './relay/limits.ts'
 
 export interface UserspaceOptions {
   /** The name of both tables, `ip` and `ip6`. */

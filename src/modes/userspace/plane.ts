@@ -20,6 +20,7 @@ import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import { portKey } from '../common/octet-keys.ts'
 import { refusalOf } from '../common/refusal.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
+import type { RelayCounts } from './metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
 import type { UserspaceOptions } from './options.ts'
 import type { RelayEvent } from './relay/context.ts'
@@ -45,19 +46,6 @@ interface UserspacePlaneOptions {
   readonly report?: (event: RelayEvent) => void
 }
 
-/** The amount of traffic of this process. */
-interface RelayCounts {
-  readonly listeners: number
-  readonly connections: number
-  readonly sessions: number
-  /** Connections that were refused because of the limit. */
-  readonly connectionsRefused: number
-  /** Datagrams of further clients that were lost because of the limit. */
-  readonly sessionsRefused: number
-  /** Connections of this process that came back to it. */
-  readonly loops: number
-}
-
 export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan> {
   /**
    * Makes this process the one that rules lead to. Before this call, the plane treats the kernel's rules as
@@ -67,9 +55,9 @@ export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan>
   readonly counts: RelayCounts
   /**
    * Stops keeping the process alive. Connections continue as long as the process does. Listeners accept until
-   * the next process has taken their place.
+   * the next process has redirected all clients.
    */
-  letGo(): void
+  release(): void
   /** Ends every connection. */
   destroy(): void
 }
@@ -112,13 +100,12 @@ class RelayingPlane implements UserspacePlane {
   }
 
   get counts(): RelayCounts {
+    const { held: connections, refused } = this.#connections
     return {
       listeners: this.#relays.size,
-      connections: this.#connections.held,
-      sessions: this.#sessions.held,
-      connectionsRefused: this.#connections.refused,
-      sessionsRefused: this.#sessions.refused,
-      loops: this.#own.met,
+      tcp: { held: connections, refused },
+      udp: { held: this.#sessions.held, refused: this.#sessions.refused },
+      loops: this.#own.loops,
     }
   }
 
@@ -156,7 +143,7 @@ class RelayingPlane implements UserspacePlane {
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
         : bookFromComments(ruleset)
       const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
-      return { state, generation, ...(unsettled === undefined ? {} : { unsettled }) }
+      return { state, generation, unsettled }
     })
   }
 
@@ -175,7 +162,7 @@ class RelayingPlane implements UserspacePlane {
     }
     try {
       const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
-      this.#relays.openDoors()
+      this.#relays.admitClients()
       const result = await client.commit(transaction, options)
       if (result.outcome === 'committed') {
         this.#relays.settle()
@@ -211,8 +198,8 @@ class RelayingPlane implements UserspacePlane {
     this.#applied = PersistentMap.empty()
   }
 
-  letGo(): void {
-    this.#relays.letGo(this.#given.clock)
+  release(): void {
+    this.#relays.release(this.#given.clock)
   }
 
   destroy(): void {
@@ -256,14 +243,6 @@ export function isOurs({ sets }: Table): boolean {
   return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
 }
 
-function receiptOf({
-  failures,
-  outcome,
-  generation,
-  foreign,
-  bytes,
-  messages,
-  durationMs,
-}: CommitResult): Receipt {
-  return { outcome, generation, foreign, bytes, messages, durationMs, refusals: failures.map(refusalOf) }
+function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
+  return { ...result, refusals: failures.map(refusalOf) }
 }

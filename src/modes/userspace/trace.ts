@@ -31,7 +31,7 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
     const listener = listeners.get(listenerKey(packet.protocol, ip, port))
     const relay = listener === undefined ? undefined : state.relays.get(listener.key)
     if (listener === undefined || relay === undefined)
-      throw new Error(`nobody listens at ${formatIpPort(ip, port)}`)
+      throw new Error(`no relay listens at ${formatIpPort(ip, port)}`)
     const clients = new Map(surroundings.dynamic?.get(CLIENTS))
     const chosen = choose(relay, listener.list, {
       source: packet.source,
