@@ -41,10 +41,7 @@ export interface ConntrackClient {
 }
 
 export interface FlowVisitor {
-  /**
-   * Returns whether an entry with this original destination is worth decoding; called for each entry that passes the
-   * filter.
-   */
+  /** Returns whether to decode an entry with this original destination. Called for each that passes the filter. */
   readonly isWanted: (destination: Ip, port: number) => boolean
   readonly visit: (flow: Flow) => void
 }

@@ -20,10 +20,7 @@ import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './
 
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export interface IpsetClient {
-  /**
-   * Returns the newest revision of a type that both the kernel and kprobe know; undefined where the kernel lacks the
-   * type.
-   */
+  /** Returns the newest revision of a type that kernel and kprobe know; undefined where the kernel lacks the type. */
   revision(type: IpsetType, family: 'IPv4' | 'IPv6'): number | undefined
   /** Lists the headers of all sets. Sets of a type or revision that kprobe does not know are in `foreign`. */
   headers(): Promise<IpsetHeaders>
@@ -35,10 +32,7 @@ export interface IpsetClient {
    * only a bug of ours throws.
    */
   commit(operations: readonly IpsetOperation[]): Promise<IpsetResult>
-  /**
-   * Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no such
-   * set.
-   */
+  /** Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no set. */
   indexOf(name: string): number | undefined
   /** IPSET_CMD_GET_BYINDEX. */
   nameOf(index: number): string | undefined

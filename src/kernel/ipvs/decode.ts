@@ -34,10 +34,7 @@ const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
   [IPPROTO_SCTP, 'SCTP'],
 ])
 
-/**
- * Decodes a virtual server; undefined for one with a mark instead of an address, and for an unknown family or
- * protocol. Throws NetlinkError (EBADMSG).
- */
+/** Decodes a virtual server; undefined for one of a mark, an unknown family or protocol. Throws NetlinkError. */
 export function decodeServer(view: ByteView, message: Message): VirtualServer | undefined {
   const { service } = commandOf(view, message, IPVS_CMD_NEW_SERVICE) ?? {}
   if (service === undefined) return undefined
@@ -64,10 +61,7 @@ export function decodeServer(view: ByteView, message: Message): VirtualServer | 
   }
 }
 
-/**
- * Decodes a real server. It has the `family` of its virtual server where the answer has none (before Linux 3.18).
- * Returns undefined for anything else.
- */
+/** Decodes a real server; before Linux 3.18 the answer has no family, and `family` is that of the virtual server. */
 export function decodeDestination(
   view: ByteView,
   message: Message,
@@ -116,10 +110,7 @@ interface HasFamily {
   readonly address?: Octets | undefined
 }
 
-/**
- * Returns the family of a server. Without the attribute, the bytes after the first four decide: an IPv4 address has
- * zeros there.
- */
+/** Returns the family of a server. Without the attribute, zeros after the first four bytes mean IPv4. */
 function familyOfServer({ family, address = '' }: HasFamily): Family | undefined {
   if (family !== undefined) return familyOfNumber(family)
   return /^\0*$/.test(address.slice(4)) ? 'IPv4' : 'IPv6'

@@ -21,10 +21,7 @@ interface PrintedServer {
   readonly destinations: readonly RealServer[]
 }
 
-/**
- * Prints the lines of `ipvsadm -S -n`, which `ipvsadm -R` reads, sorted by address, protocol and port. It omits the
- * kind of a tunnel, which ipvsadm then reads as IPIP.
- */
+/** Prints the lines of `ipvsadm -S -n`, sorted by address. It omits the kind of a tunnel: -R reads it as IPIP. */
 export function printSave(servers: readonly PrintedServer[]): readonly string[] {
   const sorted = [...servers].sort((a, b) => compareAddresses(a.server, b.server))
   return sorted.flatMap(({ server, destinations }) => [

@@ -47,10 +47,7 @@ import {
   IPVS_SVC_ATTR_TIMEOUT,
 } from './constants.ts'
 
-/**
- * The IPVS attributes that kprobe uses, as linux/ip_vs.h and the policies in net/netfilter/ipvs/ip_vs_ctl.c define
- * them.
- */
+/** The IPVS attributes that kprobe uses: linux/ip_vs.h, and the policies in net/netfilter/ipvs/ip_vs_ctl.c. */
 
 /** union nf_inet_addr: 16 bytes; IPv4 uses the first four. */
 const address = paddedOctets(16)

@@ -91,10 +91,7 @@ const WAYS: readonly Way[] = [
   ['filter', 'OUTPUT', KUBE_IPVS_OUT_FILTER, 'kubernetes ipvs access filter'],
 ]
 
-/**
- * Gives the jumps in the order in which they are inserted: of several in one chain, the last one ends up
- * first.
- */
+/** Gives the jumps in the order in which they are inserted: of several in one chain, the last one ends up first. */
 export function jumpsOf(family: NftFamily): readonly XtJump[] {
   return WAYS.map(([table, chain, to, text]): XtJump => {
     const rule: XtRule = { matches: [comment(text)], target: jump(to) }
@@ -166,9 +163,7 @@ function servicesRules(inputs: ChainInputs, portal: Words): readonly XtRule[] {
   ]
 }
 
-/**
- * Makes the masquerade rule of ClusterIPs. The node's own packets have the ClusterIP itself as their source.
- */
+/** Makes the masquerade rule of ClusterIPs. The node's own packets have the ClusterIP itself as their source. */
 function clusterIpRule({ masqueradeAll, detector }: ChainInputs, portal: Words): XtRule {
   if (masqueradeAll) return portal.named('CLUSTER-IP', BOTH, MASQUERADE_LATER)
   if (detector === undefined) return portal.named('CLUSTER-IP', ['src', 'dst'], MASQUERADE_LATER)

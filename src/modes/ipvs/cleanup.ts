@@ -20,10 +20,7 @@ export async function cleanKubeProxyIpvs(context: CleanupContext): Promise<reado
   return removedTexts(await removeIpvs('kube-proxy', context))
 }
 
-/**
- * The program whose objects are removed. Both IPVS modes record their objects in the same ipsets. Our own
- * table shows that they are kprobe's.
- */
+/** The program whose objects are removed. Both use the same ipsets; our own table shows that they are ours. */
 type IpvsOwner = 'kprobe' | 'kube-proxy'
 
 /**

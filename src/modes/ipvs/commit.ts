@@ -22,10 +22,7 @@ import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts
 interface CommitterOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
-  /**
-   * The generation of nf_tables: a batch is rejected if the generation is a later one. Undefined where any
-   * will do.
-   */
+  /** The generation of nf_tables at which a batch is accepted; undefined for any. */
   readonly generation: number | undefined
   /** The handles of rules in the tables of iptables. */
   readonly book: HandleBook
@@ -36,9 +33,7 @@ interface CommitterOptions {
 
 /** A Receipt whose generation is that of nf_tables. */
 export interface Committed extends Omit<Receipt, 'durationMs'> {
-  /**
-   * Schedulers that the kernel turned out to lack. The outcome is then `stale`: render again without them.
-   */
+  /** Schedulers that the kernel turned out to lack. The outcome is then `stale`: render again without them. */
   readonly schedulers: ReadonlySet<string>
 }
 
@@ -52,10 +47,7 @@ interface Step {
 
 const NOTHING: Step = { bytes: 0, messages: 0, refusals: [] }
 
-/**
- * Errors for a set that our rules referred to until a moment ago: nf_tables releases it asynchronously after
- * the commit.
- */
+/** Errors for a set that our rules referred to until now: nf_tables releases it asynchronously after the commit. */
 const IN_USE: ReadonlySet<string> = new Set(['IPSET_ERR_BUSY', 'IPSET_ERR_REFERENCED', 'EBUSY'])
 const DESTROY_ATTEMPTS = 8
 const DESTROY_DELAY_MS = 10
@@ -266,9 +258,7 @@ export class Committer {
     return { bytes, messages, refusals }
   }
 
-  /**
-   * Removes the device. A link-local address that the kernel added to a device that is up does not keep it.
-   */
+  /** Removes the device. A link-local address that the kernel added to a device that is up does not keep it. */
   async #removeDevice(device: string): Promise<Step> {
     const { dummy } = this.#options.kernel
     const addresses = await dummy.addresses(device)
@@ -327,10 +317,7 @@ function joined(a: Step, b: Step): Step {
   }
 }
 
-/**
- * Whether the commit must stop. A batch of nf_tables is atomic: when the kernel rejects it, the rules of all
- * Services are missing.
- */
+/** Whether the commit must stop: a batch of nf_tables is atomic, so the rules of all Services are missing. */
 function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   if (refusals.length === 0) return false
   const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-redirects')

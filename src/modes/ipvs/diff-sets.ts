@@ -82,10 +82,7 @@ interface SizedChange {
   readonly replaces: Ipset | undefined
 }
 
-/**
- * Gives the sets that are missing, and those that cannot hold the added entries beside the entries that are
- * deleted later.
- */
+/** Gives the sets that are missing, and those too small for the added entries beside those deleted later. */
 function changesOf(from: IpvsState, to: IpvsState, added: EntryPiles): readonly SizedChange[] {
   const before: SetCounts = countEntries(from)
   const touched = from.sets === to.sets ? added.keys() : to.sets.keys()

@@ -5,10 +5,7 @@ import type { ListedDestination, VirtualServer } from '../../kernel/ipvs/state.t
 import type { Ownership } from './ownership.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
-/**
- * The first difference between the kernel and the applied state, as text; undefined where there is none. Each
- * comparison is cheap enough to be made in every period.
- */
+/** The first difference between the kernel and the applied state; undefined for none. Cheap enough for every period. */
 export type Digest = string | undefined
 
 export function digestServers(
@@ -78,10 +75,7 @@ export function digestAddresses(
 /** The number of entries by name of set. */
 export type SetCounts = ReadonlyMap<string, number>
 
-/**
- * Gives the number of entries of each set. A rendered state has them; those of a state that was read are
- * counted.
- */
+/** Gives the number of entries of each set: those of a state that was read are counted here. */
 export function countEntries({ entries, rendering }: IpvsState): SetCounts {
   if (rendering !== undefined) return rendering.entries
   const counts = new Map<string, number>()

@@ -51,10 +51,7 @@ export async function withIpvsKernel<T>(
   }
 }
 
-/**
- * Whether our own table of this mode exists, which no other program makes: the mode runs, or ran and has not
- * retired.
- */
+/** Whether our own table exists, which no other program makes: the mode runs, or ran and left its objects. */
 export async function hasIpvsTable({ clock, sockets }: KernelContext): Promise<boolean> {
   const { tableName: name } = DEFAULT_IPVS_OPTIONS
   const nft = createNftClient({ transport: sockets.netfilter(), clock })

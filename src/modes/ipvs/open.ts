@@ -16,10 +16,7 @@ import type { IpvsState } from './state.ts'
 import { applyTimeouts } from './timeouts.ts'
 import { readTraffic } from './traffic.ts'
 
-/**
- * Opens IPVS mode. Throws when netlink of the kernel cannot be reached. `demand` checks whether the kernel
- * has IPVS.
- */
+/** Opens IPVS mode. Throws when netlink cannot be reached; `demand` checks whether the kernel has IPVS. */
 export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
   const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
   const options = ipvsOptions(config)
@@ -79,10 +76,7 @@ function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
   throw new Error(`this kernel has no ipsets: the module ip_set is not loaded or not installed. ${DOCTOR}`)
 }
 
-/**
- * Sets the timeouts of IPVS. A failure is only reported: Services are served all the same, and an operator
- * can set the timeouts from outside.
- */
+/** Sets the timeouts of IPVS, and only reports a failure: Services are served all the same. */
 function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['tell']): void {
   const { tcpTimeoutS: tcpS, tcpFinTimeoutS: tcpFinS, udpTimeoutS: udpS } = config.ipvs
   if (tcpS === 0 && tcpFinS === 0 && udpS === 0) return
@@ -93,10 +87,7 @@ function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['te
   }
 }
 
-/**
- * Reads the traffic on a socket of its own, because a dump of all real servers is slow and would delay
- * commits.
- */
+/** Reads traffic on a socket of its own, because a dump of all real servers is slow and would delay commits. */
 function trafficReader({ generic }: KernelSockets, clock: Clock) {
   let client: ReturnType<typeof createIpvsClient> | undefined
   return {

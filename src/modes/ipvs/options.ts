@@ -5,19 +5,13 @@ import { OWN_IPVS_FLAGS } from '../../config/ipvs-flags.ts'
 import { type DetectorOption, detectorOf } from '../common/detector.ts'
 import type { ModeSettings } from '../mode.ts'
 
-/**
- * Where the rules before IPVS are written: all of them in our own tables, or in kube-proxy's chains in the
- * tables of iptables, with the rest in our own tables.
- */
+/** Where the rules before IPVS are written: in our own tables, or as far as possible in kube-proxy's chains. */
 export type RuleWriter = 'nftables' | 'iptables'
 
 /** The options of IPVS mode. */
 export interface IpvsOptions {
   readonly rules: RuleWriter
-  /**
-   * The name of our tables. It differs from that of nftables mode, because both tables exist during a change
-   * of mode.
-   */
+  /** The name of our tables; not that of nftables mode, because both exist during a change of mode. */
   readonly tableName: string
   /** `kube-ipvs0`. */
   readonly deviceName: string

@@ -34,10 +34,7 @@ interface ServerRecord {
 }
 
 export interface Records extends Pick<IpvsState, 'entries' | 'ruleset'> {
-  /**
-   * The entries that this process put into the sets. They identify its objects even if another program
-   * empties the sets.
-   */
+  /** The entries that this process put into the sets: they identify its objects even if the sets were emptied. */
   readonly remembered?: EntryRecord
   /** The virtual servers that this process found to be ours, or made; undefined before its first read. */
   readonly servers?: ServerRecord | undefined

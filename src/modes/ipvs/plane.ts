@@ -50,19 +50,13 @@ interface IpvsPlaneOptions extends IpvsKernel {
 }
 
 export interface IpvsPlane extends Dataplane<IpvsState, IpvsPlan> {
-  /**
-   * Starts to check for drift and to end drained real servers, until close(). Callers that only read or
-   * simulate do not call it, because upkeep writes to the kernel.
-   */
+  /** Starts to check for drift and to end drained real servers, until close(). It writes to the kernel. */
   startUpkeep(): void
   /** Ends the upkeep and waits for work in flight. The caller closes the clients. */
   close(): Promise<void>
 }
 
-/**
- * Creates the data plane with the effect of kube-proxy's IPVS mode and rules in an nf_tables table of its
- * own: see README.md.
- */
+/** Creates the data plane with the effect of kube-proxy's IPVS mode: see README.md. */
 export function createIpvsPlane(given: IpvsPlaneOptions): IpvsPlane {
   return new KernelIpvsPlane(given)
 }
@@ -243,10 +237,7 @@ interface RemovalOptions {
   readonly commit: (plan: IpvsPlan) => Promise<Committed>
 }
 
-/**
- * The maximum number of reads and removals. Another one is necessary when other programs add to our sets in
- * between.
- */
+/** The maximum number of reads and removals: other programs may add to our sets in between. */
 const TRIES = 8
 
 /**

@@ -95,15 +95,10 @@ async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: I
   if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`shrink ${tableName}: ${outcome}`)
 }
 
-/**
- * A priority behind the chains of the other mode, so that packets which these translated have another
- * destination already.
- */
+/** A priority behind the chains of the other mode, so that packets which these translated do not match. */
 const PRIORITY = NF_IP_PRI_NAT_DST + 1
 
-/**
- * Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports.
- */
+/** Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports. */
 function guardOf(family: NftFamily, table: string): Transaction {
   const layout = LAYOUTS[family]
   const bound = setName('IPVS-IPS', layout.model)

@@ -171,10 +171,7 @@ function redirectRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/**
- * Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this
- * node.
- */
+/** Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this node. */
 function offClusterRules(inputs: RuleInputs, clusterIp: Expression): readonly Rule[] {
   const { masqueradeAll, detector } = inputs
   if (masqueradeAll) return [rule([clusterIp, ...askMasquerade(inputs)])]
@@ -209,10 +206,7 @@ function nodePortRules(inputs: RuleInputs): readonly Rule[] {
   })
 }
 
-/**
- * Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints
- * everywhere.
- */
+/** Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints everywhere. */
 function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
   const { detector } = inputs
   const inside = goTo(CHAIN_CLUSTER_LIST)
@@ -233,10 +227,7 @@ function keyOfPacket({ layout }: RuleContext): Expressions {
 
 const TARGET = 0
 
-/**
- * Redirects the packet to the virtual server that has the list for its destination, if that is another
- * server.
- */
+/** Redirects the packet to the virtual server that has the list for its destination, if that is another one. */
 function toList(inputs: RuleContext, map: NftSetName): Expressions {
   return [...keyOfPacket(inputs), mapped(map, WORK, TARGET), translate(inputs.layout, TARGET)]
 }

@@ -24,9 +24,7 @@ export type SetStem = (typeof SET_STEMS)[number]
 
 const PREFIXES: Readonly<Record<Family, string>> = { IPv4: 'KUBE-', IPv6: 'KUBE-6-' }
 
-/**
- * The maximum length of a set name: IPSET_MAXNAMELEN without its NUL. kube-proxy also truncates longer names.
- */
+/** IPSET_MAXNAMELEN without its NUL. kube-proxy also truncates longer names. */
 const NAME_MAX = 31
 
 /** `KUBE-CLUSTER-IP`, `KUBE-6-CLUSTER-IP`, `KUBE-6-LOAD-BALANCER-SOURCE-CID`. */
@@ -34,9 +32,7 @@ export function setName(stem: SetStem, family: Family): string {
   return (PREFIXES[family] + stem).slice(0, NAME_MAX)
 }
 
-/**
- * Lists the set names of both families. Sets with these names are ours, even if another program made them.
- */
+/** Lists the set names of both families. Sets with these names are ours, even if another program made them. */
 export function allSetNames(): readonly string[] {
   return FAMILIES.flatMap(family => SET_STEMS.map(stem => setName(stem, family)))
 }

@@ -35,10 +35,7 @@ export interface IpvsState {
   readonly missingSchedulers: ReadonlySet<string>
   /** What did not fit or was not understood, by Service. The rest of the Service is served. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
-  /**
-   * Data for the next render alone; absent from a state read from the kernel. Without it everything is
-   * rendered again.
-   */
+  /** Data for the next render alone; without it, as after a read, everything is rendered again. */
   readonly rendering?: Rendering
 }
 

@@ -10,10 +10,7 @@ import type { IpvsOptions } from './options.ts'
 export interface Surroundings {
   /** The addresses that serve node ports. */
   readonly nodePortIps: Readonly<Record<Family, readonly Ip[]>>
-  /**
-   * The addresses of other devices. They need no binding to ours, and removing them from ours must not take
-   * them from the node.
-   */
+  /** The addresses of other devices, which need no binding and must not be removed from the node. */
   readonly localIps: ReadonlySet<Ip>
   readonly scheduler: string
   /** Schedulers that the kernel lacks. */

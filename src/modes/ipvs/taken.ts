@@ -11,9 +11,7 @@ import { setName } from './set-names.ts'
 import type { IpvsState } from './state.ts'
 import type { Surroundings } from './surroundings.ts'
 
-/**
- * The places of Services at the node's own addresses, where node ports give way, before and after a change.
- */
+/** The addresses and ports of Services at node addresses, where node ports give way, before and after a change. */
 export interface Taken {
   readonly before: IsTaken
   readonly after: IsTaken
@@ -65,9 +63,7 @@ function collect(
     }
 }
 
-/**
- * Makes a function that checks whether the Service of a virtual server has a frontend with an address there.
- */
+/** Makes a check whether the Service of a virtual server has a frontend with that very address. */
 function takenIn({ servers, frontends }: IpvsState): IsTaken {
   return key => {
     const placed = servers.get(key)

@@ -124,10 +124,7 @@ interface Question {
   readonly prefixes: ReadonlyMap<string, readonly number[]>
 }
 
-/**
- * Whether a set contains the tuple, as in ip_set_test. A set contains no packet of another family, and no
- * packet for which a match gives too few dimensions.
- */
+/** Whether a set contains the tuple, as in ip_set_test: never for another family, or with too few dimensions. */
 function hasTuple({ sets, entries }: IpvsState, { set: name, tuple, prefixes }: Question): boolean {
   const set = sets.get(name)
   if (set === undefined) throw new Error(`there is no ipset ${name}`)
@@ -213,10 +210,7 @@ function chosen(usable: Usable, random: (modulus: number) => number): RealServer
   return usable.length === 0 ? undefined : usable[random(usable.length)]?.[1]
 }
 
-/**
- * Finds the remembered destination. A template whose destination is gone or drains
- * (expire_quiescent_template) is ignored.
- */
+/** Finds the remembered destination, unless it is gone or drains (expire_quiescent_template). */
 function remembered(
   { destinations }: PlacedServer,
   client: string,

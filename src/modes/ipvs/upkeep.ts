@@ -43,32 +43,17 @@ interface Drained {
   readonly connections: number
 }
 
-/**
- * The period when digestMs is 0: nothing is compared then, and only connections of draining real servers are
- * counted.
- */
+/** The period when digestMs is 0: only connections of draining real servers are counted then. */
 const DRAIN_PERIOD_MS = 1_000
-/**
- * The next check waits at least this many times the duration of the last one, so that checks take at most 5 %
- * of the time.
- */
+/** The next check waits this many times the duration of the last one: checks take at most 5 % of the time. */
 const REST = 20
-/**
- * The real servers of this many virtual servers are checked in one period; of more, where a round would take
- * too long.
- */
+/** The real servers of this many virtual servers are checked in one period, or of more if a round took too long. */
 const SLICE_MIN = 64
 /** The number of periods in which all of them are checked. */
 const ROUND_PERIODS = 60
-/**
- * The maximum number of virtual servers with draining real servers in one period. The rest waits for later
- * periods.
- */
+/** The maximum number of virtual servers with draining real servers in one period. */
 const DRAINING_MAX = 256
-/**
- * A delay that combines notifications, because addresses come and go in hundreds, each with a notification of
- * its own.
- */
+/** Combines notifications, because addresses come and go in hundreds, each with a notification of its own. */
 const HINT_DELAY_MS = 100
 
 /**
@@ -227,10 +212,7 @@ export class Upkeep {
     for (const { error } of failures) report({ kind: 'failed', error })
   }
 
-  /**
-   * Gives the real servers without connections, and those past their deadline. A real server whose weight was
-   * restored is not among them.
-   */
+  /** Gives the real servers without connections or past their deadline, unless their weight was restored. */
   #due(server: VirtualServer, listed: readonly ListedDestination[]): readonly Drained[] {
     const { drains } = this.#options
     const key = serverKey(server)

@@ -22,9 +22,7 @@ export interface ServiceElements {
   readonly refusals: readonly Refusal[]
 }
 
-/**
- * The address on which relays of the family listen; undefined when this node has no address of the family.
- */
+/** The address on which relays of the family listen; undefined when this node has none. */
 type RelayAddress = Ip | undefined
 
 export function serviceElements(
@@ -123,10 +121,7 @@ class Made implements ServiceElements {
 const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
 const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
-/**
- * The listeners of a frontend: one for pods and processes of this node, if it differs, and one for all
- * clients.
- */
+/** The listeners of a frontend: for pods and processes of this node, if it differs, and for all clients. */
 interface Targets {
   readonly inside: ListName | undefined
   readonly everyone: ListName | 'reject' | 'drop'

@@ -6,10 +6,7 @@ import { DEFAULT_LIMITS, type RelayLimits } from './relay/limits.ts'
 export interface UserspaceOptions {
   /** The name of both tables, `ip` and `ip6`. */
   readonly tableName: string
-  /**
-   * The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node
-   * too.
-   */
+  /** The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node too. */
   readonly natPriority: number
   /** Distinguishes pods, which policy Local sends to endpoints everywhere, from other clients. */
   readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
@@ -23,9 +20,7 @@ export const DEFAULT_USERSPACE_OPTIONS: UserspaceOptions = {
   limits: DEFAULT_LIMITS,
 }
 
-/**
- * Gives the table name of a proxy. Names of proxies have no dot, so no table of nftables mode has this name.
- */
+/** Gives the table name of a proxy. Names of proxies have no dot, so no table of nftables mode has this name. */
 export function tableNameOf(proxy: string | undefined): string {
   const { tableName } = DEFAULT_USERSPACE_OPTIONS
   return proxy === undefined ? tableName : `${tableName}.${proxy}`

@@ -38,25 +38,16 @@ interface UserspacePlaneOptions {
   readonly options: UserspaceOptions
   /** As in Dataplane. Without it, the reconciler polls the generation. */
   readonly watchGeneration?: UserspacePlane['watchGeneration']
-  /**
-   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
-   * process.
-   */
+  /** Reports which processes commit to nf_tables. Without it, the log of drift names no process. */
   readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
   readonly report?: (event: RelayEvent) => void
 }
 
 export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan> {
-  /**
-   * Makes this process the one that rules lead to. Before this call, the plane treats the kernel's rules as
-   * those of another process that is alive.
-   */
+  /** Makes this process the one that rules lead to; before, they count as those of another live process. */
   startRelaying(): void
   readonly counts: RelayCounts
-  /**
-   * Stops keeping the process alive. Connections continue as long as the process does. Listeners accept until
-   * the next process has redirected all clients.
-   */
+  /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */
   release(): void
   /** Ends every connection. */
   destroy(): void

@@ -15,10 +15,7 @@ import { TableDraft } from './table-draft.ts'
 
 const SERVICES_PER_STEP = 200
 
-/**
- * Renders the wanted state of kernel and process. If the base was rendered, only what changed since then is
- * rendered again.
- */
+/** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<UserspaceState>,

@@ -118,10 +118,7 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/**
- * Makes the rules of places. Pods and processes of this node are inside: policy Local sends them to endpoints
- * everywhere.
- */
+/** Makes the rules of frontends. Pods and processes of this node are inside: policy Local sends them everywhere. */
 function placeRules(inputs: RuleInputs, places: Places): readonly Rule[] {
   const { layout, detector } = inputs
   const key = placeOfPacket(layout, places.hasAddress)

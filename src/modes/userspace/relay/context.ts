@@ -10,10 +10,7 @@ export type RelayEvent =
   | (Exhaustion & { readonly kind: 'exhausted' })
   /** An endpoint did not accept a connection; reported once a minute. */
   | { readonly kind: 'unreachable'; readonly port: string; readonly endpoint: string; readonly error: Error }
-  /**
-   * This process has no descriptor, port or memory left for a connection to an endpoint; reported once a
-   * minute.
-   */
+  /** No descriptor, port or memory is left for a connection to an endpoint; reported once a minute. */
   | { readonly kind: 'starved'; readonly port: string; readonly error: Error }
   /** A connection of this process came back to it, and was refused; reported once a minute. */
   | { readonly kind: 'loop'; readonly port: string }
@@ -72,10 +69,7 @@ export interface Listener {
   readonly list: ListName
   /** The port that the kernel chose. */
   readonly port: number
-  /**
-   * Opens the listener to clients, or closes it. While it is closed, it refuses every connection, because the
-   * rules that restrict clients are not in place yet.
-   */
+  /** Opens or closes the listener. While closed, it refuses every connection: the rules are not in place yet. */
   setOpen(open: boolean): void
   /** Handles removed endpoints: ends the connections that cannot continue. */
   changed(): void
@@ -91,10 +85,7 @@ export interface Listener {
 
 const SILENCE_MS = 60_000
 
-/**
- * Limits reports. A message that would recur with every connection is reported once a minute, whatever
- * happens in between.
- */
+/** Reports once a minute what would recur with every connection. */
 export class ReportLimit {
   readonly #clock: Clock
   /** The time of the last report of each message, oldest first. */

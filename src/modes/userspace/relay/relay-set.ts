@@ -161,10 +161,7 @@ export class RelaySet {
     for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)
   }
 
-  /**
-   * Releases the process: no relay keeps it alive. Listeners accept for a while. Connections continue until
-   * they or the process end.
-   */
+  /** Releases the process: listeners accept for a while, connections continue until they or the process end. */
   release(clock: Clock): void {
     const listeners = this.#all()
     for (const listener of listeners) listener.unref()

@@ -155,10 +155,7 @@ export class TcpFlow {
     upstream.pipe(client)
   }
 
-  /**
-   * Ends the flow when all sockets are closed. The client's socket is open as long as another endpoint may be
-   * tried.
-   */
+  /** Ends the flow when all sockets are closed. The client's is open as long as another endpoint may be tried. */
   #closed(): void {
     if (--this.#open === 0) this.#options.ended(this)
   }

@@ -105,10 +105,7 @@ class TcpListener implements Listener {
     else this.#examine(client, own)
   }
 
-  /**
-   * Closes our own connections that may be this client. If the client's connection ends too, they were the
-   * same.
-   */
+  /** Closes our own connections that may be this client: they are, if the client's connection ends too. */
   #examine(client: Socket, own: readonly Abort[]): void {
     const { context, port } = this.#options
     client.on('error', () => undefined)

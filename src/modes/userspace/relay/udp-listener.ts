@@ -60,10 +60,7 @@ class UdpListener implements Listener {
     this.#isOpen = open
   }
 
-  /**
-   * Handles removed endpoints. UDP has no connections: a client of a removed endpoint gets another one with
-   * its next datagram.
-   */
+  /** Ends sessions to removed endpoints: the client gets another endpoint with its next datagram. */
   changed(): void {
     const { balancer } = this.#options.port
     for (const session of this.#sessions.values())

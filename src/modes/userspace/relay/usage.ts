@@ -16,10 +16,7 @@ export interface Holder {
 export interface Exhaustion {
   readonly resource: Resource
   readonly limit: number
-  /**
-   * The Service port, or `namespace shop`, that exceeds its share; undefined when the whole resource is used
-   * up.
-   */
+  /** The Service port, or `namespace shop`, that exceeds its share; undefined for the whole resource. */
   readonly holder: string | undefined
 }
 
