@@ -19,7 +19,7 @@ import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import { isIpvsChain, KUBE_IPVS_FILTER, KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
 import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import { type ChainInputs, chainsOf, jumpsOf, SENT_ON } from './chains.ts'
-import type { IpvsOptions, RuleWriter } from './options.ts'
+import type { IpvsOptions, RuleWriter } from './settings.ts'
 import type { Chains, IpvsState } from './state.ts'
 
 /* Wants, observes and compares kube-proxy's chains of this mode in tables that other programs also use. */

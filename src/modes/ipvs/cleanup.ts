@@ -6,9 +6,9 @@ import { NetlinkError } from '../../netlink/errors.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
 import { hasIpvsTable, withIpvsKernel } from './kernel.ts'
-import { DEFAULT_IPVS_OPTIONS } from './options.ts'
 import { createIpvsPlane } from './plane.ts'
 import { readIpvsState } from './read.ts'
+import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState } from './state.ts'
 
 export async function cleanIpvs(context: CleanupContext): Promise<Cleaned> {

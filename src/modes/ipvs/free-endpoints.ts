@@ -6,8 +6,8 @@ import type { ApiEndpoint } from '../../model/api-server.ts'
 import type { Freed, ModeContext } from '../mode.ts'
 import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { type ObserveOptions, observeKernel } from './observe.ts'
-import { IPVS_DEVICE, ipvsOptions } from './options.ts'
 import { clusterIpsIn } from './ownership.ts'
+import { IPVS_DEVICE, ipvsOptions } from './settings.ts'
 
 /**
  * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as

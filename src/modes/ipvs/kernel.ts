@@ -5,7 +5,7 @@ import { createDummyClient, type DummyClient } from '../../kernel/link/dummy.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import type { KernelSockets, ModeContext } from '../mode.ts'
-import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 
 /** The subsystems of the kernel that this mode writes to. */
 export interface IpvsKernel {

@@ -8,9 +8,9 @@ import type { ListedDestination, RealServer, ServerKey, VirtualServer } from '..
 import { NFT_FAMILIES } from '../common/family.ts'
 import { observeChains } from './chain-scope.ts'
 import type { IpvsKernel } from './kernel.ts'
-import type { IpvsOptions } from './options.ts'
 import { ownershipBy, type Records } from './ownership.ts'
 import { allSetNames, setName } from './set-names.ts'
+import type { IpvsOptions } from './settings.ts'
 import {
   EMPTY_STATE,
   type IpvsState,

@@ -6,8 +6,8 @@ import type { DumpFilter, ModeContext } from '../mode.ts'
 import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { entryService, type ListedServerWith, nameOf } from './object-rows.ts'
 import { observeKernel } from './observe.ts'
-import { DEFAULT_IPVS_OPTIONS } from './options.ts'
 import { allSetNames } from './set-names.ts'
+import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState } from './state.ts'
 
 type IpvsReadContext = Pick<ModeContext, 'sockets' | 'clock'>

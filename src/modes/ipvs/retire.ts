@@ -11,9 +11,9 @@ import { LAYOUTS } from '../common/family.ts'
 import { rejectChain } from '../common/rules.ts'
 import type { ModeContext, Retired } from '../mode.ts'
 import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
-import { type IpvsOptions, ipvsOptions } from './options.ts'
 import { createIpvsPlane, type IpvsPlane } from './plane.ts'
 import { setName } from './set-names.ts'
+import { type IpvsOptions, ipvsOptions } from './settings.ts'
 import type { PlacedServer } from './state.ts'
 
 /**

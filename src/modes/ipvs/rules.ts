@@ -55,8 +55,8 @@ import {
   type NftSetName,
   NODE_PORT_SETS,
 } from './layout.ts'
-import type { IpvsOptions, RuleWriter } from './options.ts'
 import { type SetStem, setName } from './set-names.ts'
+import type { IpvsOptions, RuleWriter } from './settings.ts'
 
 /** The inputs of the chains of one table. */
 export interface RuleInputs extends RuleContext {

@@ -4,7 +4,7 @@ import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import { detectorFor } from '../common/detector.ts'
 import { cidrKey, detectorKey } from '../common/rules.ts'
-import type { IpvsOptions } from './options.ts'
+import type { IpvsOptions } from './settings.ts'
 
 /** The inputs that all Services are rendered with, besides themselves. */
 export interface Surroundings {

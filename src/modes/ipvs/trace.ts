@@ -24,8 +24,8 @@ import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
 import type { ModeTracer } from '../mode.ts'
 import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'
 import { traceTables, type XtTables } from '../xt-common/trace-walk.ts'
-import { ipvsOptions } from './options.ts'
 import { renderIpvsState } from './render.ts'
+import { ipvsOptions } from './settings.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from './state.ts'
 
 /** The key for clients that IPVS remembers, among the elements that packets wrote. */

@@ -16,8 +16,8 @@ import {
 } from './digest.ts'
 import type { Drains } from './drains.ts'
 import type { IpvsKernel } from './kernel.ts'
-import type { IpvsOptions } from './options.ts'
 import { type Ownership, ownershipBy } from './ownership.ts'
+import type { IpvsOptions } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 export interface UpkeepOptions {

@@ -38,7 +38,7 @@ import {
   unallocatedChains,
 } from '../common/rules.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
-import type { UserspaceOptions } from './options.ts'
+import type { UserspaceOptions } from './settings.ts'
 
 /** The inputs of the chains of one table. */
 interface RuleInputs extends RuleContext {

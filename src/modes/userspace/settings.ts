@@ -1,7 +1,17 @@
-import type { Family } from '../../base/ip.ts'
-import type { DetectorOption } from '../common/detector.ts'
-import { NAT_PRIORITY } from '../common/rules.ts'
+import { FAMILIES, type Family } from '../../base/ip.ts'
+import type { Config } from '../../config/config.ts'
+import { type DetectorOption, detectorOf } from '../common/detector.ts'
+import { IPTABLES_SECTION } from '../common/iptables-section.ts'
+import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
+import type { ModeSettings } from '../mode.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from './relay/limits.ts'
+
+export const USERSPACE_SETTINGS: ModeSettings = {
+  // kube-proxy's userspace mode, while there was one, had no section of its own either.
+  ...IPTABLES_SECTION,
+  defaultSyncPeriod: 600_000_000_000n,
+  everyAddress: true,
+}
 
 export interface UserspaceOptions {
   /** The name of both tables, `ip` and `ip6`. */
@@ -29,4 +39,11 @@ export function tableNameOf(proxy: string | undefined): string {
 export function proxyOfTable(table: string): string | undefined {
   const prefix = tableNameOf('')
   return table.startsWith(prefix) ? table.slice(prefix.length) : undefined
+}
+
+export function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
+  const tableName = tableNameOf(serviceProxyName)
+  const natPriority = natPriorityOf(serviceProxyName)
+  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
+  return { ...DEFAULT_USERSPACE_OPTIONS, tableName, natPriority, detector: { IPv4, IPv6 } }
 }

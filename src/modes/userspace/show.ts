@@ -17,7 +17,7 @@ import {
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { CHAIN_INPUT, rangeBits } from './layout.ts'
 import { portName } from './observe.ts'
-import { proxyOfTable, tableNameOf } from './options.ts'
+import { proxyOfTable, tableNameOf } from './settings.ts'
 
 /** Reads what the tables of this mode do. */
 export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<HeldMode | undefined> {
