@@ -28,7 +28,7 @@ import {
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
 import { NODE_PORT_SETS } from './layout.ts'
-import { SET_COMMENTS, type SetStem, setName } from './set-names.ts'
+import { commentOfSet, type SetStem, setName } from './set-names.ts'
 
 /* Chains of kube-proxy's IPVS mode (1.36). People and tools expect their names, order and comments. */
 
@@ -132,7 +132,7 @@ class Words {
 
   /** Makes a match with a set, with kube-proxy's comment for the set. */
   matches(stem: SetStem, dimensions: Dimensions): readonly XtMatch[] {
-    return [comment(SET_COMMENTS[stem]), this.inSet(stem, dimensions)]
+    return [comment(commentOfSet(stem)), this.inSet(stem, dimensions)]
   }
 
   named(stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule {
