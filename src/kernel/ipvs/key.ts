@@ -1,4 +1,5 @@
 import { type Family, formatIpPort } from '../../base/ip.ts'
+import { IP_VS_SVC_F_PERSISTENT } from './constants.ts'
 import type { RealServer, ServerKey, VirtualAddress, VirtualServer } from './state.ts'
 
 /** `TCP 10.96.0.1:443`, `UDP [2001:db8::1]:53`. */
@@ -9,6 +10,11 @@ export function serverKey({ protocol, ip, port }: VirtualAddress): ServerKey {
 /** `10.0.0.1:80`: unique among the real servers of one virtual server. */
 export function destinationKey({ ip, port }: Pick<RealServer, 'ip' | 'port'>): string {
   return formatIpPort(ip, port)
+}
+
+/** Returns whether a client keeps its real server until the timeout expires. */
+export function isPersistent({ flags }: VirtualServer): boolean {
+  return (flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }
 
 /** The netmask for persistence by whole addresses, in the form of VirtualServer. */

@@ -7,12 +7,11 @@ import {
   IP_VS_CONN_F_MASQ,
   IP_VS_CONN_F_TUNNEL,
   IP_VS_SVC_F_ONEPACKET,
-  IP_VS_SVC_F_PERSISTENT,
   IP_VS_SVC_F_SCHED1,
   IP_VS_SVC_F_SCHED2,
   IP_VS_SVC_F_SCHED3,
 } from './constants.ts'
-import { WHOLE_ADDRESS } from './key.ts'
+import { isPersistent, WHOLE_ADDRESS } from './key.ts'
 import type { IpvsProtocol, RealServer, VirtualAddress, VirtualServer } from './state.ts'
 
 /** A virtual server with its real servers. */
@@ -43,7 +42,7 @@ function printAddress({ protocol, ip, port }: VirtualAddress): string {
 function printServer(server: VirtualServer): string {
   const { scheduler, flags, timeoutS } = server
   const parts = [`${printAddress(server)} -s ${scheduler}`]
-  if ((flags & IP_VS_SVC_F_PERSISTENT) !== 0) parts.push(`-p ${timeoutS}`, ...printNetmask(server))
+  if (isPersistent(server)) parts.push(`-p ${timeoutS}`, ...printNetmask(server))
   if ((flags & IP_VS_SVC_F_ONEPACKET) !== 0) parts.push('-o')
   const names = schedulerFlags(scheduler, flags)
   if (names.length > 0) parts.push(`-b ${names.join(',')}`)

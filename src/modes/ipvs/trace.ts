@@ -4,20 +4,12 @@ import { finish } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
-import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
-import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import { destinationKey, isPersistent, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../kernel/ipvs/state.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import { allWays, createTracer, type Tracer } from '../../kernel/nft/trace.ts'
-import type {
-  Balance,
-  BalancedPacket,
-  IpsetTuple,
-  TracePacket,
-  TraceSurroundings,
-} from '../../kernel/nft/trace-packet.ts'
-import type { Trace } from '../../kernel/nft/trace-walk.ts'
+import type { Balance, BalancedPacket, IpsetTuple } from '../../kernel/nft/trace-packet.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
@@ -110,11 +102,6 @@ function throughBoth({ tables }: Ruleset, chains: XtTables): Tracer['trace'] {
   }
 }
 
-/** Traces a single packet, as createIpvsTracer(state).trace does. */
-export function traceIpvs(state: IpvsState, packet: TracePacket, surroundings: TraceSurroundings): Trace {
-  return createIpvsTracer(state).trace(packet, surroundings)
-}
-
 // ---- ipsets
 
 interface Question {
@@ -190,18 +177,14 @@ function balance(state: IpvsState, packet: BalancedPacket, choosing: Choosing): 
   if (placed === undefined) return undefined
   const usable = [...placed.destinations].filter(([, { weight }]) => weight > 0)
   const { server } = placed
-  const text = [server.scheduler, ...(isPersistent(placed) ? [`persistent ${server.timeoutS}`] : [])].join(
+  const text = [server.scheduler, ...(isPersistent(server) ? [`persistent ${server.timeoutS}`] : [])].join(
     ' ',
   )
   const about = { server: key, text, destinations: usable.map(([its]) => its) }
-  const to = isPersistent(placed)
+  const to = isPersistent(server)
     ? remembered(placed, `${formatIp(packet.source)} ${key}`, { ...choosing, usable })
     : chosen(usable, choosing.random)
   return { ...about, to }
-}
-
-function isPersistent({ server }: PlacedServer): boolean {
-  return (server.flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }
 
 type Usable = readonly (readonly [string, RealServer])[]
