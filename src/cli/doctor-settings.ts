@@ -1,5 +1,6 @@
 import type { Config } from '../config/config.ts'
-import { planSysctls, SYSCTLS, type SysctlFacts } from '../kernel/conntrack/sysctls.ts'
+import { conntrackSysctls, SYSCTLS } from '../kernel/conntrack/sysctls.ts'
+import { planSysctls } from '../kernel/sysctl/switches.ts'
 import type { Finding, ReadText } from '../modes/common/finding.ts'
 
 export interface Facts {
@@ -78,9 +79,14 @@ export async function conntrackFindings(
   { conntrack }: Config,
   read: (path: string) => Promise<string | undefined>,
 ): Promise<readonly Finding[]> {
-  const values = await readValues(read)
-  if (values.tcpEstablished === undefined) return []
-  const { writes, left } = planSysctls({ ...conntrack, maxPerCore: 0 }, { processors: 1, values })
+  const wanted = conntrackSysctls({ ...conntrack, maxPerCore: 0 }, 1)
+  const values = new Map<string, number | undefined>()
+  for (const { name, path } of [SYSCTLS.tcpEstablished, ...wanted.map(({ sysctl }) => sysctl)]) {
+    const text = await read(`/${path}`)
+    values.set(name, text === undefined ? undefined : Number(text))
+  }
+  if (values.get(SYSCTLS.tcpEstablished.name) === undefined) return []
+  const { writes, left } = planSysctls(wanted, values)
   return [
     ...writes.map(({ name, value, before }): Finding => {
       const text = `${before} now; kprobe changes it to ${value} when it starts`
@@ -93,24 +99,4 @@ export async function conntrackFindings(
         return { kind: 'note', subject: name, text }
       }),
   ]
-}
-
-async function readValues(
-  read: (path: string) => Promise<string | undefined>,
-): Promise<SysctlFacts['values']> {
-  const number = async (path: string) => {
-    const text = await read(`/${path}`)
-    return text === undefined ? undefined : Number(text)
-  }
-  return {
-    max: undefined,
-    hashSize: undefined,
-    tcpEstablished: await number(SYSCTLS.tcpEstablished.path),
-    tcpCloseWait: await number(SYSCTLS.tcpCloseWait.path),
-    tcpFinWait: await number(SYSCTLS.tcpFinWait.path),
-    tcpTimeWait: await number(SYSCTLS.tcpTimeWait.path),
-    tcpBeLiberal: await number(SYSCTLS.tcpBeLiberal.path),
-    udp: await number(SYSCTLS.udp.path),
-    udpStream: await number(SYSCTLS.udpStream.path),
-  }
 }

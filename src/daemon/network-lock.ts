@@ -8,7 +8,7 @@ import {
   takeLock,
 } from '../base/instance-lock.ts'
 import { socketsOfProcess } from '../kernel/socket/own-sockets.ts'
-import { abstractListeners, type Listener } from '../kernel/socket/unix-listeners.ts'
+import { abstractListeners, type UnixListener } from '../kernel/socket/unix-listeners.ts'
 import { PASSING } from '../netlink/batch.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
@@ -34,7 +34,7 @@ interface NetworkLockOptions {
   /** Reads /proc/net/netlink. */
   readonly listSockets: () => Promise<string>
   /** Lists the listeners at an abstract name; see abstractListeners. */
-  readonly listenersAt: (name: string) => Promise<readonly Listener[] | undefined>
+  readonly listenersAt: (name: string) => Promise<readonly UnixListener[] | undefined>
   /** Tests whether a process with this socket has CAP_NET_ADMIN; see ownerIsAdmin. */
   readonly ownerIsAdmin: (inode: number, users: readonly number[]) => Promise<boolean | undefined>
   /** Takes an abstract name: takeLock of base/instance-lock.ts. */
@@ -105,7 +105,7 @@ function socketsSeen(process: number): ReadonlySet<number> {
  * Lists the sockets that listen at an abstract name; undefined if the kernel cannot list them. Retries transient
  * failures: a short lack of kernel memory does not fail the start.
  */
-export async function listenersAt(clock: Clock, name: string): Promise<readonly Listener[] | undefined> {
+export async function listenersAt(clock: Clock, name: string): Promise<readonly UnixListener[] | undefined> {
   for (let attempt = 1; ; attempt++) {
     try {
       return await listOnce(clock, name)
@@ -120,7 +120,7 @@ export async function listenersAt(clock: Clock, name: string): Promise<readonly 
 
 const LIST_ATTEMPTS = 4
 
-async function listOnce(clock: Clock, name: string): Promise<readonly Listener[] | undefined> {
+async function listOnce(clock: Clock, name: string): Promise<readonly UnixListener[] | undefined> {
   let transport: Transport
   try {
     transport = openNetlink({ protocol: NETLINK_SOCK_DIAG })

@@ -87,7 +87,7 @@ function devices(at: At): void {
     target.addLink(NAME, 'bridge')
     target.addAddress(NAME, '10.96.0.1/32')
     const before = target.sight(NAME)
-    const words = /kube-ipvs0: EEXIST .*no dummy device but a bridge/
+    const words = /kube-ipvs0: EEXIST .*not a dummy device but of kind bridge/
     expect(() => client.ensure(NAME)).toThrow(words)
     expect(() => client.remove(NAME)).toThrow(words)
     await expect(client.addresses(NAME)).rejects.toThrow(words)
@@ -100,7 +100,7 @@ function devices(at: At): void {
   test('cannot have a name that is too long, nor be the loopback device', () => {
     const { client } = at()
     expect(() => client.ensure('n'.repeat(16))).toThrow(/ERANGE/)
-    expect(() => client.ensure('lo')).toThrow(/no dummy device/)
+    expect(() => client.ensure('lo')).toThrow(/not a dummy device/)
   })
 }
 

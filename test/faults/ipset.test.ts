@@ -56,8 +56,8 @@ it('F109: foreign sets are named, never touched, and never taken for ours', asyn
     add({ set: SET, entries: manyEntries(100) }),
   ])
   expect(failures.map(({ error }) => error.message)).toEqual([
-    'create KUBE-EXTERNAL-IP hash:ip,port: EEXIST (File exists): there is another of this name: it is hash:ip,port with a timeout',
-    'create KUBE-IPVS-IPS hash:ip: EEXIST (File exists): there is another of this name: it is of the type list:set',
+    'create KUBE-EXTERNAL-IP hash:ip,port: EEXIST (File exists): another set has this name: it is hash:ip,port with a timeout',
+    'create KUBE-IPVS-IPS hash:ip: EEXIST (File exists): another set has this name: it is of the type list:set',
   ])
   const { headers, foreign: named } = await client.headers()
   expect(headers).toMatchObject([{ set: SET, elements: 100 }])

@@ -6,7 +6,8 @@ import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { createUserspacePlane, type UserspacePlane } from '../../src/modes/userspace/plane.ts'
-import { DEFAULT_LIMITS, type RelayEvent } from '../../src/modes/userspace/relay/context.ts'
+import type { RelayEvent } from '../../src/modes/userspace/relay/context.ts'
+import { DEFAULT_LIMITS } from '../../src/modes/userspace/relay/limits.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { commitsBetween } from '../../src/reconcile/dataplane.ts'
 import { Lab } from '../support/lab/lab.ts'
@@ -123,9 +124,9 @@ async function ask(host: string, port: number): Promise<string> {
 
 /** Until nothing is relayed any more; fails after two seconds. */
 async function idle(): Promise<void> {
-  for (let waits = 0; waits < 100 && plane.counts.connections > 0; waits++)
+  for (let waits = 0; waits < 100 && plane.counts.tcp.held > 0; waits++)
     await new Promise(resolve => setTimeout(resolve, 20))
-  expect(plane.counts.connections).toBe(0)
+  expect(plane.counts.tcp.held).toBe(0)
 }
 
 /** Connections opened elsewhere: `ok` and `refused` of some. */
@@ -314,10 +315,10 @@ it('holds its bound against 10,000 connections, and serves again afterwards', as
     })
   for (let round = 0; round < 20; round++) {
     await Promise.all(Array.from({ length: 500 }, one))
-    expect(plane.counts.connections).toBe(CONNECTIONS)
+    expect(plane.counts.tcp.held).toBe(CONNECTIONS)
   }
   expect(counts).toEqual({ served: CONNECTIONS, reset: 10_000 - CONNECTIONS })
-  expect(plane.counts.connectionsRefused).toBe(10_000 - CONNECTIONS)
+  expect(plane.counts.tcp.refused).toBe(10_000 - CONNECTIONS)
   expect(events.filter(({ kind }) => kind === 'exhausted')).toHaveLength(1)
   for (const socket of open) socket.destroy()
   await idle()

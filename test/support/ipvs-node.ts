@@ -71,7 +71,7 @@ export class IpvsNode {
 
   /**
    * What must hold at every instant, as complaints: no address without its server, no server without its sets, and no
-   * detour to what is not there.
+   * redirect to what is not there.
    */
   complaints(isForeign: (text: string) => boolean = () => false): readonly string[] {
     const complaints: string[] = []
@@ -87,26 +87,26 @@ export class IpvsNode {
       if (!served.has(ip)) complaints.push(`address ${formatIp(ip)} has no server`)
       if (!this.#has('IPVS-IPS', ip, { ip })) complaints.push(`address ${formatIp(ip)} is in no set`)
     }
-    return [...complaints, ...this.#blindDetours()]
+    return [...complaints, ...this.#blindRedirects()]
   }
 
   /** Elements that send packets on to a virtual server, or to an address, that is not there. */
-  #blindDetours(): readonly string[] {
+  #blindRedirects(): readonly string[] {
     const servers = [...this.ipvs.servers.values()].map(server => `${ipOf(server)} ${server.port}`)
     const there = new Set(servers)
     const bound = new Set(this.addresses())
-    return this.detours().flatMap(({ ip, port }) => {
+    return this.redirects().flatMap(({ ip, port }) => {
       const target = `${formatIp(ip)}:${port}`
-      if (!there.has(`${ip} ${port}`)) return [`a detour to ${target}, which is no server`]
+      if (!there.has(`${ip} ${port}`)) return [`a redirect to ${target}, which is no server`]
       const isBound = bound.has(ip) || !this.#has('IPVS-IPS', ip, { ip })
-      return isBound ? [] : [`a detour to ${target}, which is not bound`]
+      return isBound ? [] : [`a redirect to ${target}, which is not bound`]
     })
   }
 
   /** Where the elements of nf_tables send packets on to. */
-  detours(): readonly { readonly ip: string; readonly port: number }[] {
+  redirects(): readonly { readonly ip: string; readonly port: number }[] {
     const tables = [...this.nft.space.tables.values()]
-    const sets = tables.flatMap(({ sets }) => DETOURS.map(name => sets.get(name)))
+    const sets = tables.flatMap(({ sets }) => REDIRECTS.map(name => sets.get(name)))
     return sets.flatMap(set =>
       [...(set?.elements.values() ?? [])].map(({ data }) => {
         const value = data?.value ?? ''
@@ -139,7 +139,7 @@ export class IpvsNode {
 
 export type Part = 'nft' | 'ipset' | 'ipvs' | 'link'
 
-const DETOURS = ['cluster-lists', 'local-lists'] as const
+const REDIRECTS = ['cluster-lists', 'local-lists'] as const
 const PROTOCOLS: Readonly<Record<number, string>> = { 6: 'TCP', 17: 'UDP', 132: 'SCTP' }
 
 export function ipOf({ family, address }: { readonly family: number; readonly address: string }): string {

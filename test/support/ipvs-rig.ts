@@ -4,12 +4,12 @@ import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { createAddressReader } from '../../src/kernel/link/addresses.ts'
 import { createDummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
-import type { IpvsKernel } from '../../src/modes/ipvs/observe.ts'
-import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/modes/ipvs/options.ts'
+import type { IpvsKernel } from '../../src/modes/ipvs/kernel.ts'
 import type { IpvsPlan } from '../../src/modes/ipvs/plan.ts'
 import { createIpvsPlane, type IpvsPlane } from '../../src/modes/ipvs/plane.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/modes/ipvs/settings.ts'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
-import type { UpkeepEvent } from '../../src/modes/ipvs/upkeep.ts'
+import type { ModeEvent } from '../../src/modes/mode.ts'
 import { FakeClock } from './fake-clock.ts'
 import type { IpvsNode } from './ipvs-node.ts'
 import { PlaneRig } from './plane-rig.ts'
@@ -41,7 +41,7 @@ export function ipvsKernelOf(node: IpvsNode, clock: FakeClock): IpvsKernel {
 
 /** One process of the IPVS mode on a node in memory. */
 export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
-  readonly upkeep: UpkeepEvent[]
+  readonly upkeep: ModeEvent[]
   readonly plane: IpvsPlane
   readonly #closeAll: () => Promise<void>
 
@@ -55,7 +55,7 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
   }: IpvsRigOptions) {
     const kernel = ipvsKernelOf(node, clock)
     const reader = createAddressReader({ openTransport: () => node.links.open(), clock })
-    const upkeep: UpkeepEvent[] = []
+    const upkeep: ModeEvent[] = []
     const plane = createIpvsPlane({
       ...kernel,
       clock,

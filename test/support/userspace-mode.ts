@@ -1,5 +1,5 @@
-import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../../src/modes/userspace/options.ts'
 import { renderUserspaceState } from '../../src/modes/userspace/render.ts'
+import { DEFAULT_USERSPACE_OPTIONS, type UserspaceOptions } from '../../src/modes/userspace/settings.ts'
 import { EMPTY_STATE, type UserspaceState } from '../../src/modes/userspace/state.ts'
 import { createUserspaceTracer } from '../../src/modes/userspace/trace.ts'
 import { type ModeDifference, withDifferences } from './mode-differences.ts'

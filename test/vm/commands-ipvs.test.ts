@@ -87,7 +87,7 @@ describe('the commands in IPVS mode', () => {
     expect(tool('ipvsadm', '-S', '-n')).toContain('-A -u 10.96.0.10:53 -s lc\n')
   })
 
-  it('remove what is ours alone', async () => {
+  it('remove only the objects of kprobe', async () => {
     const cleaned = await kprobe('cleanup')
     expect(cleaned).toMatchObject({ code: 0 })
     expect(cleaned.out).toMatch(/^removed \d+ IPVS virtual servers\n/)

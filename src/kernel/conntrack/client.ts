@@ -6,11 +6,11 @@ import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { errnoNumber } from '../../netlink/errno.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import type { Message } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_GET_STATS_CPU, IPCTNL_MSG_CT_NEW } from './constants.ts'
-import { decodeFlow, decodeHead, type Flow, familyNumber } from './flow.ts'
+import { decodeFlow, decodeHead, type Flow, familyNumber, spanOf } from './flow.ts'
 import {
   deleteBytesMax,
   encodeDump,
@@ -41,10 +41,7 @@ export interface ConntrackClient {
 }
 
 export interface FlowVisitor {
-  /**
-   * Returns whether an entry with this original destination is worth decoding; called for each entry that passes the
-   * filter.
-   */
+  /** Returns whether to decode an entry with this original destination. Called for each that passes the filter. */
   readonly isWanted: (destination: Ip, port: number) => boolean
   readonly visit: (flow: Flow) => void
 }
@@ -233,7 +230,3 @@ async function dumpStatistics(
 }
 
 const STATISTICS = { operation: 'read', object: 'statistics of conntrack' } as const
-
-function spanOf({ start, end }: Message): { readonly start: number; readonly end: number } {
-  return { start: start + NFGENMSG_LENGTH, end }
-}

@@ -78,7 +78,8 @@ export function decodeFlow(
   return { family, protocol, destination, destinationPort, answerer, answererPort, tuple, id, zone }
 }
 
-function spanOf({ start, end }: Message): { readonly start: number; readonly end: number } {
+/** Returns the attributes' part of a message. */
+export function spanOf({ start, end }: Message): { readonly start: number; readonly end: number } {
   return { start: start + NFGENMSG_LENGTH, end }
 }
 

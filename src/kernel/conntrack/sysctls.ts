@@ -1,4 +1,5 @@
-import type { Sysctl, SysctlLeft, SysctlWrite } from '../sysctl/files.ts'
+import type { Sysctl } from '../sysctl/files.ts'
+import type { WantedSysctl } from '../sysctl/switches.ts'
 
 /** The conntrack settings of an operator; undefined keeps the kernel's value. */
 export interface ConntrackSettings {
@@ -18,18 +19,12 @@ export interface ConntrackSettings {
   readonly lower: boolean
 }
 
-/** A sysctl whose value may still be the kernel's default. */
-interface InitialSysctl extends Sysctl {
-  /** The kernel's default, where it is the same everywhere: such a value is not an operator's choice. */
-  readonly initial: number | undefined
-}
-
 const NET = 'proc/sys/net/netfilter/'
 
 /** Documentation/networking/nf_conntrack-sysctl.rst; hashsize is a parameter of the module. */
 export const SYSCTLS = {
-  max: { name: 'nf_conntrack_max', path: `${NET}nf_conntrack_max`, initial: undefined },
-  hashSize: { name: 'hashsize', path: 'sys/module/nf_conntrack/parameters/hashsize', initial: undefined },
+  max: { name: 'nf_conntrack_max', path: `${NET}nf_conntrack_max` },
+  hashSize: { name: 'hashsize', path: 'sys/module/nf_conntrack/parameters/hashsize' },
   tcpEstablished: netSysctl('nf_conntrack_tcp_timeout_established', 432_000),
   tcpCloseWait: netSysctl('nf_conntrack_tcp_timeout_close_wait', 60),
   tcpFinWait: netSysctl('nf_conntrack_tcp_timeout_fin_wait', 120),
@@ -37,23 +32,10 @@ export const SYSCTLS = {
   tcpBeLiberal: netSysctl('nf_conntrack_tcp_be_liberal', 0),
   udp: netSysctl('nf_conntrack_udp_timeout', 30),
   udpStream: netSysctl('nf_conntrack_udp_timeout_stream', 120),
-} as const satisfies Readonly<Record<string, InitialSysctl>>
+} as const satisfies Readonly<Record<string, Sysctl>>
 
-function netSysctl(name: string, initial: number): InitialSysctl {
+function netSysctl(name: string, initial: number): Sysctl {
   return { name, path: NET + name, initial }
-}
-
-type SysctlKey = keyof typeof SYSCTLS
-
-/** The machine's values; a missing file has no value. */
-export interface SysctlFacts {
-  readonly processors: number
-  readonly values: Readonly<Record<SysctlKey, number | undefined>>
-}
-
-export interface SysctlPlan {
-  readonly writes: readonly SysctlWrite[]
-  readonly left: readonly SysctlLeft[]
 }
 
 /** Beyond this limit, more entries cost memory (300 bytes each) without a benefit (kube-proxy 1.36). */
@@ -61,49 +43,28 @@ export const CONNTRACK_MAX = 1_048_576
 /** Entries per bucket, as the kernel sizes its own table before 5.15. */
 const ENTRIES_A_BUCKET = 4
 
-/** Plans the writes in this order: the table has its size before entries come. */
-export function planSysctls(settings: ConntrackSettings, facts: SysctlFacts): SysctlPlan {
-  const writes: SysctlWrite[] = []
-  const left: SysctlLeft[] = []
-  for (const { key, wanted, keepsLarger } of wantedValues(settings, facts.processors)) {
-    const { name, path, initial }: InitialSysctl = SYSCTLS[key]
-    const value = facts.values[key]
-    if (value === undefined) left.push({ name, wanted, reason: 'missing', value })
-    else if (value === wanted) left.push({ name, wanted, reason: 'equal', value })
-    else if (value > wanted && keepsLarger && value !== initial)
-      left.push({ name, wanted, reason: 'larger', value })
-    else writes.push({ name, path, value: wanted, before: value })
-  }
-  return { writes, left }
-}
-
-interface Wanted {
-  readonly key: SysctlKey
-  readonly wanted: number
-  readonly keepsLarger: boolean
-}
-
-function wantedValues(settings: ConntrackSettings, processors: number): readonly Wanted[] {
+/** Lists the wanted sysctls. The order matters: the table has its size before entries come. */
+export function conntrackSysctls(settings: ConntrackSettings, processors: number): readonly WantedSysctl[] {
   const keepsLarger = !settings.lower
-  const list: Wanted[] = []
+  const list: WantedSysctl[] = []
   const max = conntrackMax(settings, processors)
   if (max > 0) {
-    list.push({ key: 'max', wanted: max, keepsLarger })
+    list.push({ sysctl: SYSCTLS.max, value: max, keepsLarger })
     // More buckets than this are an advantage, so a larger table stays.
-    list.push({ key: 'hashSize', wanted: Math.floor(max / ENTRIES_A_BUCKET), keepsLarger: true })
+    list.push({ sysctl: SYSCTLS.hashSize, value: Math.floor(max / ENTRIES_A_BUCKET), keepsLarger: true })
   }
   const timeouts = [
-    ['tcpEstablished', settings.tcpEstablishedTimeoutMs],
-    ['tcpCloseWait', settings.tcpCloseWaitTimeoutMs],
-    ['tcpFinWait', settings.tcpFinWaitTimeoutMs],
-    ['tcpTimeWait', settings.tcpTimeWaitTimeoutMs],
-    ['udp', settings.udpTimeoutMs],
-    ['udpStream', settings.udpStreamTimeoutMs],
+    [SYSCTLS.tcpEstablished, settings.tcpEstablishedTimeoutMs],
+    [SYSCTLS.tcpCloseWait, settings.tcpCloseWaitTimeoutMs],
+    [SYSCTLS.tcpFinWait, settings.tcpFinWaitTimeoutMs],
+    [SYSCTLS.tcpTimeWait, settings.tcpTimeWaitTimeoutMs],
+    [SYSCTLS.udp, settings.udpTimeoutMs],
+    [SYSCTLS.udpStream, settings.udpStreamTimeoutMs],
   ] as const
-  for (const [key, timeoutMs] of timeouts)
+  for (const [sysctl, timeoutMs] of timeouts)
     if (timeoutMs !== undefined && timeoutMs > 0)
-      list.push({ key, wanted: Math.max(1, Math.floor(timeoutMs / 1000)), keepsLarger })
-  if (settings.tcpBeLiberal) list.push({ key: 'tcpBeLiberal', wanted: 1, keepsLarger: true })
+      list.push({ sysctl, value: Math.max(1, Math.floor(timeoutMs / 1000)), keepsLarger })
+  if (settings.tcpBeLiberal) list.push({ sysctl: SYSCTLS.tcpBeLiberal, value: 1, keepsLarger: true })
   return list
 }
 

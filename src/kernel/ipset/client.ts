@@ -18,14 +18,9 @@ import { INDEX } from './schema.ts'
 import { sendPieces } from './send.ts'
 import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
 
-export type { IpsetFailure }
-
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export interface IpsetClient {
-  /**
-   * Returns the newest revision of a type that both the kernel and kprobe know; undefined where the kernel lacks the
-   * type.
-   */
+  /** Returns the newest revision of a type that kernel and kprobe know; undefined where the kernel lacks the type. */
   revision(type: IpsetType, family: 'IPv4' | 'IPv6'): number | undefined
   /** Lists the headers of all sets. Sets of a type or revision that kprobe does not know are in `foreign`. */
   headers(): Promise<IpsetHeaders>
@@ -37,10 +32,7 @@ export interface IpsetClient {
    * only a bug of ours throws.
    */
   commit(operations: readonly IpsetOperation[]): Promise<IpsetResult>
-  /**
-   * Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no such
-   * set.
-   */
+  /** Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no set. */
   indexOf(name: string): number | undefined
   /** IPSET_CMD_GET_BYINDEX. */
   nameOf(index: number): string | undefined
@@ -186,10 +178,10 @@ const EEXIST = errnoNumber('EEXIST')
 
 /** Returns why an existing set cannot serve as the wanted one; undefined when it can. */
 function whyUnlike(there: IpsetHeader | Foreign, { type, family }: Ipset): string | undefined {
-  if (isForeign(there)) return `there is another of this name: ${there.foreign}`
+  if (isForeign(there)) return `another set has this name: ${there.foreign}`
   const { set } = there
   if (set.type === type && set.family === family) return undefined
-  return `there is another of this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
+  return `another set has this name: it is ${set.type} of ${set.family}, not ${type} of ${family}`
 }
 
 /** Reads the headers of all sets, or of one that may not exist. Throws NetlinkError. */

@@ -6,7 +6,6 @@ export const NFPROTO_UNSPEC = 0
 export const NFPROTO_IPV4 = 2
 export const NFPROTO_IPV6 = 10
 
-export const IPSET_CMD_PROTOCOL = 1
 export const IPSET_CMD_CREATE = 2
 export const IPSET_CMD_DESTROY = 3
 export const IPSET_CMD_FLUSH = 4
@@ -29,7 +28,6 @@ export const IPSET_ATTR_FLAGS = 6
 export const IPSET_ATTR_DATA = 7
 export const IPSET_ATTR_ADT = 8
 export const IPSET_ATTR_LINENO = 9
-export const IPSET_ATTR_PROTOCOL_MIN = 10
 export const IPSET_ATTR_REVISION_MIN = 10
 export const IPSET_ATTR_INDEX = 11
 

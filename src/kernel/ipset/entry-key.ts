@@ -1,9 +1,6 @@
 import type { IpsetEntry } from './state.ts'
 
-/**
- * Returns a map key for an entry of a set: equal for equal entries of one set, different for all others. entryText in
- * print.ts is the readable form.
- */
+/** Returns a map key for an entry of a set. entryText in print.ts is the readable form. */
 export function entryKey(setName: string, { ip, protocol, port, ip2, prefix2 }: IpsetEntry): string {
   // Each number takes one UTF-16 unit, and 0xffff stands for an absent one, so the text after the NUL is unambiguous.
   const numbers = String.fromCharCode(

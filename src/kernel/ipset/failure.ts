@@ -19,8 +19,7 @@ export function describeIpsetOperation(operation: IpsetOperation, entries: Entri
     case 'create':
       return { operation: 'create', object: `${operation.set.name} ${operation.set.type}` }
     case 'destroy':
-    case 'flush':
-      return { operation: operation.verb, object: operation.name }
+      return { operation: 'destroy', object: operation.name }
     case 'swap':
       return { operation: 'swap', object: `${operation.name} ${operation.with}` }
     case 'add-entries':

@@ -32,10 +32,7 @@ export interface Growth {
   readonly abandon: readonly IpsetOperation[]
 }
 
-/**
- * Plans a build-and-swap. The entries are all that the set will have, old and new. It first removes a set that a
- * crash left under the temporary name.
- */
+/** Plans a build-and-swap to a set with all these entries, old and new. It first removes the rest of a crashed one. */
 export function growthOf({ set, entries, groups }: GroupedEntries): Growth {
   const size = capacityFor(entries.length)
   const larger: Ipset = {

@@ -66,18 +66,14 @@ export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation
       break
     }
     case 'destroy':
-    case 'flush': {
-      // Without a name, these commands apply to every set.
-      const { name, verb } = operation
-      openIpsetMessage(batch, verb === 'destroy' ? ipset.IPSET_CMD_DESTROY : ipset.IPSET_CMD_FLUSH)
-      writeAttributes(batch.out, SET, { protocol, name })
+      // Without a name, the command would apply to every set.
+      openIpsetMessage(batch, ipset.IPSET_CMD_DESTROY)
+      writeAttributes(batch.out, SET, { protocol, name: operation.name })
       break
-    }
-    case 'swap': {
+    case 'swap':
       openIpsetMessage(batch, ipset.IPSET_CMD_SWAP)
       writeAttributes(batch.out, SWAP, { protocol, name: operation.name, with: operation.with })
       break
-    }
   }
 }
 

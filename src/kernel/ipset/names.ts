@@ -4,9 +4,7 @@ import { decodeName } from './decode.ts'
 import { encodeList } from './messages.ts'
 import { isAbsent } from './revisions.ts'
 
-/**
- * Lists the names of the ipsets of this network namespace; none where the kernel has no ipsets. Throws NetlinkError.
- */
+/** Lists the names of all ipsets; none where the kernel has no ipsets. Throws NetlinkError. */
 export async function listIpsetNames(connection: Connection): Promise<readonly string[]> {
   const names = new Set<string>()
   try {

@@ -7,7 +7,6 @@ import type { Ipset, IpsetEntry } from './state.ts'
 export type IpsetOperation =
   | { readonly verb: 'create'; readonly set: Ipset }
   | { readonly verb: 'destroy'; readonly name: string }
-  | { readonly verb: 'flush'; readonly name: string }
   /** Both sets exist and have one type. Rules that refer to one of the names then see the other content. */
   | { readonly verb: 'swap'; readonly name: string; readonly with: string }
   | (GroupedEntries & { readonly verb: 'add-entries' })

@@ -68,7 +68,6 @@ function namesIn(operation: IpsetOperation): readonly string[] {
     case 'swap':
       return [operation.name, operation.with]
     case 'destroy':
-    case 'flush':
       return [operation.name]
     default:
       return [operation.set.name]

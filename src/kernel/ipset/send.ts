@@ -60,9 +60,7 @@ function refusedLine(view: ByteView, message: Message): number {
 /** A message that is sent again has this many times fewer entries. */
 const SHRINK = 8
 
-/**
- * Computes what to send again. `lines` maps a sequence number to the entry that the kernel rejected, counted from 1.
- */
+/** Computes what to send again. `lines` maps a sequence number to the rejected entry, counted from 1. */
 function followUp(refusals: readonly Refused<Piece>[], lines: ReadonlyMap<number, number>): FollowUp<Piece> {
   const refused: Refused<Piece>[] = []
   const again: Piece[] = []

@@ -18,13 +18,11 @@ import type { IpvsOperation } from './operation.ts'
 import { type SentSteps, sendSteps } from './send.ts'
 import type {
   IpvsInfo,
-  IpvsListing,
   IpvsTimeouts,
   ListedDestination,
-  ListedServer,
-  MarkServer,
   ServerKey,
   VirtualAddress,
+  VirtualServer,
 } from './state.ts'
 
 /** A client for the kernel's IPVS (generic netlink family IPVS), with the operations that kprobe uses. */
@@ -33,8 +31,8 @@ export interface IpvsClient {
   info(): IpvsInfo
   timeouts(): IpvsTimeouts
   setTimeouts(timeouts: IpvsTimeouts): void
-  /** Lists all virtual servers of this network namespace, those of marks separately. */
-  servers(): Promise<IpvsListing>
+  /** Lists the virtual servers of this network namespace, without those of marks. */
+  servers(): Promise<readonly VirtualServer[]>
   /** Lists the real servers of each virtual server in one conversation; a virtual server that is gone has none. */
   destinations(servers: readonly VirtualAddress[]): Promise<readonly (readonly ListedDestination[])[]>
   /**
@@ -115,7 +113,7 @@ class NetlinkIpvsClient implements IpvsClient {
     )
   }
 
-  servers(): Promise<IpvsListing> {
+  servers(): Promise<readonly VirtualServer[]> {
     return this.#withFamilyLater(family => listServers(this.#connection, family))
   }
 
@@ -201,7 +199,7 @@ class NetlinkIpvsClient implements IpvsClient {
         },
       })
       if (answer !== undefined) return answer
-      const extendedAck = 'the answer is one to something else'
+      const extendedAck = 'the kernel answered another request'
       throw new NetlinkError({ ...words, errno: errnoNumber('EBADMSG'), extendedAck })
     })
   }
@@ -227,20 +225,18 @@ function isMissing(error: unknown): error is NetlinkError {
  * Lists virtual servers. The kernel counts the servers that it listed and continues from there: when servers come or
  * go between two parts of the answer, it repeats some and omits others, without an indication.
  */
-async function listServers(connection: Connection, family: number): Promise<IpvsListing> {
-  const servers = new Map<ServerKey, ListedServer>()
-  const marks = new Map<string, MarkServer>()
+async function listServers(connection: Connection, family: number): Promise<readonly VirtualServer[]> {
+  const servers = new Map<ServerKey, VirtualServer>()
   await connection.dump({
     operation: 'list',
     object: 'virtual servers',
     build: sequence => encodeListServers(family, sequence),
     onMessage: (view, message) => {
-      const found = message.type === family ? decodeServer(view, message) : undefined
-      if (found?.kind === 'server') servers.set(serverKey(found.listed.server), found.listed)
-      if (found?.kind === 'mark') marks.set(`${found.mark.family} ${found.mark.mark}`, found.mark)
+      const server = message.type === family ? decodeServer(view, message) : undefined
+      if (server !== undefined) servers.set(serverKey(server), server)
     },
   })
-  return { servers: [...servers.values()], marks: [...marks.values()] }
+  return [...servers.values()]
 }
 
 /** A socket has one dump at a time (EBUSY), so these run one after the other. */

@@ -71,8 +71,6 @@ export const IP_VS_SVC_F_ONEPACKET = 0x04
 export const IP_VS_SVC_F_SCHED1 = 0x08
 export const IP_VS_SVC_F_SCHED2 = 0x10
 export const IP_VS_SVC_F_SCHED3 = 0x20
-export const IP_VS_SVC_F_SCHED_SH_FALLBACK = IP_VS_SVC_F_SCHED1
-export const IP_VS_SVC_F_SCHED_SH_PORT = IP_VS_SVC_F_SCHED2
 
 export const IP_VS_CONN_F_FWD_MASK = 0x07
 export const IP_VS_CONN_F_MASQ = 0x00

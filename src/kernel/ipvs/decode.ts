@@ -25,13 +25,8 @@ import type {
   IpvsStats,
   IpvsTimeouts,
   ListedDestination,
-  ListedServer,
-  MarkServer,
+  VirtualServer,
 } from './state.ts'
-
-type Listed =
-  | { readonly kind: 'server'; readonly listed: ListedServer }
-  | { readonly kind: 'mark'; readonly mark: MarkServer }
 
 const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
   [IPPROTO_TCP, 'TCP'],
@@ -39,15 +34,15 @@ const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
   [IPPROTO_SCTP, 'SCTP'],
 ])
 
-/** Decodes a virtual server; undefined for an unknown family or protocol. Throws NetlinkError (EBADMSG). */
-export function decodeServer(view: ByteView, message: Message): Listed | undefined {
+/** Decodes a virtual server; undefined for one of a mark, an unknown family or protocol. Throws NetlinkError. */
+export function decodeServer(view: ByteView, message: Message): VirtualServer | undefined {
   const { service } = commandOf(view, message, IPVS_CMD_NEW_SERVICE) ?? {}
   if (service === undefined) return undefined
   const { mark, scheduler, flags, timeoutS, netmask } = service
   const family = familyOfServer(service)
   if (family === undefined) return undefined
   if (scheduler === undefined) throw malformed('a virtual server without its scheduler', message.start)
-  if (mark !== undefined) return { kind: 'mark', mark: { family, mark, scheduler } }
+  if (mark !== undefined) return undefined
   const { protocol: protocolNumber, address, port } = service
   if (protocolNumber === undefined || address === undefined || port === undefined)
     throw malformed('a virtual server without its address', message.start)
@@ -55,7 +50,7 @@ export function decodeServer(view: ByteView, message: Message): Listed | undefin
     throw malformed('a virtual server without its settings', message.start)
   const protocol = PROTOCOLS.get(protocolNumber)
   if (protocol === undefined) return undefined
-  const server = {
+  return {
     protocol,
     ip: ipOf(address, family),
     port,
@@ -64,13 +59,9 @@ export function decodeServer(view: ByteView, message: Message): Listed | undefin
     timeoutS,
     netmask: family === 'IPv4' ? readU32be(netmask) : readU32host(netmask),
   }
-  return { kind: 'server', listed: { server, stats: statsOf(service) } }
 }
 
-/**
- * Decodes a real server. It has the `family` of its virtual server where the answer has none (before Linux 3.18).
- * Returns undefined for anything else.
- */
+/** Decodes a real server; before Linux 3.18 the answer has no family, and `family` is that of the virtual server. */
 export function decodeDestination(
   view: ByteView,
   message: Message,
@@ -88,7 +79,6 @@ export function decodeDestination(
     stats: statsOf(destination),
     activeConnections: destination.activeConnections ?? 0,
     inactiveConnections: destination.inactiveConnections ?? 0,
-    persistentConnections: destination.persistentConnections ?? 0,
   }
 }
 
@@ -120,10 +110,7 @@ interface HasFamily {
   readonly address?: Octets | undefined
 }
 
-/**
- * Returns the family of a server. Without the attribute, the bytes after the first four decide: an IPv4 address has
- * zeros there.
- */
+/** Returns the family of a server. Without the attribute, zeros after the first four bytes mean IPv4. */
 function familyOfServer({ family, address = '' }: HasFamily): Family | undefined {
   if (family !== undefined) return familyOfNumber(family)
   return /^\0*$/.test(address.slice(4)) ? 'IPv4' : 'IPv6'

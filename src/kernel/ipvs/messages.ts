@@ -158,9 +158,7 @@ export function encodeListServers(family: number, sequence: number): Uint8Array 
   return encodeCommand(IPVS_CMD_GET_SERVICE, { family, flags: NLM_F_DUMP, sequence })
 }
 
-/**
- * Encodes a request for the real servers of one virtual server, the only way to list them; one that is gone has none.
- */
+/** Encodes a request for the real servers of one virtual server, the only way to list them. */
 export function encodeListDestinations(family: number, sequence: number, server: VirtualAddress): Uint8Array {
   const head = { family, flags: NLM_F_DUMP, sequence }
   return encode(IPVS_CMD_GET_DEST, head, out => writeAddress(out, { server }))

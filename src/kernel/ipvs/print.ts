@@ -1,5 +1,4 @@
-import { unreachable } from '../../base/assert.ts'
-import { compareIps, familyOf, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { compareIps, familyOf, formatIp, formatIpPort } from '../../base/ip.ts'
 import { u32be } from '../../base/octets.ts'
 import {
   IP_VS_CONN_F_BYPASS,
@@ -8,14 +7,12 @@ import {
   IP_VS_CONN_F_MASQ,
   IP_VS_CONN_F_TUNNEL,
   IP_VS_SVC_F_ONEPACKET,
-  IP_VS_SVC_F_PERSISTENT,
   IP_VS_SVC_F_SCHED1,
   IP_VS_SVC_F_SCHED2,
   IP_VS_SVC_F_SCHED3,
 } from './constants.ts'
-import { WHOLE_ADDRESS } from './key.ts'
-import type { IpvsOperation } from './operation.ts'
-import type { IpvsProtocol, MarkServer, RealServer, VirtualAddress, VirtualServer } from './state.ts'
+import { isPersistent, WHOLE_ADDRESS } from './key.ts'
+import type { IpvsProtocol, RealServer, VirtualAddress, VirtualServer } from './state.ts'
 
 /** A virtual server with its real servers. */
 interface PrintedServer {
@@ -23,42 +20,13 @@ interface PrintedServer {
   readonly destinations: readonly RealServer[]
 }
 
-/**
- * Prints the lines of `ipvsadm -S -n`, which `ipvsadm -R` reads, sorted by address, protocol and port, marks last. It
- * omits the real servers of marks, and the kind of a tunnel, which ipvsadm then reads as IPIP.
- */
-export function printSave(
-  servers: readonly PrintedServer[],
-  marks: readonly MarkServer[] = [],
-): readonly string[] {
+/** Prints the lines of `ipvsadm -S -n`, sorted by address. It omits the kind of a tunnel: -R reads it as IPIP. */
+export function printSave(servers: readonly PrintedServer[]): readonly string[] {
   const sorted = [...servers].sort((a, b) => compareAddresses(a.server, b.server))
-  return [
-    ...sorted.flatMap(({ server, destinations }) => [
-      `-A ${printServer(server)}`,
-      ...[...destinations].sort(comparePlaces).map(each => `-a ${printDestination(server, each)}`),
-    ]),
-    ...[...marks].sort(compareMarks).map(printMark),
-  ]
-}
-
-/** Prints an operation in ipvsadm's command line syntax: `-E -t 10.96.0.1:443 -s rr`. */
-export function printOperation(operation: IpvsOperation): string {
-  switch (operation.verb) {
-    case 'set-server':
-      return `${operation.isNew ? '-A' : '-E'} ${printServer(operation.server)}`
-    case 'delete-server':
-      return `-D ${printAddress(operation.server)}`
-    case 'set-destination': {
-      const { isNew, server, destination } = operation
-      return `${isNew ? '-a' : '-e'} ${printDestination(server, destination)}`
-    }
-    case 'delete-destination': {
-      const { server, destination } = operation
-      return `-d ${printAddress(server)} -r ${formatIpPort(destination.ip, destination.port)}`
-    }
-    default:
-      return unreachable(operation)
-  }
+  return sorted.flatMap(({ server, destinations }) => [
+    `-A ${printServer(server)}`,
+    ...[...destinations].sort(compareDestinations).map(each => `-a ${printDestination(server, each)}`),
+  ])
 }
 
 const PROTOCOL_OPTIONS: Readonly<Record<IpvsProtocol, string>> = {
@@ -74,7 +42,7 @@ function printAddress({ protocol, ip, port }: VirtualAddress): string {
 function printServer(server: VirtualServer): string {
   const { scheduler, flags, timeoutS } = server
   const parts = [`${printAddress(server)} -s ${scheduler}`]
-  if ((flags & IP_VS_SVC_F_PERSISTENT) !== 0) parts.push(`-p ${timeoutS}`, ...printNetmask(server))
+  if (isPersistent(server)) parts.push(`-p ${timeoutS}`, ...printNetmask(server))
   if ((flags & IP_VS_SVC_F_ONEPACKET) !== 0) parts.push('-o')
   const names = schedulerFlags(scheduler, flags)
   if (names.length > 0) parts.push(`-b ${names.join(',')}`)
@@ -112,24 +80,11 @@ function printDestination(server: VirtualAddress, { ip, port, forwarding, weight
   return `${printAddress(server)} -r ${formatIpPort(ip, port)} ${method} -w ${weight}`
 }
 
-function printMark({ family, mark, scheduler }: MarkServer): string {
-  return `-A -f ${mark}${family === 'IPv6' ? ' -6' : ''} -s ${scheduler}`
-}
-
 function compareAddresses(a: VirtualAddress, b: VirtualAddress): number {
   return compareIps(a.ip, b.ip) || compareText(a.protocol, b.protocol) || a.port - b.port
 }
 
-function compareMarks(a: MarkServer, b: MarkServer): number {
-  return compareText(a.family, b.family) || a.mark - b.mark
-}
-
-interface Place {
-  readonly ip: Ip
-  readonly port: number
-}
-
-function comparePlaces(a: Place, b: Place): number {
+function compareDestinations(a: RealServer, b: RealServer): number {
   return compareIps(a.ip, b.ip) || a.port - b.port
 }
 

@@ -24,7 +24,6 @@ import {
   IPVS_DEST_ATTR_FWD_METHOD,
   IPVS_DEST_ATTR_INACT_CONNS,
   IPVS_DEST_ATTR_L_THRESH,
-  IPVS_DEST_ATTR_PERSIST_CONNS,
   IPVS_DEST_ATTR_PORT,
   IPVS_DEST_ATTR_STATS,
   IPVS_DEST_ATTR_STATS64,
@@ -45,15 +44,10 @@ import {
   IPVS_SVC_ATTR_PORT,
   IPVS_SVC_ATTR_PROTOCOL,
   IPVS_SVC_ATTR_SCHED_NAME,
-  IPVS_SVC_ATTR_STATS,
-  IPVS_SVC_ATTR_STATS64,
   IPVS_SVC_ATTR_TIMEOUT,
 } from './constants.ts'
 
-/**
- * The IPVS attributes that kprobe uses, as linux/ip_vs.h and the policies in net/netfilter/ipvs/ip_vs_ctl.c define
- * them.
- */
+/** The IPVS attributes that kprobe uses: linux/ip_vs.h, and the policies in net/netfilter/ipvs/ip_vs_ctl.c. */
 
 /** union nf_inet_addr: 16 bytes; IPv4 uses the first four. */
 const address = paddedOctets(16)
@@ -105,9 +99,6 @@ export const SERVICE = attributeSet({
   timeoutS: [IPVS_SVC_ATTR_TIMEOUT, u32host],
   /** IPv4: a mask in network order; IPv6: the length of a prefix in host order. */
   netmask: [IPVS_SVC_ATTR_NETMASK, octets],
-  /** Kept as bytes: they matter only where STATS64 is missing. */
-  stats: [IPVS_SVC_ATTR_STATS, nestedOctets],
-  stats64: [IPVS_SVC_ATTR_STATS64, nested(STATS64)],
 })
 
 export const DESTINATION = attributeSet({
@@ -119,7 +110,7 @@ export const DESTINATION = attributeSet({
   connectionsLow: [IPVS_DEST_ATTR_L_THRESH, u32host],
   activeConnections: [IPVS_DEST_ATTR_ACTIVE_CONNS, u32host],
   inactiveConnections: [IPVS_DEST_ATTR_INACT_CONNS, u32host],
-  persistentConnections: [IPVS_DEST_ATTR_PERSIST_CONNS, u32host],
+  /** Kept as bytes: they matter only where STATS64 is missing. */
   stats: [IPVS_DEST_ATTR_STATS, nestedOctets],
   /** AF_*, since Linux 3.18. */
   family: [IPVS_DEST_ATTR_ADDR_FAMILY, u16host],

@@ -52,7 +52,7 @@ function refusalOf({ tag: step, ...refused }: Refused<Step>): Refusal {
 function explanationOf({ operation }: Step, code: string): string | undefined {
   const { verb, server } = operation
   if (code === 'ESRCH') return 'there is no such virtual server'
-  if (code === 'EPERM') return 'IPVS takes CAP_NET_ADMIN of the first user namespace'
+  if (code === 'EPERM') return 'IPVS needs CAP_NET_ADMIN in the first user namespace'
   return verb === 'set-server' && code === 'ENOENT'
     ? `the kernel has no scheduler ${server.scheduler} (module ip_vs_${server.scheduler})`
     : undefined

@@ -1,4 +1,4 @@
-import type { Family, Ip } from '../../base/ip.ts'
+import type { Ip } from '../../base/ip.ts'
 
 /** The IPVS state as values; numbers are as in linux/ip_vs.h. */
 export type IpvsProtocol = 'TCP' | 'UDP' | 'SCTP'
@@ -31,14 +31,7 @@ export interface RealServer {
   readonly forwarding: number
 }
 
-/** A virtual server with a mark instead of an address; kprobe never writes one. */
-export interface MarkServer {
-  readonly family: Family
-  readonly mark: number
-  readonly scheduler: string
-}
-
-/** IPVS_STATS_ATTR_*: totals since the server was created. */
+/** IPVS_STATS_ATTR_*: totals since the real server was added. */
 export interface IpvsStats {
   readonly connections: bigint
   readonly packetsIn: bigint
@@ -47,23 +40,11 @@ export interface IpvsStats {
   readonly bytesOut: bigint
 }
 
-export interface ListedServer {
-  readonly server: VirtualServer
-  readonly stats: IpvsStats
-}
-
 export interface ListedDestination {
   readonly destination: RealServer
   readonly stats: IpvsStats
   readonly activeConnections: number
   readonly inactiveConnections: number
-  /** Persistence templates. */
-  readonly persistentConnections: number
-}
-
-export interface IpvsListing {
-  readonly servers: readonly ListedServer[]
-  readonly marks: readonly MarkServer[]
 }
 
 /** Timeouts in seconds; 0 keeps the kernel's value (IPVS_CMD_SET_CONFIG). */

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import type { TuneOptions, TuneReport } from '../sysctl/files.ts'
-import { tuneSwitches } from '../sysctl/switches.ts'
+import { tuneSysctls } from '../sysctl/switches.ts'
 import { type IpvsSysctlSettings, ipvsSysctls } from './sysctls.ts'
 
 /** Sets the kernel's sysctls for IPVS mode, as ipvsSysctls lists them. Does not reject. */
@@ -8,7 +8,7 @@ export async function tuneIpvs(
   settings: IpvsSysctlSettings,
   { root = '/' }: TuneOptions = {},
 ): Promise<TuneReport> {
-  return await tuneSwitches(ipvsSysctls(settings, await readRelease(root)), { root })
+  return await tuneSysctls(ipvsSysctls(settings, await readRelease(root)), { root })
 }
 
 /** Empty where the kernel does not report it. */

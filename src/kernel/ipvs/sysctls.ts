@@ -25,10 +25,7 @@ export function ipvsSysctls({ strictArp }: IpvsSysctlSettings, release: string):
   ]
 }
 
-/**
- * conn_reuse_mode came with Linux 4.1. Before 5.9, the value 1 delays a second connection from the same port by a
- * second.
- */
+/** conn_reuse_mode (Linux 4.1): before 5.9, the value 1 delays a second connection from the same port by a second. */
 function delaysReusedPorts(release: string): boolean {
   const [, major, minor] = /^(\d+)\.(\d+)/.exec(release) ?? []
   if (major === undefined || minor === undefined) return false

@@ -70,10 +70,7 @@ export function createAddressReader({ openTransport, clock, except }: AddressRea
   return { read, watch: changed => watchAddresses(openTransport, isExcepted, changed), close }
 }
 
-/**
- * Each notification is read only up to its device. More notifications at a time than this take several turns of the
- * event loop.
- */
+/** Each notification is read only up to its device. More at a time take several turns of the event loop. */
 const NOTIFICATION_BYTES = 16_384
 const NOTIFICATIONS_PER_TURN = 64
 

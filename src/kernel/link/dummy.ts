@@ -26,10 +26,7 @@ export interface DummyClient {
    * devices, EEXIST where the name belongs to another kind of device.
    */
   ensure(name: string): void
-  /**
-   * Removes the device with all its addresses; does nothing when it does not exist. Throws when it is not a dummy
-   * device.
-   */
+  /** Removes the device with all its addresses, if it exists. Throws when it is not a dummy device. */
   remove(name: string): void
   /**
    * Adds (/32 or /128, without duplicate address detection), then removes. It is idempotent; removing from a device
@@ -142,7 +139,7 @@ class RouteDummyClient implements DummyClient {
   #find(operation: string, name: string): Link | undefined {
     const link = findLink(this.#connection, name)
     if (link === undefined || link.kind === KIND) return link
-    const extendedAck = `it is no dummy device${link.kind === undefined ? '' : ` but a ${link.kind}`}`
+    const extendedAck = `it is not a dummy device${link.kind === undefined ? '' : ` but of kind ${link.kind}`}`
     throw new NetlinkError({
       operation,
       object: `device ${name}`,
@@ -180,10 +177,7 @@ function wordsFor({ verb, ip }: AddressChange, name: string): Words {
   return { operation: `${verb === 'add' ? 'add' : 'delete'} address`, object: `${formatIp(ip)} dev ${name}` }
 }
 
-/**
- * Errors that mean success: the address already exists or is gone. A device that is gone has no address left to
- * remove.
- */
+/** Errors that mean success: the address exists, or it or its device is gone. */
 const DONE: Readonly<Record<AddressChange['verb'], ReadonlySet<string>>> = {
   add: new Set(['EEXIST']),
   remove: new Set(['EADDRNOTAVAIL', 'ENODEV']),

@@ -24,10 +24,7 @@ export interface NfacctClient {
   ensure(name: string): boolean
   /** Reads a counter; undefined when it does not exist, or the kernel has no counters. Throws NetlinkError. */
   read(name: string): AccountCounts | undefined
-  /**
-   * Deletes a counter. Returns false if a rule uses it: it stays. Returns true when it is gone, now or before. Throws
-   * NetlinkError.
-   */
+  /** Deletes a counter. Returns false if a rule uses it: it stays. Throws NetlinkError. */
   delete(name: string): boolean
   close(): Promise<void>
 }

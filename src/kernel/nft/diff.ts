@@ -156,7 +156,8 @@ function needsReplacing(from: Table, to: Table): boolean {
   return false
 }
 
-function sameDeclaration(a: NftSet, b: NftSet): boolean {
+/** Returns whether two sets are declared alike. */
+export function sameDeclaration(a: NftSet, b: NftSet): boolean {
   return sameShape(a, b) && a.size === b.size && a.timeoutMs === b.timeoutMs && a.userdata === b.userdata
 }
 

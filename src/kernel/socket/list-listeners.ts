@@ -57,10 +57,7 @@ function encodeQuery(query: SocketQuery, sequence: number): Uint8Array {
   return encodeMessage(head, ({ out }) => writeSocketQuery(out, query))
 }
 
-/**
- * Returns how packets to an address of a device reach the listener: by that address, by the unspecified one, or not
- * at all.
- */
+/** Returns how packets to an address of a device reach the listener, if at all. */
 export function reach(
   listener: SocketFacts,
   { ip, index }: { readonly ip: Ip; readonly index: number },

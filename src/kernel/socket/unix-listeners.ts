@@ -18,7 +18,7 @@ const UNIX_DIAG_MSG_INODE = 4
 const UNIX_SOCKET = attributeSet({ name: [0, octets], uid: [7, u32host] })
 
 /** A listening socket. */
-export interface Listener {
+export interface UnixListener {
   readonly uid: number
   readonly inode: number
 }
@@ -31,14 +31,14 @@ export interface Listener {
 export async function abstractListeners(
   connection: Connection,
   name: string,
-): Promise<readonly Listener[] | undefined> {
+): Promise<readonly UnixListener[] | undefined> {
   const wanted = `\0${name}`
-  const found: (Listener | undefined)[] = []
+  const found: (UnixListener | undefined)[] = []
   try {
     await connection.dump({
       operation: 'list',
       object: 'unix sockets',
-      build: encodeQuery,
+      build: encodeUnixQuery,
       onMessage(view, message) {
         if (message.type !== SOCK_DIAG_BY_FAMILY) return
         const { start, end } = message
@@ -56,7 +56,7 @@ export async function abstractListeners(
   return known.length === found.length ? known : undefined
 }
 
-function encodeQuery(sequence: number): Uint8Array {
+function encodeUnixQuery(sequence: number): Uint8Array {
   const head = { type: SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   const show = UDIAG_SHOW_NAME | UDIAG_SHOW_UID
   return encodeMessage(head, ({ out }) => {

@@ -7,6 +7,8 @@ export interface Sysctl {
   readonly name: string
   /** Relative to the root of the file system. */
   readonly path: string
+  /** The kernel's default, where it is the same everywhere: such a value is not an operator's choice. */
+  readonly initial?: number
 }
 
 export interface SysctlWrite extends Sysctl {

@@ -10,13 +10,14 @@ import {
   writeSysctls,
 } from './files.ts'
 
-/** A setting that needs exactly this value: a larger one that another program set is overwritten. */
 export interface WantedSysctl {
   readonly sysctl: Sysctl
   readonly value: number
+  /** Keeps a larger value, unless it is the kernel's default; otherwise kprobe overwrites every other value. */
+  readonly keepsLarger?: boolean
 }
 
-interface SwitchPlan {
+export interface SysctlPlan {
   readonly writes: readonly SysctlWrite[]
   readonly left: readonly SysctlLeft[]
 }
@@ -26,25 +27,27 @@ export function wantedSysctl(name: string, value: number): WantedSysctl {
   return { sysctl: { name, path: `proc/sys/${name}` }, value }
 }
 
-/** Plans the writes. `values` are the current ones by name, undefined for sysctls that this kernel lacks. */
-export function planSwitches(
+/** Plans the writes, in the order of `list`. `values` are the current ones by name, undefined for missing sysctls. */
+export function planSysctls(
   list: readonly WantedSysctl[],
   values: ReadonlyMap<string, number | undefined>,
-): SwitchPlan {
+): SysctlPlan {
   const writes: SysctlWrite[] = []
   const left: SysctlLeft[] = []
-  for (const { sysctl, value } of list) {
-    const { name } = sysctl
-    const before = values.get(name)
-    if (before === undefined) left.push({ name, wanted: value, reason: 'missing', value: before })
-    else if (before === value) left.push({ name, wanted: value, reason: 'equal', value })
-    else writes.push({ ...sysctl, value, before })
+  for (const { sysctl, value: wanted, keepsLarger = false } of list) {
+    const { name, path, initial } = sysctl
+    const value = values.get(name)
+    if (value === undefined) left.push({ name, wanted, reason: 'missing', value })
+    else if (value === wanted) left.push({ name, wanted, reason: 'equal', value })
+    else if (value > wanted && keepsLarger && value !== initial)
+      left.push({ name, wanted, reason: 'larger', value })
+    else writes.push({ name, path, value: wanted, before: value })
   }
   return { writes, left }
 }
 
-/** Sets each sysctl to its wanted value. Does not reject. */
-export async function tuneSwitches(
+/** Sets sysctls as planSysctls plans it. Does not reject. */
+export async function tuneSysctls(
   list: readonly WantedSysctl[],
   { root = '/' }: TuneOptions = {},
 ): Promise<TuneReport> {
@@ -58,10 +61,9 @@ export async function tuneSwitches(
       unread.push({ name, value: undefined, error: errorOf(thrown) })
     }
   }
-  const plan = planSwitches(
-    list.filter(({ sysctl }) => !unread.some(({ name }) => name === sysctl.name)),
-    values,
-  )
+  // A file that exists but cannot be read is not missing.
+  const readable = list.filter(({ sysctl }) => values.has(sysctl.name))
+  const plan = planSysctls(readable, values)
   const { written, failed } = await writeSysctls(plan.writes, root)
   return { written, left: plan.left, failed: [...unread, ...failed] }
 }

@@ -3,7 +3,7 @@ import { FAMILIES, type Family, familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { OWN_IPTABLES_FLAGS } from '../../config/iptables-flags.ts'
 import type { TuneOptions, TuneReport } from '../../kernel/sysctl/files.ts'
-import { tuneSwitches, wantedSysctl } from '../../kernel/sysctl/switches.ts'
+import { tuneSysctls, wantedSysctl } from '../../kernel/sysctl/switches.ts'
 import { type DetectorOption, detectorOf } from '../common/detector.ts'
 import { IPTABLES_SECTION } from '../common/iptables-section.ts'
 import { missingFails } from '../common/tune.ts'
@@ -81,7 +81,7 @@ export const ROUTE_LOCALNET = wantedSysctl('net/ipv4/conf/all/route_localnet', 1
 
 export async function tuneIptables(config: Config, options: TuneOptions): Promise<TuneReport> {
   const wanted = answersAtLoopback(config) ? [ROUTE_LOCALNET] : []
-  return missingFails(await tuneSwitches(wanted, options))
+  return missingFails(await tuneSysctls(wanted, options))
 }
 
 /** The first address of 127.0.0.0/8: a range that contains it contains the whole prefix. */

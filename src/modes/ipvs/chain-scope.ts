@@ -18,7 +18,7 @@ import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import { isIpvsChain, KUBE_IPVS_FILTER, KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
 import { isOurChain, isServiceChain, KUBE_CHAINS, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import { type ChainInputs, chainsOf, jumpsOf, SENT_ON } from './chains.ts'
-import type { IpvsOptions, RuleWriter } from './options.ts'
+import type { IpvsOptions, RuleWriter } from './settings.ts'
 import type { Chains, IpvsState } from './state.ts'
 
 /* Wants, observes and compares kube-proxy's chains of this mode in tables that other programs also use. */
@@ -125,7 +125,7 @@ function isOnlyOurs({ table, rule: { target } }: XtJump): boolean {
   return chain === KUBE_CHAINS.proxyFirewall || isOnlyIpvs(table, chain)
 }
 
-export type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
+type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
 
 /** Makes the operations that lead from one state to the other, with the phase that sends them. */
 export function* diffChains(

@@ -28,7 +28,7 @@ import {
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
 import { NODE_PORT_SETS } from './layout.ts'
-import { SET_COMMENTS, type SetStem, setName } from './set-names.ts'
+import { commentOfSet, type SetStem, setName } from './set-names.ts'
 
 /* Chains of kube-proxy's IPVS mode (1.36). People and tools expect their names, order and comments. */
 
@@ -91,10 +91,7 @@ const WAYS: readonly Way[] = [
   ['filter', 'OUTPUT', KUBE_IPVS_OUT_FILTER, 'kubernetes ipvs access filter'],
 ]
 
-/**
- * Gives the jumps in the order in which they are inserted: of several in one chain, the last one ends up
- * first.
- */
+/** Gives the jumps in the order in which they are inserted: of several in one chain, the last one ends up first. */
 export function jumpsOf(family: NftFamily): readonly XtJump[] {
   return WAYS.map(([table, chain, to, text]): XtJump => {
     const rule: XtRule = { matches: [comment(text)], target: jump(to) }
@@ -135,7 +132,7 @@ class Words {
 
   /** Makes a match with a set, with kube-proxy's comment for the set. */
   matches(stem: SetStem, dimensions: Dimensions): readonly XtMatch[] {
-    return [comment(SET_COMMENTS[stem]), this.inSet(stem, dimensions)]
+    return [comment(commentOfSet(stem)), this.inSet(stem, dimensions)]
   }
 
   named(stem: SetStem, dimensions: Dimensions, target: XtTarget): XtRule {
@@ -166,9 +163,7 @@ function servicesRules(inputs: ChainInputs, portal: Words): readonly XtRule[] {
   ]
 }
 
-/**
- * Makes the masquerade rule of ClusterIPs. The node's own packets have the ClusterIP itself as their source.
- */
+/** Makes the masquerade rule of ClusterIPs. The node's own packets have the ClusterIP itself as their source. */
 function clusterIpRule({ masqueradeAll, detector }: ChainInputs, portal: Words): XtRule {
   if (masqueradeAll) return portal.named('CLUSTER-IP', BOTH, MASQUERADE_LATER)
   if (detector === undefined) return portal.named('CLUSTER-IP', ['src', 'dst'], MASQUERADE_LATER)

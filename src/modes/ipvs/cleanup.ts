@@ -5,10 +5,10 @@ import { placeOfTable } from '../../kernel/xt/scope-operation.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
-import { hasIpvsTable, openIpvsKernel } from './open.ts'
-import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { hasIpvsTable, withIpvsKernel } from './kernel.ts'
 import { createIpvsPlane } from './plane.ts'
 import { readIpvsState } from './read.ts'
+import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState } from './state.ts'
 
 export async function cleanIpvs(context: CleanupContext): Promise<Cleaned> {
@@ -20,10 +20,7 @@ export async function cleanKubeProxyIpvs(context: CleanupContext): Promise<reado
   return removedTexts(await removeIpvs('kube-proxy', context))
 }
 
-/**
- * The program whose objects are removed. Both IPVS modes record their objects in the same ipsets. Our own
- * table shows that they are kprobe's.
- */
+/** The program whose objects are removed. Both use the same ipsets; our own table shows that they are ours. */
 type IpvsOwner = 'kprobe' | 'kube-proxy'
 
 /**
@@ -31,28 +28,25 @@ type IpvsOwner = 'kprobe' | 'kube-proxy'
  * the ipsets record are removed. Gives the removed state; undefined when there was none, or when it belongs
  * to the other owner. Throws when the kernel rejects a change.
  */
-async function removeIpvs(
-  owner: IpvsOwner,
-  { sockets, clock, proxy }: CleanupContext,
-): Promise<IpvsState | undefined> {
+async function removeIpvs(owner: IpvsOwner, context: CleanupContext): Promise<IpvsState | undefined> {
+  const { clock, proxy } = context
   // A named proxy cannot use this mode.
   if (proxy !== undefined) return undefined
-  const isOurs = await hasIpvsTable({ sockets, clock })
+  const isOurs = await hasIpvsTable(context)
   if (isOurs !== (owner === 'kprobe')) return undefined
-  const opened = openIpvsKernel(sockets, clock)
-  const { close } = opened
-  const { ipvs } = opened.kernel
-  const kernel = { ...opened.kernel, ipvs: hasIpvs(ipvs) ? ipvs : withoutServers(ipvs) }
-  const plane = createIpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
-  try {
-    const state = await readIpvsState(kernel)
-    if (state.sets.size === 0 && state.ruleset.tables.length === 0) return undefined
-    await plane.cleanup()
-    return state
-  } finally {
-    await plane.close()
-    await close()
-  }
+  return await withIpvsKernel(context, async opened => {
+    const { ipvs } = opened
+    const kernel = { ...opened, ipvs: hasIpvs(ipvs) ? ipvs : withoutServers(ipvs) }
+    const plane = createIpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
+    try {
+      const state = await readIpvsState(kernel)
+      if (state.sets.size === 0 && state.ruleset.tables.length === 0) return undefined
+      await plane.cleanup()
+      return state
+    } finally {
+      await plane.close()
+    }
+  })
 }
 
 function hasIpvs(ipvs: IpvsClient): boolean {
@@ -72,13 +66,13 @@ function withoutServers(ipvs: IpvsClient): IpvsClient {
     timeouts: () => ipvs.timeouts(),
     setTimeouts: timeouts => ipvs.setTimeouts(timeouts),
     close: () => ipvs.close(),
-    servers: () => Promise.resolve({ servers: [], marks: [] }),
+    servers: () => Promise.resolve([]),
     destinations: servers => Promise.resolve(servers.map(() => [])),
     commit: () => Promise.resolve({ unknown: undefined, failures: [], bytes: 0, messages: 0 }),
   }
 }
 
-/** Lists what was removed, one item a line. Pure. */
+/** Lists the removed objects, one item a line. Pure. */
 function removedTexts(state: IpvsState | undefined): readonly string[] {
   if (state === undefined) return []
   const { servers, sets, addresses, ruleset, chains } = state
@@ -87,7 +81,7 @@ function removedTexts(state: IpvsState | undefined): readonly string[] {
     ...(addresses.size === 0
       ? []
       : [
-          `the device ${DEFAULT_IPVS_OPTIONS.deviceName}, or what was ours of its addresses (${addresses.size})`,
+          `addresses of the device ${DEFAULT_IPVS_OPTIONS.deviceName} (${addresses.size}), and the device if it has no other`,
         ]),
     ...ruleset.tables.map(({ family, name }) => `table ${family} ${name}`),
     ...(chains.kind === 'observed' ? chainTexts(chains.observed) : []),

@@ -1,13 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/failure-text.ts'
 import { isLinkLocal } from '../../base/ip.ts'
 import { slicingOf } from '../../base/steps.ts'
-import type { IpsetResult } from '../../kernel/ipset/client.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/operation.ts'
-import type { IpvsResult } from '../../kernel/ipvs/client.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
-import type { AddressResult } from '../../kernel/link/dummy.ts'
 import type { CommitResult } from '../../kernel/nft/client.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
 import type { Language } from '../../kernel/xt/language.ts'
@@ -20,17 +16,13 @@ import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from '../common/element-group.ts'
 import { refusalOf } from '../common/refusal.ts'
-import type { IpvsKernel } from './observe.ts'
+import type { IpvsKernel } from './kernel.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
-import type { PlacedAddress } from './state.ts'
 
 interface CommitterOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
-  /**
-   * The generation of nf_tables: a batch is rejected if the generation is a later one. Undefined where any
-   * will do.
-   */
+  /** The generation of nf_tables at which a batch is accepted; undefined for any. */
   readonly generation: number | undefined
   /** The handles of rules in the tables of iptables. */
   readonly book: HandleBook
@@ -39,12 +31,10 @@ interface CommitterOptions {
   readonly missingSchedulers: ReadonlySet<string>
 }
 
-/** A Receipt with the generation of nf_tables. */
+/** A Receipt whose generation is that of nf_tables. */
 export interface Committed extends Omit<Receipt, 'durationMs' | 'generation'> {
   readonly generation: number
-  /**
-   * Schedulers that the kernel turned out to lack. The outcome is then `stale`: render again without them.
-   */
+  /** Schedulers that the kernel turned out to lack. The outcome is then `stale`: render again without them. */
   readonly schedulers: ReadonlySet<string>
 }
 
@@ -52,16 +42,13 @@ export interface Committed extends Omit<Receipt, 'durationMs' | 'generation'> {
 interface Step {
   readonly bytes: number
   readonly messages: number
-  readonly ending?: 'stale' | 'unknown'
+  readonly ending?: 'stale' | 'unknown' | undefined
   readonly refusals: readonly KernelRefusal[]
 }
 
 const NOTHING: Step = { bytes: 0, messages: 0, refusals: [] }
 
-/**
- * Errors for a set that our rules referred to until a moment ago: nf_tables releases it asynchronously after
- * the commit.
- */
+/** Errors for a set that our rules referred to until now: nf_tables releases it asynchronously after the commit. */
 const IN_USE: ReadonlySet<string> = new Set(['IPSET_ERR_BUSY', 'IPSET_ERR_REFERENCED', 'EBUSY'])
 const DESTROY_ATTEMPTS = 8
 const DESTROY_DELAY_MS = 10
@@ -150,15 +137,16 @@ export class Committer {
     switch (phase.kind) {
       case 'add-sets':
         return this.#changeSets(phase.sets)
+      case 'remove-sets':
+        return this.#destroySets(phase.names)
       case 'add-entries':
-        return this.#changeEntries('add-entries', phase.lists)
       case 'remove-entries':
-        return this.#changeEntries('delete-entries', phase.lists)
+        return this.#changeEntries(phase)
       case 'add-rules':
       case 'remove-rules':
-      case 'remove-detours':
+      case 'remove-redirects':
         return this.#changeRules(phase.transaction)
-      case 'add-detours':
+      case 'add-redirects':
         return this.#changeRules(this.#unfailedOf(phase.transaction))
       case 'add-chains':
       case 'take-chains':
@@ -175,8 +163,6 @@ export class Committer {
       case 'add-addresses':
       case 'remove-addresses':
         return this.#changeAddresses(phase)
-      case 'remove-sets':
-        return this.#destroySets(phase.names)
     }
   }
 
@@ -202,20 +188,18 @@ export class Committer {
   }
 
   async #sendSets(operations: readonly IpsetOperation[]): Promise<Step> {
-    return ofIpsets(await this.#options.kernel.ipset.commit(operations), () => [])
+    return stepOf(await this.#options.kernel.ipset.commit(operations))
   }
 
-  async #changeEntries(
-    verb: 'add-entries' | 'delete-entries',
-    lists: readonly GroupedEntries[],
-  ): Promise<Step> {
+  async #changeEntries({ kind, lists }: Extract<Phase, { readonly lists: unknown }>): Promise<Step> {
+    const verb = kind === 'add-entries' ? kind : ('delete-entries' as const)
     const operations = lists
       .map(list => this.#unfailed(list))
       .filter(({ entries }) => entries.length > 0)
       .map(list => ({ verb, ...list }))
     if (operations.length === 0) return NOTHING
     const result = await this.#options.kernel.ipset.commit(operations)
-    return ofIpsets(result, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
+    return stepOf(result, ({ entries }) => entries.flatMap(({ group }) => servicesOf(group)))
   }
 
   #unfailed(list: GroupedEntries): GroupedEntries {
@@ -246,9 +230,7 @@ export class Committer {
     const { nft } = this.#options.kernel
     const guard = this.#generation === undefined ? {} : { generation: this.#generation }
     const result = await nft.commit(transaction, guard)
-    this.#foreign ||= result.foreign
-    if (this.#generation !== undefined) this.#generation = result.generation
-    return ofRules(result)
+    return this.#follow(result, result.failures.map(refusalOf))
   }
 
   async #changeChains(operations: ScopeOperations): Promise<Step> {
@@ -260,17 +242,24 @@ export class Committer {
       slicing: slicingOf(clock),
       generation: this.#generation,
     })
-    this.#foreign ||= result.foreign
-    if (this.#generation !== undefined) this.#generation = result.generation
-    const { outcome, bytes, messages, failures } = result
-    if (outcome === 'stale' || outcome === 'unknown')
-      return { bytes, messages, refusals: [], ending: outcome }
-    return { bytes, messages, refusals: failures.map(({ error }) => ({ services: [], error })) }
+    const refusals = result.failures.map(({ error }) => ({ services: [], error }))
+    return this.#follow(result, refusals)
   }
 
-  /**
-   * Removes the device. A link-local address that the kernel added to a device that is up does not keep it.
-   */
+  /** Continues from the generation that a batch of nf_tables reached. */
+  #follow(
+    result: Omit<CommitResult, 'failures' | 'handles' | 'durationMs'>,
+    refusals: readonly KernelRefusal[],
+  ): Step {
+    const { outcome, bytes, messages } = result
+    this.#foreign ||= result.foreign
+    if (this.#generation !== undefined) this.#generation = result.generation
+    if (outcome === 'stale' || outcome === 'unknown')
+      return { bytes, messages, refusals: [], ending: outcome }
+    return { bytes, messages, refusals }
+  }
+
+  /** Removes the device. A link-local address that the kernel added to a device that is up does not keep it. */
   async #removeDevice(device: string): Promise<Step> {
     const { dummy } = this.#options.kernel
     const addresses = await dummy.addresses(device)
@@ -288,7 +277,7 @@ export class Committer {
       const { scheduler } = operation.server
       if (!this.#options.missingSchedulers.has(scheduler)) this.#schedulers.add(scheduler)
     }
-    return ofServers(result)
+    return stepOf(result, ({ operation }) => servicesOf(operation.group))
   }
 
   async #changeAddresses(phase: Extract<Phase, { readonly addresses: unknown }>): Promise<Step> {
@@ -297,7 +286,8 @@ export class Committer {
     const ips = addresses.map(({ ip }) => ip)
     const isAddition = phase.kind === 'add-addresses'
     const changes = isAddition ? { add: ips, remove: [] } : { add: [], remove: ips }
-    return ofAddresses(await this.#options.kernel.dummy.commit(phase.device, changes), addresses)
+    const result = await this.#options.kernel.dummy.commit(phase.device, changes)
+    return stepOf(result, failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [])
   }
 
   async #destroySets(names: readonly string[]): Promise<Step> {
@@ -311,7 +301,7 @@ export class Committer {
         operation.verb === 'destroy' && IN_USE.has(code) ? [operation.name] : [],
       )
       const isLast = attempt === DESTROY_ATTEMPTS || busy.length === 0 || result.unknown !== undefined
-      if (isLast) return { ...ofIpsets(result, () => []), bytes, messages }
+      if (isLast) return { ...stepOf(result), bytes, messages }
       left = busy
       await new Promise<void>(resolve => this.#options.clock.after(DESTROY_DELAY_MS * attempt, resolve))
     }
@@ -328,55 +318,33 @@ function joined(a: Step, b: Step): Step {
   }
 }
 
-/**
- * Whether the commit must stop. A batch of nf_tables is atomic: when the kernel rejects it, the rules of all
- * Services are missing.
- */
+/** Whether the commit must stop: a batch of nf_tables is atomic, so the rules of all Services are missing. */
 function mustStop({ kind }: Phase, { refusals }: Step): boolean {
   if (refusals.length === 0) return false
-  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-detours')
+  const isAddition = PHASE_ORDER.indexOf(kind) < PHASE_ORDER.indexOf('remove-redirects')
   return (
     !isAddition ||
     kind === 'add-rules' ||
-    kind === 'add-detours' ||
+    kind === 'add-redirects' ||
     refusals.some(({ services }) => services.length === 0)
   )
 }
 
-function endingOf(unknown: Error | undefined): Pick<Step, 'ending'> {
-  return unknown === undefined ? {} : { ending: 'unknown' }
+/** The kernel's answers to operations that it carries out independently. */
+interface Answers<F> {
+  readonly unknown: Error | undefined
+  readonly failures: readonly F[]
+  readonly bytes: number
+  readonly messages: number
 }
 
-type IpsetFailures = IpsetResult['failures']
-
-function ofIpsets(
-  { unknown, failures, bytes, messages }: IpsetResult,
-  servicesIn: (failure: IpsetFailures[number]) => readonly ServiceKey[],
+function stepOf<F extends { readonly error: Error }>(
+  { unknown, failures, bytes, messages }: Answers<F>,
+  servicesIn: (failure: F) => readonly ServiceKey[] = () => [],
 ): Step {
   const refusals = failures.map(failure => ({
     services: [...new Set(servicesIn(failure))],
     error: failure.error,
   }))
-  return { bytes, messages, refusals, ...endingOf(unknown) }
-}
-
-function ofRules({ outcome, failures, bytes, messages }: CommitResult): Step {
-  if (outcome === 'stale' || outcome === 'unknown') return { bytes, messages, refusals: [], ending: outcome }
-  return { bytes, messages, refusals: failures.map(refusalOf) }
-}
-
-function ofServers({ unknown, failures, bytes, messages }: IpvsResult): Step {
-  const refusals = failures.map(({ operation, error }) => ({ services: servicesOf(operation.group), error }))
-  return { bytes, messages, refusals, ...endingOf(unknown) }
-}
-
-function ofAddresses(
-  { unknown, failures, bytes, messages }: AddressResult,
-  addresses: readonly PlacedAddress[],
-): Step {
-  const refusals = failures.map(({ ip, error }) => ({
-    services: addresses.find(address => address.ip === ip)?.services ?? [],
-    error: errorOf(error),
-  }))
-  return { bytes, messages, refusals, ...endingOf(unknown) }
+  return { bytes, messages, refusals, ending: unknown === undefined ? undefined : 'unknown' }
 }

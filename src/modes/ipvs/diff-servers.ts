@@ -1,8 +1,9 @@
 import { anyContains, type Cidr } from '../../base/cidr.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
+import { sameDestination, sameSettings } from '../../kernel/ipvs/key.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
-import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { RealServer } from '../../kernel/ipvs/state.ts'
 import type { PlacedServer } from './state.ts'
 
 interface ServersDiff {
@@ -14,7 +15,7 @@ interface ServersDiff {
 
 const SERVERS_PER_STEP = 256
 
-interface Piles {
+interface ServerPiles {
   readonly add: IpvsOperation[]
   readonly remove: IpvsOperation[]
   /** Servers with draining real servers. */
@@ -32,7 +33,7 @@ export function* diffServers(
   to: PersistentMap<PlacedServer>,
   excludeCidrs: readonly Cidr[],
 ): Steps<ServersDiff> {
-  const piles: Piles = { add: [], remove: [], draining: [] }
+  const piles: ServerPiles = { add: [], remove: [], draining: [] }
   let count = 0
   for (const [key, before, after] of PersistentMap.differences(from, to)) {
     if (++count % SERVERS_PER_STEP === 0) yield
@@ -67,7 +68,7 @@ type Keyed = readonly [string, RealServer]
 function diffDestinations(
   before: PlacedServer['destinations'],
   { server, destinations, service: group }: PlacedServer,
-  { add, remove }: Piles,
+  { add, remove }: ServerPiles,
 ): readonly Keyed[] {
   if (before === destinations) return []
   for (const [key, destination] of destinations) {
@@ -93,18 +94,4 @@ function diffDestinations(
 function withDrained(wanted: PlacedServer, drained: readonly Keyed[]): PlacedServer {
   const all = [...wanted.destinations, ...drained].sort(([a], [b]) => (a < b ? -1 : 1))
   return { ...wanted, destinations: new Map(all) }
-}
-
-export function sameSettings(a: VirtualServer, b: VirtualServer): boolean {
-  return (
-    a === b ||
-    (a.scheduler === b.scheduler &&
-      a.flags === b.flags &&
-      a.timeoutS === b.timeoutS &&
-      a.netmask === b.netmask)
-  )
-}
-
-export function sameDestination(a: RealServer, b: RealServer): boolean {
-  return a === b || (a.weight === b.weight && a.forwarding === b.forwarding)
 }

@@ -19,12 +19,12 @@ interface SetsDiff {
 
 const ENTRIES_PER_STEP = 4096
 
-interface Pile {
+interface EntryPile {
   readonly entries: IpsetEntry[]
   readonly groups: string[]
 }
 
-type Piles = ReadonlyMap<string, Pile>
+type EntryPiles = ReadonlyMap<string, EntryPile>
 
 export function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
   const { added, removed } = yield* diffEntries(from, to)
@@ -47,9 +47,9 @@ export function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
   }
 }
 
-function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: Piles; removed: Piles }> {
-  const added = new Map<string, Pile>()
-  const removed = new Map<string, Pile>()
+function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles; removed: EntryPiles }> {
+  const added = new Map<string, EntryPile>()
+  const removed = new Map<string, EntryPile>()
   let count = 0
   for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
     if (++count % ENTRIES_PER_STEP === 0) yield
@@ -60,7 +60,7 @@ function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: Piles; rem
   return { added, removed }
 }
 
-function put(piles: Map<string, Pile>, { set, entry, services }: PlacedEntry): void {
+function put(piles: Map<string, EntryPile>, { set, entry, services }: PlacedEntry): void {
   let pile = piles.get(set)
   if (pile === undefined) {
     pile = { entries: [], groups: [] }
@@ -70,7 +70,7 @@ function put(piles: Map<string, Pile>, { set, entry, services }: PlacedEntry): v
   pile.groups.push(groupOf(services))
 }
 
-function grouped(piles: Piles, sets: ReadonlyMap<string, Ipset>): readonly GroupedEntries[] {
+function grouped(piles: EntryPiles, sets: ReadonlyMap<string, Ipset>): readonly GroupedEntries[] {
   return [...piles].flatMap(([name, pile]) => {
     const set = sets.get(name)
     return set === undefined ? [] : [{ set, ...pile }]
@@ -82,11 +82,8 @@ interface SizedChange {
   readonly replaces: Ipset | undefined
 }
 
-/**
- * Gives the sets that are missing, and those that cannot hold the added entries beside the entries that are
- * deleted later.
- */
-function changesOf(from: IpvsState, to: IpvsState, added: Piles): readonly SizedChange[] {
+/** Gives the sets that are missing, and those too small for the added entries beside those deleted later. */
+function changesOf(from: IpvsState, to: IpvsState, added: EntryPiles): readonly SizedChange[] {
   const before: SetCounts = countEntries(from)
   const touched = from.sets === to.sets ? added.keys() : to.sets.keys()
   const changes: SizedChange[] = []
@@ -129,8 +126,8 @@ function setsAfter(
   return to.sets
 }
 
-function entriesOf({ entries }: IpvsState, name: string): Pile {
-  const pile: Pile = { entries: [], groups: [] }
+function entriesOf({ entries }: IpvsState, name: string): EntryPile {
+  const pile: EntryPile = { entries: [], groups: [] }
   for (const { set, entry, services } of entries.values()) {
     if (set !== name) continue
     pile.entries.push(entry)

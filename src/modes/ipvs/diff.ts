@@ -3,13 +3,13 @@ import type { Steps } from '../../base/steps.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
 import type { Language } from '../../kernel/xt/language.ts'
-import { type ChainPhase, diffChains } from './chain-scope.ts'
+import { diffChains } from './chain-scope.ts'
 import { diffServers } from './diff-servers.ts'
 import { diffSets } from './diff-sets.ts'
 import type { NftSetName } from './layout.ts'
-import type { IpvsOptions } from './options.ts'
 import type { Phase } from './phases.ts'
 import { type IpvsPlan, makePlan } from './plan.ts'
+import type { IpvsOptions } from './settings.ts'
 import { splitTransaction } from './split-transaction.ts'
 import type { IpvsState, PlacedAddress } from './state.ts'
 
@@ -36,36 +36,30 @@ export function* diffStates(
   const observed = from.frontends === undefined
   const started = { ruleset: from.ruleset, observed }
   const rules = splitTransaction(
-    ruleset.transaction.filter(operation => !isDetour(operation)),
+    ruleset.transaction.filter(operation => !isRedirect(operation)),
     started,
   )
-  const detours = splitTransaction(ruleset.transaction.filter(isDetour), started)
+  const redirects = splitTransaction(ruleset.transaction.filter(isRedirect), started)
   const chains = yield* diffChains(from.chains, to.chains, language)
-  const chainPhase = (...kinds: readonly ChainPhase[]): readonly Phase[] => {
-    const { kind, operations } = chains
-    return kinds.includes(kind) ? [{ kind, operations, nameOfIpset: language.nameOfIpset }] : []
-  }
+  const phases: Phase[] = [
+    { kind: 'add-sets', sets: sets.add },
+    { kind: 'remove-sets', names: sets.remove },
+    { kind: 'add-entries', lists: sets.addEntries },
+    { kind: 'remove-entries', lists: sets.removeEntries },
+    { kind: 'add-rules', transaction: rules.add },
+    { kind: 'remove-rules', transaction: rules.remove },
+    { kind: 'add-redirects', transaction: redirects.add },
+    { kind: 'remove-redirects', transaction: redirects.remove },
+    { ...chains, nameOfIpset: language.nameOfIpset },
+    { kind: 'add-servers', operations: servers.add },
+    { kind: 'remove-servers', operations: servers.remove },
+    { kind: 'add-addresses', device, addresses: addresses.add },
+    { kind: 'remove-addresses', device, addresses: addresses.remove },
+  ]
+  if (to.device && !from.device) phases.push({ kind: 'add-device', device })
   // The sets record which objects are ours.
   const isDeviceOurs = from.device && from.sets.size > 0
-  const phases: readonly Phase[] = [
-    { kind: 'add-sets', sets: sets.add },
-    { kind: 'add-entries', lists: sets.addEntries },
-    ...chainPhase('add-chains'),
-    { kind: 'add-rules', transaction: rules.add },
-    ...(to.device && !from.device ? [{ kind: 'add-device' as const, device }] : []),
-    { kind: 'add-servers', operations: servers.add },
-    { kind: 'add-addresses', device, addresses: addresses.add },
-    { kind: 'add-detours', transaction: detours.add },
-    ...chainPhase('take-chains'),
-    { kind: 'remove-detours', transaction: detours.remove },
-    { kind: 'remove-addresses', device, addresses: addresses.remove },
-    ...(isDeviceOurs && isNothing(to) ? [{ kind: 'remove-device' as const, device }] : []),
-    { kind: 'remove-servers', operations: servers.remove },
-    { kind: 'remove-rules', transaction: rules.remove },
-    ...chainPhase('remove-chains'),
-    { kind: 'remove-entries', lists: sets.removeEntries },
-    { kind: 'remove-sets', names: sets.remove },
-  ]
+  if (isDeviceOurs && isNothing(to)) phases.push({ kind: 'remove-device', device })
   return makePlan(phases, {
     after: afterwards(to, {
       servers: servers.after,
@@ -82,11 +76,12 @@ function isNothing({ sets, device }: IpvsState): boolean {
   return sets.size === 0 && !device
 }
 
-const DETOURS: ReadonlySet<string> = new Set<NftSetName>(['cluster-lists', 'local-lists'])
+/** Maps whose elements redirect packets to another virtual server. */
+const REDIRECTS: ReadonlySet<string> = new Set<NftSetName>(['cluster-lists', 'local-lists'])
 
-function isDetour(operation: Operation): boolean {
+function isRedirect(operation: Operation): boolean {
   const isOfElements = operation.verb === 'add-elements' || operation.verb === 'delete-elements'
-  return isOfElements && DETOURS.has(operation.set.name)
+  return isOfElements && REDIRECTS.has(operation.set.name)
 }
 
 /** Gives the state after the plan: the wanted state itself where nothing differs. */

@@ -1,24 +1,20 @@
 import { formatIp, type Ip } from '../../base/ip.ts'
 import type { IpsetHeader } from '../../kernel/ipset/state.ts'
-import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { ListedDestination, ListedServer } from '../../kernel/ipvs/state.ts'
-import { sameDestination, sameSettings } from './diff-servers.ts'
+import { destinationKey, sameDestination, sameSettings, serverKey } from '../../kernel/ipvs/key.ts'
+import type { ListedDestination, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { Ownership } from './ownership.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
-/**
- * The first difference between the kernel and the applied state, as text; undefined where there is none. Each
- * comparison is cheap enough to be made in every period.
- */
+/** The first difference between the kernel and the applied state; undefined for none. Cheap enough for every period. */
 export type Digest = string | undefined
 
 export function digestServers(
   { servers }: IpvsState,
-  listed: readonly ListedServer[],
+  listed: readonly VirtualServer[],
   ownership: Ownership,
 ): Digest {
   let found = 0
-  for (const { server } of listed) {
+  for (const server of listed) {
     const key = serverKey(server)
     const left = servers.get(key)
     if (left === undefined) {
@@ -38,7 +34,7 @@ export function digestSets({ sets }: IpvsState, headers: readonly IpsetHeader[],
     const header = found.get(name)
     if (header === undefined || header.set.type !== type) return `ipset ${name} was deleted`
     const left = counts.get(name) ?? 0
-    if (header.elements !== left) return `ipset ${name} has ${header.elements} entries and not ${left}`
+    if (header.elements !== left) return `ipset ${name} has ${header.elements} entries instead of ${left}`
   }
   return undefined
 }
@@ -79,10 +75,7 @@ export function digestAddresses(
 /** The number of entries by name of set. */
 export type SetCounts = ReadonlyMap<string, number>
 
-/**
- * Gives the number of entries of each set. A rendered state has them; those of a state that was read are
- * counted.
- */
+/** Gives the number of entries of each set: those of a state that was read are counted here. */
 export function countEntries({ entries, rendering }: IpvsState): SetCounts {
   if (rendering !== undefined) return rendering.entries
   const counts = new Map<string, number>()

@@ -8,29 +8,22 @@ import { hasXtExtension } from '../../kernel/nft/compat.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Finding, ReadText } from '../common/finding.ts'
 import type { Look } from '../mode.ts'
-import type { IpvsKernel } from './observe.ts'
-import { openIpvsKernel } from './open.ts'
+import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 
-/**
- * Checks what IPVS mode needs of the kernel besides nf_tables, one finding for each requirement. Changes
- * nothing.
- */
+/** Checks what IPVS mode needs besides nf_tables, one finding for each requirement. Changes nothing. */
 export async function ipvsFindings(config: Config, look: Look): Promise<readonly Finding[]> {
-  const { sockets, clock, read } = look
-  const { kernel, close } = openIpvsKernel(sockets, clock)
-  try {
+  const { read } = look
+  return await withIpvsKernel(look, async kernel => {
     const found = [
-      looked('IPVS', () => ipvsVersion(kernel)),
-      ...IPSET_TYPES.map(type => looked(`ipset ${type}`, () => revisionsOf(kernel, type))),
+      checked('IPVS', () => ipvsVersion(kernel)),
+      ...IPSET_TYPES.map(type => checked(`ipset ${type}`, () => revisionsOf(kernel, type))),
       await xtSetFinding(look),
       ...(await moduleFindings(config, read)),
     ]
     return config.proxyMode === 'ipvs'
       ? [...found, ...(await ipvsSettingFindings(config, read))]
       : [summary(found)]
-  } finally {
-    await close()
-  }
+  })
 }
 
 const IPSET_TYPES: readonly IpsetType[] = [
@@ -41,9 +34,9 @@ const IPSET_TYPES: readonly IpsetType[] = [
   'bitmap:port',
 ]
 
-function looked(subject: string, look: () => string): Finding {
+function checked(subject: string, check: () => string): Finding {
   try {
-    return { kind: 'ok', subject, text: look() }
+    return { kind: 'ok', subject, text: check() }
   } catch (error) {
     return { kind: 'missing', subject, text: failureText(error) }
   }
@@ -51,7 +44,7 @@ function looked(subject: string, look: () => string): Finding {
 
 function ipvsVersion({ ipvs }: IpvsKernel): string {
   const { version, connectionTableSize } = ipvs.info()
-  return `${version}, a table of ${connectionTableSize} buckets for connections`
+  return `${version}, ${connectionTableSize} buckets for connections`
 }
 
 function revisionsOf({ ipset }: IpvsKernel, type: IpsetType): string {
@@ -85,10 +78,7 @@ async function xtSetFinding({ sockets, clock }: Look): Promise<Finding> {
   }
 }
 
-/**
- * Checks modules. Only creating objects would prove that they work, so this reports loaded modules; the
- * kernel may load others on demand.
- */
+/** Reports loaded modules; the kernel may load others on demand, and only creating objects would prove it. */
 async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
   const modules = (await read('/proc/modules')) ?? ''
   const loaded = [...modules.matchAll(/^(\S+) /gm)].map(([, name = '']) => name)
@@ -100,7 +90,7 @@ async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonl
     {
       kind: isLoaded ? 'ok' : 'note',
       subject: `IPVS scheduler ${ipvs.scheduler}`,
-      text: isLoaded ? `loaded, as ${others}` : `not loaded (${others} loaded): ${later}`,
+      text: isLoaded ? `loaded (${others})` : `not loaded (${others} loaded): ${later}`,
     },
     loaded.includes('dummy')
       ? { kind: 'ok', subject: 'dummy devices', text: 'loaded' }
@@ -111,10 +101,7 @@ async function moduleFindings({ ipvs }: Config, read: ReadText): Promise<readonl
 /** Scheduler modules of net/netfilter/ipvs. Other modules with the prefix (ip_vs_ftp) are not schedulers. */
 const SCHEDULER = /^ip_vs_(?:rr|wrr|lc|wlc|lblc|lblcr|dh|sh|mh|sed|nq|fo|ovf|twos)$/
 
-/**
- * Checks the sysctls that the mode needs. It runs after the check of IPVS, so that the sysctls of that module
- * exist.
- */
+/** Checks the sysctls that the mode needs, after the check of IPVS, which loads the module that has them. */
 export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Promise<readonly Finding[]> {
   const release = (await read('/proc/sys/kernel/osrelease')) ?? ''
   return await Promise.all(
@@ -131,10 +118,7 @@ export async function ipvsSettingFindings({ ipvs }: Config, read: ReadText): Pro
   )
 }
 
-/**
- * The text for a missing sysctl. IPVS hides its sysctls from namespaces of other users; net.ipv4.vs.conntrack
- * is part of CONFIG_IP_VS_NFCT.
- */
+/** The text for a missing sysctl: IPVS hides its sysctls from other user namespaces. */
 const ABSENT =
   "absent: the module ip_vs brings it, with CONFIG_IP_VS_NFCT and in the machine's own user namespace"
 

@@ -1,5 +1,5 @@
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { RealServer, ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
+import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { IpvsPlan } from './plan.ts'
 import type { IpvsState } from './state.ts'
 
@@ -70,11 +70,3 @@ export class Drains {
 }
 
 const NONE: ReadonlyMap<string, number> = new Map()
-
-/** A real server that was deleted for good. */
-export interface Drained {
-  readonly server: VirtualAddress
-  readonly destination: RealServer
-  /** The number of connections that ended with it; 0 unless its deadline had passed. */
-  readonly connections: number
-}

@@ -86,10 +86,7 @@ function verdictOf({ frontend: { route }, backends }: Place): Verdict | undefine
 /** Receives each entry that a Service needs. Some entries arrive twice. */
 type EntrySink = (set: string, entry: IpsetEntry) => void
 
-/**
- * Adds the entries that kube-proxy's IPVS mode has in its sets for a Service (pkg/proxy/ipvs,
- * syncProxyRules), without the addresses.
- */
+/** Adds the entries of kube-proxy's sets for a Service (pkg/proxy/ipvs, syncProxyRules), without the addresses. */
 export function addEntries(service: ServiceFrontends, placed: readonly PlacedPort[], sink: EntrySink): void {
   for (const ofPort of placed) {
     for (const place of ofPort.places) addPlace(place, sink)
@@ -135,10 +132,7 @@ function addPlace(place: Place, sink: EntrySink): void {
   }
 }
 
-/**
- * Adds the source ranges of an address. The node connects to a bound address from that very address. Where
- * the ranges allow that, the pair is in a set of its own.
- */
+/** Adds the source ranges. A set of its own allows the node, which connects to a bound address from that address. */
 function addRanges(
   { sourceRanges }: Frontend,
   { ip, entry, family }: { readonly ip: Ip; readonly entry: IpsetEntry; readonly family: Family },

@@ -1,10 +1,13 @@
 import { anyContains } from '../../base/cidr.ts'
-import type { Ip } from '../../base/ip.ts'
+import { formatIp, type Ip } from '../../base/ip.ts'
 import { serverKey } from '../../kernel/ipvs/key.ts'
 import type { VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { ApiEndpoint } from '../../model/api-server.ts'
-import { type IpvsKernel, type ObserveOptions, observeKernel } from './observe.ts'
+import type { Freed, ModeContext } from '../mode.ts'
+import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
+import { type ObserveOptions, observeKernel } from './observe.ts'
 import { clusterIpsIn } from './ownership.ts'
+import { IPVS_DEVICE, ipvsOptions } from './settings.ts'
 
 /**
  * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as
@@ -37,4 +40,22 @@ export async function freeEndpoints(
     if (error !== undefined) throw error
   }
   return { addresses, servers }
+}
+
+const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${IPVS_DEVICE}, and its virtual servers; the first sync restores those that are wanted`
+
+/** Removes the objects of IPVS mode at these endpoints: see freeEndpoints. */
+export async function freeFromIpvs(
+  context: ModeContext,
+  endpoints: readonly ApiEndpoint[],
+): Promise<Freed | undefined> {
+  const options = ipvsOptions(context.config)
+  const { addresses, servers } = await withIpvsKernel(context, kernel =>
+    freeEndpoints(kernel, endpoints, options),
+  )
+  if (addresses.length + servers.length === 0) return undefined
+  return {
+    facts: { addresses: addresses.map(formatIp), virtualServers: servers.map(serverKey) },
+    text: FREED,
+  }
 }

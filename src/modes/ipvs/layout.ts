@@ -1,32 +1,12 @@
 import type { Family } from '../../base/ip.ts'
-import type { Ipset, IpsetType } from '../../kernel/ipset/state.ts'
+import type { Ipset } from '../../kernel/ipset/state.ts'
 import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { plainSet, sizeToHold } from '../common/sets.ts'
-import { type SetStem, setName } from './set-names.ts'
-
-const SET_TYPES: Readonly<Record<SetStem, IpsetType>> = {
-  'LOOP-BACK': 'hash:ip,port,ip',
-  'CLUSTER-IP': 'hash:ip,port',
-  'EXTERNAL-IP': 'hash:ip,port',
-  'EXTERNAL-IP-LOCAL': 'hash:ip,port',
-  'LOAD-BALANCER': 'hash:ip,port',
-  'LOAD-BALANCER-LOCAL': 'hash:ip,port',
-  'LOAD-BALANCER-FW': 'hash:ip,port',
-  'LOAD-BALANCER-SOURCE-IP': 'hash:ip,port,ip',
-  'LOAD-BALANCER-SOURCE-CIDR': 'hash:ip,port,net',
-  'NODE-PORT-TCP': 'bitmap:port',
-  'NODE-PORT-LOCAL-TCP': 'bitmap:port',
-  'NODE-PORT-UDP': 'bitmap:port',
-  'NODE-PORT-LOCAL-UDP': 'bitmap:port',
-  'NODE-PORT-SCTP-HASH': 'hash:ip,port',
-  'NODE-PORT-LOCAL-SCTP-HASH': 'hash:ip,port',
-  'HEALTH-CHECK-NODE-PORT': 'bitmap:port',
-  'IPVS-IPS': 'hash:ip',
-}
+import { type SetStem, setName, typeOfSet } from './set-names.ts'
 
 /** The sets of node ports of each protocol: all of them, and those of policy Local. */
 export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; readonly local: SetStem }>> =
@@ -51,7 +31,7 @@ export function declareIpset(
   family: Family,
   { count, before }: { readonly count: number; readonly before: Ipset | undefined },
 ): Ipset {
-  const type = SET_TYPES[stem]
+  const type = typeOfSet(stem)
   const name = setName(stem, family)
   const ofFamily = type === 'bitmap:port' ? 'IPv4' : family
   const isAlike = before?.type === type && before.family === ofFamily
@@ -76,22 +56,15 @@ export const CHAIN_CLUSTER_LIST = 'cluster-list'
 export const CHAIN_NODE_PORTS = 'node-ports'
 
 /** The names of sets and maps of our own tables. */
-export type NftSetName =
-  | 'verdicts'
-  | 'cluster-lists'
-  | 'local-lists'
-  | 'no-local'
-  | 'health-checks'
-  | 'nodeport-ips'
-
-export const NFT_SET_NAMES: readonly NftSetName[] = [
+export const NFT_SET_NAMES = [
   'verdicts',
   'cluster-lists',
   'local-lists',
   'no-local',
   'health-checks',
   'nodeport-ips',
-]
+] as const
+export type NftSetName = (typeof NFT_SET_NAMES)[number]
 
 const NFT_FULL = 0.9
 const NFT_SIZE_MIN: Readonly<Record<NftSetName, number>> = {

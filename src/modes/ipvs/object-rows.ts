@@ -1,8 +1,7 @@
 import { formatIpPort } from '../../base/ip.ts'
 import { entryText, protocolText } from '../../kernel/ipset/print.ts'
 import type { IpsetEntry, IpsetListing } from '../../kernel/ipset/state.ts'
-import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
-import { destinationKey } from '../../kernel/ipvs/key.ts'
+import { destinationKey, isPersistent } from '../../kernel/ipvs/key.ts'
 import type { ListedDestination, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { ServiceNames } from '../common/service-names.ts'
 
@@ -51,10 +50,6 @@ export function serverRows(servers: readonly ListedServerWith[], names: ServiceN
       }
     })
     .sort((a, b) => compare(a.service, b.service) || compare(a.address, b.address))
-}
-
-export function isPersistent({ flags }: VirtualServer): boolean {
-  return (flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }
 
 /** Names a virtual server. A private one has the ClusterIP of its Service. */

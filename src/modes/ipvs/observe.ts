@@ -1,19 +1,16 @@
 import { FAMILIES } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import type { IpsetListing } from '../../kernel/ipset/state.ts'
-import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { ListedDestination, ListedServer, RealServer, ServerKey } from '../../kernel/ipvs/state.ts'
-import type { DummyClient } from '../../kernel/link/dummy.ts'
-import type { NftClient } from '../../kernel/nft/client.ts'
+import type { ListedDestination, RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { observeChains } from './chain-scope.ts'
-import type { IpvsOptions } from './options.ts'
+import type { IpvsKernel } from './kernel.ts'
 import { ownershipBy, type Records } from './ownership.ts'
 import { allSetNames, setName } from './set-names.ts'
+import type { IpvsOptions } from './settings.ts'
 import {
   EMPTY_STATE,
   type IpvsState,
@@ -21,14 +18,6 @@ import {
   type PlacedEntry,
   type PlacedServer,
 } from './state.ts'
-
-/** The subsystems of the kernel that this mode writes to. */
-export interface IpvsKernel {
-  readonly nft: NftClient
-  readonly ipset: IpsetClient
-  readonly ipvs: IpvsClient
-  readonly dummy: DummyClient
-}
 
 export interface Seen {
   readonly state: IpvsState
@@ -56,16 +45,16 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
   const cutShort = new Set(leftoversOf(names, existing))
   const entries = placeEntries(sets)
   const ownership = ownershipBy({ ...options, entries, ruleset: listing.ruleset }, excludeCidrs)
-  const servers: ListedServer[] = []
+  const servers: VirtualServer[] = []
   const others = new Set<ServerKey>()
-  for (const each of (await ipvs.servers()).servers) {
-    if (ownership.isRecorded(each.server)) servers.push(each)
-    else others.add(serverKey(each.server))
+  for (const server of await ipvs.servers()) {
+    if (ownership.isRecorded(server)) servers.push(server)
+    else others.add(serverKey(server))
   }
-  const destinations = await ipvs.destinations(servers.map(({ server }) => server))
+  const destinations = await ipvs.destinations(servers)
   const addresses = await dummy.addresses(deviceName)
   const placed = new Map<string, PlacedServer>()
-  for (const [i, { server }] of servers.entries())
+  for (const [i, server] of servers.entries())
     placed.set(serverKey(server), { server, destinations: keyed(destinations[i] ?? []), service: '' })
   const ours = (addresses ?? []).filter(ip => ownership.isOurAddress(ip))
   // If the record is empty but the device has addresses, another program emptied the record. Our virtual

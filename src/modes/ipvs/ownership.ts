@@ -3,7 +3,7 @@ import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import type { IpsetEntry } from '../../kernel/ipset/state.ts'
 import { serverKey } from '../../kernel/ipvs/key.ts'
-import type { IpvsProtocol, ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
+import type { IpvsProtocol, VirtualAddress } from '../../kernel/ipvs/state.ts'
 import { tableOf } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
 import type { NftSetName } from './layout.ts'
@@ -24,23 +24,15 @@ export interface Ownership {
   isOurAddress(ip: Ip): boolean
 }
 
-/** Entries by entryKey. */
-interface EntryRecord {
-  has(entryKey: string): boolean
-}
-
-interface ServerRecord {
-  has(key: ServerKey): boolean
+interface Lookup {
+  has(key: string): boolean
 }
 
 export interface Records extends Pick<IpvsState, 'entries' | 'ruleset'> {
-  /**
-   * The entries that this process put into the sets. They identify its objects even if another program
-   * empties the sets.
-   */
-  readonly remembered?: EntryRecord
+  /** The keys of entries that this process put into the sets: they identify its objects even if the sets were emptied. */
+  readonly remembered?: Lookup
   /** The virtual servers that this process found to be ours, or made; undefined before its first read. */
-  readonly servers?: ServerRecord | undefined
+  readonly servers?: Lookup | undefined
 }
 
 const BY_ADDRESS_AND_PORT: readonly SetStem[] = [
@@ -96,12 +88,8 @@ function once<T>(make: () => T): () => T {
   }
 }
 
-interface IpRecord {
-  has(ip: Ip): boolean
-}
-
 /** Gives the addresses of all ClusterIP Services. */
-export function clusterIpsIn({ entries }: Pick<Records, 'entries'>): IpRecord {
+export function clusterIpsIn({ entries }: Pick<Records, 'entries'>): Lookup {
   const names = new Set([setName('CLUSTER-IP', 'IPv4'), setName('CLUSTER-IP', 'IPv6')])
   const ips = new Set<Ip>()
   for (const { set, entry } of entries.values())
@@ -110,14 +98,14 @@ export function clusterIpsIn({ entries }: Pick<Records, 'entries'>): IpRecord {
 }
 
 const NODEPORT_IPS: NftSetName = 'nodeport-ips'
-const ANY: IpRecord = { has: () => true }
+const ANY: Lookup = { has: () => true }
 
 /**
  * Gives the node-port addresses that a table records. kube-proxy has no table, and a mode that retires has no
  * such set in its table. A process without other knowledge therefore treats node ports at all addresses as
  * leftovers of these.
  */
-function nodePortIpsIn({ ruleset, servers }: Records, family: Family): IpRecord {
+function nodePortIpsIn({ ruleset, servers }: Records, family: Family): Lookup {
   const table = tableOf(ruleset, family === 'IPv4' ? 'ip' : 'ip6')
   if (table === undefined || !table.sets.has(NODEPORT_IPS)) return servers === undefined ? ANY : NOWHERE
   const ips = new Set<Ip>()
@@ -126,4 +114,4 @@ function nodePortIpsIn({ ruleset, servers }: Records, family: Family): IpRecord 
   return ips
 }
 
-const NOWHERE: IpRecord = { has: () => false }
+const NOWHERE: Lookup = { has: () => false }

@@ -55,30 +55,16 @@ interface PortWork {
 function placePort(work: PortWork, placing: Placing): PlacedPort {
   const { port } = work
   const { places, occupied } = placesOf(port, placing)
-  const insiders = places.some(({ frontend }) => frontend.route.kind === 'external-local')
+  const hasInsiders = places.some(({ frontend }) => frontend.route.kind === 'external-local')
   const existing = places.find(place => holdsCluster(place, port))
-  const isNeeded = insiders || (existing?.frontend.kind !== 'ClusterIP' && existing !== undefined)
-  if (!isNeeded)
-    return {
-      ...{ port, places, occupied, privateServer: undefined },
-      ...shared(port, places, existing),
-      homeless: false,
-    }
-  const isPrivate = existing?.frontend.kind !== 'ClusterIP'
-  const privateServer = isPrivate ? privateServerOf(work, placing.surroundings) : undefined
-  const home = privateServer ?? existing
-  const homeless = home === undefined
-  return { port, places, occupied, privateServer, ...shared(port, places, home), homeless }
-}
-
-function shared(
-  port: PortFrontends,
-  places: readonly Place[],
-  clusterHome: VirtualAddress | undefined,
-): Pick<PlacedPort, 'clusterHome' | 'localHome'> {
-  if (port.affinityTimeoutS === 0) return { clusterHome, localHome: undefined }
+  const isClusterIp = existing?.frontend.kind === 'ClusterIP'
+  const isNeeded = hasInsiders || (existing !== undefined && !isClusterIp)
+  const privateServer = isNeeded && !isClusterIp ? privateServerOf(work, placing.surroundings) : undefined
+  const clusterHome = privateServer ?? existing
   // With affinity, a client that one place of the Service remembers is known at the others.
-  return { clusterHome, localHome: places.find(holdsLocal) }
+  const localHome = port.affinityTimeoutS > 0 ? places.find(holdsLocal) : undefined
+  const homeless = isNeeded && clusterHome === undefined
+  return { port, places, occupied, privateServer, clusterHome, localHome, homeless }
 }
 
 function holdsCluster({ frontend: { route }, hidden }: Place, { affinityTimeoutS }: PortFrontends): boolean {

@@ -7,8 +7,8 @@ import type { Ruleset } from '../../kernel/nft/state.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
-import { isWork, type Phase, type SetChange, servicesOf, sizeOf } from './phases.ts'
-import type { IpvsState, PlacedAddress } from './state.ts'
+import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
+import type { IpvsState } from './state.ts'
 
 /** The operations for four subsystems of the kernel. The subsystems are independent of each other. */
 export interface IpvsPlan extends Plan<IpvsState> {
@@ -20,11 +20,13 @@ export function makePlan(
   given: readonly Phase[],
   { after, complete }: Pick<IpvsPlan, 'after' | 'complete'>,
 ): IpvsPlan {
-  const phases = given.filter(isWork)
+  const rank = ({ kind }: Phase) => PHASE_ORDER.indexOf(kind)
+  const counted = given.map(phase => ({ phase, changes: changesOf(phase) })).filter(each => each.changes > 0)
+  const phases = counted.map(({ phase }) => phase).sort((a, b) => rank(a) - rank(b))
   return {
     phases,
     empty: phases.length === 0,
-    changes: phases.reduce((count, phase) => count + changesOf(phase), 0),
+    changes: counted.reduce((sum, { changes }) => sum + changes, 0),
     after,
     complete,
     // IPVS keeps its own persistence, and virtual servers are changed in place.
@@ -33,12 +35,35 @@ export function makePlan(
   }
 }
 
-/**
- * Counts the changes of a phase. An element whose data changes is deleted and added in one phase: one change.
- */
+/** Counts the objects that a phase adds, changes or removes. */
 function changesOf(phase: Phase): number {
-  if ('transaction' in phase) return countChanges(phase.transaction)
-  return 'nameOfIpset' in phase ? countScopeChanges(phase.operations) : sizeOf(phase)
+  switch (phase.kind) {
+    case 'add-sets':
+      return phase.sets.length
+    case 'remove-sets':
+      return phase.names.length
+    case 'add-entries':
+    case 'remove-entries':
+      return phase.lists.reduce((count, { entries }) => count + entries.length, 0)
+    case 'add-rules':
+    case 'remove-rules':
+    case 'add-redirects':
+    case 'remove-redirects':
+      return countChanges(phase.transaction)
+    case 'add-chains':
+    case 'take-chains':
+    case 'remove-chains':
+      return countScopeChanges(phase.operations)
+    case 'add-device':
+    case 'remove-device':
+      return 1
+    case 'add-servers':
+    case 'remove-servers':
+      return phase.operations.length
+    case 'add-addresses':
+    case 'remove-addresses':
+      return phase.addresses.length
+  }
 }
 
 /** Describes the phases: shared objects first, then one Service after the other. */
@@ -59,102 +84,62 @@ function* describePhases(phases: readonly Phase[], after: Ruleset): IterableIter
 }
 
 function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
+  const verb = phase.kind.startsWith('remove-') ? 'remove' : 'add'
+  const shared = (object: string): PlanLine => ({ verb, object, service: undefined })
   switch (phase.kind) {
     case 'add-sets':
-      return describeSets(phase.sets)
+      return phase.sets.map(setLine)
+    case 'remove-sets':
+      return phase.names.map(name => shared(`ipset ${name}`))
     case 'add-entries':
-      return describeEntries('add', phase.lists)
+    case 'remove-entries':
+      return phase.lists.flatMap(list => entryLines(verb, list))
     case 'add-rules':
     case 'remove-rules':
-    case 'add-detours':
-    case 'remove-detours':
+    case 'add-redirects':
+    case 'remove-redirects':
       return describeTransaction(phase.transaction, after)
     case 'add-chains':
     case 'take-chains':
     case 'remove-chains':
       return describeScope(phase.operations, phase.nameOfIpset)
     case 'add-device':
-      return describeDevice('add', phase.device)
     case 'remove-device':
-      return describeDevice('remove', phase.device)
+      return [shared(`link ${phase.device} type dummy`)]
     case 'add-servers':
     case 'remove-servers':
-      return describeServers(phase.operations)
+      return phase.operations.map(serverLine)
     case 'add-addresses':
-      return describeAddresses('add', phase)
     case 'remove-addresses':
-      return describeAddresses('remove', phase)
-    case 'remove-entries':
-      return describeEntries('remove', phase.lists)
-    case 'remove-sets':
-      return describeSetsGone(phase.names)
+      return phase.addresses.map(({ ip, services }) => {
+        const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
+        return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${phase.device}`, service: services[0] }
+      })
   }
 }
 
-function* describeSets(sets: readonly SetChange[]): IterableIterator<PlanLine> {
-  for (const { set, replaces } of sets) {
-    const size =
-      replaces === undefined ? set.maxElements : `${replaces.set.maxElements} -> ${set.maxElements}`
-    const object = `ipset ${set.name} ${set.type} maxelem ${size}`
-    yield { verb: replaces === undefined ? 'add' : 'change', object, service: undefined }
-  }
+function setLine({ set, replaces }: SetChange): PlanLine {
+  const size = replaces === undefined ? set.maxElements : `${replaces.set.maxElements} -> ${set.maxElements}`
+  const object = `ipset ${set.name} ${set.type} maxelem ${size}`
+  return { verb: replaces === undefined ? 'add' : 'change', object, service: undefined }
 }
 
-function* describeSetsGone(names: readonly string[]): IterableIterator<PlanLine> {
-  for (const name of names) yield { verb: 'remove', object: `ipset ${name}`, service: undefined }
+function entryLines(verb: PlanLine['verb'], { set, entries, groups }: GroupedEntries): readonly PlanLine[] {
+  return entries.map((entry, i) => {
+    const object = `entry ${set.name} ${entryText(set, entry)}`
+    return { verb, object, service: servicesOf(groups[i] ?? '')[0] }
+  })
 }
 
-function* describeEntries(
-  verb: 'add' | 'remove',
-  lists: readonly GroupedEntries[],
-): IterableIterator<PlanLine> {
-  for (const { set, entries, groups } of lists) {
-    for (const [i, entry] of entries.entries())
-      yield {
-        verb,
-        object: `entry ${set.name} ${entryText(set, entry)}`,
-        service: servicesOf(groups[i] ?? '')[0],
-      }
-  }
+function serverLine(operation: IpvsOperation): PlanLine {
+  const verb = 'isNew' in operation ? (operation.isNew ? 'add' : 'change') : 'remove'
+  const object = [describeObject(operation), ...detailOf(operation)].join(' ')
+  return { verb, object, service: servicesOf(operation.group)[0] }
 }
 
-function* describeServers(operations: readonly IpvsOperation[]): IterableIterator<PlanLine> {
-  for (const operation of operations) {
-    const detail = detailOf(operation)
-    const object = `${describeObject(operation)}${detail === '' ? '' : ` ${detail}`}`
-    yield { verb: verbOf(operation), object, service: servicesOf(operation.group)[0] }
-  }
-}
-
-function verbOf(operation: IpvsOperation): PlanLine['verb'] {
-  if (!('isNew' in operation)) return 'remove'
-  return operation.isNew ? 'add' : 'change'
-}
-
-function detailOf(operation: IpvsOperation): string {
-  switch (operation.verb) {
-    case 'set-server': {
-      const { scheduler, timeoutS } = operation.server
-      return timeoutS === 0 ? scheduler : `${scheduler} persistent ${timeoutS}`
-    }
-    case 'set-destination':
-      return `weight ${operation.destination.weight}`
-    case 'delete-server':
-    case 'delete-destination':
-      return ''
-  }
-}
-
-function* describeDevice(verb: 'add' | 'remove', device: string): IterableIterator<PlanLine> {
-  yield { verb, object: `link ${device} type dummy`, service: undefined }
-}
-
-function* describeAddresses(
-  verb: 'add' | 'remove',
-  { device, addresses }: { readonly device: string; readonly addresses: readonly PlacedAddress[] },
-): IterableIterator<PlanLine> {
-  for (const { ip, services } of addresses) {
-    const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
-    yield { verb, object: `address ${formatIp(ip)}/${prefix} dev ${device}`, service: services[0] }
-  }
+function detailOf(operation: IpvsOperation): readonly string[] {
+  if (operation.verb === 'set-destination') return [`weight ${operation.destination.weight}`]
+  if (operation.verb !== 'set-server') return []
+  const { scheduler, timeoutS } = operation.server
+  return timeoutS === 0 ? [scheduler] : [scheduler, `persistent ${timeoutS}`]
 }

@@ -2,6 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import { finish, type Steps } from '../../base/steps.ts'
 import { Turns } from '../../base/turns.ts'
+import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { Language } from '../../kernel/xt/language.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
@@ -18,19 +19,21 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
+import type { ModeContext } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
 import { touchesScope } from '../xt-common/touches.ts'
 import { languageOf, learnChains } from './chain-scope.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
 import { Drains } from './drains.ts'
-import { type IpvsKernel, observeKernel, type Seen } from './observe.ts'
-import type { IpvsOptions } from './options.ts'
+import type { IpvsKernel } from './kernel.ts'
+import { observeKernel, type Seen } from './observe.ts'
 import type { IpvsPlan } from './plan.ts'
 import { renderIpvsState } from './render.ts'
-import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer, type ServerKey } from './state.ts'
+import type { IpvsOptions } from './settings.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer } from './state.ts'
 import type { Occupied } from './surroundings.ts'
-import { Upkeep, type UpkeepEvent, type UpkeepOptions } from './upkeep.ts'
+import { Upkeep, type UpkeepOptions } from './upkeep.ts'
 
 interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
@@ -47,23 +50,17 @@ interface IpvsPlaneOptions extends IpvsKernel {
   ) => () => void
   /** As in AddressReader. Without it, addresses are read once a period. */
   readonly watchAddresses?: UpkeepOptions['watchAddresses']
-  readonly report?: (event: UpkeepEvent) => void
+  readonly report?: ModeContext['tell']
 }
 
 export interface IpvsPlane extends Dataplane<IpvsState, IpvsPlan> {
-  /**
-   * Starts to check for drift and to end drained real servers, until close(). Callers that only read or
-   * simulate do not call it, because upkeep writes to the kernel.
-   */
+  /** Starts to check for drift and to end drained real servers, until close(). It writes to the kernel. */
   startUpkeep(): void
   /** Ends the upkeep and waits for work in flight. The caller closes the clients. */
   close(): Promise<void>
 }
 
-/**
- * Creates the data plane with the effect of kube-proxy's IPVS mode and rules in an nf_tables table of its
- * own: see README.md.
- */
+/** Creates the data plane with the effect of kube-proxy's IPVS mode: see README.md. */
 export function createIpvsPlane(given: IpvsPlaneOptions): IpvsPlane {
   return new KernelIpvsPlane(given)
 }
@@ -91,7 +88,7 @@ class KernelIpvsPlane implements IpvsPlane {
   /** Called when the epoch changed. */
   #changed: (() => void) | undefined
   /** The epoch of the last generation that was reported. */
-  #told = 0
+  #reportedEpoch = 0
 
   constructor(given: IpvsPlaneOptions) {
     this.#given = given
@@ -127,7 +124,7 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   generation(): Generation {
-    this.#told = this.#epoch
+    this.#reportedEpoch = this.#epoch
     return this.#shifted(this.#given.nft.generation())
   }
 
@@ -151,12 +148,12 @@ class KernelIpvsPlane implements IpvsPlane {
 
   observe(): Promise<Observation<IpvsState>> {
     return this.#turns.take(async () => {
-      const { state, others, generation, unsettled } = await this.#look()
+      const { state, others, generation, unsettled } = await this.#read()
       this.#occupied = occupiedBy(others, this.#occupied)
       this.#held = state
       this.#servers = state.servers
       this.#drains.adopt(state, this.#given.clock.nowMs())
-      this.#told = this.#epoch
+      this.#reportedEpoch = this.#epoch
       return { state, generation: this.#shifted(generation), unsettled }
     })
   }
@@ -165,15 +162,15 @@ class KernelIpvsPlane implements IpvsPlane {
     return this.#turns.take(async () => {
       const { clock } = this.#given
       const startMs = clock.nowMs()
-      const isNews = this.#told !== this.#epoch
+      const hasDrifted = this.#reportedEpoch !== this.#epoch
       const committed = await this.#committer(guardOf(options).generation).run(plan.phases)
       this.#settle(plan, committed)
-      this.#told = this.#epoch
+      this.#reportedEpoch = this.#epoch
       const { schedulers: _, ...receipt } = committed
       return {
         ...receipt,
         generation: this.#shifted(committed.generation),
-        foreign: committed.foreign || isNews,
+        foreign: committed.foreign || hasDrifted,
         durationMs: clock.nowMs() - startMs,
       }
     })
@@ -183,7 +180,7 @@ class KernelIpvsPlane implements IpvsPlane {
     return this.#turns.take(async () => {
       this.#held = undefined
       await removeAll({
-        look: async () => (await this.#look()).state,
+        read: async () => (await this.#read()).state,
         diff: from => this.diff(from, EMPTY_STATE),
         commit: plan => this.#committer(undefined).run(plan.phases),
       })
@@ -198,7 +195,7 @@ class KernelIpvsPlane implements IpvsPlane {
     return this.#upkeep.close()
   }
 
-  async #look(): Promise<Seen> {
+  async #read(): Promise<Seen> {
     const known = { remembered: this.#entries, servers: this.#servers }
     const seen = await observeKernel(this.#given, { ...this.#given.options, ...known })
     learnChains(this.#book, seen)
@@ -239,29 +236,26 @@ function occupiedBy(servers: ReadonlySet<ServerKey>, before: Occupied): Occupied
 
 interface RemovalOptions {
   /** Reads our objects from the kernel. */
-  readonly look: () => Promise<IpvsState>
+  readonly read: () => Promise<IpvsState>
   readonly diff: (from: IpvsState) => Steps<IpvsPlan>
   readonly commit: (plan: IpvsPlan) => Promise<Committed>
 }
 
-/**
- * The maximum number of reads and removals. Another one is necessary when other programs add to our sets in
- * between.
- */
+/** The maximum number of reads and removals: other programs may add to our sets in between. */
 const TRIES = 8
 
 /**
- * Removes all that is ours, in the order in which a plan removes objects. Removes the device only if it has
+ * Removes all objects of ours, in the order in which a plan removes objects. Removes the device only if it has
  * no address of another program. Throws the kernel's error when an object cannot be removed.
  */
-async function removeAll({ look, diff, commit }: RemovalOptions): Promise<void> {
+async function removeAll({ read, diff, commit }: RemovalOptions): Promise<void> {
   for (let tries = 1; tries <= TRIES; tries++) {
-    const plan = finish(diff(await look()))
+    const plan = finish(diff(await read()))
     if (plan.empty) return
     const { outcome, refusals } = await commit(plan)
     if (outcome !== 'refused') continue
     const [first] = refusals
-    throw new Error(`remove what is ours: ${first?.error.message ?? outcome}`, { cause: first?.error })
+    throw new Error(`remove IPVS mode: ${first?.error.message ?? outcome}`, { cause: first?.error })
   }
-  throw new Error(`remove what is ours: objects remained after each of ${TRIES} tries`)
+  throw new Error(`remove IPVS mode: objects remained after each of ${TRIES} tries`)
 }

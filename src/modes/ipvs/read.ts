@@ -3,27 +3,14 @@ import type { IpsetListing } from '../../kernel/ipset/state.ts'
 import { familyName } from '../common/read-rules.ts'
 import { isOfService } from '../common/service-row.ts'
 import type { DumpFilter, ModeContext } from '../mode.ts'
+import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { entryService, type ListedServerWith, nameOf } from './object-rows.ts'
-import { type IpvsKernel, observeKernel } from './observe.ts'
-import { openIpvsKernel } from './open.ts'
-import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { observeKernel } from './observe.ts'
 import { allSetNames } from './set-names.ts'
+import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState } from './state.ts'
 
 type IpvsReadContext = Pick<ModeContext, 'sockets' | 'clock'>
-
-/** Reads with the clients of IPVS mode and then closes them. Throws where the kernel lacks a subsystem. */
-async function withKernel<T>(
-  { sockets, clock }: IpvsReadContext,
-  read: (kernel: IpvsKernel) => Promise<T>,
-): Promise<T> {
-  const { kernel, close } = openIpvsKernel(sockets, clock)
-  try {
-    return await read(kernel)
-  } finally {
-    await close()
-  }
-}
 
 /** Reads all objects of IPVS mode that are ours. */
 export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
@@ -32,7 +19,7 @@ export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
 
 /** Reads the whole state. Throws where the kernel cannot be read. */
 export async function readWholeState(context: IpvsReadContext): Promise<IpvsState> {
-  return await withKernel(context, readIpvsState)
+  return await withIpvsKernel(context, readIpvsState)
 }
 
 /** Reads our virtual servers, with the number of connections of each real server. */
@@ -41,7 +28,7 @@ export async function readServers(
   filter: DumpFilter,
 ): Promise<readonly ListedServerWith[]> {
   const { families, service, names } = filter
-  return await withKernel(context, async kernel => {
+  return await withIpvsKernel(context, async kernel => {
     const { servers } = await readIpvsState(kernel)
     const shown = [...servers.values()]
       .map(({ server }) => server)
@@ -59,7 +46,7 @@ export async function readSets(
   context: IpvsReadContext,
   { families, service, names }: DumpFilter,
 ): Promise<readonly IpsetListing[]> {
-  const sets = await withKernel(context, ({ ipset }) => ipset.list(allSetNames()))
+  const sets = await withIpvsKernel(context, ({ ipset }) => ipset.list(allSetNames()))
   const shown = sets.filter(({ set }) => families.includes(familyName(setFamily(set.name))))
   if (service === '') return shown
   return shown

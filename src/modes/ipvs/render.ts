@@ -4,7 +4,7 @@ import type { Steps } from '../../base/steps.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
-import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
@@ -19,10 +19,8 @@ import { SET_STEMS, setName } from './set-names.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } from './state.ts'
 import { type Surroundings, type SurroundingsOptions, surroundingsOf } from './surroundings.ts'
 import { TableDraft } from './table-draft.ts'
-import { type Taken, takenBy } from './taken.ts'
+import { type ServiceChange, type Taken, takenBy } from './taken.ts'
 import { UsersDraft } from './users.ts'
-
-export type IpvsRenderOptions = SurroundingsOptions
 
 const SERVICES_PER_STEP = 100
 
@@ -34,7 +32,7 @@ const SERVICES_PER_STEP = 100
 export function* renderIpvsState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<IpvsState>,
-  options: IpvsRenderOptions,
+  options: SurroundingsOptions,
 ): Steps<IpvsState> {
   const surroundings = surroundingsOf(frontends, options)
   const continuing = base.frontends !== undefined && base.rendering?.surroundings === surroundings.key
@@ -49,13 +47,6 @@ export function* renderIpvsState(
   }
   yield
   return yield* draft.finish(frontends, without)
-}
-
-/** A Service before and after a change; a quarantined one is undefined. */
-interface ServiceChange {
-  readonly key: ServiceKey
-  readonly before: ServiceFrontends | undefined
-  readonly after: ServiceFrontends | undefined
 }
 
 function changesOf(
@@ -93,7 +84,7 @@ function unchanged(
 interface DraftOptions {
   readonly base: IpvsState
   readonly continuing: boolean
-  readonly options: IpvsRenderOptions
+  readonly options: SurroundingsOptions
   readonly surroundings: Surroundings
 }
 

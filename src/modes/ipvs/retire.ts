@@ -9,11 +9,32 @@ import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT } from '../common/chain-na
 import { goTo, rule } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { rejectChain } from '../common/rules.ts'
-import type { IpvsKernel } from './observe.ts'
-import type { IpvsOptions } from './options.ts'
-import type { IpvsPlane } from './plane.ts'
+import type { ModeContext, Retired } from '../mode.ts'
+import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
+import { createIpvsPlane, type IpvsPlane } from './plane.ts'
 import { setName } from './set-names.ts'
+import { type IpvsOptions, ipvsOptions } from './settings.ts'
 import type { PlacedServer } from './state.ts'
+
+/**
+ * Lets the connections of IPVS end, for as long as the configuration allows, and then removes everything.
+ * Does nothing without our own table, which distinguishes this program's objects from those of kube-proxy's
+ * IPVS mode.
+ */
+export async function retireIpvs(context: ModeContext, signal: AbortSignal): Promise<Retired> {
+  const { clock } = context
+  const options = ipvsOptions(context.config)
+  if (!(await hasIpvsTable(context))) return 'nothing'
+  await withIpvsKernel(context, async kernel => {
+    const plane = createIpvsPlane({ ...kernel, clock, options })
+    try {
+      await retireIpvsPlane({ kernel, plane, clock, options, signal })
+    } finally {
+      await plane.close()
+    }
+  })
+  return 'removed'
+}
 
 interface RetireOptions {
   readonly kernel: IpvsKernel
@@ -74,15 +95,10 @@ async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: I
   if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`shrink ${tableName}: ${outcome}`)
 }
 
-/**
- * A priority behind the chains of the other mode, so that packets which these translated have another
- * destination already.
- */
+/** A priority behind the chains of the other mode, so that packets which these translated do not match. */
 const PRIORITY = NF_IP_PRI_NAT_DST + 1
 
-/**
- * Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports.
- */
+/** Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports. */
 function guardOf(family: NftFamily, table: string): Transaction {
   const layout = LAYOUTS[family]
   const bound = setName('IPVS-IPS', layout.model)

@@ -55,8 +55,8 @@ import {
   type NftSetName,
   NODE_PORT_SETS,
 } from './layout.ts'
-import type { IpvsOptions, RuleWriter } from './options.ts'
 import { type SetStem, setName } from './set-names.ts'
+import type { IpvsOptions, RuleWriter } from './settings.ts'
 
 /** The inputs of the chains of one table. */
 export interface RuleInputs extends RuleContext {
@@ -90,7 +90,7 @@ export function rulesOf(writer: RuleWriter, inputs: RuleInputs): readonly Chain[
       rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
       rule([inSet(inputs, 'IPVS-IPS', 'dst'), accept], 'a bound address'),
     ]),
-    plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : detourRules(inputs)),
+    plain(CHAIN_SERVICES, isWhole ? servicesRules(inputs) : redirectRules(inputs)),
     rejectChain(layout),
     plain(CHAIN_FIREWALL, firewallRules(inputs)),
     plain(CHAIN_NODE_PORTS, nodePortRules(inputs)),
@@ -163,7 +163,7 @@ function frontendRules(inputs: RuleInputs): readonly Rule[] {
 }
 
 /** Makes the rules beside kube-proxy's chains, which handle the bound addresses. */
-function detourRules(inputs: RuleInputs): readonly Rule[] {
+function redirectRules(inputs: RuleInputs): readonly Rule[] {
   return [
     ...frontendRules(inputs),
     rule([inSet(inputs, 'CLUSTER-IP', 'dst', 'dst'), accept], 'IPVS has the endpoints'),
@@ -171,10 +171,7 @@ function detourRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/**
- * Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this
- * node.
- */
+/** Masquerades clients outside the cluster on their way to a ClusterIP, so that replies come back through this node. */
 function offClusterRules(inputs: RuleInputs, clusterIp: Expression): readonly Rule[] {
   const { masqueradeAll, detector } = inputs
   if (masqueradeAll) return [rule([clusterIp, ...askMasquerade(inputs)])]
@@ -209,10 +206,7 @@ function nodePortRules(inputs: RuleInputs): readonly Rule[] {
   })
 }
 
-/**
- * Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints
- * everywhere.
- */
+/** Makes the rules of policy Local. Pods and processes of this node are inside: they reach endpoints everywhere. */
 function externalLocalRules(inputs: RuleInputs): readonly Rule[] {
   const { detector } = inputs
   const inside = goTo(CHAIN_CLUSTER_LIST)
@@ -233,10 +227,7 @@ function keyOfPacket({ layout }: RuleContext): Expressions {
 
 const TARGET = 0
 
-/**
- * Redirects the packet to the virtual server that has the list for its destination, if that is another
- * server.
- */
+/** Redirects the packet to the virtual server that has the list for its destination, if that is another one. */
 function toList(inputs: RuleContext, map: NftSetName): Expressions {
   return [...keyOfPacket(inputs), mapped(map, WORK, TARGET), translate(inputs.layout, TARGET)]
 }

@@ -1,5 +1,11 @@
 import { IP_VS_CONN_F_MASQ, IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED2 } from '../../kernel/ipvs/constants.ts'
-import { destinationKey, serverKey, WHOLE_ADDRESS } from '../../kernel/ipvs/key.ts'
+import {
+  destinationKey,
+  sameDestination,
+  sameSettings,
+  serverKey,
+  WHOLE_ADDRESS,
+} from '../../kernel/ipvs/key.ts'
 import type { RealServer, ServerKey, VirtualAddress, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { Backend, PortFrontends } from '../../model/frontend.ts'
 import { objectText, type Refusal } from '../../model/refusal.ts'
@@ -10,10 +16,7 @@ import type { Surroundings } from './surroundings.ts'
 
 const SCHEDULER_FIELD = 'metadata.annotations[kprobe.io/ipvs-scheduler]'
 
-/**
- * IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing includes the client's port. kube-proxy sets it
- * too.
- */
+/** IP_VS_SVC_F_SCHED_MH_PORT (linux/ip_vs.h): maglev hashing includes the client's port, as in kube-proxy. */
 const MAGLEV_BY_PORT = IP_VS_SVC_F_SCHED2
 
 /** Makes the virtual servers of a port. */
@@ -26,7 +29,7 @@ export function serversOf(
   // Several servers share each list.
   const lists: { [name in 'cluster' | 'local']?: ReadonlyMap<string, RealServer> } = {}
   const listOf = (backends: readonly Backend[]) => {
-    if (backends.length === 0) return NOBODY
+    if (backends.length === 0) return NONE
     const name = backends === port.cluster ? 'cluster' : 'local'
     const list = lists[name] ?? destinationsOf(backends)
     lists[name] = list
@@ -73,11 +76,11 @@ export function schedulerRefusal(
     object: objectText('Service', service),
     field: SCHEDULER_FIELD,
     value: asked.scheduler,
-    reason: `this kernel has no such scheduler (module ip_vs_${asked.scheduler}); ${scheduler} is used`,
+    reason: `this kernel has no such scheduler (module ip_vs_${asked.scheduler}); kprobe uses ${scheduler}`,
   }
 }
 
-const NOBODY: ReadonlyMap<string, RealServer> = new Map()
+const NONE: ReadonlyMap<string, RealServer> = new Map()
 
 /** Makes the real servers of endpoints. IPVS has each address and port once. */
 function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealServer> {
@@ -89,16 +92,12 @@ function destinationsOf(backends: readonly Backend[]): ReadonlyMap<string, RealS
 
 export function sameServer(a: PlacedServer, b: PlacedServer): boolean {
   if (a === b) return true
-  if (a.service !== b.service || a.drainMs !== b.drainMs) return false
-  if (a.destinations.size !== b.destinations.size) return false
-  const { scheduler, flags, timeoutS, netmask } = a.server
-  const other = b.server
-  if (scheduler !== other.scheduler || flags !== other.flags) return false
-  if (timeoutS !== other.timeoutS || netmask !== other.netmask) return false
+  if (a.service !== b.service || a.drainMs !== b.drainMs || !sameSettings(a.server, b.server)) return false
   if (a.destinations === b.destinations) return true
-  for (const [key, { weight, forwarding }] of a.destinations) {
-    const its = b.destinations.get(key)
-    if (its?.weight !== weight || its.forwarding !== forwarding) return false
+  if (a.destinations.size !== b.destinations.size) return false
+  for (const [key, destination] of a.destinations) {
+    const other = b.destinations.get(key)
+    if (other === undefined || !sameDestination(destination, other)) return false
   }
   return true
 }

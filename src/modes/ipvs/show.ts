@@ -3,7 +3,7 @@ import { FAMILIES, familyOf, formatIp, formatIpPort, type Ip } from '../../base/
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import type { IpsetEntry } from '../../kernel/ipset/state.ts'
-import { serverKey } from '../../kernel/ipvs/key.ts'
+import { isPersistent, serverKey } from '../../kernel/ipvs/key.ts'
 import type { VirtualServer } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/addresses.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
@@ -18,11 +18,10 @@ import type { HeldMode, KernelRead } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
 import type { ReadChain } from '../xt-common/read-chains.ts'
 import { type NftSetName, NODE_PORT_SETS } from './layout.ts'
-import { isPersistent, nameOf } from './object-rows.ts'
-import { IPVS_DEVICE } from './open.ts'
-import { DEFAULT_IPVS_OPTIONS } from './options.ts'
+import { nameOf } from './object-rows.ts'
 import { readWholeState } from './read.ts'
 import { type SetStem, setName } from './set-names.ts'
+import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE } from './settings.ts'
 import { rulesOfIpvs } from './show-rules.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
@@ -79,18 +78,12 @@ function isOfFamilies({ frontend }: ServiceRow, families: readonly NftFamily[]):
   return families.some(family => (LAYOUTS[family].model === 'IPv6') === frontend.startsWith('['))
 }
 
-/**
- * Gives the iptables chains of this mode. They are those of this mode where one exists that no other mode
- * has.
- */
+/** Gives the iptables chains of this mode: those where one exists that no other mode has. */
 function chainsOfIpvs(chains: readonly ReadChain[]): readonly ReadChain[] {
   return chains.some(({ ours, name }) => ours && name === KUBE_LOAD_BALANCER) ? chains : []
 }
 
-/**
- * Makes the rows for what IPVS and the rules beside it do at each place, in the format of `kprobe dump
- * services` for all modes. Pure.
- */
+/** Makes the rows for what IPVS and the rules do with each frontend. Pure. */
 function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
   const rules = readRules(state)
   const rows = [...state.servers.values()].map(placed => {
@@ -126,10 +119,7 @@ const RECORDS: readonly (readonly [SetStem, type: string])[] = [
   ['LOAD-BALANCER', 'External'],
 ]
 
-/**
- * Makes rows for entries without their virtual server. The sets record what is served, so such an entry is
- * damage.
- */
+/** Makes rows for entries without their virtual server. The sets record what is served, so this is damage. */
 function rowsWithoutServer(state: IpvsState, names: ServiceNames): readonly ServiceRow[] {
   const types = new Map(
     RECORDS.flatMap(([stem, type]) => FAMILIES.map(family => [setName(stem, family), type])),
@@ -191,10 +181,7 @@ function placeText(data: Octets, family: 'ip' | 'ip6'): string {
   return formatIpPort(data.slice(0, addressLength), readU16be(data, addressLength))
 }
 
-/**
- * Gives the type of a virtual server from the sets. A virtual server to which only rules redirect packets is
- * private.
- */
+/** Gives the type of a virtual server. One to which only rules redirect packets is private. */
 function typeOf(state: IpvsState, server: VirtualServer, { targets }: Rules): string {
   const isAny = (...stems: readonly SetStem[]) => stems.some(stem => isIn(state, stem, server))
   if (isAny('CLUSTER-IP')) return 'ClusterIP'
@@ -221,10 +208,7 @@ function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
   return state.entries.has(entryKey(setName(stem, familyOf(server.ip)), { port: server.port }))
 }
 
-/**
- * Gives the route at a place. Packets pass the verdicts first, then reach the server of the list to which
- * they are redirected.
- */
+/** Gives the route of a frontend: the verdict, or the server to which packets are redirected. */
 function routeOf(
   state: IpvsState,
   placed: PlacedServer,

@@ -114,10 +114,7 @@ function splitElements(operation: DeleteElements, { addedKeys, from, add, remove
 
 const NO_KEYS: ReadonlySet<string> = new Set()
 
-/**
- * The divisor for a quick check: when additions are less than 1/16 of a set's size, the present elements need
- * not be counted.
- */
+/** If additions are less than 1/16 of a set's size, the present elements need not be counted. */
 const CROWD_SHARE = 16
 
 function countElements({ tables }: Ruleset, { family, table, set }: DeleteElements): number {

@@ -1,7 +1,7 @@
 import type { Ip } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
-import type { RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'
 import type { Common } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
@@ -35,10 +35,7 @@ export interface IpvsState {
   readonly missingSchedulers: ReadonlySet<string>
   /** What did not fit or was not understood, by Service. The rest of the Service is served. */
   readonly refusals: ReadonlyMap<ServiceKey, readonly Refusal[]>
-  /**
-   * Data for the next render alone; absent from a state read from the kernel. Without it everything is
-   * rendered again.
-   */
+  /** Data for the next render alone; without it, as after a read, everything is rendered again. */
   readonly rendering?: Rendering
 }
 
@@ -97,5 +94,3 @@ export const EMPTY_STATE: IpvsState = {
   missingSchedulers: new Set(),
   refusals: new Map(),
 }
-
-export type { ServerKey }

@@ -4,16 +4,13 @@ import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import { detectorFor } from '../common/detector.ts'
 import { cidrKey, detectorKey } from '../common/rules.ts'
-import type { IpvsOptions } from './options.ts'
+import type { IpvsOptions } from './settings.ts'
 
 /** The inputs that all Services are rendered with, besides themselves. */
 export interface Surroundings {
   /** The addresses that serve node ports. */
   readonly nodePortIps: Readonly<Record<Family, readonly Ip[]>>
-  /**
-   * The addresses of other devices. They need no binding to ours, and removing them from ours must not take
-   * them from the node.
-   */
+  /** The addresses of other devices, which need no binding and must not be removed from the node. */
   readonly localIps: ReadonlySet<Ip>
   readonly scheduler: string
   /** Schedulers that the kernel lacks. */

@@ -11,9 +11,7 @@ import { setName } from './set-names.ts'
 import type { IpvsState } from './state.ts'
 import type { Surroundings } from './surroundings.ts'
 
-/**
- * The places of Services at the node's own addresses, where node ports give way, before and after a change.
- */
+/** The addresses and ports of Services at node addresses, where node ports give way, before and after a change. */
 export interface Taken {
   readonly before: IsTaken
   readonly after: IsTaken
@@ -21,7 +19,8 @@ export interface Taken {
   readonly touched: ReadonlySet<ServiceKey>
 }
 
-interface Changed {
+/** A Service before and after a change; a quarantined one is undefined. */
+export interface ServiceChange {
   readonly key: ServiceKey
   readonly before: ServiceFrontends | undefined
   readonly after: ServiceFrontends | undefined
@@ -29,7 +28,7 @@ interface Changed {
 
 /** Compares the places before and after. `base` is undefined when everything is rendered again. */
 export function takenBy(
-  changes: Iterable<Changed>,
+  changes: Iterable<ServiceChange>,
   base: IpvsState | undefined,
   { nodePortIps }: Surroundings,
 ): Taken {
@@ -64,9 +63,7 @@ function collect(
     }
 }
 
-/**
- * Makes a function that checks whether the Service of a virtual server has a frontend with an address there.
- */
+/** Makes a check whether the Service of a virtual server has a frontend with that very address. */
 function takenIn({ servers, frontends }: IpvsState): IsTaken {
   return key => {
     const placed = servers.get(key)

@@ -1,26 +1,24 @@
 import { cidrOf } from '../../base/cidr.ts'
 import { familyOf, formatIp, type Ip } from '../../base/ip.ts'
+import { finish } from '../../base/steps.ts'
+import type { Config } from '../../config/config.ts'
 import { entryKey } from '../../kernel/ipset/entry-key.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
-import { IP_VS_SVC_F_PERSISTENT } from '../../kernel/ipvs/constants.ts'
-import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
+import { destinationKey, isPersistent, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../kernel/ipvs/state.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import { allWays, createTracer, type Tracer } from '../../kernel/nft/trace.ts'
-import type {
-  Balance,
-  BalancedPacket,
-  IpsetTuple,
-  TracePacket,
-  TraceSurroundings,
-} from '../../kernel/nft/trace-packet.ts'
-import type { Trace } from '../../kernel/nft/trace-walk.ts'
+import type { Balance, BalancedPacket, IpsetTuple } from '../../kernel/nft/trace-packet.ts'
 import { printRule } from '../../kernel/xt/print.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import type { ModeTracer } from '../mode.ts'
 import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'
 import { traceTables, type XtTables } from '../xt-common/trace-walk.ts'
-import type { IpvsState, PlacedServer } from './state.ts'
+import { renderIpvsState } from './render.ts'
+import { ipvsOptions } from './settings.ts'
+import { EMPTY_STATE, type IpvsState, type PlacedServer } from './state.ts'
 
 /** The key for clients that IPVS remembers, among the elements that packets wrote. */
 const TEMPLATES = 'ipvs templates'
@@ -52,6 +50,17 @@ export function createIpvsTracer(state: IpvsState, found?: Traceable): Tracer {
       allWays(random => trace(packet, { ...surroundings, random }), limit),
   }
 }
+
+export function ipvsTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = { ...ipvsOptions(config), missingSchedulers: NONE_MISSING }
+  const state = finish(renderIpvsState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  // For a destination bound to a device of this machine, the kernel uses the destination itself as the
+  // source.
+  const ownSource = (destination: Ip) => (state.addresses.has(destination) ? destination : undefined)
+  return { ...createIpvsTracer(state), ownSource }
+}
+
+const NONE_MISSING: ReadonlySet<string> = new Set()
 
 /** Gives the iptables tables; undefined where all rules are in our own tables. */
 function tablesIn({ chains }: IpvsState): XtTables | undefined {
@@ -93,11 +102,6 @@ function throughBoth({ tables }: Ruleset, chains: XtTables): Tracer['trace'] {
   }
 }
 
-/** Traces a single packet, as createIpvsTracer(state).trace does. */
-export function traceIpvs(state: IpvsState, packet: TracePacket, surroundings: TraceSurroundings): Trace {
-  return createIpvsTracer(state).trace(packet, surroundings)
-}
-
 // ---- ipsets
 
 interface Question {
@@ -107,10 +111,7 @@ interface Question {
   readonly prefixes: ReadonlyMap<string, readonly number[]>
 }
 
-/**
- * Whether a set contains the tuple, as in ip_set_test. A set contains no packet of another family, and no
- * packet for which a match gives too few dimensions.
- */
+/** Whether a set contains the tuple, as in ip_set_test: never for another family, or with too few dimensions. */
 function hasTuple({ sets, entries }: IpvsState, { set: name, tuple, prefixes }: Question): boolean {
   const set = sets.get(name)
   if (set === undefined) throw new Error(`there is no ipset ${name}`)
@@ -176,18 +177,14 @@ function balance(state: IpvsState, packet: BalancedPacket, choosing: Choosing): 
   if (placed === undefined) return undefined
   const usable = [...placed.destinations].filter(([, { weight }]) => weight > 0)
   const { server } = placed
-  const text = [server.scheduler, ...(isPersistent(placed) ? [`persistent ${server.timeoutS}`] : [])].join(
+  const text = [server.scheduler, ...(isPersistent(server) ? [`persistent ${server.timeoutS}`] : [])].join(
     ' ',
   )
   const about = { server: key, text, destinations: usable.map(([its]) => its) }
-  const to = isPersistent(placed)
+  const to = isPersistent(server)
     ? remembered(placed, `${formatIp(packet.source)} ${key}`, { ...choosing, usable })
     : chosen(usable, choosing.random)
   return { ...about, to }
-}
-
-function isPersistent({ server }: PlacedServer): boolean {
-  return (server.flags & IP_VS_SVC_F_PERSISTENT) !== 0
 }
 
 type Usable = readonly (readonly [string, RealServer])[]
@@ -196,10 +193,7 @@ function chosen(usable: Usable, random: (modulus: number) => number): RealServer
   return usable.length === 0 ? undefined : usable[random(usable.length)]?.[1]
 }
 
-/**
- * Finds the remembered destination. A template whose destination is gone or drains
- * (expire_quiescent_template) is ignored.
- */
+/** Finds the remembered destination, unless it is gone or drains (expire_quiescent_template). */
 function remembered(
   { destinations }: PlacedServer,
   client: string,

@@ -3,8 +3,8 @@ import type { Steps } from '../../base/steps.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsStats, ServerKey } from '../../kernel/ipvs/state.ts'
-import type { IpvsOptions } from './options.ts'
 import { placePorts } from './places.ts'
+import type { IpvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'
 import { surroundingsOf } from './surroundings.ts'
 
@@ -25,9 +25,7 @@ interface TrafficOptions {
   readonly finishSteps: <T>(steps: Steps<T>) => Promise<T>
 }
 
-/**
- * Reads the statistics of all real servers of the rendered `state`, without those that are gone meanwhile.
- */
+/** Reads the statistics of all real servers of the rendered `state` that still exist. */
 export async function readTraffic(
   client: Pick<IpvsClient, 'destinations'>,
   state: IpvsState,
@@ -55,10 +53,7 @@ export async function readTraffic(
 
 const SERVICES_PER_STEP = 500
 
-/**
- * Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the
- * very address.
- */
+/** Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the address. */
 function* portsByServer(
   { frontends, missingSchedulers }: IpvsState,
   options: IpvsOptions,

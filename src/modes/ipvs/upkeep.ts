@@ -4,7 +4,8 @@ import { Pacer } from '../../base/pacer.ts'
 import type { Turns } from '../../base/turns.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
-import type { ListedDestination, ServerKey } from '../../kernel/ipvs/state.ts'
+import type { ListedDestination, RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
+import type { ModeEvent } from '../mode.ts'
 import {
   countEntries,
   type Digest,
@@ -14,22 +15,11 @@ import {
   digestSets,
   type SetCounts,
 } from './digest.ts'
-import type { Drained, Drains } from './drains.ts'
-import type { IpvsKernel } from './observe.ts'
-import type { IpvsOptions } from './options.ts'
+import type { Drains } from './drains.ts'
+import type { IpvsKernel } from './kernel.ts'
 import { type Ownership, ownershipBy } from './ownership.ts'
+import type { IpvsOptions } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
-
-/** An event between commits. */
-export type UpkeepEvent =
-  /** The last connection of a drained real server ended. */
-  | (Drained & { readonly kind: 'drained' })
-  /** The deadline of a drained real server passed; its remaining connections were cut. */
-  | (Drained & { readonly kind: 'expired' })
-  /** The kernel state drifted. */
-  | { readonly kind: 'drift'; readonly difference: string }
-  /** The kernel cannot be read or written; retried after the next period. */
-  | { readonly kind: 'failed'; readonly error: Error }
 
 export interface UpkeepOptions {
   readonly kernel: IpvsKernel
@@ -44,35 +34,27 @@ export interface UpkeepOptions {
   readonly drifted: () => void
   /** Calls `changed` when addresses may have changed; undefined where the kernel cannot be watched. */
   readonly watchAddresses: ((changed: () => void) => (() => Promise<void>) | undefined) | undefined
-  readonly report: (event: UpkeepEvent) => void
+  readonly report: (event: ModeEvent) => void
 }
 
-/**
- * The period when digestMs is 0: nothing is compared then, and only connections of draining real servers are
- * counted.
- */
+/** A real server to delete for good, with the connections that end with it: 0 unless its deadline passed. */
+interface Drained {
+  readonly server: VirtualServer
+  readonly destination: RealServer
+  readonly connections: number
+}
+
+/** The period when digestMs is 0: only connections of draining real servers are counted then. */
 const DRAIN_PERIOD_MS = 1_000
-/**
- * The next check waits at least this many times the duration of the last one, so that checks take at most 5 %
- * of the time.
- */
+/** The next check waits this many times the duration of the last one: checks take at most 5 % of the time. */
 const REST = 20
-/**
- * The real servers of this many virtual servers are checked in one period; of more, where a round would take
- * too long.
- */
+/** The real servers of this many virtual servers are checked in one period, or of more if a round took too long. */
 const SLICE_MIN = 64
 /** The number of periods in which all of them are checked. */
 const ROUND_PERIODS = 60
-/**
- * The maximum number of virtual servers with draining real servers in one period. The rest waits for later
- * periods.
- */
+/** The maximum number of virtual servers with draining real servers in one period. */
 const DRAINING_MAX = 256
-/**
- * A delay that combines notifications, because addresses come and go in hundreds, each with a notification of
- * its own.
- */
+/** Combines notifications, because addresses come and go in hundreds, each with a notification of its own. */
 const HINT_DELAY_MS = 100
 
 /**
@@ -94,8 +76,8 @@ export class Upkeep {
   constructor(options: UpkeepOptions) {
     this.#options = options
     const { clock } = options
-    this.#checks = new Pacer({ clock, run: () => this.#check() })
-    this.#addressChecks = new Pacer({ clock, run: () => this.#checkAddresses() })
+    this.#checks = new Pacer({ clock, run: () => this.#period() })
+    this.#addressChecks = new Pacer({ clock, run: () => this.#recheckAddresses() })
   }
 
   start(): void {
@@ -122,20 +104,20 @@ export class Upkeep {
     return this.#digests ? this.#options.options.digestMs : DRAIN_PERIOD_MS
   }
 
-  async #check(): Promise<number> {
+  async #period(): Promise<number> {
     let tookMs = 0
     await this.#turn(async held => {
       const { clock } = this.#options
       const startMs = clock.nowMs()
-      await this.#look(held)
+      await this.#check(held)
       tookMs = clock.nowMs() - startMs
     })
     return Math.max(this.#periodMs, tookMs * REST)
   }
 
-  async #checkAddresses(): Promise<undefined> {
+  async #recheckAddresses(): Promise<undefined> {
     await this.#turn(async held => {
-      this.#told(await this.#lookAtAddresses(held))
+      this.#reportDrift(await this.#checkAddresses(held))
     })
   }
 
@@ -153,28 +135,27 @@ export class Upkeep {
     })
   }
 
-  async #look(held: IpvsState): Promise<void> {
-    if (this.#digests && this.#told(await this.#lookAtAll(held))) return
+  async #check(held: IpvsState): Promise<void> {
+    if (this.#digests && this.#reportDrift(await this.#checkAll(held))) return
     const keys = new Set([...this.#nextDraining(), ...(this.#digests ? this.#nextSlice(held) : [])])
     const servers = [...keys].flatMap(key => held.servers.get(key) ?? [])
     if (servers.length === 0) return
     const lists = await this.#options.kernel.ipvs.destinations(servers.map(({ server }) => server))
     for (const [i, server] of servers.entries())
-      if (this.#digests && this.#told(digestDestinations(server, lists[i] ?? []))) return
+      if (this.#digests && this.#reportDrift(digestDestinations(server, lists[i] ?? []))) return
     await this.#retire(servers, lists)
   }
 
-  async #lookAtAll(held: IpvsState): Promise<Digest> {
+  async #checkAll(held: IpvsState): Promise<Digest> {
     const { kernel } = this.#options
-    const { servers } = await kernel.ipvs.servers()
-    const digest = digestServers(held, servers, this.#ownership(held))
+    const digest = digestServers(held, await kernel.ipvs.servers(), this.#ownership(held))
     if (digest !== undefined) return digest
     const { headers } = await kernel.ipset.headers()
     const sets = digestSets(held, headers, this.#countsOf(held))
-    return sets ?? (this.#unwatch === undefined ? await this.#lookAtAddresses(held) : undefined)
+    return sets ?? (this.#unwatch === undefined ? await this.#checkAddresses(held) : undefined)
   }
 
-  async #lookAtAddresses(held: IpvsState): Promise<Digest> {
+  async #checkAddresses(held: IpvsState): Promise<Digest> {
     const { kernel, options } = this.#options
     return digestAddresses(held, await kernel.dummy.addresses(options.deviceName), this.#ownership(held))
   }
@@ -188,8 +169,8 @@ export class Upkeep {
     return ownershipBy(held, this.#options.options.excludeCidrs)
   }
 
-  /** Reports a difference. Gives true when there is one. */
-  #told(digest: Digest): boolean {
+  /** Reports the drift that a digest found. Gives true when there is some. */
+  #reportDrift(digest: Digest): boolean {
     if (digest === undefined) return false
     this.#options.drifted()
     this.#options.report({ kind: 'drift', difference: digest })
@@ -211,31 +192,26 @@ export class Upkeep {
     lists: readonly (readonly ListedDestination[])[],
   ): Promise<void> {
     const { kernel, drains, report } = this.#options
-    const events = servers.flatMap(({ server }, i) => this.#due(server, lists[i] ?? []))
-    if (events.length === 0) return
-    const operations = events.map(({ server, destination }): IpvsOperation => {
+    const due = servers.flatMap(({ server }, i) => this.#due(server, lists[i] ?? []))
+    if (due.length === 0) return
+    const operations = due.map(({ server, destination }): IpvsOperation => {
       return { verb: 'delete-destination', server, destination, group: '' }
     })
     const { failures, unknown } = await kernel.ipvs.commit(operations)
     if (unknown !== undefined) throw unknown
     const failed = new Set(failures.map(({ operation }) => operation))
-    for (const [i, event] of events.entries()) {
+    for (const [i, { server, destination, connections }] of due.entries()) {
       const operation = operations[i]
       if (operation === undefined || failed.has(operation)) continue
-      drains.end(serverKey(event.server), destinationKey(event.destination))
-      report(event)
+      const [key, endpoint] = [serverKey(server), destinationKey(destination)]
+      drains.end(key, endpoint)
+      report({ kind: connections === 0 ? 'drained' : 'expired', server: key, endpoint, connections })
     }
     for (const { error } of failures) report({ kind: 'failed', error })
   }
 
-  /**
-   * Gives the real servers without connections, and those past their deadline. A real server whose weight was
-   * restored is not among them.
-   */
-  #due(
-    server: PlacedServer['server'],
-    listed: readonly ListedDestination[],
-  ): readonly Extract<UpkeepEvent, { readonly kind: 'drained' | 'expired' }>[] {
+  /** Gives the real servers without connections or past their deadline, unless their weight was restored. */
+  #due(server: VirtualServer, listed: readonly ListedDestination[]): readonly Drained[] {
     const { drains } = this.#options
     const key = serverKey(server)
     const deadlines = drains.of(key)
@@ -247,7 +223,7 @@ export class Upkeep {
       if (deadlineMs === undefined || destination.weight !== 0) return []
       const connections = activeConnections + inactiveConnections
       if (connections > 0 && nowMs < deadlineMs) return []
-      return [{ kind: connections === 0 ? 'drained' : 'expired', server, destination, connections }]
+      return [{ server, destination, connections }]
     })
   }
 }

@@ -7,10 +7,7 @@ interface Used {
   readonly services: readonly ServiceKey[]
 }
 
-/**
- * The objects in use during one render, by key. An object exists as long as one Service uses it. An unchanged
- * object stays identical.
- */
+/** The objects in use during one render: each exists as long as one Service uses it. Unchanged ones stay identical. */
 export class UsersDraft<T extends Used> {
   readonly #base: PersistentMap<T>
   readonly #continuing: boolean

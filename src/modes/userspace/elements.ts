@@ -11,7 +11,7 @@ import type { FamilyLayout } from '../common/family.ts'
 import { portKey } from '../common/octet-keys.ts'
 import { LOCAL_SUFFIX, rangesSet } from './layout.ts'
 import type { ListName } from './relay/balancer.ts'
-import { balanceOf, type Relay } from './relay.ts'
+import type { Relay } from './relay.ts'
 import type { PlaceKey } from './state.ts'
 import { symbolOf } from './symbols.ts'
 
@@ -23,9 +23,7 @@ export interface ServiceElements {
   readonly refusals: readonly Refusal[]
 }
 
-/**
- * The address on which relays of the family listen; undefined when this node has no address of the family.
- */
+/** The address on which relays of the family listen; undefined when this node has none. */
 type RelayAddress = Ip | undefined
 
 export function serviceElements(
@@ -79,7 +77,7 @@ class Made implements ServiceElements {
       protocol: port.protocol,
       address,
       lists,
-      balance: balanceOf(port),
+      balance: { affinityTimeoutS: port.affinityTimeoutS, cluster: port.cluster, local: port.local },
     }
     for (const frontend of port.frontends) this.#addFrontend(frontend, port, relay)
     if (lists.length === 0) return
@@ -124,10 +122,7 @@ class Made implements ServiceElements {
 const REJECT: Verdict = { code: NFT_GOTO, chain: CHAIN_REJECT }
 const DROP: Verdict = { code: NF_DROP, chain: undefined }
 
-/**
- * The listeners of a frontend: one for pods and processes of this node, if it differs, and one for all
- * clients.
- */
+/** The listeners of a frontend: for pods and processes of this node, if it differs, and for all clients. */
 interface Targets {
   readonly inside: ListName | undefined
   readonly everyone: ListName | 'reject' | 'drop'

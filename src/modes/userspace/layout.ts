@@ -9,37 +9,22 @@ import {
 } from '../../kernel/nft/typeof.ts'
 import type { FamilyLayout } from '../common/family.ts'
 
-/** Maps whose data is the address and port of a listener. */
-export type RedirectMap = 'frontends' | 'inside' | 'nodeports' | 'nodeports-inside'
-export const REDIRECT_MAPS: ReadonlySet<string> = new Set<RedirectMap>([
-  'frontends',
-  'inside',
-  'nodeports',
-  'nodeports-inside',
-])
+const REDIRECTS = ['inside', 'nodeports-inside', 'frontends', 'nodeports'] as const
+/** A map whose data is the address and port of a listener. */
+export type RedirectMap = (typeof REDIRECTS)[number]
+export const REDIRECT_MAPS: ReadonlySet<string> = new Set(REDIRECTS)
 
 /** The sets of every table. Beside them there is `ranges-N` for each length N of source ranges in use. */
-type FixedSetName =
-  | RedirectMap
-  | 'verdicts'
-  | 'nodeport-verdicts'
-  | 'guarded'
-  | 'cluster-ips'
-  | 'nodeport-ips'
-  | 'listeners'
-
-export const FIXED_SETS: readonly FixedSetName[] = [
+export const FIXED_SETS = [
   'cluster-ips',
   'nodeport-ips',
   'guarded',
   'verdicts',
   'nodeport-verdicts',
-  'inside',
-  'nodeports-inside',
-  'frontends',
-  'nodeports',
+  ...REDIRECTS,
   'listeners',
-]
+] as const
+type FixedSetName = (typeof FIXED_SETS)[number]
 
 /** Names the set of source ranges of one length. */
 export function rangesSet(bits: number): string {

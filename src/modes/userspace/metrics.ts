@@ -1,15 +1,15 @@
 import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
 
 /** The traffic of this process since the mode began. */
-export interface RelayNumbers {
+export interface RelayCounts {
   readonly listeners: number
-  readonly tcp: FlowNumbers
-  readonly udp: FlowNumbers
+  readonly tcp: FlowCounts
+  readonly udp: FlowCounts
   /** Connections and UDP clients of this process that came back to it, and were closed. */
   readonly loops: number
 }
 
-interface FlowNumbers {
+interface FlowCounts {
   /** The current number of connections, or of UDP clients. */
   readonly held: number
   /** Refused connections and lost datagrams, because of the limits. */
@@ -17,16 +17,13 @@ interface FlowNumbers {
 }
 
 /** Makes the metrics. Pure. */
-export function relayMetrics({ listeners, tcp, udp, loops }: RelayNumbers): readonly ModeMetric[] {
-  const plain = (value: number): Pick<ModeMetric, 'labelNames' | 'values'> => ({
-    labelNames: [],
-    values: [{ labels: {}, value }],
-  })
-  const byProtocol = (value: (flow: FlowNumbers) => number): Pick<ModeMetric, 'labelNames' | 'values'> => ({
+export function relayMetrics({ listeners, tcp, udp, loops }: RelayCounts): readonly ModeMetric[] {
+  const plain = (value: number) => ({ labelNames: [], values: [{ labels: {}, value }] })
+  const byProtocol = (count: keyof FlowCounts) => ({
     labelNames: ['protocol'],
     values: [
-      { labels: { protocol: 'TCP' }, value: value(tcp) },
-      { labels: { protocol: 'UDP' }, value: value(udp) },
+      { labels: { protocol: 'TCP' }, value: tcp[count] },
+      { labels: { protocol: 'UDP' }, value: udp[count] },
     ],
   })
   return [
@@ -40,13 +37,13 @@ export function relayMetrics({ listeners, tcp, udp, loops }: RelayNumbers): read
       name: 'kprobe_relay_connections',
       help: 'Connections (TCP) and clients (UDP) that are relayed now.',
       kind: 'gauge',
-      ...byProtocol(({ held }) => held),
+      ...byProtocol('held'),
     },
     {
       name: 'kprobe_relay_refused_total',
       help: 'Connections rejected and datagrams dropped because of the relay limits.',
       kind: 'counter',
-      ...byProtocol(({ refused }) => refused),
+      ...byProtocol('refused'),
     },
     {
       name: 'kprobe_relay_loops_total',

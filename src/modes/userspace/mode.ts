@@ -1,16 +1,9 @@
-import { IPTABLES_SECTION } from '../common/iptables-section.ts'
-import type { Mode, ModeSettings } from '../mode.ts'
-import { cleanUserspace } from './cleanup.ts'
-import { openUserspace, retireUserspace, userspaceTracer } from './open.ts'
-import { proxyOfTable, tableNameOf } from './options.ts'
+import type { Mode } from '../mode.ts'
+import { cleanUserspace, retireUserspace } from './cleanup.ts'
+import { openUserspace } from './open.ts'
+import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS } from './settings.ts'
 import { userspaceHeld } from './show.ts'
-
-const USERSPACE_SETTINGS: ModeSettings = {
-  // kube-proxy's userspace mode, while there was one, had no section of its own either.
-  ...IPTABLES_SECTION,
-  defaultSyncPeriod: 600_000_000_000n,
-  everyAddress: true,
-}
+import { userspaceTracer } from './trace.ts'
 
 export const userspace: Mode = {
   name: 'userspace',

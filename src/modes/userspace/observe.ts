@@ -86,10 +86,7 @@ export function portName(comment: string): string {
   return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
 }
 
-/**
- * Makes the book of another process from its rules, for callers without listeners of their own. A listener
- * with contradictory comments is ignored.
- */
+/** Makes the book of another process from its rules. A listener with contradictory comments is ignored. */
 export function bookFromComments({ tables }: Ruleset): ListenerBook {
   const book = new Map<string, ListenerSymbol>()
   const places = new Map<ListenerSymbol, string>()

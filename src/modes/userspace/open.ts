@@ -1,23 +1,15 @@
-import { FAMILIES } from '../../base/ip.ts'
-import { finish } from '../../base/steps.ts'
-import type { Config } from '../../config/config.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
-import type { FrontendTable } from '../../model/frontend.ts'
-import { detectorOf } from '../common/detector.ts'
 import { elementExtent } from '../common/extent.ts'
-import { natPriorityOf } from '../common/rules.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
-import type { ModeContext, ModeEvent, ModeTracer, OpenPlane, ProcessRoom, Retired } from '../mode.ts'
+import type { ModeContext, ModeEvent, OpenPlane, ProcessRoom } from '../mode.ts'
 import type { UserspacePlan } from './diff.ts'
 import { REDIRECT_MAPS } from './layout.ts'
 import { relayMetrics } from './metrics.ts'
-import { DEFAULT_USERSPACE_OPTIONS, tableNameOf, type UserspaceOptions } from './options.ts'
-import { createUserspacePlane, isOurs } from './plane.ts'
+import { createUserspacePlane } from './plane.ts'
 import type { RelayEvent } from './relay/context.ts'
 import { limitsWithin } from './relay/limits.ts'
-import { renderUserspaceState } from './render.ts'
-import { EMPTY_STATE, type UserspaceState } from './state.ts'
-import { createUserspaceTracer } from './trace.ts'
+import { userspaceOptions } from './settings.ts'
+import type { UserspaceState } from './state.ts'
 
 const COSTS =
   "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
@@ -60,14 +52,9 @@ export function openUserspace({
     misfits: ({ refusals }) => [...refusals.values()].flat(),
     // The kernel does not count relayed connections, and the process does not count them by endpoint.
     traffic: () => Promise.resolve([]),
-    metrics() {
-      const { listeners, connections, connectionsRefused, sessions, sessionsRefused, loops } = plane.counts
-      const tcp = { held: connections, refused: connectionsRefused }
-      const udp = { held: sessions, refused: sessionsRefused }
-      return Promise.resolve(relayMetrics({ listeners, tcp, udp, loops }))
-    },
+    metrics: () => Promise.resolve(relayMetrics(plane.counts)),
     async close() {
-      plane.letGo()
+      plane.release()
       await client.close()
     },
   }
@@ -83,52 +70,23 @@ function modeEvent(event: RelayEvent): ModeEvent {
         resource === 'connections'
           ? 'too many relayed connections; new ones are refused'
           : 'too many relayed UDP clients; datagrams of new ones are dropped'
-      return { kind: 'notice', level: 'warn', text, facts: { limit, of: holder ?? 'all Services' } }
+      return { kind: 'notice', level: 'warn', text, facts: { limit, share: holder ?? 'all Services' } }
     }
     case 'unreachable': {
-      const { port, endpoint, error } = event
+      const { port: servicePort, endpoint, error } = event
       const text = 'endpoint does not accept connections; trying others'
-      return { kind: 'notice', level: 'info', text, facts: { port, endpoint, error: error.message } }
+      return { kind: 'notice', level: 'info', text, facts: { servicePort, endpoint, error: error.message } }
     }
     case 'starved': {
+      const { port: servicePort, error } = event
       const text = 'cannot open a socket to an endpoint; the client is refused'
-      return { kind: 'notice', level: 'warn', text, facts: { port: event.port, error: event.error.message } }
+      return { kind: 'notice', level: 'warn', text, facts: { servicePort, error: error.message } }
     }
     case 'loop': {
       const text = 'refused a connection that this process made to itself'
-      return { kind: 'notice', level: 'warn', text, facts: { port: event.port } }
+      return { kind: 'notice', level: 'warn', text, facts: { servicePort: event.port } }
     }
     case 'broken':
       return { kind: 'failed', error: new Error(`relay of ${event.port}: ${event.error.message}`) }
   }
-}
-
-/** Deletes our tables at once. Redirected connections continue as long as the process that relays them. */
-export async function retireUserspace(
-  { config, clock, sockets }: ModeContext,
-  signal: AbortSignal,
-): Promise<Retired> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const plane = createUserspacePlane({ client, clock, options: userspaceOptions(config) })
-  try {
-    const { state } = await plane.observe()
-    const isHere = state.ruleset.tables.some(isOurs)
-    if (isHere && !signal.aborted) await plane.cleanup()
-    return isHere ? 'removed' : 'nothing'
-  } finally {
-    await client.close()
-  }
-}
-
-export function userspaceTracer(config: Config, table: FrontendTable): ModeTracer {
-  const options = userspaceOptions(config)
-  const state = finish(renderUserspaceState(table, { base: EMPTY_STATE, without: new Set() }, options))
-  return { ...createUserspaceTracer(state), ownSource: () => undefined }
-}
-
-function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
-  const tableName = tableNameOf(serviceProxyName)
-  const natPriority = natPriorityOf(serviceProxyName)
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
-  return { ...DEFAULT_USERSPACE_OPTIONS, tableName, natPriority, detector: { IPv4, IPv6 } }
 }

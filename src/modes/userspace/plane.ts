@@ -23,14 +23,15 @@ import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
 import { portKey } from '../common/octet-keys.ts'
 import { refusalOf } from '../common/refusal.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
+import type { RelayCounts } from './metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
-import type { UserspaceOptions } from './options.ts'
 import type { RelayEvent } from './relay/context.ts'
 import { OwnSockets } from './relay/own-sockets.ts'
 import { type OpenFailure, RelaySet } from './relay/relay-set.ts'
 import { Usage } from './relay/usage.ts'
 import type { Relay } from './relay.ts'
 import { renderUserspaceState } from './render.ts'
+import type { UserspaceOptions } from './settings.ts'
 import { EMPTY_STATE, type UserspaceState } from './state.ts'
 import { resolveTransaction } from './symbols.ts'
 
@@ -40,39 +41,17 @@ interface UserspacePlaneOptions {
   readonly options: UserspaceOptions
   /** As in Dataplane. Without it, the reconciler polls the generation. */
   readonly watchGeneration?: UserspacePlane['watchGeneration']
-  /**
-   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
-   * process.
-   */
+  /** Reports which processes commit to nf_tables. Without it, the log of drift names no process. */
   readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
   readonly report?: (event: RelayEvent) => void
 }
 
-/** The amount of traffic of this process. */
-interface RelayCounts {
-  readonly listeners: number
-  readonly connections: number
-  readonly sessions: number
-  /** Connections that were refused because of the limit. */
-  readonly connectionsRefused: number
-  /** Datagrams of further clients that were lost because of the limit. */
-  readonly sessionsRefused: number
-  /** Connections of this process that came back to it. */
-  readonly loops: number
-}
-
 export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan> {
-  /**
-   * Makes this process the one that rules lead to. Before this call, the plane treats the kernel's rules as
-   * those of another process that is alive.
-   */
+  /** Makes this process the one that rules lead to; before, they count as those of another live process. */
   startRelaying(): void
   readonly counts: RelayCounts
-  /**
-   * Stops keeping the process alive. Connections continue as long as the process does. Listeners accept until
-   * the next process has taken their place.
-   */
-  letGo(): void
+  /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */
+  release(): void
   /** Ends every connection. */
   destroy(): void
 }
@@ -115,13 +94,12 @@ class RelayingPlane implements UserspacePlane {
   }
 
   get counts(): RelayCounts {
+    const { held: connections, refused } = this.#connections
     return {
       listeners: this.#relays.size,
-      connections: this.#connections.held,
-      sessions: this.#sessions.held,
-      connectionsRefused: this.#connections.refused,
-      sessionsRefused: this.#sessions.refused,
-      loops: this.#own.met,
+      tcp: { held: connections, refused },
+      udp: { held: this.#sessions.held, refused: this.#sessions.refused },
+      loops: this.#own.loops,
     }
   }
 
@@ -159,11 +137,7 @@ class RelayingPlane implements UserspacePlane {
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
         : bookFromComments(ruleset)
       const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
-      return {
-        state,
-        generation: generationOf(generation),
-        ...(unsettled === undefined ? {} : { unsettled }),
-      }
+      return { state, generation: generationOf(generation), unsettled }
     })
   }
 
@@ -182,8 +156,8 @@ class RelayingPlane implements UserspacePlane {
     }
     try {
       const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
-      this.#relays.openDoors()
-      const result = await client.commit(transaction, guardOf(options))
+        this.#relays.admitClients()
+        const result = await client.commit(transaction, guardOf(options))
       if (result.outcome === 'committed') {
         this.#relays.settle()
         this.#apply(plan)
@@ -218,8 +192,8 @@ class RelayingPlane implements UserspacePlane {
     this.#applied = PersistentMap.empty()
   }
 
-  letGo(): void {
-    this.#relays.letGo(this.#given.clock)
+  release(): void {
+    this.#relays.release(this.#given.clock)
   }
 
   destroy(): void {

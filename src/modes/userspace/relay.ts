@@ -1,5 +1,5 @@
 import type { Ip } from '../../base/ip.ts'
-import type { Backend, PortFrontends } from '../../model/frontend.ts'
+import type { Backend } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Balance, ListName } from './relay/balancer.ts'
 
@@ -35,9 +35,4 @@ export function sameRelay(a: Relay, b: Relay): boolean {
 function sameBackends(a: readonly Backend[], b: readonly Backend[]): boolean {
   if (a === b) return true
   return a.length === b.length && a.every((one, at) => one.ip === b[at]?.ip && one.port === b[at]?.port)
-}
-
-/** Gives the balance of a port, reduced to the lists in use. */
-export function balanceOf({ affinityTimeoutS, cluster, local }: PortFrontends): Balance {
-  return { affinityTimeoutS, cluster, local }
 }

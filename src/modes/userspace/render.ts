@@ -8,17 +8,14 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { type ServiceElements, serviceElements } from './elements.ts'
-import type { UserspaceOptions } from './options.ts'
 import { type Relay, sameRelay } from './relay.ts'
+import type { UserspaceOptions } from './settings.ts'
 import type { UserspaceState } from './state.ts'
 import { TableDraft } from './table-draft.ts'
 
 const SERVICES_PER_STEP = 200
 
-/**
- * Renders the wanted state of kernel and process. If the base was rendered, only what changed since then is
- * rendered again.
- */
+/** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(
   frontends: FrontendTable,
   { base, without }: RenderOptions<UserspaceState>,

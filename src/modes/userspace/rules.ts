@@ -38,7 +38,7 @@ import {
   unallocatedChains,
 } from '../common/rules.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
-import type { UserspaceOptions } from './options.ts'
+import type { UserspaceOptions } from './settings.ts'
 
 /** The inputs of the chains of one table. */
 interface RuleInputs extends RuleContext {
@@ -118,10 +118,7 @@ function servicesRules(inputs: RuleInputs): readonly Rule[] {
   ]
 }
 
-/**
- * Makes the rules of places. Pods and processes of this node are inside: policy Local sends them to endpoints
- * everywhere.
- */
+/** Makes the rules of frontends. Pods and processes of this node are inside: policy Local sends them everywhere. */
 function placeRules(inputs: RuleInputs, places: Places): readonly Rule[] {
   const { layout, detector } = inputs
   const key = placeOfPacket(layout, places.hasAddress)

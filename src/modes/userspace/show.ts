@@ -17,7 +17,7 @@ import {
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { CHAIN_INPUT, rangeBits } from './layout.ts'
 import { portName } from './observe.ts'
-import { proxyOfTable, tableNameOf } from './options.ts'
+import { proxyOfTable, tableNameOf } from './settings.ts'
 
 /** Reads what the tables of this mode do. */
 export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<HeldMode | undefined> {
@@ -32,10 +32,7 @@ export function userspaceHeld({ tables, families, proxy }: KernelRead): Promise<
 /** The input hook chain. The rules behind the relay translate no source, so nothing has to be masqueraded. */
 const INPUT: HookChain = [CHAIN_INPUT, NF_INET_LOCAL_IN]
 
-/**
- * Makes the held state: the listener of the daemon to which connections are redirected. The kernel does not
- * hold the endpoints. Pure.
- */
+/** Makes the held state: the kernel holds the daemon's listeners, and no endpoints. Pure. */
 export function heldIn(tables: readonly Table[], families: readonly NftFamily[]): HeldMode | undefined {
   if (tables.length === 0) return undefined
   return {

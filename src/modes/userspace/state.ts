@@ -13,10 +13,7 @@ export interface UserspaceState {
   readonly ruleset: Ruleset
   /** The relays of this process, by RelayKey. */
   readonly relays: PersistentMap<Relay>
-  /**
-   * The addresses and ports that the rules catch: address and portKey, or portKey alone for node ports. Empty
-   * when read.
-   */
+  /** The addresses and ports that the rules catch: address and portKey, or portKey alone. Empty when read. */
   readonly places: PersistentMap<ServiceKey>
   /** The addresses on which the relays of each family listen. */
   readonly addresses: Readonly<Record<Family, Ip | undefined>>

@@ -51,10 +51,7 @@ export function readSymbol(symbol: ListenerSymbol, family: NftFamily): SymbolPar
 /** The port of a listener; undefined when it is not open. */
 export type PortOf = (key: RelayKey, list: ListName) => number | undefined
 
-/**
- * Replaces every symbol by address and port. A listener that is not open has port 0, on which no process
- * listens.
- */
+/** Replaces every symbol by address and port; port 0, on which no process listens, where none is open. */
 export function resolveTransaction(transaction: Transaction, portOf: PortOf): Transaction {
   return transaction.map((operation): Operation => {
     if (operation.verb !== 'add-elements' && operation.verb !== 'delete-elements') return operation

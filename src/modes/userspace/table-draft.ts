@@ -1,11 +1,10 @@
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Element, ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
+import type { ElementGroup, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { GROUP_NODEPORT_IPS, sameGroup } from '../common/element-group.ts'
+import { ElementsDraft } from '../common/elements-draft.ts'
 import type { FamilyLayout } from '../common/family.ts'
 import { declareFixedSet, declareRanges, FIXED_SETS, rangeBits } from './layout.ts'
-import type { UserspaceOptions } from './options.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
+import type { UserspaceOptions } from './settings.ts'
 import { NO_TALLY, type TableTally } from './state.ts'
 
 const TABLE_COMMENT = 'rules of kprobe'
@@ -23,23 +22,19 @@ interface TableDraftOptions {
 export class TableDraft {
   readonly #given: TableDraftOptions
   readonly #ranges: Map<number, number>
-  readonly #changes = new Map<string, ElementGroup | undefined>()
+  readonly #elements: ElementsDraft
 
   constructor(given: TableDraftOptions) {
+    const { base, continuing, tally } = given
     this.#given = given
-    this.#ranges = new Map(given.continuing ? given.tally.ranges : NO_TALLY.ranges)
+    this.#ranges = new Map(continuing ? tally.ranges : NO_TALLY.ranges)
+    const count = (elements: ElementGroup, by: 1 | -1) => this.#count(elements, by)
+    this.#elements = new ElementsDraft({ base: base?.elements, continuing, count })
   }
 
   /** Replaces the elements of the group. */
   put(group: string, elements: ElementGroup): void {
-    const { base, continuing } = this.#given
-    const there = base?.elements.get(group)
-    const before = continuing ? there : undefined
-    if (before === undefined && elements.length === 0) return
-    if (before !== undefined) this.#count(before, -1)
-    this.#count(elements, 1)
-    if (elements.length === 0) this.#changes.set(group, undefined)
-    else this.#changes.set(group, there !== undefined && sameGroup(there, elements) ? there : elements)
+    this.#elements.put(group, elements)
   }
 
   finish(frontends: FrontendTable): { readonly table: Table; readonly tally: TableTally } {
@@ -48,8 +43,11 @@ export class TableDraft {
     const inputs = ruleInputs(layout, options, { frontends, prefixLengths })
     const key = ruleInputsKey(inputs)
     const isSame = continuing && base !== undefined && key === tally.chains
-    if (!isSame) this.#putNodePortIps(inputs.nodePorts.kind === 'only' ? inputs.nodePorts.ips : [])
-    const elements = this.#elements()
+    if (!isSame) {
+      const ips = inputs.nodePorts.kind === 'only' ? inputs.nodePorts.ips : []
+      this.#elements.putNodePortIps(ips.filter(ip => ip.length === layout.addressLength))
+    }
+    const elements = this.#elements.finish()
     const made: Table = {
       family: layout.family,
       name: options.tableName,
@@ -61,20 +59,6 @@ export class TableDraft {
     }
     const table = isSame && base.elements === elements ? base : made
     return { table, tally: { ranges: this.#ranges, chains: key } }
-  }
-
-  #putNodePortIps(ips: readonly string[]): void {
-    const own = ips.filter(ip => ip.length === this.#given.layout.addressLength)
-    this.put(
-      GROUP_NODEPORT_IPS,
-      own.map((key): Element => ({ set: 'nodeport-ips', key, data: undefined, comment: '' })),
-    )
-  }
-
-  #elements(): PersistentMap<ElementGroup> {
-    const { base, continuing } = this.#given
-    const before = continuing ? base?.elements : undefined
-    return (before ?? PersistentMap.empty<ElementGroup>()).withOwn(this.#changes)
   }
 
   #count(elements: ElementGroup, by: 1 | -1): void {

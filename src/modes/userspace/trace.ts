@@ -1,15 +1,21 @@
 import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
+import { finish } from '../../base/steps.ts'
+import type { Config } from '../../config/config.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import { allWays, createTracer, type Tracer } from '../../kernel/nft/trace.ts'
 import type { Trace } from '../../kernel/nft/trace-walk.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import type { ModeTracer } from '../mode.ts'
 import { REDIRECT_MAPS } from './layout.ts'
 import { endpointText, type ListName } from './relay/balancer.ts'
 import type { Relay } from './relay.ts'
-import type { UserspaceState } from './state.ts'
+import { renderUserspaceState } from './render.ts'
+import { userspaceOptions } from './settings.ts'
+import { EMPTY_STATE, type UserspaceState } from './state.ts'
 import { isSymbol, readSymbol, resolveElement, type SymbolParts } from './symbols.ts'
 
 const WAYS_MAX = 100_000
@@ -31,7 +37,7 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
     const listener = listeners.get(listenerKey(packet.protocol, ip, port))
     const relay = listener === undefined ? undefined : state.relays.get(listener.key)
     if (listener === undefined || relay === undefined)
-      throw new Error(`nobody listens at ${formatIpPort(ip, port)}`)
+      throw new Error(`no relay listens at ${formatIpPort(ip, port)}`)
     const clients = new Map(surroundings.dynamic?.get(CLIENTS))
     const chosen = choose(relay, listener.list, {
       source: packet.source,
@@ -58,6 +64,12 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
     ways: (packet, surroundings, limit = WAYS_MAX) =>
       allWays(random => trace(packet, { ...surroundings, random }), limit),
   }
+}
+
+export function userspaceTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = userspaceOptions(config)
+  const state = finish(renderUserspaceState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  return { ...createUserspaceTracer(state), ownSource: () => undefined }
 }
 
 /** Removes the numbers from a step, because the port of a listener is unknown here. */

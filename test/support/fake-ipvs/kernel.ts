@@ -32,7 +32,7 @@ import { refuse } from '../fake-kernel/call.ts'
 import { Refusal } from '../fake-kernel/objects.ts'
 import { doneMessage, errorReply } from '../fake-kernel/replies.ts'
 import { FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
-import { addressKey, destinationKeyOf, type FakeDestination, type FakeServer, NO_STATS } from './objects.ts'
+import { addressKey, destinationKeyOf, type FakeDestination, type FakeServer } from './objects.ts'
 import {
   addressIn,
   checkLimits,
@@ -203,7 +203,7 @@ export class FakeIpvs implements SocketKernel {
     for (let told = 0; ; told++) {
       const server = [...this.servers.values()][told]
       if (server === undefined) return
-      yield serverMessage(this.#head(message, from, NLM_F_MULTI), server, this.#old)
+      yield serverMessage(this.#head(message, from, NLM_F_MULTI), server)
     }
   }
 
@@ -241,7 +241,7 @@ export class FakeIpvs implements SocketKernel {
       case IPVS_CMD_GET_SERVICE:
         return ({ view, message, from }) => {
           const server = this.#existing(view, message)
-          from.enqueue(serverMessage(this.#head(message, from), server, this.#old))
+          from.enqueue(serverMessage(this.#head(message, from), server))
         }
       case IPVS_CMD_SET_CONFIG:
         return ({ view, message }) => this.#setTimeouts(view, message)
@@ -274,7 +274,6 @@ export class FakeIpvs implements SocketKernel {
       this.servers.set(addressKey(address), {
         ...address,
         ...settings,
-        stats: NO_STATS,
         destinations: new Map(),
       })
   }

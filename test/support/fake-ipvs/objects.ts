@@ -14,7 +14,6 @@ export interface FakeServer {
   flags: number
   timeoutS: number
   netmask: Octets
-  stats: IpvsStats
   /** By family, address and port. */
   readonly destinations: Map<string, FakeDestination>
 }
@@ -30,7 +29,6 @@ export interface FakeDestination {
   connectionsLow: number
   activeConnections: number
   inactiveConnections: number
-  persistentConnections: number
   stats: IpvsStats
 }
 

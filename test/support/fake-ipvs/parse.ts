@@ -90,7 +90,6 @@ export function destinationIn(
     connectionsLow: connectionsLow ?? 0,
     activeConnections: 0,
     inactiveConnections: 0,
-    persistentConnections: 0,
     stats: NO_STATS,
   }
 }

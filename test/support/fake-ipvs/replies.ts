@@ -2,23 +2,29 @@ import type { Octets } from '../../../src/base/octets.ts'
 import { octetsFromBytes } from '../../../src/base/octets.ts'
 import {
   IP_VS_SVC_F_HASHED,
+  IPVS_CMD_ATTR_SERVICE,
   IPVS_CMD_NEW_DEST,
   IPVS_CMD_NEW_SERVICE,
   IPVS_GENL_VERSION,
+  IPVS_SVC_ATTR_STATS,
+  IPVS_SVC_ATTR_STATS64,
 } from '../../../src/kernel/ipvs/constants.ts'
-import { COMMAND, STATS } from '../../../src/kernel/ipvs/schema.ts'
+import { COMMAND, SERVICE, STATS, STATS64 } from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
 import { AttributeWriter } from '../../../src/netlink/attribute.ts'
 import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { nestedOctets } from '../../../src/netlink/codec.ts'
 import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'
 import { closeMessage, openMessage } from '../../../src/netlink/message.ts'
 import {
   type AttributeSet,
   type Attributes,
+  attributeSet,
   type Fields,
+  nested,
   writeAttributes,
 } from '../../../src/netlink/schema.ts'
-import type { FakeDestination, FakeServer } from './objects.ts'
+import { type FakeDestination, type FakeServer, NO_STATS } from './objects.ts'
 
 /** What older kernels do otherwise. */
 export interface OldKernel {
@@ -50,18 +56,32 @@ export function genericMessage<F extends Fields>(
   return out.written()
 }
 
-export function serverMessage(head: ReplyHead, server: FakeServer, old: OldKernel): Uint8Array {
-  const { family, protocol, address, port, mark, scheduler, flags, timeoutS, netmask, stats } = server
+/** A virtual server as the kernel sends it, with statistics that kprobe does not read. */
+const COUNTED = attributeSet({
+  service: [
+    IPVS_CMD_ATTR_SERVICE,
+    nested(
+      attributeSet({
+        ...SERVICE.fields,
+        stats: [IPVS_SVC_ATTR_STATS, nestedOctets],
+        stats64: [IPVS_SVC_ATTR_STATS64, nested(STATS64)],
+      }),
+    ),
+  ],
+})
+
+export function serverMessage(head: ReplyHead, server: FakeServer): Uint8Array {
+  const { family, protocol, address, port, mark, scheduler, flags, timeoutS, netmask } = server
   const place = mark === 0 ? { family, protocol, address, port } : { family, mark }
-  return genericMessage({ ...head, command: IPVS_CMD_NEW_SERVICE }, COMMAND, {
+  return genericMessage({ ...head, command: IPVS_CMD_NEW_SERVICE }, COUNTED, {
     service: {
       ...place,
       scheduler,
       flags: (flags | IP_VS_SVC_F_HASHED) >>> 0,
       timeoutS,
       netmask,
-      stats: statsOctets(stats),
-      stats64: old.hasNoStats64 === true ? undefined : stats,
+      stats: statsOctets(NO_STATS),
+      stats64: NO_STATS,
     },
   })
 }

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
 import type { LockResult, Rival, TakeLock } from '../../../src/base/instance-lock.ts'
 import { maskOf, membersOf, networkLock } from '../../../src/daemon/network-lock.ts'
-import type { Listener } from '../../../src/kernel/socket/unix-listeners.ts'
+import type { UnixListener } from '../../../src/kernel/socket/unix-listeners.ts'
 import { errnoNumber } from '../../../src/netlink/errno.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 
@@ -54,7 +54,7 @@ class Namespace {
   }
 
   /** The number of a socket is its place among the names. */
-  listeners(name: string): readonly Listener[] {
+  listeners(name: string): readonly UnixListener[] {
     return [...this.names].flatMap(([form, { uid }], inode) =>
       form.replace(/\0+$/, '') === name ? [{ uid, inode }] : [],
     )

@@ -20,10 +20,7 @@ interface Turn {
   next: number
 }
 
-/**
- * The number of expired clients that are forgotten, at most, for each client that is remembered. The table is
- * never walked as a whole.
- */
+/** The maximum number of expired clients that each remembered client evicts: the table is never walked as a whole. */
 const FORGET_AT_ONCE = 2
 
 /**
@@ -72,10 +69,7 @@ export class Balancer {
     return chosen
   }
 
-  /**
-   * Forgets the endpoint of a client, because the endpoint did not answer. The client may then get another
-   * one.
-   */
+  /** Forgets the endpoint of a client, because it did not answer. The client may then get another one. */
   forget(address: string, endpoint: string): void {
     if (this.#clients.get(address)?.endpoint === endpoint) this.#clients.delete(address)
   }

@@ -1,7 +1,36 @@
 import { namespaceOf } from '../../../model/memory-shares.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { ProcessRoom } from '../../mode.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from './context.ts'
+
+export interface RelayLimits {
+  /** Listening sockets of all Services. */
+  readonly listeners: number
+  /** Concurrent TCP connections of all Services; each takes two sockets. */
+  readonly connections: number
+  /** Concurrent UDP clients of all Services; each takes a socket. */
+  readonly sessions: number
+  /** Clients that one Service port with affinity remembers. */
+  readonly affinityClients: number
+  /** The timeout of each attempt to reach an endpoint for one connection, milliseconds. */
+  readonly connectTimeoutsMs: readonly number[]
+  /** How long a UDP client is remembered after its last datagram in either direction, milliseconds. */
+  readonly udpIdleMs: number
+  /** Datagrams of one client that wait for its socket; further ones are lost. */
+  readonly datagramsWaiting: number
+  /** Bytes that wait to be sent on one UDP socket; further datagrams are lost. */
+  readonly datagramBytesQueued: number
+}
+
+export const DEFAULT_LIMITS: RelayLimits = {
+  listeners: 8_192,
+  connections: 4_096,
+  sessions: 4_096,
+  affinityClients: 10_000,
+  connectTimeoutsMs: [250, 500, 1_000, 2_000],
+  udpIdleMs: 30_000,
+  datagramsWaiting: 16,
+  datagramBytesQueued: 256 * 1024,
+}
 
 /** Four buffers of 64 KiB, for a connection whose two ends both do not read. */
 const CONNECTION_BYTES = 256 * 1024

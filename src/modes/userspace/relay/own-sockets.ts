@@ -10,11 +10,11 @@ export type Abort = (closed: () => void) => void
  */
 export class OwnSockets {
   readonly #sockets = new Map<string, Set<Abort>>()
-  #met = 0
+  #loops = 0
 
   /** The number of connections that came back. */
-  get met(): number {
-    return this.#met
+  get loops(): number {
+    return this.#loops
   }
 
   get size(): number {
@@ -38,8 +38,8 @@ export class OwnSockets {
   }
 
   /** Counts a connection that came back. */
-  meet(): void {
-    this.#met++
+  countLoop(): void {
+    this.#loops++
   }
 }
 

@@ -5,7 +5,7 @@ import { count } from '../../../base/text.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { Relay, RelayKey } from '../relay.ts'
 import { Balancer, type ListName } from './balancer.ts'
-import { Complaints, type Listener, type RelayContext, type RelayPort } from './context.ts'
+import { type Listener, type RelayContext, type RelayPort, ReportLimit } from './context.ts'
 import { beyondShares } from './limits.ts'
 import { openTcpListener } from './tcp-listener.ts'
 import { openUdpListener } from './udp-listener.ts'
@@ -31,7 +31,7 @@ interface OpenRelay {
 /** The number of listeners that are opened at a time. */
 const OPENED_AT_ONCE = 64
 /** How long released listeners still accept. By then the next process has redirected all clients. */
-const LET_GO_MS = 5_000
+const RELEASE_MS = 5_000
 
 /** All relays of one process, each on ports that the kernel chose. */
 export class RelaySet {
@@ -58,7 +58,7 @@ export class RelaySet {
   }
 
   /**
-   * Opens the missing listeners of `put`, behind closed doors. Gives the Services whose listeners cannot be
+   * Opens the missing listeners of `put`, closed to clients. Gives the Services whose listeners cannot be
    * opened, or that give way to others. Opens nothing when a Service gives way. The relays of `remove` count
    * as closed, but stay open until their rules are gone; until then, the number of listeners may exceed the
    * limit.
@@ -108,12 +108,12 @@ export class RelaySet {
   #portOf({ key, balance }: Relay): RelayPort {
     const { clock, limits } = this.#context
     const balancer = new Balancer(balance, limits.affinityClients)
-    return { key, balancer, holder: { name: key, held: 0 }, complaints: new Complaints(clock) }
+    return { key, balancer, holder: { name: key, held: 0 }, reports: new ReportLimit(clock) }
   }
 
-  /** Opens the doors, because the rules that restrict clients are about to be committed. */
-  openDoors(): void {
-    for (const listener of this.#fresh.keys()) listener.setDoor(true)
+  /** Opens the new listeners to clients, because the rules that restrict clients are about to be committed. */
+  admitClients(): void {
+    for (const listener of this.#fresh.keys()) listener.setOpen(true)
   }
 
   /** Keeps the new listeners, because the rules are in the kernel. */
@@ -161,14 +161,11 @@ export class RelaySet {
     for (const other of this.#leaving) if (!other.isBusy()) this.#leaving.delete(other)
   }
 
-  /**
-   * Releases the process: no relay keeps it alive. Listeners accept for a while. Connections continue until
-   * they or the process end.
-   */
-  letGo(clock: Clock): void {
+  /** Releases the process: listeners accept for a while, connections continue until they or the process end. */
+  release(clock: Clock): void {
     const listeners = this.#all()
     for (const listener of listeners) listener.unref()
-    clock.after(LET_GO_MS, () => {
+    clock.after(RELEASE_MS, () => {
       for (const listener of listeners) listener.close()
     })
   }

@@ -2,9 +2,9 @@ import { createConnection, type Socket } from 'node:net'
 import { formatIp } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import { endpointText, type ListName } from './balancer.ts'
-import { OUR_OWN, type RelayContext, type RelayPort, reportUnreached } from './context.ts'
+import { OWN_ERRORS, type RelayContext, type RelayPort, reportUnreached } from './context.ts'
 
-const KEEP_ALIVE_MS = 60_000
+export const KEEP_ALIVE_MS = 60_000
 
 interface FlowOptions {
   readonly context: RelayContext
@@ -140,7 +140,7 @@ export class TcpFlow {
     if (this.#client.destroyed) return
     port.balancer.forget(this.#address, endpoint)
     reportUnreached(context, port, { endpoint, error })
-    if (OUR_OWN.has(error.code ?? '')) this.#client.resetAndDestroy()
+    if (OWN_ERRORS.has(error.code ?? '')) this.#client.resetAndDestroy()
     else this.#dial()
   }
 
@@ -155,10 +155,7 @@ export class TcpFlow {
     upstream.pipe(client)
   }
 
-  /**
-   * Ends the flow when all sockets are closed. The client's socket is open as long as another endpoint may be
-   * tried.
-   */
+  /** Ends the flow when all sockets are closed. The client's is open as long as another endpoint may be tried. */
   #closed(): void {
     if (--this.#open === 0) this.#options.ended(this)
   }

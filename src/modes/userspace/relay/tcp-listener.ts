@@ -1,12 +1,11 @@
 import { createServer, type Server, type Socket } from 'node:net'
 import { formatIp, type Ip } from '../../../base/ip.ts'
 import type { ListName } from './balancer.ts'
-import type { Listener, RelayContext, RelayPort } from './context.ts'
+import { type Listener, type RelayContext, type RelayPort, reportLoop } from './context.ts'
 import type { Abort } from './own-sockets.ts'
-import { TcpFlow } from './tcp-flow.ts'
+import { KEEP_ALIVE_MS, TcpFlow } from './tcp-flow.ts'
 
 const BACKLOG = 4_096
-const KEEP_ALIVE_MS = 60_000
 
 export interface ListenerOptions {
   readonly context: RelayContext
@@ -26,7 +25,7 @@ class TcpListener implements Listener {
   readonly #options: ListenerOptions
   readonly #server: Server
   readonly #flows = new Set<TcpFlow>()
-  #door = false
+  #isOpen = false
   #port = 0
 
   constructor(options: ListenerOptions) {
@@ -66,8 +65,8 @@ class TcpListener implements Listener {
     if (bound !== null && typeof bound === 'object') this.#port = bound.port
   }
 
-  setDoor(open: boolean): void {
-    this.#door = open
+  setOpen(open: boolean): void {
+    this.#isOpen = open
   }
 
   changed(): void {
@@ -75,7 +74,7 @@ class TcpListener implements Listener {
   }
 
   close(): void {
-    this.#door = false
+    this.#isOpen = false
     if (this.#server.listening) this.#server.close()
   }
 
@@ -97,7 +96,7 @@ class TcpListener implements Listener {
     const { context } = this.#options
     const { remoteAddress, remotePort } = client
     const isGone = remoteAddress === undefined || remotePort === undefined
-    if (isGone || !this.#door) {
+    if (isGone || !this.#isOpen) {
       refuse(client)
       return
     }
@@ -106,10 +105,7 @@ class TcpListener implements Listener {
     else this.#examine(client, own)
   }
 
-  /**
-   * Closes our own connections that may be this client. If the client's connection ends too, they were the
-   * same.
-   */
+  /** Closes our own connections that may be this client: they are, if the client's connection ends too. */
   #examine(client: Socket, own: readonly Abort[]): void {
     const { context, port } = this.#options
     client.on('error', () => undefined)
@@ -123,8 +119,7 @@ class TcpListener implements Listener {
         this.#admit(client)
         return
       }
-      context.own.meet()
-      if (port.complaints.isDue('loop')) context.report({ kind: 'loop', port: port.key })
+      reportLoop(context, port)
     }
     for (const abort of own)
       abort(() => {

@@ -2,7 +2,7 @@ import { createSocket, type RemoteInfo, type Socket } from 'node:dgram'
 import { familyOf, formatIp, type Ip } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import { endpointText, type ListName } from './balancer.ts'
-import { type Listener, reportUnreached } from './context.ts'
+import { type Listener, reportLoop, reportUnreached } from './context.ts'
 import type { ListenerOptions } from './tcp-listener.ts'
 import { UdpSession } from './udp-session.ts'
 
@@ -20,7 +20,7 @@ class UdpListener implements Listener {
   readonly #socket: Socket
   /** Sessions by address and port of the client. */
   readonly #sessions = new Map<string, UdpSession>()
-  #door = false
+  #isOpen = false
   #port = 0
   #isClosed = false
 
@@ -56,14 +56,11 @@ class UdpListener implements Listener {
     this.#port = socket.address().port
   }
 
-  setDoor(open: boolean): void {
-    this.#door = open
+  setOpen(open: boolean): void {
+    this.#isOpen = open
   }
 
-  /**
-   * Handles removed endpoints. UDP has no connections: a client of a removed endpoint gets another one with
-   * its next datagram.
-   */
+  /** Ends sessions to removed endpoints: the client gets another endpoint with its next datagram. */
   changed(): void {
     const { balancer } = this.#options.port
     for (const session of this.#sessions.values())
@@ -79,7 +76,7 @@ class UdpListener implements Listener {
   }
 
   destroy(): void {
-    this.#door = false
+    this.#isOpen = false
     if (this.#isClosed) return
     this.#isClosed = true
     for (const session of this.#sessions.values()) session.end()
@@ -92,7 +89,7 @@ class UdpListener implements Listener {
   }
 
   #received(datagram: Buffer, from: RemoteInfo): void {
-    if (!this.#door) return
+    if (!this.#isOpen) return
     const key = `${from.address} ${from.port}`
     const session = this.#sessions.get(key) ?? this.#open(key, from)
     session?.send(datagram)
@@ -101,8 +98,7 @@ class UdpListener implements Listener {
   #open(key: string, from: RemoteInfo): UdpSession | undefined {
     const { context, port } = this.#options
     if (context.own.at('UDP', from).length > 0) {
-      context.own.meet()
-      if (port.complaints.isDue('loop')) context.report({ kind: 'loop', port: port.key })
+      reportLoop(context, port)
       return undefined
     }
     if (!context.sessions.take(port.holder)) return undefined

@@ -1,3 +1,5 @@
+import { namespaceOf } from '../../../model/memory-shares.ts'
+
 /** A limited resource. */
 type Resource = 'connections' | 'sessions'
 
@@ -14,10 +16,7 @@ export interface Holder {
 export interface Exhaustion {
   readonly resource: Resource
   readonly limit: number
-  /**
-   * The Service port, or `namespace shop`, that exceeds its share; undefined when the whole resource is used
-   * up.
-   */
+  /** The Service port, or `namespace shop`, that exceeds its share; undefined for the whole resource. */
   readonly holder: string | undefined
 }
 
@@ -31,7 +30,7 @@ export class Usage {
   readonly #limit: number
   readonly #exhausted: (exhaustion: Exhaustion) => void
   /** The number that each holder had at the last report; undefined is the whole. */
-  readonly #told = new Map<string | undefined, number>()
+  readonly #reported = new Map<string | undefined, number>()
   readonly #namespaces = new Map<string, number>()
   #held = 0
   #refused = 0
@@ -54,13 +53,13 @@ export class Usage {
   /** Takes one. Gives false and takes nothing when the share or the resource is used up. */
   take(holder: Holder): boolean {
     const free = this.#limit - this.#held
-    const namespace = namespaceOf(holder)
+    const namespace = namespaceOf(holder.name)
     const together = this.#namespaces.get(namespace) ?? 0
     if (together >= free) {
       this.#refused++
-      if (free === 0) this.#tell(undefined, this.#limit)
-      else if (holder.held >= free) this.#tell(holder.name, holder.held)
-      else this.#tell(textOf(namespace), together)
+      if (free === 0) this.#report(undefined, this.#limit)
+      else if (holder.held >= free) this.#report(holder.name, holder.held)
+      else this.#report(textOf(namespace), together)
       return false
     }
     this.#held++
@@ -70,31 +69,27 @@ export class Usage {
   }
 
   give(holder: Holder): void {
-    const namespace = namespaceOf(holder)
+    const namespace = namespaceOf(holder.name)
     const together = (this.#namespaces.get(namespace) ?? 1) - 1
     this.#held--
     holder.held--
     if (together > 0) this.#namespaces.set(namespace, together)
     else this.#namespaces.delete(namespace)
-    if (this.#told.size === 0) return
+    if (this.#reported.size === 0) return
     this.#forget(undefined, this.#held)
     this.#forget(holder.name, holder.held)
     this.#forget(textOf(namespace), together)
   }
 
-  #forget(who: string | undefined, held: number): void {
-    if (held < (this.#told.get(who) ?? 0) * EMPTY_AGAIN) this.#told.delete(who)
+  #forget(holder: string | undefined, held: number): void {
+    if (held < (this.#reported.get(holder) ?? 0) * EMPTY_AGAIN) this.#reported.delete(holder)
   }
 
-  #tell(holder: string | undefined, limit: number): void {
-    if (this.#told.has(holder)) return
-    this.#told.set(holder, limit)
+  #report(holder: string | undefined, limit: number): void {
+    if (this.#reported.has(holder)) return
+    this.#reported.set(holder, limit)
     this.#exhausted({ resource: this.#resource, limit, holder })
   }
-}
-
-function namespaceOf({ name }: Holder): string {
-  return name.slice(0, name.indexOf('/'))
 }
 
 function textOf(namespace: string): string {

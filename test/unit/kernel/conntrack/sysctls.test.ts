@@ -2,10 +2,10 @@ import { describe, expect, it } from 'vitest'
 import {
   CONNTRACK_MAX,
   type ConntrackSettings,
-  planSysctls,
-  type SysctlFacts,
-  type SysctlPlan,
+  conntrackSysctls,
+  SYSCTLS,
 } from '../../../../src/kernel/conntrack/sysctls.ts'
+import { planSysctls, type SysctlPlan } from '../../../../src/kernel/sysctl/switches.ts'
 
 /** kube-proxy's defaults. */
 const DEFAULTS: ConntrackSettings = {
@@ -21,8 +21,22 @@ const DEFAULTS: ConntrackSettings = {
   lower: false,
 }
 
+type Values = Readonly<Record<keyof typeof SYSCTLS, number | undefined>>
+
+const KEYS = [
+  'max',
+  'hashSize',
+  'tcpEstablished',
+  'tcpCloseWait',
+  'tcpFinWait',
+  'tcpTimeWait',
+  'tcpBeLiberal',
+  'udp',
+  'udpStream',
+] as const
+
 /** What a kernel starts with. */
-const FRESH: SysctlFacts['values'] = {
+const FRESH: Values = {
   max: 65_536,
   hashSize: 16_384,
   tcpEstablished: 432_000,
@@ -36,16 +50,19 @@ const FRESH: SysctlFacts['values'] = {
 
 function planned(
   settings: Partial<ConntrackSettings> = {},
-  values: Partial<SysctlFacts['values']> = {},
+  values: Partial<Values> = {},
   processors = 2,
 ): SysctlPlan {
-  return planSysctls({ ...DEFAULTS, ...settings }, { processors, values: { ...FRESH, ...values } })
+  const present: Values = { ...FRESH, ...values }
+  const byName = new Map<string, number | undefined>()
+  for (const key of KEYS) byName.set(SYSCTLS[key].name, present[key])
+  return planSysctls(conntrackSysctls({ ...DEFAULTS, ...settings }, processors), byName)
 }
 
 const writes = (plan: SysctlPlan) => plan.writes.map(({ name, value }) => `${name}=${value}`)
 const left = (plan: SysctlPlan) => plan.left.map(({ name, reason }) => `${name} ${reason}`)
 
-describe('planSysctls', () => {
+describe('the conntrack sysctls', () => {
   it("writes kube-proxy's defaults on a fresh kernel", () => {
     expect(writes(planned())).toEqual([
       'nf_conntrack_max=131072',

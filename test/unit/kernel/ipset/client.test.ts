@@ -65,12 +65,12 @@ it('is told once that it may not, and believes it of the whole datagram', async 
   const { kernel, client } = start()
   await client.commit([create(A)])
   const denied = start({ isPrivileged: false }).client
-  const operations: IpsetOperation[] = ['X', 'Y'].map(name => ({ verb: 'flush', name }))
+  const operations: IpsetOperation[] = ['X', 'Y'].map(name => ({ verb: 'destroy', name }))
   const result = await denied.commit(operations)
   expect(result.unknown).toBeUndefined()
   expect(result.failures.map(({ error }) => error.message)).toEqual([
-    'flush X: EPERM (Operation not permitted)',
-    'flush Y: EPERM (Operation not permitted)',
+    'destroy X: EPERM (Operation not permitted)',
+    'destroy Y: EPERM (Operation not permitted)',
   ])
   expect(kernel.set(A.name)).toBeDefined()
 })

@@ -55,51 +55,37 @@ const STATS64 = attribute(12, ...[1, 2, 3, 4, 5].map(number => attribute(number,
 describe('a virtual server', () => {
   it('is read as the kernel writes it', () => {
     expect(service(V4, TCP, attribute(3, UNION), PORT, SETTINGS, MASK, STATS, STATS64)).toEqual({
-      kind: 'server',
-      listed: {
-        server: {
-          protocol: 'TCP',
-          ip: IP,
-          port: 443,
-          scheduler: 'rr',
-          flags: 0,
-          timeoutS: 0,
-          netmask: 0xffff_ffff,
-        },
-        stats: { connections: 100n, packetsIn: 200n, packetsOut: 300n, bytesIn: 400n, bytesOut: 500n },
-      },
-    })
-  })
-
-  it('has the numbers of 32 bits where there are no others (before Linux 4.1)', () => {
-    expect(service(V4, TCP, attribute(3, UNION), PORT, SETTINGS, MASK, STATS)).toMatchObject({
-      listed: {
-        stats: { connections: 0xffff_fffen, packetsIn: 2n, packetsOut: 3n, bytesIn: 4n, bytesOut: 5n },
-      },
+      protocol: 'TCP',
+      ip: IP,
+      port: 443,
+      scheduler: 'rr',
+      flags: 0,
+      timeoutS: 0,
+      netmask: 0xffff_ffff,
     })
   })
 
   it('has the length of a prefix in IPv6', () => {
     const prefix = attribute(9, u32(64))
     expect(service(V6, TCP, attribute(3, IP6), PORT, SETTINGS, prefix)).toMatchObject({
-      listed: { server: { ip: IP6, netmask: 64 } },
+      ip: IP6,
+      netmask: 64,
     })
   })
 
   it('F105 without an address family is one of its address', () => {
     expect(service(TCP, attribute(3, IP6), PORT, SETTINGS, attribute(9, u32(128)))).toMatchObject({
-      listed: { server: { ip: IP6, netmask: 128 } },
+      ip: IP6,
+      netmask: 128,
     })
     expect(service(TCP, attribute(3, UNION), PORT, SETTINGS, MASK)).toMatchObject({
-      listed: { server: { ip: IP, netmask: 0xffff_ffff } },
+      ip: IP,
+      netmask: 0xffff_ffff,
     })
   })
 
-  it('of a mark is another thing', () => {
-    expect(service(V6, attribute(5, u32(7)), SETTINGS, MASK)).toEqual({
-      kind: 'mark',
-      mark: { family: 'IPv6', mark: 7, scheduler: 'rr' },
-    })
+  it('of a mark is skipped', () => {
+    expect(service(V6, attribute(5, u32(7)), SETTINGS, MASK)).toBeUndefined()
   })
 
   it('of a protocol or family that nobody knows is left out', () => {
@@ -139,7 +125,12 @@ describe('a real server', () => {
       stats: { connections: 100n, packetsIn: 200n, packetsOut: 300n, bytesIn: 400n, bytesOut: 500n },
       activeConnections: 1,
       inactiveConnections: 2,
-      persistentConnections: 3,
+    })
+  })
+
+  it('has the numbers of 32 bits where there are no others (before Linux 4.1)', () => {
+    expect(destination('IPv4', attribute(1, UNION), REST, STATS)).toMatchObject({
+      stats: { connections: 0xffff_fffen, packetsIn: 2n, packetsOut: 3n, bytesIn: 4n, bytesOut: 5n },
     })
   })
 

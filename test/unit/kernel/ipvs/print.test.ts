@@ -1,16 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { printOperation, printSave } from '../../../../src/kernel/ipvs/print.ts'
+import { printSave } from '../../../../src/kernel/ipvs/print.ts'
 import { describeOperation } from '../../../../src/kernel/ipvs/send.ts'
-import {
-  changeDestination,
-  changeServer,
-  deleteDestination,
-  deleteServer,
-  newDestination,
-  newServer,
-  real,
-  virtual,
-} from '../../../support/ipvs-objects.ts'
+import { deleteServer, newDestination, real, virtual } from '../../../support/ipvs-objects.ts'
 
 const A = virtual('10.96.0.1', 443)
 const STICKY = { flags: 1, timeoutS: 10_800 }
@@ -29,12 +20,7 @@ describe('the lines of ipvsadm', () => {
       { server: virtual('10.96.0.1', 53, { protocol: 'SCTP', scheduler: 'lc' }), destinations: [] },
       { server: virtual('10.96.0.1', 53), destinations: [] },
     ]
-    const marks = [
-      { family: 'IPv6', mark: 7, scheduler: 'wlc' },
-      { family: 'IPv4', mark: 8, scheduler: 'rr' },
-      { family: 'IPv4', mark: 7, scheduler: 'rr' },
-    ] as const
-    expect(printSave(servers, marks)).toEqual([
+    expect(printSave(servers)).toEqual([
       '-A --sctp-service 10.96.0.1:53 -s lc',
       '-A -t 10.96.0.1:53 -s rr',
       '-A -t 10.96.0.1:443 -s rr',
@@ -44,9 +30,6 @@ describe('the lines of ipvsadm', () => {
       '-A -u 10.96.0.1:53 -s rr',
       '-A -t [fd00:96::1]:80 -s rr',
       '-a -t [fd00:96::1]:80 -r [fd00:1::1]:8080 -m -w 1',
-      '-A -f 7 -s rr',
-      '-A -f 8 -s rr',
-      '-A -f 7 -6 -s wlc',
     ])
   })
 
@@ -66,25 +49,6 @@ describe('the lines of ipvsadm', () => {
 
 describe('an operation', () => {
   const pod = real('10.0.0.1', 8080)
-
-  it('is printed as a command of ipvsadm', () => {
-    const operations = [
-      newServer(A),
-      changeServer(A),
-      deleteServer(A),
-      newDestination(A, pod),
-      changeDestination(A, { ...pod, weight: 0 }),
-      deleteDestination(A, pod),
-    ]
-    expect(operations.map(printOperation)).toEqual([
-      '-A -t 10.96.0.1:443 -s rr',
-      '-E -t 10.96.0.1:443 -s rr',
-      '-D -t 10.96.0.1:443',
-      '-a -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 1',
-      '-e -t 10.96.0.1:443 -r 10.0.0.1:8080 -m -w 0',
-      '-d -t 10.96.0.1:443 -r 10.0.0.1:8080',
-    ])
-  })
 
   it('is described for errors, with the Service it is for', () => {
     expect(describeOperation(deleteServer(A))).toEqual({

@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { tuneIpvs } from '../../../../src/kernel/ipvs/sysctl-files.ts'
 import { ipvsSysctls } from '../../../../src/kernel/ipvs/sysctls.ts'
-import { planSwitches } from '../../../../src/kernel/sysctl/switches.ts'
+import { planSysctls } from '../../../../src/kernel/sysctl/switches.ts'
 
 function namesOf(release: string, strictArp = false): readonly string[] {
   return ipvsSysctls({ strictArp }, release).map(({ sysctl, value }) => `${sysctl.name}=${value}`)
@@ -42,7 +42,7 @@ it('writes what differs and leaves what is so already, or is not there', () => {
     ['net/ipv4/vs/expire_quiescent_template', undefined],
     ['net/ipv4/ip_forward', 1],
   ])
-  const { writes, left } = planSwitches(ipvsSysctls({ strictArp: false }, '6.1'), values)
+  const { writes, left } = planSysctls(ipvsSysctls({ strictArp: false }, '6.1'), values)
   expect(writes).toEqual([
     { name: 'net/ipv4/vs/conntrack', path: 'proc/sys/net/ipv4/vs/conntrack', value: 1, before: 0 },
   ])

@@ -109,7 +109,7 @@ describe('what goes wrong', () => {
       const { kernel: fresh, client } = start(made(kind))
       kernel = fresh
       if (kind === 'dummy') client.ensure(NAME)
-      else expect(() => client.ensure(NAME)).toThrow(/no dummy device but a veth/)
+      else expect(() => client.ensure(NAME)).toThrow(/not a dummy device but of kind veth/)
       expect(fresh.byName(NAME)?.kind).toBe(kind)
     }
   })

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import type { IpvsOptions } from '../../../../src/modes/ipvs/options.ts'
+import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
 import { IpvsRig } from '../../../support/ipvs-rig.ts'

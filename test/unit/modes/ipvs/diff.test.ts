@@ -7,9 +7,9 @@ import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/key.ts'
 import type { IpvsProtocol, RealServer } from '../../../../src/kernel/ipvs/state.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { diffStates } from '../../../../src/modes/ipvs/diff.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/options.ts'
 import { PHASE_ORDER, type Phase } from '../../../../src/modes/ipvs/phases.ts'
 import type { IpvsPlan } from '../../../../src/modes/ipvs/plan.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/modes/ipvs/state.ts'
 import { real, virtual } from '../../../support/ipvs-objects.ts'
 
@@ -58,12 +58,17 @@ function lines({ describe: tell }: IpvsPlan): readonly string[] {
   return [...tell()].map(({ verb, object, service }) => `${service ?? '-'} ${verb} ${object}`)
 }
 
-function phase<K extends Phase['kind']>(
-  { phases }: IpvsPlan,
-  kind: K,
-): Extract<Phase, { kind: K }> | undefined {
-  return phases.find((each): each is Extract<Phase, { kind: K }> => each.kind === kind)
+function phase<K extends Phase['kind']>({ phases }: IpvsPlan, kind: K): PhaseOf<K> | undefined {
+  return phases.find((each): each is PhaseOf<K> => each.kind === kind)
 }
+
+type PhaseOf<K extends Phase['kind']> = Phase extends infer P
+  ? P extends { readonly kind: infer Kinds }
+    ? K extends Kinds
+      ? P
+      : never
+    : never
+  : never
 
 const ONE = real('10.1.0.1', 8080)
 const TWO = real('10.1.0.2', 8080)

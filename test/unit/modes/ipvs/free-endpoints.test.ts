@@ -4,7 +4,7 @@ import { formatIp } from '../../../../src/base/ip.ts'
 import type { IpvsClient } from '../../../../src/kernel/ipvs/client.ts'
 import { serverKey } from '../../../../src/kernel/ipvs/key.ts'
 import { freeEndpoints } from '../../../../src/modes/ipvs/free-endpoints.ts'
-import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/options.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip, newServer, virtual } from '../../../support/ipvs-objects.ts'
@@ -41,7 +41,7 @@ async function nodeWith(service: Parameters<typeof serviceOf>[1] | undefined) {
 }
 
 async function serversOf(ipvs: IpvsClient): Promise<readonly string[]> {
-  return (await ipvs.servers()).servers.map(({ server }) => serverKey(server)).sort()
+  return (await ipvs.servers()).map(serverKey).sort()
 }
 
 describe('F131: freeEndpoints', () => {

@@ -132,7 +132,6 @@ it('shows virtual servers by Service, with what drains', () => {
     stats,
     activeConnections: 2,
     inactiveConnections: 1,
-    persistentConnections: 0,
   })
   const sticky = { ...serverAt('TCP', '10.96.0.1', 80), flags: IP_VS_SVC_F_PERSISTENT, timeoutS: 60 }
   const rows = serverRows(

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import type { IpvsOptions } from '../../../../src/modes/ipvs/options.ts'
+import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import type { FakeDestination } from '../../../support/fake-ipvs/objects.ts'
 import { DEVICE, IpvsNode, ipOf } from '../../../support/ipvs-node.ts'
@@ -82,9 +82,7 @@ describe('an endpoint that goes', () => {
     expect(destinations(node, '172.30.0.1')).toHaveLength(2)
     destination(node, '10.1.0.1').activeConnections = 0
     await rig.until(() => destinations(node, '172.30.0.1').length === 1, 5_000)
-    expect(rig.upkeep).toMatchObject([
-      { kind: 'drained', connections: 0, destination: { ip: ip('10.1.0.1') } },
-    ])
+    expect(rig.upkeep).toMatchObject([{ kind: 'drained', connections: 0, endpoint: '10.1.0.1:8080' }])
     await clock.advance(40_000)
     expect(rig.of('foreign-commit')).toEqual([])
     expect(rig.of('healed')).toEqual([])

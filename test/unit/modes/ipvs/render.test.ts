@@ -308,7 +308,7 @@ describe('the scheduler', () => {
         object: 'Service ns/a',
         field: 'metadata.annotations[kprobe.io/ipvs-scheduler]',
         value: 'wlc',
-        reason: 'this kernel has no such scheduler (module ip_vs_wlc); rr is used',
+        reason: 'this kernel has no such scheduler (module ip_vs_wlc); kprobe uses rr',
       },
     ])
     expect(render(asked, state).refusals.size).toBe(0)

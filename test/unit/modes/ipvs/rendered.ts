@@ -3,15 +3,16 @@ import { hex } from '../../../../src/base/octets.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
-import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/options.ts'
-import { type IpvsRenderOptions, renderIpvsState } from '../../../../src/modes/ipvs/render.ts'
+import { renderIpvsState } from '../../../../src/modes/ipvs/render.ts'
+import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
 import { EMPTY_STATE, type IpvsState } from '../../../../src/modes/ipvs/state.ts'
+import type { SurroundingsOptions } from '../../../../src/modes/ipvs/surroundings.ts'
 import { elementsOf } from '../nftables/inspect.ts'
 
 export function render(
   frontends: FrontendTable,
   base: IpvsState = EMPTY_STATE,
-  more: { without?: ReadonlySet<string>; options?: Partial<IpvsRenderOptions> } = {},
+  more: { without?: ReadonlySet<string>; options?: Partial<SurroundingsOptions> } = {},
 ): IpvsState {
   const options = { ...DEFAULT_IPVS_OPTIONS, missingSchedulers: new Set<string>(), ...more.options }
   return finish(renderIpvsState(frontends, { base, without: more.without ?? new Set() }, options))

@@ -3,8 +3,8 @@ import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { NftFamily } from '../../../../src/kernel/nft/state.ts'
 import { LAYOUTS } from '../../../../src/modes/common/family.ts'
 import { declareNftSet, NFT_SET_NAMES } from '../../../../src/modes/ipvs/layout.ts'
-import type { RuleWriter } from '../../../../src/modes/ipvs/options.ts'
 import { type RuleInputs, rulesOf } from '../../../../src/modes/ipvs/rules.ts'
+import type { RuleWriter } from '../../../../src/modes/ipvs/settings.ts'
 import { ip4, ip6 } from '../nftables/frontends.ts'
 
 const PODS = { kind: 'cidr', cidr: { ip: ip4(10, 20, 0, 0), bits: 16 } } as const

@@ -4,7 +4,7 @@ import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
 import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'
-import { createIpvsTracer, traceIpvs } from '../../../../src/modes/ipvs/trace.ts'
+import { createIpvsTracer } from '../../../../src/modes/ipvs/trace.ts'
 import {
   backends,
   clusterIp,
@@ -61,7 +61,7 @@ const local = render(
 
 describe('a packet in IPVS mode', () => {
   it('goes through the rules to a virtual server, and says which', () => {
-    const { verdict, destination, steps } = traceIpvs(local, packet(OUTSIDE, VIP), AROUND)
+    const { verdict, destination, steps } = createIpvsTracer(local).trace(packet(OUTSIDE, VIP), AROUND)
     expect(verdict).toBe('dnat')
     expect(destination).toEqual({ ip: ip4(10, 20, 0, 1), port: 8080 })
     expect(steps.map(({ chain }) => chain)).toEqual([
@@ -98,26 +98,27 @@ describe('a packet in IPVS mode', () => {
     const its = service('ns/a', [{ frontends: [clusterIp(IP, 80), vip(VIP, 80, EXTERNAL_LOCAL)] }])
     const state = render(table([{ ...its, healthCheck: { port: 31_000, local: { IPv4: 0 } } }]))
     const verdict = (ip: Ip) =>
-      traceIpvs(state, packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
+      createIpvsTracer(state).trace(packet(OUTSIDE, ip, { destinationPort: 31_000 }), AROUND).verdict
     expect([verdict(VIP), verdict(IP)]).toEqual(['accept', 'reject'])
   })
 
   it('does not reach a private virtual server by itself', () => {
     const direct = packet(OUTSIDE, IP, { destinationPort: 65_535 })
-    expect(traceIpvs(local, direct, AROUND).verdict).toBe('reject')
+    expect(createIpvsTracer(local).trace(direct, AROUND).verdict).toBe('reject')
   })
 
   it('reaches nothing of the node at a service address (F107), by any protocol', () => {
     for (const protocol of [IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP])
       for (const source of [OUTSIDE, POD, NODE_IP])
-        expect(traceIpvs(local, packet(source, IP, { protocol, destinationPort: 22 }), AROUND).verdict).toBe(
-          'reject',
-        )
+        expect(
+          createIpvsTracer(local).trace(packet(source, IP, { protocol, destinationPort: 22 }), AROUND)
+            .verdict,
+        ).toBe('reject')
   })
 
   it('is rejected by a virtual server that has nobody left', () => {
     const drained = withWeights(local, 0)
-    expect(traceIpvs(drained, packet(OUTSIDE, VIP), AROUND).verdict).toBe('reject')
+    expect(createIpvsTracer(drained).trace(packet(OUTSIDE, VIP), AROUND).verdict).toBe('reject')
   })
 })
 
@@ -127,11 +128,11 @@ describe('a client that IPVS remembers', () => {
       service('ns/a', [{ affinityTimeoutS: 60, frontends: [clusterIp(IP, 80)], cluster: backends(3) }]),
     ]),
   )
-  const first = traceIpvs(affine, packet(POD, IP), { ...AROUND, random: () => 2 })
+  const first = createIpvsTracer(affine).trace(packet(POD, IP), { ...AROUND, random: () => 2 })
 
   it('has the same real server again, and others have theirs', () => {
     const again = (source: Ip) =>
-      traceIpvs(affine, packet(source, IP), { ...AROUND, dynamic: first.dynamic }).destination.ip
+      createIpvsTracer(affine).trace(packet(source, IP), { ...AROUND, dynamic: first.dynamic }).destination.ip
     expect(again(POD)).toBe(ip4(10, 21, 0, 3))
     expect(again(OUTSIDE)).toBe(ip4(10, 21, 0, 1))
   })
@@ -144,9 +145,13 @@ describe('a client that IPVS remembers', () => {
     for (const [name, to] of destinations)
       if (name.startsWith('10.21.0.3')) destinations.set(name, { ...to, weight: 0 })
     const state = { ...affine, servers: PersistentMap.from([[key, { ...placed, destinations }]]) }
-    const next = traceIpvs(state, packet(POD, IP), { ...AROUND, dynamic: first.dynamic })
+    const next = createIpvsTracer(state).trace(packet(POD, IP), { ...AROUND, dynamic: first.dynamic })
     expect(next.destination.ip).toBe(ip4(10, 21, 0, 1))
-    const back = traceIpvs(affine, packet(POD, IP), { ...AROUND, dynamic: next.dynamic, random: () => 2 })
+    const back = createIpvsTracer(affine).trace(packet(POD, IP), {
+      ...AROUND,
+      dynamic: next.dynamic,
+      random: () => 2,
+    })
     expect(back.destination.ip).toBe(ip4(10, 21, 0, 1))
   })
 })
@@ -154,9 +159,9 @@ describe('a client that IPVS remembers', () => {
 describe('a set', () => {
   it('of another family has no packet', () => {
     const unknownPort = packet(OUTSIDE, IP, { destinationPort: 22 })
-    expect(traceIpvs(local, unknownPort, AROUND).verdict).toBe('reject')
+    expect(createIpvsTracer(local).trace(unknownPort, AROUND).verdict).toBe('reject')
     const sets = new Map([...local.sets].map(([name, set]) => [name, { ...set, family: 'IPv6' }] as const))
-    expect(traceIpvs({ ...local, sets }, unknownPort, AROUND).verdict).toBe('accept')
+    expect(createIpvsTracer({ ...local, sets }).trace(unknownPort, AROUND).verdict).toBe('accept')
   })
 })
 

@@ -55,12 +55,12 @@ const DAMAGE: readonly (readonly [name: string, tamper: (node: IpvsNode) => void
   [
     'a set is emptied',
     node => node.sets.set('KUBE-CLUSTER-IP')?.elements.clear(),
-    /ipset KUBE-CLUSTER-IP has 0 entries and not 1/,
+    /ipset KUBE-CLUSTER-IP has 0 entries instead of 1/,
   ],
   [
     'the record of what is ours is emptied',
     node => node.sets.set('KUBE-IPVS-IPS')?.elements.clear(),
-    /ipset KUBE-IPVS-IPS has 0 entries and not 1/,
+    /ipset KUBE-IPVS-IPS has 0 entries instead of 1/,
   ],
 ]
 

@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest'
-import { type RelayNumbers, relayMetrics } from '../../../../src/modes/userspace/metrics.ts'
+import { type RelayCounts, relayMetrics } from '../../../../src/modes/userspace/metrics.ts'
 import { createMetrics } from '../../../../src/telemetry/metrics.ts'
 
 it('says what userspace mode relays, and nothing of it in another mode', async () => {
-  let numbers: RelayNumbers | undefined
+  let numbers: RelayCounts | undefined
   const metrics = createMetrics({
     ofMode: () => Promise.resolve(numbers === undefined ? [] : relayMetrics(numbers)),
   })

@@ -4,9 +4,9 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Backend, FrontendTable } from '../../../../src/model/frontend.ts'
-import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/options.ts'
 import { createUserspacePlane, type UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
-import { DEFAULT_LIMITS } from '../../../../src/modes/userspace/relay/context.ts'
+import { DEFAULT_LIMITS } from '../../../../src/modes/userspace/relay/limits.ts'
+import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import type { UserspaceState } from '../../../../src/modes/userspace/state.ts'
 import { isSymbol } from '../../../../src/modes/userspace/symbols.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
@@ -259,7 +259,7 @@ it('goes on with connections whose Service is gone, and ends them with everythin
   const connection = rig.client(await listenerPort('frontends'))
   await once(connection, 'data')
   await program(table([], NODE))
-  expect(plane.counts).toMatchObject({ listeners: 0, connections: 1 })
+  expect(plane.counts).toMatchObject({ listeners: 0, tcp: { held: 1 } })
   const end = fate(connection)
   plane.destroy()
   expect(await end).toBe('ECONNRESET')

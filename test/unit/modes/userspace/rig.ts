@@ -5,14 +5,13 @@ import { type Ip, parseIp } from '../../../../src/base/ip.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
 import { Balancer } from '../../../../src/modes/userspace/relay/balancer.ts'
 import {
-  Complaints,
-  DEFAULT_LIMITS,
   type Listener,
   type RelayContext,
   type RelayEvent,
-  type RelayLimits,
   type RelayPort,
+  ReportLimit,
 } from '../../../../src/modes/userspace/relay/context.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../../../../src/modes/userspace/relay/limits.ts'
 import { OwnSockets } from '../../../../src/modes/userspace/relay/own-sockets.ts'
 import { openTcpListener } from '../../../../src/modes/userspace/relay/tcp-listener.ts'
 import { openUdpListener } from '../../../../src/modes/userspace/relay/udp-listener.ts'
@@ -48,7 +47,7 @@ export class RelayRig {
       key: 'ns/web:/TCP/IPv4',
       balancer: new Balancer(balance, this.context.limits.affinityClients),
       holder: { name: 'ns/web', held: 0 },
-      complaints: new Complaints(this.context.clock),
+      reports: new ReportLimit(this.context.clock),
     }
   }
 
@@ -66,7 +65,7 @@ export class RelayRig {
   }
 
   #opened(listener: Listener): Listener {
-    listener.setDoor(true)
+    listener.setOpen(true)
     this.onClose(() => listener.destroy())
     return listener
   }

@@ -3,7 +3,7 @@ import { connect, type Socket } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { parseIp } from '../../../../src/base/ip.ts'
-import { Complaints, reportUnreached } from '../../../../src/modes/userspace/relay/context.ts'
+import { ReportLimit, reportUnreached } from '../../../../src/modes/userspace/relay/context.ts'
 import { RelaySet } from '../../../../src/modes/userspace/relay/relay-set.ts'
 import { deadEndpoint, fate, freePort, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
@@ -81,7 +81,7 @@ it('tries the next endpoint when one refuses, and says so once', async () => {
 
 it('tells of what recurs once a minute', () => {
   let nowMs = 0
-  const complaints = new Complaints({ ...systemClock, nowMs: () => nowMs })
+  const complaints = new ReportLimit({ ...systemClock, nowMs: () => nowMs })
   const due = (...all: readonly string[]) => all.filter(each => complaints.isDue(each))
   expect(due('a', 'a', 'b')).toEqual(['a', 'b'])
   nowMs = 59_999
@@ -220,9 +220,9 @@ it('refuses connections beyond the limit, each of them counted and all of them t
 it('accepts nobody behind a closed door', async () => {
   fresh()
   const listener = await rig.tcp(rig.port([await rig.server(named('secret'))]))
-  listener.setDoor(false)
+  listener.setOpen(false)
   expect(await fate(rig.client(listener.port))).toBe('ECONNRESET')
-  listener.setDoor(true)
+  listener.setOpen(true)
   expect(await answers(listener.port, 1)).toEqual(['secret'])
 })
 
@@ -250,7 +250,7 @@ it('refuses a connection of its own that came back, each time it is tried', asyn
   expect(await fate(rig.client(listener.port))).toBe('ECONNRESET')
   await until(() => rig.context.connections.held === 0)
   const { connectTimeoutsMs } = rig.context.limits
-  await until(() => rig.context.own.met === connectTimeoutsMs.length)
+  await until(() => rig.context.own.loops === connectTimeoutsMs.length)
   expect(rig.events.filter(({ kind }) => kind === 'loop')).toHaveLength(1)
   expect(rig.context.connections.refused).toBe(0)
 })
@@ -269,7 +269,7 @@ it('serves a client that has the port of one of its own connections', async () =
   client.end('early words')
   expect(await readAll(client)).toBe('early words')
   expect(givenUp).toBe(1)
-  expect(rig.context.own.met).toBe(0)
+  expect(rig.context.own.loops).toBe(0)
   forget()
 })
 
