@@ -14,8 +14,8 @@ import { ApiNode } from '../daemon/api-node.ts'
 import { logCrowd } from '../daemon/crowd-log.ts'
 import { openClient } from '../daemon/open.ts'
 import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
+import type { HttpServer } from '../http/server.ts'
 import { createApiMetrics } from '../telemetry/api-metrics.ts'
-import type { HttpServer } from '../telemetry/http-server.ts'
 import { openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createSliMetrics } from '../telemetry/sli-metrics.ts'
 import type { ApiProgram } from './api-program.ts'
@@ -115,7 +115,7 @@ class Session {
         throw new Error(this.#blind)
       } finally {
         stop.abort()
-        metrics?.close()
+        void metrics?.close()
         await server?.close()
         await this.#node.stop()
       }
@@ -187,7 +187,7 @@ class Session {
     if (metrics === undefined) return undefined
     const { feed } = this.#node
     const http: HttpServer = openMetricsServer({
-      ...metrics,
+      at: metrics,
       clock: systemClock,
       hardFail: false,
       proxyMode: () => 'api',

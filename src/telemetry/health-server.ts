@@ -1,6 +1,6 @@
+import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from '../http/connections.ts'
+import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 import type { HealthAnswer } from './health.ts'
-import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from './http-connections.ts'
-import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
 interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
   readonly health: HealthSource

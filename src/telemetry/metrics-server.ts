@@ -6,8 +6,8 @@ import {
   NOT_FOUND,
   PLAIN,
   readOnly,
-} from './http-connections.ts'
-import { HttpServer, type HttpServerOptions } from './http-server.ts'
+} from '../http/connections.ts'
+import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 

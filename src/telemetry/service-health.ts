@@ -4,12 +4,12 @@ import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Shares } from '../base/shares.ts'
 import { count } from '../base/text.ts'
+import { type HttpAnswer, HttpConnections, JSON_TYPE } from '../http/connections.ts'
+import { Listener } from '../http/listener.ts'
 import type { FrontendTable, NodePortAddresses, ServiceFrontends } from '../model/frontend.ts'
 import type { HealthCheck } from '../model/health-check.ts'
 import { namespaceOf } from '../model/memory-shares.ts'
 import type { ServiceKey } from '../model/service.ts'
-import { type HttpAnswer, HttpConnections, JSON_TYPE } from './http-connections.ts'
-import { Listener } from './listener.ts'
 
 export type ServiceHealthNews =
   | { readonly kind: 'listening'; readonly service: ServiceKey; readonly address: string }
@@ -148,8 +148,7 @@ export class ServiceHealth {
     const { report } = this.#options
     if (!this.#hasRoom(place)) return
     place.listener = new Listener({
-      ip,
-      port,
+      at: { ip, port },
       accept: socket => this.#connections.accept(socket, () => this.#answer(place), served.service),
       listening: () => {
         place.complaint = ''
@@ -170,7 +169,7 @@ export class ServiceHealth {
     const admission = this.#listeners.admit(place, [{ name: namespaceOf(service) }, { name: service }])
     const loser = admission.kind === 'refused' ? place : admission.kind === 'evicted' && admission.victim
     if (loser !== false) {
-      loser.listener?.close()
+      void loser.listener?.close()
       loser.listener = undefined
       this.#fails(loser, this.#noRoom())
     }
@@ -210,7 +209,7 @@ export class ServiceHealth {
     this.#failed.delete(place)
     if (place.listener === undefined) return
     this.#listeners.leave(place)
-    place.listener.close()
+    void place.listener.close()
     place.listener = undefined
   }
 

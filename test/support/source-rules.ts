@@ -57,7 +57,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'telemetry/mode-metrics.ts',
   ],
   source: ['base', 'model'],
-  telemetry: ['base', 'model', 'source/source.ts'],
+  http: ['base'],
+  telemetry: ['base', 'model', 'http', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
   config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
@@ -109,9 +110,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
     'node:zlib',
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
-  telemetry: ['prom-client', 'node:http', 'node:net'],
+  http: ['node:http', 'node:net'],
+  telemetry: ['prom-client'],
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
-  'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
