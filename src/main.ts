@@ -55,7 +55,7 @@ const io: Io = {
   outLost: out.lost,
   outWritten: () => out.written(stop),
   outBacklogBytes: () => out.backlogBytes,
-  colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
+  color: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
   columns: Number(process.env.COLUMNS) || process.stdout.columns || undefined,
   terminal: process.stdout.isTTY === true,
   signal: stop,

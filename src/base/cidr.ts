@@ -68,7 +68,7 @@ export function compareCidrs(a: Cidr, b: Cidr): number {
   return compareIps(a.ip, b.ip) || a.bits - b.bits
 }
 
-/** The smallest set of prefixes that holds the same addresses: sorted, disjoint, without mergeable neighbours. */
+/** The smallest set of prefixes that holds the same addresses: sorted, disjoint, without mergeable neighbors. */
 export function mergeCidrs(cidrs: readonly Cidr[]): readonly Cidr[] {
   const merged: Cidr[] = []
   for (const cidr of cidrs.toSorted(compareCidrs)) {

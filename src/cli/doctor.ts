@@ -14,7 +14,7 @@ import { DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { chainNames } from '../modes/xt-common/layout.ts'
 import { Connection } from '../netlink/connection.ts'
 import { anyMode } from './any-mode.ts'
-import { neighboursOf } from './doctor-neighbours.ts'
+import { neighborsOf } from './doctor-neighbors.ts'
 import { conntrackFindings, settingFindings } from './doctor-settings.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { lookElsewhere } from './leftovers.ts'
@@ -65,7 +65,7 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   try {
     const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
     const ofModes = [...(await featureFindings(config)), ...(await modeFindings(config))]
-    const others = [...(await damageFindings(config)), ...(await neighbourFindings(config, wroteIptables))]
+    const others = [...(await damageFindings(config)), ...(await neighborFindings(config, wroteIptables))]
     // The finding of a mode replaces the general one for the same setting.
     const judged = new Set(ofModes.map(({ subject }) => subject))
     const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
@@ -102,7 +102,7 @@ async function modeFindings(config: Config): Promise<readonly Finding[]> {
 
 const HERE = { sockets: KERNEL, clock: systemClock } as const
 
-async function neighbourFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
+async function neighborFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
   const transport = openNetfilter()
   try {
     const connection = new Connection({ transport, clock: systemClock })
@@ -119,7 +119,7 @@ async function neighbourFindings(config: Config, wroteIptables: boolean): Promis
     const isNamed = proxy !== undefined
     const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
-    const neighbours = neighboursOf({
+    const neighbors = neighborsOf({
       ...left,
       chains: others,
       tableName,
@@ -129,7 +129,7 @@ async function neighbourFindings(config: Config, wroteIptables: boolean): Promis
       isNamed,
       chainPrefix: chainNames(proxy).prefix,
     })
-    const told = neighbours.map(
+    const told = neighbors.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
     )
     return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
@@ -184,7 +184,7 @@ const WIDEST_SUBJECT = 48
 
 function printText(findings: readonly Finding[], io: Io): void {
   const rows = findings.map(({ kind, subject, text }) => [MARKS[kind], subject, text])
-  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { colour: io.colour, widest: WIDEST_SUBJECT }))
+  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { color: io.color, widest: WIDEST_SUBJECT }))
   const of = (kind: Finding['kind']) => findings.filter(each => each.kind === kind).length
   const missing = of('missing')
   const verdict =

@@ -320,7 +320,7 @@ function rowsOf({ modes }: Dump): readonly ServiceRow[] {
 async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   const { what, output, service } = request
   const wide = output === 'wide' || service !== ''
-  if (what !== 'nft') io.out(serviceTable(rowsOf(dump), { colour: io.colour, wide }))
+  if (what !== 'nft') io.out(serviceTable(rowsOf(dump), { color: io.color, wide }))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
   const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined

@@ -154,5 +154,5 @@ function printText(
   ])
   for (const { subject, answers: isThere, text } of answers)
     rows.push([subject, '-', isThere ? 'ok' : 'failed', text])
-  io.out(tableText(['WHAT', 'VALUE', 'RESULT', 'WHY'], rows, { colour: io.colour }))
+  io.out(tableText(['WHAT', 'VALUE', 'RESULT', 'WHY'], rows, { color: io.color }))
 }

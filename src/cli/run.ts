@@ -108,7 +108,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
     processId: io.processId,
     synced: sync => {
       if (!isForPeople) return
-      const text = syncText(sync, { colour: io.colour, dryRun, serviceProxyName: config.serviceProxyName })
+      const text = syncText(sync, { color: io.color, dryRun, serviceProxyName: config.serviceProxyName })
       if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
     },
     planned: plan => {

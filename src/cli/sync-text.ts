@@ -11,7 +11,7 @@ const SERVICES_SHOWN = 200
 const NAMES_SHOWN = 10
 
 interface SyncTextOptions {
-  readonly colour: boolean
+  readonly color: boolean
   readonly dryRun: boolean
   /** The name of this proxy; undefined for the unnamed one. */
   readonly serviceProxyName?: string | undefined

@@ -58,7 +58,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
         daemon: computed !== undefined,
         differences: disagreements(table, computed, lines),
       }
-      if (output === 'text') io.out(verifyText(facts, io.colour))
+      if (output === 'text') io.out(verifyText(facts, io.color))
       else await writeDocument(facts, output, io)
       return facts.differences
     })
@@ -155,11 +155,11 @@ export interface VerifyFacts {
 /** Services that the text names at most. */
 const ROWS_MAX = 20
 
-export function verifyText(facts: VerifyFacts, colour: boolean): string {
+export function verifyText(facts: VerifyFacts, color: boolean): string {
   const { services, differences } = facts
   const rows = differences.slice(0, ROWS_MAX).map(each => rowOf(each, facts.daemon))
   const heading = ['SERVICE', 'DAEMON', 'KERNEL', 'FIRST DIFFERENCE']
-  const table = rows.length === 0 ? '' : tableText(heading, rows, { colour })
+  const table = rows.length === 0 ? '' : tableText(heading, rows, { color })
   const more = differences.length - rows.length
   const rest = more > 0 ? `and ${count(more, 'more Service')}; -o json lists all\n` : ''
   return `${table}${rest}${comparedText(facts)} ${verdictText(services, differences)}\n`

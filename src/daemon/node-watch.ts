@@ -61,12 +61,12 @@ export class NodeWatch {
     const { clock, log, config, nameFrom } = this.#options
     const sight = this.#sight
     const { nodeName, source } = config()
-    let isCancelled = false
+    let isCanceled = false
     this.#timer = () => {
-      isCancelled = true
+      isCanceled = true
     }
     const { nodes, err } = await this.#others()
-    if (isCancelled) return
+    if (isCanceled) return
     const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
     // Files may omit all Nodes deliberately, so that one warning is enough until a file has one.
     const isOptional = sight === 'missing' && source.kind === 'file' && nodes.length === 0

@@ -148,7 +148,7 @@ describe('the iptables plane on the kernel', () => {
     expect(held()).toEqual(incremental)
   })
 
-  it('recognises what other bytes say the same, and lets it be', async () => {
+  it('recognizes what other bytes say the same, and lets it be', async () => {
     await heal()
     const [four, six] = [run('iptables-nft-save'), run('ip6tables-nft-save')]
     run('nft', 'flush', 'ruleset')

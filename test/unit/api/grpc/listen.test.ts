@@ -227,14 +227,14 @@ describe('mutual TLS', () => {
 
   it('serves renewed certificates, and trusts their authorities', async () => {
     let look = (): void => expect.fail('nothing looks at the files')
-    let isCancelled = false
+    let isCanceled = false
     const clock: Clock = {
       ...systemClock,
       after(ms, run) {
         if (ms !== 60_000) return systemClock.after(ms, run)
         look = run
         return () => {
-          isCancelled = true
+          isCanceled = true
         }
       },
     }
@@ -263,9 +263,9 @@ describe('mutual TLS', () => {
     const late = client(server.address, credentials(pair))
     void late.ask()
     expect(await statusOf(late.stream)).toMatchObject({ code: 14 })
-    expect(isCancelled).toBe(false)
+    expect(isCanceled).toBe(false)
     await server.close()
-    expect(isCancelled).toBe(true)
+    expect(isCanceled).toBe(true)
   })
 
   it('keeps connections alive, so that a peer whose machine is gone is noticed', async () => {

@@ -7,13 +7,13 @@ import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** Another program on this node that changes packets before or after kprobe. */
-interface Neighbour {
+interface Neighbor {
   readonly severity: 'warning' | 'note'
   readonly what: string
   readonly advice: string
 }
 
-export interface Neighbourhood {
+export interface Neighborhood {
   readonly chains: readonly SurveyedChain[]
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
@@ -37,7 +37,7 @@ const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'p
 const NF_DROP = 0
 
 /** Finds other writers on the same hooks, and leftovers of other proxies. Pure. */
-export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
+export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
     ...(around.isNamed === true ? [] : otherProxies(around)),
     ...dropPolicies(around),
@@ -48,9 +48,9 @@ export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
   ]
 }
 
-function otherProxies(around: Neighbourhood): Neighbour[] {
+function otherProxies(around: Neighborhood): Neighbor[] {
   const { chains, tableName, virtualServers, writesIptables, leftElsewhere = [] } = around
-  const found: Neighbour[] = []
+  const found: Neighbor[] = []
   const nftables = tablesOf(
     chains.filter(({ table, chain }) => table === tableName && isKubeProxyChain(chain.name)),
   )
@@ -96,7 +96,7 @@ const OWN_CHAINS = "kprobe's iptables mode wrote them, or adopted them from kube
 const FOUND_CHAINS =
   "kprobe's and kube-proxy's are the same, so their author is unknown; kprobe adopts them once kube-proxy has stopped"
 
-function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
+function dropPolicies({ chains }: Neighborhood): Neighbor[] {
   return chains
     .filter(({ chain }) => chain.hook?.policy === NF_DROP)
     .map(({ family, table, chain }) => ({
@@ -107,7 +107,7 @@ function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
 }
 
 /** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
-function natChains({ chains, tableName, writesIptables, isNamed = false }: Neighbourhood): Neighbour[] {
+function natChains({ chains, tableName, writesIptables, isNamed = false }: Neighborhood): Neighbor[] {
   const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
   return chains
     .filter(({ table, chain }) => chain.hook?.type === 'nat' && !isOwn(table))
@@ -128,7 +128,7 @@ function natAdvice(table: string, isNamed: boolean): string {
 }
 
 /** Finds chains of proxies of other names by their prefixes. */
-function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
+function namedChains({ chains, chainPrefix }: Neighborhood): Neighbor[] {
   const places = new Map<string, Set<string>>()
   for (const { family, table, chain } of chains) {
     const prefix = namedPrefixOf(chain.name)
@@ -143,8 +143,8 @@ function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
 }
 
 /** Finds chains that only the tools of legacy iptables can list and remove. */
-function legacyProxies({ legacyTables }: Neighbourhood): Neighbour[] {
-  return legacyTables.flatMap((table): Neighbour[] => {
+function legacyProxies({ legacyTables }: Neighborhood): Neighbor[] {
+  return legacyTables.flatMap((table): Neighbor[] => {
     const place = `legacy iptables (${table.family} ${table.name})`
     if (typeof table.chains === 'string')
       return [
@@ -172,7 +172,7 @@ const LEGACY_ADVICE =
   'they translate Service traffic beside kprobe, which writes to nf_tables and leaves them alone: stop kube-proxy, then remove them ' +
   `with ${REMOVES_ALL} where \`iptables\` is iptables-legacy, or restart the node`
 
-function legacy({ chains, legacyTables, writesIptables }: Neighbourhood): Neighbour[] {
+function legacy({ chains, legacyTables, writesIptables }: Neighborhood): Neighbor[] {
   if (legacyTables.length === 0) return []
   const isBeside = chains.some(
     ({ table, chain }) => chain.hook !== undefined && ['nat', 'filter', 'mangle'].includes(table),
