@@ -10,20 +10,20 @@ import { instanceOf } from '../daemon/instance.ts'
 import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
-import { anyMode } from './any-mode.ts'
-import { removeLeftovers } from './cleanup-steps.ts'
-import { readLines } from './doctor.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { type Leftovers, lookForLeftovers } from './leftovers.ts'
+import { type Leftovers, lookForLeftovers } from '../modes/foreign/leftovers.ts'
 import {
   type IptablesOwner,
   keptTexts,
   type LeftoverText,
   leftoverTexts,
   removedTexts,
-} from './leftovers-text.ts'
-import { kubeProxyChains } from './legacy-iptables.ts'
+} from '../modes/foreign/leftovers-text.ts'
+import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
+import { removeLeftovers } from '../modes/foreign/remove.ts'
+import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
+import { anyMode } from './any-mode.ts'
+import { readLines } from './doctor.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { processesNamed } from './processes.ts'
 import { usageErrors } from './usage-errors.ts'
 
@@ -217,7 +217,7 @@ const TABLE = findMode(DEFAULT_MODE).tableName(undefined) ?? ''
 /** Removes only kube-proxy's objects: kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
   const owner = await iptablesOwner((await processesNamed('kube-proxy')).length > 0)
-  const taken = await removeLeftovers(systemClock, TABLE, { iptables: owner !== 'kprobe' })
+  const taken = await removeLeftovers(HERE, TABLE, { iptables: owner !== 'kprobe' })
   const removed = [...removedTexts(taken)]
   // kube-proxy's chains, which refer to its other objects, are already removed.
   for (const mode of MODES)
@@ -231,7 +231,7 @@ async function cleanLeftovers(io: Io): Promise<number> {
 
 async function lookAround(): Promise<Leftovers> {
   const ignoreIpvs = await anyMode(mode => mode.ownsElsewhere?.(HERE))
-  return await lookForLeftovers({ tableName: TABLE, readLines, ignoreIpvs })
+  return await lookForLeftovers({ ...HERE, tableName: TABLE, readLines, ignoreIpvs })
 }
 
 function nameLeftovers(io: Io, texts: readonly LeftoverText[]): void {

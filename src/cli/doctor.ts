@@ -10,15 +10,14 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import type { Finding } from '../modes/common/finding.ts'
+import { lookElsewhere } from '../modes/foreign/leftovers.ts'
+import { ipvsTexts } from '../modes/foreign/leftovers-text.ts'
+import { neighborsOf } from '../modes/foreign/neighbors.ts'
 import { DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
-import { chainNames } from '../modes/xt-common/layout.ts'
 import { Connection } from '../netlink/connection.ts'
 import { anyMode } from './any-mode.ts'
-import { neighborsOf } from './doctor-neighbors.ts'
 import { conntrackFindings, settingFindings } from './doctor-settings.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { lookElsewhere } from './leftovers.ts'
-import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
 import { processesNamed } from './processes.ts'
 import { damageFindings } from './programmed.ts'
@@ -126,8 +125,7 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
       wroteIptables,
-      isNamed,
-      chainPrefix: chainNames(proxy).prefix,
+      proxy,
     })
     const told = neighbors.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),

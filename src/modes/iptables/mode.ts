@@ -1,26 +1,14 @@
-import { OWN_IPTABLES_FLAGS } from '../../config/iptables-flags.ts'
-import { IPTABLES_SECTION } from '../common/iptables-section.ts'
-import type { Mode, ModeSettings } from '../mode.ts'
+import type { Mode } from '../mode.ts'
+import { CHAIN_DUMP } from '../xt-common/dump.ts'
 import { chainNames } from '../xt-common/layout.ts'
 import { SAME_CHAINS } from '../xt-common/same-chains.ts'
 import { cleanIptables } from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
 import { iptablesTracer, openIptables, retireIptables } from './open.ts'
 import { readIptablesRecord, settleIptablesRecord, writeIptablesRecord } from './record.ts'
+import { IPTABLES_SETTINGS } from './settings.ts'
 import { iptablesHeld } from './show.ts'
 import { answersAtLoopback, tuneIptables } from './tune.ts'
-
-const IPTABLES_SETTINGS: ModeSettings = {
-  ...IPTABLES_SECTION,
-  // nf_tables also reports changes of the tables of iptables.
-  defaultSyncPeriod: 600_000_000_000n,
-  everyAddress: true,
-  ownFlags: OWN_IPTABLES_FLAGS,
-  flagTexts: ({ iptables }) => ({
-    'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
-    'iptables-optimize': `${iptables.optimize}`,
-  }),
-}
 
 export const iptables: Mode = {
   name: 'iptables',
@@ -31,6 +19,7 @@ export const iptables: Mode = {
   retire: retireIptables,
   trace: iptablesTracer,
   held: iptablesHeld,
+  dumps: [CHAIN_DUMP],
   examine: iptablesFindings,
   // The rules consist of xtables extensions. Of the features of nf_tables they need only nat chains.
   needsFeature: kind => kind === 'nat',

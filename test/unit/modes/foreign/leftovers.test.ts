@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { type Neighborhood, neighborsOf } from '../../../src/cli/doctor-neighbors.ts'
-import type { Leftovers } from '../../../src/cli/leftovers.ts'
-import { keptTexts, leftoverTexts, removedTexts } from '../../../src/cli/leftovers-text.ts'
-import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../src/modes/common/kube-proxy.ts'
+import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../../src/modes/common/kube-proxy.ts'
+import type { Leftovers } from '../../../../src/modes/foreign/leftovers.ts'
+import { keptTexts, leftoverTexts, removedTexts } from '../../../../src/modes/foreign/leftovers-text.ts'
+import { type Neighborhood, neighborsOf } from '../../../../src/modes/foreign/neighbors.ts'
 
 describe("what is kube-proxy's", () => {
   it.each([
@@ -193,7 +193,7 @@ describe('kprobe doctor', () => {
       legacyTables: [],
       virtualServers: ['TCP 0A600001:0050 rr'],
       writesIptables: false,
-      isNamed: true,
+      proxy: 'edge',
     }
     expect(neighborsOf(around)).toEqual([
       {

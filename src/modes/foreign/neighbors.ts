@@ -1,8 +1,8 @@
-import { count } from '../base/text.ts'
-import type { SurveyedChain } from '../kernel/nft/survey.ts'
-import { isKubeProxyChain, KUBE_PROXY } from '../modes/common/kube-proxy.ts'
-import { MODES, proxyOfTable } from '../modes/registry.ts'
-import { namedPrefixOf } from '../modes/xt-common/layout.ts'
+import { count } from '../../base/text.ts'
+import type { SurveyedChain } from '../../kernel/nft/survey.ts'
+import { isKubeProxyChain, KUBE_PROXY } from '../common/kube-proxy.ts'
+import { MODES, proxyOfTable } from '../registry.ts'
+import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
@@ -21,10 +21,8 @@ export interface Neighborhood {
   readonly writesIptables: boolean
   /** The record of iptables mode says that a kprobe wrote chains here. */
   readonly wroteIptables?: boolean
-  /** This is a named proxy: another proxy serves the other Services. */
-  readonly isNamed?: boolean
-  /** The prefix of kprobe's own chains of iptables mode. */
-  readonly chainPrefix?: string
+  /** The name of this proxy; undefined for the unnamed one. Another proxy serves the Services that a named one does not. */
+  readonly proxy?: string | undefined
   readonly legacyTables: readonly LegacyTable[]
   /** Virtual servers: the lines of /proc/net/ip_vs without the heading. */
   readonly virtualServers: readonly string[]
@@ -39,11 +37,11 @@ const NF_DROP = 0
 /** Finds other writers on the same hooks, and leftovers of other proxies. Pure. */
 export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
-    ...(around.isNamed === true ? [] : otherProxies(around)),
+    ...(around.proxy === undefined ? otherProxies(around) : []),
     ...dropPolicies(around),
     ...natChains(around),
     ...namedChains(around),
-    ...(around.isNamed === true ? [] : legacyProxies(around)),
+    ...(around.proxy === undefined ? legacyProxies(around) : []),
     ...legacy(around),
   ]
 }
@@ -107,14 +105,14 @@ function dropPolicies({ chains }: Neighborhood): Neighbor[] {
 }
 
 /** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
-function natChains({ chains, tableName, writesIptables, isNamed = false }: Neighborhood): Neighbor[] {
+function natChains({ chains, tableName, writesIptables, proxy }: Neighborhood): Neighbor[] {
   const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
   return chains
     .filter(({ table, chain }) => chain.hook?.type === 'nat' && !isOwn(table))
     .map(({ family, table, chain }) => ({
       severity: 'note',
       what: `${family} ${table} ${chain.name} translates addresses too (${hookName(chain.hook?.hooknum)}, priority ${chain.hook?.priority})`,
-      advice: natAdvice(table, isNamed),
+      advice: natAdvice(table, proxy !== undefined),
     }))
 }
 
@@ -128,11 +126,12 @@ function natAdvice(table: string, isNamed: boolean): string {
 }
 
 /** Finds chains of proxies of other names by their prefixes. */
-function namedChains({ chains, chainPrefix }: Neighborhood): Neighbor[] {
+function namedChains({ chains, proxy }: Neighborhood): Neighbor[] {
+  const own = chainNames(proxy).prefix
   const places = new Map<string, Set<string>>()
   for (const { family, table, chain } of chains) {
     const prefix = namedPrefixOf(chain.name)
-    if (prefix === undefined || prefix === chainPrefix) continue
+    if (prefix === undefined || prefix === own) continue
     places.set(prefix, new Set([...(places.get(prefix) ?? []), `${family} ${table}`]))
   }
   return [...places].map(([prefix, tables]) => ({
