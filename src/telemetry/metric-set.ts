@@ -1,10 +1,10 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
-/** Makes metrics in one registry, under one prefix. */
+/** Creates metrics in one registry, with one prefix. */
 interface MetricSet {
   counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
   gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
-  /** Filled anew when the metrics are read. */
+  /** A counter that each scrape resets and fills. */
   filled<L extends string>(
     name: string,
     help: string,
@@ -13,13 +13,13 @@ interface MetricSet {
       readonly fill: (counter: Counter<L>) => void | Promise<void>
     },
   ): void
-  /** The same of what can fall as well. */
+  /** A gauge that each scrape resets and fills. */
   levels<L extends string>(
     name: string,
     help: string,
     options: { readonly labelNames: readonly L[]; readonly fill: (gauge: Gauge<L>) => void },
   ): void
-  /** Asked for its value when the metrics are read; without one (undefined) it stays as it is. */
+  /** A gauge that each scrape sets; undefined keeps its value. */
   asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
   histogram<L extends string>(
     name: string,
@@ -99,8 +99,7 @@ function addLevels<L extends string>({ labelNames, fill, ...rest }: Levels<L>): 
 const VALUES_MAX = 32
 
 /**
- * Label values from a text that others choose: the first 32 as they are (64 characters of each), then `other`. What a
- * scrape holds is bounded whatever a server says.
+ * Bounds label values that other programs choose: the first 32 pass, cut to 64 characters, and the rest become `other`.
  */
 export class LabelValues {
   readonly #known = new Set<string>()

@@ -3,8 +3,8 @@ import { Gauge, type Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 
 /**
- * The metrics of every process that Prometheus' clients have, and those of Node.js that cost nothing between two scrapes: no observers of
- * garbage collection, no timers.
+ * Adds the process metrics of Prometheus' clients, and those of Node.js that cost nothing between two scrapes: no
+ * observers of garbage collection, no timers.
  */
 export function addProcessMetrics(registry: Registry): void {
   addProcess(registry)
@@ -26,7 +26,7 @@ function addProcess(registry: Registry): void {
   addFromKernel(registry)
 }
 
-/** Numbers that only /proc has. */
+/** Adds numbers that only /proc has. */
 function addFromKernel(registry: Registry): void {
   const registers = [registry]
   const open: Gauge = new Gauge({
@@ -49,7 +49,7 @@ function addFromKernel(registry: Registry): void {
   })
 }
 
-/** Where there is no /proc, or no descriptor left to read it with, the value is unknown. */
+/** Gives NaN if /proc is absent, or no descriptor is left to read it. */
 async function openDescriptors(): Promise<number> {
   try {
     // The list itself is read through one.
