@@ -20,13 +20,13 @@ export function parseCidr(text: string): Cidr | undefined {
 
 /** Why parseCidr refuses `text`, and what it takes. */
 export function whyNotCidr(text: string): string {
-  if (text === '') return 'empty where a prefix belongs'
+  if (text === '') return 'empty; write it like 192.0.2.0/24 or 2001:db8::/32'
   const slash = text.indexOf('/')
-  if (slash < 0) return 'not a prefix; write it like 192.0.2.0/24 or 2001:db8::/32'
+  if (slash < 0) return 'not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/32'
   const address = text.slice(0, slash)
   const ip = parseIp(address)
-  if (ip === undefined) return `not a prefix: its address is ${whyNotIp(address)}`
-  return `not a prefix; the length after the slash goes from 0 to ${ip.length * 8}`
+  if (ip === undefined) return `not a CIDR: its address is ${whyNotIp(address)}`
+  return `not a CIDR: the prefix length must be 0 to ${ip.length * 8}`
 }
 
 /** The prefix of `bits` bits that `ip` is in. */

@@ -29,9 +29,9 @@ export const command: Command = {
     helpText({
       usage: 'kprobe api [flags] [-- ARGUMENTS OF PROGRAMS]',
       description:
-        'Publishes what Services mean on this node, and changes nothing itself: over gRPC as KPNG did\n' +
-        '(localv1.Sets), as JSON lines on standard output (--print), or on the standard input of programs that are started\n' +
-        'for each state (--exec). Without --print and --exec it is the server. Needs no privileges.',
+        'Publishes the Services of this node and changes nothing itself: over gRPC as KPNG did (localv1.Sets), as JSON lines\n' +
+        'on standard output (--print), or on the standard input of programs that it starts for each state (--exec). Without\n' +
+        '--print and --exec it serves gRPC. Needs no privileges.',
       details: [WITHOUT_EFFECT],
       flags: [...API_COMMAND_FLAGS, HELP_FLAG],
     }),

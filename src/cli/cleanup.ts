@@ -191,7 +191,7 @@ async function warnOfKubeProxy(io: Io): Promise<void> {
   const pids = await processesNamed('kube-proxy')
   if (pids.length === 0) return
   io.err(
-    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}); if it is in iptables mode, these chains are its own and it will write them again\n`,
+    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}); in iptables mode kube-proxy owns these chains and writes them again\n`,
   )
 }
 

@@ -32,10 +32,9 @@ export const command: Command = {
     helpText({
       usage: 'kprobe doctor [flags]',
       description:
-        'Probes every kernel feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
-        'anything, reports what other modes would lack, lists other writers on the same packets, and follows packets\n' +
-        'through the rules that the kernel holds. Exits 0 when kprobe can serve here, 1 when it cannot, and 3 when\n' +
-        'these rules are damaged.',
+        'Checks every kernel feature that the mode of --proxy-mode needs, lists what other modes would lack, lists other\n' +
+        'programs that change the same packets, and traces packets through the rules in the kernel. Changes nothing. Exits 0\n' +
+        'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged.',
       details: [WITHOUT_EFFECT],
       flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
@@ -70,7 +69,7 @@ async function examine(config: Config): Promise<readonly Finding[]> {
     const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
     return [...ofModes, ...others, ...rest]
   } catch (error) {
-    const text = `does not answer: ${failureText(error)}`
+    const text = `cannot be queried: ${failureText(error)}`
     return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...(await settings(false))]
   }
 }
@@ -144,7 +143,7 @@ async function kubeProxyFindings(): Promise<readonly Finding[]> {
     {
       kind: 'warning',
       subject: `kube-proxy runs in this network namespace (pid ${pids.join(', ')})`,
-      text: 'two proxies fight over the same Services: stop it before kprobe runs',
+      text: 'both proxies write rules for the same Services: stop kube-proxy before kprobe runs',
     },
   ]
 }
@@ -186,7 +185,9 @@ function printText(findings: readonly Finding[], io: Io): void {
   const of = (kind: Finding['kind']) => findings.filter(each => each.kind === kind).length
   const missing = of('missing')
   const verdict =
-    missing === 0 ? 'kprobe can serve here' : `kprobe cannot serve here: ${count(missing, 'thing')} missing`
+    missing === 0
+      ? 'kprobe can serve here'
+      : `kprobe cannot serve here: ${count(missing, 'requirement')} missing`
   const damage = of('damaged') === 0 ? '' : "kprobe's rules in the kernel are damaged; apart from that, "
   io.out(`${damage}${verdict}; ${count(of('warning'), 'warning')}\n`)
 }

@@ -164,7 +164,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
       await writeRecord(config, written, { clock, sockets: KERNEL }).catch((err: unknown) =>
         log.warn(
           { err },
-          `cannot record that ${config.proxyMode} mode runs here; \`kprobe cleanup\` will not know it`,
+          `cannot record that ${config.proxyMode} mode runs here; \`kprobe cleanup\` needs --proxy-mode`,
         ),
       )
     },

@@ -31,7 +31,9 @@ export function syncText(sync: Sync, options: SyncTextOptions): string {
     idleText(sync, options.serviceProxyName),
     nodePortLine(table),
     `${options.dryRun ? 'would program' : 'programmed'} ${totalsText(sync)}: ${writtenText(written)}\n`,
-    quarantined.length === 0 ? '' : `rejected ${namesText(quarantined)}; the log says why\n`,
+    quarantined.length === 0
+      ? ''
+      : `rejected by the kernel: ${namesText(quarantined)}; the log has the error\n`,
   ].join('')
 }
 

@@ -169,7 +169,7 @@ function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): rea
   const [first] = kernel
   return [
     service === '' ? '(shared)' : service,
-    !isAsked ? 'not asked' : daemon === undefined ? 'same' : 'differs',
+    !isAsked ? 'not queried' : daemon === undefined ? 'same' : 'differs',
     kernel.length === 0 ? 'same' : count(kernel.length, 'change'),
     first === undefined ? (daemon ?? '') : planLine(first),
   ]
@@ -177,7 +177,7 @@ function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): rea
 
 function comparedText({ source, daemon }: VerifyFacts): string {
   if (!source) return 'daemon (source not read) and kernel'
-  return daemon ? 'source, daemon and kernel' : 'source and kernel (daemon not asked)'
+  return daemon ? 'source, daemon and kernel' : 'source and kernel (daemon not queried)'
 }
 
 function verdictText(services: number, differences: readonly Disagreement[]): string {

@@ -65,7 +65,11 @@ export class FlagReader {
     const text = this.text(name)
     if (text === undefined) return fallback
     const found = allowed.find(value => value === text)
-    if (found === undefined) this.fail(`--${name}`, `${quote(text)} is not one of ${allowed.join(', ')}`)
+    if (found === undefined)
+      this.fail(
+        `--${name}`,
+        `${quote(text)} is not ${allowed.length > 1 ? 'one of ' : ''}${allowed.join(', ')}`,
+      )
     return found ?? fallback
   }
 

@@ -124,8 +124,7 @@ function readClusterCidrs(settings: Settings): readonly Cidr[] {
 function readNodePortAddresses(settings: Settings): NodePortSelection {
   const items = settings.texts('nodePortAddresses')
   const primary = items.includes('primary')
-  if (primary && items.length > 1)
-    settings.fail('nodePortAddresses', 'the word primary cannot be combined with anything else')
+  if (primary && items.length > 1) settings.fail('nodePortAddresses', 'primary cannot be combined with CIDRs')
   if (primary) return { primary, cidrs: [] }
   const fail = (index: number, message: string) => settings.fail('nodePortAddresses', message, index)
   return { primary, cidrs: readCidrs(items, fail) }

@@ -168,7 +168,7 @@ function legacyProxies({ legacyTables }: Neighborhood): Neighbor[] {
 }
 
 const LEGACY_ADVICE =
-  'they translate Service traffic beside kprobe, which writes to nf_tables and leaves them alone: stop kube-proxy, then remove them ' +
+  'they translate Service traffic beside kprobe, which writes to nf_tables and does not change them: stop kube-proxy, then remove them ' +
   `with ${REMOVES_ALL} where \`iptables\` is iptables-legacy, or restart the node`
 
 function legacy({ chains, legacyTables, writesIptables }: Neighborhood): Neighbor[] {

@@ -70,7 +70,7 @@ describe('parseCidr', () => {
     '10.0.0.0/255.0.0.0',
   ])('refuses %j and says why', text => {
     expect(parseCidr(text)).toBeUndefined()
-    expect(whyNotCidr(text)).toMatch(/^(not a prefix|empty)/)
+    expect(whyNotCidr(text)).toMatch(/^(not a CIDR|empty)/)
   })
 
   it('says up to which length a prefix goes', () => {

@@ -96,7 +96,7 @@ describe('syncText', () => {
   it('sums up at the first sync', () => {
     expect(syncText(sync({}), options)).toMatch(/^programmed 2 Services, .*: 3 kernel objects/m)
     expect(syncText(sync({ quarantined: ['ns/b'] }), options)).toMatch(
-      /^programmed 1 Service, .*\nrejected ns\/b; the log says why\n$/m,
+      /^programmed 1 Service, .*\nrejected by the kernel: ns\/b; the log has the error\n$/m,
     )
     expect(syncText(sync({}), { ...options, dryRun: true })).toMatch(/^would program 2 Services/m)
   })

@@ -110,7 +110,7 @@ it('tells them whatever becomes of it in the kernel', async () => {
 
 it('does not start where nobody can listen, and names the flag', async () => {
   expect(await start('--api=unix:///nowhere/at/all.sock')).toBe(1)
-  expect(logged).toContain('--api: the API cannot be served')
+  expect(logged).toContain('cannot serve the back-end API')
   expect(logged).toContain('unix:///nowhere/at/all.sock')
 })
 

@@ -142,7 +142,7 @@ class HttpClient implements ApiClient {
   #begin(request: ApiRequest): Call {
     const call = new Call(request, this.server)
     const { signal } = request
-    const aborted = (): void => call.fail(new ApiError('aborted', 'given up', { cause: signal.reason }))
+    const aborted = (): void => call.fail(new ApiError('aborted', 'aborted', { cause: signal.reason }))
     this.#calls.add(call)
     signal.addEventListener('abort', aborted)
     call.onOver(() => {
