@@ -30,14 +30,12 @@ import { usageErrors } from './usage-errors.ts'
 const FORCE: FlagSpec = {
   name: 'force',
   kind: 'bool',
-  default: 'false',
   help: 'run even while kprobe runs here (it will restore everything)',
 }
 const LEFTOVERS_OF: FlagSpec = {
   name: 'leftovers-of',
   kind: 'text',
   placeholder: 'PROXY',
-  default: '',
   help:
     "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. " +
     'kprobe may be running, the other proxy must not',
@@ -46,7 +44,6 @@ const PROXY_MODE: FlagSpec = {
   name: 'proxy-mode',
   kind: 'text',
   placeholder: 'MODE',
-  default: '',
   help:
     "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, " +
     'so cleanup keeps them without this flag',

@@ -23,7 +23,6 @@ import { processesNamed } from './processes.ts'
 import { damageFindings } from './programmed.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -46,7 +45,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (typeof request === 'number') return request
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
-  if (extra.errors.length > 0) return usageErrors(io, 'doctor', extra.errors)
   const findings = await examine(config)
   if (output === 'text') printText(findings, io)
   else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)

@@ -46,16 +46,9 @@ const FLAGS: readonly FlagSpec[] = [
     name: 'service',
     kind: 'text',
     placeholder: 'NAMESPACE/NAME',
-    default: '',
     help: 'only what serves this Service, with all its endpoints',
   },
-  {
-    name: 'family',
-    kind: 'text',
-    placeholder: 'FAMILY',
-    default: '',
-    help: 'only IPv4 or IPv6 (or ip, ip6)',
-  },
+  { name: 'family', kind: 'text', placeholder: 'FAMILY', help: 'only IPv4 or IPv6 (or ip, ip6)' },
   {
     ...ADMIN_SOCKET_FLAG,
     help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
@@ -273,9 +266,7 @@ function nothingText({ service, families, proxyName }: Request): string {
 }
 
 function listingOf({ service }: Request, { held }: Dump): Ruleset {
-  return {
-    tables: held.flatMap(({ tables, tablesOf }) => (service === '' ? tables : tablesOf(service))),
-  }
+  return { tables: held.flatMap(({ tables, tablesOf }) => (service === '' ? tables : tablesOf(service))) }
 }
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {

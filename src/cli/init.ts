@@ -14,7 +14,6 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -48,7 +47,6 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   if (typeof request === 'number') return request
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
-  if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
   // Each check loads its kernel module, which creates the settings of that module.
   const answers = [
     await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),

@@ -14,7 +14,6 @@ import { withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { tableText } from './table.ts'
-import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -46,7 +45,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
-  if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')

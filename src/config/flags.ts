@@ -115,23 +115,16 @@ export const BESIDE_FILE_FLAGS: readonly string[] = [
   'write-config-to',
 ]
 
-export const HELP_FLAG: FlagSpec = {
-  name: 'help',
-  short: 'h',
-  kind: 'bool',
-  default: 'false',
-  help: 'print this help',
-}
+export const HELP_FLAG: FlagSpec = { name: 'help', short: 'h', kind: 'bool', help: 'print this help' }
 
 /** Makes the flag `-o` of a command that prints. */
 export function outputFlag(formats: readonly string[]): FlagSpec {
-  const [first = ''] = formats
   return {
     name: 'output',
     short: 'o',
     kind: 'text',
     placeholder: 'FORMAT',
-    default: first,
+    default: formats[0] ?? '',
     help: formats.join(', '),
     choices: formats,
   }

@@ -45,7 +45,6 @@ const OWN_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
   {
     name: 'iptables-optimize',
     kind: 'bool',
-    default: 'false',
     help: "fewer rules per packet, same result; chains differ from kube-proxy's",
   },
 ])

@@ -34,20 +34,17 @@ const FLAGS: readonly FlagSpec[] = grouped(GROUP, [
     name: 'ipvs-scheduler',
     kind: 'text',
     placeholder: 'NAME',
-    default: '',
     help: 'default IPVS scheduler; the annotation kprobe.io/ipvs-scheduler of a Service overrides it. Any scheduler of the kernel (rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf); empty: rr',
   },
   {
     name: 'ipvs-exclude-cidrs',
     kind: 'list',
     placeholder: 'CIDR,...',
-    default: '',
     help: 'never change virtual servers in these ranges',
   },
   {
     name: 'ipvs-strict-arp',
     kind: 'bool',
-    default: 'false',
     help: 'answer ARP for an address only on the interface that has it (arp_ignore=1, arp_announce=2)',
   },
   {
@@ -178,11 +175,7 @@ function timeoutS(settings: Settings, path: PathOf<'duration'>): number {
 /** Options that kube-proxy does not have. Only flags set them, also with --config. */
 type OwnOptions = Pick<IpvsConfig, 'rules' | 'drainTimeoutMs' | 'digestPeriodMs'>
 
-const DEFAULTS: OwnOptions = {
-  rules: 'nftables',
-  drainTimeoutMs: 900_000,
-  digestPeriodMs: 1_000,
-}
+const DEFAULTS: OwnOptions = { rules: 'nftables', drainTimeoutMs: 900_000, digestPeriodMs: 1_000 }
 
 function readOwnOptions(reader: FlagReader): OwnOptions {
   const drainTimeoutMs = durationMs(reader, 'ipvs-drain-timeout') ?? DEFAULTS.drainTimeoutMs

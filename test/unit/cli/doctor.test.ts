@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { conntrackFindings, settingFindings } from '../../../src/cli/doctor-settings.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 function config(...flags: readonly string[]): Config {
   const parsed = parseFlags(['--source=file:unused', ...flags], { hostName: 'node' })

@@ -121,7 +121,7 @@ describe('TCP', () => {
 
   it('needs certificates everywhere else', async () => {
     for (const address of ['tcp://0.0.0.0:0', 'tcp://192.0.2.1:0', 'tcp://[::]:0'])
-      await expect(start(address)).rejects.toThrow('--api-tls-cert, --api-tls-key, --api-tls-client-ca')
+      await expect(start(address)).rejects.toThrow('--api-tls-cert, --api-tls-key and --api-tls-client-ca')
   })
 })
 
@@ -285,7 +285,7 @@ describe('mutual TLS', () => {
   })
 
   it('is not for unix sockets, and says what is wrong with files', async () => {
-    await expect(start(`unix://${folder}/tls.sock`, files())).rejects.toThrow('without TLS at a unix socket')
+    await expect(start(`unix://${folder}/tls.sock`, files())).rejects.toThrow('a unix socket has no TLS')
     await expect(start('tcp://127.0.0.1:0', { ...files(), keyFile: `${folder}/none.pem` })).rejects.toThrow(
       'none.pem',
     )

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/cidr.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 const SOURCE = '--source=file:/tmp/objects'
 
