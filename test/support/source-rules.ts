@@ -135,7 +135,6 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/api-program.ts': ['node:fs/promises'],
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/processes.ts': ['node:fs/promises'],
-  'cli/run.ts': ['node:fs/promises'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.
