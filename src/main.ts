@@ -43,7 +43,7 @@ const err = new Outlet(process.stderr)
 // NODE_OPTIONS may have opened a debugger: its clients have all rights of this process.
 if (inspectorUrl() !== undefined) {
   closeInspector()
-  err.write('kprobe: a debugger was asked for (--inspect), and is closed\n')
+  err.write('kprobe: closed the debugger that --inspect opened\n')
 }
 
 // By default, Node opens a debugger port on SIGUSR1: this process opens only configured ports.
@@ -55,7 +55,7 @@ const io: Io = {
   outLost: out.lost,
   outWritten: () => out.written(stop),
   outBacklogBytes: () => out.backlogBytes,
-  colour: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
+  color: process.stdout.isTTY === true && (process.env.NO_COLOR ?? '') === '' && process.env.TERM !== 'dumb',
   columns: Number(process.env.COLUMNS) || process.stdout.columns || undefined,
   terminal: process.stdout.isTTY === true,
   signal: stop,

@@ -20,13 +20,13 @@ export function parseCidr(text: string): Cidr | undefined {
 
 /** Why parseCidr refuses `text`, and what it takes. */
 export function whyNotCidr(text: string): string {
-  if (text === '') return 'empty where a prefix belongs'
+  if (text === '') return 'empty; write it like 192.0.2.0/24 or 2001:db8::/32'
   const slash = text.indexOf('/')
-  if (slash < 0) return 'not a prefix; write it like 192.0.2.0/24 or 2001:db8::/32'
+  if (slash < 0) return 'not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/32'
   const address = text.slice(0, slash)
   const ip = parseIp(address)
-  if (ip === undefined) return `not a prefix: its address is ${whyNotIp(address)}`
-  return `not a prefix; the length after the slash goes from 0 to ${ip.length * 8}`
+  if (ip === undefined) return `not a CIDR: its address is ${whyNotIp(address)}`
+  return `not a CIDR: the prefix length must be 0 to ${ip.length * 8}`
 }
 
 /** The prefix of `bits` bits that `ip` is in. */
@@ -68,7 +68,7 @@ export function compareCidrs(a: Cidr, b: Cidr): number {
   return compareIps(a.ip, b.ip) || a.bits - b.bits
 }
 
-/** The smallest set of prefixes that holds the same addresses: sorted, disjoint, without mergeable neighbours. */
+/** The smallest set of prefixes that holds the same addresses: sorted, disjoint, without mergeable neighbors. */
 export function mergeCidrs(cidrs: readonly Cidr[]): readonly Cidr[] {
   const merged: Cidr[] = []
   for (const cidr of cidrs.toSorted(compareCidrs)) {

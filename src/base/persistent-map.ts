@@ -2,7 +2,7 @@ import { assert } from './assert.ts'
 
 /**
  * An immutable map from string keys whose versions share one native Map: the version used last holds it, and every
- * other one holds how it differs from a neighbour (H. Baker, "Shallow binding makes functional arrays fast", 1991).
+ * other one holds how it differs from a neighbor (H. Baker, "Shallow binding makes functional arrays fast", 1991).
  * Reading or extending the newest version costs what a Map costs; comparing two versions, or going back to an older
  * one, costs what changed between them and not what is there. Iteration follows the order of insertion, so that a walk
  * over a large map meets its values in the order in which memory was given to them.
@@ -133,7 +133,7 @@ export class PersistentMap<V> {
   /**
    * Lets `older` differ from `newest` directly instead of over `between`, which is no longer needed: of what changed
    * several times since, only what `older` says is remembered, and nothing of what is again as it was. Does nothing where
-   * they are no neighbours.
+   * they are no neighbors.
    */
   static skip<V>(older: PersistentMap<V>, between: PersistentMap<V>, newest: PersistentMap<V>): void {
     newest.#reroot()
@@ -149,7 +149,7 @@ export class PersistentMap<V> {
     older.#content = { undo: first.undo, newer: second.newer }
   }
 
-  /** Keys in which this version differs from its neighbour in the lineage. */
+  /** Keys in which this version differs from its neighbor in the lineage. */
   static ownKeys<V>(version: PersistentMap<V>): Iterable<string> {
     return 'undo' in version.#content ? version.#content.undo.keys() : []
   }
@@ -177,7 +177,7 @@ export class PersistentMap<V> {
     return this.#content.map
   }
 
-  /** Takes the Map over from the neighbour that holds it. */
+  /** Takes the Map over from the neighbor that holds it. */
   #takeMap(): void {
     if (!('undo' in this.#content)) return
     const { undo, newer } = this.#content

@@ -36,4 +36,4 @@ export function placeholderIn(text: string): string | undefined {
   return /REPLACE_ME\w*/.exec(text)?.[0]
 }
 
-export const PLACEHOLDER_REASON = 'is a placeholder of the manifest; put the real value in its place'
+export const PLACEHOLDER_REASON = 'is a placeholder of the manifest; replace it with the real value'

@@ -87,11 +87,10 @@ function refuseWithoutProgram(
 /** Refuses --once where the command would end anyway, or could not end. */
 function refuseEnds(reader: FlagReader, { once }: ApiArguments['config']): void {
   if (!once) return
-  if (!reader.given('exec'))
-    reader.fail('--once', 'is for --exec; --print without --watch and --diff ends as well')
+  if (!reader.given('exec')) reader.fail('--once', 'is for --exec; --print alone exits without it')
   for (const name of ['listen', 'watch', 'diff'])
     if (name === 'listen' ? reader.given(name) : reader.bool(name))
-      reader.fail('--once', `cannot be combined with --${name}, which goes on`)
+      reader.fail('--once', `cannot be combined with --${name}, which does not exit`)
 }
 
 function readTimeout(reader: FlagReader): number {

@@ -14,8 +14,8 @@ import { ApiNode } from '../daemon/api-node.ts'
 import { logCrowd } from '../daemon/crowd-log.ts'
 import { openClient } from '../daemon/open.ts'
 import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
+import type { HttpServer } from '../http/server.ts'
 import { createApiMetrics } from '../telemetry/api-metrics.ts'
-import type { HttpServer } from '../telemetry/http-server.ts'
 import { openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createSliMetrics } from '../telemetry/sli-metrics.ts'
 import type { ApiProgram } from './api-program.ts'
@@ -29,9 +29,9 @@ export const command: Command = {
     helpText({
       usage: 'kprobe api [flags] [-- ARGUMENTS OF PROGRAMS]',
       description:
-        'Publishes what Services mean on this node, and changes nothing itself: over gRPC as KPNG did\n' +
-        '(localv1.Sets), as JSON lines on standard output (--print), or on the standard input of programs that are started\n' +
-        'for each state (--exec). Without --print and --exec it is the server. Needs no privileges.',
+        'Publishes the Services of this node and changes nothing itself: over gRPC as KPNG did (localv1.Sets), as JSON lines\n' +
+        'on standard output (--print), or on the standard input of programs that it starts for each state (--exec). Without\n' +
+        '--print and --exec it serves gRPC. Needs no privileges.',
       details: [WITHOUT_EFFECT],
       flags: [...API_COMMAND_FLAGS, HELP_FLAG],
     }),
@@ -115,7 +115,7 @@ class Session {
         throw new Error(this.#blind)
       } finally {
         stop.abort()
-        metrics?.close()
+        void metrics?.close()
         await server?.close()
         await this.#node.stop()
       }
@@ -187,7 +187,7 @@ class Session {
     if (metrics === undefined) return undefined
     const { feed } = this.#node
     const http: HttpServer = openMetricsServer({
-      ...metrics,
+      at: metrics,
       clock: systemClock,
       hardFail: false,
       proxyMode: () => 'api',

@@ -10,34 +10,32 @@ import { instanceOf } from '../daemon/instance.ts'
 import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
-import { anyMode } from './any-mode.ts'
-import { removeLeftovers } from './cleanup-steps.ts'
-import { readLines } from './doctor.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { type Leftovers, lookForLeftovers } from './leftovers.ts'
+import { type Leftovers, lookForLeftovers } from '../modes/foreign/leftovers.ts'
 import {
   type IptablesOwner,
   keptTexts,
   type LeftoverText,
   leftoverTexts,
   removedTexts,
-} from './leftovers-text.ts'
-import { kubeProxyChains } from './legacy-iptables.ts'
+} from '../modes/foreign/leftovers-text.ts'
+import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
+import { removeLeftovers } from '../modes/foreign/remove.ts'
+import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
+import { anyMode } from './any-mode.ts'
+import { readLines } from './doctor.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { processesNamed } from './processes.ts'
 import { usageErrors } from './usage-errors.ts'
 
 const FORCE: FlagSpec = {
   name: 'force',
   kind: 'bool',
-  default: 'false',
   help: 'run even while kprobe runs here (it will restore everything)',
 }
 const LEFTOVERS_OF: FlagSpec = {
   name: 'leftovers-of',
   kind: 'text',
   placeholder: 'PROXY',
-  default: '',
   help:
     "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. " +
     'kprobe may be running, the other proxy must not',
@@ -46,7 +44,6 @@ const PROXY_MODE: FlagSpec = {
   name: 'proxy-mode',
   kind: 'text',
   placeholder: 'MODE',
-  default: '',
   help:
     "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, " +
     'so cleanup keeps them without this flag',
@@ -191,7 +188,7 @@ async function warnOfKubeProxy(io: Io): Promise<void> {
   const pids = await processesNamed('kube-proxy')
   if (pids.length === 0) return
   io.err(
-    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}); if it is in iptables mode, these chains are its own and it will write them again\n`,
+    `kprobe cleanup: kube-proxy runs in this network namespace (pid ${pids.join(', ')}); in iptables mode kube-proxy owns these chains and writes them again\n`,
   )
 }
 
@@ -217,7 +214,7 @@ const TABLE = findMode(DEFAULT_MODE).tableName(undefined) ?? ''
 /** Removes only kube-proxy's objects: kprobe may run meanwhile. */
 async function cleanLeftovers(io: Io): Promise<number> {
   const owner = await iptablesOwner((await processesNamed('kube-proxy')).length > 0)
-  const taken = await removeLeftovers(systemClock, TABLE, { iptables: owner !== 'kprobe' })
+  const taken = await removeLeftovers(HERE, TABLE, { iptables: owner !== 'kprobe' })
   const removed = [...removedTexts(taken)]
   // kube-proxy's chains, which refer to its other objects, are already removed.
   for (const mode of MODES)
@@ -231,7 +228,7 @@ async function cleanLeftovers(io: Io): Promise<number> {
 
 async function lookAround(): Promise<Leftovers> {
   const ignoreIpvs = await anyMode(mode => mode.ownsElsewhere?.(HERE))
-  return await lookForLeftovers({ tableName: TABLE, readLines, ignoreIpvs })
+  return await lookForLeftovers({ ...HERE, tableName: TABLE, readLines, ignoreIpvs })
 }
 
 function nameLeftovers(io: Io, texts: readonly LeftoverText[]): void {

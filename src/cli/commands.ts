@@ -18,7 +18,7 @@ const COMMANDS: readonly Entry[] = [
   },
   {
     name: 'api',
-    summary: 'publish what Services mean on this node: over gRPC, as JSON lines, or by running programs',
+    summary: 'publish the Services of this node: over gRPC, as JSON lines, or to programs that it runs',
     load: () => import('./api.ts'),
   },
   {
@@ -29,17 +29,17 @@ const COMMANDS: readonly Entry[] = [
   { name: 'plan', summary: 'print what run would change; change nothing', load: () => import('./plan.ts') },
   {
     name: 'verify',
-    summary: 'compare source, computed state and kernel; name every Service that differs',
+    summary: 'compare source, daemon and kernel; name every Service that differs',
     load: () => import('./verify.ts'),
   },
   {
     name: 'explain',
-    summary: 'walk the computed state for one packet, and say where it ends and why',
+    summary: 'trace one packet through the rules; print where it goes and why',
     load: () => import('./explain.ts'),
   },
   {
     name: 'doctor',
-    summary: 'probe the kernel feature by feature; list other writers on the same packets',
+    summary: 'check kernel features and settings; list other programs that change the same packets',
     load: () => import('./doctor.ts'),
   },
   {

@@ -41,7 +41,7 @@ async function bridged(read: ReadText): Looked {
   const value = await read(`/proc/sys/${name}`)
   if (value === undefined) return undefined
   if (value === '1') return { kind: 'ok', subject: name, text: 'bridged packets pass netfilter' }
-  const text = `${value}: answers between pods of one bridge are not translated back`
+  const text = `${value}: replies between pods of one bridge are not translated back`
   return { kind: 'warning', subject: name, text }
 }
 
@@ -51,7 +51,8 @@ async function localnet(wroteIptables: boolean, read: ReadText): Looked {
   if ((await read(`/proc/sys/${name}`)) !== '1') return undefined
   if (wroteIptables)
     return { kind: 'note', subject: name, text: "1: for node ports at 127.0.0.1 in kprobe's iptables mode" }
-  const text = '1: others on the network may reach services bound to 127.0.0.1; kprobe does not need it'
+  const text =
+    '1: other machines of the network may reach programs bound to 127.0.0.1; kprobe does not need it'
   return { kind: 'warning', subject: name, text }
 }
 
@@ -62,7 +63,7 @@ async function tableRoom(read: ReadText): Looked {
   const max = Number(await read(`/proc/sys/${name}`))
   const now = Number(await read('/proc/sys/net/netfilter/nf_conntrack_count'))
   if (Number.isNaN(max) || Number.isNaN(now))
-    return { kind: 'note', subject: name, text: 'absent: connections are not tracked yet' }
+    return { kind: 'note', subject: name, text: 'absent: nf_conntrack is not loaded' }
   const text = `${now} of ${max} connections tracked`
   return { kind: now > max * ALMOST_FULL ? 'warning' : 'ok', subject: name, text }
 }
@@ -70,7 +71,7 @@ async function tableRoom(read: ReadText): Looked {
 async function memoryScore({ oomScoreAdj }: Config, read: ReadText): Looked {
   const value = await read('/proc/self/oom_score_adj')
   if (value === undefined || Number(value) <= oomScoreAdj) return undefined
-  const text = `${value} now; the daemon asks for ${oomScoreAdj}, which needs CAP_SYS_RESOURCE`
+  const text = `${value} now; the daemon sets ${oomScoreAdj}, which needs CAP_SYS_RESOURCE`
   return { kind: 'note', subject: 'oom_score_adj', text }
 }
 

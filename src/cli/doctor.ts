@@ -10,21 +10,19 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import type { Finding } from '../modes/common/finding.ts'
+import { lookElsewhere } from '../modes/foreign/leftovers.ts'
+import { ipvsTexts } from '../modes/foreign/leftovers-text.ts'
+import { neighborsOf } from '../modes/foreign/neighbors.ts'
 import { DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
-import { chainNames } from '../modes/xt-common/layout.ts'
 import { Connection } from '../netlink/connection.ts'
 import { anyMode } from './any-mode.ts'
-import { neighboursOf } from './doctor-neighbours.ts'
 import { conntrackFindings, settingFindings } from './doctor-settings.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { lookElsewhere } from './leftovers.ts'
-import { ipvsTexts } from './leftovers-text.ts'
 import { writeDocument } from './output.ts'
 import { processesNamed } from './processes.ts'
 import { damageFindings } from './programmed.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -33,10 +31,9 @@ export const command: Command = {
     helpText({
       usage: 'kprobe doctor [flags]',
       description:
-        'Probes every kernel feature that kprobe uses in the mode of --proxy-mode, one by one and without changing\n' +
-        'anything, reports what other modes would lack, lists other writers on the same packets, and follows packets\n' +
-        'through the rules that the kernel holds. Exits 0 when kprobe can serve here, 1 when it cannot, and 3 when\n' +
-        'these rules are damaged.',
+        'Checks every kernel feature that the mode of --proxy-mode needs, lists what other modes would lack, lists other\n' +
+        'programs that change the same packets, and traces packets through the rules in the kernel. Changes nothing. Exits 0\n' +
+        'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged.',
       details: [WITHOUT_EFFECT],
       flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
     }),
@@ -48,7 +45,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (typeof request === 'number') return request
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
-  if (extra.errors.length > 0) return usageErrors(io, 'doctor', extra.errors)
   const findings = await examine(config)
   if (output === 'text') printText(findings, io)
   else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
@@ -65,13 +61,13 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   try {
     const wroteIptables = await anyMode(mode => mode.isRecorded?.(HERE))
     const ofModes = [...(await featureFindings(config)), ...(await modeFindings(config))]
-    const others = [...(await damageFindings(config)), ...(await neighbourFindings(config, wroteIptables))]
+    const others = [...(await damageFindings(config)), ...(await neighborFindings(config, wroteIptables))]
     // The finding of a mode replaces the general one for the same setting.
     const judged = new Set(ofModes.map(({ subject }) => subject))
     const rest = (await settings(wroteIptables)).filter(({ subject }) => !judged.has(subject))
     return [...ofModes, ...others, ...rest]
   } catch (error) {
-    const text = `does not answer: ${failureText(error)}`
+    const text = `cannot be queried: ${failureText(error)}`
     return [{ kind: 'missing', subject: 'nf_tables over netlink', text }, ...(await settings(false))]
   }
 }
@@ -102,7 +98,7 @@ async function modeFindings(config: Config): Promise<readonly Finding[]> {
 
 const HERE = { sockets: KERNEL, clock: systemClock } as const
 
-async function neighbourFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
+async function neighborFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
   const transport = openNetfilter()
   try {
     const connection = new Connection({ transport, clock: systemClock })
@@ -119,17 +115,16 @@ async function neighbourFindings(config: Config, wroteIptables: boolean): Promis
     const isNamed = proxy !== undefined
     const left = isOurs || isNamed ? { ...elsewhere, virtualServers: [] } : elsewhere
     const leftElsewhere = isOurs || isNamed ? [] : ipvsTexts(elsewhere)
-    const neighbours = neighboursOf({
+    const neighbors = neighborsOf({
       ...left,
       chains: others,
       tableName,
       leftElsewhere,
       writesIptables: findMode(config.proxyMode).exclusive?.(config) !== undefined,
       wroteIptables,
-      isNamed,
-      chainPrefix: chainNames(proxy).prefix,
+      proxy,
     })
-    const told = neighbours.map(
+    const told = neighbors.map(
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
     )
     return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
@@ -146,7 +141,7 @@ async function kubeProxyFindings(): Promise<readonly Finding[]> {
     {
       kind: 'warning',
       subject: `kube-proxy runs in this network namespace (pid ${pids.join(', ')})`,
-      text: 'two proxies fight over the same Services: stop it before kprobe runs',
+      text: 'both proxies write rules for the same Services: stop kube-proxy before kprobe runs',
     },
   ]
 }
@@ -184,11 +179,13 @@ const WIDEST_SUBJECT = 48
 
 function printText(findings: readonly Finding[], io: Io): void {
   const rows = findings.map(({ kind, subject, text }) => [MARKS[kind], subject, text])
-  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { colour: io.colour, widest: WIDEST_SUBJECT }))
+  io.out(tableText(['', 'SUBJECT', 'MEANING'], rows, { color: io.color, widest: WIDEST_SUBJECT }))
   const of = (kind: Finding['kind']) => findings.filter(each => each.kind === kind).length
   const missing = of('missing')
   const verdict =
-    missing === 0 ? 'kprobe can serve here' : `kprobe cannot serve here: ${count(missing, 'thing')} missing`
+    missing === 0
+      ? 'kprobe can serve here'
+      : `kprobe cannot serve here: ${count(missing, 'requirement')} missing`
   const damage = of('damaged') === 0 ? '' : "kprobe's rules in the kernel are damaged; apart from that, "
   io.out(`${damage}${verdict}; ${count(of('warning'), 'warning')}\n`)
 }

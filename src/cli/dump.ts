@@ -11,17 +11,13 @@ import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { NftFamily, Ruleset } from '../kernel/nft/state.ts'
 import { namesOfElements, type ServiceNames } from '../modes/common/service-names.ts'
 import { isOfService, type ServiceRow } from '../modes/common/service-row.ts'
-import type { DumpFilter, HeldMode, KernelRead, Mode } from '../modes/mode.ts'
+import type { DumpFilter, KernelRead, Mode } from '../modes/mode.ts'
+import { type ReadModes, readModes, readTables } from '../modes/read.ts'
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
-import { chainNames } from '../modes/xt-common/layout.ts'
-import type { ReadChain } from '../modes/xt-common/read-chains.ts'
-import { readIptables, saveIptables } from '../modes/xt-common/read-iptables.ts'
-import { showIptables } from './dump-iptables.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
 import { writeDocument, writeWarnings } from './output.ts'
 import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
-import { readModes, readTables } from './read-modes.ts'
 import { askServiceNames } from './service-names.ts'
 import { serviceTable, sortedRows } from './service-rows.ts'
 import { tableText } from './table.ts'
@@ -29,7 +25,7 @@ import { usageErrors } from './usage-errors.ts'
 
 /** Object kinds that modes list, each with its mode. */
 const DUMPS = MODES.flatMap(mode => (mode.dumps ?? []).map(dump => ({ mode, ...dump })))
-const WHAT: readonly string[] = ['services', 'nft', ...DUMPS.map(({ what }) => what), 'iptables', 'all']
+const WHAT: readonly string[] = ['services', 'nft', ...DUMPS.map(({ what }) => what), 'all']
 const OUTPUTS: readonly string[] = [
   'text',
   'wide',
@@ -37,14 +33,12 @@ const OUTPUTS: readonly string[] = [
   'yaml',
   'nft',
   ...DUMPS.map(({ saveFormat }) => saveFormat),
-  'iptables-save',
 ]
 
 /** Formats that fit only one kind of object. */
 const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ['nft', 'nft'],
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
-  ['iptables-save', 'iptables'],
 ])
 
 const FLAGS: readonly FlagSpec[] = [
@@ -52,16 +46,9 @@ const FLAGS: readonly FlagSpec[] = [
     name: 'service',
     kind: 'text',
     placeholder: 'NAMESPACE/NAME',
-    default: '',
     help: 'only what serves this Service, with all its endpoints',
   },
-  {
-    name: 'family',
-    kind: 'text',
-    placeholder: 'FAMILY',
-    default: '',
-    help: 'only IPv4 or IPv6 (or ip, ip6)',
-  },
+  { name: 'family', kind: 'text', placeholder: 'FAMILY', help: 'only IPv4 or IPv6 (or ip, ip6)' },
   {
     ...ADMIN_SOCKET_FLAG,
     help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
@@ -114,7 +101,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
     const dump = DUMPS.find(({ what }) => what === request.what)
     if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
-    if (request.what === 'iptables') return await dumpIptables(request, io)
     return await dumpTables(request, io, ask)
   } catch (error) {
     io.err(`kprobe dump: ${failureText(error)}\n`)
@@ -128,7 +114,7 @@ async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): P
     await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
   const missing = whatIsMissing(request, dump)
-  const isUnnamed = request.what !== 'nft' && dump.filter?.names.isComplete === false
+  const isUnnamed = request.what !== 'nft' && dump.names?.isComplete === false
   const damage = damageText(dump.modes)
   const warnings = [
     ...(missing === undefined ? [] : [missing]),
@@ -159,9 +145,15 @@ interface Asked {
 }
 
 async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Promise<number> {
-  const { output } = request
-  const names = ask(true) ?? (await namesInTables(request, dump.mode))
-  const found = await dump.read(HERE, filterOf(request, names))
+  const { output, families, proxyName: proxy } = request
+  const { saveTables } = dump
+  if (output === dump.saveFormat && saveTables !== undefined) {
+    for (const text of await saveTables.print(HERE, families)) io.out(text)
+    await writeWarnings(families.length > 1 ? [saveTables.note] : [], io)
+    return EXIT_FINE
+  }
+  const names = dump.isNamed ? NO_NAMES : (ask(true) ?? (await namesInTables(request, dump.mode)))
+  const found = await dump.read(HERE, { ...filterOf(request, names), proxy })
   if (output === 'json' || output === 'yaml') await writeDocument(found.value, output, io)
   else if (output === dump.saveFormat) writeLines(found.save, io)
   else io.out(tableText(found.heading, found.rows, io))
@@ -171,30 +163,14 @@ async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Prom
   return exitOf(request, missing)
 }
 
+const NO_NAMES = namesOfElements([])
+
 async function namesInTables(request: Request, { tableName }: Mode): Promise<ServiceNames> {
-  const tables = await readTables(request)
+  const tables = await readTables({ ...HERE, ...request })
   return namesOfElements(tables.filter(({ name }) => name === tableName(request.proxyName)))
 }
 
 const HERE = { sockets: KERNEL, clock: systemClock } as const
-
-async function dumpIptables(request: Request, io: Io): Promise<number> {
-  const { output, families, service, proxyName } = request
-  if (output === 'iptables-save') {
-    for (const text of await saveIptables(HERE, families)) io.out(text)
-    await writeWarnings(families.length > 1 ? [TWO_INPUTS] : [], io)
-    return EXIT_FINE
-  }
-  const shown = showIptables(await readIptables(HERE, families, chainNames(proxyName)), service)
-  const missing = shown.isEmpty ? nothingText(request) : undefined
-  if (output === 'json' || output === 'yaml') await writeDocument(shown.value, output, io)
-  else io.out(shown.text(io))
-  await writeWarnings(missing === undefined ? [] : [missing], io)
-  return exitOf(request, missing)
-}
-
-const TWO_INPUTS =
-  'this is the input of two commands: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore'
 
 const UNNAMED = 'some IPVS objects have no Service name here; --admin-socket reads the names from the daemon'
 
@@ -225,8 +201,8 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
   if (only !== undefined && what !== undefined && what !== only)
     reader.fail('--output', `${output} is for \`kprobe dump ${only}\``)
   const service = reader.text('service') ?? ''
-  if (service !== '' && output === 'iptables-save')
-    reader.fail('--service', 'iptables-save prints whole tables; -o text and -o json show one Service')
+  if (service !== '' && DUMPS.some(dump => dump.saveFormat === output && dump.saveTables !== undefined))
+    reader.fail('--service', `${output} prints whole tables; -o text and -o json show one Service`)
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
   const adminSocket = reader.text('admin-socket') ?? ''
@@ -253,27 +229,23 @@ function readFamilies(reader: FlagReader): readonly NftFamily[] {
 }
 
 /** Kernel state of all modes that hold objects. */
-interface Dump {
-  readonly held: readonly HeldMode[]
-  /** Undefined if all objects of all modes carry names. */
-  readonly filter: DumpFilter | undefined
-  /** Empty if no chain belongs to an iptables mode. */
-  readonly iptables: readonly ReadChain[]
+interface Dump extends ReadModes {
+  /** Names of objects that carry none; undefined if no mode holds such objects. */
+  readonly names: ServiceNames | undefined
   /** Modes with their rows; empty for `dump nft`, which prints none. */
   readonly modes: readonly ProgrammedMode[]
 }
 
 async function readKernel(request: Request, ask: KernelRead['names']): Promise<Dump> {
-  const { held, chains } = await readModes(request, ask)
-  const iptables = request.what !== 'nft' && chains.some(({ ours }) => ours) ? chains : []
-  const modes = request.what === 'nft' ? [] : programmedModes(held, request.service)
-  const names = held.find(mode => mode.names !== undefined)?.names
-  return { held, filter: names && filterOf(request, names), iptables, modes }
+  const read = await readModes({ ...HERE, ...request }, ask)
+  const modes = request.what === 'nft' ? [] : programmedModes(read.held, request.service)
+  return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes }
 }
 
-function whatIsMissing(request: Request, { held, iptables, modes }: Dump): string | undefined {
+function whatIsMissing(request: Request, { held, chains, modes }: Dump): string | undefined {
   const { service } = request
   const withTables = held.filter(({ tables }) => tables.length > 0)
+  const iptables = request.what !== 'nft' && chains.some(({ ours }) => ours) ? chains : []
   if (withTables.length + iptables.length === 0) return nothingText({ ...request, service: '' })
   const isHeld =
     service === '' ||
@@ -294,9 +266,7 @@ function nothingText({ service, families, proxyName }: Request): string {
 }
 
 function listingOf({ service }: Request, { held }: Dump): Ruleset {
-  return {
-    tables: held.flatMap(({ tables, tablesOf }) => (service === '' ? tables : tablesOf(service))),
-  }
+  return { tables: held.flatMap(({ tables, tablesOf }) => (service === '' ? tables : tablesOf(service))) }
 }
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {
@@ -305,12 +275,20 @@ async function documentOf(request: Request, dump: Dump): Promise<unknown> {
   if (what === 'services') return { services }
   const nft = rulesetToJson(listingOf(request, dump))
   if (what === 'nft') return nft
-  const { filter, iptables } = dump
-  const chains = iptables.length === 0 ? {} : { iptables: showIptables(iptables, request.service).value }
-  if (filter === undefined) return { services, nft, ...chains }
   const objects: [string, unknown][] = []
-  for (const { what, read } of DUMPS) objects.push([what, (await read(HERE, filter)).value])
-  return { services, nft, ...Object.fromEntries(objects), ...chains }
+  for (const { what, found } of await objectsOf(request, dump)) objects.push([what, found.value])
+  return { services, nft, ...Object.fromEntries(objects) }
+}
+
+/** Reads the objects that modes list, of the modes that hold some. */
+async function objectsOf(request: Request, { names, chains }: Dump) {
+  const objects: { what: string; found: Awaited<ReturnType<(typeof DUMPS)[number]['read']>> }[] = []
+  for (const { what, isNamed, read } of DUMPS) {
+    if (isNamed ? !chains.some(({ ours }) => ours) : names === undefined) continue
+    const filter = { ...filterOf(request, names ?? NO_NAMES), proxy: request.proxyName, chains }
+    objects.push({ what, found: await read(HERE, filter) })
+  }
+  return objects
 }
 
 function rowsOf({ modes }: Dump): readonly ServiceRow[] {
@@ -320,19 +298,15 @@ function rowsOf({ modes }: Dump): readonly ServiceRow[] {
 async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   const { what, output, service } = request
   const wide = output === 'wide' || service !== ''
-  if (what !== 'nft') io.out(serviceTable(rowsOf(dump), { colour: io.colour, wide }))
+  if (what !== 'nft') io.out(serviceTable(rowsOf(dump), { color: io.color, wide }))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
   const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined
   if (asTool !== undefined) io.out(asTool)
   else writeLines(printRuleset(listingOf(request, dump)), io)
   if (what === 'nft') return
-  if (dump.iptables.length > 0) io.out(`\n${showIptables(dump.iptables, service).text(io)}`)
-  if (dump.filter === undefined) return
-  for (const { read } of DUMPS) {
-    const { heading, rows } = await read(HERE, dump.filter)
-    io.out(`\n${tableText(heading, rows, io)}`)
-  }
+  for (const { found } of await objectsOf(request, dump))
+    io.out(`\n${tableText(found.heading, found.rows, io)}`)
 }
 
 async function listByNft({ held }: Dump): Promise<string | undefined> {

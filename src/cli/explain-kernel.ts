@@ -1,13 +1,15 @@
+import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/failure-text.ts'
 import { formatIpPort, type Ip } from '../base/ip.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
+import { KERNEL } from '../daemon/open.ts'
 import type { Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
 import type { HeldMode } from '../modes/mode.ts'
+import { readModes } from '../modes/read.ts'
 import { findMode } from '../modes/registry.ts'
-import { readModes } from './read-modes.ts'
 
 /** One endpoint or verdict that connections may end in. */
 export interface Outcome {
@@ -51,7 +53,12 @@ export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
 /** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
 export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
   try {
-    const read = await readModes({ families: NFT_FAMILIES, proxyName: config.serviceProxyName })
+    const read = await readModes({
+      sockets: KERNEL,
+      clock: systemClock,
+      families: NFT_FAMILIES,
+      proxyName: config.serviceProxyName,
+    })
     return kernelOutcome(read.held, config.proxyMode, question)
   } catch (error) {
     return { kind: 'unknown', reason: oneLine(failureText(error)) }

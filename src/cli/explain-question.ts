@@ -125,7 +125,7 @@ function addressOf(peer: Peer, snapshot: Snapshot, family: Family): Ip {
 function requireAddress({ key, type, clusterIps }: Service): void {
   if (clusterIps.length > 0) return
   const why = type === 'ExternalName' ? 'of type ExternalName' : 'headless'
-  throw new Error(`Service ${key} is ${why}: it has no address of its own, and no rule`)
+  throw new Error(`Service ${key} is ${why}: it has no address and no rule`)
 }
 
 function serviceAt({ services }: Snapshot, key: string): Service {

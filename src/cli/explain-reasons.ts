@@ -117,7 +117,7 @@ function refusals(input: ReasonsInput): readonly string[] {
     for (const refusal of refusals)
       if (isAbout(refusal, input))
         reasons.add(
-          `${refusal.object} asks for ${refusal.value} (${refusal.field}), and is refused: ${refusal.reason}`,
+          `${refusal.object} requests ${refusal.value} (${refusal.field}), which kprobe refuses: ${refusal.reason}`,
         )
   return [...reasons]
 }

@@ -30,28 +30,24 @@ const FLAGS: readonly FlagSpec[] = [
     name: 'from',
     kind: 'text',
     placeholder: 'CLIENT',
-    default: '',
-    help: 'who connects: an address or pod/NAMESPACE/NAME; an address of this Node means one of its processes, whose source is the service address itself if that address is bound here (IPVS mode)',
+    help: 'client: an address or pod/NAMESPACE/NAME; an address of this Node stands for one of its processes (in IPVS mode its source is the Service address, which is bound here)',
   },
   {
     name: 'to',
     kind: 'text',
     placeholder: 'TARGET',
-    default: '',
-    help: 'what it connects to: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE.svc[:PORT] or pod/NAMESPACE/NAME:PORT; a port of a Service is a number or a name',
+    help: 'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE.svc[:PORT] or pod/NAMESPACE/NAME:PORT; a port of a Service is a number or a name',
   },
   {
     name: 'proto',
     kind: 'text',
     placeholder: 'PROTOCOL',
-    default: '',
     help: 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
   },
   {
     name: 'interface',
     kind: 'text',
     placeholder: 'NAME',
-    default: '',
     help: 'interface that the packet arrives at, when pods are recognized by interface',
   },
   outputFlag(OUTPUTS),
@@ -62,10 +58,10 @@ export const command: Command = {
     helpText({
       usage: 'kprobe explain --from CLIENT --to TARGET [flags]',
       description:
-        'Walks the rules that `kprobe run` with the same flags would write, for the first packet of one connection: which\n' +
-        'rules decide, where it may go, why each endpoint was left out, and whether its source address is replaced.\n' +
-        'Also walks the rules in the kernel if it may read them: exits 3 when they lead elsewhere, or when a daemon\n' +
-        'runs and its rules are missing.',
+        'Traces the first packet of one connection through the rules that `kprobe run` with the same flags would write:\n' +
+        'which rules decide, where the packet may go, why each endpoint is in or out, and whether its source address is\n' +
+        'replaced. Also traces it through the rules in the kernel, if it may read them. Exits 3 when these lead elsewhere,\n' +
+        'or when a daemon runs and its rules are missing.',
       details: [
         'Example:',
         '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',

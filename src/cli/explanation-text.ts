@@ -122,7 +122,7 @@ function endpointTable(endpoints: readonly ExplainedEndpoint[]): string {
     verdict(cluster),
     verdict(local),
   ])
-  return tableText(['ENDPOINT', 'NODE', 'POLICY CLUSTER', 'POLICY LOCAL'], rows, { colour: false })
+  return tableText(['ENDPOINT', 'NODE', 'POLICY CLUSTER', 'POLICY LOCAL'], rows, { color: false })
 }
 
 function verdict({ isIn, reason }: ExplainedEndpoint['cluster']): string {

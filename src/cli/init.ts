@@ -15,7 +15,6 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
 import { readRequest } from './read-request.ts'
 import { tableText } from './table.ts'
-import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -49,7 +48,6 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   if (typeof request === 'number') return request
   const { config, extra } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
-  if (extra.errors.length > 0) return usageErrors(io, 'init', extra.errors)
   // Each check loads its kernel module, which creates the settings of that module.
   const answers = [
     await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),
@@ -155,5 +153,5 @@ function printText(
   ])
   for (const { subject, answers: isThere, text } of answers)
     rows.push([subject, '-', isThere ? 'ok' : 'failed', text])
-  io.out(tableText(['WHAT', 'VALUE', 'RESULT', 'WHY'], rows, { colour: io.colour }))
+  io.out(tableText(['WHAT', 'VALUE', 'RESULT', 'WHY'], rows, { color: io.color }))
 }

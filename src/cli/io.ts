@@ -13,7 +13,7 @@ export interface Io {
   /** Bytes of standard output that its reader has not read yet. */
   readonly outBacklogBytes: () => number
   /** Standard output is a terminal, and NO_COLOR is not set. */
-  readonly colour: boolean
+  readonly color: boolean
   /** Standard output is a terminal. */
   readonly terminal: boolean
   /** Aborted by SIGINT, SIGTERM and SIGQUIT, with the name of the signal as its reason. */

@@ -3,7 +3,7 @@ import { finishInSlices, slicingOf } from '../base/steps.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/resolve-options.ts'
-import { dialledEndpoints } from '../daemon/api-reach.ts'
+import { dialedEndpoints } from '../daemon/api-reach.ts'
 import { Cluster } from '../daemon/cluster.ts'
 import { instanceOf } from '../daemon/instance.ts'
 import { holderSockets } from '../daemon/network-lock.ts'
@@ -152,15 +152,15 @@ async function readSource(config: Config, reading: Reading): Promise<Snapshot> {
     const read = () => progress.read(1)
     return await readWhole(openFileSource(config, clock, { read }), whole)
   }
-  const dialled: ApiEndpoint[] = []
+  const dialed: ApiEndpoint[] = []
   const dials: DialWatch = {
-    reaching: (addresses, port) => dialled.push(...dialledEndpoints(addresses, port)),
+    reaching: (addresses, port) => dialed.push(...dialedEndpoints(addresses, port)),
   }
   const client = await openClient(config, { clock, env: process.env, warn, dials })
   const cluster = new Cluster({ client, clock, random: Math.random, requested: () => undefined })
   try {
     const snapshot = await readWhole(cluster.source(config), whole)
-    return applyEvents(snapshot, [{ kind: 'ApiEndpoints', value: dialled }])
+    return applyEvents(snapshot, [{ kind: 'ApiEndpoints', value: dialed }])
   } finally {
     await cluster.close()
   }

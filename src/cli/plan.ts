@@ -16,12 +16,7 @@ import { usageErrors } from './usage-errors.ts'
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 const FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'summary',
-    kind: 'bool',
-    default: 'false',
-    help: 'print how much would change, without the objects',
-  },
+  { name: 'summary', kind: 'bool', help: 'print how much would change, without the objects' },
   outputFlag(OUTPUTS),
 ]
 

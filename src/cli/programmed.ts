@@ -1,7 +1,9 @@
 import { parseCidr } from '../base/cidr.ts'
+import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/failure-text.ts'
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
+import { KERNEL } from '../daemon/open.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import type { Trace } from '../kernel/nft/trace-walk.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
@@ -11,7 +13,7 @@ import { PROTOCOL_NUMBERS } from '../modes/common/octet-keys.ts'
 import type { Hook, ReadRules } from '../modes/common/read-rules.ts'
 import { isOfService, NOT_REACHED, type ServiceRow } from '../modes/common/service-row.ts'
 import type { HeldMode } from '../modes/mode.ts'
-import { readModes } from './read-modes.ts'
+import { readModes } from '../modes/read.ts'
 import { sortedRows } from './service-rows.ts'
 
 /** One mode whose rules the kernel holds, with the rows that a command prints. */
@@ -48,7 +50,12 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
 export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
   let modes: readonly ProgrammedMode[]
   try {
-    const { held } = await readModes({ families: NFT_FAMILIES, proxyName: serviceProxyName })
+    const { held } = await readModes({
+      sockets: KERNEL,
+      clock: systemClock,
+      families: NFT_FAMILIES,
+      proxyName: serviceProxyName,
+    })
     modes = programmedModes(held.filter(mode => !isOfKubeProxy(mode)))
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`

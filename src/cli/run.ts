@@ -108,7 +108,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
     processId: io.processId,
     synced: sync => {
       if (!isForPeople) return
-      const text = syncText(sync, { colour: io.colour, dryRun, serviceProxyName: config.serviceProxyName })
+      const text = syncText(sync, { color: io.color, dryRun, serviceProxyName: config.serviceProxyName })
       if (text !== '' && io.outBacklogBytes() < OUT_BACKLOG_MAX) io.out(text)
     },
     planned: plan => {
@@ -164,7 +164,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
       await writeRecord(config, written, { clock, sockets: KERNEL }).catch((err: unknown) =>
         log.warn(
           { err },
-          `cannot record that ${config.proxyMode} mode runs here; \`kprobe cleanup\` will not know it`,
+          `cannot record that ${config.proxyMode} mode runs here; \`kprobe cleanup\` needs --proxy-mode`,
         ),
       )
     },

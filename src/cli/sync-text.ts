@@ -11,7 +11,7 @@ const SERVICES_SHOWN = 200
 const NAMES_SHOWN = 10
 
 interface SyncTextOptions {
-  readonly colour: boolean
+  readonly color: boolean
   readonly dryRun: boolean
   /** The name of this proxy; undefined for the unnamed one. */
   readonly serviceProxyName?: string | undefined
@@ -31,7 +31,9 @@ export function syncText(sync: Sync, options: SyncTextOptions): string {
     idleText(sync, options.serviceProxyName),
     nodePortLine(table),
     `${options.dryRun ? 'would program' : 'programmed'} ${totalsText(sync)}: ${writtenText(written)}\n`,
-    quarantined.length === 0 ? '' : `rejected ${namesText(quarantined)}; the log says why\n`,
+    quarantined.length === 0
+      ? ''
+      : `rejected by the kernel: ${namesText(quarantined)}; the log has the error\n`,
   ].join('')
 }
 

@@ -4,7 +4,7 @@ const GAP = '   '
 const BOLD = ['\u001b[1m', '\u001b[22m'] as const
 
 export interface TableOptions {
-  readonly colour: boolean
+  readonly color: boolean
   /**
    * Maximum width of a column: a longer cell does not widen its column, but shifts the rest of its row. Unset: no
    * limit.
@@ -31,6 +31,6 @@ export function tableText(
       .map((cell, column) => cell.padEnd(column === cells.length - 1 ? 0 : (widths[column] ?? 0)))
       .join(GAP)
       .trimEnd()
-  const [on, off] = options.colour ? BOLD : ['', '']
+  const [on, off] = options.color ? BOLD : ['', '']
   return [on + line(heading) + off, ...clean.map(line), ''].join('\n')
 }

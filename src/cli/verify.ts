@@ -14,7 +14,6 @@ import { withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
 import { tableText } from './table.ts'
-import { usageErrors } from './usage-errors.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 
@@ -46,7 +45,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
-  if (extra.errors.length > 0) return usageErrors(io, 'verify', extra.errors)
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
@@ -58,7 +56,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
         daemon: computed !== undefined,
         differences: disagreements(table, computed, lines),
       }
-      if (output === 'text') io.out(verifyText(facts, io.colour))
+      if (output === 'text') io.out(verifyText(facts, io.color))
       else await writeDocument(facts, output, io)
       return facts.differences
     })
@@ -155,11 +153,11 @@ export interface VerifyFacts {
 /** Services that the text names at most. */
 const ROWS_MAX = 20
 
-export function verifyText(facts: VerifyFacts, colour: boolean): string {
+export function verifyText(facts: VerifyFacts, color: boolean): string {
   const { services, differences } = facts
   const rows = differences.slice(0, ROWS_MAX).map(each => rowOf(each, facts.daemon))
   const heading = ['SERVICE', 'DAEMON', 'KERNEL', 'FIRST DIFFERENCE']
-  const table = rows.length === 0 ? '' : tableText(heading, rows, { colour })
+  const table = rows.length === 0 ? '' : tableText(heading, rows, { color })
   const more = differences.length - rows.length
   const rest = more > 0 ? `and ${count(more, 'more Service')}; -o json lists all\n` : ''
   return `${table}${rest}${comparedText(facts)} ${verdictText(services, differences)}\n`
@@ -169,7 +167,7 @@ function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): rea
   const [first] = kernel
   return [
     service === '' ? '(shared)' : service,
-    !isAsked ? 'not asked' : daemon === undefined ? 'same' : 'differs',
+    !isAsked ? 'not queried' : daemon === undefined ? 'same' : 'differs',
     kernel.length === 0 ? 'same' : count(kernel.length, 'change'),
     first === undefined ? (daemon ?? '') : planLine(first),
   ]
@@ -177,7 +175,7 @@ function rowOf({ service, daemon, kernel }: Disagreement, isAsked: boolean): rea
 
 function comparedText({ source, daemon }: VerifyFacts): string {
   if (!source) return 'daemon (source not read) and kernel'
-  return daemon ? 'source, daemon and kernel' : 'source and kernel (daemon not asked)'
+  return daemon ? 'source, daemon and kernel' : 'source and kernel (daemon not queried)'
 }
 
 function verdictText(services: number, differences: readonly Disagreement[]): string {

@@ -12,26 +12,22 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
   {
     name: 'print',
     kind: 'bool',
-    default: 'false',
     help: 'print the state as JSON lines, one Service with its endpoints a line, then exit',
   },
   {
     name: 'watch',
     kind: 'bool',
-    default: 'false',
     help: 'with --print: print the whole state again after each change, followed by an empty line',
   },
   {
     name: 'diff',
     kind: 'bool',
-    default: 'false',
     help: 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch',
   },
   {
     name: 'exec',
     kind: 'text',
     placeholder: 'CMD',
-    default: '',
     help: 'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash 0.5.12 has not). May be repeated',
   },
   {
@@ -45,19 +41,12 @@ export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
 
 /** Flags for certificate, key and the clients' authority, in this order. */
 export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
-  {
-    name: 'api-tls-cert',
-    kind: 'text',
-    placeholder: 'FILE',
-    default: '',
-    help: 'server certificate (PEM)',
-  },
-  { name: 'api-tls-key', kind: 'text', placeholder: 'FILE', default: '', help: 'server key (PEM)' },
+  { name: 'api-tls-cert', kind: 'text', placeholder: 'FILE', help: 'server certificate (PEM)' },
+  { name: 'api-tls-key', kind: 'text', placeholder: 'FILE', help: 'server key (PEM)' },
   {
     name: 'api-tls-client-ca',
     kind: 'text',
     placeholder: 'FILE',
-    default: '',
     help: 'CA certificates that client certificates must be signed by (PEM)',
   },
 ])
@@ -68,7 +57,6 @@ export const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
     name: 'api',
     kind: 'text',
     placeholder: 'ADDRESS',
-    default: '',
     help: 'serve the back-end API at this address, unix:///PATH or tcp://IP:PORT; empty disables it; not with --once',
   },
   ...API_TLS_FLAGS,
@@ -80,13 +68,11 @@ export const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
     name: 'metrics-bind-address',
     kind: 'text',
     placeholder: 'IP:PORT',
-    default: '',
     help: 'serve metrics at this address; empty disables it',
   },
   {
     name: 'once',
     kind: 'bool',
-    default: 'false',
     help: 'with --exec: exit after the first run of each program, with 0 if all succeeded',
   },
 ])

@@ -2,20 +2,8 @@ import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
 
 /** Flags that kprobe accepts for the sake of kube-proxy manifests; a warning names those that are set. */
 export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
-  {
-    name: 'boot-id-file',
-    kind: 'text',
-    placeholder: 'FILE',
-    default: '',
-    help: 'belongs to a library of kube-proxy',
-  },
-  {
-    name: 'machine-id-file',
-    kind: 'text',
-    placeholder: 'FILE',
-    default: '',
-    help: 'belongs to a library of kube-proxy',
-  },
+  { name: 'boot-id-file', kind: 'text', placeholder: 'FILE', help: 'belongs to a library of kube-proxy' },
+  { name: 'machine-id-file', kind: 'text', placeholder: 'FILE', help: 'belongs to a library of kube-proxy' },
   {
     name: 'config-sync-period',
     kind: 'duration',
@@ -37,7 +25,7 @@ export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', 
     default: '0',
     help: 'log lines are written at once',
   },
-  { name: 'log-json-split-stream', kind: 'bool', default: 'false', help: 'log lines go to standard error' },
+  { name: 'log-json-split-stream', kind: 'bool', help: 'log lines go to standard error' },
   {
     name: 'log-text-info-buffer-size',
     kind: 'text',
@@ -45,20 +33,18 @@ export const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', 
     default: '0',
     help: 'log lines are written at once',
   },
-  { name: 'log-text-split-stream', kind: 'bool', default: 'false', help: 'log lines go to standard error' },
-  { name: 'profiling', kind: 'bool', default: 'false', help: 'no profiles are served' },
+  { name: 'log-text-split-stream', kind: 'bool', help: 'log lines go to standard error' },
+  { name: 'profiling', kind: 'bool', help: 'no profiles are served' },
   {
     name: 'show-hidden-metrics-for-version',
     kind: 'text',
     placeholder: 'VERSION',
-    default: '',
     help: 'no metric is hidden',
   },
   {
     name: 'vmodule',
     kind: 'list',
     placeholder: 'PATTERN=LEVEL,...',
-    default: '',
     help: "log levels of kube-proxy's source files",
   },
 ])

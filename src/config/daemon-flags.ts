@@ -28,35 +28,22 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
     default: 'netlink',
     help: 'netlink (write to the kernel) or dry-run (print the plan, write nothing)',
   },
-  {
-    name: 'once',
-    kind: 'bool',
-    default: 'false',
-    help: 'sync once, report, and exit 0 if the kernel holds the desired state',
-  },
+  { name: 'once', kind: 'bool', help: 'sync once, report, and exit 0 if the kernel holds the desired state' },
   {
     name: 'init-only',
     kind: 'bool',
-    default: 'false',
     help: 'do what needs full privileges, then exit; afterwards the daemon needs only CAP_NET_ADMIN',
   },
-  {
-    name: 'cleanup',
-    kind: 'bool',
-    default: 'false',
-    help: "remove kprobe's objects from the kernel, then exit",
-  },
+  { name: 'cleanup', kind: 'bool', help: "remove kprobe's objects from the kernel, then exit" },
   {
     name: 'write-config-to',
     kind: 'text',
     placeholder: 'FILE',
-    default: '',
     help: 'write the effective KubeProxyConfiguration to this file, then exit',
   },
   {
     name: 'version',
     kind: 'bool',
-    default: 'false',
     help: 'print the version, then exit; --version=raw prints one field a line',
   },
   {
@@ -73,7 +60,6 @@ export const ADMIN_SOCKET_FLAG: FlagSpec = {
   name: 'admin-socket',
   kind: 'text',
   placeholder: 'PATH',
-  default: '',
   help: 'unix socket that other kprobe commands query; empty disables it',
 }
 
@@ -118,7 +104,6 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
   {
     name: 'bind-address-hard-fail',
     kind: 'bool',
-    default: 'false',
     help: 'exit if the health or metrics address is in use, instead of retrying',
   },
   ADMIN_SOCKET_FLAG,
@@ -181,7 +166,6 @@ const CONNTRACK_FLAGS: readonly FlagSpec[] = grouped('Connection tracking', [
   {
     name: 'conntrack-tcp-be-liberal',
     kind: 'bool',
-    default: 'false',
     help: 'accept TCP segments outside the window (nf_conntrack_tcp_be_liberal)',
   },
   {
@@ -201,7 +185,6 @@ const CONNTRACK_FLAGS: readonly FlagSpec[] = grouped('Connection tracking', [
   {
     name: 'conntrack-lower',
     kind: 'bool',
-    default: 'false',
     help: 'also lower conntrack values that an operator has raised, as kube-proxy does',
   },
 ])

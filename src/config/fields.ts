@@ -60,12 +60,7 @@ const FIELDS = {
   'clientConnection.qps': { kind: 'float', fallback: 5, flag: 'kube-api-qps' },
   clusterCIDR: { kind: 'text', flag: 'cluster-cidr' },
   configSyncPeriod: { kind: 'duration', fallback: 900n * SECOND, flag: 'config-sync-period', unused: true },
-  'conntrack.maxPerCore': {
-    kind: 'int32',
-    pointer: true,
-    fallback: 32_768,
-    flag: 'conntrack-max-per-core',
-  },
+  'conntrack.maxPerCore': { kind: 'int32', pointer: true, fallback: 32_768, flag: 'conntrack-max-per-core' },
   'conntrack.min': { kind: 'int32', pointer: true, fallback: 131_072, flag: 'conntrack-min' },
   'conntrack.tcpBeLiberal': { kind: 'bool', flag: 'conntrack-tcp-be-liberal' },
   'conntrack.tcpCloseWaitTimeout': {

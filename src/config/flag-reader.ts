@@ -1,5 +1,5 @@
 import { type Cidr, parseCidr, whyNotCidr } from '../base/cidr.ts'
-import type { Arguments, ConfigError, FlagSpec } from './flag.ts'
+import { type Arguments, type ConfigError, defaultOf, type FlagSpec } from './flag.ts'
 
 /** Parses the words of Go's strconv.ParseBool. */
 export function parseBool(text: string): boolean | undefined {
@@ -32,9 +32,10 @@ export class FlagReader {
   /** Gives the effective value of each flag as text: the last value, or the default. */
   effective(specs: readonly FlagSpec[]): ReadonlyMap<string, string> {
     return new Map(
-      specs.map(({ name, kind, default: fallback }) => {
+      specs.map(spec => {
+        const { name, kind } = spec
         const given = kind === 'list' ? this.#values.get(name)?.join(',') : this.text(name)
-        return [name, given ?? fallback]
+        return [name, given ?? defaultOf(spec)]
       }),
     )
   }
@@ -65,7 +66,11 @@ export class FlagReader {
     const text = this.text(name)
     if (text === undefined) return fallback
     const found = allowed.find(value => value === text)
-    if (found === undefined) this.fail(`--${name}`, `${quote(text)} is not one of ${allowed.join(', ')}`)
+    if (found === undefined)
+      this.fail(
+        `--${name}`,
+        `${quote(text)} is not ${allowed.length > 1 ? 'one of ' : ''}${allowed.join(', ')}`,
+      )
     return found ?? fallback
   }
 

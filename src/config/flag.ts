@@ -10,8 +10,8 @@ export interface FlagSpec {
   readonly kind: 'bool' | 'text' | 'list' | 'duration' | 'integer' | 'number'
   /** Word for the value in help texts. */
   readonly placeholder?: string
-  /** The default as text, for help; empty without one. */
-  readonly default: string
+  /** The default as text; absent for none, and for false. */
+  readonly default?: string
   readonly help: string
   /** Heading in help texts; a flag without one comes last. */
   readonly group?: string
@@ -21,6 +21,11 @@ export interface FlagSpec {
   readonly rare?: true
   /** The valid values; the first is the default. */
   readonly choices?: readonly string[]
+}
+
+/** Gives the value of an unset flag as text. */
+export function defaultOf({ kind, default: text }: Pick<FlagSpec, 'kind' | 'default'>): string {
+  return text ?? (kind === 'bool' ? 'false' : '')
 }
 
 export function grouped(group: string, specs: readonly FlagSpec[]): readonly FlagSpec[] {

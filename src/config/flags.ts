@@ -1,9 +1,8 @@
+import { MODES } from '../modes/registry.ts'
 import { API_BESIDE_FLAGS, API_FLAGS, API_TLS_FLAGS, RUN_API_FLAGS } from './api-flags.ts'
 import { UNUSED_FLAGS } from './compatible-flags.ts'
 import { DAEMON_FLAGS } from './daemon-flags.ts'
 import type { FlagSpec } from './flag.ts'
-import { IPTABLES_FLAGS, IPTABLES_PACE_FLAGS, OWN_IPTABLES_FLAGS } from './iptables-flags.ts'
-import { IPVS_FLAGS, IPVS_PACE_FLAGS, OWN_IPVS_FLAGS } from './ipvs-flags.ts'
 import { SOURCE_FLAGS, TRAFFIC_FLAGS } from './model-flags.ts'
 
 /** Flags that --help prints; --help-all prints the others, too. */
@@ -37,10 +36,7 @@ function ranked(flags: readonly FlagSpec[]): readonly FlagSpec[] {
 export const MODEL_FLAGS: readonly FlagSpec[] = ranked([
   ...SOURCE_FLAGS,
   ...TRAFFIC_FLAGS,
-  ...IPVS_FLAGS,
-  ...OWN_IPVS_FLAGS,
-  ...IPTABLES_FLAGS,
-  ...OWN_IPTABLES_FLAGS,
+  ...MODES.flatMap(({ settings: { flags = [], ownFlags = [] } }) => [...flags, ...ownFlags]),
 ])
 
 /**
@@ -50,8 +46,7 @@ export const WITHOUT_EFFECT = 'Other flags of `kprobe run` are accepted and have
 
 export const RUN_FLAGS: readonly FlagSpec[] = ranked([
   ...MODEL_FLAGS,
-  ...IPVS_PACE_FLAGS,
-  ...IPTABLES_PACE_FLAGS,
+  ...MODES.flatMap(({ settings }) => settings.paceFlags ?? []),
   ...DAEMON_FLAGS,
   ...RUN_API_FLAGS,
   ...UNUSED_FLAGS,
@@ -85,8 +80,7 @@ export const OWN_FLAGS: readonly string[] = [
   'conntrack-lower',
   'conntrack-tcp-timeout-fin-wait',
   'conntrack-tcp-timeout-time-wait',
-  ...OWN_IPTABLES_FLAGS.map(({ name }) => name),
-  ...OWN_IPVS_FLAGS.map(({ name }) => name),
+  ...MODES.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name),
   'masquerade-bit',
   'min-sync-period',
   'once',
@@ -121,23 +115,16 @@ export const BESIDE_FILE_FLAGS: readonly string[] = [
   'write-config-to',
 ]
 
-export const HELP_FLAG: FlagSpec = {
-  name: 'help',
-  short: 'h',
-  kind: 'bool',
-  default: 'false',
-  help: 'print this help',
-}
+export const HELP_FLAG: FlagSpec = { name: 'help', short: 'h', kind: 'bool', help: 'print this help' }
 
 /** Makes the flag `-o` of a command that prints. */
 export function outputFlag(formats: readonly string[]): FlagSpec {
-  const [first = ''] = formats
   return {
     name: 'output',
     short: 'o',
     kind: 'text',
     placeholder: 'FORMAT',
-    default: first,
+    default: formats[0] ?? '',
     help: formats.join(', '),
     choices: formats,
   }

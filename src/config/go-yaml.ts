@@ -12,7 +12,7 @@ function mappingLines(mapping: YamlMapping): readonly string[] {
   return Object.entries(mapping)
     .sort(([a], [b]) => (a < b ? -1 : 1))
     .flatMap(([name, value]) => {
-      if (isList(value) && value.length > 0) return [`${scalar(name)}:`, ...value.flatMap(itemLines)]
+      if (isYamlList(value) && value.length > 0) return [`${scalar(name)}:`, ...value.flatMap(itemLines)]
       if (isMapping(value) && Object.keys(value).length > 0)
         return [`${scalar(name)}:`, ...indented(mappingLines(value))]
       return [`${scalar(name)}: ${inline(value)}`]
@@ -29,17 +29,17 @@ function indented(lines: readonly string[]): readonly string[] {
 }
 
 function inline(value: YamlValue): string {
-  if (isList(value)) return '[]'
+  if (isYamlList(value)) return '[]'
   if (isMapping(value)) return '{}'
   return typeof value === 'string' ? scalar(value) : String(value)
 }
 
-function isList(value: YamlValue): value is readonly YamlValue[] {
+function isYamlList(value: YamlValue): value is readonly YamlValue[] {
   return Array.isArray(value)
 }
 
 function isMapping(value: YamlValue): value is YamlMapping {
-  return typeof value === 'object' && value !== null && !isList(value)
+  return typeof value === 'object' && value !== null && !isYamlList(value)
 }
 
 /** Plain texts with another meaning in YAML 1.1: null, booleans, numbers, dates, a merge. */

@@ -24,7 +24,7 @@ const WIDTH = { min: 60, narrow: 80, unknown: 100, max: 120 } as const
 /** Column of the help text of a flag; on a narrow terminal that text begins below most flags. */
 const COLUMN = { narrow: 12, wide: 34 } as const
 
-const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', default: 'false', help: 'print all flags' }
+const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', help: 'print all flags' }
 
 /** Formats help as Go's commands do: description, usage, and the flags in groups with their defaults. */
 export function helpText(help: HelpText): HelpPage {
@@ -83,7 +83,7 @@ function flagLines(flag: FlagSpec, width: number): string[] {
   const short = flag.short === undefined || flag.short === flag.name ? '' : `-${flag.short}, `
   const dashes = flag.name.length === 1 ? '-' : '--'
   const placeholder = flag.placeholder === undefined ? '' : ` ${flag.placeholder}`
-  const fallback = flag.default === '' || flag.default === 'false' ? '' : ` (default ${flag.default})`
+  const fallback = flag.default === undefined ? '' : ` (default ${flag.default})`
   const label = `  ${short}${dashes}${flag.name}${placeholder}`
   const column = width < WIDTH.narrow ? COLUMN.narrow : COLUMN.wide
   const lines = wrap(`${flag.help}${fallback}`, width - column).map(line => ' '.repeat(column) + line)

@@ -11,7 +11,6 @@ export const INSTANCE_FLAG: FlagSpec = {
   name: FLAG,
   kind: 'text',
   placeholder: 'NAME',
-  default: '',
   help: 'only the objects of the proxy of this name; unset: those of the unnamed proxy',
 }
 

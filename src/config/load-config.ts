@@ -1,5 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { findMode, MODES } from '../modes/registry.ts'
+import { findMode, MODES, readModeOptions } from '../modes/registry.ts'
 import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
@@ -102,7 +102,7 @@ export function parseRequest(
     file === undefined ? fromFlags(reader) : fromFile(reader, file, options.env ?? {})
   overlayHostName(settings, reader)
   completeSettings(settings, reader)
-  const config = readConfig(settings, own, options.hostName)
+  const config = readConfig(settings, { ...own, ...readModeOptions(settings, reader) }, options.hostName)
   // Relayed connections end with the process.
   if (own.once && findMode(config.proxyMode).relays && options.modeless !== true)
     reader.fail(

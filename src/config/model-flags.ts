@@ -24,7 +24,6 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     name: 'config',
     kind: 'text',
     placeholder: 'FILE',
-    default: '',
     help: 'KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With --config all other kube-proxy flags are ignored except logging, --hostname-override, --master and those that `kprobe run --help` lists under "What to do"',
   },
   {
@@ -38,7 +37,6 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     name: 'service-proxy-name',
     kind: 'text',
     placeholder: 'NAME',
-    default: '',
     help: 'handle only Services with this value in the label service.kubernetes.io/service-proxy-name, including headless ones with externalIPs; empty: Services without the label. Proxies of several names run beside each other (not in IPVS mode)',
   },
   {
@@ -52,14 +50,12 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     name: 'kubeconfig',
     kind: 'text',
     placeholder: 'FILE',
-    default: '',
     help: 'kubeconfig file; empty: the credentials of this pod',
   },
   {
     name: 'master',
     kind: 'text',
     placeholder: 'URL',
-    default: '',
     help: 'API server URL; overrides that of the kubeconfig',
   },
   {
@@ -87,7 +83,6 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     name: 'feature-gates',
     kind: 'list',
     placeholder: 'NAME=BOOL,...',
-    default: '',
     help: 'Kubernetes feature gates; AllowServiceExternalIPs=false ignores externalIPs',
   },
 ])
@@ -115,24 +110,21 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     name: 'cluster-cidr',
     kind: 'text',
     placeholder: 'CIDR[,CIDR]',
-    default: '',
     help: 'pod CIDR, at most one per IP family (for ClusterCIDR)',
   },
   {
     name: 'pod-bridge-interface',
     kind: 'text',
     placeholder: 'NAME',
-    default: '',
     help: 'bridge that pods are attached to (for BridgeInterface)',
   },
   {
     name: 'pod-interface-name-prefix',
     kind: 'text',
     placeholder: 'PREFIX',
-    default: '',
     help: 'name prefix of pod interfaces (for InterfaceNamePrefix)',
   },
-  { name: 'masquerade-all', kind: 'bool', default: 'false', help: 'masquerade all traffic to cluster IPs' },
+  { name: 'masquerade-all', kind: 'bool', help: 'masquerade all traffic to cluster IPs' },
   {
     name: 'masquerade-bit',
     kind: 'integer',
@@ -151,14 +143,12 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     name: 'allowed-external-cidrs',
     kind: 'list',
     placeholder: 'CIDR,...',
-    default: '',
     help: 'ignore externalIPs outside these ranges; unset: allow all except addresses of this node',
   },
   {
     name: 'allowed-load-balancer-cidrs',
     kind: 'list',
     placeholder: 'CIDR,...',
-    default: '',
     help: 'ignore load-balancer IPs outside these ranges; unset: allow all',
   },
   {

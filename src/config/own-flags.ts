@@ -3,8 +3,6 @@ import { nearest } from '../base/nearest.ts'
 import type { Config, SourceConfig } from './config.ts'
 import { type FlagReader, quote, readCidrs } from './flag-reader.ts'
 import { readInstanceName } from './instance-name.ts'
-import { type IptablesFlags, readIptablesFlags } from './iptables-flags.ts'
-import { type IpvsFlags, readIpvsFlags } from './ipvs-flags.ts'
 import { readApi } from './read-api.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
@@ -21,8 +19,6 @@ export type OwnSettings = Pick<
   | 'api'
 > & {
   readonly conntrackLower: boolean
-  readonly ipvsFlags: IpvsFlags
-  readonly iptablesFlags: IptablesFlags
   readonly master: string
 }
 
@@ -48,8 +44,6 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
     }),
     api: readApi(reader),
     conntrackLower: reader.bool('conntrack-lower'),
-    ipvsFlags: readIpvsFlags(reader),
-    iptablesFlags: readIptablesFlags(reader),
     master: reader.text('master') ?? '',
   }
 }

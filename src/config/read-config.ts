@@ -1,7 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
-import { MODE_NAMES } from '../modes/registry.ts'
+import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
 import { readBindAddress } from './bind-address.ts'
 import { checkSettings } from './check-settings.ts'
 import type {
@@ -18,14 +18,13 @@ import type { PathOf } from './fields.ts'
 import { quote, readCidrs } from './flag-reader.ts'
 import { modeOf, modeSettingsOf } from './mode-fields.ts'
 import type { OwnSettings } from './own-flags.ts'
-import { readIpvs } from './read-ipvs.ts'
 import type { Settings } from './settings.ts'
 
 /**
  * Makes a frozen Config of complete settings. Errors go into `settings.errors`; with an error, the result is invalid.
  */
-export function readConfig(settings: Settings, own: OwnSettings, hostName: string): Config {
-  const { conntrackLower, ipvsFlags, iptablesFlags, master, ...flags } = own
+export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, hostName: string): Config {
+  const { conntrackLower, master, ...flags } = own
   checkSettings(settings)
   const mode = modeSettingsOf(settings)
   const gates = settings.gates()
@@ -47,8 +46,6 @@ export function readConfig(settings: Settings, own: OwnSettings, hostName: strin
     bindAddressHardFail: settings.bool('bindAddressHardFail'),
     oomScoreAdj: settings.number('oomScoreAdj'),
     conntrack: readConntrack(settings, conntrackLower),
-    ipvs: readIpvs(settings, ipvsFlags),
-    iptables: { localhostNodePorts: settings.bool('iptables.localhostNodePorts'), ...iptablesFlags },
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
   })
@@ -127,8 +124,7 @@ function readClusterCidrs(settings: Settings): readonly Cidr[] {
 function readNodePortAddresses(settings: Settings): NodePortSelection {
   const items = settings.texts('nodePortAddresses')
   const primary = items.includes('primary')
-  if (primary && items.length > 1)
-    settings.fail('nodePortAddresses', 'the word primary cannot be combined with anything else')
+  if (primary && items.length > 1) settings.fail('nodePortAddresses', 'primary cannot be combined with CIDRs')
   if (primary) return { primary, cidrs: [] }
   const fail = (index: number, message: string) => settings.fail('nodePortAddresses', message, index)
   return { primary, cidrs: readCidrs(items, fail) }

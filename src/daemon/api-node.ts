@@ -110,12 +110,12 @@ export class ApiNode {
     const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
     this.#resolved = await finishInSlices(steps, slicingOf(clock))
     this.#publisher.offer(this.#resolved)
-    for (const { refusals } of this.#refusals.look(this.#resolved.table).fresh)
+    for (const { refusals } of this.#refusals.update(this.#resolved.table).fresh)
       for (const refusal of refusals) log.warn(refusal, 'refused')
   }
 
   #tellRefusals(list: readonly LocatedRefusal[]): void {
-    for (const { location, refusal } of this.#sourceRefusals.look(list).fresh)
+    for (const { location, refusal } of this.#sourceRefusals.update(list).fresh)
       this.#options.log.warn({ location, ...refusal }, 'refused')
   }
 

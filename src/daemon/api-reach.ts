@@ -93,7 +93,7 @@ export class ApiReach implements DialWatch {
   }
 
   reaching(addresses: readonly string[], port: number): void {
-    const now = sortedEndpoints(dialledEndpoints(addresses, port))
+    const now = sortedEndpoints(dialedEndpoints(addresses, port))
     const isIn = (list: readonly ApiEndpoint[], { ip, port }: ApiEndpoint) =>
       list.some(its => its.ip === ip && its.port === port)
     const before = this.#endpoints
@@ -183,7 +183,7 @@ export class ApiReach implements DialWatch {
 }
 
 /** Converts the addresses of DialWatch to endpoints. */
-export function dialledEndpoints(addresses: readonly string[], port: number): readonly ApiEndpoint[] {
+export function dialedEndpoints(addresses: readonly string[], port: number): readonly ApiEndpoint[] {
   return addresses.flatMap(text => {
     const ip = plainIp(text)
     return ip === undefined ? [] : [{ ip, port }]

@@ -60,7 +60,10 @@ export class ApiService {
       const serving = { feed, nodeName, clock, connectionsMax, failed, crowded }
       this.#server = await startApiServer({ ...config, ...serving })
     } catch (err) {
-      log.fatal({ err, address: config.address }, '--api: the API cannot be served')
+      log.fatal(
+        { err, address: config.address },
+        'cannot serve the back-end API; change the address with --api',
+      )
       return false
     }
     log.info({ address: this.#server.address }, 'back-end API listening')

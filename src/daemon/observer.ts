@@ -133,7 +133,7 @@ export class Observer {
   /** Takes the complete list of the source's refusals. */
   refused(list: readonly LocatedRefusal[]): void {
     const { log } = this.#options
-    const { fresh, unnamed, total } = this.#sourceRefusals.look(list)
+    const { fresh, unnamed, total } = this.#sourceRefusals.update(list)
     for (const { location, refusal } of fresh) log.warn({ location, ...refusal }, 'refused')
     if (unnamed > 0) log.warn({ more: unnamed }, FURTHER)
     this.#tellRefused({ objects: total })
@@ -209,7 +209,7 @@ export class Observer {
     this.#programmed = snapshot
     this.#pending.synced(snapshot)
     proxy.pending(this.#pending.now)
-    proxy.noLocalEndpoints(this.#localPolicies.look(table))
+    proxy.noLocalEndpoints(this.#localPolicies.update(table))
     this.metrics.services(table.services.size)
     this.health.synced(event.number)
     this.#look(table)
@@ -217,7 +217,7 @@ export class Observer {
 
   #look(table: FrontendTable): void {
     const { log, tell } = this.#options
-    const news = this.#refusals.look(table)
+    const news = this.#refusals.update(table)
     this.#tellRefused({ services: news.total })
     for (const { service, refusals } of news.fresh) {
       for (const refusal of refusals) log.warn(refusal, 'refused')

@@ -5,12 +5,12 @@ import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { BindAddress, Config } from '../config/config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
+import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { type AdminPages, AdminServer } from '../telemetry/admin-server.ts'
+import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
 import { type Flags, flagzText, type ProcessStatus, statuszText } from '../telemetry/debug-pages.ts'
 import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event-facts.ts'
 import { openHealthServer } from '../telemetry/health-server.ts'
-import type { HttpServer, ServerNews } from '../telemetry/http-server.ts'
 import { openMetricsServer } from '../telemetry/metrics-server.ts'
 import type { OutwardState } from '../telemetry/outward-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
@@ -46,7 +46,7 @@ export class Outward {
   readonly #slis = createSliMetrics()
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined
-  #admin: AdminServer | undefined
+  #admin: HttpServer | undefined
   #config: Config | undefined
   #table: FrontendTable | undefined
 
@@ -96,8 +96,8 @@ export class Outward {
   }
 
   async close(): Promise<void> {
-    this.#health?.close()
-    this.#metrics?.close()
+    void this.#health?.close()
+    void this.#metrics?.close()
     this.#services.close()
     await this.#admin?.close()
   }
@@ -105,11 +105,11 @@ export class Outward {
   #followHealth(config: Config): void {
     const { clock, observer } = this.#options
     const { healthzBindAddress, bindAddressHardFail } = config
-    this.#health?.close()
+    void this.#health?.close()
     this.#health = undefined
     if (healthzBindAddress === undefined) return
     this.#health = openHealthServer({
-      ...healthzBindAddress,
+      at: healthzBindAddress,
       clock,
       connectionsMax: this.#options.descriptors.healthz,
       hardFail: bindAddressHardFail,
@@ -122,9 +122,9 @@ export class Outward {
   #followMetrics(config: Config): void {
     const { clock, observer, configz, flags, proxyMode } = this.#options
     const { metricsBindAddress, bindAddressHardFail, featureGates } = config
-    this.#metrics?.close()
+    void this.#metrics?.close()
     this.#metrics = openMetricsServer({
-      ...metricsBindAddress,
+      at: metricsBindAddress,
       clock,
       connectionsMax: this.#options.descriptors.metrics,
       hardFail: bindAddressHardFail,
@@ -161,7 +161,7 @@ export class Outward {
     this.#admin = undefined
     if (adminSocket === '') return
     const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
-    this.#admin = new AdminServer({ ...pages, path: adminSocket, clock, report })
+    this.#admin = openAdminServer({ ...pages, path: adminSocket, clock, report })
   }
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {

@@ -100,9 +100,9 @@ export class FlowPass {
   }
 
   #isOver(book: RuleBook, flow: Flow): boolean {
-    const judgement = book.judge(flow)
-    if (judgement.kind !== 'drain') return judgement.kind === 'stale'
-    return this.#options.drains.isDue(judgement, this.#options.clock.nowMs())
+    const judgment = book.judge(flow)
+    if (judgment.kind !== 'drain') return judgment.kind === 'stale'
+    return this.#options.drains.isDue(judgment, this.#options.clock.nowMs())
   }
 
   async #dumpWhole(filter: FlowFilter, visitor: FlowVisitor): Promise<void> {

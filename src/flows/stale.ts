@@ -8,7 +8,7 @@ import type { Look } from './look.ts'
 import type { FlowPort, View } from './ports.ts'
 
 /** What is to become of a flow. */
-export type Judgement =
+export type Judgment =
   | { readonly kind: 'keep' }
   /** Its packets go to an address that no longer serves, or bypass the Service. */
   | { readonly kind: 'stale' }
@@ -39,8 +39,8 @@ interface Place {
   readonly isNodePort: boolean
 }
 
-const KEEP: Judgement = { kind: 'keep' }
-const STALE: Judgement = { kind: 'stale' }
+const KEEP: Judgment = { kind: 'keep' }
+const STALE: Judgment = { kind: 'stale' }
 
 /**
  * Which flows of one protocol and family are stale. The decision is by what is, never by what happened: a flow whose
@@ -88,7 +88,7 @@ export class RuleBook {
     return this.#placeOf(destination, port) !== undefined
   }
 
-  judge(flow: Flow): Judgement {
+  judge(flow: Flow): Judgment {
     const { destination, destinationPort } = flow
     const place = this.#placeOf(destination, destinationPort)
     if (place === undefined) return KEEP
@@ -144,7 +144,7 @@ function isStale({ place, flow, endpoint, isTold }: Case): boolean {
   return port === undefined && !isNodePort
 }
 
-function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgement {
+function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
   const { port, known } = place
   if (port?.drainMs === undefined || !isTranslated(flow) || port.endpoints.has(endpoint)) return KEEP
   if (!isTold && !known.has(endpoint)) return KEEP

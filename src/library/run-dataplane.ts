@@ -188,7 +188,7 @@ class Run<State, P extends Plan<State>> {
     const facts = { number, reason, services: table.services.size, durationMs: Math.round(durationMs) }
     if (reason === 'start') this.#log.info(facts, 'sync complete')
     else this.#log.debug(facts, 'sync complete')
-    const { fresh, unnamed } = this.#refusals.look(table)
+    const { fresh, unnamed } = this.#refusals.update(table)
     for (const { refusals } of fresh) for (const refusal of refusals) this.#log.warn(refusal, 'refused')
     if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
     if (this.#options.once === true) this.#end()
@@ -202,8 +202,8 @@ class Run<State, P extends Plan<State>> {
     if (privilegeHint(error) !== undefined || this.#failures >= ONCE_FAILURES_MAX) this.#end(error)
   }
 
-  #logSourceRefusals(list: Parameters<SourceRefusalLog['look']>[0]): void {
-    const { fresh, unnamed } = this.#sourceRefusals.look(list)
+  #logSourceRefusals(list: Parameters<SourceRefusalLog['update']>[0]): void {
+    const { fresh, unnamed } = this.#sourceRefusals.update(list)
     for (const { location, refusal } of fresh) this.#log.warn({ location, ...refusal }, 'refused')
     if (unnamed > 0) this.#log.warn({ unnamed }, 'more fields or objects ignored')
   }

@@ -62,7 +62,7 @@ export function readPrefix(value: unknown): Cidr | undefined {
 }
 
 export function whyNotPrefix(value: unknown): string {
-  if (typeof value !== 'string') return 'not text; a prefix is a string'
+  if (typeof value !== 'string') return 'not text; a CIDR is a string'
   const cidr = parseCidr(value.trim())
   if (cidr === undefined) return whyNotCidr(value.trim())
   return 'a prefix of IPv4-mapped IPv6 addresses, which programs read as either family; write plain IPv4'

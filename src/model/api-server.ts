@@ -31,7 +31,7 @@ export interface ApiServers {
 
 interface ApiServersQuery {
   /** What this process dials. */
-  readonly dialled: readonly ApiEndpoint[]
+  readonly dialed: readonly ApiEndpoint[]
   /** The slices of API_SERVICE. */
   readonly slices: SliceList
   /** The mode gives addresses to a device of this node: all but those that this node has anyway. */
@@ -40,8 +40,8 @@ interface ApiServersQuery {
 }
 
 /** The endpoints that this process dials, and those of default/kubernetes. */
-export function apiServersOf({ dialled, slices, binds, localIps }: ApiServersQuery): ApiServers {
-  const endpoints = sortedEndpoints([...dialled, ...endpointsIn(slices)])
+export function apiServersOf({ dialed, slices, binds, localIps }: ApiServersQuery): ApiServers {
+  const endpoints = sortedEndpoints([...dialed, ...endpointsIn(slices)])
   const boundIps = binds ? endpoints.map(({ ip }) => ip).filter(ip => !localIps.includes(ip)) : []
   return {
     endpoints,

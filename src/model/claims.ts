@@ -62,7 +62,7 @@ export function whyNotCaught(
   if (kind === 'ExternalIP' && anyContains(here.node?.podCidrs ?? NO_CIDRS, ip))
     return 'within the pod CIDR of this node; allow it with --allowed-external-cidrs'
   if (allowed.length === 0) return undefined
-  return `outside the prefixes allowed for ${kind === 'ExternalIP' ? 'external IPs' : 'load-balancer addresses'}`
+  return `outside ${kind === 'ExternalIP' ? '--allowed-external-cidrs' : '--allowed-load-balancer-cidrs'}`
 }
 
 interface ClaimUpdate {

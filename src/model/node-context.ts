@@ -77,7 +77,7 @@ export function nodeContextOf(
   const ips = isSpecific ? [bindAddress, ...(own?.ips ?? [])] : (own?.ips ?? [])
   const zone = own?.zone ?? ''
   const apiServers = apiServersOf({
-    dialled: apiEndpoints,
+    dialed: apiEndpoints,
     slices: slices.get(API_SERVICE) ?? [],
     binds: options.bindsExternalIps === true,
     localIps,

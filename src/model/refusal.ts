@@ -1,5 +1,5 @@
 /**
- * A part of an object that cannot be honoured. The smallest unit is refused (one address, one port, one range) and
+ * A part of an object that cannot be honored. The smallest unit is refused (one address, one port, one range) and
  * everything else of the object still goes in.
  */
 export interface Refusal {

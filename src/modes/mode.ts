@@ -154,6 +154,10 @@ export interface ModeSettings extends ModeFields {
   readonly notNegative?: readonly PathOf<'duration'>[]
   /** The kernel counts connections at each endpoint. */
   readonly countsConnections?: true
+  /** Flags of kube-proxy that decide the wanted state in this mode alone. Every mode checks them, as kube-proxy does. */
+  readonly flags?: readonly FlagSpec[]
+  /** Flags of kube-proxy for the pace of this mode. */
+  readonly paceFlags?: readonly FlagSpec[]
   /** kprobe's own flags that work in this mode alone. */
   readonly ownFlags?: readonly FlagSpec[]
   /** Flags with which another command computes the same state as a daemon with this configuration. */
@@ -172,14 +176,28 @@ export interface DumpFilter {
   /** Empty for all. */
   readonly service: string
   readonly names: ServiceNames
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxy?: string | undefined
+  /** All chains of the tables of iptables, if they are read already. */
+  readonly chains?: readonly ReadChain[]
 }
 
-/** Objects that another tool lists, too, and that have no names of their own. */
+/** Objects that another tool lists, too. */
 export interface ModeDump {
   /** The word on the command line. */
   readonly what: string
   /** The format that the other tool saves them in. */
   readonly saveFormat: string
+  /** The objects carry the names of their Services. Otherwise only the daemon knows the names. */
+  readonly isNamed?: true
+  /** Saves whole tables instead of the objects of the filter, a text for each family. `note` is for several families. */
+  readonly saveTables?: {
+    readonly note: string
+    print(
+      kernel: Pick<ModeContext, 'sockets' | 'clock'>,
+      families: readonly NftFamily[],
+    ): Promise<readonly string[]>
+  }
   read(kernel: Pick<ModeContext, 'sockets' | 'clock'>, filter: DumpFilter): Promise<DumpedObjects>
 }
 

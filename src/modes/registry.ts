@@ -1,5 +1,10 @@
+import type { Config } from '../config/config.ts'
+import type { FlagReader } from '../config/flag-reader.ts'
+import type { Settings } from '../config/settings.ts'
 import { iptables } from './iptables/mode.ts'
+import { readIptablesOptions } from './iptables/settings.ts'
 import { ipvs } from './ipvs/mode.ts'
+import { readIpvsOptions } from './ipvs/settings.ts'
 import type { Mode } from './mode.ts'
 import { nftables } from './nftables/mode.ts'
 import { userspace } from './userspace/mode.ts'
@@ -18,6 +23,14 @@ export const MODE_NAMES: readonly string[] = MODES.map(({ name }) => name)
 export const MODE_DEVICE = MODES.find(({ device }) => device !== undefined)?.device
 
 export const DEFAULT_MODE = nftables.name
+
+/** Options of single modes. */
+export type ModeOptions = Pick<Config, 'ipvs' | 'iptables'>
+
+/** Reads the options of each mode, whichever mode is configured. Errors go to the settings and the reader. */
+export function readModeOptions(settings: Settings, reader: FlagReader): ModeOptions {
+  return { ipvs: readIpvsOptions(settings, reader), iptables: readIptablesOptions(settings, reader) }
+}
 
 /** Finds the mode of a configuration, which the configuration's reader has checked. Throws for a name without a mode. */
 export function findMode(name: string): Mode {

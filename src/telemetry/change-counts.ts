@@ -6,7 +6,7 @@ interface Changes {
   readonly slices: number
 }
 
-/** Objects that differ between two Snapshots. Costs what changed. */
+/** Counts the objects that differ between two Snapshots. The cost follows the changes. */
 export function changesBetween(before: Snapshot | undefined, now: Snapshot): Changes {
   if (before === undefined) return { services: now.services.size, slices: now.sliceByKey.size }
   return {
@@ -21,7 +21,7 @@ export class PendingChanges {
   #services = 0
   #slices = 0
 
-  /** A Snapshot is offered for programming: how it differs from the one before. */
+  /** Takes a Snapshot to program. Gives the changes since the one before. */
   offered(snapshot: Snapshot): Changes {
     const news = changesBetween(this.#newest, snapshot)
     this.#newest = snapshot
@@ -30,7 +30,7 @@ export class PendingChanges {
     return news
   }
 
-  /** The kernel holds what this Snapshot asks for. */
+  /** Takes the Snapshot that the kernel holds now. */
   synced(snapshot: Snapshot): void {
     const left = this.#newest === undefined ? NONE : changesBetween(snapshot, this.#newest)
     this.#services = left.services

@@ -2,9 +2,9 @@ import type { Registry } from 'prom-client'
 import type { BuildInfo } from '../base/build-info.ts'
 import { LabelValues, metricSet } from './metric-set.ts'
 
-/** The metrics of every component of Kubernetes (component-base): its build, its features, its API requests. */
+/** The metrics of every Kubernetes component (component-base): build, features, and API requests. */
 export interface ComponentMetrics {
-  /** One answered or failed request; a status of undefined is none. */
+  /** Counts one request. `status` is undefined for a request without an answer. */
   apiRequest(request: {
     readonly method: string
     /** Host and port of the API server. */
@@ -52,7 +52,7 @@ export function createComponentMetrics(
   }
 }
 
-/** The status as client-go writes it. */
+/** Formats a status as client-go does. */
 function codeText(status: number | undefined): string {
   return status !== undefined && status >= 100 && status <= 599 ? String(status) : '<error>'
 }

@@ -10,32 +10,32 @@ import {
 import { metricSet } from './metric-set.ts'
 
 export interface ConnectionMetricsOptions {
-  /** Series at most. Beyond, those of endpoints are left out, and then those of Services. */
+  /** Maximum number of series. Above it the series of endpoints are omitted first, then those of Services. */
   readonly seriesMax: number
   /** Reads the kernel's counters. */
   readonly read: () => Promise<readonly TrafficCount[]>
   readonly nowMs: () => number
-  /** They could not be read; the numbers stay as they are. */
+  /** The counters could not be read; the metrics keep their values. */
   readonly failed: (error: Error) => void
 }
 
-/** A read costs a dump of the map: there is at most one in this time, however many scrapes. */
-const LOOK_MS = 5_000
+/** Minimum time between two reads, each of which dumps a map of the kernel. */
+const READ_MS = 5_000
 
 /**
- * New connections by Service and endpoint, and packets and bytes where the kernel counts them (IPVS does), read from the
- * kernel when the metrics are.
+ * Adds metrics of new connections by Service and endpoint, and of packets and bytes if the kernel counts them (IPVS
+ * does). A scrape reads them from the kernel.
  */
 export function addConnectionMetrics(registry: Registry, options: ConnectionMetricsOptions): void {
   const totals = new ConnectionTotals()
-  const look = lookOf(totals, options)
+  const refresh = readerOf(totals, options)
   const { filled, asked } = metricSet(registry, 'kprobe_')
   const { seriesMax } = options
   const byPort = ['namespace', 'service', 'service_key', 'port', 'protocol', 'ip_family'] as const
   filled('service_connections_total', 'New connections to a port of a Service.', {
     labelNames: byPort,
     fill: async counter => {
-      await look()
+      await refresh()
       if (totals.series.ports > seriesMax) return
       for (const [port, { connections }] of totals.ports) counter.inc({ ...labelsOf(port) }, connections)
     },
@@ -43,7 +43,7 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
   filled('endpoint_connections_total', 'New connections to an endpoint.', {
     labelNames: [...byPort, 'endpoint'] as const,
     fill: async counter => {
-      await look()
+      await refresh()
       if (totals.series.all > seriesMax) return
       for (const { port, endpoint, traffic } of totals.endpoints)
         counter.inc({ ...labelsOf(port), endpoint }, traffic.connections)
@@ -53,7 +53,7 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
     filled(`service_${kind.unit}_total`, `${kind.noun} of a port of a Service, by direction.`, {
       labelNames: [...byPort, 'direction'] as const,
       fill: async counter => {
-        await look()
+        await refresh()
         if (!totals.hasVolume || totals.series.ports > seriesMax) return
         for (const [port, traffic] of totals.ports)
           for (const [direction, field] of kind.fields)
@@ -63,7 +63,7 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
     filled(`endpoint_${kind.unit}_total`, `${kind.noun} of an endpoint, by direction.`, {
       labelNames: [...byPort, 'endpoint', 'direction'] as const,
       fill: async counter => {
-        await look()
+        await refresh()
         if (!totals.hasVolume || totals.series.all > seriesMax) return
         for (const { port, endpoint, traffic } of totals.endpoints)
           for (const [direction, field] of kind.fields)
@@ -75,13 +75,13 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
     'connection_series',
     'Series of the connection metrics, those beyond --connection-metrics-max included.',
     async () => {
-      await look()
+      await refresh()
       return totals.series.all
     },
   )
 }
 
-/** `in` goes to the endpoint, `out` comes from it. */
+/** Direction `in` is to the endpoint, `out` is from it. */
 const VOLUMES: readonly {
   readonly unit: 'packets' | 'bytes'
   readonly noun: string
@@ -108,12 +108,12 @@ const VOLUMES: readonly {
   },
 ]
 
-/** The read in progress, or a new one when the last is old. */
-function lookOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): () => Promise<void> {
+/** Gives a function that joins the read in progress, or starts a new one if the last is old. */
+function readerOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): () => Promise<void> {
   const { read, nowMs, failed } = options
-  let lookedMs = Number.NEGATIVE_INFINITY
+  let startedMs = Number.NEGATIVE_INFINITY
   let running: Promise<void> = Promise.resolve()
-  const look = async () => {
+  const update = async () => {
     try {
       totals.take(await read())
     } catch (thrown) {
@@ -121,9 +121,9 @@ function lookOf(totals: ConnectionTotals, options: ConnectionMetricsOptions): ()
     }
   }
   return () => {
-    if (nowMs() - lookedMs >= LOOK_MS) {
-      lookedMs = nowMs()
-      running = look()
+    if (nowMs() - startedMs >= READ_MS) {
+      startedMs = nowMs()
+      running = update()
     }
     return running
   }

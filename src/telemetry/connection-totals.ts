@@ -1,13 +1,13 @@
-/** What the kernel has counted at one of its objects since that exists. */
+/** The counts of one kernel object since its creation. */
 export interface TrafficCount {
-  /** Stands for the object as long as it exists. */
+  /** Identifies the object while it exists. */
   readonly element: string
   /** `namespace/name:port/PROTOCOL/FAMILY`. */
   readonly port: string
   /** `10.0.0.1:8080`. */
   readonly endpoint: string
   readonly connections: bigint
-  /** Where the kernel counts them: packets and bytes, to the endpoint and from it. */
+  /** Packets and bytes to the endpoint and from it, if the kernel counts them. */
   readonly volume?: Volume<bigint>
 }
 
@@ -33,25 +33,25 @@ interface Seen {
   readonly port: string
   readonly endpoint: string
   readonly traffic: Traffic
-  /** The number of the read that saw it last. */
-  look: number
+  /** The number of the last read with this element. */
+  read: number
 }
 
-/** A list that is read while it changes may leave an element out: its count is remembered for so many more reads. */
+/** Reads without an element until its count is forgotten: a list that changes while it is read may omit an element. */
 const MISSES_MAX = 2
-/** Series of a port or an endpoint: of connections, and of packets and bytes in two directions each. */
+/** Series of each port and endpoint: one of connections, and packets and bytes in two directions each. */
 const SERIES_OF_CONNECTIONS = 1
 const SERIES_OF_VOLUME = 4
 
 /**
- * What ports and endpoints have seen, from counters that begin anew with each element of the kernel's. Sums only grow,
- * however elements come and go; what is not there any more is forgotten.
+ * Sums the traffic of ports and endpoints from counters that start at zero with each kernel element. A sum never falls
+ * while its port or endpoint exists.
  */
 export class ConnectionTotals {
   readonly #seen = new Map<string, Seen>()
   readonly #ports = new Map<string, Traffic>()
   readonly #endpoints = new Map<string, EndpointTraffic>()
-  #look = 0
+  #reads = 0
   #hasVolume = false
 
   /** Traffic by port: `namespace/name:port/PROTOCOL/FAMILY`. */
@@ -59,17 +59,17 @@ export class ConnectionTotals {
     return this.#ports
   }
 
-  /** One for each endpoint of a port whose element was seen lately. */
+  /** Traffic by endpoint of a port, for elements of the last reads. */
   get endpoints(): Iterable<EndpointTraffic> {
     return this.#endpoints.values()
   }
 
-  /** Packets and bytes are counted, too. */
+  /** The kernel also counts packets and bytes. */
   get hasVolume(): boolean {
     return this.#hasVolume
   }
 
-  /** Series that ports have, and those that everything has. */
+  /** Number of series of ports, and of ports and endpoints. */
   get series(): { readonly ports: number; readonly all: number } {
     const each = SERIES_OF_CONNECTIONS + (this.#hasVolume ? SERIES_OF_VOLUME : 0)
     const ports = this.#ports.size * each
@@ -77,11 +77,11 @@ export class ConnectionTotals {
   }
 
   take(counts: Iterable<TrafficCount>): void {
-    this.#look++
+    this.#reads++
     for (const count of counts) this.#add(count)
     const alive = new Set<string>()
-    for (const [element, { look, port, endpoint }] of this.#seen) {
-      if (this.#look - look >= MISSES_MAX) this.#seen.delete(element)
+    for (const [element, { read, port, endpoint }] of this.#seen) {
+      if (this.#reads - read >= MISSES_MAX) this.#seen.delete(element)
       else alive.add(port).add(endpointKey(port, endpoint))
     }
     for (const key of this.#ports.keys()) if (!alive.has(key)) this.#ports.delete(key)
@@ -100,7 +100,7 @@ export class ConnectionTotals {
     const before = this.#seen.get(element)
     const isSame = before?.port === port && before.endpoint === endpoint && isReached(before.traffic, traffic)
     const news = isSame ? combine(traffic, before.traffic, (a, b) => a - b) : traffic
-    this.#seen.set(element, { port, endpoint, traffic, look: this.#look })
+    this.#seen.set(element, { port, endpoint, traffic, read: this.#reads })
     this.#ports.set(
       port,
       combine(this.#ports.get(port) ?? NOTHING, news, (a, b) => a + b),
@@ -117,7 +117,7 @@ function endpointKey(port: string, endpoint: string): string {
   return `${port} ${endpoint}`
 }
 
-/** Counters that went back are those of another object. */
+/** Tests whether no counter fell: a counter that fell belongs to another object. */
 function isReached(before: Traffic, now: Traffic): boolean {
   return (
     before.connections <= now.connections &&
@@ -141,7 +141,7 @@ function combine(a: Traffic, b: Traffic, by: (a: number, b: number) => number): 
 interface PortLabels {
   readonly namespace: string
   readonly service: string
-  /** `namespace/name`: what `service` was up to 0.1, for one release more. */
+  /** `namespace/name`, which `service` was up to 0.1; kept for one more release. */
   readonly service_key: string
   /** Name of the port; may be empty. */
   readonly port: string

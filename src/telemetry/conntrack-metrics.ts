@@ -1,7 +1,7 @@
 import type { Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 
-/** What the kernel says of its table of tracked connections; counts are since the namespace exists. */
+/** Statistics of the connection-tracking table; counts start with the network namespace. */
 interface ConntrackTable {
   readonly entries: number
   readonly entriesMax: number | undefined
@@ -14,7 +14,7 @@ export interface ConntrackMetrics {
   conntrackTable(table: ConntrackTable): void
 }
 
-/** Room in the table, and packets lost for want of it or in races of address translation (I-22, I-24). */
+/** Creates metrics of the table's usage, and of packets lost because it is full or in races of translation (I-22, I-24). */
 export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
   const { counter, gauge } = metricSet(registry, 'kprobe_conntrack_')
   const entries = gauge('entries', 'Tracked connections.')

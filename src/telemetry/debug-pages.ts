@@ -2,10 +2,10 @@ import type { Family } from '../base/ip.ts'
 import { count } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 
-/** The flags that the process was started with, those with their defaults included, by name. */
+/** The flags of the process by name, including defaults. */
 export type Flags = ReadonlyMap<string, string>
 
-/** What /statusz says of the process and its work. */
+/** Facts about the process for /statusz. */
 export interface ProcessStatus {
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
@@ -15,10 +15,10 @@ export interface ProcessStatus {
 
 interface WorkStatus {
   readonly wallMs: number
-  /** The paths of the same port. */
+  /** The other paths of the port. */
   readonly paths: readonly string[]
   readonly mode: string
-  /** What the kernel holds; undefined before the first sync. */
+  /** The frontends in the kernel; undefined before the first sync. */
   readonly table: FrontendTable | undefined
   /** Whether /healthz answers 200. */
   readonly ready: boolean
@@ -28,13 +28,13 @@ interface WorkStatus {
 
 const NOTE = 'This page is for people; its format may change at any time.'
 
-/** kube-proxy's /flagz (feature gate ComponentFlagz). */
+/** Formats kube-proxy's /flagz (feature gate ComponentFlagz). */
 export function flagzText(flags: Flags): string {
   const lines = [...flags].map(([name, value]) => `${name}=${value}`).sort()
   return ['', 'kube-proxy flagz', NOTE, '', ...lines, ''].join('\n')
 }
 
-/** kube-proxy's /statusz (feature gate ComponentStatusz), with lines of kprobe's own. */
+/** Formats kube-proxy's /statusz (feature gate ComponentStatusz), with additional lines. */
 export function statuszText(
   { startedWallMs, version, nodeName }: ProcessStatus,
   { wallMs, paths, mode, table, ready, lastSync }: WorkStatus,
@@ -51,7 +51,7 @@ export function statuszText(
     'Last sync': Object.entries(lastSync)
       .map(([family, at]) => `${family} ${at}`)
       .join(', '),
-    Ready: ready ? 'yes' : 'no (/healthz says why)',
+    Ready: ready ? 'yes' : 'no (see /healthz)',
   }
   const lines = Object.entries(facts).map(([name, value]) => `${name}: ${value}`)
   return ['', 'kube-proxy statusz', NOTE, '', ...lines, ''].join('\n')

@@ -16,20 +16,20 @@ export type EventObject =
   | { readonly kind: 'Node'; readonly name: string }
   | { readonly kind: 'Service'; readonly key: ServiceKey }
 
-/** kube-proxy's, once the sources are being read. */
+/** kube-proxy's event when it starts. */
 export function starting(nodeName: string): EventFact {
   const regarding: EventObject = { kind: 'Node', name: nodeName }
   return { type: 'Normal', reason: 'Starting', action: 'StartKubeProxy', note: '', regarding }
 }
 
-/** kube-proxy's, when a server's address cannot be listened at and that is to be the end. */
+/** kube-proxy's event when it exits because a server cannot listen. */
 export function serverFailed(nodeName: string, server: 'healthz' | 'metrics', error: Error): EventFact {
   const reason = server === 'healthz' ? 'FailedToStartProxierHealthcheck' : 'FailedToStartMetricServer'
   const regarding: EventObject = { kind: 'Node', name: nodeName }
   return { type: 'Warning', reason, action: 'StartKubeProxy', note: noteText(error.message), regarding }
 }
 
-/** kube-proxy's, when a health check node port cannot be opened. */
+/** kube-proxy's event for a health check node port that cannot be opened. */
 export function healthCheckFailed(
   nodeName: string,
   failed: { readonly service: ServiceKey; readonly port: number; readonly error: Error },
@@ -39,7 +39,7 @@ export function healthCheckFailed(
   return ofService(service, 'FailedToStartServiceHealthcheck', 'Listen', what)
 }
 
-/** The kernel is about to drop new connections of all programs. */
+/** The connection-tracking table is full: the kernel drops new connections of all programs. */
 export function conntrackFull(
   nodeName: string,
   table: { readonly entries: number; readonly entriesMax: number },
@@ -72,11 +72,11 @@ function ofService(key: ServiceKey, reason: string, action: string, note: string
   return { type: 'Warning', reason, action, note: noteText(note), regarding: { kind: 'Service', key } }
 }
 
-/** The API server takes no more. */
+/** Maximum that the API server accepts. */
 const NOTE_LENGTH_MAX = 1024
 const ELLIPSIS = '...'
 
-/** One line of ASCII, at most 1 KiB: texts in it come from objects and kernels. */
+/** Makes one line of ASCII of at most 1 KiB, because the texts come from objects and kernels. */
 export function noteText(text: string): string {
   const plain = oneLine(text.slice(0, NOTE_LENGTH_MAX + 1)).replace(/[^\x20-\x7e]/gu, escaped)
   return plain.length <= NOTE_LENGTH_MAX
@@ -88,7 +88,7 @@ function escaped(character: string): string {
   return `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`
 }
 
-/** `Service ns/web`, for logs. */
+/** Formats an object for logs: `Service ns/web`. */
 export function regardingText(object: EventObject): string {
   return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
 }

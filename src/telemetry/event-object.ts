@@ -1,7 +1,7 @@
 import type { EventFact, EventObject } from './event-facts.ts'
 import { microTime } from './rfc3339.ts'
 
-/** One write to the events of events.k8s.io/v1. */
+/** One write to events.k8s.io/v1. */
 export type EventWrite =
   | { readonly method: 'POST'; readonly path: string; readonly body: object }
   /** A JSON merge patch. */
@@ -21,7 +21,7 @@ export interface EventReporter {
 const NAME_LENGTH_MAX = 253
 const DIGITS_MAX = 20
 
-/** Unique by the time and a number within it; kube-proxy's have the nanoseconds there, too. */
+/** Makes a unique name of the time in nanoseconds, as kube-proxy does; `count` distinguishes events of one moment. */
 export function identityOf(object: EventObject, wallMs: number, count: number): EventIdentity {
   const slash = object.kind === 'Service' ? object.key.indexOf('/') : -1
   const full = object.kind === 'Service' ? object.key.slice(slash + 1) : object.name
@@ -30,7 +30,7 @@ export function identityOf(object: EventObject, wallMs: number, count: number): 
   return { namespace: object.kind === 'Service' ? object.key.slice(0, slash) : 'default', name }
 }
 
-/** The first of its kind, or (after the API server forgot that one) a series from the start. */
+/** Makes the write of a new event, or of a whole series whose event the API server has deleted. */
 export function creation(
   fact: EventFact,
   identity: EventIdentity,
@@ -67,7 +67,7 @@ export interface EventSeries {
   readonly lastWallMs: number
 }
 
-/** It happened again: so often, and last at this time. */
+/** Makes the write of a repeated event: its count and last time. */
 export function repetition(identity: EventIdentity, series: EventSeries): EventWrite {
   const path = `${collection(identity)}/${encodeURIComponent(identity.name)}`
   return { method: 'PATCH', path, body: { series: seriesOf(series) } }

@@ -14,15 +14,15 @@ import {
 } from './event-object.ts'
 import { TokenBucket } from './token-bucket.ts'
 
-/** What came of a write. */
+/** The outcome of a write. */
 export type PostResult =
-  /** 2xx, and 409 of a POST: it is there. */
+  /** 2xx, and 409 of a POST: the event exists. */
   | 'taken'
   /** No answer, 429 or 5xx. */
   | 'retry'
-  /** The server does not want it, now or ever (403, 422). */
+  /** The server refuses the event for good (403, 422). */
   | 'refused'
-  /** 404 of a PATCH: the server has forgotten the event. */
+  /** 404 of a PATCH: the server has deleted the event. */
   | 'absent'
 
 interface EventRecorderOptions {
@@ -32,11 +32,11 @@ interface EventRecorderOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly nodeName: string
-  /** metadata.uid of a Service as it is now; empty when unknown. */
+  /** Gives the current metadata.uid of a Service; empty if unknown. */
   readonly uidOf: (service: ServiceKey) => string
-  /** Does not reject: what cannot be sent is 'retry'. */
+  /** Never rejects: a write that cannot be sent gives 'retry'. */
   readonly post: (write: EventWrite) => Promise<PostResult>
-  /** An event is lost; said at most once a minute. */
+  /** An event is lost; reported once a minute at most. */
   readonly lost: (why: 'refused' | 'retries' | 'limit', regarding: string, reason: string) => void
 }
 
@@ -55,7 +55,7 @@ const QUEUE_MAX = 100
 const SERIES_MAX = 512
 /** A fact that recurs after this long starts a new event (as in client-go). */
 const SERIES_ENDS_MS = 360_000
-/** How often the count of a series is written at most. */
+/** Minimum time between two writes of the count of a series. */
 const SERIES_WRITE_MS = 60_000
 const TRIES_MAX = 12
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 60_000 }
@@ -104,13 +104,13 @@ export class EventRecorder {
     else this.#first({ key, fact, uid }, nowMs)
   }
 
-  /** Ends without writing what waits. Resolves when no write is under way. */
+  /** Drops the queue. Resolves when no write is in progress. */
   async stop(): Promise<void> {
     this.#queue.length = 0
     await Promise.all([this.#writes.stop(), this.#seriesWrites.stop()])
   }
 
-  /** kubelet writes a Node's name as the uid of its events, and `kubectl describe node` asks for that. */
+  /** kubelet uses the name of a Node as the uid in its events, and `kubectl describe node` selects by it. */
   #uidOf(object: EventObject): string {
     return object.kind === 'Node' ? object.name : this.#options.uidOf(object.key)
   }
@@ -165,7 +165,7 @@ export class EventRecorder {
     this.#writes.wake()
   }
 
-  /** Ended series go, and beyond the limit those that began first. */
+  /** Removes series that have ended, and above the limit the oldest ones. */
   #forgetOldest(nowMs: number): void {
     for (const [key, { lastMs }] of this.#series) {
       if (this.#series.size <= SERIES_MAX && nowMs - lastMs < SERIES_ENDS_MS) return
@@ -191,7 +191,7 @@ export class EventRecorder {
     return undefined
   }
 
-  /** A repetition of an event that the server has forgotten is written as a new one. */
+  /** Writes a repetition as a new event if the server has deleted the old one. */
   async #write(series: Series): Promise<PostResult> {
     const { fact, uid, firstWallMs, count, lastWallMs, writtenCount } = series
     const counted: EventSeries | undefined = count > 1 ? { count, lastWallMs } : undefined
@@ -247,12 +247,12 @@ interface Series {
   count: number
   /** The count of the last accepted write; 0 before the first. */
   writtenCount: number
-  /** Writes since the last that came to an end. */
+  /** Attempts of the current write. */
   tries: number
   queued: boolean
 }
 
-/** A Service that was deleted and created anew has another uid, and events of its own. */
+/** Includes the uid: a Service that is created again has events of its own. */
 function keyOf({ type, reason, action, note, regarding }: EventFact, uid: string): string {
   return [type, reason, action, placeOf(regarding), uid, note].join('\0')
 }

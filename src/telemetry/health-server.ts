@@ -1,6 +1,6 @@
+import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from '../http/connections.ts'
+import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 import type { HealthAnswer } from './health.ts'
-import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from './http-connections.ts'
-import { HttpServer, type HttpServerOptions } from './http-server.ts'
 
 interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
   readonly health: HealthSource
@@ -13,7 +13,7 @@ interface HealthSource {
   liveness(): HealthAnswer
 }
 
-/** Serves /healthz and /livez, and a list of both at /; they take any method, as kube-proxy's do. */
+/** Serves /healthz and /livez for any method, as kube-proxy does, and a list of both at /. */
 export function openHealthServer(options: HealthServerOptions): HttpServer {
   const { health, probed, ...rest } = options
   return new HttpServer({ ...rest, handle: healthHandler(health, probed) })

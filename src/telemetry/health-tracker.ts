@@ -23,11 +23,11 @@ interface HealthTrackerOptions {
   /** Milliseconds since 1970. */
   readonly wallMs: () => number
   readonly syncPeriodMs: number
-  /** Whether load balancers may use this node while its Node object is unknown; absent: never. */
+  /** Tests whether load balancers may use this node while its Node object is unknown; absent: never. */
   readonly eligibleWithoutNode?: () => boolean
 }
 
-/** The health of this process as it goes on: what happens comes in, answers go out. */
+/** Tracks the health of this process. */
 export class HealthTracker {
   readonly #options: HealthTrackerOptions
   #limits: HealthLimits
@@ -39,12 +39,12 @@ export class HealthTracker {
     this.#state = startOf(options.families)
   }
 
-  /** A Snapshot was offered for programming. */
+  /** A Snapshot is to be programmed. */
   queued(number: number): void {
     this.#state = afterQueued(this.#state, number, this.#now())
   }
 
-  /** The kernel holds what the Snapshot of this number asks for. */
+  /** The kernel holds the Snapshot of this number. */
   synced(number: number): void {
     this.#state = afterSynced(this.#state, number, this.#now())
   }
@@ -54,12 +54,12 @@ export class HealthTracker {
     this.#state = afterFailed(this.#state, this.#now())
   }
 
-  /** Whether load balancers may use this node; undefined when its Node object is not known (any more). */
+  /** Sets whether load balancers may use this node; undefined while its Node object is unknown. */
   node(eligible: boolean | undefined, deleted = false): void {
     this.#state = afterNode(this.#state, { eligible, deleted })
   }
 
-  /** A new configuration. */
+  /** Applies a new configuration. */
   syncPeriod(syncPeriodMs: number): void {
     this.#limits = limitsOf(syncPeriodMs)
   }
@@ -68,7 +68,7 @@ export class HealthTracker {
     return this.#state
   }
 
-  /** Health without the Node: `serviceProxyHealthy` of health check node ports. */
+  /** Health regardless of the Node: `serviceProxyHealthy` of health check node ports. */
   get healthy(): boolean {
     return isHealthy(this.#state, this.#limits, this.#options.clock.nowMs())
   }

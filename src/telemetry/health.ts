@@ -1,24 +1,24 @@
 import type { Family } from '../base/ip.ts'
 import { NEVER, rfc3339 } from './rfc3339.ts'
 
-/** What is known of the work of this process, at one moment. Immutable; times are of the two clocks in `Now`. */
+/** The progress of this process at one moment. Immutable. */
 export interface HealthState {
-  /** Families that have to be programmed before anything is ready. */
+  /** Families that must be programmed before the process is ready. */
   readonly families: readonly Family[]
   readonly programmed: Readonly<Partial<Record<Family, Moment>>>
-  /** Since when something has been waiting to be programmed; undefined when nothing is. */
+  /** Start of the wait of unprogrammed changes; undefined without any. */
   readonly pendingMs: number | undefined
-  /** The newest Snapshot that was asked for. */
+  /** The number of the newest Snapshot to program. */
   readonly queued: number
   /** The time at which the last pass ended, successful or not. */
   readonly attemptedMs: number | undefined
-  /** Undefined as long as the Node object is unknown. */
+  /** Undefined while the Node object is unknown. */
   readonly nodeEligible: boolean | undefined
-  /** The Node object is gone; what it said last stays in use. */
+  /** The Node object was deleted; its last state stays in use. */
   readonly nodeDeleted: boolean
 }
 
-/** The same moment by both clocks: durations are taken from the one, texts from the other. */
+/** One moment by both clocks: the monotonic one for durations, the wall clock for texts. */
 export interface Moment {
   readonly monotonicMs: number
   readonly wallMs: number
@@ -42,7 +42,7 @@ export function afterQueued(state: HealthState, number: number, now: Moment): He
   return { ...state, pendingMs, queued: Math.max(state.queued, number) }
 }
 
-/** The kernel holds what the Snapshot of this number asks for, in all families. A newer one starts its own time. */
+/** The kernel holds the Snapshot of this number in all families. The wait of a newer one starts now. */
 export function afterSynced(state: HealthState, number: number, now: Moment): HealthState {
   const programmed: Partial<Record<Family, Moment>> = {}
   for (const family of state.families) programmed[family] = now
@@ -50,7 +50,7 @@ export function afterSynced(state: HealthState, number: number, now: Moment): He
   return { ...state, programmed, pendingMs, attemptedMs: now.monotonicMs }
 }
 
-/** A pass ended in an error. It must be repeated even without a new event: it may be a repair. */
+/** A pass failed. It counts as a wait even without a new event, because it may be a repair. */
 export function afterFailed(state: HealthState, now: Moment): HealthState {
   return { ...state, pendingMs: state.pendingMs ?? now.monotonicMs, attemptedMs: now.monotonicMs }
 }
@@ -63,20 +63,20 @@ export function afterNode(
 }
 
 export interface HealthLimits {
-  /** Longest time that something may wait to be programmed. kube-proxy: twice the sync period. */
+  /** Maximum wait of unprogrammed changes: twice the sync period, as in kube-proxy. */
   readonly pendingMs: number
-  /** Longest time without the end of a pass while something waits, before the process counts as stuck. */
+  /** Maximum time without the end of a pass while changes wait; after it the process counts as stuck. */
   readonly stuckMs: number
 }
 
-/** Retries are up to 30 s apart and a pass over a large cluster takes seconds: less than this is not proof enough. */
+/** Retries are up to 30 s apart, and a pass over a large cluster takes seconds. */
 const STUCK_MS_MIN = 120_000
 
 export function limitsOf(syncPeriodMs: number): HealthLimits {
   return { pendingMs: 2 * syncPeriodMs, stuckMs: Math.max(2 * syncPeriodMs, STUCK_MS_MIN) }
 }
 
-/** Every family was programmed, and nothing waits too long: what load balancers want to know of this proxy. */
+/** Tests whether every family is programmed and no change waits too long. */
 export function isHealthy(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
   return state.families.every(family => isFamilyHealthy(state, limits, { family, nowMs }))
 }
@@ -90,20 +90,20 @@ function isFamilyHealthy(
   return state.pendingMs === undefined || nowMs - state.pendingMs < limits.pendingMs
 }
 
-/** False only when something waits and passes have stopped to end: then, and only then, a restart may help. */
+/** Gives false only if changes wait and no pass ends any more: then a restart may help. */
 function isAlive(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
   if (state.pendingMs === undefined) return true
   return nowMs - Math.max(state.pendingMs, state.attemptedMs ?? 0) < limits.stuckMs
 }
 
-/** Body of an answer, in kube-proxy's shape and order. */
+/** Body of an answer, with kube-proxy's fields in kube-proxy's order. */
 interface HealthBody {
   readonly lastUpdated: string
   readonly currentTime: string
-  /** Only of /healthz: whether load balancers may use the node. */
+  /** Whether load balancers may use the node; only in /healthz. */
   readonly nodeEligible?: boolean
   readonly healthy: boolean
-  /** The reason of a 503, in words. kube-proxy's body does not have it. */
+  /** The reason for a 503. kube-proxy's body lacks it. */
   readonly reason?: string
   readonly status: Readonly<
     Partial<Record<Family, { readonly lastUpdated: string; readonly healthy: boolean }>>
@@ -115,7 +115,7 @@ export interface HealthAnswer {
   readonly body: HealthBody
 }
 
-/** /healthz: may load balancers send connections here? The node has to be eligible, too (KEP-3836). */
+/** Answers /healthz: whether load balancers may send connections here. The node must be eligible, too (KEP-3836). */
 export function readinessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
   const healthy = isHealthy(state, limits, now.monotonicMs)
   const nodeEligible = state.nodeEligible ?? false
@@ -147,7 +147,7 @@ function whyNotHealthy({ families, programmed, pendingMs }: HealthState, now: Mo
   return `changes have waited ${waitedS} s to be programmed`
 }
 
-/** /livez: would a restart help? */
+/** Answers /livez: 503 if a restart may help. */
 export function livenessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
   const healthy = isAlive(state, limits, now.monotonicMs)
   const status = statusOf(state, () => healthy)
@@ -163,7 +163,7 @@ function statusOf(state: HealthState, isWell: (family: Family) => boolean): Heal
   return status
 }
 
-/** With a good answer `lastUpdated` is now: readers of old compare it with the time. */
+/** `lastUpdated` is now in a 200, because older readers compare it with the time. */
 function times(
   state: HealthState,
   ok: boolean,

@@ -1,8 +1,8 @@
 import { inPieces } from '../base/text.ts'
 
 /**
- * JSON of plain data in pieces of about 16 KiB, so that a large answer is never one string in memory. Iterables are
- * written as lists, and generators are asked for an item when it is its turn; dates and toJSON are not known here.
+ * Formats plain data as JSON in pieces of about 16 KiB, so that a large answer is never one string in memory. An iterable
+ * becomes a list, and is advanced as its items are written. Ignores toJSON.
  */
 export function jsonPieces(value: unknown): Generator<string> {
   return inPieces(partsOf(value), PIECE_LENGTH)
@@ -10,7 +10,7 @@ export function jsonPieces(value: unknown): Generator<string> {
 
 const PIECE_LENGTH = 16 * 1024
 
-/** Values that JSON.stringify may write at once. */
+/** Maximum number of values that one call of JSON.stringify writes. */
 const SMALL_MAX = 256
 
 function* partsOf(value: unknown): Generator<string> {
@@ -22,7 +22,7 @@ function* partsOf(value: unknown): Generator<string> {
   else yield* objectParts(value)
 }
 
-/** How many values of `room` are left behind this one; negative when it is too large, or holds a list to be asked for. */
+/** Subtracts the values of `value` from `room`. Gives a negative number if there are too many, or for an iterable. */
 function roomAfter(value: unknown, room: number): number {
   if (typeof value !== 'object' || value === null) return room - 1
   if (!Array.isArray(value) && Symbol.iterator in value) return -1

@@ -2,19 +2,19 @@ import type { Family } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 
-/** Ports of Services whose Local policy finds endpoints, but none on this node: new connections are dropped. */
+/** Numbers of service ports with traffic policy Local and no endpoint on this node: these drop new connections. */
 export interface LocalPolicyCounts {
   readonly internal: Readonly<Record<Family, number>>
   readonly external: Readonly<Record<Family, number>>
 }
 
-/** Counts them from table to table; a count costs what changed since the last one. */
+/** Updates the numbers from table to table. The cost follows the changes. */
 export class LocalPolicyCounter {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   readonly #internal: Record<Family, number> = { IPv4: 0, IPv6: 0 }
   readonly #external: Record<Family, number> = { IPv4: 0, IPv6: 0 }
 
-  look({ services }: FrontendTable): LocalPolicyCounts {
+  update({ services }: FrontendTable): LocalPolicyCounts {
     for (const [, before, now] of PersistentMap.differences(this.#services, services)) {
       this.#add(before, -1)
       this.#add(now, 1)

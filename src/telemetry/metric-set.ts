@@ -1,25 +1,19 @@
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
-/** Makes metrics in one registry, under one prefix. */
+/** A metric that each scrape resets and fills. */
+interface Filled<L extends string, M> {
+  readonly labelNames: readonly L[]
+  readonly fill: (metric: M) => void | Promise<void>
+}
+
+/** Creates metrics in one registry, with one prefix. */
 interface MetricSet {
   counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
   gauge<L extends string>(name: string, help: string, labelNames?: readonly L[]): Gauge<L>
-  /** Filled anew when the metrics are read. */
-  filled<L extends string>(
-    name: string,
-    help: string,
-    options: {
-      readonly labelNames: readonly L[]
-      readonly fill: (counter: Counter<L>) => void | Promise<void>
-    },
-  ): void
-  /** The same of what can fall as well. */
-  levels<L extends string>(
-    name: string,
-    help: string,
-    options: { readonly labelNames: readonly L[]; readonly fill: (gauge: Gauge<L>) => void },
-  ): void
-  /** Asked for its value when the metrics are read; without one (undefined) it stays as it is. */
+  filled<L extends string>(name: string, help: string, options: Filled<L, Counter<L>>): void
+  /** Like filled, for values that can fall. */
+  levels<L extends string>(name: string, help: string, options: Filled<L, Gauge<L>>): void
+  /** A gauge that each scrape sets; undefined keeps its value. */
   asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
   histogram<L extends string>(
     name: string,
@@ -30,77 +24,51 @@ interface MetricSet {
 
 export function metricSet(registry: Registry, prefix: string): MetricSet {
   const registers = [registry]
+  const common = <L extends string>(name: string, help: string, labelNames: readonly L[] = []) => ({
+    name: prefix + name,
+    help,
+    labelNames: [...labelNames],
+    registers,
+  })
   return {
-    counter: (name, help, labelNames = []) =>
-      new Counter({ name: prefix + name, help, labelNames: [...labelNames], registers }),
-    gauge: (name, help, labelNames = []) =>
-      new Gauge({ name: prefix + name, help, labelNames: [...labelNames], registers }),
-    filled<L extends string>(
-      name: string,
-      help: string,
-      options: {
-        readonly labelNames: readonly L[]
-        readonly fill: (counter: Counter<L>) => void | Promise<void>
-      },
-    ) {
+    counter: (name, help, labelNames) => new Counter(common(name, help, labelNames)),
+    gauge: (name, help, labelNames) => new Gauge(common(name, help, labelNames)),
+    filled<L extends string>(name: string, help: string, { labelNames, fill }: Filled<L, Counter<L>>) {
       const counter: Counter<L> = new Counter({
-        name: prefix + name,
-        help,
-        labelNames: [...options.labelNames],
-        registers,
+        ...common(name, help, labelNames),
         collect: () => {
           counter.reset()
-          return options.fill(counter)
+          return fill(counter)
         },
       })
     },
-    levels: (name, help, options) => addLevels({ name: prefix + name, help, registers, ...options }),
+    levels<L extends string>(name: string, help: string, { labelNames, fill }: Filled<L, Gauge<L>>) {
+      const gauge: Gauge<L> = new Gauge({
+        ...common(name, help, labelNames),
+        collect: () => {
+          gauge.reset()
+          return fill(gauge)
+        },
+      })
+    },
     asked(name, help, value) {
       const gauge: Gauge = new Gauge({
-        name: prefix + name,
-        help,
-        registers,
+        ...common(name, help),
         collect: async () => {
           const now = await value()
           if (now !== undefined) gauge.set(now)
         },
       })
     },
-    histogram: (name, help, { buckets, labelNames = [] }) =>
-      new Histogram({
-        name: prefix + name,
-        help,
-        buckets: [...buckets],
-        labelNames: [...labelNames],
-        registers,
-      }),
+    histogram: (name, help, { buckets, labelNames }) =>
+      new Histogram({ ...common(name, help, labelNames), buckets: [...buckets] }),
   }
-}
-
-interface Levels<L extends string> {
-  readonly name: string
-  readonly help: string
-  readonly labelNames: readonly L[]
-  readonly fill: (gauge: Gauge<L>) => void
-  readonly registers: Registry[]
-}
-
-function addLevels<L extends string>({ labelNames, fill, ...rest }: Levels<L>): void {
-  const gauge: Gauge<L> = new Gauge({
-    ...rest,
-    labelNames: [...labelNames],
-    collect: () => {
-      gauge.reset()
-      fill(gauge)
-    },
-  })
 }
 
 const VALUES_MAX = 32
 
 /**
- * Label values from a text that others choose: the first 32 as they are (64 characters of each), then `other`. What a
- * scrape holds is bounded whatever a server says.
+ * Bounds label values that other programs choose: the first 32 pass, cut to 64 characters, and the rest become `other`.
  */
 export class LabelValues {
   readonly #known = new Set<string>()

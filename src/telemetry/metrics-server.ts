@@ -6,34 +6,34 @@ import {
   NOT_FOUND,
   PLAIN,
   readOnly,
-} from './http-connections.ts'
-import { HttpServer, type HttpServerOptions } from './http-server.ts'
+} from '../http/connections.ts'
+import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
 interface MetricsPages {
-  /** What /proxyMode says. */
+  /** The body of /proxyMode. */
   readonly proxyMode: () => string
   /** The metrics in Prometheus' text format. */
   readonly metrics: () => Promise<string>
   readonly slis: SliSource
   /** The configuration as a KubeProxyConfiguration (v1alpha1), without secrets. */
   readonly configz: () => unknown
-  /** Undefined where the feature gate ComponentFlagz is off. */
+  /** Undefined if the feature gate ComponentFlagz is off. */
   readonly flagz?: (() => string) | undefined
-  /** The same of ComponentStatusz; it gets the other paths of this port. */
+  /** Undefined if the feature gate ComponentStatusz is off. It gets the other paths of this port. */
   readonly statusz?: ((paths: readonly string[]) => string) | undefined
 }
 
 export interface SliSource {
-  /** A health check of this port was answered. */
+  /** Counts an answered health check of this port. */
   checked(): void
   text(): Promise<string>
 }
 
 /**
- * Serves what kube-proxy serves at its metrics port, and a list of the paths at /: /healthz, /metrics, /metrics/slis, /proxyMode, /configz, /flagz and /statusz.
- * There is nothing below /debug: profiles of this runtime are not in the format that readers of those paths expect.
+ * Serves the paths of kube-proxy's metrics port, and a list of them at /. Serves no /debug: readers of those paths expect
+ * profiles in another format than that of this runtime.
  */
 export function openMetricsServer(options: MetricsServerOptions): HttpServer {
   const { proxyMode, metrics, slis, configz, flagz, statusz, ...rest } = options
@@ -76,7 +76,7 @@ function pathsOf({ flagz, statusz }: MetricsPages): readonly string[] {
   return ['/configz', ...flags, '/healthz', '/metrics', '/metrics/slis', '/proxyMode', ...status]
 }
 
-/** One rendering for all who ask while it lasts. */
+/** Shares one rendering among all requests that arrive meanwhile. */
 function shared(render: () => Promise<string>): () => Promise<string> {
   let running: Promise<string> | undefined
   return () => {

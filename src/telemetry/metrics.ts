@@ -12,11 +12,11 @@ import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
 import { createSourceMetrics, type SourceMetrics } from './source-metrics.ts'
 import { createWorkMetrics, type WorkMetrics } from './work-metrics.ts'
 
-/** Numbers about what the daemon does. Values come in; only what changes by itself is asked for at a scrape. */
+/** The metrics of the daemon. The daemon reports values as they change; a scrape reads the others. */
 export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, ConntrackMetrics {
-  /** kube-proxy's. */
+  /** kube-proxy's metrics. */
   readonly proxy: ProxyMetrics
-  /** Everything, in Prometheus' text format. */
+  /** Gives all metrics in Prometheus' text format. */
   text(): Promise<string>
 }
 
@@ -25,10 +25,10 @@ export interface MetricsOptions {
   readonly families: readonly Family[]
   readonly build: BuildInfo
   readonly features: readonly FeatureState[]
-  /** Seconds since the last word of the source. */
+  /** Seconds since the last message of the source. */
   readonly staleS: () => number | undefined
   readonly outward: () => OutwardState
-  /** New connections by Service and endpoint; undefined leaves them out. */
+  /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
   /** Metrics of the active mode alone. */
   readonly ofMode: () => Promise<readonly ModeMetric[]>

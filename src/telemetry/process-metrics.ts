@@ -1,10 +1,10 @@
 import { readdir, readFile } from 'node:fs/promises'
-import { Gauge, type Registry } from 'prom-client'
+import type { Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 
 /**
- * The metrics of every process that Prometheus' clients have, and those of Node.js that cost nothing between two scrapes: no observers of
- * garbage collection, no timers.
+ * Adds the process metrics of Prometheus' clients, and those of Node.js that cost nothing between two scrapes: no
+ * observers of garbage collection, no timers.
  */
 export function addProcessMetrics(registry: Registry): void {
   addProcess(registry)
@@ -23,33 +23,18 @@ function addProcess(registry: Registry): void {
       counter.inc((user + system) / 1e6)
     },
   })
-  addFromKernel(registry)
+  asked('open_fds', 'Open file descriptors.', openDescriptors)
+  asked('max_fds', 'File descriptors that may be open.', () =>
+    numberIn('/proc/self/limits', /^Max open files\s+(\d+)/m),
+  )
+  asked(
+    'virtual_memory_bytes',
+    'Virtual memory.',
+    async () => 1024 * (await numberIn('/proc/self/status', /^VmSize:\s+(\d+) kB/m)),
+  )
 }
 
-/** Numbers that only /proc has. */
-function addFromKernel(registry: Registry): void {
-  const registers = [registry]
-  const open: Gauge = new Gauge({
-    name: 'process_open_fds',
-    help: 'Open file descriptors.',
-    registers,
-    collect: async () => open.set(await openDescriptors()),
-  })
-  const most: Gauge = new Gauge({
-    name: 'process_max_fds',
-    help: 'File descriptors that may be open.',
-    registers,
-    collect: async () => most.set(await numberIn('/proc/self/limits', /^Max open files\s+(\d+)/m)),
-  })
-  const virtual: Gauge = new Gauge({
-    name: 'process_virtual_memory_bytes',
-    help: 'Virtual memory.',
-    registers,
-    collect: async () => virtual.set(1024 * (await numberIn('/proc/self/status', /^VmSize:\s+(\d+) kB/m))),
-  })
-}
-
-/** Where there is no /proc, or no descriptor left to read it with, the value is unknown. */
+/** Gives NaN if /proc is absent, or no descriptor is left to read it. */
 async function openDescriptors(): Promise<number> {
   try {
     // The list itself is read through one.
@@ -96,14 +81,9 @@ function addNode(registry: Registry): void {
       return utilization
     },
   )
-  const lag: Gauge = new Gauge({
-    name: 'nodejs_eventloop_lag_seconds',
-    help: 'Delay of the event loop, measured at this scrape.',
-    registers: [registry],
-    collect: async () => {
-      const fromMs = performance.now()
-      await new Promise(resolve => setImmediate(resolve))
-      lag.set((performance.now() - fromMs) / 1000)
-    },
+  asked('eventloop_lag_seconds', 'Delay of the event loop, measured at this scrape.', async () => {
+    const fromMs = performance.now()
+    await new Promise(resolve => setImmediate(resolve))
+    return (performance.now() - fromMs) / 1000
   })
 }

@@ -2,16 +2,15 @@ import type { Family } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
-/** How long one changed slice took, from the change of its pods to the kernel (the SLI of SIG Scalability). */
+/** The time of one changed slice from the change of its pods to the kernel (the SLI of SIG Scalability). */
 export interface ProgrammingLatency {
   readonly family: Family
   readonly latencyMs: number
 }
 
 /**
- * Of the slices that differ between what was programmed before and what is programmed now. Those that are gone do not
- * count (their trigger is of the last change before), nor those whose trigger is older than this process: it would measure
- * when the process started. A clock of the control plane that is ahead of ours gives 0.
+ * Gives the latencies of slices that differ between two programmed Snapshots. Skips deleted slices, whose trigger belongs
+ * to the change before, and triggers older than this process. A control plane whose clock is ahead gives 0.
  */
 export function programmingLatencies(
   before: Snapshot | undefined,
@@ -22,7 +21,7 @@ export function programmingLatencies(
   const latencies: ProgrammingLatency[] = []
   for (const [, old, slice] of PersistentMap.differences(previous, now.sliceByKey)) {
     if (slice === undefined || slice.triggerTimeMs <= times.startedWallMs) continue
-    // A change that came without a trigger of its own (hints, labels) still carries that of the last one.
+    // A change of hints or labels has no trigger of its own, and carries the one before.
     if (old?.triggerTimeMs === slice.triggerTimeMs) continue
     latencies.push({ family: slice.family, latencyMs: Math.max(0, times.nowWallMs - slice.triggerTimeMs) })
   }

@@ -5,18 +5,18 @@ import { metricSet } from './metric-set.ts'
 import type { ProgrammingLatency } from './programming-latency.ts'
 
 /**
- * kube-proxy's own metrics in nftables mode, by their names, types, labels and buckets (pkg/proxy/metrics/metrics.go).
- * One pass programs both families: its values count for each family.
+ * The metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
+ * (pkg/proxy/metrics/metrics.go). One pass programs both families, so its values count for each family.
  */
 export interface ProxyMetrics {
-  /** Work was asked for, at this wall-clock time. */
+  /** A sync was requested at this wall-clock time. */
   queued(wallMs: number): void
-  /** A pass succeeded: `full` when it read the whole kernel state. */
+  /** A pass succeeded; `full` if it read the whole kernel state. */
   synced(pass: { readonly full: boolean; readonly durationMs: number; readonly wallMs: number }): void
   syncFailed(): void
   cleanupFailed(): void
   programmed(latencies: readonly ProgrammingLatency[]): void
-  /** Changes of the source, and those that are not programmed yet. */
+  /** Counts changes of the source. */
   changes(news: { readonly services: number; readonly slices: number }): void
   pending(now: { readonly services: number; readonly slices: number }): void
   noLocalEndpoints(counts: LocalPolicyCounts): void
@@ -31,7 +31,7 @@ export interface ProxyMetrics {
 /** 1 ms to 16.384 s, doubling. */
 const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.001 * 2 ** k)
 
-/** Fine for the first minute, coarse up to five. */
+/** kube-proxy's buckets: fine for the first minute, coarse up to five. */
 const PROGRAMMING_BUCKETS: readonly number[] = [
   0,
   ...linear({ start: 0.25, width: 0.25, count: 2 }),

@@ -3,7 +3,7 @@ import { rfc3339 } from './rfc3339.ts'
 /** One commit, as /receipts shows it. */
 interface ReceiptLine {
   readonly time: string
-  /** Why there was a pass: `change`, `drift`, ... */
+  /** The reason for the pass: `change`, `drift`, ... */
   readonly reason: string
   readonly outcome: string
   readonly changes: number
@@ -15,7 +15,7 @@ interface ReceiptLine {
   readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]
 }
 
-/** What a Receipt has, as this needs it. */
+/** The fields of a Receipt that /receipts shows. */
 export interface ReceiptLike {
   readonly outcome: string
   readonly generation: unknown
@@ -29,7 +29,7 @@ export interface ReceiptLike {
 const RECEIPTS_MAX = 128
 const REFUSALS_MAX = 20
 
-/** The last 128 commits, oldest first; of the refusals of one the first 20. */
+/** Keeps the last 128 commits, oldest first, each with its first 20 refusals. */
 export class Receipts {
   readonly #wallMs: () => number
   readonly #lines: ReceiptLine[] = []

@@ -3,13 +3,13 @@ import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { Refusal } from '../model/refusal.ts'
 import type { ServiceKey } from '../model/service.ts'
 
-/** What one check of the refusals found. */
+/** The changes that one check found. */
 interface RefusalNews<Fresh> {
-  /** Refusals that were not there before; at most NEWS_MAX, so that one bad rollout does not flood the log. */
+  /** New refusals; at most NEWS_MAX, so that one bad rollout does not flood the log. */
   readonly fresh: readonly Fresh[]
-  /** How many more there were. */
+  /** The number of further new ones. */
   readonly unnamed: number
-  /** How many there are now. */
+  /** The number of all current refusals. */
   readonly total: number
 }
 
@@ -22,12 +22,12 @@ interface ServiceRefusals {
 
 const NEWS_MAX = 100
 
-/** Follows the refusals of the Services; each costs when it changes, not at every check. */
+/** Follows the refusals of the Services. The cost of a check follows the changes. */
 export class RefusalLog {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   #total = 0
 
-  look(table: FrontendTable): RefusalNews<ServiceRefusals> {
+  update(table: FrontendTable): RefusalNews<ServiceRefusals> {
     const fresh: ServiceRefusals[] = []
     let named = 0
     let unnamed = 0
@@ -48,7 +48,7 @@ export class RefusalLog {
   }
 }
 
-/** An object that cannot be used at all, and the part of the source that has it. */
+/** An object that is refused as a whole, and the part of the source that has it. */
 interface SourceRefusal {
   readonly location: string
   readonly refusal: Refusal
@@ -58,7 +58,7 @@ interface SourceRefusal {
 export class SourceRefusalLog {
   #known: ReadonlySet<string> = new Set()
 
-  look(list: readonly SourceRefusal[]): RefusalNews<SourceRefusal> {
+  update(list: readonly SourceRefusal[]): RefusalNews<SourceRefusal> {
     const identityOf = ({ location, refusal }: SourceRefusal) => `${location}\0${identity(refusal)}`
     const news = list.filter(each => !this.#known.has(identityOf(each)))
     this.#known = new Set(list.map(identityOf))

@@ -1,7 +1,7 @@
-/** Go's zero time, which is what "never" looks like in kube-proxy's answers. */
+/** Go's zero time, which means never in kube-proxy's answers. */
 export const NEVER = '0001-01-01T00:00:00Z'
 
-/** Wall-clock milliseconds as Go writes times: UTC, without zeros at the end of the fraction. */
+/** Formats wall-clock milliseconds as Go does: UTC, without trailing zeros in the fraction. */
 export function rfc3339(wallMs: number): string {
   return new Date(wallMs).toISOString().replace(/\.?0+Z$/, 'Z')
 }

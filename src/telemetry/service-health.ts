@@ -5,12 +5,12 @@ import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Shares } from '../base/shares.ts'
 import { count } from '../base/text.ts'
+import { type HttpAnswer, HttpConnections, JSON_TYPE } from '../http/connections.ts'
+import { Listener } from '../http/listener.ts'
 import type { FrontendTable, NodePortAddresses, ServiceFrontends } from '../model/frontend.ts'
 import type { HealthCheck } from '../model/health-check.ts'
 import { namespaceOf } from '../model/memory-shares.ts'
 import type { ServiceKey } from '../model/service.ts'
-import { type HttpAnswer, HttpConnections, JSON_TYPE } from './http-connections.ts'
-import { Listener } from './listener.ts'
 
 export type ServiceHealthNews =
   | { readonly kind: 'listening'; readonly service: ServiceKey; readonly address: string }
@@ -24,50 +24,50 @@ export type ServiceHealthNews =
       readonly retryMs: number
     }
   | { readonly kind: 'trouble'; readonly error: Error }
-  /** Connections were closed because a share is used up; said once a minute at most. */
+  /** Connections that exceeded a share were closed; reported once a minute at most. */
   | { readonly kind: 'crowded'; readonly crowd: Crowd }
 
 interface ServiceHealthOptions {
   readonly clock: Clock
   /** The families that this process programs. */
   readonly families: readonly Family[]
-  /** Whether this proxy is healthy, whatever its node is. */
+  /** Tests whether this proxy is healthy, regardless of its Node. */
   readonly healthy: () => boolean
-  /** Sockets that listen, at most. Beyond, Services of the namespace that has most wait until others go. */
+  /** Maximum number of listening sockets. Above it, Services of the namespace with the most sockets wait. */
   readonly listenersMax: number
-  /** Connections at a time, to all Services. */
+  /** Maximum number of connections to all Services. */
   readonly connectionsMax: number
   readonly report: (news: ServiceHealthNews) => void
 }
 
 const RETRY_MS = 5_000
-/** Addresses that are tried again in one round. */
+/** Maximum number of addresses that one round retries. */
 const RETRIES_MAX = 64
 const PER_SERVICE_MAX = 64
 
-/** Limits of `connections`: each Service has a share; a client has the same parts of a Service's share and of all. */
+/** Divides `connections`: each Service has a share, and a client has the same parts of a Service's share and of all. */
 export function healthCheckShares(connections: number): ConnectionLimits {
   const perService = Math.min(PER_SERVICE_MAX, Math.ceil(connections / 4))
   return { ...partsOf(connections), perService: partsOf(perService) }
 }
 
-/** Half a prefix, a quarter an address: what checks many Services from one address needs more than a client of /healthz. */
+/** Gives a prefix half and an address a quarter, because one address may check many Services. */
 function partsOf(connections: number): ConnectionLimits {
   const [perPrefix, perAddress] = [Math.ceil(connections / 2), Math.ceil(connections / 4)]
   return { ...sharesOf(connections), perPrefix, perAddress }
 }
 
 /**
- * The health check node ports of all Services with policy Local. An update costs what changed in the table. Addresses
- * are independent of each other: one that is in use does not silence the others.
+ * Serves the health check node ports of all Services with policy Local. The cost of an update follows the changes of the
+ * table. An address that is in use does not affect the others.
  */
 export class ServiceHealth {
   readonly #options: ServiceHealthOptions
   readonly #connections: HttpConnections
   readonly #services = new Map<ServiceKey, Served>()
-  /** Places at which nothing listens that should. */
+  /** Places without a listener, which are retried. */
   readonly #failed = new Set<Place>()
-  /** Places that listen or are about to. */
+  /** Places with a listener. */
   readonly #listeners: Shares<Place>
   #table: FrontendTable | undefined
   readonly #retries: Pacer
@@ -85,7 +85,7 @@ export class ServiceHealth {
     })
   }
 
-  /** Sockets that listen or are about to, and places without one. */
+  /** Numbers of places with and without a listener. */
   get counts(): { readonly listening: number; readonly failed: number } {
     return { listening: this.#listeners.held, failed: this.#failed.size }
   }
@@ -94,7 +94,7 @@ export class ServiceHealth {
     return this.#connections.overShare
   }
 
-  /** What the kernel holds now. Addresses of the node may have changed as well. */
+  /** Takes the table that the kernel holds now. Addresses of the node may have changed, too. */
   update(table: FrontendTable): void {
     if (this.#closed) return
     const before = this.#table
@@ -105,7 +105,7 @@ export class ServiceHealth {
     )
     const keys =
       before?.nodePorts === table.nodePorts ? changed : [...new Set([...changed, ...this.#services.keys()])]
-    // A port may pass from one Service to another: all are freed before any is taken.
+    // A port may move from one Service to another, so that all are freed before any is taken.
     for (const key of keys) this.#release(key, table)
     for (const key of keys) this.#serve(key, table)
   }
@@ -150,8 +150,7 @@ export class ServiceHealth {
     const { report } = this.#options
     if (!this.#hasRoom(place)) return
     place.listener = new Listener({
-      ip,
-      port,
+      at: { ip, port },
       accept: socket => this.#connections.accept(socket, () => this.#answer(place), served.service),
       listening: () => {
         place.complaint = ''
@@ -166,13 +165,13 @@ export class ServiceHealth {
     })
   }
 
-  /** Takes room for a place. Where none is free, a place of the namespace that has most goes without. */
+  /** Reserves room for a place. Without free room, a place of the namespace with the most places loses its own. */
   #hasRoom(place: Place): boolean {
     const { service } = place.served
     const admission = this.#listeners.admit(place, [{ name: namespaceOf(service) }, { name: service }])
     const loser = admission.kind === 'refused' ? place : admission.kind === 'evicted' && admission.victim
     if (loser !== false) {
-      loser.listener?.close()
+      void loser.listener?.close()
       loser.listener = undefined
       this.#fails(loser, this.#noRoom())
     }
@@ -211,11 +210,11 @@ export class ServiceHealth {
     this.#failed.delete(place)
     if (place.listener === undefined) return
     this.#listeners.leave(place)
-    place.listener.close()
+    void place.listener.close()
     place.listener = undefined
   }
 
-  /** Addresses to listen at: those at which NodePorts answer, in the families of the Service. */
+  /** Gives the addresses to listen at: those of node ports, in the families of the Service. */
   #placesOf(check: HealthCheck, { nodePorts }: FrontendTable): ReadonlyMap<string, Where> {
     const places = new Map<string, Where>()
     for (const family of this.#options.families) {
@@ -246,7 +245,7 @@ interface Place {
   readonly ip: Ip
   readonly port: number
   listener: Listener | undefined
-  /** The last one that was reported. */
+  /** The last reported failure. */
   complaint: string
 }
 
@@ -261,7 +260,7 @@ function ipsOf(addresses: NodePortAddresses, family: Family): readonly Ip[] {
   return ip === undefined ? [] : [ip]
 }
 
-/** kube-proxy's answer to the byte: indented with tabs, no line break at the end. */
+/** Makes kube-proxy's answer byte for byte: indented with tabs, without a final line break. */
 export function serviceHealthAnswer(service: ServiceKey, local: number, healthy: boolean): HttpAnswer {
   const slash = service.indexOf('/')
   const body = {

@@ -2,7 +2,7 @@ import { Registry } from 'prom-client'
 import { metricSet } from './metric-set.ts'
 import type { SliSource } from './metrics-server.ts'
 
-/** /metrics/slis: a registry of its own with the results of the metrics port's /healthz. */
+/** Creates the registry of /metrics/slis, with the results of /healthz of the metrics port. */
 export function createSliMetrics(): SliSource {
   const registry = new Registry()
   const { counter, gauge } = metricSet(registry, 'kubernetes_')

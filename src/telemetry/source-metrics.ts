@@ -4,11 +4,11 @@ import { LabelValues, metricSet } from './metric-set.ts'
 
 export interface SourceMetrics {
   observed(observation: SourceObservation): void
-  /** A part of the source could not be used. */
+  /** Counts a failure of a part of the source. */
   sourceProblem(): void
 }
 
-/** `staleS`: seconds since the last word of the part that has been silent longest. */
+/** `staleS` gives the seconds since the last message of the part that has been silent longest. */
 export function createSourceMetrics(registry: Registry, staleS: () => number | undefined): SourceMetrics {
   const { counter, asked, histogram } = metricSet(registry, 'kprobe_source_')
   asked(

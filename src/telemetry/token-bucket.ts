@@ -1,12 +1,12 @@
 interface TokenBucketOptions {
-  /** Tokens at the start, and at most. */
+  /** The number of tokens at the start, and the maximum. */
   readonly size: number
-  /** Time in which one comes back. */
+  /** Time after which one token returns. */
   readonly refillMs: number
   readonly nowMs: () => number
 }
 
-/** So many at once, and so many on average. */
+/** Limits the burst and the average rate of an action. */
 export class TokenBucket {
   readonly #options: TokenBucketOptions
   #tokens: number
@@ -18,7 +18,7 @@ export class TokenBucket {
     this.#atMs = options.nowMs()
   }
 
-  /** False when there is none. */
+  /** Takes a token. Gives false if there is none. */
   take(): boolean {
     const { size, refillMs, nowMs } = this.#options
     const now = nowMs()

@@ -2,29 +2,29 @@ import type { Registry } from 'prom-client'
 import type { Family } from '../base/ip.ts'
 import { metricSet } from './metric-set.ts'
 
-/** Our own numbers about what is done to the kernel. */
+/** kprobe's own metrics of its work on the kernel. */
 export interface WorkMetrics {
   commit(outcome: { readonly bytes: number; readonly durationMs: number; readonly changes: number }): void
-  /** The kernel moved on before a commit, which is planned again. */
+  /** Another program committed before a commit, which is planned again. */
   staleCommit(): void
   failedPass(): void
-  /** Another program committed; with `damage`, it changed our objects. */
+  /** Another program committed; with `damage`, it changed kprobe's objects. */
   foreignCommit(damage?: boolean): void
-  /** Damage to our tables that was repaired. */
+  /** Drift of so many objects was repaired. */
   healed(objects: number): void
   quarantined(services: number): void
   refusals(now: number): void
-  /** Services that are served. */
+  /** Sets the number of served Services. */
   services(now: number): void
-  /** Whether this machine's Node object exists. */
+  /** Sets whether this machine's Node object exists. */
   nodeKnown(isKnown: boolean): void
-  /** The listeners of this node could not be listed. */
+  /** Counts a failure to list the listening sockets of this node. */
   listenersFailed(): void
   /** A pass over the tracked flows failed. */
   conntrackFailed(family: Family): void
-  /** An endpoint that was not wanted any more is gone: after its last connection, or together with so many. */
+  /** A removed endpoint is gone: after its last connection, or together with so many. */
   endpointGone(outcome: 'drained' | 'expired', connections: number): void
-  /** A new configuration was taken (or not). */
+  /** Counts a new configuration by its result. */
   configChanged(result: 'applied' | 'refused'): void
 }
 

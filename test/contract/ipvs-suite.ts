@@ -67,7 +67,7 @@ export function ipvsSuite(factory: () => IpvsTarget): void {
 
   const tools = (): Tools => ({ client, open })
   describe('virtual servers', () => servers(tools))
-  describe('virtual servers', () => neighbours(tools))
+  describe('virtual servers', () => neighbors(tools))
   describe('real servers', () => destinations(tools))
   describe('what is known wrongly', () => wrongly(tools))
   describe('what is refused', () => refusals(tools))
@@ -133,7 +133,7 @@ function servers(at: () => Tools): void {
   })
 }
 
-function neighbours(at: () => Tools): void {
+function neighbors(at: () => Tools): void {
   test('take their real servers with them', async () => {
     const { client } = at()
     await client.commit([newServer(A), newDestination(A, POD), newServer(B)])

@@ -16,11 +16,11 @@ test('our listing says what `nft list ruleset` says, but for the order of elemen
   expect(await client.commit(transaction)).toMatchObject({ outcome: 'committed' })
   await client.close()
   const theirs = execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })
-  expect(normalised([...printRuleset(WHOLE)].join('\n'))).toEqual(normalised(theirs))
+  expect(normalized([...printRuleset(WHOLE)].join('\n'))).toEqual(normalized(theirs))
 })
 
 /** Elements one to a line and sorted, without counts, and without blank lines. */
-function normalised(listing: string): string[] {
+function normalized(listing: string): string[] {
   const plain = listing.replace(/ packets \d+ bytes \d+/g, '')
   const sorted = plain.replace(/elements = \{([^}]*)\}/g, (_all, elements: string) => {
     return `elements\n${elements

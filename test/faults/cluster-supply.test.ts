@@ -139,7 +139,7 @@ describe('the environment', () => {
     const daemon = cluster.daemon({ env: { NODE_OPTIONS: '--inspect=127.0.0.1:9229' } })
     await daemon.synced()
     expect(listening()).not.toContain('9229')
-    expect(daemon.strayLines.join('\n')).toContain('a debugger was asked for (--inspect), and is closed')
+    expect(daemon.strayLines.join('\n')).toContain('closed the debugger that --inspect opened')
   })
 
   it('F117: NODE_TLS_REJECT_UNAUTHORIZED=0 is told of, and the server is verified all the same', async () => {

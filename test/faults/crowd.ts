@@ -57,7 +57,7 @@ export const NODE_ADDRESS = '198.18.0.1'
 /** Addresses outside, each in a prefix of its own. */
 export const OUTSIDE = Array.from({ length: 8 }, (_, index) => `198.18.${index + 1}.1`)
 
-/** Gives the node neighbours in another network namespace; the result runs something there. */
+/** Gives the node neighbors in another network namespace; the result runs something there. */
 export function outside(): <R>(run: () => Promise<R>) => Promise<R> {
   const here = openSync('/proc/thread-self/ns/net', 'r')
   freshNetns()

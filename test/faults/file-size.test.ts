@@ -85,7 +85,7 @@ it('F141: more objects than the memory is enough for are refused, and those of o
   })
   const items = Array.from({ length: 160 }, (_, number) => JSON.stringify(slice(number)))
   write('many.json', `{"apiVersion": "v1", "kind": "List", "items": [${items.join(',')}]}`)
-  await daemon.until(() => daemon.said('more than the memory is enough for').length > 0)
+  await daemon.until(() => daemon.said('too large for the memory limit').length > 0)
   await servesTheRest('1,600,000 endpoints')
 })
 

@@ -1,8 +1,8 @@
 import { systemClock } from '../../src/base/clock.ts'
 import { createLog } from '../../src/base/log.ts'
-import { parseFlags } from '../../src/config/parse-flags.ts'
 import { runDaemon } from '../../src/daemon/daemon.ts'
 import type { DaemonIo } from '../../src/daemon/io.ts'
+import { parseFlags } from '../support/parse-flags.ts'
 import { within } from '../support/patience.ts'
 import { openNetfilter } from './kernel.ts'
 

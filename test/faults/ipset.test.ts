@@ -106,7 +106,7 @@ it('F109: a set that a rule asks is replaced by a larger one before it is full, 
   }
 })
 
-it('F109: whatever a crash in the middle of a build-and-swap leaves is recognised, and the next one ends well', async () => {
+it('F109: whatever a crash in the middle of a build-and-swap leaves is recognized, and the next one ends well', async () => {
   const all = manyEntries(1500)
   const growth = growthOf({ set: { ...SET, maxElements: 1000 }, entries: all, groups: [] })
   const steps = [...growth.build, ...growth.replace]

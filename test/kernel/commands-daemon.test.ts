@@ -152,7 +152,7 @@ describe('kprobe explain', () => {
       '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
     )
     expect(explain('203.0.113.9', '127.0.0.9:80')).toContain(
-      '\nService ns/empty asks for 127.0.0.9 (spec.externalIPs[0]), and is refused: a loopback address',
+      '\nService ns/empty requests 127.0.0.9 (spec.externalIPs[0]), which kprobe refuses: a loopback address',
     )
   })
 })

@@ -255,7 +255,7 @@ describe('kprobe cleanup', () => {
 })
 
 describe('standard output', () => {
-  it('has no colours in a pipe; on a terminal it has, unless NO_COLOR is set', () => {
+  it('has no colors in a pipe; on a terminal it has, unless NO_COLOR is set', () => {
     programExamples()
     const onTerminal = (variable: string) =>
       shell(`TERM=xterm ${variable} script -qec "${KPROBE.replaceAll("'", '')} dump" /dev/null </dev/null`)

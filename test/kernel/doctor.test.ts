@@ -1,10 +1,10 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { neighboursOf } from '../../src/cli/doctor-neighbours.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { probe } from '../../src/kernel/nft/probe.ts'
 import { surveyChains } from '../../src/kernel/nft/survey.ts'
+import { neighborsOf } from '../../src/modes/foreign/neighbors.ts'
 import { nftablesFeatures } from '../../src/modes/nftables/features.ts'
 import { userspace } from '../../src/modes/userspace/mode.ts'
 import { Connection } from '../../src/netlink/connection.ts'
@@ -90,7 +90,7 @@ it('sees the chains of others, and says what each means for Services', async () 
   const chains = await survey()
   const legacyTables = [{ family: 'ip' as const, name: 'nat', chains: [] }]
   const around = { chains, tableName: 'kube-proxy', legacyTables, virtualServers: [], writesIptables: false }
-  expect(neighboursOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
+  expect(neighborsOf(around).map(({ severity, what }) => `${severity}: ${what}`)).toEqual([
     "warning: kube-proxy's nftables mode holds ip kube-proxy",
     "warning: an iptables mode, kube-proxy's or kprobe's, left chains in ip nat",
     'note: inet firewall in drops what it does not accept (hook forward)',

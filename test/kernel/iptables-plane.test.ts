@@ -4,8 +4,8 @@ import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
-import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -148,7 +148,7 @@ describe('the iptables plane on the kernel', () => {
     expect(held()).toEqual(incremental)
   })
 
-  it('recognises what other bytes say the same, and lets it be', async () => {
+  it('recognizes what other bytes say the same, and lets it be', async () => {
     await heal()
     const [four, six] = [run('iptables-nft-save'), run('ip6tables-nft-save')]
     run('nft', 'flush', 'ruleset')

@@ -321,7 +321,7 @@ describe('what only kube-proxy itself removes', () => {
 it('refuses the name of a proxy that it does not know', () => {
   expect(kprobe('cleanup', '--leftovers-of=cilium')).toMatchObject({
     code: 2,
-    err: expect.stringContaining('"cilium" is not one of kube-proxy'),
+    err: expect.stringContaining('"cilium" is not kube-proxy'),
   })
   expect(kprobe('cleanup', '--help').out).toContain('--leftovers-of PROXY')
 })

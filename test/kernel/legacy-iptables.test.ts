@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import { beforeEach, expect, it } from 'vitest'
-import { kubeProxyChains, readLegacyTables } from '../../src/cli/legacy-iptables.ts'
+import { kubeProxyChains, readLegacyTables } from '../../src/modes/foreign/legacy-iptables.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 
 const RULES = (net: string, host: number): string => `*nat

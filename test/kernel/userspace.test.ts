@@ -214,7 +214,7 @@ it('does not relay to its own listeners, nor to a NodePort of this node', async 
   await idle()
 })
 
-it('recognises its own connections when somebody else turns them back', async () => {
+it('recognizes its own connections when somebody else turns them back', async () => {
   await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
   const port = await listenerPort()
   nft('add', 'table', 'ip', 'trick')
@@ -249,7 +249,7 @@ it('recognises its own connections when somebody else turns them back', async ()
 it('takes over from a process that has ended in one transaction', async () => {
   const servers = await lab.servers(['10.180.0.1:8080'])
   await program(objects('a', { clusterIP: '172.30.0.41', endpoints: ['10.180.0.1'], targetPort: 8080 }))
-  nft('add', 'table', 'ip', 'neighbour')
+  nft('add', 'table', 'ip', 'neighbor')
   const port = await listenerPort()
   plane.destroy()
   expect((await outcomes('outside', '172.30.0.41', 80)).ok).toBe(false)
@@ -261,8 +261,8 @@ it('takes over from a process that has ended in one transaction', async () => {
   expect(commitsBetween(before, plane.generation())).toBe(1)
   expect(await listenerPort()).not.toBe(port)
   expect(await outcomes('outside', '172.30.0.41', 80)).toMatchObject(SERVED)
-  expect(nft('list', 'tables')).toContain('table ip neighbour')
-  nft('delete', 'table', 'ip', 'neighbour')
+  expect(nft('list', 'tables')).toContain('table ip neighbor')
+  nft('delete', 'table', 'ip', 'neighbor')
   const again = await plane.observe()
   expect(finish(plane.diff(again.state, held)).empty).toBe(true)
   await servers.close()

@@ -31,7 +31,7 @@ export interface SimulationOptions {
 const STEPS_MIN = 6
 const STEPS_MAX = 18
 const CHECK_PERIOD_MS = 60_000
-/** The longest Retry-After that is honoured is 300 s; then a dead peer, a back-off and a check for lost events. */
+/** The longest Retry-After that is honored is 300 s; then a dead peer, a back-off and a check for lost events. */
 const LATE_TROUBLE_MS_MAX = 120_000
 const HEAL_MS_MAX = 400_000
 const HEAL_STEP_MS = 2_000

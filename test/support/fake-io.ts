@@ -9,7 +9,7 @@ export class FakeIo implements Io {
   readonly outLost: AbortSignal
   readonly signal: AbortSignal
   readonly outBacklogBytes: () => number
-  readonly colour: boolean
+  readonly color: boolean
   readonly terminal: boolean
   readonly columns: number | undefined
   readonly on: Io['on']
@@ -21,7 +21,7 @@ export class FakeIo implements Io {
     this.outLost = given.outLost ?? never
     this.signal = given.signal ?? never
     this.outBacklogBytes = given.outBacklogBytes ?? (() => 0)
-    this.colour = given.colour ?? false
+    this.color = given.color ?? false
     this.terminal = given.terminal ?? false
     this.columns = given.columns
     this.on = given.on ?? (() => () => undefined)

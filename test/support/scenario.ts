@@ -210,13 +210,13 @@ function expectation(at: string, words: readonly string[]): Expected {
 /** `10.180.0.{1..3}:80` is three endpoints. */
 function expand(word: string): readonly string[] {
   const match = /^(.*)\{(\d+)\.\.(\d+)\}(.*)$/.exec(word)
-  if (match === null) return [normalised(word)]
+  if (match === null) return [normalized(word)]
   const [, before = '', from, to, after = ''] = match
   const count = Number(to) - Number(from) + 1
-  return Array.from({ length: count }, (_, index) => normalised(`${before}${Number(from) + index}${after}`))
+  return Array.from({ length: count }, (_, index) => normalized(`${before}${Number(from) + index}${after}`))
 }
 
-function normalised(text: string): string {
+function normalized(text: string): string {
   const { address, port } = parseEndpoint(text)
   return endpointText(address, port)
 }

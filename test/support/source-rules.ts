@@ -50,8 +50,9 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'config/config.ts',
     'config/fields.ts',
     'config/flag.ts',
-    'config/ipvs-flags.ts',
-    'config/iptables-flags.ts',
+    'config/flag-reader.ts',
+    'config/field-value.ts',
+    'config/settings.ts',
     // What a mode measures.
     'telemetry/connection-totals.ts',
     'telemetry/mode-metrics.ts',
@@ -59,7 +60,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // Bytes of messages, to typed values and back.
   wire: ['base'],
   source: ['base', 'model', 'wire'],
-  telemetry: ['base', 'model', 'source/source.ts'],
+  http: ['base'],
+  telemetry: ['base', 'model', 'http', 'source/source.ts'],
   // Flows that conntrack remembers, against what the Services say now.
   flows: ['base', 'model', 'kernel/conntrack'],
   config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
@@ -110,9 +112,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
     'node:zlib',
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
-  telemetry: ['prom-client', 'node:http', 'node:net'],
+  http: ['node:http', 'node:net'],
+  telemetry: ['prom-client'],
   'telemetry/process-metrics.ts': ['node:fs/promises', 'prom-client'],
-  'telemetry/admin-server.ts': ['node:fs/promises', 'node:net'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
@@ -134,8 +136,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/api-program.ts': ['node:fs/promises'],
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/processes.ts': ['node:fs/promises'],
-  'cli/run.ts': ['node:fs/promises'],
-  'cli/legacy-iptables.ts': ['ffi-rs'],
+  'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.
   'modes/userspace/relay': ['node:dgram', 'node:net'],
@@ -150,7 +151,7 @@ const STARTS_PROGRAMS = ['api/exec.ts', 'source/kube/client/exec-plugin.ts'] as 
 const SIGNALS_PROGRAMS = 'base/process-group.ts'
 
 /** The rooms of the modes: folders of src/modes/ that are not shared. */
-const ROOM = /^modes\/(?!common\/|xt-common\/)([^/]+)\//
+const ROOM = /^modes\/(?!common\/|xt-common\/|foreign\/)([^/]+)\//
 /** Lists the modes: a line for each. */
 const REGISTRY = 'modes/registry.ts'
 
@@ -226,17 +227,8 @@ export function resolvePath(importer: string, module: string): string {
 }
 
 const MODE_NAME = new RegExp(`'(?:${MODE_NAMES.join('|')})'`)
-/** Where the word is no mode: a library, fields of Leftovers, rules that IPVS mode writes, the file format. */
-const NAMES_NO_MODE: readonly string[] = [
-  'src/cli/cleanup-steps.ts',
-  'src/cli/dump.ts',
-  'src/cli/leftovers.ts',
-  'src/cli/leftovers-text.ts',
-  'src/cli/libnftables.ts',
-  'src/config/config.ts',
-  'src/config/ipvs-flags.ts',
-  'src/config/read-ipvs.ts',
-]
+/** Where the word is no mode: a library, and rules that IPVS mode writes. */
+const NAMES_NO_MODE: readonly string[] = ['src/cli/libnftables.ts', 'src/config/config.ts']
 
 /** Outside of src/modes/ and src/kernel/ no file compares with the name of a mode: it asks the registry. */
 export function modeNameComplaints(file: SourceFile): string[] {

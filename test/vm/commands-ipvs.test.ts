@@ -77,7 +77,7 @@ describe('the commands in IPVS mode', () => {
     tool('ipvsadm', '-D', '-u', '10.96.0.10:53')
     const verified = await kprobe('verify', ...SOURCE)
     expect(verified).toMatchObject({ code: 3 })
-    expect(verified.out).toMatch(/kube-system\/kube-dns +not asked +\d+ changes?/)
+    expect(verified.out).toMatch(/kube-system\/kube-dns +not queried +\d+ changes?/)
     expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
     expect((await kprobe('verify', ...SOURCE)).code).toBe(0)
   })

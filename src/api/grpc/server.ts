@@ -137,11 +137,13 @@ function serveHealth(health: GrpcHealth, feed: ApiFeed): AbortController {
 function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
   const place = formatApiAddress(address)
   if (tls !== undefined && address.kind === 'unix')
-    throw new Error(`the API is served without TLS at a unix socket: ${place}`)
+    throw new Error(
+      `a unix socket has no TLS: omit --api-tls-cert, --api-tls-key and --api-tls-client-ca for ${place}`,
+    )
   if (tls === undefined && !isPrivate(address))
     throw new Error(
-      `the API is served in plain at a unix socket and at loopback only: ${place} needs a certificate, ` +
-        'its key and the authority of the clients (--api-tls-cert, --api-tls-key, --api-tls-client-ca)',
+      `${place} needs TLS: give --api-tls-cert, --api-tls-key and --api-tls-client-ca; ` +
+        'without TLS the API listens at a unix socket or at loopback only',
     )
 }
 

@@ -95,7 +95,7 @@ interface TlsFollower {
   readonly failed: (error: Error) => void
 }
 
-/** Looks at the files every minute, until it is cancelled. */
+/** Looks at the files every minute, until it is canceled. */
 export function followTls(files: ApiTls, { clock, pems, changed, failed }: TlsFollower): Cancel {
   const followed = new FollowedText<string>({
     clock,

@@ -23,7 +23,7 @@ export async function probe(client: NftClient, transaction: Transaction): Promis
   const isSpoiled = result.failures.some(({ operation, code }) => operation === spoiler && code === 'ENOENT')
   return isSpoiled
     ? { works: true, reason: undefined }
-    : { works: false, reason: `the kernel's answer proves nothing (${result.outcome})` }
+    : { works: false, reason: `the kernel gave no result (${result.outcome})` }
 }
 
 /** Fails with ENOENT, because no table has this name. */

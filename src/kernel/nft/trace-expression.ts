@@ -202,7 +202,7 @@ function lookup(machine: Machine, { set, sreg, dreg, inverted }: Of<'lookup'>): 
 function matchIpset(machine: Machine, { set, dimensions, inverted }: Of<'ipset'>): Effect {
   const { packet, state, surroundings } = machine
   const { ipsets } = surroundings
-  assert(ipsets !== undefined, `the content of ipset ${set} is unknown`)
+  assert(ipsets !== undefined, `the entries of ipset ${set} are unknown`)
   const source = { ip: packet.source, port: packet.sourcePort }
   const destination = { ip: state.destination, port: state.destinationPort }
   const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))

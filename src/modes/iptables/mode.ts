@@ -1,4 +1,5 @@
 import type { Mode } from '../mode.ts'
+import { CHAIN_DUMP } from '../xt-common/dump.ts'
 import { chainNames } from '../xt-common/layout.ts'
 import { SAME_CHAINS } from '../xt-common/same-chains.ts'
 import { cleanIptables, retireIptables } from './cleanup.ts'
@@ -18,6 +19,7 @@ export const iptables: Mode = {
   retire: retireIptables,
   trace: iptablesTracer,
   held: iptablesHeld,
+  dumps: [CHAIN_DUMP],
   examine: iptablesFindings,
   // The rules consist of xtables extensions. Of the features of nf_tables they need only nat chains.
   needsFeature: kind => kind === 'nat',

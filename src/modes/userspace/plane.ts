@@ -156,8 +156,8 @@ class RelayingPlane implements UserspacePlane {
     }
     try {
       const transaction = resolveTransaction(plan.transaction, (key, list) => this.#relays.portOf(key, list))
-        this.#relays.admitClients()
-        const result = await client.commit(transaction, guardOf(options))
+      this.#relays.admitClients()
+      const result = await client.commit(transaction, guardOf(options))
       if (result.outcome === 'committed') {
         this.#relays.settle()
         this.#apply(plan)

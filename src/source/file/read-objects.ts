@@ -283,7 +283,7 @@ class Collector {
 
 function tooMany(objects: number, partsMax: number): string {
   const what = `${objects} objects with their ports, addresses and endpoints`
-  return `more than the memory is enough for: ${what} are more than ${partsMax} parts; raise the memory limit`
+  return `too large for the memory limit: ${what} are more than ${partsMax} parts; raise the memory limit`
 }
 
 function fileError(error: unknown): Error {

@@ -64,7 +64,7 @@ export class Exchange {
   async metadata(opening: Opening): Promise<MetadataPage> {
     const response = await this.#open({ ...opening, accept: METADATA_ACCEPT }, false)
     const body = await collect(response, METADATA_BYTES_MAX)
-    if (body === undefined) throw new WireError('a page of metadata is larger than any should be')
+    if (body === undefined) throw new WireError('a page of metadata is too large')
     return metadataPage(body)
   }
 

@@ -27,7 +27,7 @@ export class Troubles {
   get text(): string | undefined {
     let first: string | undefined
     for (const [resource, { scope, text }] of this.#now) {
-      if (scope === 'server') return `${this.#server}: ${text}`
+      if (scope === 'server') return `${this.#server}: ${this.#short(text)}`
       if (scope !== 'absent') first ??= `${resource}: ${text}`
     }
     return first
@@ -47,7 +47,18 @@ export class Troubles {
     if (this.#said.has(location)) return
     this.#said.add(location)
     if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', location, text })
-    else this.#say({ kind: 'failed', location, text, meanwhile: this.#isSynced() ? KEPT : UNKNOWN })
+    else
+      this.#say({
+        kind: 'failed',
+        location,
+        text: this.#short(text),
+        meanwhile: this.#isSynced() ? KEPT : UNKNOWN,
+      })
+  }
+
+  /** Omits the name of the server, which is the location. */
+  #short(text: string): string {
+    return text.replace(` at ${this.#server}:`, ':')
   }
 
   #recover(location: string, text: string): void {

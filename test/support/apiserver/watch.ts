@@ -45,7 +45,7 @@ export function expiry(view: View, { options }: ListRequest): ApiFailure | undef
     : undefined
 }
 
-/** Sends what there is and what comes, until it is over or cancelled. */
+/** Sends what there is and what comes, until it is over or canceled. */
 export function startWatch(view: View, request: WatchRequest, sink: EventSink): Cancel {
   const failure = expiry(view, request)
   if (failure !== undefined) {

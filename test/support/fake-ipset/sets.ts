@@ -44,7 +44,7 @@ export const TYPES: Readonly<Record<string, FakeType>> = {
   'bitmap:port': { min: 0, max: 3, buckets: Number.POSITIVE_INFINITY },
 }
 
-/** linux/netfilter/ipset/ip_set.h and its neighbours; written down a second time, by other means than the product's. */
+/** linux/netfilter/ipset/ip_set.h and its neighbors; written down a second time, by other means than the product's. */
 export const ERR = {
   ENOENT: 2,
   EBUSY: 16,
@@ -73,7 +73,7 @@ const IPPROTO_ICMP = 1
 const IPPROTO_ICMPV6 = 58
 
 /** The element as the set keeps it: with what the type has no use for cleared. Refuses what the kernel refuses. */
-export function normalised(set: FakeIpset, element: FakeElement): FakeElement {
+export function normalized(set: FakeIpset, element: FakeElement): FakeElement {
   const { type } = set
   if (type === 'bitmap:port') return { port: element.port ?? refuse(ERR.PROTOCOL) }
   const ip = addressIn(set, element.ip)
@@ -111,7 +111,7 @@ export function elementKey({ ip, protocol, port, ip2, prefix2 }: FakeElement): s
 /** Changes the set, or gives the errno with which the kernel leaves the element. */
 export function addOrDelete(set: FakeIpset, element: FakeElement, verb: 'add' | 'delete'): number {
   try {
-    const value = normalised(set, element)
+    const value = normalized(set, element)
     const key = elementKey(value)
     if (verb === 'delete') return set.elements.delete(key) ? 0 : ERR.EXIST
     if (set.elements.has(key)) return ERR.EXIST

@@ -63,15 +63,15 @@ export async function closeTopology(topology: Topology): Promise<void> {
   await Promise.all([topology.outside.close(), topology.pods.close(), topology.node.close()])
 }
 
-/** Joins the node's interface `name` with e0 of a namespace, with fixed neighbours: nothing asks for link addresses. */
+/** Joins the node's interface `name` with e0 of a namespace, with fixed neighbors: nothing asks for link addresses. */
 function link(name: 'ext0' | 'pod0', peer: PacketPipe): void {
   ip([`link add ${name} type veth peer name e0 netns ${peer.pid}`, `link set ${name} up`])
   inNamespace(peer.pid, ['ip', 'link', 'set', 'lo', 'up'])
   inNamespace(peer.pid, ['ip', 'link', 'set', 'e0', 'up'])
   const near = linkAddress(execFileSync('ip', ['-j', 'link', 'show', 'dev', name], { encoding: 'utf8' }))
   const far = linkAddress(inNamespace(peer.pid, ['ip', '-j', 'link', 'show', 'dev', 'e0']))
-  const neighbours = name === 'ext0' ? OUTSIDE_PEERS : POD_PEERS
-  ip(neighbours.map(address => `neigh replace ${address} lladdr ${far} dev ${name} nud permanent`))
+  const neighbors = name === 'ext0' ? OUTSIDE_PEERS : POD_PEERS
+  ip(neighbors.map(address => `neigh replace ${address} lladdr ${far} dev ${name} nud permanent`))
   peer.open('e0', near)
 }
 
@@ -89,7 +89,7 @@ function noDad(address: string): string {
   return address.includes(':') ? ' nodad' : ''
 }
 
-/** How packets of another namespace reach the node: on-link gateways that exist in its neighbour table only. */
+/** How packets of another namespace reach the node: on-link gateways that exist in its neighbor table only. */
 export function peerGateways(
   pid: number,
 ): ReadonlyArray<{ readonly address: string; readonly link: string }> {

@@ -70,12 +70,12 @@ describe('parseCidr', () => {
     '10.0.0.0/255.0.0.0',
   ])('refuses %j and says why', text => {
     expect(parseCidr(text)).toBeUndefined()
-    expect(whyNotCidr(text)).toMatch(/^(not a prefix|empty)/)
+    expect(whyNotCidr(text)).toMatch(/^(not a CIDR|empty)/)
   })
 
-  it('says up to which length a prefix goes', () => {
-    expect(whyNotCidr('10.0.0.0/33')).toContain('from 0 to 32')
-    expect(whyNotCidr('fd00::/x')).toContain('from 0 to 128')
+  it('names the maximum prefix length', () => {
+    expect(whyNotCidr('10.0.0.0/33')).toContain('must be 0 to 32')
+    expect(whyNotCidr('fd00::/x')).toContain('must be 0 to 128')
   })
 })
 

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { type ApiWanted, readApiWanted } from '../../../src/cli/api-wanted.ts'
 import { API_FLAGS } from '../../../src/config/api-flags.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 async function wanted(...argv: string[]): Promise<ApiWanted> {
   const parsed = parseFlags(argv, { hostName: 'here', extra: API_FLAGS, modeless: true })

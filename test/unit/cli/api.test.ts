@@ -59,7 +59,7 @@ function api(...argv: string[]): Promise<number> {
     on: () => () => undefined,
     outWritten: () => Promise.resolve(),
     outLost: lost.signal,
-    colour: false,
+    color: false,
     signal: stop.signal,
     hostName: 'here',
     processId: 1,

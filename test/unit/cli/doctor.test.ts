@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { conntrackFindings, settingFindings } from '../../../src/cli/doctor-settings.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 function config(...flags: readonly string[]): Config {
   const parsed = parseFlags(['--source=file:unused', ...flags], { hostName: 'node' })
@@ -42,10 +42,10 @@ describe('settingFindings', () => {
     expect(findings).toEqual([
       'warning net/ipv4/ip_forward: 0: IPv4 packets of pods are not forwarded',
       'note net/ipv6/conf/all/forwarding: absent: this kernel has no IPv6',
-      'warning net/bridge/bridge-nf-call-iptables: 0: answers between pods of one bridge are not translated back',
-      'warning net/ipv4/conf/all/route_localnet: 1: others on the network may reach services bound to 127.0.0.1; kprobe does not need it',
+      'warning net/bridge/bridge-nf-call-iptables: 0: replies between pods of one bridge are not translated back',
+      'warning net/ipv4/conf/all/route_localnet: 1: other machines of the network may reach programs bound to 127.0.0.1; kprobe does not need it',
       'warning net/netfilter/nf_conntrack_max: 99 of 100 connections tracked',
-      'note oom_score_adj: 0 now; the daemon asks for -999, which needs CAP_SYS_RESOURCE',
+      'note oom_score_adj: 0 now; the daemon sets -999, which needs CAP_SYS_RESOURCE',
     ])
   })
 
@@ -72,7 +72,7 @@ describe('settingFindings', () => {
 
   it('names what is absent instead of failing (I-23)', async () => {
     expect(await found({})).toContain(
-      'note net/netfilter/nf_conntrack_max: absent: connections are not tracked yet',
+      'note net/netfilter/nf_conntrack_max: absent: nf_conntrack is not loaded',
     )
   })
 })

@@ -62,15 +62,9 @@ describe('a question', () => {
     ['ns/webb:80', 'no Service "ns/webb"; did you mean ns/web?'],
     ['ns/web', 'Service ns/web has more than one port: add :PORT; its ports are 80/TCP (http), 53/UDP (dns)'],
     ['ns/web:https', 'Service ns/web has no port "https"; its ports are 80/TCP (http), 53/UDP (dns)'],
-    ['ns/headless:80', 'Service ns/headless is headless: it has no address of its own, and no rule'],
-    [
-      'ns/elsewhere',
-      'Service ns/elsewhere is of type ExternalName: it has no address of its own, and no rule',
-    ],
-    [
-      'ns/elsewhere:80',
-      'Service ns/elsewhere is of type ExternalName: it has no address of its own, and no rule',
-    ],
+    ['ns/headless:80', 'Service ns/headless is headless: it has no address and no rule'],
+    ['ns/elsewhere', 'Service ns/elsewhere is of type ExternalName: it has no address and no rule'],
+    ['ns/elsewhere:80', 'Service ns/elsewhere is of type ExternalName: it has no address and no rule'],
     [
       'pod/ns/client:80',
       'no EndpointSlice has an IPv4 address of pod ns/client; give its address: kubectl get pod -o wide',

@@ -167,7 +167,7 @@ describe('reasonsOf', () => {
     expect(
       reasons([service('evil', { externalIPs: ['127.0.0.1'] })], { to: '127.0.0.1', isLocal: true }),
     ).toEqual([
-      'Service ns/evil asks for 127.0.0.1 (spec.externalIPs[0]), and is refused: a loopback address, which every node has for itself',
+      'Service ns/evil requests 127.0.0.1 (spec.externalIPs[0]), which kprobe refuses: a loopback address, which every node has for itself',
     ])
   })
 
@@ -180,10 +180,12 @@ describe('reasonsOf', () => {
       slice('web-1', 'web', [endpoint('10.1.0.1')]),
     ]
     expect(reasons(objects, { to: '10.96.0.1' })).toEqual([
-      'Service ns/late asks for 10.96.0.1:80/TCP (spec.clusterIPs), and is refused: already claimed by Service ns/web, which comes first',
+      'Service ns/late requests 10.96.0.1:80/TCP (spec.clusterIPs), which kprobe refuses: already claimed by Service ns/web, which comes first',
     ])
     expect(reasons(objects, { to: '192.168.1.7', port: 30_080, isLocal: true })).toEqual([
-      expect.stringContaining('Service ns/late asks for 30080/TCP (spec.ports[].nodePort), and is refused: '),
+      expect.stringContaining(
+        'Service ns/late requests 30080/TCP (spec.ports[].nodePort), which kprobe refuses: ',
+      ),
     ])
     expect(reasons(objects, { to: '192.168.1.7', port: 30_080 })).toEqual([])
   })

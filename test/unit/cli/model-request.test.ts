@@ -7,9 +7,9 @@ import { buildInfo, buildText } from '../../../src/base/build-info.ts'
 import { EXIT_FAILED, EXIT_USAGE } from '../../../src/cli/io.ts'
 import { readModelRequest } from '../../../src/cli/model-request.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { networkNamespace } from '../../../src/daemon/instance.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 const VERSION = buildText(buildInfo())
 

@@ -321,8 +321,8 @@ describe('the table of Services', () => {
   }
 
   it('shows three endpoints, and all of them when it is wide', () => {
-    expect(serviceTable([row], { colour: false })).toMatch(/a, b, c \+2 more$/m)
-    expect(serviceTable([row], { colour: false, wide: true })).toMatch(/a, b, c, d, e$/m)
+    expect(serviceTable([row], { color: false })).toMatch(/a, b, c \+2 more$/m)
+    expect(serviceTable([row], { color: false, wide: true })).toMatch(/a, b, c, d, e$/m)
   })
 
   it('has a column for the mode when there are two', () => {
@@ -330,8 +330,8 @@ describe('the table of Services', () => {
       { ...row, mode: 'nftables' },
       { ...row, mode: 'iptables' },
     ]
-    expect(serviceTable(rows.slice(0, 1), { colour: false })).not.toContain('MODE')
-    expect(serviceTable(rows, { colour: false })).toMatch(
+    expect(serviceTable(rows.slice(0, 1), { color: false })).not.toContain('MODE')
+    expect(serviceTable(rows, { color: false })).toMatch(
       /^SERVICE +MODE +TYPE.*\n.* nftables .*\n.* iptables /,
     )
   })

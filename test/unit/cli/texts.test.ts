@@ -16,7 +16,7 @@ describe('tableText', () => {
         ['wide cell', 'x'],
         ['b', 'y'],
       ],
-      { colour: false },
+      { color: false },
     )
     expect(text).toBe('A           LONG\nwide cell   x\nb           y\n')
   })
@@ -26,7 +26,7 @@ describe('tableText', () => {
       ['net/ipv4/ip_forward', 'x'],
       ['a description of rules', 'y'],
     ]
-    expect(tableText(['SUBJECT', 'M'], rows, { colour: false, widest: 20 }).split('\n')).toEqual([
+    expect(tableText(['SUBJECT', 'M'], rows, { color: false, widest: 20 }).split('\n')).toEqual([
       'SUBJECT               M',
       'net/ipv4/ip_forward   x',
       'a description of rules   y',
@@ -35,11 +35,11 @@ describe('tableText', () => {
   })
 
   it('keeps hostile cells on their line', () => {
-    expect(tableText(['A'], [['x\ny\u001b[31m']], { colour: false })).toBe('A\nx\\u{a}y\\u{1b}[31m\n')
+    expect(tableText(['A'], [['x\ny\u001b[31m']], { color: false })).toBe('A\nx\\u{a}y\\u{1b}[31m\n')
   })
 
-  it('marks the heading in colour only', () => {
-    expect(tableText(['A'], [], { colour: true })).toBe('\u001b[1mA\u001b[22m\n')
+  it('marks the heading in color only', () => {
+    expect(tableText(['A'], [], { color: true })).toBe('\u001b[1mA\u001b[22m\n')
   })
 })
 
@@ -68,7 +68,7 @@ describe('planLines', () => {
 })
 
 describe('syncText', () => {
-  const options = { colour: false, dryRun: false }
+  const options = { color: false, dryRun: false }
   const written = { commits: 1, changes: 3, bytes: 2_048, durationMs: 0.52 }
   const first = tableOf(1, { 'ns/a': '1', 'ns/b': '1' })
   const sync = (change: Partial<Sync>): Sync => ({
@@ -96,7 +96,7 @@ describe('syncText', () => {
   it('sums up at the first sync', () => {
     expect(syncText(sync({}), options)).toMatch(/^programmed 2 Services, .*: 3 kernel objects/m)
     expect(syncText(sync({ quarantined: ['ns/b'] }), options)).toMatch(
-      /^programmed 1 Service, .*\nrejected ns\/b; the log says why\n$/m,
+      /^programmed 1 Service, .*\nrejected by the kernel: ns\/b; the log has the error\n$/m,
     )
     expect(syncText(sync({}), { ...options, dryRun: true })).toMatch(/^would program 2 Services/m)
   })

@@ -49,7 +49,7 @@ describe('verifyText', () => {
   it('says in one line that all agree, and what was compared', () => {
     expect(verifyText(facts, false)).toBe('source, daemon and kernel agree; 3 Services compared\n')
     expect(verifyText({ ...facts, daemon: false }, false)).toBe(
-      'source and kernel (daemon not asked) agree; 3 Services compared\n',
+      'source and kernel (daemon not queried) agree; 3 Services compared\n',
     )
     expect(verifyText({ ...facts, services: 1, source: false }, false)).toBe(
       'daemon (source not read) and kernel agree; 1 Service compared\n',

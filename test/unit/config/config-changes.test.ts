@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { configChanges, fieldChanges, needsRestart } from '../../../src/config/config-changes.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 function configOf(...argv: string[]): Config {
   const parsed = parseFlags(argv, { hostName: 'node' })

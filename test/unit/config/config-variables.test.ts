@@ -23,8 +23,8 @@ describe('expandVariables', () => {
   it('names placeholders that are left, in the file and in variables', () => {
     const { errors } = expand('a: REPLACE_ME_A\nb: $(B)\n# REPLACE_ME_C', { B: 'x-REPLACE_ME_B' })
     expect(errors.map(({ path, message }) => `${path}: ${message}`)).toEqual([
-      'c.yaml:1: "a: REPLACE_ME_A": REPLACE_ME_A is a placeholder of the manifest; put the real value in its place',
-      'c.yaml:2: "b: $(B)": REPLACE_ME_B is a placeholder of the manifest; put the real value in its place',
+      'c.yaml:1: "a: REPLACE_ME_A": REPLACE_ME_A is a placeholder of the manifest; replace it with the real value',
+      'c.yaml:2: "b: $(B)": REPLACE_ME_B is a placeholder of the manifest; replace it with the real value',
     ])
   })
 })

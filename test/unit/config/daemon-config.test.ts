@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { flagDifferences, modelFlags } from '../../../src/config/daemon-config.ts'
 import { MODEL_FLAGS } from '../../../src/config/flags.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 function configOf(...argv: string[]): Config {
   const parsed = parseFlags(argv, { hostName: 'node' })

@@ -211,7 +211,7 @@ describe('errors of a file', () => {
       'c.yaml:13:30: showHiddenMetricsForVersion: "1.2" is not the previous minor version, 1.35',
       `c.yaml:3:7: mode: kernelspace is for Windows nodes; use one of ${MODE_NAMES.join(', ')}`,
       'c.yaml:8:14: clusterCIDR: takes one CIDR, or one per IP family',
-      expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a prefix/),
+      expect.stringMatching(/^c\.yaml:7:33: nodePortAddresses\[1\]: "nonsense" is not a CIDR/),
       'c.yaml:10:21: metricsBindAddress: "foo" is not written IP:PORT or [IP]:PORT',
     ])
   })

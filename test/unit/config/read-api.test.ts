@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { defaultApiAddress } from '../../../src/config/read-api.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 const TLS = ['--api-tls-cert=c', '--api-tls-key=k', '--api-tls-client-ca=a']
 

@@ -42,7 +42,7 @@ describe('where the API server is reached', () => {
 })
 
 describe('F131: addresses of a name that always resolves to another', () => {
-  it('F131: are forgotten in the order in which they were dialled last', () => {
+  it('F131: are forgotten in the order in which they were dialed last', () => {
     const { reach, told } = reachOf(undefined)
     for (let last = 1; last <= 16; last++) reach.reaching([`192.0.2.${last}`], 6443)
     const before = told.length

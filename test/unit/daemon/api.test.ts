@@ -4,12 +4,12 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
@@ -110,7 +110,7 @@ it('tells them whatever becomes of it in the kernel', async () => {
 
 it('does not start where nobody can listen, and names the flag', async () => {
   expect(await start('--api=unix:///nowhere/at/all.sock')).toBe(1)
-  expect(logged).toContain('--api: the API cannot be served')
+  expect(logged).toContain('cannot serve the back-end API')
   expect(logged).toContain('unix:///nowhere/at/all.sock')
 })
 

@@ -1,8 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog, type Log } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from '../../../src/daemon/banner.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 import { endpoint, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
 
 let records: Record<string, unknown>[]

@@ -5,12 +5,12 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 import { patientMs } from '../../support/patience.ts'
 import {
   attribute,

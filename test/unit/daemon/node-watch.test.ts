@@ -1,9 +1,9 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { NodeWatch } from '../../../src/daemon/node-watch.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 import { node as nodeObject, OPTIONS, service, snapshotOf, tableOf } from '../model/objects.ts'
 
 let clock: FakeClock

@@ -2,7 +2,6 @@ import { expect, test } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import { finish, type Steps } from '../../../src/base/steps.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { IPTABLES_SECTION } from '../../../src/modes/common/iptables-section.ts'
 import type { Mode, ModeContext, ModeTracer } from '../../../src/modes/mode.ts'
@@ -13,6 +12,7 @@ import {
   type PlanLine,
   type RenderOptions,
 } from '../../../src/reconcile/dataplane.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 import { change, compute } from '../../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
 

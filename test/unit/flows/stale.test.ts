@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
 import { flowPorts, type View, versionOf } from '../../../src/flows/ports.ts'
-import { type Judgement, nodeAddresses, ruleBooks } from '../../../src/flows/stale.ts'
+import { type Judgment, nodeAddresses, ruleBooks } from '../../../src/flows/stale.ts'
 import type { Flow } from '../../../src/kernel/conntrack/flow.ts'
 import { flow } from '../kernel/conntrack/flows.ts'
 import { node } from '../model/objects.ts'
@@ -11,7 +11,7 @@ const CLIENT = '10.1.0.5:4000'
 const [A, B] = ['10.2.0.1', '10.2.0.2']
 
 /** What becomes of a flow when ns/dns is as `now` says, and was as `before` says. */
-function judged(each: Flow, now: View, before: readonly View[] = []): Judgement['kind'] {
+function judged(each: Flow, now: View, before: readonly View[] = []): Judgment['kind'] {
   const look = {
     current: finish(flowPorts(versionOf(now, 'ns/dns'))),
     former: before.flatMap(one => finish(flowPorts(versionOf(one, 'ns/dns')))),

@@ -171,19 +171,19 @@ describe('the memory for Services', () => {
 
   it('F133: a Service at the edge stays as it is while others change a little', () => {
     const options = within(43_000)
-    const neighbour = (endpoints: number) => objects('c', { endpoints, namespace: 'other' })
+    const neighbor = (endpoints: number) => objects('c', { endpoints, namespace: 'other' })
     const first = snapshotOf([...objects('a', { endpoints: 120 }), ...objects('b', { endpoints: 130 })])
     let now = finish(resolve(options, undefined, first))
     const servedWith = (list: readonly Fields[]) => {
       now = finish(resolve(options, now, applyEvents(now.snapshot, eventsOf(list))))
       return served(now.table)
     }
-    expect(servedWith(neighbour(103))).toEqual(['ns/a', 'ns/b', 'other/c'])
-    expect(servedWith(neighbour(107))).toEqual(['ns/a', 'other/c'])
+    expect(servedWith(neighbor(103))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    expect(servedWith(neighbor(107))).toEqual(['ns/a', 'other/c'])
     for (const endpoints of [103, 107, 90])
-      expect(servedWith(neighbour(endpoints))).toEqual(['ns/a', 'other/c'])
-    expect(servedWith(neighbour(80))).toEqual(['ns/a', 'ns/b', 'other/c'])
-    for (const endpoints of [90, 103]) expect(servedWith(neighbour(endpoints))).toHaveLength(3)
+      expect(servedWith(neighbor(endpoints))).toEqual(['ns/a', 'other/c'])
+    expect(servedWith(neighbor(80))).toEqual(['ns/a', 'ns/b', 'other/c'])
+    for (const endpoints of [90, 103]) expect(servedWith(neighbor(endpoints))).toHaveLength(3)
   })
 
   it('F133: a Service at the share of one comes back where it is clearly below it', () => {

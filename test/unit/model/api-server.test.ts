@@ -22,8 +22,8 @@ import {
 const API = '192.0.2.1'
 const PORTS = [{ name: 'a', port: 6443 }]
 
-/** The API server is dialled at API:6443. */
-function dialled(objects: readonly Fields[], address = API): Snapshot {
+/** The API server is dialed at API:6443. */
+function dialed(objects: readonly Fields[], address = API): Snapshot {
   return applyEvents(snapshotOf(objects), [
     { kind: 'ApiEndpoints', value: [{ ip: ip(address), port: 6443 }] },
   ])
@@ -56,7 +56,7 @@ describe('an external address at which the API server answers', () => {
     ]
     const allowedExternalCidrs = [cidr('0.0.0.0/0')]
     for (const objects of [[thief()], [thief(), ready]])
-      expect(standing(resolved(dialled(objects), { allowedExternalCidrs }))).toEqual({
+      expect(standing(resolved(dialed(objects), { allowedExternalCidrs }))).toEqual({
         frontends: [],
         refusals,
       })
@@ -67,7 +67,7 @@ describe('an external address at which the API server answers', () => {
       { name: 'a', port: 443 },
       { name: 'b', port: 6443, protocol: 'UDP' },
     ]
-    const { frontends, refusals } = standing(resolved(dialled([thief({ ports })])))
+    const { frontends, refusals } = standing(resolved(dialed([thief({ ports })])))
     expect({ frontends, refusals }).toEqual({
       frontends: [`${API}:443 reject`, `${API}:6443 reject`],
       refusals: [],
@@ -75,7 +75,7 @@ describe('an external address at which the API server answers', () => {
   })
 
   it('is refused at all ports where the mode binds it, unless it is an address of this node anyway', () => {
-    const snapshot = dialled([thief({ ports: [{ name: 'a', port: 443 }] })])
+    const snapshot = dialed([thief({ ports: [{ name: 'a', port: 443 }] })])
     const binds = { bindsExternalIps: true }
     expect(standing(resolved(snapshot, binds)).refusals).toEqual([
       expect.stringContaining(`${API}:443/TCP: the API server answers at this address`),
@@ -122,7 +122,7 @@ describe('an external address at which the API server answers', () => {
     const many = Array.from({ length: 600 }, (_, index) =>
       service(`s${index}`, { clusterIP: `10.96.${1 + (index >> 8)}.${index & 255}`, ports: PORTS }),
     )
-    const before = resolved(dialled([...many, thief()], '198.51.100.1'))
+    const before = resolved(dialed([...many, thief()], '198.51.100.1'))
     const movedTo = (address: string) =>
       applyEvents(before.snapshot, [{ kind: 'ApiEndpoints', value: [{ ip: ip(address), port: 6443 }] }])
     const pauses = (snapshot: Snapshot) => [...resolve(OPTIONS, before, snapshot)].length
@@ -130,13 +130,13 @@ describe('an external address at which the API server answers', () => {
     expect(pauses(movedTo(API))).toBeGreaterThan(0)
     const unclaimed = resolved(movedTo('198.51.100.2'), {}, before)
     expect(unclaimed.table.services).toBe(before.table.services)
-    expect(standing(resolved(dialled([thief()], API), {}, unclaimed)).refusals).toHaveLength(1)
+    expect(standing(resolved(dialed([thief()], API), {}, unclaimed)).refusals).toHaveLength(1)
     expect(standing(resolved(movedTo(API), {}, unclaimed)).refusals).toHaveLength(1)
   })
 
   it('does not keep the Services of the API server itself from their ClusterIPs', () => {
     const own = service('web', { clusterIP: '10.96.0.1', ports: PORTS })
-    const { table } = resolved(dialled([own, ready], '10.96.0.1'))
+    const { table } = resolved(dialed([own, ready], '10.96.0.1'))
     expect(table.services.get('ns/web')?.ports.flatMap(frontendLines)).toEqual([
       '10.96.0.1:6443 internal/cluster',
     ])
@@ -145,8 +145,8 @@ describe('an external address at which the API server answers', () => {
 
 describe('a load-balancer address at which the API server answers', () => {
   it('is taken while the Service has an endpoint', () => {
-    expect(standing(resolved(dialled([balanced(), ready])))).toEqual(SERVED)
-    expect(standing(resolved(dialled([balanced()])))).toEqual({
+    expect(standing(resolved(dialed([balanced(), ready])))).toEqual(SERVED)
+    expect(standing(resolved(dialed([balanced()])))).toEqual({
       frontends: [],
       refusals: [expect.stringContaining(`status.loadBalancer.ingress = ${API}:6443/TCP: the API server`)],
     })
@@ -154,9 +154,9 @@ describe('a load-balancer address at which the API server answers', () => {
 
   it('is refused while its source ranges keep this node out', () => {
     const ranges = (range: string) => balanced({ loadBalancerSourceRanges: [range] })
-    expect(standing(resolved(dialled([node(), ranges('192.168.1.0/24'), ready]))).refusals).toEqual([])
-    expect(standing(resolved(dialled([node(), ranges('203.0.113.0/24'), ready]))).frontends).toEqual([])
-    expect(standing(resolved(dialled([ranges('192.168.1.0/24'), ready]))).frontends).toEqual([])
+    expect(standing(resolved(dialed([node(), ranges('192.168.1.0/24'), ready]))).refusals).toEqual([])
+    expect(standing(resolved(dialed([node(), ranges('203.0.113.0/24'), ready]))).frontends).toEqual([])
+    expect(standing(resolved(dialed([ranges('192.168.1.0/24'), ready]))).frontends).toEqual([])
   })
 
   it('is not lost to an older Service whose external address is refused', () => {
@@ -165,7 +165,7 @@ describe('a load-balancer address at which the API server answers', () => {
       { clusterIP: '10.96.0.9', externalIPs: [API], ports: PORTS },
       { metadata: { creationTimestamp: '2020-01-01T00:00:00Z' } },
     )
-    const snapshot = dialled([older, balanced(), ready])
+    const snapshot = dialed([older, balanced(), ready])
     expect(standing(resolved(snapshot))).toEqual(SERVED)
     // The same after the other order of events.
     const later = applyEvents(snapshotOf([older, balanced(), ready]), [])

@@ -297,7 +297,7 @@ describe('resolve with a previous result', () => {
 
   it('resolves one Service of very many endpoints in many steps, to the same', () => {
     const at = (index: number) => `10.${2 + (index >> 16)}.${(index >> 8) & 255}.${index & 255}`
-    // Every slice has addresses from all over the range, and shares one with its neighbour.
+    // Every slice has addresses from all over the range, and shares one with its neighbor.
     const slices = Array.from({ length: 60 }, (_, its) =>
       slice(
         `web-${its}`,

@@ -61,7 +61,7 @@ describe('parseNode', () => {
     expect(refusalLines(node)).toEqual([
       'Node node-1.example: status.addresses[0].address = a: not an IP address; write it like 192.0.2.1 or 2001:db8::1',
       'Node node-1.example: status.addresses[1].address = ::ffff:1.2.3.4: an IPv4-mapped IPv6 address, which programs read as either family; write plain IPv4',
-      'Node node-1.example: spec.podCIDRs[1] = x: not a prefix; write it like 192.0.2.0/24 or 2001:db8::/32',
+      'Node node-1.example: spec.podCIDRs[1] = x: not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/32',
     ])
   })
 

@@ -276,12 +276,12 @@ describe('parseService refuses the smallest unit', () => {
     [
       { loadBalancerSourceRanges: ['10.0.0.0/8', '10.0.0.1'] },
       {},
-      'spec.loadBalancerSourceRanges[1] = 10.0.0.1: not a prefix; write it like 192.0.2.0/24 or 2001:db8::/32',
+      'spec.loadBalancerSourceRanges[1] = 10.0.0.1: not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/32',
     ],
     [
       { loadBalancerSourceRanges: ['10.0.0.0/8', '10.0.0.0/33'] },
       {},
-      'spec.loadBalancerSourceRanges[1] = 10.0.0.0/33: not a prefix; the length after the slash goes from 0 to 32',
+      'spec.loadBalancerSourceRanges[1] = 10.0.0.0/33: not a CIDR: the prefix length must be 0 to 32',
     ],
     [
       { loadBalancerSourceRanges: ['10.0.0.0/8', '::ffff:10.0.0.0/104'] },

@@ -270,7 +270,7 @@ describe('addresses that no Service may catch (I-02)', () => {
     ])
     const bound = tableOf(objects, { allowedLoadBalancerCidrs: [cidr('192.0.2.0/24')] })
     expect(complaints(bound)).toContain(
-      'Service ns/web: status.loadBalancer.ingress = 192.168.1.7: outside the prefixes allowed for load-balancer addresses',
+      'Service ns/web: status.loadBalancer.ingress = 192.168.1.7: outside --allowed-load-balancer-cidrs',
     )
   })
 
@@ -322,8 +322,8 @@ describe('addresses that no Service may catch (I-02)', () => {
     const spec = { externalIPs: ['192.0.2.1', '203.0.113.1'] }
     const table = tableOf([service('web', spec, balanced('198.51.100.1', '203.0.113.1')), POD], options)
     expect(complaints(table)).toEqual([
-      'Service ns/web: status.loadBalancer.ingress = 203.0.113.1: outside the prefixes allowed for load-balancer addresses',
-      'Service ns/web: spec.externalIPs = 203.0.113.1: outside the prefixes allowed for external IPs',
+      'Service ns/web: status.loadBalancer.ingress = 203.0.113.1: outside --allowed-load-balancer-cidrs',
+      'Service ns/web: spec.externalIPs = 203.0.113.1: outside --allowed-external-cidrs',
     ])
     expect(portShown(onlyPort(table)).frontends).toHaveLength(3)
   })

@@ -65,8 +65,8 @@ describe('applyEvents', () => {
     const snapshot = snapshotOf([service('web'), slice('web-1', 'web', [])])
     const metadata = { resourceVersion: '7', annotations: { a: 'b' }, managedFields: [] }
     expect(apply(snapshot, service('web', {}, { metadata }))).toBe(snapshot)
-    const relabelled = { ...metadata, labels: { 'kubernetes.io/service-name': 'web', a: 'b' } }
-    expect(apply(snapshot, slice('web-1', 'web', [], { metadata: relabelled }))).toBe(snapshot)
+    const relabeled = { ...metadata, labels: { 'kubernetes.io/service-name': 'web', a: 'b' } }
+    expect(apply(snapshot, slice('web-1', 'web', [], { metadata: relabeled }))).toBe(snapshot)
   })
 
   it('lets the last of several events for a key count', () => {

@@ -167,7 +167,7 @@ for (const { how, start } of [
       [0, false],
       [500, true],
     ])(
-      'listens for neighbours that commit every 10 s where a look takes %i ms: %s',
+      'listens for neighbors that commit every 10 s where a look takes %i ms: %s',
       async (observeMs, listens) => {
         const { clock, plane, offer } = start()
         plane.observeMs = observeMs

@@ -2,8 +2,8 @@ import { chmod, mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type AdminPages, AdminServer } from '../../../src/telemetry/admin-server.ts'
-import type { ServerNews } from '../../../src/telemetry/http-server.ts'
+import type { HttpServer, ServerNews } from '../../../src/http/server.ts'
+import { type AdminPages, openAdminServer } from '../../../src/telemetry/admin-server.ts'
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
@@ -11,7 +11,7 @@ import { ask } from './http-client.ts'
 
 let folder = ''
 let path = ''
-const servers: AdminServer[] = []
+const servers: HttpServer[] = []
 
 beforeEach(async () => {
   folder = await mkdtemp(join(tmpdir(), 'kprobe-admin-'))
@@ -26,7 +26,7 @@ afterEach(async () => {
 function open(pages: Partial<AdminPages> = {}) {
   const news: ServerNews[] = []
   const clock = new FakeClock()
-  const server = new AdminServer({
+  const server = openAdminServer({
     path,
     clock,
     report: its => news.push(its),
@@ -41,7 +41,7 @@ function open(pages: Partial<AdminPages> = {}) {
   return { server, clock, news, kinds: () => news.map(({ kind }) => kind) }
 }
 
-describe('AdminServer', () => {
+describe('openAdminServer', () => {
   it('answers its pages as JSON, and nothing else', async () => {
     const { kinds } = open()
     await eventually(() => kinds().length === 1)

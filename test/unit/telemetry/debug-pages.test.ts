@@ -33,5 +33,5 @@ it('/statusz says since when the process runs, in which mode, what it programmed
   )
   const before = statuszText(process, { ...now, table: undefined, ready: false })
   expect(before).toContain('\nProgrammed: nothing yet\n')
-  expect(before).toContain('\nReady: no (/healthz says why)\n')
+  expect(before).toContain('\nReady: no (see /healthz)\n')
 })

@@ -13,8 +13,7 @@ describe('openHealthServer', () => {
     const health = new HealthTracker({ families: ['IPv4'], clock, wallMs, syncPeriodMs: 30_000 })
     const metrics = createMetrics()
     const server = openHealthServer({
-      ip: LOOPBACK,
-      port: 0,
+      at: { ip: LOOPBACK, port: 0 },
       clock,
       hardFail: false,
       connectionsMax: 100,

@@ -34,7 +34,7 @@ describe('LocalPolicyCounter', () => {
         ...BOTH_PORTS,
       }),
     ]
-    expect(new LocalPolicyCounter().look(tableOf(objects))).toEqual({
+    expect(new LocalPolicyCounter().update(tableOf(objects))).toEqual({
       internal: { IPv4: 1, IPv6: 0 },
       external: { IPv4: 0, IPv6: 2 },
     })
@@ -47,7 +47,7 @@ describe('LocalPolicyCounter', () => {
       service('here', { ...INTERNAL, clusterIP: '10.96.0.2' }),
       slice('here-1', 'here', [endpoint('10.1.0.1', { nodeName: 'here' })]),
     ]
-    expect(new LocalPolicyCounter().look(tableOf(objects))).toEqual(NONE)
+    expect(new LocalPolicyCounter().update(tableOf(objects))).toEqual(NONE)
   })
 
   it('follows changes', () => {
@@ -58,14 +58,14 @@ describe('LocalPolicyCounter', () => {
       slice('out-1', 'out', [endpoint('10.1.0.1', { nodeName: 'there' })], BOTH_PORTS),
     ])
     const table = (snapshot: Snapshot) => finish(resolve(OPTIONS, undefined, snapshot)).table
-    expect(counter.look(table(away)).external.IPv4).toBe(2)
+    expect(counter.update(table(away)).external.IPv4).toBe(2)
     const back = applyEvents(
       away,
       eventsOf([slice('out-1', 'out', [endpoint('10.1.0.1', { nodeName: 'here' })], BOTH_PORTS)]),
     )
-    expect(counter.look(table(back))).toEqual(NONE)
-    expect(counter.look(table(away)).external.IPv4).toBe(2)
+    expect(counter.update(table(back))).toEqual(NONE)
+    expect(counter.update(table(away)).external.IPv4).toBe(2)
     const gone = applyEvents(away, [{ kind: 'Service', key: 'ns/out', value: undefined }])
-    expect(counter.look(table(gone))).toEqual(NONE)
+    expect(counter.update(table(gone))).toEqual(NONE)
   })
 })

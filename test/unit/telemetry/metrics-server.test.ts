@@ -102,8 +102,7 @@ describe('openMetricsServer', () => {
   it('serves the metrics, and only to readers', async () => {
     const metrics = createMetrics()
     const server = openMetricsServer({
-      ip: LOOPBACK,
-      port: 0,
+      at: { ip: LOOPBACK, port: 0 },
       clock: new FakeClock(),
       hardFail: false,
       connectionsMax: 100,

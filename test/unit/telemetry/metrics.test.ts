@@ -60,7 +60,7 @@ describe("kube-proxy's metrics", () => {
     expect(types).toHaveLength(THEIRS.length)
   })
 
-  it('has unlabelled series from the start, and labelled ones from their first value', async () => {
+  it('has unlabeled series from the start, and labeled ones from their first value', async () => {
     const lines = await linesOf(createMetrics())
     const values = lines.filter(line => line.startsWith('kubeproxy_'))
     expect(values.sort()).toEqual([

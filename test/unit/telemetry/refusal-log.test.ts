@@ -9,21 +9,21 @@ beforeEach(() => {
 })
 
 const refusing = (name: string, ...ips: readonly string[]) => service(name, { externalIPs: ips })
-const shown = (news: ReturnType<RefusalLog['look']>) =>
+const shown = (news: ReturnType<RefusalLog['update']>) =>
   news.fresh.map(each => `${each.service}: ${each.refusals.map(({ value }) => value).join(' ')}`)
 
 describe('RefusalLog', () => {
   it('names what is refused for the first time, by Service, and how much there is', () => {
-    const first = log.look(tableOf([refusing('a', '127.0.0.1', '127.0.0.2')]))
+    const first = log.update(tableOf([refusing('a', '127.0.0.1', '127.0.0.2')]))
     expect([shown(first), first.unnamed, first.total]).toEqual([['ns/a: 127.0.0.1 127.0.0.2'], 0, 2])
-    const second = log.look(tableOf([refusing('a', '127.0.0.1', '127.0.0.3')]))
+    const second = log.update(tableOf([refusing('a', '127.0.0.1', '127.0.0.3')]))
     expect([shown(second), second.total]).toEqual([['ns/a: 127.0.0.3'], 2])
-    expect(log.look(tableOf([service('a')]))).toEqual({ fresh: [], unnamed: 0, total: 0 })
+    expect(log.update(tableOf([service('a')]))).toEqual({ fresh: [], unnamed: 0, total: 0 })
   })
 
   it('counts what one bad rollout would flood the log with', () => {
     const many = Array.from({ length: 150 }, (_, n) => refusing(`a${n}`, '127.0.0.1'))
-    const news = log.look(
+    const news = log.update(
       tableOf(many.map((each, n) => ({ ...each, spec: { ...spec(each), clusterIP: `10.96.1.${n}` } }))),
     )
     expect([news.fresh.length, news.unnamed, news.total]).toEqual([100, 50, 150])
@@ -38,18 +38,18 @@ describe('SourceRefusalLog', () => {
 
   it('names each object once while it is refused, although all are reported at each change', () => {
     const objects = new SourceRefusalLog()
-    expect(objects.look([refused('a')])).toEqual({ fresh: [refused('a')], unnamed: 0, total: 1 })
-    expect(objects.look([refused('a'), refused('b')])).toEqual({
+    expect(objects.update([refused('a')])).toEqual({ fresh: [refused('a')], unnamed: 0, total: 1 })
+    expect(objects.update([refused('a'), refused('b')])).toEqual({
       fresh: [refused('b')],
       unnamed: 0,
       total: 2,
     })
-    expect(objects.look([])).toEqual({ fresh: [], unnamed: 0, total: 0 })
-    expect(objects.look([refused('a')]).fresh).toEqual([refused('a')])
+    expect(objects.update([])).toEqual({ fresh: [], unnamed: 0, total: 0 })
+    expect(objects.update([refused('a')]).fresh).toEqual([refused('a')])
   })
 
   it('counts what would flood the log', () => {
-    const news = new SourceRefusalLog().look(Array.from({ length: 150 }, (_, n) => refused(`s${n}`)))
+    const news = new SourceRefusalLog().update(Array.from({ length: 150 }, (_, n) => refused(`s${n}`)))
     expect([news.fresh.length, news.unnamed, news.total]).toEqual([100, 50, 150])
   })
 })

@@ -42,7 +42,7 @@ export function answerOf(options: AnswerOptions): Answer {
   const cut = (): ApiError | undefined => (options.whole() && meter() ? undefined : cutOff())
   // Here and not later: a short response may end before the caller that waits for its head runs.
   if (redirects(status))
-    call.fail(new ApiError('protocol', `the server redirects (${status}), which is not followed`))
+    call.fail(new ApiError('protocol', `the server redirects (${status}); redirects are not followed`))
   const decoded = decode(stream, header('content-encoding'), call)
   return { status, header, body: new Body({ ...options, stream: decoded, cut }) }
 }
@@ -66,7 +66,9 @@ function lengthMeter(stream: Readable, announced: string | undefined): () => boo
 function decode(stream: Readable, encoding: string | undefined, call: Call): Readable {
   if (encoding === undefined || encoding === '' || encoding === 'identity') return stream
   if (encoding !== 'gzip') {
-    call.fail(new ApiError('protocol', 'the response has a content encoding that was not asked for'))
+    call.fail(
+      new ApiError('protocol', 'the response has a content encoding that the request does not accept'),
+    )
     return stream
   }
   return gunzip(stream, call)
@@ -85,7 +87,7 @@ function gunzip(stream: Readable, call: Call): Readable {
   const failed = (error: Error): void => {
     if (error instanceof ApiError) call.fail(error)
     else if ('code' in error && error.code === 'Z_BUF_ERROR') call.fail(cutOff(error))
-    else call.fail(new ApiError('protocol', 'the response is not the gzip it says it is', { cause: error }))
+    else call.fail(new ApiError('protocol', 'the response is not valid gzip', { cause: error }))
     inflate.destroy()
   }
   inflate.on('error', failed)

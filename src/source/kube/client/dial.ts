@@ -42,13 +42,13 @@ export interface DialOptions {
   readonly signal: AbortSignal
 }
 
-export interface Dialled {
+export interface Dialed {
   readonly socket: Socket
   readonly protocol: 'h2' | 'http/1.1'
 }
 
 /** Makes one connection; the server chooses HTTP/2 or HTTP/1.1 by ALPN. Throws ApiError. */
-export async function dial(options: DialOptions): Promise<Dialled> {
+export async function dial(options: DialOptions): Promise<Dialed> {
   const { address, signal } = options
   try {
     const tcp =

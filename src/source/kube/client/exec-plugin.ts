@@ -174,7 +174,7 @@ function whyNotStarted(error: unknown, { installHint }: ExecConfig): string {
 
 function failure(stderr: string): Outcome {
   const said = withoutSecrets(stderr).trim()
-  const why = said === '' ? 'failed or was killed, and said nothing' : `failed: ${said}`
+  const why = said === '' ? 'failed or was killed, without output on standard error' : `failed: ${said}`
   return { kind: 'failed', why }
 }
 

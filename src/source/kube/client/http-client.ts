@@ -142,7 +142,7 @@ class HttpClient implements ApiClient {
   #begin(request: ApiRequest): Call {
     const call = new Call(request, this.server)
     const { signal } = request
-    const aborted = (): void => call.fail(new ApiError('aborted', 'given up', { cause: signal.reason }))
+    const aborted = (): void => call.fail(new ApiError('aborted', 'aborted', { cause: signal.reason }))
     this.#calls.add(call)
     signal.addEventListener('abort', aborted)
     call.onOver(() => {
@@ -232,7 +232,7 @@ class HttpClient implements ApiClient {
     const lookup = this.#watchedLookup(proxy ?? address) ?? connect?.lookup
     const attempt = await this.#parts.dials?.dialling?.()
     const from = attempt?.localPort === undefined ? {} : { localPort: attempt.localPort }
-    const dialled = await dial({
+    const dialed = await dial({
       address,
       tls,
       tlsServerName,
@@ -245,10 +245,10 @@ class HttpClient implements ApiClient {
       await attempt?.failed()
       throw error
     })
-    const { remoteAddress = '', remotePort = 0 } = dialled.socket
+    const { remoteAddress = '', remotePort = 0 } = dialed.socket
     await attempt?.connected(remoteAddress, remotePort)
-    const open = { ...context, identity: tls.identity, socket: dialled.socket, authority: address.authority }
-    return dialled.protocol === 'h2' ? openHttp2(open) : openHttp1(open)
+    const open = { ...context, identity: tls.identity, socket: dialed.socket, authority: address.authority }
+    return dialed.protocol === 'h2' ? openHttp2(open) : openHttp1(open)
   }
 }
 

@@ -198,7 +198,7 @@ class Http2Connection implements HttpConnection {
       call,
       clock: this.#options.clock,
       idleMs: isWatch(outgoing, status) ? undefined : outgoing.idleMs,
-      // To Node, a stream that was cancelled or lost its socket has ended well: only the code differs. One that is reset
+      // To Node, a stream that was canceled or lost its socket has ended well: only the code differs. One that is reset
       // with NO_ERROR in its middle, which no server does on purpose, is found by content-length or not at all.
       whole: () => stream.rstCode === constants.NGHTTP2_NO_ERROR,
       cancel: () => stream.close(constants.NGHTTP2_CANCEL),

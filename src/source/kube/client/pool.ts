@@ -31,7 +31,7 @@ export class Pool {
   readonly #connections = new Set<HttpConnection>()
   readonly #waiters = new Set<Waiter>()
   #dialling: AbortController | undefined
-  #dialled: Promise<void> | undefined
+  #dialed: Promise<void> | undefined
   #closed = false
 
   constructor(options: PoolOptions) {
@@ -62,7 +62,7 @@ export class Pool {
   async close(): Promise<void> {
     this.#closed = true
     this.#dialling?.abort(closing())
-    await this.#dialled
+    await this.#dialed
     await Promise.all([...this.#connections].map(connection => connection.close()))
   }
 
@@ -73,7 +73,7 @@ export class Pool {
       this.#waiters.delete(waiter)
       waiter.start(connection)
     }
-    if (this.#waiters.size > 0 && this.#mayDial()) this.#dialled = this.#dial()
+    if (this.#waiters.size > 0 && this.#mayDial()) this.#dialed = this.#dial()
   }
 
   #withRoom(): HttpConnection | undefined {

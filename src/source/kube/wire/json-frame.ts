@@ -74,7 +74,7 @@ export class JsonFrame {
 
   #outside(byte: number): void {
     if (this.#depth === 0 && !isBlank(byte) && (byte !== OPEN_BRACE || this.isClosed))
-      throw new WireError(this.isClosed ? 'JSON goes on behind the list' : 'JSON that is not an object')
+      throw new WireError(this.isClosed ? 'data after the end of the list' : 'not a JSON object')
     this.#keep(byte)
     if (byte === QUOTE) {
       this.#inString = true
@@ -110,7 +110,7 @@ const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 /** The one object that these bytes say. Throws WireError, also for what is not UTF-8: Go never writes that. */
 export function objectIn(bytes: Uint8Array): Message {
   const value = valueIn(bytes)
-  if (!isMessage(value)) throw new WireError('JSON that is not an object')
+  if (!isMessage(value)) throw new WireError('not a JSON object')
   return value
 }
 

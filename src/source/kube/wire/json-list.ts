@@ -55,8 +55,9 @@ export class JsonListReader implements ListReader {
     versionOfList(list, this.#options.kind)
     // Go writes an empty slice that is nil as null; a list that does not name its items says nothing about them.
     if (list.items !== null && !Array.isArray(list.items)) throw new WireError('a list without items')
-    // A key that is written with escapes was not recognised.
-    if (Array.isArray(list.items) && list.items.length > 0) throw new WireError('items under an unusual key')
+    // A key that is written with escapes was not recognized.
+    if (Array.isArray(list.items) && list.items.length > 0)
+      throw new WireError('the key of items has escapes')
     return listMetaIn(list)
   }
 

@@ -11,7 +11,7 @@ export function encodingOf(contentType: string): Encoding {
   const encoding = knownEncoding(contentType)
   if (encoding !== undefined) return encoding
   throw new WireError(
-    `a body of type ${printable(contentType) || 'nothing'}; ${PROTOBUF} and ${JSON_TYPE} are read`,
+    `the body has the content type ${printable(contentType) || '(none)'}; supported are ${PROTOBUF} and ${JSON_TYPE}`,
   )
 }
 

@@ -22,6 +22,6 @@ export function listMetaIn({ metadata }: Message): ListMeta {
   const { resourceVersion, continue: token } = isMessage(metadata) ? metadata : {}
   if (textIn(resourceVersion) === '') throw new WireError('a list without a resource version')
   if (token !== undefined && token !== null && typeof token !== 'string')
-    throw new WireError('a list whose continue is not a text')
+    throw new WireError('the continue token of the list is not a string')
   return { resourceVersion: textIn(resourceVersion), continue: textIn(token) }
 }

@@ -121,7 +121,7 @@ describe('TCP', () => {
 
   it('needs certificates everywhere else', async () => {
     for (const address of ['tcp://0.0.0.0:0', 'tcp://192.0.2.1:0', 'tcp://[::]:0'])
-      await expect(start(address)).rejects.toThrow('--api-tls-cert, --api-tls-key, --api-tls-client-ca')
+      await expect(start(address)).rejects.toThrow('--api-tls-cert, --api-tls-key and --api-tls-client-ca')
   })
 })
 
@@ -227,14 +227,14 @@ describe('mutual TLS', () => {
 
   it('serves renewed certificates, and trusts their authorities', async () => {
     let look = (): void => expect.fail('nothing looks at the files')
-    let isCancelled = false
+    let isCanceled = false
     const clock: Clock = {
       ...systemClock,
       after(ms, run) {
         if (ms !== 60_000) return systemClock.after(ms, run)
         look = run
         return () => {
-          isCancelled = true
+          isCanceled = true
         }
       },
     }
@@ -263,9 +263,9 @@ describe('mutual TLS', () => {
     const late = client(server.address, credentials(pair))
     void late.ask()
     expect(await statusOf(late.stream)).toMatchObject({ code: 14 })
-    expect(isCancelled).toBe(false)
+    expect(isCanceled).toBe(false)
     await server.close()
-    expect(isCancelled).toBe(true)
+    expect(isCanceled).toBe(true)
   })
 
   it('keeps connections alive, so that a peer whose machine is gone is noticed', async () => {
@@ -285,7 +285,7 @@ describe('mutual TLS', () => {
   })
 
   it('is not for unix sockets, and says what is wrong with files', async () => {
-    await expect(start(`unix://${folder}/tls.sock`, files())).rejects.toThrow('without TLS at a unix socket')
+    await expect(start(`unix://${folder}/tls.sock`, files())).rejects.toThrow('a unix socket has no TLS')
     await expect(start('tcp://127.0.0.1:0', { ...files(), keyFile: `${folder}/none.pem` })).rejects.toThrow(
       'none.pem',
     )

@@ -143,7 +143,7 @@ describe('followTls', () => {
     cancel()
   })
 
-  it('ends when it is cancelled', async () => {
+  it('ends when it is canceled', async () => {
     const { clock, cancel } = await rigOf()
     cancel()
     expect(clock.pending).toBe(0)

@@ -76,7 +76,7 @@ describe('temporary names', () => {
     expect(temporary.map(name => name.length <= 31 && name.endsWith('-tmp'))).toEqual([true, true, true])
   })
 
-  it('are recognised among the sets that are there', () => {
+  it('are recognized among the sets that are there', () => {
     const names = ['KUBE-CLUSTER-IP', 'KUBE-6-LOAD-BALANCER-SOURCE-CID']
     const existing = new Set([...names, ...names.map(temporaryName), 'foreign-tmp'])
     expect(leftoversOf(names, existing)).toEqual(names.map(temporaryName))

@@ -112,7 +112,7 @@ describe('what leads to them', () => {
     expect(ofV6.map(line => line.replace('ip6 ', ''))).toEqual(jumpLines().filter(IPV4_ONLY).slice(0, -1))
   })
 
-  it('keeps neighbours from loopback as long as NodePorts answer there', () => {
+  it('keeps neighbors from loopback as long as NodePorts answer there', () => {
     const keeps = (statics: ReturnType<typeof staticsIn>): boolean =>
       jumpLines(statics).some(line => line.startsWith('filter KUBE-FIREWALL'))
     expect(keeps(staticsIn({ options: { localhostNodePorts: false } }))).toBe(false)

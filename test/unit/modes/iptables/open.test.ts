@@ -1,11 +1,11 @@
 import { expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import type { Config } from '../../../../src/config/config.ts'
-import { parseFlags } from '../../../../src/config/parse-flags.ts'
 import { openIptables } from '../../../../src/modes/iptables/open.ts'
 import type { Transport } from '../../../../src/netlink/transport.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { parseFlags } from '../../../support/parse-flags.ts'
 
 function config(): Config {
   const parsed = parseFlags(['--proxy-mode=iptables', '--source=file:unused'], { hostName: 'node' })

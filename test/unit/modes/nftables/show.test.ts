@@ -94,7 +94,7 @@ describe('kernelRows', () => {
 
 describe('serviceTable', () => {
   it('shows a policy Local, ranges and affinity in words', () => {
-    const text = serviceTable(serviceRows(tableOfExamples({ primary: true, cidrs: [] })), { colour: false })
+    const text = serviceTable(serviceRows(tableOfExamples({ primary: true, cidrs: [] })), { color: false })
     const line = (start: string) => text.split('\n').find(each => each.startsWith(start)) ?? ''
     expect(line('shop/checkout:https            External ')).toMatch(
       /10\.244\.0\.31:8443 \(from outside; pods and node: /,
@@ -116,6 +116,6 @@ describe('serviceTable', () => {
       action: 'balance',
       endpoints: ['a', 'b', 'c', 'd', 'e'],
     }
-    expect(serviceTable([row], { colour: false })).toMatch(/a, b, c \+2 more$/m)
+    expect(serviceTable([row], { color: false })).toMatch(/a, b, c \+2 more$/m)
   })
 })

@@ -145,11 +145,11 @@ describe('a list', () => {
 describe('selectors', () => {
   const PROXY_NAME = 'service.kubernetes.io/service-proxy-name'
   const semantics = serverWith(0)
-  const labelled = (name: string, labels: object, spec: object = {}) =>
+  const labeled = (name: string, labels: object, spec: object = {}) =>
     semantics.store.create('services', service(name, { metadata: { labels }, spec }))
-  labelled('plain', { app: 'a' })
-  labelled('headless', { 'service.kubernetes.io/headless': '' }, { clusterIP: 'None' })
-  labelled('foreign', { [PROXY_NAME]: 'other', app: 'b' })
+  labeled('plain', { app: 'a' })
+  labeled('headless', { 'service.kubernetes.io/headless': '' }, { clusterIP: 'None' })
+  labeled('foreign', { [PROXY_NAME]: 'other', app: 'b' })
 
   it.each([
     ['labelSelector=!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name', ['plain']],

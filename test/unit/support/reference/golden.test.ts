@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { describe, expect, test } from 'vitest'
 import { parseGoDuration } from '../../../../src/base/duration.ts'
 import { whyNotGate } from '../../../../src/config/feature-gates.ts'
+import { defaultOf } from '../../../../src/config/flag.ts'
 import { RUN_FLAGS } from '../../../../src/config/flags.ts'
 import { parseRequest } from '../../../../src/config/load-config.ts'
 import { writtenConfig } from '../../../../src/config/written-config.ts'
@@ -43,7 +44,8 @@ describe('flags', () => {
 
   test('have the same defaults, but for those that are listed', () => {
     const others = theirs.flatMap(({ name, type, value }) => {
-      const own = ours.get(name)?.default ?? ''
+      const flag = ours.get(name)
+      const own = flag === undefined ? '' : defaultOf(flag)
       return meaning(type, own) === meaning(type, value) ? [] : [[name, own] as const]
     })
     expect(new Map(others)).toEqual(flagDefaults)

@@ -268,7 +268,7 @@ describe('a credential plugin', () => {
     ['{}', '', 'printed something that is not an ExecCredential'],
     [credential({}), '', 'gave neither a token nor a certificate'],
     ['', `echo "no such account: ${CANARY}" >&2; exit 3`, 'failed: no such account: …'],
-    ['', 'exit 3', 'failed or was killed, and said nothing'],
+    ['', 'exit 3', 'failed or was killed, without output on standard error'],
   ])('that fails is named, and what it prints is not repeated (%#)', async (output, before, words) => {
     const { command } = await plugin(output, before)
     const { authorization } = await open({ exec: { apiVersion: 'v1', command, args: [CANARY] } })

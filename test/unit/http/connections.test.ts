@@ -2,11 +2,11 @@ import { once } from 'node:events'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
 import type { ConnectionLimits, Crowd } from '../../../src/base/connection-gate.ts'
-import { type Handler, HttpConnections, readOnly } from '../../../src/telemetry/http-connections.ts'
-import { Listener } from '../../../src/telemetry/listener.ts'
+import { type Handler, HttpConnections, readOnly } from '../../../src/http/connections.ts'
+import { Listener } from '../../../src/http/listener.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
-import { ask, closed, connected, exchange, LOOPBACK } from './http-client.ts'
+import { ask, closed, connected, exchange, LOOPBACK } from '../telemetry/http-client.ts'
 
 interface Bench {
   readonly port: number
@@ -37,8 +37,7 @@ async function serve(
   const connections = new HttpConnections({ clock, limits, crowded, failed })
   const port = await new Promise<number>((resolve, reject) => {
     const listener: Listener = new Listener({
-      ip: LOOPBACK,
-      port: 0,
+      at: { ip: LOOPBACK, port: 0 },
       accept: socket => connections.accept(socket, handle),
       listening: () => resolve(listener.port),
       failed: reject,

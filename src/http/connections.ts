@@ -15,7 +15,7 @@ interface HttpRequest {
 export interface HttpAnswer {
   readonly status: number
   readonly headers: Readonly<Record<string, string>>
-  /** A list of pieces is sent as fast as the reader takes them. */
+  /** Pieces are sent as fast as the client reads them. */
   readonly body: string | AsyncIterable<string>
 }
 
@@ -25,29 +25,28 @@ interface HttpConnectionsOptions {
   readonly clock: Clock
   /** Over all listeners. */
   readonly limits: ConnectionLimits
-  /** A share is used up; said once a minute at most. */
+  /** Connections exceeded a share; reported once a minute at most. */
   readonly crowded: (crowd: Crowd) => void
-  /** A handler threw, and the peer got a 500. */
+  /** A handler threw; the client got a 500. */
   readonly failed: (error: Error) => void
 }
 
-/** GET / of a port: its paths, as kube-apiserver lists them. */
+/** Answers / with a list of the paths, as kube-apiserver does. */
 export function listing(paths: readonly string[]): HttpAnswer {
   return { status: 200, headers: JSON_TYPE, body: `${JSON.stringify({ paths }, undefined, 2)}\n` }
 }
 
-/** Time for a request line with its headers, and between two requests. */
+/** Maximum time for a request line with its headers, and between two requests. */
 const REQUEST_MS = 10_000
-/** Time for an answer to be taken. */
+/** Maximum time for the client to read an answer. */
 const ANSWER_MS = 30_000
 const HEADER_BYTES_MAX = 8 * 1024
 const HEADERS_MAX = 64
 const REQUESTS_PER_CONNECTION_MAX = 100
 
 /**
- * Speaks HTTP/1 over connections that listeners accept, for any number of listeners: their sockets may be many, timers
- * and parsers are not. Bodies of requests are never read. Whatever a peer does, a connection ends in bounded time and
- * holds a bounded amount of memory.
+ * Serves HTTP/1 on connections of any number of listeners. Ignores request bodies. A connection ends in bounded time and
+ * holds bounded memory, whatever the client does.
  */
 export class HttpConnections {
   readonly #options: HttpConnectionsOptions
@@ -63,7 +62,7 @@ export class HttpConnections {
     this.#http = createServer({ maxHeaderSize: HEADER_BYTES_MAX }, onRequest)
     this.#http.maxHeadersCount = HEADERS_MAX
     this.#http.maxRequestsPerSocket = REQUESTS_PER_CONNECTION_MAX
-    // The client is not asked to send the announced body.
+    // Without this, Node would request the announced body.
     this.#http.on('checkContinue', onRequest)
   }
 
@@ -75,7 +74,7 @@ export class HttpConnections {
     return this.#gate.overShare
   }
 
-  /** `service` is what the listener is for, where there are several. */
+  /** `service` names the listener's Service, if the limits have a share for each Service. */
   accept(socket: Socket, handle: Handler, service?: string): void {
     if (!this.#gate.admit(socket, service)) return
     this.#open.set(socket, { handle, deadline: undefined })
@@ -84,7 +83,7 @@ export class HttpConnections {
     this.#http.emit('connection', socket)
   }
 
-  /** Ends every connection, in the middle of an answer if need be. */
+  /** Ends every connection, even during an answer. */
   close(): void {
     for (const socket of [...this.#open.keys()]) socket.destroy()
   }
@@ -96,7 +95,7 @@ export class HttpConnections {
     this.#open.delete(socket)
   }
 
-  /** The connection ends unless it gets on within this time, however busy it looks. */
+  /** Ends the connection after this time, unless a later call extends it. */
   #within(socket: Socket, limitMs: number): void {
     const connection = this.#open.get(socket)
     if (connection === undefined) return
@@ -149,7 +148,7 @@ const WRONG_METHOD: HttpAnswer = {
   body: '405 method not allowed\n',
 }
 
-/** The same for GET and HEAD; other methods get a 405. */
+/** Restricts a handler to GET and HEAD; other methods get a 405. */
 export function readOnly(handle: Handler): Handler {
   return request => (request.method === 'GET' || request.method === 'HEAD' ? handle(request) : WRONG_METHOD)
 }
@@ -177,7 +176,7 @@ async function send(response: ServerResponse, { status, headers, body }: HttpAns
   response.end()
 }
 
-/** False when the peer is gone. */
+/** Writes a piece, and waits for room. Gives false if the client has gone. */
 function written(response: ServerResponse, piece: string): Promise<boolean> {
   if (response.destroyed) return Promise.resolve(false)
   if (response.write(piece)) return Promise.resolve(true)

@@ -1,19 +1,19 @@
-import { count } from '../base/text.ts'
-import type { SurveyedChain } from '../kernel/nft/survey.ts'
-import { isKubeProxyChain, KUBE_PROXY } from '../modes/common/kube-proxy.ts'
-import { MODES, proxyOfTable } from '../modes/registry.ts'
-import { namedPrefixOf } from '../modes/xt-common/layout.ts'
+import { count } from '../../base/text.ts'
+import type { SurveyedChain } from '../../kernel/nft/survey.ts'
+import { isKubeProxyChain, KUBE_PROXY } from '../common/kube-proxy.ts'
+import { MODES, proxyOfTable } from '../registry.ts'
+import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
 import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** Another program on this node that changes packets before or after kprobe. */
-interface Neighbour {
+interface Neighbor {
   readonly severity: 'warning' | 'note'
   readonly what: string
   readonly advice: string
 }
 
-export interface Neighbourhood {
+export interface Neighborhood {
   readonly chains: readonly SurveyedChain[]
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
@@ -21,10 +21,8 @@ export interface Neighbourhood {
   readonly writesIptables: boolean
   /** The record of iptables mode says that a kprobe wrote chains here. */
   readonly wroteIptables?: boolean
-  /** This is a named proxy: another proxy serves the other Services. */
-  readonly isNamed?: boolean
-  /** The prefix of kprobe's own chains of iptables mode. */
-  readonly chainPrefix?: string
+  /** The name of this proxy; undefined for the unnamed one. Another proxy serves the Services that a named one does not. */
+  readonly proxy?: string | undefined
   readonly legacyTables: readonly LegacyTable[]
   /** Virtual servers: the lines of /proc/net/ip_vs without the heading. */
   readonly virtualServers: readonly string[]
@@ -37,20 +35,20 @@ const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'p
 const NF_DROP = 0
 
 /** Finds other writers on the same hooks, and leftovers of other proxies. Pure. */
-export function neighboursOf(around: Neighbourhood): readonly Neighbour[] {
+export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
-    ...(around.isNamed === true ? [] : otherProxies(around)),
+    ...(around.proxy === undefined ? otherProxies(around) : []),
     ...dropPolicies(around),
     ...natChains(around),
     ...namedChains(around),
-    ...(around.isNamed === true ? [] : legacyProxies(around)),
+    ...(around.proxy === undefined ? legacyProxies(around) : []),
     ...legacy(around),
   ]
 }
 
-function otherProxies(around: Neighbourhood): Neighbour[] {
+function otherProxies(around: Neighborhood): Neighbor[] {
   const { chains, tableName, virtualServers, writesIptables, leftElsewhere = [] } = around
-  const found: Neighbour[] = []
+  const found: Neighbor[] = []
   const nftables = tablesOf(
     chains.filter(({ table, chain }) => table === tableName && isKubeProxyChain(chain.name)),
   )
@@ -96,7 +94,7 @@ const OWN_CHAINS = "kprobe's iptables mode wrote them, or adopted them from kube
 const FOUND_CHAINS =
   "kprobe's and kube-proxy's are the same, so their author is unknown; kprobe adopts them once kube-proxy has stopped"
 
-function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
+function dropPolicies({ chains }: Neighborhood): Neighbor[] {
   return chains
     .filter(({ chain }) => chain.hook?.policy === NF_DROP)
     .map(({ family, table, chain }) => ({
@@ -107,14 +105,14 @@ function dropPolicies({ chains }: Neighbourhood): Neighbour[] {
 }
 
 /** Finds other NAT chains. In iptables mode, kprobe's own jumps are in the table nat of iptables-nft. */
-function natChains({ chains, tableName, writesIptables, isNamed = false }: Neighbourhood): Neighbour[] {
+function natChains({ chains, tableName, writesIptables, proxy }: Neighborhood): Neighbor[] {
   const isOwn = (table: string) => table === tableName || (writesIptables && table === 'nat')
   return chains
     .filter(({ table, chain }) => chain.hook?.type === 'nat' && !isOwn(table))
     .map(({ family, table, chain }) => ({
       severity: 'note',
       what: `${family} ${table} ${chain.name} translates addresses too (${hookName(chain.hook?.hooknum)}, priority ${chain.hook?.priority})`,
-      advice: natAdvice(table, isNamed),
+      advice: natAdvice(table, proxy !== undefined),
     }))
 }
 
@@ -128,11 +126,12 @@ function natAdvice(table: string, isNamed: boolean): string {
 }
 
 /** Finds chains of proxies of other names by their prefixes. */
-function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
+function namedChains({ chains, proxy }: Neighborhood): Neighbor[] {
+  const own = chainNames(proxy).prefix
   const places = new Map<string, Set<string>>()
   for (const { family, table, chain } of chains) {
     const prefix = namedPrefixOf(chain.name)
-    if (prefix === undefined || prefix === chainPrefix) continue
+    if (prefix === undefined || prefix === own) continue
     places.set(prefix, new Set([...(places.get(prefix) ?? []), `${family} ${table}`]))
   }
   return [...places].map(([prefix, tables]) => ({
@@ -143,8 +142,8 @@ function namedChains({ chains, chainPrefix }: Neighbourhood): Neighbour[] {
 }
 
 /** Finds chains that only the tools of legacy iptables can list and remove. */
-function legacyProxies({ legacyTables }: Neighbourhood): Neighbour[] {
-  return legacyTables.flatMap((table): Neighbour[] => {
+function legacyProxies({ legacyTables }: Neighborhood): Neighbor[] {
+  return legacyTables.flatMap((table): Neighbor[] => {
     const place = `legacy iptables (${table.family} ${table.name})`
     if (typeof table.chains === 'string')
       return [
@@ -169,10 +168,10 @@ function legacyProxies({ legacyTables }: Neighbourhood): Neighbour[] {
 }
 
 const LEGACY_ADVICE =
-  'they translate Service traffic beside kprobe, which writes to nf_tables and leaves them alone: stop kube-proxy, then remove them ' +
+  'they translate Service traffic beside kprobe, which writes to nf_tables and does not change them: stop kube-proxy, then remove them ' +
   `with ${REMOVES_ALL} where \`iptables\` is iptables-legacy, or restart the node`
 
-function legacy({ chains, legacyTables, writesIptables }: Neighbourhood): Neighbour[] {
+function legacy({ chains, legacyTables, writesIptables }: Neighborhood): Neighbor[] {
   if (legacyTables.length === 0) return []
   const isBeside = chains.some(
     ({ table, chain }) => chain.hook !== undefined && ['nat', 'filter', 'mangle'].includes(table),

@@ -1,4 +1,4 @@
-import type { NftFamily } from '../kernel/nft/state.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
 
 /** One chain of a table of legacy iptables, with the fields that identify its owner. */
 export interface LegacyChain {

@@ -1,6 +1,6 @@
-import { errorOf } from '../base/failure-text.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
-import { KUBE_PROXY } from '../modes/common/kube-proxy.ts'
+import { errorOf } from '../../base/failure-text.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import { KUBE_PROXY } from '../common/kube-proxy.ts'
 import { chainsOfBlob, type LegacyChain } from './legacy-blob.ts'
 
 /** A table of legacy iptables, which nf_tables does not list. */

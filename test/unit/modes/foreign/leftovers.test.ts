@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { type Neighbourhood, neighboursOf } from '../../../src/cli/doctor-neighbours.ts'
-import type { Leftovers } from '../../../src/cli/leftovers.ts'
-import { keptTexts, leftoverTexts, removedTexts } from '../../../src/cli/leftovers-text.ts'
-import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../src/modes/common/kube-proxy.ts'
+import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../../src/modes/common/kube-proxy.ts'
+import type { Leftovers } from '../../../../src/modes/foreign/leftovers.ts'
+import { keptTexts, leftoverTexts, removedTexts } from '../../../../src/modes/foreign/leftovers-text.ts'
+import { type Neighborhood, neighborsOf } from '../../../../src/modes/foreign/neighbors.ts'
 
 describe("what is kube-proxy's", () => {
   it.each([
@@ -122,7 +122,7 @@ describe('the texts', () => {
 describe('kprobe doctor', () => {
   it('names chains, ipsets and the device, each with what removes it', () => {
     const chain = { name: 'KUBE-SEP-SXIVWICOYRO3J4NJ', hook: undefined, rules: [] }
-    const around: Neighbourhood = {
+    const around: Neighborhood = {
       chains: [{ family: 'ip', table: 'nat', chain }],
       tableName: 'kube-proxy',
       legacyTables: [],
@@ -130,8 +130,8 @@ describe('kprobe doctor', () => {
       leftElsewhere: ['2 ipsets'],
       writesIptables: false,
     }
-    const told = (more: Partial<Neighbourhood>) =>
-      neighboursOf({ ...around, ...more }).map(
+    const told = (more: Partial<Neighborhood>) =>
+      neighborsOf({ ...around, ...more }).map(
         ({ severity, what, advice }) => `${severity}: ${what}: ${advice}`,
       )
     expect(told({ wroteIptables: true, leftElsewhere: [] })).toEqual([
@@ -147,7 +147,7 @@ describe('kprobe doctor', () => {
   })
 
   it('tells what kube-proxy has in legacy iptables, and that two flavours are at work', () => {
-    const around: Neighbourhood = {
+    const around: Neighborhood = {
       chains: [],
       tableName: 'kube-proxy',
       virtualServers: [],
@@ -165,7 +165,7 @@ describe('kprobe doctor', () => {
         { family: 'ip6', name: 'nat', chains: 'no way to ask' },
       ],
     }
-    const told = (of: Neighbourhood) => neighboursOf(of).map(({ severity, what }) => `${severity}: ${what}`)
+    const told = (of: Neighborhood) => neighborsOf(of).map(({ severity, what }) => `${severity}: ${what}`)
     expect(told(around)).toEqual([
       "warning: kube-proxy's iptables mode has 2 chains with 5 rules in legacy iptables (ip nat)",
       'note: cannot check whether kube-proxy has chains in legacy iptables (ip6 nat)',
@@ -179,12 +179,12 @@ describe('kprobe doctor', () => {
 
   it('takes nothing of the others for leftovers where a named proxy asks, and knows their tables', () => {
     const hook = { type: 'nat', hooknum: 0, priority: -100, policy: 1 } as const
-    const nat = (table: string): Neighbourhood['chains'][number] => ({
+    const nat = (table: string): Neighborhood['chains'][number] => ({
       family: 'ip',
       table,
       chain: { name: 'prerouting', hook, rules: [] },
     })
-    const around: Neighbourhood = {
+    const around: Neighborhood = {
       chains: [
         { family: 'ip', table: 'nat', chain: { name: 'KUBE-SERVICES', hook: undefined, rules: [] } },
         ...['kube-proxy', 'kube-proxy-red', 'kube-proxy-mine', 'other'].map(nat),
@@ -193,9 +193,9 @@ describe('kprobe doctor', () => {
       legacyTables: [],
       virtualServers: ['TCP 0A600001:0050 rr'],
       writesIptables: false,
-      isNamed: true,
+      proxy: 'edge',
     }
-    expect(neighboursOf(around)).toEqual([
+    expect(neighborsOf(around)).toEqual([
       {
         severity: 'note',
         what: 'ip kube-proxy prerouting translates addresses too (prerouting, priority -100)',
@@ -216,7 +216,7 @@ describe('kprobe doctor', () => {
 
   it('does not say of chains that kprobe itself writes who wrote them', () => {
     const chain = { name: 'KUBE-SERVICES', hook: undefined, rules: [] }
-    const [found, ...more] = neighboursOf({
+    const [found, ...more] = neighborsOf({
       chains: [{ family: 'ip', table: 'nat', chain }],
       tableName: 'kube-proxy',
       legacyTables: [],
@@ -236,7 +236,7 @@ describe('kprobe doctor', () => {
     }))
     const around = { chains, tableName: 'kube-proxy', legacyTables: [], virtualServers: [] }
     const told = (writesIptables: boolean) =>
-      neighboursOf({ ...around, writesIptables }).map(({ what }) => what)
+      neighborsOf({ ...around, writesIptables }).map(({ what }) => what)
     expect(told(true)).toEqual([expect.stringMatching(/^ip other PREROUTING translates/)])
     expect(told(false)).toHaveLength(2)
   })
@@ -254,6 +254,6 @@ describe('kprobe doctor', () => {
       virtualServers: [],
       writesIptables: false,
     }
-    expect(neighboursOf(around)).toEqual([])
+    expect(neighborsOf(around)).toEqual([])
   })
 })

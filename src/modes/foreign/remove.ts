@@ -1,8 +1,7 @@
-import type { Clock } from '../base/clock.ts'
-import { openNetfilter } from '../daemon/open.ts'
-import { createNftClient } from '../kernel/nft/client.ts'
-import { commitAsRead, deleteTable } from '../modes/common/commit-looked.ts'
-import { Connection } from '../netlink/connection.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import { Connection } from '../../netlink/connection.ts'
+import { commitAsRead, deleteTable } from '../common/commit-looked.ts'
+import type { ModeContext } from '../mode.ts'
 import { type Leftovers, lookInNfTables } from './leftovers.ts'
 
 /**
@@ -10,12 +9,12 @@ import { type Leftovers, lookInNfTables } from './leftovers.ts'
  * what it had to keep.
  */
 export async function removeLeftovers(
-  clock: Clock,
+  { sockets, clock }: Pick<ModeContext, 'sockets' | 'clock'>,
   tableName: string,
   { iptables }: { readonly iptables: boolean },
 ): Promise<Pick<Leftovers, 'nftables' | 'iptables'>> {
-  const client = createNftClient({ transport: openNetfilter(), clock })
-  const transport = openNetfilter()
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const transport = sockets.netfilter()
   try {
     const connection = new Connection({ transport, clock })
     return await commitAsRead(client, async () => {

@@ -1,10 +1,10 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { HttpServer, type HttpServerOptions, type ServerNews } from '../../../src/telemetry/http-server.ts'
+import { HttpServer, type HttpServerOptions, type ServerNews } from '../../../src/http/server.ts'
 import { refusing } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
 import { eventually } from '../../support/patience.ts'
-import { ask, closed, connected, ip, LOOPBACK, occupy, portOf } from './http-client.ts'
+import { ask, closed, connected, ip, LOOPBACK, occupy, portOf } from '../telemetry/http-client.ts'
 
 const servers: HttpServer[] = []
 
@@ -16,8 +16,7 @@ function open(options: Partial<HttpServerOptions> = {}) {
   const news: ServerNews[] = []
   const clock = new FakeClock()
   const server = new HttpServer({
-    ip: LOOPBACK,
-    port: 0,
+    at: { ip: LOOPBACK, port: 0 },
     clock,
     hardFail: false,
     connectionsMax: 100,
@@ -31,6 +30,14 @@ function open(options: Partial<HttpServerOptions> = {}) {
 }
 
 describe('HttpServer', () => {
+  it('closes a listener that is about to listen', async () => {
+    const { server, news } = open()
+    await server.close()
+    await new Promise(resolve => setTimeout(resolve, 20))
+    expect(server.addresses).toEqual([])
+    expect(news).toEqual([])
+  })
+
   it('listens at one address, and says where', async () => {
     const { server, news } = open()
     await eventually(() => news.length === 1)
@@ -41,7 +48,7 @@ describe('HttpServer', () => {
   it.runIf(HAS_IPV6).each(['0.0.0.0', '::'])(
     'listens in both families at %s, where the node has both',
     async address => {
-      const { server } = open({ ip: ip(address) })
+      const { server } = open({ at: { ip: ip(address), port: 0 } })
       await eventually(() => server.addresses.length === 2)
       const port = portOf(server.addresses[0])
       expect([...server.addresses].sort()).toEqual([`0.0.0.0:${port}`, `[::]:${port}`])
@@ -52,7 +59,7 @@ describe('HttpServer', () => {
 
   it('F99: retries every 5 s where another process listens, and reports it once', async () => {
     const other = await occupy()
-    const { server, clock, news, kinds } = open({ port: other.port })
+    const { server, clock, news, kinds } = open({ at: { ip: LOOPBACK, port: other.port } })
     await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({
       kind: 'failed',
@@ -74,7 +81,7 @@ describe('HttpServer', () => {
 
   it('does not try again when a failure is to be the end', async () => {
     const other = await occupy()
-    const { clock, news } = open({ port: other.port, hardFail: true })
+    const { clock, news } = open({ at: { ip: LOOPBACK, port: other.port }, hardFail: true })
     await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({ kind: 'failed', retryMs: undefined })
     expect(clock.pending).toBe(0)
@@ -82,7 +89,7 @@ describe('HttpServer', () => {
   })
 
   it('says that an address is not one of this node', async () => {
-    const { news } = open({ ip: ip('192.0.2.1') })
+    const { news } = open({ at: { ip: ip('192.0.2.1'), port: 0 } })
     await eventually(() => news.length === 1)
     expect(news[0]).toMatchObject({ kind: 'failed', error: { code: 'EADDRNOTAVAIL' } })
   })
@@ -102,7 +109,7 @@ describe('HttpServer', () => {
 
   it('stops trying when it closes', async () => {
     const other = await occupy()
-    const { server, clock, news } = open({ port: other.port })
+    const { server, clock, news } = open({ at: { ip: LOOPBACK, port: other.port } })
     await eventually(() => news.length === 1)
     server.close()
     expect(clock.pending).toBe(0)

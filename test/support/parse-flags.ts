@@ -1,6 +1,6 @@
-import type { Config } from './config.ts'
-import type { FlagReader } from './flag-reader.ts'
-import { type Parsed, type ParseOptions, parseRequest } from './load-config.ts'
+import type { Config } from '../../src/config/config.ts'
+import type { FlagReader } from '../../src/config/flag-reader.ts'
+import { type Parsed, type ParseOptions, parseRequest } from '../../src/config/load-config.ts'
 
 /** A Config and the values of the command's own flags. */
 interface ParsedFlags {

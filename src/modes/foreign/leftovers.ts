@@ -1,9 +1,8 @@
-import { systemClock } from '../base/clock.ts'
-import { openNetfilter } from '../daemon/open.ts'
-import { listIpsetNames } from '../kernel/ipset/names.ts'
-import { planRemoval, type Removal } from '../kernel/nft/leftover-plan.ts'
-import { type ForeignChain, type ForeignTable, surveyTable } from '../kernel/nft/leftover-survey.ts'
-import type { TableName } from '../kernel/nft/state.ts'
+import { listIpsetNames } from '../../kernel/ipset/names.ts'
+import { planRemoval, type Removal } from '../../kernel/nft/leftover-plan.ts'
+import { type ForeignChain, type ForeignTable, surveyTable } from '../../kernel/nft/leftover-survey.ts'
+import type { TableName } from '../../kernel/nft/state.ts'
+import { Connection } from '../../netlink/connection.ts'
 import {
   type ChainOutline,
   DUMMY_DEVICE,
@@ -11,9 +10,8 @@ import {
   isKubeProxyIpset,
   isKubeProxyTable,
   KUBE_PROXY,
-} from '../modes/common/kube-proxy.ts'
-import { Connection } from '../netlink/connection.ts'
-import type { Transport } from '../netlink/transport.ts'
+} from '../common/kube-proxy.ts'
+import type { ModeContext } from '../mode.ts'
 import { type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
 /** kube-proxy's objects in this network namespace. A running kube-proxy uses them, or an earlier one left them. */
@@ -41,7 +39,7 @@ export interface IptablesLeftover extends Removal {
   readonly table: TableName
 }
 
-interface LookOptions {
+interface LookOptions extends Pick<ModeContext, 'sockets' | 'clock'> {
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
   /** Reads the lines of a file of /proc; none if it does not exist. */
@@ -52,26 +50,20 @@ interface LookOptions {
 
 /** Finds all leftovers. Changes nothing. Throws NetlinkError and SystemError. */
 export async function lookForLeftovers(options: LookOptions): Promise<Leftovers> {
-  return await withTransport(async transport => {
-    const connection = new Connection({ transport, clock: systemClock })
+  const transport = options.sockets.netfilter()
+  try {
+    const connection = new Connection({ transport, clock: options.clock })
     const elsewhere = await lookElsewhere(connection, options.readLines)
     return {
       ...(await lookInNfTables(connection, options.tableName)),
       elsewhere: { ...elsewhere, ...(options.ignoreIpvs === true ? NO_IPVS : {}) },
     }
-  })
-}
-
-const NO_IPVS: Partial<Elsewhere> = { virtualServers: [], ipsets: [], device: false }
-
-async function withTransport<T>(use: (transport: Transport) => Promise<T>): Promise<T> {
-  const transport = openNetfilter()
-  try {
-    return await use(transport)
   } finally {
     await transport.close()
   }
 }
+
+const NO_IPVS: Partial<Elsewhere> = { virtualServers: [], ipsets: [], device: false }
 
 /** Finds leftovers in nf_tables: only these can be removed here. */
 export async function lookInNfTables(

@@ -1,6 +1,6 @@
-import { count } from '../base/text.ts'
-import type { TableName } from '../kernel/nft/state.ts'
-import { DUMMY_DEVICE } from '../modes/common/kube-proxy.ts'
+import { count } from '../../base/text.ts'
+import type { TableName } from '../../kernel/nft/state.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import type { Elsewhere, IptablesLeftover, Leftovers } from './leftovers.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/cidr.ts'
 import type { Config } from '../../../src/config/config.ts'
-import { parseFlags } from '../../../src/config/parse-flags.ts'
 import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { parseFlags } from '../../support/parse-flags.ts'
 
 const SOURCE = '--source=file:/tmp/objects'
 
@@ -102,15 +102,15 @@ describe('parseFlags', () => {
 
   it('reports a placeholder once, and other values of its flag as usual', () => {
     expect(errorsOf('--cluster-cidr=REPLACE_ME_A', '--allowed-external-cidrs=REPLACE_ME_B,x')).toEqual([
-      '--cluster-cidr: REPLACE_ME_A is a placeholder of the manifest; put the real value in its place',
-      '--allowed-external-cidrs: REPLACE_ME_B is a placeholder of the manifest; put the real value in its place',
-      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "x" is not a prefix/),
+      '--cluster-cidr: REPLACE_ME_A is a placeholder of the manifest; replace it with the real value',
+      '--allowed-external-cidrs: REPLACE_ME_B is a placeholder of the manifest; replace it with the real value',
+      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "x" is not a CIDR/),
     ])
   })
 
   it('names the place of a bad range in its list', () => {
     expect(errorsOf('--allowed-external-cidrs=192.0.2.0/24,nonsense')).toEqual([
-      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "nonsense" is not a prefix/),
+      expect.stringMatching(/^--allowed-external-cidrs\[1\]: "nonsense" is not a CIDR/),
     ])
   })
 
@@ -140,7 +140,7 @@ describe('parseFlags', () => {
 
   it('refuses the word primary beside ranges', () => {
     expect(errorsOf('--nodeport-addresses=primary,192.0.2.0/24')).toEqual([
-      '--nodeport-addresses: the word primary cannot be combined with anything else',
+      '--nodeport-addresses: primary cannot be combined with CIDRs',
     ])
   })
 
