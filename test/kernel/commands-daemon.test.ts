@@ -3,14 +3,14 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { patientMs } from '../support/patience.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const daemons = new Daemons()
 const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
-const run = (...args: string[]): Ended => runCommand(args)
+const run = (...args: string[]): Promise<Ended> => runInProcess(args)
 
 let socket: string
 
@@ -33,15 +33,15 @@ async function start(...args: string[]): Promise<void> {
 describe('a command that is given nothing but the admin socket', () => {
   it('uses configuration and objects of the daemon, in its mode', async () => {
     await start()
-    expect(run('plan', `--admin-socket=${socket}`)).toMatchObject({
+    expect(await run('plan', `--admin-socket=${socket}`)).toMatchObject({
       code: 0,
       out: 'no difference: the kernel holds the wanted state\n',
     })
-    const verified = run('verify', `--admin-socket=${socket}`)
+    const verified = await run('verify', `--admin-socket=${socket}`)
     expect(verified.code).toBe(0)
     expect(verified.out).toMatch(/^daemon \(source not read\) and kernel agree; \d+ Services compared\n$/)
     const question = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
-    const explained = run('explain', ...question, `--admin-socket=${socket}`)
+    const explained = await run('explain', ...question, `--admin-socket=${socket}`)
     expect(explained).toMatchObject({ code: 0, err: '' })
     expect(explained.out).toContain('Service: shop/cart:http (ClusterIP)')
     expect(explained.out).toContain('KUBE-SERVICES')
@@ -49,7 +49,7 @@ describe('a command that is given nothing but the admin socket', () => {
 
   it('refuses a flag that contradicts the daemon', async () => {
     await start()
-    const ended = run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
+    const ended = await run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
     expect(ended.code).toBe(2)
     expect(ended.err).toMatch(
       /^kprobe verify: --cluster-cidr: is "10\.9\.0\.0\/16"; the daemon at \S+ has "[^"]+"; omit the flag/m,
@@ -58,7 +58,7 @@ describe('a command that is given nothing but the admin socket', () => {
 
   it('reads the source itself when it is given one, and compares the daemon with it', async () => {
     await start()
-    const ended = run(
+    const ended = await run(
       'verify',
       `--source=file:${EXAMPLES}`,
       '--hostname-override=other-node',
@@ -89,8 +89,8 @@ describe('a command that is given nothing but the admin socket', () => {
     ['explain', '--from', '203.0.113.9', '--to', '10.96.1.1:80'],
     ['dump'],
     ['dump', 'ipvs'],
-  ])('fails when no daemon answers there: %s %s', (...args) => {
-    expect(run(...args, `--admin-socket=${socket}`)).toEqual({
+  ])('fails when no daemon answers there: %s %s', async (...args) => {
+    expect(await run(...args, `--admin-socket=${socket}`)).toEqual({
       code: 1,
       out: '',
       err: `kprobe ${args[0]}: no daemon answers at ${socket}\n`,
@@ -133,39 +133,39 @@ describe('kprobe explain', () => {
     const path = join(daemons.folder(), 'all.json')
     writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }))
     await daemons.start({ source: path, args: [`--admin-socket=${socket}`] }).synced()
-    const explain = (from: string, to: string) =>
-      run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`).out
-    expect(explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
+    const explain = async (from: string, to: string) =>
+      (await run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`)).out
+    expect(await explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
       /^TCP from 10\.1\.0\.8 .* to 10\.96\.0\.1:80\nService: ns\/web:http \(ClusterIP\)\nEndpointSlice ns\/web-1: ignored endpoints\[2\]\.addresses\[0\] 127\.0\.0\.1: .*\n\n/,
     )
-    expect(explain('203.0.113.9', 'svc/ns/empty')).toContain(
+    expect(await explain('203.0.113.9', 'svc/ns/empty')).toContain(
       '\nService ns/empty:http has no endpoints\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: ',
     )
     const fromFile = ['explain', '--from=203.0.113.9', '--to=svc/ns/empty', `--source=file:${path}`]
-    expect(run(...fromFile)).toMatchObject({
+    expect(await run(...fromFile)).toMatchObject({
       out: expect.stringContaining('\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: '),
       err: expect.stringMatching(
         /^\S+all\.json: refused: EndpointSlice ns\/empty-1 addressType FQDN: [^\n]*\n$/,
       ),
     })
-    expect(explain('203.0.113.9', 'ns/web:81')).toContain(
+    expect(await explain('203.0.113.9', 'ns/web:81')).toContain(
       '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
     )
-    expect(explain('203.0.113.9', '127.0.0.9:80')).toContain(
+    expect(await explain('203.0.113.9', '127.0.0.9:80')).toContain(
       '\nService ns/empty asks for 127.0.0.9 (spec.externalIPs[0]), and is refused: a loopback address',
     )
   })
 })
 
-it('plan --summary counts changes without their objects', () => {
+it('plan --summary counts changes without their objects', async () => {
   const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
-  const summary = run('plan', '--summary', ...source)
+  const summary = await run('plan', '--summary', ...source)
   expect(summary.code).toBe(3)
   expect(summary.out).toMatch(
     /^\d+ changes for \d+ Services and shared rules: \d+ added, 0 changed, 0 removed\n$/,
   )
   const { changes, added, complete, shared } = JSON.parse(
-    run('plan', '--summary', '-o', 'json', ...source).out,
+    (await run('plan', '--summary', '-o', 'json', ...source)).out,
   )
   expect([complete, shared, added]).toEqual([true, true, changes])
 })
