@@ -219,7 +219,7 @@ it('F51: edits and repairs come through while nft commits 200 times a second', a
     await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(200)}/32 `)))
     iptables('-w', '10', '-t', 'nat', '-F', chainNamed(/-A (KUBE-SEP-\S+) .*10\.1\.3\.1:8080/))
     await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
-    await eventually(() => committer.commits > 400)
+    await eventually(() => committer.commits > 200, { progress: () => committer.commits })
   } finally {
     await committer.stop()
   }
