@@ -2,7 +2,7 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { patientMs } from '../support/patience.ts'
@@ -14,25 +14,27 @@ const run = (...args: string[]): Promise<Ended> => runInProcess(args)
 
 let socket: string
 
-beforeEach(() => {
+beforeAll(() => {
   socket = join(daemons.folder(), 'admin.sock')
 })
 
-afterEach(async () => {
+async function end(): Promise<void> {
   await daemons.end()
   nft('flush', 'ruleset')
-})
-
-/** The daemon of the examples, in the iptables mode: not what any command would do by default. */
-async function start(...args: string[]): Promise<void> {
-  const settings = ['--proxy-mode=iptables', '--nodeport-addresses=0.0.0.0/0', `--admin-socket=${socket}`]
-  const daemon = daemons.start({ source: EXAMPLES, args: [...settings, ...args] })
-  await daemon.synced()
 }
 
+afterAll(end)
+
 describe('a command that is given nothing but the admin socket', () => {
+  // The daemon of the examples, in the iptables mode: not what any command would do by default.
+  beforeAll(async () => {
+    const args = ['--proxy-mode=iptables', '--nodeport-addresses=0.0.0.0/0', `--admin-socket=${socket}`]
+    await daemons.start({ source: EXAMPLES, args }).synced()
+  })
+
+  afterAll(end)
+
   it('uses configuration and objects of the daemon, in its mode', async () => {
-    await start()
     expect(await run('plan', `--admin-socket=${socket}`)).toMatchObject({
       code: 0,
       out: 'no difference: the kernel holds the wanted state\n',
@@ -48,7 +50,6 @@ describe('a command that is given nothing but the admin socket', () => {
   })
 
   it('refuses a flag that contradicts the daemon', async () => {
-    await start()
     const ended = await run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
     expect(ended.code).toBe(2)
     expect(ended.err).toMatch(
@@ -57,7 +58,6 @@ describe('a command that is given nothing but the admin socket', () => {
   })
 
   it('reads the source itself when it is given one, and compares the daemon with it', async () => {
-    await start()
     const ended = await run(
       'verify',
       `--source=file:${EXAMPLES}`,
@@ -72,7 +72,6 @@ describe('a command that is given nothing but the admin socket', () => {
   })
 
   it('finds the daemon where the manifests put its socket', async () => {
-    await start()
     const script = `mount -t tmpfs tmpfs /run && mkdir /run/kprobe && ln -s ${socket} /run/kprobe/admin.sock && exec ${process.execPath} ${COMMAND} plan --summary`
     const { status, stdout, stderr } = spawnSync('unshare', ['-m', 'sh', '-c', script], {
       encoding: 'utf8',
@@ -81,7 +80,9 @@ describe('a command that is given nothing but the admin socket', () => {
     expect([status, stderr]).toEqual([0, ''])
     expect(stdout).toBe('no difference: the kernel holds the wanted state\n')
   })
+})
 
+describe('without a daemon', () => {
   it.each([
     ['plan'],
     ['verify'],
@@ -89,7 +90,7 @@ describe('a command that is given nothing but the admin socket', () => {
     ['explain', '--from', '203.0.113.9', '--to', '10.96.1.1:80'],
     ['dump'],
     ['dump', 'ipvs'],
-  ])('fails when no daemon answers there: %s %s', async (...args) => {
+  ])('a command fails when no daemon answers at the socket that it is given: %s %s', async (...args) => {
     expect(await run(...args, `--admin-socket=${socket}`)).toEqual({
       code: 1,
       out: '',
@@ -130,7 +131,9 @@ describe('kprobe explain', () => {
   ]
 
   it('takes names, and says what stands in the way of a connection', async () => {
-    const path = join(daemons.folder(), 'all.json')
+    const folder = daemons.folder()
+    const path = join(folder, 'all.json')
+    socket = join(folder, 'admin.sock')
     writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }))
     await daemons.start({ source: path, args: [`--admin-socket=${socket}`] }).synced()
     const explain = async (from: string, to: string) =>
