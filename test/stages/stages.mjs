@@ -33,6 +33,8 @@ const CORE = [
 const PARTS_OF_FAULTS = ['foreign', 'process', 'replies', 'restart', 'syscalls'].map(
   name => `test/faults/${name}.test.ts`,
 )
+/** Walks between the states of scenarios, from another seed each time. */
+const WALKS = ['walk', 'walk-iptables'].map(name => `test/scenarios/${name}.test.ts`)
 const WHOLE = { KPROBE_RUNS: 'all' }
 
 /** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */
@@ -52,6 +54,7 @@ const REST = [
     command: ['nice', '-n', '19', ...vitest('sim')],
     env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '1800' },
   },
+  testing('scenarios-rest', onTheKernel('scenarios', ...WALKS), { env: WHOLE }),
   testing('faults-rest', onTheKernel('faults', ...PARTS_OF_FAULTS), { env: WHOLE }),
   testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
