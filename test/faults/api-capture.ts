@@ -70,8 +70,7 @@ export class ApiCapture {
       JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }),
     )
     const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=198.51.100.0/24', ...more]
-    const daemon = this.#daemons.start({ source: join(folder, 'objects'), args })
-    await daemon.synced()
+    const daemon = await this.#daemons.running({ source: join(folder, 'objects'), args })
     await daemon.stop()
   }
 

@@ -36,9 +36,7 @@ afterEach(() => daemons.end())
 /** A daemon that has programmed so many Services. */
 async function running(count: number): Promise<Daemon> {
   writeObjects(folder, services(count))
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
-  return daemon
+  return await daemons.running({ source: folder })
 }
 
 /** Resolves when the kernel holds again what it should. */

@@ -60,9 +60,7 @@ function saved(): { readonly ours: readonly string[]; readonly foreign: readonly
 
 async function running(count: number): Promise<Daemon> {
   writeObjects(folder, services(count))
-  const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
-  await daemon.synced()
-  return daemon
+  return await daemons.running({ source: folder, args: ['--proxy-mode=iptables'] })
 }
 
 /** Whether `kprobe verify` finds that the kernel holds what the objects ask for. */
@@ -235,12 +233,10 @@ it('F57: a Service that the kernel refuses is left out and named, and all others
   restore('*nat\nCOMMIT\n')
   const taken = 3
   writeObjects(folder, services(1))
-  const probe = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
-  await probe.synced()
+  const probe = await daemons.running({ source: folder, args: ['--proxy-mode=iptables'] })
   await probe.stop()
   writeObjects(folder, service(taken))
-  const other = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
-  await other.synced()
+  const other = await daemons.running({ source: folder, args: ['--proxy-mode=iptables'] })
   const chain = chainNamed(
     new RegExp(`-d ${clusterIp(taken).replaceAll('.', '\\.')}/32 .*-j (KUBE-SVC-\\S+)`),
   )

@@ -33,9 +33,7 @@ afterEach(() => daemons.end())
 
 async function running(count: number): Promise<Daemon> {
   writeObjects(folder, services(count))
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
-  return daemon
+  return await daemons.running({ source: folder })
 }
 
 const GRACE_MS = 5_000

@@ -71,9 +71,7 @@ function delay(ms: number): Promise<void> {
 }
 
 async function synced(folder: string): Promise<Daemon> {
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
-  return daemon
+  return await daemons.running({ source: folder })
 }
 
 /** How many times longer than on an idle machine the start took. */

@@ -29,7 +29,7 @@ describe('a command that is given nothing but the admin socket', () => {
   // The daemon of the examples, in the iptables mode: not what any command would do by default.
   beforeAll(async () => {
     const args = ['--proxy-mode=iptables', '--nodeport-addresses=0.0.0.0/0', `--admin-socket=${socket}`]
-    await daemons.start({ source: EXAMPLES, args }).synced()
+    await daemons.running({ source: EXAMPLES, args })
   })
 
   afterAll(end)
@@ -135,7 +135,7 @@ describe('kprobe explain', () => {
     const path = join(folder, 'all.json')
     socket = join(folder, 'admin.sock')
     writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }))
-    await daemons.start({ source: path, args: [`--admin-socket=${socket}`] }).synced()
+    await daemons.running({ source: path, args: [`--admin-socket=${socket}`] })
     const explain = async (from: string, to: string) =>
       (await run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`)).out
     expect(await explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(

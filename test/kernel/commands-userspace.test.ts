@@ -11,7 +11,6 @@ import { CLUSTER_CIDR } from '../support/pipeline.ts'
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const MODE = ['--hostname-override=example-node', '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
 const SOURCE = [`--source=file:${EXAMPLES}`, ...MODE]
-const STEP_MS = 15_000
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 const tool = (name: string, ...args: readonly string[]): string =>
@@ -30,8 +29,7 @@ afterEach(async () => {
 })
 
 async function relaying(): Promise<void> {
-  const daemon = daemons.start({ source: EXAMPLES, args: MODE })
-  await daemon.synced(STEP_MS)
+  await daemons.running({ source: EXAMPLES, args: MODE })
 }
 
 it('show which listener each Service is led to, and what is dropped, rejected or for some alone', async () => {
@@ -106,8 +104,7 @@ it('take out what a daemon has left', async () => {
 })
 
 it('say once of each Service what the mode has no place for', async () => {
-  const daemon = daemons.start({ source: EXAMPLES, args: MODE })
-  await daemon.synced(STEP_MS)
+  const daemon = await daemons.running({ source: EXAMPLES, args: MODE })
   const refused = daemon.said('skipped: not supported by this kernel or proxy mode')
   expect(refused.map(({ object, field }) => `${object} ${field}`).toSorted()).toEqual([
     'Service edge/signalling spec.ports.protocol',

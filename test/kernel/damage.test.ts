@@ -11,7 +11,6 @@ import { CLUSTER_CIDR } from '../support/pipeline.ts'
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const NODE = '--hostname-override=example-node'
 const CART = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
-const LIMIT_MS = 120_000
 const daemons = new Daemons()
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
@@ -24,7 +23,7 @@ const tool = (line: string): string => {
 async function program(mode: string): Promise<void> {
   if (mode === 'userspace') {
     const args = [NODE, '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
-    await daemons.start({ source: EXAMPLES, args }).synced(LIMIT_MS)
+    await daemons.running({ source: EXAMPLES, args })
     await daemons.end()
     return
   }

@@ -53,7 +53,7 @@ async function daemonLife(): Promise<Traced> {
   const [objects, config, trace] = [join(folder, 'objects'), join(folder, 'config.yaml'), join(folder, 'run')]
   cpSync(EXAMPLES, objects, { recursive: true })
   writeFileSync(config, configText('nftables'))
-  const daemon = daemons.start({
+  const daemon = await daemons.running({
     source: objects,
     args: [
       `--config=${config}`,
@@ -65,7 +65,6 @@ async function daemonLife(): Promise<Traced> {
     ],
     wrapper: straceTo(trace),
   })
-  await daemon.synced()
   writeFileSync(join(objects, 'more.json'), MORE)
   await daemon.until(() => ruleset().includes('10.96.1.99'), 60_000)
   writeFileSync(config, configText('iptables'))

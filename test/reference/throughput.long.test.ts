@@ -43,8 +43,7 @@ afterAll(async () => {
 })
 
 test('the kernel keeps up with every change that the API server accepts', async () => {
-  const daemon = daemons.start({ source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') } })
-  await daemon.synced()
+  const daemon = await daemons.running({ source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') } })
   const cpuBefore = cpuMs(daemon.daemonPid)
   const bytesBefore = relay.receivedBytes
   const began = performance.now()
