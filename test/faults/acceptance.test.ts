@@ -29,8 +29,7 @@ it('starts no process through a start, an edit and a healing, as strace sees it'
   writeObjects(folder, services(3))
   const calls = 'trace=execve,execveat,fork,vfork,clone,clone3'
   const wrapper = ['strace', '-f', '--seccomp-bpf', '-o', trace, '-e', calls]
-  const daemon = daemons.start({ source: folder, wrapper })
-  await daemon.synced()
+  const daemon = await daemons.running({ source: folder, wrapper })
   const commits = daemon.said('committed').length
   writeObjects(folder, services(4))
   await daemon.until(() => daemon.said('committed').length > commits)
@@ -45,12 +44,10 @@ it('starts no process through a start, an edit and a healing, as strace sees it'
 
 it('leaves the generation of the kernel as it was when it starts again and nothing changed', async () => {
   writeObjects(folder, services(20))
-  const first = daemons.start({ source: folder })
-  await first.synced()
+  const first = await daemons.running({ source: folder })
   expect((await first.stop()).code).toBe(0)
   const [before, text] = [await generation(), listRuleset()]
-  const second = daemons.start({ source: folder })
-  await second.synced()
+  const second = await daemons.running({ source: folder })
   expect(second.said('first sync complete')).toMatchObject([{ changes: 0, bytes: 0 }])
   expect(await generation()).toBe(before)
   expect((await second.stop()).code).toBe(0)
@@ -72,8 +69,7 @@ const SOON_MS = 1_000
 
 it('changes the kernel within a second of an edit', async () => {
   writeObjects(folder, services(3))
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
+  await daemons.running({ source: folder })
   const tookMs: number[] = []
   for (const count of [4, 2, 5]) {
     writeObjects(folder, services(count))
@@ -88,8 +84,7 @@ it('changes the kernel within a second of an edit', async () => {
 
 it('repairs a foreign flush of everything within a second', async () => {
   writeObjects(folder, services(10))
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
+  await daemons.running({ source: folder })
   const before = listRuleset()
   const tookMs: number[] = []
   for (let round = 0; round < 3; round++) {
@@ -113,8 +108,7 @@ it.each([
   ['an edited chain', ['-t', 'nat', '-I', 'KUBE-SERVICES', '-j', 'RETURN']],
 ])('repairs %s of the iptables mode within a second', async (_, damage) => {
   writeObjects(folder, services(10))
-  const daemon = daemons.start({ source: folder, args: IPTABLES })
-  await daemon.synced()
+  await daemons.running({ source: folder, args: IPTABLES })
   const before = savedRules()
   expect(before).toContain('KUBE-POSTROUTING')
   const tookMs: number[] = []

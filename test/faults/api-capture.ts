@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { expect } from 'vitest'
 import { Daemons } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
+import { patientMs } from '../support/patience.ts'
 import { API_ADDRESS } from './api-apart.ts'
 import { Cluster } from './cluster.ts'
 import { serviceOf } from './cluster-objects.ts'
@@ -49,7 +50,7 @@ export class ApiCapture {
   /** Whether a process of the node can connect, to the API server unless it says where. */
   isOpen(host = API_ADDRESS, port = this.cluster.server.port): Promise<boolean> {
     return new Promise(resolve => {
-      const socket = connect({ host, port, timeout: 1_000 })
+      const socket = connect({ host, port, timeout: patientMs(1_000) })
       const end = (open: boolean) => {
         socket.destroy()
         resolve(open)
@@ -69,8 +70,7 @@ export class ApiCapture {
       JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }),
     )
     const args = [`--proxy-mode=${mode}`, '--allowed-external-cidrs=198.51.100.0/24', ...more]
-    const daemon = this.#daemons.start({ source: join(folder, 'objects'), args })
-    await daemon.synced()
+    const daemon = await this.#daemons.running({ source: join(folder, 'objects'), args })
     await daemon.stop()
   }
 

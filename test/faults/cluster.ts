@@ -10,7 +10,7 @@ import { type Daemon, type DaemonOptions, Daemons } from '../support/daemon.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { ip } from '../support/lab/topology.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { type ApiApart, apiServerApart } from './api-apart.ts'
 import { differences } from './kernel.ts'
@@ -170,7 +170,7 @@ export async function askSocket(socketPath: string, path: string): Promise<Answe
 
 function asked(options: RequestOptions): Promise<Answer> {
   return new Promise((resolve, reject) => {
-    const request = get({ ...options, agent: false, timeout: 5_000 }, response => {
+    const request = get({ ...options, agent: false, timeout: patientMs(5_000) }, response => {
       let body = ''
       response.on('data', chunk => {
         body += chunk

@@ -38,7 +38,7 @@ describe('a segment outside the window of a translated connection', () => {
     inNamespace(topology.outside.pid, ['ip', 'addr', 'add', `${CLIENT}/32`, 'dev', 'e0'])
     const folder = daemons.folder()
     writeObjects(folder, [node({ ips: [NODE] }), nodePorted, sliceOf('web', [POD])])
-    await daemons.start({ source: folder, args: [`--conntrack-tcp-be-liberal=${liberal}`] }).synced()
+    await daemons.running({ source: folder, args: [`--conntrack-tcp-be-liberal=${liberal}`] })
   }
 
   /** A connection from outside, whose words the pod says back. */

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { within } from '../support/patience.ts'
+import { patientMs, within } from '../support/patience.ts'
 
 /** What kube-proxy 1.36 writes for one Service with two endpoints, one without, and one with session affinity. */
 export const KUBE_PROXY_TABLE = `
@@ -128,13 +128,16 @@ export class Committer {
   readonly #child: ChildProcess
   readonly #timer: NodeJS.Timeout
 
-  /** Runs the lines one after the other and over again, at this rate. */
+  /** Runs the lines one after the other and over again, at this rate of an idle machine: a busy one would fall behind. */
   constructor(lines: readonly string[], ratePerSecond: number) {
     this.#child = spawn('nft', ['-i'], { stdio: ['pipe', 'ignore', 'ignore'] })
-    const began = performance.now()
+    let lastMs = performance.now()
+    let due = 0
     // Timers of 5 ms may come late: what they missed is made up for.
     this.#timer = setInterval(() => {
-      const due = ((performance.now() - began) * ratePerSecond) / 1000
+      const nowMs = performance.now()
+      due += ((nowMs - lastMs) * ratePerSecond) / patientMs(1000)
+      lastMs = nowMs
       while (this.commits < due) this.#child.stdin?.write(`${lines[this.commits++ % lines.length]}\n`)
     }, 5)
   }

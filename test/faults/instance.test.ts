@@ -30,9 +30,7 @@ afterEach(async () => {
 async function running(count: number): Promise<Daemon> {
   const folder = daemons.folder()
   writeObjects(folder, services(count))
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
-  return daemon
+  return await daemons.running({ source: folder })
 }
 
 async function take(): Promise<LockResult> {

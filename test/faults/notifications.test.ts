@@ -141,8 +141,7 @@ it('F68: nor with a subscription open, nor while others commit to their own tabl
 it('F68: a daemon whose objects change logs one commit for each edit, and no foreign one', async () => {
   const folder = daemons.folder()
   writeObjects(folder, services(10))
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
+  const daemon = await daemons.running({ source: folder })
   for (let count = 11; count < 21; count++) {
     writeObjects(folder, services(count))
     await daemon.until(() => daemon.said('committed').length === count - 9)

@@ -71,9 +71,7 @@ function delay(ms: number): Promise<void> {
 }
 
 async function synced(folder: string): Promise<Daemon> {
-  const daemon = daemons.start({ source: folder })
-  await daemon.synced()
-  return daemon
+  return await daemons.running({ source: folder })
 }
 
 /** How many times longer than on an idle machine the start took. */
@@ -84,8 +82,8 @@ async function startedAndKilled(folder: string): Promise<number> {
   return tookMs / START_MS
 }
 
-const KILLS = runs(200, 1 / 10)
-const CRASHES = KILLS / 4
+const KILLS = runs(200, 1 / 20)
+const CRASHES = Math.ceil(KILLS / 4)
 /** What a start takes on an idle machine: kills come as many times later as it takes longer here. */
 const START_MS = 300
 /** What a start logs: the banner, the missing Node object, where it listens, settings it may not change, the first sync. */
@@ -113,7 +111,7 @@ it('F83: kills at any instant fail no request, leave the state of before or afte
       slowness = (await daemon.synced()) / START_MS
       expect(await isAtRest([before]), `start after kill ${kill - 1}`).toBe(true)
       writeObjects(folder, after)
-      await delay(random() * 130 * slowness)
+      await delay(random() * 200 * slowness)
       await daemon.stop('SIGKILL')
     }
     expect(await isAtRest([before, after]), `kill ${kill}`).toBe(true)
@@ -122,7 +120,7 @@ it('F83: kills at any instant fail no request, leave the state of before or afte
     seen[isAfter ? 'after' : 'before']++
   }
   // Both kinds happened, or the kills came at the wrong time.
-  expect(Math.min(seen.before, seen.after)).toBeGreaterThan(KILLS / 10)
+  expect(Math.min(seen.before, seen.after)).toBeGreaterThanOrEqual(Math.ceil(KILLS / 20))
   writeObjects(folder, before)
   await synced(folder)
   expect(await differences(before)).toEqual([])

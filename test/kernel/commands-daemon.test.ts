@@ -2,54 +2,55 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { type Ended, runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { patientMs } from '../support/patience.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const daemons = new Daemons()
 const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
-const run = (...args: string[]): Ended => runCommand(args)
+const run = (...args: string[]): Promise<Ended> => runInProcess(args)
 
 let socket: string
 
-beforeEach(() => {
+beforeAll(() => {
   socket = join(daemons.folder(), 'admin.sock')
 })
 
-afterEach(async () => {
+async function end(): Promise<void> {
   await daemons.end()
   nft('flush', 'ruleset')
-})
-
-/** The daemon of the examples, in the iptables mode: not what any command would do by default. */
-async function start(...args: string[]): Promise<void> {
-  const settings = ['--proxy-mode=iptables', '--nodeport-addresses=0.0.0.0/0', `--admin-socket=${socket}`]
-  const daemon = daemons.start({ source: EXAMPLES, args: [...settings, ...args] })
-  await daemon.synced()
 }
 
+afterAll(end)
+
 describe('a command that is given nothing but the admin socket', () => {
+  // The daemon of the examples, in the iptables mode: not what any command would do by default.
+  beforeAll(async () => {
+    const args = ['--proxy-mode=iptables', '--nodeport-addresses=0.0.0.0/0', `--admin-socket=${socket}`]
+    await daemons.running({ source: EXAMPLES, args })
+  })
+
+  afterAll(end)
+
   it('uses configuration and objects of the daemon, in its mode', async () => {
-    await start()
-    expect(run('plan', `--admin-socket=${socket}`)).toMatchObject({
+    expect(await run('plan', `--admin-socket=${socket}`)).toMatchObject({
       code: 0,
       out: 'no difference: the kernel holds the wanted state\n',
     })
-    const verified = run('verify', `--admin-socket=${socket}`)
+    const verified = await run('verify', `--admin-socket=${socket}`)
     expect(verified.code).toBe(0)
     expect(verified.out).toMatch(/^daemon \(source not read\) and kernel agree; \d+ Services compared\n$/)
     const question = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
-    const explained = run('explain', ...question, `--admin-socket=${socket}`)
+    const explained = await run('explain', ...question, `--admin-socket=${socket}`)
     expect(explained).toMatchObject({ code: 0, err: '' })
     expect(explained.out).toContain('Service: shop/cart:http (ClusterIP)')
     expect(explained.out).toContain('KUBE-SERVICES')
   })
 
   it('refuses a flag that contradicts the daemon', async () => {
-    await start()
-    const ended = run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
+    const ended = await run('verify', `--admin-socket=${socket}`, '--cluster-cidr=10.9.0.0/16')
     expect(ended.code).toBe(2)
     expect(ended.err).toMatch(
       /^kprobe verify: --cluster-cidr: is "10\.9\.0\.0\/16"; the daemon at \S+ has "[^"]+"; omit the flag/m,
@@ -57,8 +58,7 @@ describe('a command that is given nothing but the admin socket', () => {
   })
 
   it('reads the source itself when it is given one, and compares the daemon with it', async () => {
-    await start()
-    const ended = run(
+    const ended = await run(
       'verify',
       `--source=file:${EXAMPLES}`,
       '--hostname-override=other-node',
@@ -72,7 +72,6 @@ describe('a command that is given nothing but the admin socket', () => {
   })
 
   it('finds the daemon where the manifests put its socket', async () => {
-    await start()
     const script = `mount -t tmpfs tmpfs /run && mkdir /run/kprobe && ln -s ${socket} /run/kprobe/admin.sock && exec ${process.execPath} ${COMMAND} plan --summary`
     const { status, stdout, stderr } = spawnSync('unshare', ['-m', 'sh', '-c', script], {
       encoding: 'utf8',
@@ -81,7 +80,9 @@ describe('a command that is given nothing but the admin socket', () => {
     expect([status, stderr]).toEqual([0, ''])
     expect(stdout).toBe('no difference: the kernel holds the wanted state\n')
   })
+})
 
+describe('without a daemon', () => {
   it.each([
     ['plan'],
     ['verify'],
@@ -89,8 +90,8 @@ describe('a command that is given nothing but the admin socket', () => {
     ['explain', '--from', '203.0.113.9', '--to', '10.96.1.1:80'],
     ['dump'],
     ['dump', 'ipvs'],
-  ])('fails when no daemon answers there: %s %s', (...args) => {
-    expect(run(...args, `--admin-socket=${socket}`)).toEqual({
+  ])('a command fails when no daemon answers at the socket that it is given: %s %s', async (...args) => {
+    expect(await run(...args, `--admin-socket=${socket}`)).toEqual({
       code: 1,
       out: '',
       err: `kprobe ${args[0]}: no daemon answers at ${socket}\n`,
@@ -130,42 +131,44 @@ describe('kprobe explain', () => {
   ]
 
   it('takes names, and says what stands in the way of a connection', async () => {
-    const path = join(daemons.folder(), 'all.json')
+    const folder = daemons.folder()
+    const path = join(folder, 'all.json')
+    socket = join(folder, 'admin.sock')
     writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects }))
-    await daemons.start({ source: path, args: [`--admin-socket=${socket}`] }).synced()
-    const explain = (from: string, to: string) =>
-      run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`).out
-    expect(explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
+    await daemons.running({ source: path, args: [`--admin-socket=${socket}`] })
+    const explain = async (from: string, to: string) =>
+      (await run('explain', '--from', from, '--to', to, `--admin-socket=${socket}`)).out
+    expect(await explain('pod/ns/web-a', 'web.ns.svc.cluster.local:http')).toMatch(
       /^TCP from 10\.1\.0\.8 .* to 10\.96\.0\.1:80\nService: ns\/web:http \(ClusterIP\)\nEndpointSlice ns\/web-1: ignored endpoints\[2\]\.addresses\[0\] 127\.0\.0\.1: .*\n\n/,
     )
-    expect(explain('203.0.113.9', 'svc/ns/empty')).toContain(
+    expect(await explain('203.0.113.9', 'svc/ns/empty')).toContain(
       '\nService ns/empty:http has no endpoints\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: ',
     )
     const fromFile = ['explain', '--from=203.0.113.9', '--to=svc/ns/empty', `--source=file:${path}`]
-    expect(run(...fromFile)).toMatchObject({
+    expect(await run(...fromFile)).toMatchObject({
       out: expect.stringContaining('\nEndpointSlice ns/empty-1 is ignored: addressType FQDN: '),
       err: expect.stringMatching(
         /^\S+all\.json: refused: EndpointSlice ns\/empty-1 addressType FQDN: [^\n]*\n$/,
       ),
     })
-    expect(explain('203.0.113.9', 'ns/web:81')).toContain(
+    expect(await explain('203.0.113.9', 'ns/web:81')).toContain(
       '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
     )
-    expect(explain('203.0.113.9', '127.0.0.9:80')).toContain(
+    expect(await explain('203.0.113.9', '127.0.0.9:80')).toContain(
       '\nService ns/empty requests 127.0.0.9 (spec.externalIPs[0]), which kprobe refuses: a loopback address',
     )
   })
 })
 
-it('plan --summary counts changes without their objects', () => {
+it('plan --summary counts changes without their objects', async () => {
   const source = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
-  const summary = run('plan', '--summary', ...source)
+  const summary = await run('plan', '--summary', ...source)
   expect(summary.code).toBe(3)
   expect(summary.out).toMatch(
     /^\d+ changes for \d+ Services and shared rules: \d+ added, 0 changed, 0 removed\n$/,
   )
   const { changes, added, complete, shared } = JSON.parse(
-    run('plan', '--summary', '-o', 'json', ...source).out,
+    (await run('plan', '--summary', '-o', 'json', ...source)).out,
   )
   expect([complete, shared, added]).toEqual([true, true, changes])
 })

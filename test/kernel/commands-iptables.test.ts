@@ -4,9 +4,8 @@ import { copyFileSync, mkdirSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runCommand, runInProcess } from '../support/command.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 
 /* The commands in iptables mode, beside the tools of the trade. */
 
@@ -14,7 +13,7 @@ const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url)
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=iptables']
 const CLEANUP = ['cleanup', '--proxy-mode=iptables']
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args)
+const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
@@ -53,16 +52,17 @@ function foreignLines(): readonly string[] {
     .filter(line => /CNI-|KUBELET|dport 22 /.test(line))
 }
 
-beforeEach(() => freshNetns())
+/** Not a fresh network namespace: the commands run in this process, and its threads would stay in the one before. */
+beforeEach(() => writeFileSync(LOCALNET, '0'))
 
 afterEach(async () => {
   await daemons.end()
   nft('flush', 'ruleset')
 })
 
-it('explain in iptables mode follows packets through the chain that kubelet writes as well', () => {
-  expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
-  const martian = kprobe('explain', ...SOURCE, '--from=10.244.0.5', '--to=127.0.0.5:80')
+it('explain in iptables mode follows packets through the chain that kubelet writes as well', async () => {
+  expect(await kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0 })
+  const martian = await kprobe('explain', ...SOURCE, '--from=10.244.0.5', '--to=127.0.0.5:80')
   expect(martian.out).toContain('Outcome, the kernel: the same')
   expect(martian.code).toBe(0)
 })
@@ -73,24 +73,27 @@ describe.each([
 ])('the commands in iptables mode, rules %s', (_, more) => {
   const source = [...SOURCE, ...more]
 
-  it('put into the kernel what is asked for, print it, and take it out again', () => {
+  it('put into the kernel what is asked for, print it, and take it out again', async () => {
     restoreForeign()
     const before = foreignLines()
-    expect(kprobe('plan', ...source).code).toBe(3)
-    const ran = kprobe('run', '--once', '-v=1', ...source)
+    expect((await kprobe('plan', ...source)).code).toBe(3)
+    // Not in this process: its log is looked at.
+    const ran = runCommand(['run', '--once', '-v=1', ...source])
     expect(ran, ran.err).toMatchObject({ code: 0, out: expect.stringMatching(/programmed 10 Services/) })
     expect(ran.err).toContain('session affinity remembers 100 clients an endpoint')
     expect(setting()).toBe('1')
-    expect(kprobe('plan', ...source)).toMatchObject({
+    expect(await kprobe('plan', ...source)).toMatchObject({
       code: 0,
       out: 'no difference: the kernel holds the wanted state\n',
     })
-    expect(kprobe('verify', ...source).code).toBe(0)
-    expect(kprobe('dump', 'iptables', '-o', 'iptables-save').out.replace(/^#.*\n/gm, '')).toBe(saved())
-    expect(kprobe(...CLEANUP).out).toMatch(
+    expect((await kprobe('verify', ...source)).code).toBe(0)
+    expect((await kprobe('dump', 'iptables', '-o', 'iptables-save')).out.replace(/^#.*\n/gm, '')).toBe(
+      saved(),
+    )
+    expect((await kprobe(...CLEANUP)).out).toMatch(
       /^removed \d+ chains with \d+ rules, and the rules that led to them, in table ip nat$/m,
     )
-    expect(kprobe(...CLEANUP).out).toBe('the kernel holds no objects of kprobe\n')
+    expect((await kprobe(...CLEANUP)).out).toBe('the kernel holds no objects of kprobe\n')
     expect(foreignLines()).toEqual(before)
     const left = saved()
       .split('\n')
@@ -99,9 +102,9 @@ describe.each([
     expect(left.filter(line => line.includes('-j KUBE-FIREWALL'))).toHaveLength(4)
   })
 
-  it('show Services and rules', () => {
-    expect(kprobe('run', '--once', ...source)).toMatchObject({ code: 0 })
-    const text = kprobe('dump').out
+  it('show Services and rules', async () => {
+    expect(await kprobe('run', '--once', ...source)).toMatchObject({ code: 0 })
+    const text = (await kprobe('dump')).out
     expect(text).toMatch(
       /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, 10\.244\.1\.11:8080 \(sticky 1800s\)$/m,
     )
@@ -110,18 +113,18 @@ describe.each([
     )
     expect(text).toMatch(/^shop\/coming-soon:http +NodePort +\*:30084\/TCP +none: reject$/m)
     expect(text).toMatch(/^shop\/storefront:http .*\(only from 198\.51\.100\.128\/25, 203\.0\.113\.0\/24\)$/m)
-    const all = JSON.parse(kprobe('dump', 'all', '-o', 'json').out)
-    expect(all.services).toEqual(JSON.parse(kprobe('dump', '-o', 'json').out).services)
-    const { rules } = JSON.parse(kprobe('dump', 'iptables', '-o', 'json').out)
+    const all = JSON.parse((await kprobe('dump', 'all', '-o', 'json')).out)
+    expect(all.services).toEqual(JSON.parse((await kprobe('dump', '-o', 'json')).out).services)
+    const { rules } = JSON.parse((await kprobe('dump', 'iptables', '-o', 'json')).out)
     expect(all.iptables).toEqual({ rules })
     const printed = new Set(saved().split('\n'))
     for (const { chain, rule } of rules) expect(printed).toContain(`-A ${chain} ${rule}`.trim())
     const cart = JSON.parse(
-      kprobe('dump', 'iptables', '--service=shop/cart', '--family=IPv6', '-o', 'json').out,
+      (await kprobe('dump', 'iptables', '--service=shop/cart', '--family=IPv6', '-o', 'json')).out,
     ).rules
     expect(cart.length).toBeGreaterThan(3)
     for (const each of cart) expect(each).toMatchObject({ family: 'ip6', services: ['shop/cart:http'] })
-    expect(kprobe('dump', 'iptables', '--service=shop/cart').out).toMatch(
+    expect((await kprobe('dump', 'iptables', '--service=shop/cart')).out).toMatch(
       /^shop\/cart:http +ip nat KUBE-SEP-\w+ +.*-j DNAT --to-destination 10\.244\.0\.11:8080$/m,
     )
   })
@@ -129,65 +132,67 @@ describe.each([
 
 describe('the record of iptables mode', () => {
   const record = (): string => nft('list', 'table', 'ip', 'kprobe-record')
-  const run = (): Ended => kprobe('run', '--once', ...SOURCE)
+  const run = (): Promise<Ended> => kprobe('run', '--once', ...SOURCE)
 
-  it('keeps the value of route_localnet from before the first start', () => {
-    expect(kprobe('init', ...SOURCE.slice(1)).code).toBe(0)
+  it('keeps the value of route_localnet from before the first start', async () => {
+    expect((await kprobe('init', ...SOURCE.slice(1))).code).toBe(0)
     const first = record()
     expect(first).toContain('comment "iptables mode of kprobe; route_localnet was 0"')
-    expect(run().code).toBe(0)
+    expect((await run()).code).toBe(0)
     expect(record()).toBe(first)
-    expect(kprobe(...CLEANUP).out).toMatch(
+    expect((await kprobe(...CLEANUP)).out).toMatch(
       /^changed sysctl net\/ipv4\/conf\/all\/route_localnet from 1 back to 0\nremoved table ip kprobe-record$/m,
     )
     expect(setting()).toBe('0')
   })
 
-  it('names the chains with the command that removes them, and goes with them', () => {
-    expect(run().code).toBe(0)
-    const { out } = kprobe('cleanup')
+  it('names the chains with the command that removes them, and goes with them', async () => {
+    expect((await run()).code).toBe(0)
+    const { out } = await kprobe('cleanup')
     expect(out).toMatch(
       /^left by kprobe: \d+ chains .* in table ip filter of its iptables mode \(remove with `kprobe cleanup --proxy-mode=iptables`\)$/m,
     )
     expect(out).not.toMatch(/no objects of kprobe|kube-proxy/)
     const before = nft('list', 'ruleset')
-    expect(kprobe('cleanup', '--leftovers-of=kube-proxy').out).toBe(
+    expect((await kprobe('cleanup', '--leftovers-of=kube-proxy')).out).toBe(
       `kube-proxy left nothing here that can be removed\n${out}`,
     )
     expect(nft('list', 'ruleset')).toBe(before)
     expect(setting()).toBe('1')
-    expect(kprobe(...CLEANUP).code).toBe(0)
+    expect((await kprobe(...CLEANUP)).code).toBe(0)
     expect(nft('list', 'tables')).not.toContain('kprobe')
   })
 
-  it('leaves route_localnet as it is where kprobe did not set it', () => {
+  it('leaves route_localnet as it is where kprobe did not set it', async () => {
     writeFileSync(LOCALNET, '1')
-    expect(run().code).toBe(0)
+    expect((await run()).code).toBe(0)
     expect(record()).toContain('comment "iptables mode of kprobe"')
-    expect(kprobe(...CLEANUP).out).toMatch(/^removed table ip kprobe-record$/m)
+    expect((await kprobe(...CLEANUP)).out).toMatch(/^removed table ip kprobe-record$/m)
     expect(setting()).toBe('1')
   })
 
-  it('stays while another proxy may need route_localnet', () => {
-    expect(run().code).toBe(0)
+  it('stays while another proxy may need route_localnet', async () => {
+    expect((await run()).code).toBe(0)
     nft('add', 'chain', 'ip', 'nat', 'KPABCDE-SERVICES')
     const left = 'left table ip kprobe-record and route_localnet=1: another proxy may need it\n'
-    expect(kprobe(...CLEANUP).out).toContain(left)
-    expect(kprobe(...CLEANUP).out).toBe(left)
+    expect((await kprobe(...CLEANUP)).out).toContain(left)
+    expect((await kprobe(...CLEANUP)).out).toBe(left)
     expect(setting()).toBe('1')
     nft('delete', 'chain', 'ip', 'nat', 'KPABCDE-SERVICES')
-    expect(kprobe('cleanup').out).toContain('from 1 back to 0')
+    expect((await kprobe('cleanup')).out).toContain('from 1 back to 0')
     expect(setting()).toBe('0')
   })
 
   it('says nothing about chains while a kube-proxy runs, and keeps its setting', async () => {
-    expect(run().code).toBe(0)
+    expect((await run()).code).toBe(0)
     const program = join(daemons.folder(), 'kube-proxy')
     copyFileSync('/bin/sleep', program)
     const child = spawn(program, ['60'])
     try {
-      expect(kprobe('cleanup').out).toMatch(/^the kernel holds no objects of kprobe\nleft by kube-proxy: /)
-      expect(kprobe(...CLEANUP).out).toContain('left table ip kprobe-record')
+      expect((await kprobe('cleanup')).out).toMatch(
+        /^the kernel holds no objects of kprobe\nleft by kube-proxy: /,
+      )
+      expect((await kprobe(...CLEANUP)).out).toContain('left table ip kprobe-record')
       expect(setting()).toBe('1')
     } finally {
       child.kill('SIGKILL')
@@ -196,24 +201,24 @@ describe('the record of iptables mode', () => {
   })
 })
 
-it('prints nothing where there is nothing, and refuses what it cannot print', () => {
-  expect(kprobe('dump', 'iptables')).toMatchObject({
+it('prints nothing where there is nothing, and refuses what it cannot print', async () => {
+  expect(await kprobe('dump', 'iptables')).toMatchObject({
     code: 0,
     err: 'the kernel holds no objects of kprobe\n',
   })
-  expect(kprobe('dump', 'iptables', '-o', 'iptables-save')).toEqual({
+  expect(await kprobe('dump', 'iptables', '-o', 'iptables-save')).toEqual({
     code: 0,
     out: '# iptables\n# ip6tables\n',
     err: expect.stringMatching(
       /^this is the input of two commands: `--family=IPv4` prints that of iptables-restore/,
     ),
   })
-  expect(kprobe('dump', 'iptables', '-o', 'iptables-save', '--family=IPv4').err).toBe('')
-  expect(kprobe('dump', 'services', '-o', 'iptables-save')).toMatchObject({
+  expect((await kprobe('dump', 'iptables', '-o', 'iptables-save', '--family=IPv4')).err).toBe('')
+  expect(await kprobe('dump', 'services', '-o', 'iptables-save')).toMatchObject({
     code: 2,
     err: expect.stringContaining('iptables-save is for `kprobe dump iptables`'),
   })
-  expect(kprobe('dump', 'iptables', '--service=a/b', '-o', 'iptables-save').code).toBe(2)
+  expect((await kprobe('dump', 'iptables', '--service=a/b', '-o', 'iptables-save')).code).toBe(2)
 })
 
 it('warns while a kube-proxy runs, which writes its chains again', async () => {
@@ -223,25 +228,25 @@ it('warns while a kube-proxy runs, which writes its chains again', async () => {
   const child = spawn(program, ['60'])
   try {
     const pid = String(child.pid)
-    expect(kprobe(...CLEANUP).err).toContain(`kube-proxy runs in this network namespace (pid ${pid})`)
-    expect(kprobe('cleanup').err).toBe('')
-    expect(kprobe('doctor').out).toMatch(
+    expect((await kprobe(...CLEANUP)).err).toContain(`kube-proxy runs in this network namespace (pid ${pid})`)
+    expect((await kprobe('cleanup')).err).toBe('')
+    expect((await kprobe('doctor')).out).toMatch(
       new RegExp(`^warning +kube-proxy runs in this network namespace \\(pid ${pid}\\)`, 'm'),
     )
   } finally {
     child.kill('SIGKILL')
     await once(child, 'exit')
   }
-  expect(kprobe(...CLEANUP).err).toBe('')
+  expect((await kprobe(...CLEANUP)).err).toBe('')
 })
 
-it('finds everything in this kernel that the mode needs', () => {
-  const doctor = kprobe('doctor', '--proxy-mode=iptables')
+it('finds everything in this kernel that the mode needs', async () => {
+  const doctor = await kprobe('doctor', '--proxy-mode=iptables')
   expect(doctor.code, doctor.out).toBe(0)
   expect(doctor.out).toMatch(/^ok +xtables for every Service +comment, conntrack, statistic/m)
 })
 
-it('names the chains of Services in large clusters, whose rules have no comments, by what leads to them', () => {
+it('names the chains of Services in large clusters, whose rules have no comments, by what leads to them', async () => {
   const rules = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]
@@ -254,13 +259,13 @@ it('names the chains of Services in large clusters, whose rules have no comments
 COMMIT
 `
   execFileSync('iptables-nft-restore', [], { input: rules })
-  const { rules: rows } = JSON.parse(kprobe('dump', 'iptables', '-o', 'json').out)
+  const { rules: rows } = JSON.parse((await kprobe('dump', 'iptables', '-o', 'json')).out)
   const ofServices = rows.filter(({ chain }: { readonly chain: string }) => chain.startsWith('KUBE-'))
   expect(ofServices.map(({ services }: { readonly services: unknown }) => services)).toEqual(
     ofServices.map(() => ['shop/cart:http']),
   )
   expect(ofServices).toHaveLength(3)
-  expect(kprobe('dump').out).toMatch(
+  expect((await kprobe('dump')).out).toMatch(
     /^shop\/cart:http +ClusterIP +10\.96\.0\.1:80\/TCP +10\.244\.0\.1:8080$/m,
   )
 })
@@ -288,8 +293,7 @@ describe('a daemon whose configuration changes', () => {
   it('answers at loopback, and drops what cannot be placed, from the moment that it is told to', async () => {
     const config = configIn(daemons.folder())
     write(config, configuration('iptables', 'iptables:\n  localhostNodePorts: false\n'))
-    const daemon = daemons.start({ source: EXAMPLES, args: [`--config=${config}`] })
-    await daemon.synced(STEP_MS)
+    const daemon = await daemons.running({ source: EXAMPLES, args: [`--config=${config}`] })
     expect([atLoopback(), setting(), dropsInvalid()]).toEqual([false, '0', true])
     write(config, configuration('iptables', 'conntrack:\n  tcpBeLiberal: true\n'))
     await daemon.until(() => atLoopback() && setting() === '1' && !dropsInvalid(), STEP_MS)
@@ -319,8 +323,7 @@ describe('a daemon that changes its mode', () => {
     const before = foreignLines()
     const config = configIn(daemons.folder())
     write(config, configuration('nftables'))
-    const daemon = daemons.start({ source: EXAMPLES, args: [`--config=${config}`] })
-    await daemon.synced(STEP_MS)
+    const daemon = await daemons.running({ source: EXAMPLES, args: [`--config=${config}`] })
     expect(hasChains()).toBe(false)
     expect(await metrics()).toEqual([])
     await change(daemon, config, 'iptables')
@@ -349,10 +352,9 @@ describe('a daemon that changes its mode', () => {
   })
 
   it('leaves chains alone that it did not write', async () => {
-    kprobe('run', '--once', ...SOURCE)
+    await kprobe('run', '--once', ...SOURCE)
     const before = saved()
-    const daemon = daemons.start({ source: EXAMPLES, args: ['--hostname-override=example-node'] })
-    await daemon.synced(STEP_MS)
+    const daemon = await daemons.running({ source: EXAMPLES, args: ['--hostname-override=example-node'] })
     await daemon.until(() => daemon.said('iptables-mode chains found').length > 0, STEP_MS)
     expect(saved()).toBe(before)
   })

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runInProcess } from '../support/command.ts'
 import { Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
@@ -11,9 +11,8 @@ import { CLUSTER_CIDR } from '../support/pipeline.ts'
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const MODE = ['--hostname-override=example-node', '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
 const SOURCE = [`--source=file:${EXAMPLES}`, ...MODE]
-const STEP_MS = 15_000
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args)
+const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 const tool = (name: string, ...args: readonly string[]): string =>
   execFileSync(name, args, { encoding: 'utf8' })
 const daemons = new Daemons()
@@ -30,13 +29,12 @@ afterEach(async () => {
 })
 
 async function relaying(): Promise<void> {
-  const daemon = daemons.start({ source: EXAMPLES, args: MODE })
-  await daemon.synced(STEP_MS)
+  await daemons.running({ source: EXAMPLES, args: MODE })
 }
 
 it('show which listener each Service is led to, and what is dropped, rejected or for some alone', async () => {
   await relaying()
-  const text = kprobe('dump').out
+  const text = (await kprobe('dump')).out
   const at = String.raw`10\.1\.2\.3:\d+`
   const lines = [
     String.raw`shop/cart:http +ClusterIP +10\.96\.1\.1:80/TCP +relayed at (${at})`,
@@ -61,7 +59,7 @@ it('show which listener each Service is led to, and what is dropped, rejected or
 
 it('show one Service alone, and name one that is not there', async () => {
   await relaying()
-  const rows = JSON.parse(kprobe('dump', '--service=shop/storefront', '-o', 'json').out).services
+  const rows = JSON.parse((await kprobe('dump', '--service=shop/storefront', '-o', 'json')).out).services
   expect(rows.map(({ frontend }: { readonly frontend: string }) => frontend)).toEqual([
     '10.96.1.2:80',
     '198.51.100.20:80',
@@ -73,41 +71,40 @@ it('show one Service alone, and name one that is not there', async () => {
     '*:30082',
   ])
   expect(rows[1]).toMatchObject({ action: 'relay', allowedFrom: ['198.51.100.128/25', '203.0.113.0/24'] })
-  const listed = kprobe('dump', 'nft', '--service=shop/storefront').out
+  const listed = (await kprobe('dump', 'nft', '--service=shop/storefront')).out
   expect(listed).toContain('198.51.100.20 . tcp . 80 . 203.0.113.0')
   expect(listed).not.toMatch(/shop\/cart|chain /)
-  expect(kprobe('dump', '--service=shop/nobody').err).toContain(
+  expect((await kprobe('dump', '--service=shop/nobody')).err).toContain(
     'the kernel holds nothing for the Service "shop/nobody"',
   )
 })
 
 it('find nothing to do, nothing that differs, and no stranger in what is ours', async () => {
   await relaying()
-  expect(kprobe('plan', ...SOURCE)).toMatchObject({
+  expect(await kprobe('plan', ...SOURCE)).toMatchObject({
     code: 0,
     out: 'no difference: the kernel holds the wanted state\n',
   })
-  expect(kprobe('verify', ...SOURCE).code).toBe(0)
-  const doctor = kprobe('doctor', ...SOURCE)
+  expect((await kprobe('verify', ...SOURCE)).code).toBe(0)
+  const doctor = await kprobe('doctor', ...SOURCE)
   expect(doctor.code, doctor.out).toBe(0)
   expect(doctor.out).not.toMatch(/kube-proxy-userspace|chains of an iptables mode|iptables mode wrote/)
-  const asked = kprobe('explain', ...SOURCE, '--from=10.244.0.99', '--to=10.96.1.1:80')
+  const asked = await kprobe('explain', ...SOURCE, '--from=10.244.0.99', '--to=10.96.1.1:80')
   expect(asked.out).toContain('goes to 10.244.0.11:8080, source address replaced by one of the node')
 })
 
 it('take out what a daemon has left', async () => {
   await relaying()
-  expect(kprobe('cleanup').err).toContain('another kprobe runs in this network namespace')
+  expect((await kprobe('cleanup')).err).toContain('another kprobe runs in this network namespace')
   await daemons.end()
-  expect(kprobe('cleanup').out).toBe(
+  expect((await kprobe('cleanup')).out).toBe(
     'removed table ip kube-proxy-userspace\nremoved table ip6 kube-proxy-userspace\n',
   )
   expect(tool('nft', 'list', 'tables')).toBe('')
 })
 
 it('say once of each Service what the mode has no place for', async () => {
-  const daemon = daemons.start({ source: EXAMPLES, args: MODE })
-  await daemon.synced(STEP_MS)
+  const daemon = await daemons.running({ source: EXAMPLES, args: MODE })
   const refused = daemon.said('skipped: not supported by this kernel or proxy mode')
   expect(refused.map(({ object, field }) => `${object} ${field}`).toSorted()).toEqual([
     'Service edge/signalling spec.ports.protocol',

@@ -5,7 +5,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runCommand, runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { patientMs } from '../support/patience.ts'
 
@@ -13,7 +13,7 @@ const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url)
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 const OUTSIDE = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
 
-const kprobe = (...args: string[]): Ended => runCommand(args)
+const kprobe = (...args: string[]): Promise<Ended> => runInProcess(args)
 const shell = (script: string): Ended => {
   const { status, stdout, stderr } = spawnSync('bash', ['-c', script], {
     encoding: 'utf8',
@@ -33,8 +33,8 @@ function lonelyCopy(): string {
   return join(folder, 'kprobe.mjs')
 }
 
-function programExamples(): void {
-  expect(kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0, out: '' })
+async function programExamples(): Promise<void> {
+  expect(await kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0, out: '' })
 }
 
 afterEach(async () => {
@@ -43,14 +43,14 @@ afterEach(async () => {
 })
 
 describe('kprobe plan', () => {
-  it('exits 3 while there is a difference and 0 when run has made it', () => {
-    const before = kprobe('plan', ...SOURCE)
+  it('exits 3 while there is a difference and 0 when run has made it', async () => {
+    const before = await kprobe('plan', ...SOURCE)
     expect(before.code).toBe(3)
     expect(before.out).toMatch(/^Service shop\/cart:\n {2}\+ /m)
     expect(before.out).toMatch(/^\d+ changes for \d+ Services and shared rules\n$/m)
     expect(nft('list', 'ruleset')).toBe('')
-    programExamples()
-    expect(kprobe('plan', ...SOURCE)).toEqual({
+    await programExamples()
+    expect(await kprobe('plan', ...SOURCE)).toEqual({
       code: 0,
       out: 'no difference: the kernel holds the wanted state\n',
       err: '',
@@ -61,20 +61,20 @@ describe('kprobe plan', () => {
     ['plan', []],
     ['verify', []],
     ['explain', ['--from=203.0.113.7', '--to=192.0.2.10:30080']],
-  ])('%s warns when the Node of this machine is not in the source', (command, more) => {
-    const { err } = kprobe(command, ...more, `--source=file:${EXAMPLES}`, '--hostname-override=nobody')
+  ])('%s warns when the Node of this machine is not in the source', async (command, more) => {
+    const { err } = await kprobe(command, ...more, `--source=file:${EXAMPLES}`, '--hostname-override=nobody')
     expect(err).toContain(
       'Node nobody not found; there are example-node, other-node: set --hostname-override to the name of the Node of this machine',
     )
   })
 
-  it('prints the same for machines', () => {
-    const json = kprobe('plan', ...SOURCE, '-o', 'json')
+  it('prints the same for machines', async () => {
+    const json = await kprobe('plan', ...SOURCE, '-o', 'json')
     expect(json.code).toBe(3)
     const { changes, complete, objects } = JSON.parse(json.out)
     expect([objects.length, complete]).toEqual([changes, true])
     expect(objects).toContainEqual(expect.objectContaining({ verb: 'add', service: 'shop/cart' }))
-    expect(parse(kprobe('plan', ...SOURCE, '-o', 'yaml').out)).toEqual({ changes, complete, objects })
+    expect(parse((await kprobe('plan', ...SOURCE, '-o', 'yaml')).out)).toEqual({ changes, complete, objects })
   })
 })
 
@@ -89,7 +89,7 @@ describe('warnings in the pipe of the results', () => {
     return { line: lines.findIndex(line => pattern.test(line)), lines: lines.length }
   }
 
-  it('stand after all results of a slow reader', () => {
+  it('stand after all results of a slow reader', async () => {
     const file = join(daemons.folder(), 'many.json')
     const items = Array.from({ length: 300 }, (_, index) => ({
       apiVersion: 'v1',
@@ -112,7 +112,7 @@ describe('warnings in the pipe of the results', () => {
       const { line, lines } = lineOf([...args, ...source], pattern)
       expect(lines - line, args.join(' ')).toBeLessThanOrEqual(2)
     }
-    expect(kprobe('run', '--once', ...source).code).toBe(0)
+    expect((await kprobe('run', '--once', ...source)).code).toBe(0)
     nft('flush', 'chain', 'ip', 'kube-proxy', 'nat-prerouting')
     const { line, lines } = lineOf(['dump', '-o', 'json'], /^DAMAGED: /)
     expect(line).toBe(lines - 1)
@@ -120,21 +120,21 @@ describe('warnings in the pipe of the results', () => {
 })
 
 describe('kprobe dump', () => {
-  it('says that the kernel holds nothing', () => {
-    expect(kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds no objects of kprobe\n' })
-    expect(kprobe('dump', '--family=ipv6').err).toBe(
+  it('says that the kernel holds nothing', async () => {
+    expect(await kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds no objects of kprobe\n' })
+    expect((await kprobe('dump', '--family=ipv6')).err).toBe(
       'the kernel holds no objects of kprobe in the family ip6\n',
     )
   })
 
-  it('shows Services as text, JSON and YAML', () => {
-    programExamples()
-    const text = kprobe('dump')
+  it('shows Services as text, JSON and YAML', async () => {
+    await programExamples()
+    const text = await kprobe('dump')
     expect(text).toMatchObject({ code: 0, err: '' })
     expect(text.out).toMatch(
       /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, 10\.244\.1\.11:8080 \(sticky 1800s\)$/m,
     )
-    const json = JSON.parse(kprobe('dump', '-o', 'json').out)
+    const json = JSON.parse((await kprobe('dump', '-o', 'json')).out)
     expect(json.services).toContainEqual({
       service: 'shop/cart:http',
       type: 'ClusterIP',
@@ -146,57 +146,59 @@ describe('kprobe dump', () => {
       mode: 'nftables',
     })
     expect(text.out.trim().split('\n')).toHaveLength(json.services.length + 1)
-    expect(parse(kprobe('dump', '-o', 'yaml').out)).toEqual(json)
+    expect(parse((await kprobe('dump', '-o', 'yaml')).out)).toEqual(json)
   })
 
-  it('shows rows as run does: in the same words and order', () => {
-    const ran = kprobe('run', '--once', '-v=1', ...SOURCE)
-    const dumped = kprobe('dump').out.trim().split('\n').slice(1)
+  it('shows rows as run does: in the same words and order', async () => {
+    const ran = await kprobe('run', '--once', '-v=1', ...SOURCE)
+    const dumped = (await kprobe('dump')).out.trim().split('\n').slice(1)
     expect(dumped.length).toBeGreaterThan(20)
     expect(ran.out).toContain(dumped.join('\n'))
   })
 
-  it('shows the tables in the words of nft, through its library', () => {
-    programExamples()
+  it('shows the tables in the words of nft, through its library', async () => {
+    await programExamples()
     const listing = nft('list', 'ruleset')
     expect(listing).toContain('10.96.1.1 . tcp . 80')
     for (const what of [['nft'], []]) {
-      const dumped = kprobe('dump', ...what, '-o', 'nft')
+      const dumped = await kprobe('dump', ...what, '-o', 'nft')
       expect(dumped).toMatchObject({ code: 0, err: '' })
       expect(withoutTimers(dumped.out)).toBe(withoutTimers(listing))
     }
   })
 
-  it('shows the same tables by its own printer where no package is installed', () => {
-    programExamples()
+  it('shows the same tables by its own printer where no package is installed', async () => {
+    await programExamples()
     const alone = runCommand(['dump', '-o', 'nft'], { command: lonelyCopy() })
     expect(alone).toMatchObject({ code: 0, err: '' })
-    expect(alone.out).toBe(kprobe('dump', 'nft').out)
+    expect(alone.out).toBe((await kprobe('dump', 'nft')).out)
     expect(sorted(alone.out)).toBe(sorted(nft('--stateless', 'list', 'ruleset')))
   })
 
-  it('shows the tables as JSON, and both together', () => {
-    programExamples()
-    const { nft: tables, services } = JSON.parse(kprobe('dump', 'all', '-o', 'json').out)
-    expect(tables).toEqual(JSON.parse(kprobe('dump', 'nft', '-o', 'json').out))
+  it('shows the tables as JSON, and both together', async () => {
+    await programExamples()
+    const { nft: tables, services } = JSON.parse((await kprobe('dump', 'all', '-o', 'json')).out)
+    expect(tables).toEqual(JSON.parse((await kprobe('dump', 'nft', '-o', 'json')).out))
     expect(services.length).toBeGreaterThan(10)
-    const all = kprobe('dump', 'all').out
-    expect(all).toBe(`${kprobe('dump').out}\n${kprobe('dump', 'nft').out}`)
+    const all = (await kprobe('dump', 'all')).out
+    expect(all).toBe(`${(await kprobe('dump')).out}\n${(await kprobe('dump', 'nft')).out}`)
   })
 
-  it('narrows to a Service and to a family', () => {
-    programExamples()
-    const cart = JSON.parse(kprobe('dump', '--service=shop/cart', '-o', 'json').out).services
+  it('narrows to a Service and to a family', async () => {
+    await programExamples()
+    const cart = JSON.parse((await kprobe('dump', '--service=shop/cart', '-o', 'json')).out).services
     expect(new Set(cart.map(({ service }: { service: string }) => service))).toEqual(
       new Set(['shop/cart:http']),
     )
-    const six = JSON.parse(kprobe('dump', '--service=shop/cart', '--family=IPv6', '-o', 'json').out).services
+    const six = JSON.parse(
+      (await kprobe('dump', '--service=shop/cart', '--family=IPv6', '-o', 'json')).out,
+    ).services
     expect(six.length).toBeGreaterThan(0)
     expect(six.length).toBeLessThan(cart.length)
     for (const { frontend } of six) expect(frontend).toMatch(/^\[/)
-    expect(kprobe('dump', 'nft', '--family=ip').out).toMatch(/^table ip kube-proxy/)
-    expect(kprobe('dump', 'nft', '--family=ip').out).not.toContain('table ip6')
-    const one = kprobe('dump', '-o', 'nft', '--service=shop/cart').out
+    expect((await kprobe('dump', 'nft', '--family=ip')).out).toMatch(/^table ip kube-proxy/)
+    expect((await kprobe('dump', 'nft', '--family=ip')).out).not.toContain('table ip6')
+    const one = (await kprobe('dump', '-o', 'nft', '--service=shop/cart')).out
     expect(one).toContain('shop/cart:http')
     expect(one).not.toContain('edge/')
   })
@@ -215,9 +217,9 @@ describe('kprobe dump', () => {
     ],
     [['--service=cart'], 2, /--service: "cart" is not written NAMESPACE\/NAME\n/],
     [['--family=inet'], 2, /--family: "inet" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
-  ])('answers %j', (args, code, message) => {
-    programExamples()
-    const ended = kprobe('dump', ...args)
+  ])('answers %j', async (args, code, message) => {
+    await programExamples()
+    const ended = await kprobe('dump', ...args)
     expect(ended.code).toBe(code)
     if (typeof message === 'string') expect(ended.err).toBe(message)
     else expect(ended.err).toMatch(message)
@@ -225,15 +227,15 @@ describe('kprobe dump', () => {
 })
 
 describe('kprobe explain', () => {
-  it('says where the examples lead a client, before and after they are in the kernel', () => {
-    const ended = kprobe('explain', ...SOURCE, ...OUTSIDE)
+  it('says where the examples lead a client, before and after they are in the kernel', async () => {
+    const ended = await kprobe('explain', ...SOURCE, ...OUTSIDE)
     expect(ended).toMatchObject({ code: 0, err: '' })
     expect(ended.out).toContain('Service: shop/cart:http (ClusterIP)')
     expect(ended.out).toMatch(/^ {2}50% {2}would go to 10\.244\.0\.11:8080, source address kept$/m)
     expect(ended.out).toContain('Outcome, the kernel: rules of nftables mode are not in the kernel\n')
     expect(nft('list', 'ruleset')).toBe('')
-    programExamples()
-    const programmed = kprobe('explain', ...SOURCE, ...OUTSIDE)
+    await programExamples()
+    const programmed = await kprobe('explain', ...SOURCE, ...OUTSIDE)
     expect(programmed).toMatchObject({ code: 0, err: '' })
     expect(programmed.out).toMatch(/^ {2}50% {2}goes to 10\.244\.0\.11:8080, source address kept$/m)
     expect(programmed.out).toContain('Outcome, the kernel: the same\n')
@@ -241,26 +243,30 @@ describe('kprobe explain', () => {
 })
 
 describe('kprobe cleanup', () => {
-  it('removes both tables, leaves what is not ours, and can be repeated', () => {
-    programExamples()
+  it('removes both tables, leaves what is not ours, and can be repeated', async () => {
+    await programExamples()
     nft('add', 'table', 'ip', 'somebody')
-    expect(kprobe('cleanup')).toEqual({
+    expect(await kprobe('cleanup')).toEqual({
       code: 0,
       out: 'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
       err: '',
     })
-    expect(kprobe('cleanup')).toEqual({ code: 0, out: 'the kernel holds no objects of kprobe\n', err: '' })
+    expect(await kprobe('cleanup')).toEqual({
+      code: 0,
+      out: 'the kernel holds no objects of kprobe\n',
+      err: '',
+    })
     expect(nft('list', 'tables')).toBe('table ip somebody\n')
   })
 })
 
 describe('standard output', () => {
-  it('has no colors in a pipe; on a terminal it has, unless NO_COLOR is set', () => {
-    programExamples()
+  it('has no colors in a pipe; on a terminal it has, unless NO_COLOR is set', async () => {
+    await programExamples()
     const onTerminal = (variable: string) =>
       shell(`TERM=xterm ${variable} script -qec "${KPROBE.replaceAll("'", '')} dump" /dev/null </dev/null`)
         .out
-    expect(kprobe('dump').out).not.toContain('\u001b[')
+    expect((await kprobe('dump')).out).not.toContain('\u001b[')
     expect(onTerminal('NO_COLOR=')).toContain('\u001b[1mSERVICE')
     expect(onTerminal('NO_COLOR=1')).not.toContain('\u001b[')
   })

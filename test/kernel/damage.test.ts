@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runInProcess } from '../support/command.ts'
 import { Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
@@ -11,10 +11,9 @@ import { CLUSTER_CIDR } from '../support/pipeline.ts'
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const NODE = '--hostname-override=example-node'
 const CART = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
-const LIMIT_MS = 120_000
 const daemons = new Daemons()
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args, { limitMs: LIMIT_MS })
+const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 const tool = (line: string): string => {
   const [name = '', ...args] = line.split(' ')
   return execFileSync(name, args, { encoding: 'utf8' })
@@ -24,15 +23,15 @@ const tool = (line: string): string => {
 async function program(mode: string): Promise<void> {
   if (mode === 'userspace') {
     const args = [NODE, '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
-    await daemons.start({ source: EXAMPLES, args }).synced(LIMIT_MS)
+    await daemons.running({ source: EXAMPLES, args })
     await daemons.end()
     return
   }
-  const ran = kprobe('run', '--once', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`)
+  const ran = await kprobe('run', '--once', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`)
   expect(ran.code, ran.err).toBe(0)
 }
 
-const explain = (mode: string): Ended =>
+const explain = (mode: string): Promise<Ended> =>
   kprobe('explain', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`, ...CART)
 
 beforeEach(() => {
@@ -71,10 +70,10 @@ const DAMAGES: readonly (readonly [mode: string, command: string, reason: string
 describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
   it('says that nothing is reached, why, and fails', async () => {
     await program(mode)
-    expect(kprobe('dump')).toMatchObject({ code: 0, err: '' })
-    expect(explain(mode)).toMatchObject({ code: 0 })
+    expect(await kprobe('dump')).toMatchObject({ code: 0, err: '' })
+    expect(await explain(mode)).toMatchObject({ code: 0 })
     tool(command)
-    const dumped = kprobe('dump')
+    const dumped = await kprobe('dump')
     expect(dumped.code).toBe(1)
     expect(dumped.out).toMatch(
       /^shop\/cart:http +\S.* (10\.96\.1\.1:80|\*:30080)\/TCP +NOT REACHED from prerouting/m,
@@ -83,11 +82,11 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     // There is no IPv6 address here to relay at.
     if (mode !== 'userspace') expect(dumped.out).toMatch(/^shop\/cart:http .*\]:80\/TCP +(?!NOT REACHED)/m)
     expect(dumped.err).toMatch(/^DAMAGED: .*\d+ of \d+ frontends are not reached or incomplete/m)
-    const explained = explain(mode)
+    const explained = await explain(mode)
     expect(explained.code).toBe(3)
     expect(explained.out).not.toMatch(/% {2}goes to/)
     expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT/m)
-    const examined = kprobe('doctor', NODE, `--proxy-mode=${mode}`)
+    const examined = await kprobe('doctor', NODE, `--proxy-mode=${mode}`)
     expect(examined.code).toBe(3)
     expect(examined.out).toMatch(new RegExp(`^DAMAGED +rules of ${mode} mode +`, 'm'))
   })
@@ -96,7 +95,7 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
 it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async () => {
   await program('nftables')
   tool('nft delete element ip kube-proxy cluster-ips { 10.96.1.1 }')
-  const { code, out } = kprobe('dump')
+  const { code, out } = await kprobe('dump')
   expect(code).toBe(1)
   expect(out).toMatch(
     /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, .*\(INCOMPLETE: 10\.96\.1\.1 is missing in set cluster-ips: /m,
@@ -107,7 +106,7 @@ it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async ()
 it.each(['nat-postrouting', 'early-postrouting'])('notices that chain %s is gone', async chain => {
   await program('nftables')
   tool(`nft delete chain ip kube-proxy ${chain}`)
-  expect(kprobe('dump')).toMatchObject({
+  expect(await kprobe('dump')).toMatchObject({
     code: 1,
     err: expect.stringContaining(`there is no chain ip kube-proxy ${chain} at its hook`),
   })
@@ -116,11 +115,11 @@ it.each(['nat-postrouting', 'early-postrouting'])('notices that chain %s is gone
 it('notices that the table of one family is gone', async () => {
   await program('nftables')
   tool('nft delete table ip kube-proxy')
-  expect(kprobe('dump')).toMatchObject({
+  expect(await kprobe('dump')).toMatchObject({
     code: 1,
     err: expect.stringContaining('there is no table ip kube-proxy'),
   })
-  expect(explain('nftables')).toMatchObject({ code: 3 })
+  expect(await explain('nftables')).toMatchObject({ code: 3 })
 })
 
 it('says in which mode a row is while rules of two modes are there, and warns', async () => {
@@ -128,13 +127,13 @@ it('says in which mode a row is while rules of two modes are there, and warns', 
   const left = tool('nft list ruleset')
   tool('nft flush ruleset')
   await program('nftables')
-  expect(kprobe('dump').out).toMatch(/^SERVICE +TYPE /)
-  expect(explain('userspace').out).toContain(
+  expect((await kprobe('dump')).out).toMatch(/^SERVICE +TYPE /)
+  expect((await explain('userspace')).out).toContain(
     'Outcome, the kernel: rules of userspace mode are not in the kernel; those of nftables mode are\n',
   )
   // A daemon would remove what the other mode left.
   execFileSync('nft', ['-f', '-'], { input: left })
-  const { code, out, err } = kprobe('dump')
+  const { code, out, err } = await kprobe('dump')
   expect(code).toBe(0)
   expect(out).toMatch(/^SERVICE +MODE +TYPE /)
   expect(out).toMatch(/^shop\/cart:http +nftables +ClusterIP +10\.96\.1\.1:80\/TCP/m)

@@ -262,6 +262,11 @@ describe('what somebody else did', () => {
     },
     'deleted a base chain for good': () =>
       run('nft', 'flush chain ip nat POSTROUTING; delete chain ip nat POSTROUTING'),
+    'hung a chain of ours at a hook': () =>
+      run(
+        'nft',
+        'delete chain ip nat KUBE-PROXY-CANARY; add chain ip nat KUBE-PROXY-CANARY { type nat hook prerouting priority -90; }',
+      ),
     'deleted a canary': () => run('iptables-nft', '-t', 'mangle', '-X', 'KUBE-PROXY-CANARY'),
   }
 

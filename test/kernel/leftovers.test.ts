@@ -3,15 +3,15 @@ import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { KUBE_PROXY_TABLE } from '../faults/foreign-rules.ts'
-import { type Ended, runCommand } from '../support/command.ts'
+import { type Ended, runInProcess } from '../support/command.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 const REMOVES = 'kprobe cleanup --leftovers-of=kube-proxy'
 
-const kprobe = (...args: readonly string[]): Ended => runCommand(args)
-const cleanLeftovers = (): Ended => kprobe('cleanup', '--leftovers-of=kube-proxy')
+const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
+const cleanLeftovers = (): Promise<Ended> => kprobe('cleanup', '--leftovers-of=kube-proxy')
 const nft = (script: string): string => execFileSync('nft', ['-f', '-'], { input: script, encoding: 'utf8' })
 const ruleset = (): string => execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })
 const hasProgram = (name: string): boolean => existsSync(`/usr/sbin/${name}`)
@@ -152,7 +152,7 @@ function saved(): string {
 }
 
 describe.skipIf(!HAS_IPTABLES)('kprobe cleanup --leftovers-of=kube-proxy, with iptables-nft', () => {
-  it('F88: takes the chains of kube-proxy out, and leaves every other byte of the same tables', () => {
+  it('F88: takes the chains of kube-proxy out, and leaves every other byte of the same tables', async () => {
     restore(OTHERS)
     const before = saved()
     restore(KUBE_PROXY)
@@ -162,9 +162,9 @@ describe.skipIf(!HAS_IPTABLES)('kprobe cleanup --leftovers-of=kube-proxy, with i
       `removed ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ${family} nat\n`,
       `removed 1 chain in table ${family} mangle\n`,
     ])
-    expect(cleanLeftovers()).toEqual({ code: 0, out: removed.join(''), err: '' })
+    expect(await cleanLeftovers()).toEqual({ code: 0, out: removed.join(''), err: '' })
     expect(saved()).toBe(before)
-    expect(cleanLeftovers()).toEqual({
+    expect(await cleanLeftovers()).toEqual({
       code: 0,
       out: 'kube-proxy left nothing here that can be removed\n',
       err: '',
@@ -172,7 +172,7 @@ describe.skipIf(!HAS_IPTABLES)('kprobe cleanup --leftovers-of=kube-proxy, with i
     expect(saved()).toBe(before)
   })
 
-  it('leaves a chain that others lead to, with what it needs, and says so', () => {
+  it('leaves a chain that others lead to, with what it needs, and says so', async () => {
     restore(OTHERS)
     restore(KUBE_PROXY)
     restore(`
@@ -182,7 +182,7 @@ describe.skipIf(!HAS_IPTABLES)('kprobe cleanup --leftovers-of=kube-proxy, with i
 -A CNI-MINE -j KUBE-EXT-XPGD46QRK7WJZT7O
 COMMIT
 `)
-    const { code, out } = cleanLeftovers()
+    const { code, out } = await cleanLeftovers()
     expect(code).toBe(0)
     expect(out).toContain('left chain KUBE-EXT-XPGD46QRK7WJZT7O in table ip nat, which CNI-MINE leads to\n')
     expect(out).toContain('left chain KUBE-SERVICES in table ip6 nat, which PREROUTING leads to\n')
@@ -193,26 +193,26 @@ COMMIT
     expect(rules).not.toContain('-j KUBE-FORWARD')
   })
 
-  it('touches nothing of ours, and the cleanup of ours touches nothing of it', () => {
+  it('touches nothing of ours, and the cleanup of ours touches nothing of it', async () => {
     restore(OTHERS)
     restore(KUBE_PROXY)
-    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
+    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
     const kubeProxys = saved()
     const ours = execFileSync('nft', ['list', 'table', 'ip', 'kube-proxy'], { encoding: 'utf8' })
-    const { out } = kprobe('cleanup')
+    const { out } = await kprobe('cleanup')
     expect(out).toContain('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
     expect(out).toContain(
       `left by kube-proxy: ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same (remove with \`${REMOVES}\`)\n`,
     )
     expect(saved()).toBe(kubeProxys)
-    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
-    expect(cleanLeftovers().out).not.toContain('table ip kube-proxy')
+    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
+    expect((await cleanLeftovers()).out).not.toContain('table ip kube-proxy')
     expect(execFileSync('nft', ['list', 'table', 'ip', 'kube-proxy'], { encoding: 'utf8' })).toBe(ours)
   })
 
-  it('is named by kprobe doctor', () => {
+  it('is named by kprobe doctor', async () => {
     restore(KUBE_PROXY)
-    expect(kprobe('doctor').out).toMatch(
+    expect((await kprobe('doctor')).out).toMatch(
       /warning +an iptables mode, kube-proxy's or kprobe's, left chains in ip filter and ip mangle and ip nat.*kprobe cleanup --leftovers-of=kube-proxy/,
     )
   })
@@ -230,24 +230,24 @@ add rule ip kube-proxy services ip daddr . meta l4proto . th dport vmap @service
 const SHARED_SET = 'add set ip kube-proxy cluster-ips { type ipv4_addr; }'
 
 describe("kube-proxy's nftables mode", () => {
-  it('goes when told, and only then', () => {
+  it('goes when told, and only then', async () => {
     nft(KUBE_PROXY_TABLE)
     nft('table ip somebody { chain c { counter; }; }')
     const before = ruleset()
-    expect(kprobe('cleanup')).toEqual({
+    expect(await kprobe('cleanup')).toEqual({
       code: 0,
       out: `the kernel holds no objects of kprobe\nleft by kube-proxy: table ip kube-proxy of its nftables mode (remove with \`${REMOVES}\`)\n`,
       err: '',
     })
     expect(ruleset()).toBe(before)
-    expect(cleanLeftovers()).toEqual({ code: 0, out: 'removed table ip kube-proxy\n', err: '' })
+    expect(await cleanLeftovers()).toEqual({ code: 0, out: 'removed table ip kube-proxy\n', err: '' })
     expect(ruleset()).toMatch(/^table ip somebody \{[^}]*\}\n\}\n$/)
   })
 
-  it('that has written over our table keeps it, and what was ours goes from it', () => {
-    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
+  it('that has written over our table keeps it, and what was ours goes from it', async () => {
+    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
     nft(`${KUBE_PROXY_OVER_OURS}\n${SHARED_SET}`)
-    const { code, out, err } = kprobe('cleanup')
+    const { code, out, err } = await kprobe('cleanup')
     expect({ code, err }).toEqual({ code: 0, err: '' })
     expect(out).toMatch(
       /^removed table ip6 kube-proxy\nremoved what was ours in table ip kube-proxy, which is kube-proxy's now: \d+ chains, 10 sets\nleft by kube-proxy: table ip kube-proxy of its nftables mode /,
@@ -255,31 +255,33 @@ describe("kube-proxy's nftables mode", () => {
     expect(ruleset()).toMatch(/ip daddr . meta l4proto . th dport vmap @service-ips/)
     expect(ruleset()).not.toMatch(/frontends|dispatch|mod-|chain refuse \{/)
     expect(ruleset()).toMatch(/set cluster-ips \{\s+typeof ip daddr\s+size 1048576/)
-    expect(kprobe('cleanup').out).toMatch(/^the kernel holds no objects of kprobe\nleft by kube-proxy: /)
-    expect(cleanLeftovers().out).toBe('removed table ip kube-proxy\n')
+    expect((await kprobe('cleanup')).out).toMatch(
+      /^the kernel holds no objects of kprobe\nleft by kube-proxy: /,
+    )
+    expect((await cleanLeftovers()).out).toBe('removed table ip kube-proxy\n')
     expect(ruleset()).toBe('')
   })
 
-  it('is not at home in a table that still serves from our maps', () => {
-    expect(kprobe('run', '--once', ...SOURCE).code).toBe(0)
+  it('is not at home in a table that still serves from our maps', async () => {
+    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
     nft('add chain ip kube-proxy service-endpoints-check')
     const before = ruleset()
-    expect(cleanLeftovers().out).toBe('kube-proxy left nothing here that can be removed\n')
+    expect((await cleanLeftovers()).out).toBe('kube-proxy left nothing here that can be removed\n')
     expect(ruleset()).toBe(before)
-    expect(kprobe('cleanup').out).toBe('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
+    expect((await kprobe('cleanup')).out).toBe('removed table ip kube-proxy\nremoved table ip6 kube-proxy\n')
   })
 
-  it('is told from a table of others with the same name', () => {
+  it('is told from a table of others with the same name', async () => {
     nft('table ip kube-proxy { chain c { counter; }; }')
-    expect(kprobe('cleanup').out).toBe(
+    expect((await kprobe('cleanup')).out).toBe(
       'the kernel holds no objects of kprobe\nleft table ip kube-proxy: it does not belong to kprobe\n',
     )
-    expect(cleanLeftovers().out).toBe('kube-proxy left nothing here that can be removed\n')
+    expect((await cleanLeftovers()).out).toBe('kube-proxy left nothing here that can be removed\n')
   })
 })
 
 describe('what its IPVS mode left', () => {
-  it.skipIf(!hasProgram('ipset'))('is named, and removed when told; other sets stay', () => {
+  it.skipIf(!hasProgram('ipset'))('is named, and removed when told; other sets stay', async () => {
     const create =
       'create KUBE-CLUSTER-IP hash:ip,port\ncreate KUBE-6-LOOP-BACK hash:ip,port,ip family inet6\n'
     execFileSync('ipset', ['restore'], {
@@ -287,9 +289,9 @@ describe('what its IPVS mode left', () => {
     })
     const command = 'kprobe cleanup --leftovers-of=kube-proxy'
     const named = `left by kube-proxy: 2 ipsets of its IPVS mode (KUBE-6-LOOP-BACK, KUBE-CLUSTER-IP) (remove with \`${command}\`)\n`
-    expect(kprobe('cleanup').out).toBe(`the kernel holds no objects of kprobe\n${named}`)
-    expect(kprobe('doctor').out).toContain('2 ipsets')
-    expect(cleanLeftovers()).toEqual({ code: 0, out: 'removed 2 ipsets\n', err: '' })
+    expect((await kprobe('cleanup')).out).toBe(`the kernel holds no objects of kprobe\n${named}`)
+    expect((await kprobe('doctor')).out).toContain('2 ipsets')
+    expect(await cleanLeftovers()).toEqual({ code: 0, out: 'removed 2 ipsets\n', err: '' })
     expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' }).trim().split('\n').sort()).toEqual([
       'KUBE-ROUTER-X',
       'other',
@@ -297,11 +299,11 @@ describe('what its IPVS mode left', () => {
     execFileSync('ipset', ['destroy'])
   })
 
-  it.skipIf(!hasProgram('ipset'))("stays where its device is somebody else's", () => {
+  it.skipIf(!hasProgram('ipset'))("stays where its device is somebody else's", async () => {
     execFileSync('ipset', ['create', 'KUBE-CLUSTER-IP', 'hash:ip,port'])
     execFileSync('ip', ['link', 'add', 'kube-ipvs0', 'type', 'veth', 'peer', 'name', 'other'])
-    expect(kprobe('cleanup').out).toContain('left by kube-proxy: the network device kube-ipvs0')
-    expect(cleanLeftovers()).toMatchObject({ code: 1, err: expect.stringContaining('kube-ipvs0') })
+    expect((await kprobe('cleanup')).out).toContain('left by kube-proxy: the network device kube-ipvs0')
+    expect(await cleanLeftovers()).toMatchObject({ code: 1, err: expect.stringContaining('kube-ipvs0') })
     expect(execFileSync('ipset', ['list', '-n'], { encoding: 'utf8' })).toBe('KUBE-CLUSTER-IP\n')
     execFileSync('ipset', ['destroy'])
     execFileSync('ip', ['link', 'del', 'kube-ipvs0'])
@@ -309,19 +311,19 @@ describe('what its IPVS mode left', () => {
 })
 
 describe('what only kube-proxy itself removes', () => {
-  it.skipIf(!hasProgram('iptables-legacy'))('names legacy iptables', () => {
+  it.skipIf(!hasProgram('iptables-legacy'))('names legacy iptables', async () => {
     const legacy = spawnSync('iptables-legacy', ['-t', 'nat', '-N', 'KUBE-SERVICES'])
     if (legacy.status !== 0) return console.log('skipped: this kernel has no legacy iptables')
-    expect(kprobe('cleanup').out).toContain(
+    expect((await kprobe('cleanup')).out).toContain(
       'left by kube-proxy: 1 chain of its iptables mode in legacy iptables, table ip nat (remove with `kube-proxy --cleanup`)\n',
     )
   })
 })
 
-it('refuses the name of a proxy that it does not know', () => {
-  expect(kprobe('cleanup', '--leftovers-of=cilium')).toMatchObject({
+it('refuses the name of a proxy that it does not know', async () => {
+  expect(await kprobe('cleanup', '--leftovers-of=cilium')).toMatchObject({
     code: 2,
     err: expect.stringContaining('"cilium" is not kube-proxy'),
   })
-  expect(kprobe('cleanup', '--help').out).toContain('--leftovers-of PROXY')
+  expect((await kprobe('cleanup', '--help')).out).toContain('--leftovers-of PROXY')
 })

@@ -88,9 +88,11 @@ async function startAll(starts: readonly Start[]): Promise<void> {
   for (const [name, ...args] of starts) await node.start(name, ...args)
 }
 
-function expectAgreement(starts: readonly Start[]): void {
+async function expectAgreement(starts: readonly Start[]): Promise<void> {
   for (const [name, ...args] of starts)
-    expect(node.command(name, 'verify', ...args, `--admin-socket=${node.socketOf(name)}`)).toMatchObject({
+    expect(
+      await node.command(name, 'verify', ...args, `--admin-socket=${node.socketOf(name)}`),
+    ).toMatchObject({
       code: 0,
       out: expect.stringContaining('source, daemon and kernel agree'),
       err: '',
@@ -126,7 +128,7 @@ describe.each(Object.entries(MAINS))('beside an unnamed proxy in %s mode', (mode
       pod     TCP 172.30.0.99:80 -> ${mode === 'iptables' ? 'pass' : 'drop'}
       outside TCP 198.51.100.7:80 -> pass
     `)
-    expectAgreement(starts)
+    await expectAgreement(starts)
   })
 })
 
@@ -165,7 +167,7 @@ describe("beside kube-proxy's chains", () => {
 
     await node.daemon('red').stop()
     expect(linesOf(RED_CHAINS)).toHaveLength(whole.length)
-    expect(node.command('red', 'cleanup').out.split('\n')).toEqual([
+    expect((await node.command('red', 'cleanup')).out.split('\n')).toEqual([
       expect.stringMatching(
         /^removed 6 chains with \d+ rules, and the rules that led to them, in table ip filter$/,
       ),
@@ -177,7 +179,7 @@ describe("beside kube-proxy's chains", () => {
       '',
     ])
     expect(saved()).toEqual(before)
-    expect(node.command('red', 'cleanup').out).toBe('the kernel holds no objects of kprobe\n')
+    expect((await node.command('red', 'cleanup')).out).toBe('the kernel holds no objects of kprobe\n')
   })
 
   test('damage to theirs is not its business, nor damage to its own theirs', async () => {
@@ -197,7 +199,7 @@ describe("beside kube-proxy's chains", () => {
     )
     expect(linesOf(RED_CHAINS)).toEqual(red)
     await node.expectPackets(`${PLAIN}${RED}${BLUE}`)
-    expectAgreement([
+    await expectAgreement([
       ['', IPTABLES],
       ['red', IPTABLES],
       ['blue', IPTABLES],
@@ -211,7 +213,7 @@ describe("beside kube-proxy's chains", () => {
     ])
     const red = linesOf(RED_CHAINS)
     await node.daemon('').stop()
-    expect(node.command('', 'cleanup', IPTABLES).code).toBe(0)
+    expect((await node.command('', 'cleanup', IPTABLES)).code).toBe(0)
     expect(linesOf('KUBE').filter(line => !line.includes('KUBE-FIREWALL'))).toEqual([])
     expect(linesOf(RED_CHAINS)).toEqual(red)
     await node.expectPackets(RED)
@@ -226,7 +228,7 @@ describe("beside kube-proxy's chains", () => {
     await startAll(starts)
     await node.expectPackets(`${PLAIN}${RED}${BLUE}`)
     expect(linesOf(RED_CHAINS).filter(line => line.includes(`-A ${RED_CHAINS}-SVC-IP-2A`))).toHaveLength(2)
-    expectAgreement(starts)
+    await expectAgreement(starts)
     // Within what iptables takes for a name.
     for (const [, name = ''] of saved()
       .join('\n')
@@ -260,8 +262,8 @@ describe('commands', () => {
       ['', IPTABLES],
       ['red', IPTABLES],
     ])
-    const rows = (name: ProxyName): unknown =>
-      JSON.parse(node.command(name, 'dump', '-o', 'json').out).services.map(
+    const rows = async (name: ProxyName): Promise<unknown> =>
+      JSON.parse((await node.command(name, 'dump', '-o', 'json')).out).services.map(
         ({ service, frontend, action, endpoints }: Record<string, unknown>) => [
           service,
           frontend,
@@ -269,34 +271,34 @@ describe('commands', () => {
           endpoints,
         ],
       )
-    expect(rows('red')).toEqual(
+    expect(await rows('red')).toEqual(
       expect.arrayContaining([
         ['ns1/red:web', '172.30.0.42:80', 'balance', ['10.180.0.2:80']],
         ['ns1/red:web', '*:30020', 'balance', ['10.180.0.2:80']],
         ['ns1/idle-red:web', '172.30.0.62:80', 'reject', []],
       ]),
     )
-    expect(JSON.stringify(rows('red'))).not.toMatch(/plain|ns1\/idle:/)
-    expect(JSON.stringify(rows(''))).not.toContain('red')
-    expect(node.command('blue', 'dump').err).toBe(
+    expect(JSON.stringify(await rows('red'))).not.toMatch(/plain|ns1\/idle:/)
+    expect(JSON.stringify(await rows(''))).not.toContain('red')
+    expect((await node.command('blue', 'dump')).err).toBe(
       'the kernel holds no objects of kprobe from the proxy "blue"\n',
     )
-    const chains = node.command('red', 'dump', 'iptables').out
+    const chains = (await node.command('red', 'dump', 'iptables')).out
     expect(chains).toContain(`${RED_CHAINS}-SVL-`)
     expect(chains).not.toContain('KUBE-')
-    expect(['', 'red', 'blue'].map(name => node.command(name as ProxyName, 'plan', IPTABLES).code)).toEqual([
-      0, 0, 3,
-    ])
+    const names = ['', 'red', 'blue'] as const
+    const plans = await Promise.all(names.map(name => node.command(name, 'plan', IPTABLES)))
+    expect(plans.map(({ code }) => code)).toEqual([0, 0, 3])
     const asked = ['--from', '10.180.0.7', '--to', '172.30.0.42:80', '-o', 'text']
-    expect(node.command('red', 'explain', IPTABLES, ...asked).out).toContain(`-j ${RED_CHAINS}-SVC-`)
-    const told = JSON.parse(node.command('', 'doctor', IPTABLES, '-o', 'json').out).findings
+    expect((await node.command('red', 'explain', IPTABLES, ...asked)).out).toContain(`-j ${RED_CHAINS}-SVC-`)
+    const told = JSON.parse((await node.command('', 'doctor', IPTABLES, '-o', 'json')).out).findings
     expect(told).toContainEqual(
       expect.objectContaining({
         kind: 'note',
         subject: `chains ${RED_CHAINS}-* are in ip filter and ip nat and ip6 filter and ip6 nat`,
       }),
     )
-    const own = JSON.parse(node.command('red', 'doctor', IPTABLES, '-o', 'json').out).findings
+    const own = JSON.parse((await node.command('red', 'doctor', IPTABLES, '-o', 'json')).out).findings
     expect(JSON.stringify(own)).not.toContain(`chains ${RED_CHAINS}-*`)
   })
 

@@ -58,8 +58,6 @@ beforeAll(async () => {
   node = await SharedNode.open()
 })
 
-beforeEach(() => node.clear())
-
 afterAll(async () => {
   await node?.close()
 })
@@ -69,9 +67,9 @@ async function startAll(names: readonly ProxyName[] = NAMES): Promise<void> {
 }
 
 /** All agree with their sources, in each other's presence. */
-function expectAgreement(): void {
+async function expectAgreement(): Promise<void> {
   for (const name of NAMES) {
-    const verified = node.command(name, 'verify', `--admin-socket=${node.socketOf(name)}`)
+    const verified = await node.command(name, 'verify', `--admin-socket=${node.socketOf(name)}`)
     expect(verified).toMatchObject({
       code: 0,
       out: 'source, daemon and kernel agree; 1 Service compared\n',
@@ -80,20 +78,28 @@ function expectAgreement(): void {
   }
 }
 
+/** The Services from the beginning are served again. */
+async function restored(): Promise<void> {
+  node.write(OBJECTS)
+  const ofRed = () => listing('ip', 'kube-proxy-red')
+  await eventually(() => ofRed().includes('10.180.0.2 ') && !ofRed().includes('172.30.0.41'), 'red')
+  await eventually(() => listing('ip', 'kube-proxy').includes('198.51.100.4'), 'plain')
+}
+
+/** Each test leaves the proxies as it finds them, but for the last one. */
 describe('proxies of several names on one node', () => {
-  // Chains of one hook and priority are called in the order in which they came.
-  test.each([[['', 'red', 'blue']], [['blue', 'red', '']]] as const)(
-    'serve their own Services, started as %j',
-    async names => {
-      await startAll(names)
-      expect(tableNames()).toEqual(TABLES)
-      await node.expectPackets(`${PLAIN}${RED}${BLUE}${NOBODYS}`)
-      expectAgreement()
-    },
-  )
+  beforeAll(async () => {
+    await node.clear()
+    await startAll()
+  })
+
+  test('serve their own Services', async () => {
+    expect(tableNames()).toEqual(TABLES)
+    await node.expectPackets(`${PLAIN}${RED}${BLUE}${NOBODYS}`)
+    await expectAgreement()
+  })
 
   test('follow changes of their own, and of nothing else', async () => {
-    await startAll()
     const others = () => ['kube-proxy', 'kube-proxy-blue'].map(name => listing('ip', name))
     const before = others()
     for (let count = 0; count < COMMITS; count++) {
@@ -115,11 +121,11 @@ describe('proxies of several names on one node', () => {
       expect(looks).toBeGreaterThan(0)
       expect(looks).toBeLessThan(COMMITS)
     }
-    expectAgreement()
+    await expectAgreement()
+    await restored()
   })
 
   test('end without each other, and go on where they were', async () => {
-    await startAll()
     await node.daemon('red').stop('SIGKILL')
     await node.expectPackets(`${PLAIN}${RED}${BLUE}${NOBODYS}`)
     const table = listing('ip', 'kube-proxy-red')
@@ -130,11 +136,10 @@ describe('proxies of several names on one node', () => {
     await node.start('')
     expect(node.daemon('').said('first sync complete')).toMatchObject([{ changes: 0 }])
     expect(tableNames()).toEqual(TABLES)
-    expectAgreement()
+    await expectAgreement()
   })
 
   test('hand a Service over, and take it back', async () => {
-    await startAll(['', 'red'])
     const others = OBJECTS.filter(({ metadata }) => JSON.stringify(metadata).includes('plain') === false)
     const spec = { clusterIP: '172.30.0.41' }
     for (const [owner, other] of [
@@ -155,30 +160,16 @@ describe('proxies of several names on one node', () => {
         pod     TCP 172.30.0.41:81 -> reject
       `)
     }
-  })
-
-  test('have what two of them ask for in an order that the kernel gives', async () => {
-    const external = { clusterIP: 'None', externalIPs: ['198.51.100.9'] }
-    const contested = NAMES.map((name, index) => [
-      serviceFor(name, `c${index}`, name === '' ? { ...external, clusterIP: '172.30.0.50' } : external),
-      podsOf(`c${index}`, `10.180.0.${100 + index}`),
-    ])
-    node.write(contested.flat())
-    await node.start('blue')
-    await node.start('red')
-    await node.start('')
-    await node.expectPackets('outside TCP 198.51.100.9:80 -> 10.180.0.101:80 masqueraded')
+    await restored()
   })
 
   test('are one of each name', async () => {
-    await startAll(['', 'red'])
     const second = node.launch('red', '--metrics-bind-address=127.0.0.1:1', '--admin-socket=')
     expect(await second.ended()).toMatchObject({ code: 1 })
     expect(second.said('another kprobe with this --service-proxy-name runs')).toHaveLength(1)
   })
 
   test('have health check node ports of their own', async () => {
-    await startAll()
     for (const [port, name] of [
       [30_500, 'plain'],
       [30_501, 'red'],
@@ -189,11 +180,25 @@ describe('proxies of several names on one node', () => {
     }
   })
 
-  test('say which flag moves a server whose place is taken', async () => {
-    await startAll(['', 'red'])
-    const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
-    await blue.until(() => blue.said('change with --healthz-bind-address').length > 0)
-    await node.expectPackets(BLUE)
+  test('cleanup removes what is of one proxy', async () => {
+    const busy = await node.command('red', 'cleanup')
+    expect(busy).toMatchObject({ code: 1 })
+    expect(busy.err).toContain('another kprobe runs')
+    await node.daemon('red').stop()
+    expect(await node.command('red', 'cleanup')).toEqual({
+      code: 0,
+      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
+      err: '',
+    })
+    expect((await node.command('red', 'cleanup')).out).toBe('the kernel holds no objects of kprobe\n')
+    expect(tableNames()).toEqual(TABLES.filter(table => !table.endsWith('-red')))
+    await node.expectPackets(`${PLAIN}${BLUE}\n pod TCP 172.30.0.42:80 -> drop`)
+    await node.daemon('').stop()
+    expect((await node.command('', 'cleanup')).out).toBe(
+      'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
+    )
+    expect(tableNames()).toEqual(TABLES.filter(table => table.endsWith('-blue')))
+    await node.expectPackets(`${BLUE}\n pod TCP 172.30.0.41:80 -> pass`)
   })
 })
 
@@ -216,7 +221,114 @@ function answer(port: number): Promise<string> {
   })
 }
 
+describe('two of three proxies on one node', () => {
+  beforeAll(async () => {
+    await node.clear()
+    await startAll(['', 'red'])
+  })
+
+  test('dump, plan and explain speak of one proxy', async () => {
+    const services = async (name: ProxyName) =>
+      new Set(
+        JSON.parse((await node.command(name, 'dump', '-o', 'json')).out).services.map(
+          ({ service }: { readonly service: string }) => service,
+        ),
+      )
+    expect(await services('')).toEqual(new Set(['ns1/plain:web', 'ns1/plain:dns']))
+    expect(await services('red')).toEqual(new Set(['ns1/red:web', 'ns1/red:dns']))
+    expect((await node.command('blue', 'dump')).err).toBe(
+      'the kernel holds no objects of kprobe from the proxy "blue"\n',
+    )
+    expect((await node.command('red', 'dump', '-o', 'nft')).out).toMatch(/^table ip kube-proxy-red \{/)
+    expect((await node.command('red', 'dump', '-o', 'nft')).out).not.toMatch(/^table ip6? kube-proxy \{/m)
+    const plans = await Promise.all(NAMES.map(name => node.command(name, 'plan')))
+    expect(plans.map(({ code }) => code)).toEqual([0, 0, 3])
+    const asked = ['--from', '203.0.113.9', '--to', '198.51.100.6:80', '-o', 'json']
+    expect(JSON.parse((await node.command('blue', 'explain', ...asked)).out).service).toBe('ns1/blue:web')
+    expect(JSON.parse((await node.command('red', 'explain', ...asked)).out).service).toBeUndefined()
+  })
+
+  test('doctor names the others without a warning', async () => {
+    const told = async (name: ProxyName) =>
+      JSON.parse((await node.command(name, 'doctor', '-o', 'json')).out).findings
+    expect(await told('blue')).toContainEqual(
+      expect.objectContaining({ kind: 'note', text: expect.stringContaining('unnamed proxy') }),
+    )
+    for (const name of ['', 'blue'] as const)
+      expect(await told(name)).toContainEqual(
+        expect.objectContaining({
+          kind: 'note',
+          subject: expect.stringContaining('kube-proxy-red'),
+          text: expect.stringContaining('--service-proxy-name=red'),
+        }),
+      )
+  })
+
+  test.each([
+    ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: cannot be combined with --service-proxy-name'],
+    ['cleanup', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in IPVS mode'],
+    ['dump', 'ipvs', '--service-proxy-name: a named proxy cannot use IPVS'],
+    ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in IPVS mode'],
+  ])('%s %s is refused for a named proxy', async (command, argument, message) => {
+    const ended = await node.command('red', command, argument)
+    expect(ended.code).toBe(2)
+    expect(ended.err).toContain(message)
+  })
+
+  test('say which flag moves a server whose place is taken', async () => {
+    const blue = await node.start('blue', '--healthz-bind-address=127.0.0.1:10256')
+    await blue.until(() => blue.said('change with --healthz-bind-address').length > 0)
+    await node.expectPackets(BLUE)
+  })
+
+  test('run --cleanup is the cleanup of the same proxy', async () => {
+    await node.daemon('red').stop()
+    expect(await node.command('red', 'run', '--cleanup')).toMatchObject({
+      code: 0,
+      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
+    })
+    expect(tableNames()).toEqual(TABLES.filter(table => !table.endsWith('-red')))
+  })
+})
+
+describe('proxies of several names, one after the other', () => {
+  beforeEach(() => node.clear())
+
+  test('have what two of them ask for in an order that the kernel gives', async () => {
+    const external = { clusterIP: 'None', externalIPs: ['198.51.100.9'] }
+    const contested = NAMES.map((name, index) => [
+      serviceFor(name, `c${index}`, name === '' ? { ...external, clusterIP: '172.30.0.50' } : external),
+      podsOf(`c${index}`, `10.180.0.${100 + index}`),
+    ])
+    node.write([...OBJECTS, ...contested.flat()])
+    await node.start('blue')
+    await node.start('red')
+    await node.start('')
+    // Chains of one hook and priority are called in the order in which they came.
+    await node.expectPackets(
+      `outside TCP 198.51.100.9:80 -> 10.180.0.101:80 masqueraded\n${PLAIN}${RED}${BLUE}`,
+    )
+  })
+
+  test('cleanup removes what is left of each mode that a named proxy can have', async () => {
+    await node.start('red')
+    await node.daemon('red').stop()
+    await node.start('red', '--proxy-mode=userspace')
+    await eventually(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
+    await node.daemon('red').stop()
+    expect(tableNames()).toEqual(['table ip kube-proxy-userspace.red', 'table ip6 kube-proxy-userspace.red'])
+    expect((await node.command('', 'cleanup')).out).toBe('the kernel holds no objects of kprobe\n')
+    expect((await node.command('red', 'dump', 'nft')).out).toMatch(/^table ip kube-proxy-userspace\.red \{/)
+    expect((await node.command('red', 'cleanup')).out).toBe(
+      'removed table ip kube-proxy-userspace.red\nremoved table ip6 kube-proxy-userspace.red\n',
+    )
+    expect(tableNames()).toEqual([''])
+  })
+})
+
 describe('connection tracking', () => {
+  beforeEach(() => node.clear())
+
   const openTransport = () => openNetlink({ protocol: NETLINK_NETFILTER })
 
   async function entries(): Promise<readonly string[]> {
@@ -260,104 +372,9 @@ describe('connection tracking', () => {
   })
 })
 
-describe('commands', () => {
-  test('cleanup removes what is of one proxy', async () => {
-    await startAll()
-    const busy = node.command('red', 'cleanup')
-    expect(busy).toMatchObject({ code: 1 })
-    expect(busy.err).toContain('another kprobe runs')
-    await node.daemon('red').stop()
-    expect(node.command('red', 'cleanup')).toEqual({
-      code: 0,
-      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
-      err: '',
-    })
-    expect(node.command('red', 'cleanup').out).toBe('the kernel holds no objects of kprobe\n')
-    expect(tableNames()).toEqual(TABLES.filter(table => !table.endsWith('-red')))
-    await node.expectPackets(`${PLAIN}${BLUE}\n pod TCP 172.30.0.42:80 -> drop`)
-    await node.daemon('').stop()
-    expect(node.command('', 'cleanup').out).toBe(
-      'removed table ip kube-proxy\nremoved table ip6 kube-proxy\n',
-    )
-    expect(tableNames()).toEqual(TABLES.filter(table => table.endsWith('-blue')))
-    await node.expectPackets(`${BLUE}\n pod TCP 172.30.0.41:80 -> pass`)
-  })
-
-  test('run --cleanup is the cleanup of the same proxy', async () => {
-    await startAll(['', 'red'])
-    await node.daemon('red').stop()
-    expect(node.command('red', 'run', '--cleanup')).toMatchObject({
-      code: 0,
-      out: 'removed table ip kube-proxy-red\nremoved table ip6 kube-proxy-red\n',
-    })
-    expect(tableNames()).toEqual(['table ip kube-proxy', 'table ip6 kube-proxy'])
-  })
-
-  test('cleanup removes what is left of each mode that a named proxy can have', async () => {
-    await node.start('red')
-    await node.daemon('red').stop()
-    await node.start('red', '--proxy-mode=userspace')
-    await eventually(() => !tableNames().includes('table ip kube-proxy-red'), 'the mode from before is gone')
-    await node.daemon('red').stop()
-    expect(tableNames()).toEqual(['table ip kube-proxy-userspace.red', 'table ip6 kube-proxy-userspace.red'])
-    expect(node.command('', 'cleanup').out).toBe('the kernel holds no objects of kprobe\n')
-    expect(node.command('red', 'dump', 'nft').out).toMatch(/^table ip kube-proxy-userspace\.red \{/)
-    expect(node.command('red', 'cleanup').out).toBe(
-      'removed table ip kube-proxy-userspace.red\nremoved table ip6 kube-proxy-userspace.red\n',
-    )
-    expect(tableNames()).toEqual([''])
-  })
-
-  test.each([
-    ['cleanup', '--leftovers-of=kube-proxy', '--leftovers-of: cannot be combined with --service-proxy-name'],
-    ['cleanup', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in IPVS mode'],
-    ['dump', 'ipvs', '--service-proxy-name: a named proxy cannot use IPVS'],
-    ['plan', '--proxy-mode=ipvs', '--service-proxy-name: cannot be used in IPVS mode'],
-  ])('%s %s is refused for a named proxy', (command, argument, message) => {
-    const ended = node.command('red', command, argument)
-    expect(ended.code).toBe(2)
-    expect(ended.err).toContain(message)
-  })
-
-  test('dump, plan and explain speak of one proxy', async () => {
-    await startAll(['', 'red'])
-    const services = (name: ProxyName) =>
-      new Set(
-        JSON.parse(node.command(name, 'dump', '-o', 'json').out).services.map(
-          ({ service }: { readonly service: string }) => service,
-        ),
-      )
-    expect(services('')).toEqual(new Set(['ns1/plain:web', 'ns1/plain:dns']))
-    expect(services('red')).toEqual(new Set(['ns1/red:web', 'ns1/red:dns']))
-    expect(node.command('blue', 'dump').err).toBe(
-      'the kernel holds no objects of kprobe from the proxy "blue"\n',
-    )
-    expect(node.command('red', 'dump', '-o', 'nft').out).toMatch(/^table ip kube-proxy-red \{/)
-    expect(node.command('red', 'dump', '-o', 'nft').out).not.toMatch(/^table ip6? kube-proxy \{/m)
-    expect(['', 'red', 'blue'].map(name => node.command(name as ProxyName, 'plan').code)).toEqual([0, 0, 3])
-    const asked = ['--from', '203.0.113.9', '--to', '198.51.100.6:80', '-o', 'json']
-    expect(JSON.parse(node.command('blue', 'explain', ...asked).out).service).toBe('ns1/blue:web')
-    expect(JSON.parse(node.command('red', 'explain', ...asked).out).service).toBeUndefined()
-  })
-
-  test('doctor names the others without a warning', async () => {
-    await startAll(['', 'red'])
-    const told = (name: ProxyName) => JSON.parse(node.command(name, 'doctor', '-o', 'json').out).findings
-    expect(told('blue')).toContainEqual(
-      expect.objectContaining({ kind: 'note', text: expect.stringContaining('unnamed proxy') }),
-    )
-    for (const name of ['', 'blue'] as const)
-      expect(told(name)).toContainEqual(
-        expect.objectContaining({
-          kind: 'note',
-          subject: expect.stringContaining('kube-proxy-red'),
-          text: expect.stringContaining('--service-proxy-name=red'),
-        }),
-      )
-  })
-})
-
 describe.each(['iptables', 'userspace'] as const)('beside an unnamed proxy in %s mode', mode => {
+  beforeEach(() => node.clear())
+
   test('named ones serve, one started before it and one after', async () => {
     await node.start('red')
     await node.start('', `--proxy-mode=${mode}`, '--nodeport-addresses=192.168.0.2/32')
@@ -367,6 +384,6 @@ describe.each(['iptables', 'userspace'] as const)('beside an unnamed proxy in %s
     expect(tableNames()).toEqual(
       expect.arrayContaining(TABLES.filter(table => !table.endsWith('kube-proxy'))),
     )
-    expect(node.command('blue', 'verify')).toMatchObject({ code: 0 })
+    expect(await node.command('blue', 'verify')).toMatchObject({ code: 0 })
   })
 })

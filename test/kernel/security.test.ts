@@ -4,6 +4,7 @@ import { basename, dirname, join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { patientMs } from '../support/patience.ts'
 import { securityEntries } from '../support/security-page.ts'
 import { readTrace, straceTo, type Traced } from '../support/traced.ts'
 
@@ -24,7 +25,7 @@ let files: Readonly<Record<string, string>>
 function traced(name: string, args: readonly string[]): Traced {
   const trace = join(folder, `${name}.trace`)
   const [file = '', ...rest] = [...straceTo(trace), process.execPath, COMMAND, ...args]
-  spawnSync(file, rest, { stdio: 'ignore', timeout: 120_000 })
+  spawnSync(file, rest, { stdio: 'ignore', timeout: patientMs(60_000) })
   return readTrace(trace)
 }
 
@@ -52,7 +53,7 @@ async function daemonLife(): Promise<Traced> {
   const [objects, config, trace] = [join(folder, 'objects'), join(folder, 'config.yaml'), join(folder, 'run')]
   cpSync(EXAMPLES, objects, { recursive: true })
   writeFileSync(config, configText('nftables'))
-  const daemon = daemons.start({
+  const daemon = await daemons.running({
     source: objects,
     args: [
       `--config=${config}`,
@@ -64,7 +65,6 @@ async function daemonLife(): Promise<Traced> {
     ],
     wrapper: straceTo(trace),
   })
-  await daemon.synced()
   writeFileSync(join(objects, 'more.json'), MORE)
   await daemon.until(() => ruleset().includes('10.96.1.99'), 60_000)
   writeFileSync(config, configText('iptables'))

@@ -15,11 +15,10 @@ afterEach(async () => {
 
 async function start(...args: string[]): Promise<{ readonly daemon: Daemon; readonly socket: string }> {
   const socket = join(daemons.folder(), 'admin')
-  const daemon = daemons.start({
+  const daemon = await daemons.running({
     source: EXAMPLES,
     args: [`--admin-socket=${socket}`, '--hostname-override=example-node', ...args],
   })
-  await daemon.synced()
   await daemon.until(() => existsSync(socket))
   return { daemon, socket }
 }

@@ -10,4 +10,4 @@ asan=$(${CC:-cc} -print-file-name=libasan.so)
 
 KPROBE_TEST_ADDON=$PWD/.cache/native-san/build/Release/kprobe.node \
 ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 LD_PRELOAD=$asan \
-  timeout 240 node node_modules/vitest/vitest.mjs run --project unit --pool=forks test/unit/netlink/native.test.ts test/unit/netlink/repeat.test.ts
+  node node_modules/vitest/vitest.mjs run --project unit --pool=forks test/unit/netlink/native.test.ts test/unit/netlink/repeat.test.ts

@@ -92,9 +92,7 @@ export class HandOver {
 
   async startKprobe(args: readonly string[] = []): Promise<Daemon> {
     const kubeconfig = this.plane.kubeconfig('proxy')
-    const daemon = this.#daemons.start({ source: { kind: 'kube', kubeconfig }, args })
-    await daemon.synced()
-    return daemon
+    return await this.#daemons.running({ source: { kind: 'kube', kubeconfig }, args })
   }
 
   async startClients(): Promise<Clients> {

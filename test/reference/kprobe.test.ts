@@ -3,9 +3,13 @@ import { NODE_NAME } from '../support/pipeline.ts'
 import { Arena, bySettings } from '../support/reference/arena.ts'
 import { readFileOfDifferences } from '../support/reference/differences.ts'
 import { KprobePeer } from '../support/reference/kprobe-peer.ts'
+import { tried } from '../support/runs.ts'
 import { loadScenarios } from '../support/scenario.ts'
 
-/* The same scenarios as for kube-proxy (differential.test.ts), from the same API server and the same configuration file. */
+/*
+ * The same scenarios as for kube-proxy (differential.long.test.ts), from the same API server and the same configuration file: each
+ * sixth, or with KPROBE_RUNS=all each.
+ */
 const { refused, notComparable } = readFileOfDifferences()
 
 let arena: Arena
@@ -22,8 +26,9 @@ afterAll(async () => {
   await arena?.close()
 })
 
-const scenarios = bySettings(loadScenarios())
-  .filter(({ file }) => !notComparable.has(file))
+const comparable = bySettings(loadScenarios()).filter(({ file }) => !notComparable.has(file))
+const scenarios = tried(comparable.length)
+  .flatMap(number => comparable[number - 1] ?? [])
   .map(scenario => [scenario.file, scenario] as const)
 
 describe.each(scenarios)('%s', (file, scenario) => {

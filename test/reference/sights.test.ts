@@ -7,7 +7,7 @@ import { KprobePeer } from '../support/reference/kprobe-peer.ts'
 import { familyLine, parseMetrics } from '../support/reference/metrics-text.ts'
 import { changeEndpoint, openSightsPlane, sightLines, sights } from '../support/reference/sights.ts'
 
-/* What others see of kprobe in a cluster is what they see of kube-proxy (golden.test.ts), but for what is listed. */
+/* What others see of kprobe in a cluster is what they see of kube-proxy (golden.long.test.ts), but for what is listed. */
 
 const GOLDEN = fileURLToPath(new URL('golden/', import.meta.url))
 const { sights: listed, metricsOtherwise } = readFileOfDifferences()

@@ -5,7 +5,7 @@ import { differences } from '../faults/kernel.ts'
 import { Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { ip } from '../support/lab/topology.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 import type { KubeObject } from '../support/reference/api.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
@@ -43,8 +43,7 @@ afterAll(async () => {
 })
 
 test('the kernel keeps up with every change that the API server accepts', async () => {
-  const daemon = daemons.start({ source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') } })
-  await daemon.synced()
+  const daemon = await daemons.running({ source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') } })
   const cpuBefore = cpuMs(daemon.daemonPid)
   const bytesBefore = relay.receivedBytes
   const began = performance.now()
@@ -59,7 +58,7 @@ test('the kernel keeps up with every change that the API server accepts', async 
       `all of it seen in the kernel ${lagMs.toFixed(0)} ms after the last`,
   )
   expect(changes).toBeGreaterThan(0)
-  expect(lagMs).toBeLessThan(LAG_MAX_MS)
+  expect(lagMs).toBeLessThan(patientMs(LAG_MAX_MS))
   expect(daemon.records.filter(({ level }) => level === 'error')).toEqual([])
 })
 

@@ -10,6 +10,7 @@ import { savedLines, writeForeignRules } from '../support/foreign-rules.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { enterNetns, freshNetns } from '../support/lab/netns.ts'
 import { commitAll, IPTABLES, type PipelineConfig } from '../support/pipeline.ts'
+import { runs } from '../support/runs.ts'
 import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts'
 
 /*
@@ -17,7 +18,7 @@ import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts
  * nothing: iptables-save must print the same of both. Other agents have their rules in either.
  */
 
-const { seed: SEED, steps: STEPS } = walkSettings(process.env, 80)
+const { seed: SEED, steps: STEPS } = walkSettings(process.env, runs(80, 3 / 8))
 
 /** A network namespace that this process can come back to. */
 class Place {

@@ -6,9 +6,10 @@ import type { Table } from '../../src/kernel/nft/state.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { commitAll, NFTABLES, type NftablesPlane, openClient, planeOn } from '../support/pipeline.ts'
+import { runs } from '../support/runs.ts'
 import { allStops, generator, type Stop, walkSettings } from '../support/walk.ts'
 
-const { seed: SEED, steps: STEPS } = walkSettings(process.env, 150)
+const { seed: SEED, steps: STEPS } = walkSettings(process.env, runs(150, 3 / 8))
 /** nft takes longer for a listing than everything else for a step. */
 const LIST_EVERY = 20
 

@@ -4,6 +4,7 @@ import { spawn } from 'node:child_process'
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Silence } from '../support/silence.mjs'
 import { countsOf, failedTests, failureReport, firstFailure, skipReason } from './log.mjs'
 
 const LOOK_EVERY_MS = 200
@@ -17,7 +18,7 @@ const TICK_MS = 10
  * @property {string} name
  * @property {readonly string[]} command
  * @property {Readonly<Record<string, string>>} [env]
- * @property {number} silentSeconds The longest time without output: ten times what an idle machine is ever silent.
+ * @property {number} silentSeconds The longest time without output, on an idle machine: a busy one gets more.
  * @property {number} load Processors that it keeps busy.
  * @property {string} [script] npm script that takes test files.
  * @property {() => Promise<void>} [ready] What has to end before the stage begins; nothing is held up by it.
@@ -161,13 +162,13 @@ function cpuMeter() {
 
 /** A stage goes on for as long as its log grows. */
 function watchSilence(log, silentSeconds, onSilent) {
+  const silence = new Silence()
   let size = 0
-  let grewMs = performance.now()
   const timer = setInterval(() => {
     const now = statSync(log).size
-    if (now !== size) grewMs = performance.now()
+    if (now !== size) silence.heard()
     size = now
-    if (performance.now() - grewMs < silentSeconds * 1000) return
+    if (!silence.isLongerThan(silentSeconds * 1000)) return
     clearInterval(timer)
     onSilent()
   }, LOOK_EVERY_MS)

@@ -1,131 +1,69 @@
 // The stages of `npm test`, in the order in which a change breaks them.
 
+/** Ten times what an idle machine is ever silent, and longer than a single test may take (vitest.config.ts). */
+const SILENT_SECONDS = 1_300
+
 const vitest = (project, ...more) => ['vitest', 'run', '--reporter=verbose', '--project', project, ...more]
 const onTheKernel = (project, ...more) => ['unshare', '-Urnm', ...vitest(project, ...more)]
+const againstReference = (...more) => ['sh', 'test/reference/run.sh', '--reporter=verbose', ...more]
+
+/** A stage that keeps one processor busy and runs test files of `npm run test:NAME`. */
+const testing = (name, command, more) => ({ name, script: `test:${name.split('-')[0]}`, command, ...more })
 
 /** What `npm test` runs. */
 const CORE = [
-  { name: 'types', load: 1, silentSeconds: 600, command: ['tsc', '-p', '.'] },
-  { name: 'lint', load: 1, silentSeconds: 600, command: ['npm', 'run', '-s', 'lint'] },
-  { name: 'format', load: 1, silentSeconds: 600, command: ['biome', 'format'] },
-  { name: 'unit', load: 2, silentSeconds: 600, script: 'test:unit', command: vitest('unit*') },
-  {
-    name: 'contract',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:contract',
-    command: onTheKernel('contract'),
-  },
-  {
-    name: 'scenarios',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:scenarios',
-    command: onTheKernel('scenarios'),
-  },
-  {
-    name: 'reference',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:reference',
-    command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
-    env: { PROJECT: 'reference' },
-  },
-  { name: 'faults', load: 1, silentSeconds: 600, script: 'test:faults', command: onTheKernel('faults') },
-  { name: 'kernel', load: 1, silentSeconds: 600, script: 'test:kernel', command: onTheKernel('kernel') },
-  {
-    name: 'vm',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:vm',
-    command: ['node', 'test/vm/run.mjs', '--core'],
-  },
-  {
-    name: 'churn',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:churn',
-    command: onTheKernel('churn'),
-    env: { KPROBE_CHURN_SECONDS: '20' },
-  },
-  { name: 'native', load: 1, silentSeconds: 180, command: ['sh', 'test/native/run.sh'] },
-  { name: 'addon-asan', load: 1, silentSeconds: 600, command: ['sh', 'test/native/asan.sh'] },
-  {
-    name: 'sim',
-    // It takes what the others leave.
-    load: 0,
-    silentSeconds: 600,
-    command: ['nice', '-n', '19', ...vitest('sim')],
-    env: { KPROBE_SEEDS: '200' },
-  },
+  { name: 'types', command: ['tsc', '-p', '.'] },
+  { name: 'lint', command: ['npm', 'run', '-s', 'lint'] },
+  { name: 'format', command: ['biome', 'format'] },
+  testing('unit', vitest('unit*'), { load: 2 }),
+  testing('contract', onTheKernel('contract')),
+  testing('scenarios', onTheKernel('scenarios')),
+  testing('reference', againstReference(), { env: { PROJECT: 'reference' } }),
+  testing('faults', onTheKernel('faults')),
+  testing('kernel', onTheKernel('kernel')),
+  testing('vm', ['node', 'test/vm/run.mjs', '--core']),
+  testing('churn', onTheKernel('churn'), { env: { KPROBE_CHURN_SECONDS: '20' } }),
+  { name: 'native', command: ['sh', 'test/native/run.sh'] },
+  { name: 'addon-asan', command: ['sh', 'test/native/asan.sh'] },
+  // It takes what the others leave.
+  { name: 'sim', load: 0, command: ['nice', '-n', '19', ...vitest('sim')], env: { KPROBE_SEEDS: '200' } },
 ]
+
+/** Files of test/faults of which `npm test` runs a part. */
+const PARTS_OF_FAULTS = ['foreign', 'process', 'replies', 'restart', 'syscalls'].map(
+  name => `test/faults/${name}.test.ts`,
+)
+/** Walks between the states of scenarios, from another seed each time. */
+const WALKS = ['walk', 'walk-iptables'].map(name => `test/scenarios/${name}.test.ts`)
+const WHOLE = { KPROBE_RUNS: 'all' }
 
 /** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */
 const REST = [
-  {
-    name: 'unit-quick',
-    load: 2,
-    silentSeconds: 600,
-    script: 'test:unit',
-    command: vitest('unit*'),
-    env: { KPROBE_QUICK: '1' },
-  },
-  {
-    name: 'faults-long',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:faults',
-    command: onTheKernel('faults-long'),
-  },
-  {
-    name: 'kernel-long',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:kernel',
-    command: onTheKernel('kernel-long'),
-  },
-  {
-    name: 'reference-long',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:reference',
-    command: ['sh', 'test/reference/run.sh', '--reporter=verbose'],
-    env: { PROJECT: 'reference-long' },
-  },
-  { name: 'modes-rest', load: 2, silentSeconds: 600, command: ['node', 'test/without-mode.mjs'] },
-  { name: 'runtimes', load: 2, silentSeconds: 900, command: ['sh', 'test/runtimes.sh'] },
+  testing('unit-quick', vitest('unit*'), { load: 2, env: { KPROBE_QUICK: '1' } }),
+  testing('faults-long', onTheKernel('faults-long')),
+  testing('kernel-long', onTheKernel('kernel-long')),
+  testing('reference-long', againstReference(), { env: { PROJECT: 'reference-long' } }),
+  testing('reference-rest', againstReference('test/reference/kprobe.test.ts'), {
+    env: { PROJECT: 'reference', ...WHOLE },
+  }),
+  { name: 'modes-rest', load: 2, command: ['node', 'test/without-mode.mjs'] },
+  { name: 'runtimes', load: 2, command: ['sh', 'test/runtimes.sh'] },
   {
     name: 'sim-rest',
     load: 0,
-    silentSeconds: 600,
     command: ['nice', '-n', '19', ...vitest('sim')],
     env: { KPROBE_FIRST_SEED: '201', KPROBE_SEEDS: '1800' },
   },
-  {
-    name: 'faults-rest',
-    load: 1,
-    silentSeconds: 900,
-    script: 'test:faults',
-    command: onTheKernel(
-      'faults',
-      ...['replies', 'restart', 'syscalls'].map(name => `test/faults/${name}.test.ts`),
-    ),
-    env: { KPROBE_RUNS: 'all' },
-  },
-  { name: 'unit-rest', load: 2, silentSeconds: 600, command: vitest('unit*'), env: { KPROBE_RUNS: 'all' } },
-  {
-    name: 'vm-rest',
-    load: 1,
-    silentSeconds: 600,
-    script: 'test:vm',
-    command: ['node', 'test/vm/run.mjs', '--rest'],
-  },
+  testing('scenarios-rest', onTheKernel('scenarios', ...WALKS), { env: WHOLE }),
+  testing('faults-rest', onTheKernel('faults', ...PARTS_OF_FAULTS), { env: WHOLE }),
+  testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
+  testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
 ]
 
 /** The stages of these names; those of `npm test` without any. Throws for a name that is none. */
 export function stagesOf(names) {
-  if (names.length === 0) return CORE
-  const all = [...CORE, ...REST]
+  const all = [...CORE, ...REST].map(stage => ({ load: 1, silentSeconds: SILENT_SECONDS, ...stage }))
+  if (names.length === 0) return all.slice(0, CORE.length)
   const unknown = names.filter(name => !all.some(stage => stage.name === name))
   if (unknown.length > 0)
     throw new Error(

@@ -1,9 +1,10 @@
 import { connect } from 'node:net'
+import { patientMs } from './patience.ts'
 
-/** What becomes of a connection: `connected`, `timeout` after 5 s, or the errno's name. */
+/** What becomes of a connection: `connected`, `timeout` after 5 s of an idle machine, or the errno's name. */
 export function outcomeOfConnecting(host: string, port: number): Promise<string> {
   return new Promise(resolve => {
-    const socket = connect({ host, port, timeout: 5_000 })
+    const socket = connect({ host, port, timeout: patientMs(5_000) })
     const end = (words: string): void => {
       socket.destroy()
       resolve(words)

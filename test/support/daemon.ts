@@ -196,6 +196,13 @@ export class Daemons {
     return daemon
   }
 
+  /** A daemon that has programmed what its source has. */
+  async running(options: DaemonOptions): Promise<Daemon> {
+    const daemon = this.start(options)
+    await daemon.synced()
+    return daemon
+  }
+
   /** An empty folder. */
   folder(): string {
     const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))

@@ -113,8 +113,7 @@ export class ModeSwitch {
     const [config, objects] = [join(folder, 'config.yaml'), join(folder, 'objects.json')]
     write(objects, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objectsFor(proxyName) }))
     write(config, configuration(mode))
-    const daemon = this.#daemons.start({ source: objects, args: [`--config=${config}`, ...flags] })
-    await daemon.synced(STEP_MS)
+    const daemon = await this.#daemons.running({ source: objects, args: [`--config=${config}`, ...flags] })
     return { daemon, config }
   }
 

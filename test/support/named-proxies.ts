@@ -3,7 +3,7 @@ import { renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect } from 'vitest'
 import { assert } from '../../src/base/assert.ts'
-import { type Ended, runCommand } from './command.ts'
+import { type Ended, runInProcess } from './command.ts'
 import { type Daemon, Daemons } from './daemon.ts'
 import { Lab } from './lab/lab.ts'
 import { CLUSTER_CIDR, NODE_NAME } from './pipeline.ts'
@@ -95,7 +95,7 @@ export class SharedNode {
   readonly lab: Lab
   readonly folder: string
   readonly #daemons = new Daemons()
-  /** The last one of each name. */
+  /** The last one of each name that was started. */
   readonly #running = new Map<ProxyName, Daemon>()
   readonly #all: Daemon[] = []
 
@@ -137,11 +137,12 @@ export class SharedNode {
 
   async start(name: ProxyName, ...args: readonly string[]): Promise<Daemon> {
     const daemon = this.launch(name, ...args)
+    this.#running.set(name, daemon)
     await daemon.synced()
     return daemon
   }
 
-  /** Without waiting for it. */
+  /** Without waiting for it, or counting it as the one of its name. */
   launch(name: ProxyName, ...args: readonly string[]): Daemon {
     const port = LISTENING[name]
     const daemon = this.#daemons.start({
@@ -154,7 +155,6 @@ export class SharedNode {
         ...args,
       ],
     })
-    this.#running.set(name, daemon)
     this.#all.push(daemon)
     return daemon
   }
@@ -166,10 +166,10 @@ export class SharedNode {
   }
 
   /** A command about the objects, or the kernel, of one of the proxies. */
-  command(name: ProxyName, command: string, ...args: readonly string[]): Ended {
+  command(name: ProxyName, command: string, ...args: readonly string[]): Promise<Ended> {
     const model = ['plan', 'verify', 'explain', 'doctor'].includes(command)
     const source = [`--source=file:${this.#objects}`, `--hostname-override=${NODE_NAME}`]
-    return runCommand([
+    return runInProcess([
       command,
       ...nameFlags(name),
       ...(model ? [...source, `--cluster-cidr=${CLUSTER_CIDR}`] : []),

@@ -3,6 +3,7 @@ import { promisify } from 'node:util'
 import { onTestFinished } from 'vitest'
 import { findAddon, openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import { patientMs } from './patience.ts'
 
 export const NETLINK_ROUTE = 0
 export const RTM_GETLINK = 18
@@ -72,6 +73,6 @@ export const CHILD = `
 /** Runs `script` in a Node of its own, where an abort harms nobody, and gives what it printed. */
 export async function inChild(script: string, ...flags: string[]): Promise<string> {
   const args = [...flags, '--input-type=commonjs', '-e', CHILD + script]
-  const options = { env: { ...process.env, ADDON: addon }, timeout: 20_000 }
+  const options = { env: { ...process.env, ADDON: addon }, timeout: patientMs(20_000) }
   return (await promisify(execFile)(process.execPath, args, options)).stdout.trim()
 }

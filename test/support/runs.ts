@@ -10,9 +10,9 @@ export function runs(all: number, share = SHARE): number {
   return IS_WHOLE ? all : Math.ceil(all * share)
 }
 
-/** Which of 1 to `count` are tried: each, or each sixth; those of six `shift`s are all. */
-export function tried(count: number, shift = 0): readonly number[] {
-  const stride = IS_WHOLE ? 1 : Math.round(1 / SHARE)
+/** Which of 1 to `count` are tried: each, or such a share of them; those of `1 / share` values of `shift` are all. */
+export function tried(count: number, shift = 0, share = SHARE): readonly number[] {
+  const stride = IS_WHOLE ? 1 : Math.round(1 / share)
   return Array.from({ length: count }, (_, index) => index + 1).filter(
     number => (number + shift) % stride === 0,
   )

@@ -31,11 +31,8 @@ export interface Saver {
 
 /** What nft lists and what kprobe prints, for nft. */
 export function nftSavers(client: NftClient, tableName: string): readonly Saver[] {
-  const load = ([text = '']: readonly string[]) => {
-    nft(['-c', '-f', '-'], text)
-    nft(['flush', 'ruleset'])
-    nft(['-f', '-'], text)
-  }
+  // One program for both: there are thousands of loads.
+  const load = ([text = '']: readonly string[]) => void nft(['-f', '-'], `flush ruleset\n${text}`)
   const tables = NFT_FAMILIES.map(family => ({ family, name: tableName }))
   return [
     { name: 'nft', save: async () => [nft(['list', 'ruleset'])], load },
@@ -53,18 +50,31 @@ export function nftSavers(client: NftClient, tableName: string): readonly Saver[
  */
 const RULES_PER_LOAD = 200
 
+interface XtTable {
+  readonly name: string
+  readonly lines: readonly string[]
+}
+
+function xtTablesOf(text: string): readonly XtTable[] {
+  return text.split(/^(?=\*)/m).flatMap(table => {
+    const [name = '', ...rest] = table.split('\n').filter(line => line !== '' && !line.startsWith('#'))
+    return name.startsWith('*') ? [{ name, lines: rest.filter(line => line !== 'COMMIT') }] : []
+  })
+}
+
 function restore(program: string, text: string): void {
-  for (const table of text.split(/^(?=\*)/m)) {
-    const lines = table.split('\n').filter(line => line !== '' && !line.startsWith('#'))
-    const [name = '', ...rest] = lines.filter(line => line !== 'COMMIT')
-    if (!name.startsWith('*')) continue
-    const rules = rest.filter(line => line.startsWith('-A '))
-    const chains = rest.filter(line => !line.startsWith('-A '))
-    const loads = [chains]
-    for (let start = 0; start < rules.length; start += RULES_PER_LOAD)
-      loads.push(rules.slice(start, start + RULES_PER_LOAD))
-    for (const load of loads)
-      run(`${program}-nft-restore`, ['--noflush'], `${[name, ...load, 'COMMIT'].join('\n')}\n`)
+  const tables = xtTablesOf(text)
+  const parts = tables.flatMap(({ name, lines }) => {
+    const rules = lines.filter(line => line.startsWith('-A '))
+    const chunks = Array.from({ length: Math.ceil(rules.length / RULES_PER_LOAD) }, (_, index) =>
+      rules.slice(index * RULES_PER_LOAD, (index + 1) * RULES_PER_LOAD),
+    )
+    return [lines.filter(line => !line.startsWith('-A ')), ...chunks].map(part => ({ name, lines: part }))
+  })
+  const isSmall = tables.reduce((sum, { lines }) => sum + lines.length, 0) <= RULES_PER_LOAD
+  for (const load of isSmall ? [tables] : parts.map(part => [part])) {
+    const input = load.map(({ name, lines }) => `${[name, ...lines, 'COMMIT'].join('\n')}\n`).join('')
+    run(`${program}-nft-restore`, ['--noflush'], input)
   }
 }
 

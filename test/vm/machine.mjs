@@ -16,6 +16,7 @@ import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { Silence } from '../support/silence.mjs'
 import { path } from './prepare.mjs'
 
 const START = fileURLToPath(new URL('guest/start.sh', import.meta.url))
@@ -42,18 +43,18 @@ const CONSOLE_LINES = 40
 /**
  * Boots `kernel` (of prepare.mjs), runs `command` (for sh) in the top folder of the checkout, and hands its output to
  * `write` as it comes. Gives the exit code, or undefined with the end of the kernel's log when there is none: because
- * the guest ended early, was silent for longer than `silentMs` (`isSilent`), or `signal` was aborted.
+ * the guest ended early, was silent for longer than `silentMs` of an idle machine (`isSilent`), or `signal` was aborted.
  */
 export async function runInGuest({ kernel, command, files = {}, silentMs, signal, write }) {
   const job = mkdtempSync(join(tmpdir(), 'kprobe-vm-'))
   try {
     writeJob(job, { kernel, command, files })
     let child
-    let heardMs = performance.now()
+    const silence = new Silence()
     let isSilent = false
     const stop = () => child?.kill('SIGKILL')
     const receive = chunk => {
-      heardMs = performance.now()
+      silence.heard()
       const isLast = chunk.at(-1) === END && existsSync(join(job, 'exit-code'))
       write(isLast ? chunk.subarray(0, -1) : chunk)
       if (isLast) stop()
@@ -66,7 +67,7 @@ export async function runInGuest({ kernel, command, files = {}, silentMs, signal
     })
     child.stderr.on('data', write)
     const timer = setInterval(() => {
-      isSilent ||= performance.now() - heardMs > silentMs
+      isSilent ||= silence.isLongerThan(silentMs)
       if (isSilent) stop()
     }, LOOK_EVERY_MS)
     signal?.addEventListener('abort', stop)

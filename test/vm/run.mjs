@@ -47,9 +47,14 @@ async function main(args) {
     allowPositionals: true,
   })
   const files = positionals.length > 0 ? positionals : testsForGuest(values)
+  const part = values.core === true ? 'core' : values.rest === true ? 'rest' : 'all'
   const { script, original, remove } = await bundleTests(files, { ...TEST_OPTIONS, pattern: values.t })
   try {
-    return await runCommand(kernel, `NO_COLOR=1 exec node ${NODE_OPTIONS} ${quoted(script)}`, original)
+    return await runCommand(
+      kernel,
+      `KPROBE_VM_PART=${part} NO_COLOR=1 exec node ${NODE_OPTIONS} ${quoted(script)}`,
+      original,
+    )
   } finally {
     remove()
   }

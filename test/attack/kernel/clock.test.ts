@@ -122,8 +122,7 @@ describe('a clock that jumps', () => {
       write(1, nowS + 30 * 86_400)
       write(2, 0)
       const tally = new Tally(task)
-      const daemon = daemons.start({ source: folder })
-      await daemon.synced()
+      await daemons.running({ source: folder })
       for (const [index, seconds] of [nowS + 86_400, 0, nowS - 30 * 86_400].entries()) {
         write(10 + index, seconds)
         await eventually(() => frontendNames().has(nameOf(10 + index)))

@@ -8,7 +8,7 @@ import { type ProgramOptions, runProgram } from '../../../src/api/exec.ts'
 import { ApiFeed } from '../../../src/api/feed.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
-import { eventually } from '../../support/patience.ts'
+import { eventually, patientMs } from '../../support/patience.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
@@ -211,7 +211,7 @@ describe('a program for each state', () => {
     const began = performance.now()
     const isFine = await runProgram(options(script, { once: true, timeoutMs: 300 }), stop.signal)
     expect(isFine).toBe(false)
-    expect(performance.now() - began).toBeLessThan(8_000)
+    expect(performance.now() - began).toBeLessThan(patientMs(8_000))
     expect(records).toMatchObject([{ level: 'warn', trouble: 'killed after 300 ms (--exec-timeout)' }])
     const pid = read('pid').trim()
     await until('the group is gone', () => !isAlive(`-${pid}`))
@@ -320,6 +320,6 @@ it('a process without file descriptors to spare fails a run, and not itself', ()
   const outfile = file('run.mjs')
   buildSync({ stdin, outfile, bundle: true, platform: 'node', format: 'esm', logLevel: 'silent' })
   const limited = ['-c', 'ulimit -n 64; exec "$0" "$@"', process.execPath, outfile]
-  const run = spawnSync('/bin/sh', limited, { timeout: 8_000 })
+  const run = spawnSync('/bin/sh', limited, { timeout: patientMs(8_000) })
   expect(run.stdout.toString()).toMatch(/^false .*too many open files/)
 })

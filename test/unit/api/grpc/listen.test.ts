@@ -258,8 +258,7 @@ describe('mutual TLS', () => {
       return Promise.race([its.ask().then(() => true), statusOf(its.stream).then(() => false)])
     }
     // The files are read aside.
-    let tries = 0
-    while (!(await isServed())) expect(++tries).toBeLessThan(4_000)
+    await eventually(isServed, 'the new files are read')
     const late = client(server.address, credentials(pair))
     void late.ask()
     expect(await statusOf(late.stream)).toMatchObject({ code: 14 })

@@ -7,6 +7,7 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { withoutIdle } from '../../../../src/modes/iptables/optimize/reduce.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
+import { runs } from '../../../support/runs.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimize-world.ts'
 
@@ -98,7 +99,7 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: 150 },
+      { numRuns: runs(150, 1 / 3) },
     )
     expect([...seen].sort()).toEqual([
       'accept false',
@@ -107,7 +108,7 @@ describe('the optimizer', () => {
       'drop false',
       'reject false',
     ])
-  }, 60_000)
+  })
 
   it('remembers clients as before', () => {
     let remembered = 0
@@ -134,10 +135,10 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: 200 },
+      { numRuns: runs(200, 1 / 3) },
     )
     expect(remembered).toBeGreaterThan(5)
-  }, 60_000)
+  })
 
   it('names its chains so that they are known as ours, and short enough', () => {
     for (const large of [false, true]) {

@@ -13,7 +13,7 @@ import { parseMetrics } from '../../../support/reference/metrics-text.ts'
 import { WRITTEN_FLAGS, WRITTEN_IPVS_FLAGS } from '../../../support/reference/written-flags.ts'
 
 /*
- * What kube-proxy shows, as test/reference/golden.test.ts saw it, and what we show. Differences on purpose stand in
+ * What kube-proxy shows, as test/reference/golden.long.test.ts saw it, and what we show. Differences on purpose stand in
  * test/reference/differences.yaml.
  */
 const GOLDEN = fileURLToPath(new URL('../../../reference/golden/', import.meta.url))

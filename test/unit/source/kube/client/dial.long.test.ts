@@ -2,6 +2,7 @@ import { readdir } from 'node:fs/promises'
 import type { LookupFunction } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { FakeClock } from '../../../../support/fake-clock.ts'
+import { eventually } from '../../../../support/patience.ts'
 import { createAuthority } from '../../../../support/tls.ts'
 import {
   CANARY,
@@ -281,8 +282,7 @@ async function descriptors(): Promise<number> {
 
 /** Tests of other files open and close some in the same process meanwhile. */
 async function expectFewer(limit: number): Promise<void> {
-  for (let tries = 0; tries < 500 && (await descriptors()) >= limit; tries++) await pause(20)
-  expect(await descriptors()).toBeLessThan(limit)
+  await eventually(async () => (await descriptors()) < limit, `fewer than ${limit} descriptors`)
 }
 
 async function drain(body: AsyncIterable<Uint8Array>): Promise<void> {
