@@ -41,9 +41,10 @@ export class Pacer {
 
   /** Requests a run within this time. A run that may begin now begins before this returns. */
   wake(withinMs = 0): void {
-    this.#dueMs = Math.min(this.#dueMs, this.#options.clock.nowMs() + withinMs)
+    const nowMs = this.#options.clock.nowMs()
+    this.#dueMs = Math.min(this.#dueMs, nowMs + withinMs)
     if (withinMs <= 0 && !this.isBusy && !this.#isStopped) this.#launch()
-    else this.#arm()
+    else this.#arm(nowMs)
   }
 
   /** Forgets the requests so far. A run in progress goes on. */
@@ -83,13 +84,17 @@ export class Pacer {
     await this.#lastRun
   }
 
-  #arm(): void {
+  #arm(nowMs: number): void {
     if (this.#isStopped || this.#isRunning || this.#dueMs === Number.POSITIVE_INFINITY) return
-    const { clock } = this.#options
     const atMs = Math.max(this.#dueMs, this.#restUntilMs)
     if (this.#timer?.atMs === atMs) return
     this.#disarm()
-    const cancel = clock.after(Math.max(0, atMs - clock.nowMs()), () => this.#launch())
+    // To the microsecond: sums of times are inexact, and a timer cuts fractions of a millisecond off.
+    const delayMs = Math.max(0, Math.round((atMs - nowMs) * 1_000) / 1_000)
+    const cancel = this.#options.clock.after(delayMs, () => {
+      this.#timer = undefined
+      this.#launch()
+    })
     this.#timer = { atMs, cancel }
   }
 
@@ -107,8 +112,9 @@ export class Pacer {
   async #run(): Promise<void> {
     const nextMs = await this.#options.run()
     this.#isRunning = false
-    if (nextMs !== undefined) this.#dueMs = Math.min(this.#dueMs, this.#options.clock.nowMs() + nextMs)
+    const nowMs = this.#options.clock.nowMs()
+    if (nextMs !== undefined) this.#dueMs = Math.min(this.#dueMs, nowMs + nextMs)
     // By the timer even if the next run is due: other work of the event loop goes first.
-    this.#arm()
+    this.#arm(nowMs)
   }
 }

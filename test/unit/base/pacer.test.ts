@@ -184,4 +184,18 @@ describe('a pacer', () => {
     await clock.advance(10)
     expect(begun).toEqual([])
   })
+
+  it('asks for exactly the time that it was given, at whatever time it is', () => {
+    const delays: number[] = []
+    const nows = [0.1, 1_234.567_891, 98_765.432_1]
+    for (const nowMs of nows) {
+      const clock = { nowMs: () => nowMs, breathe: () => Promise.resolve() }
+      const after = (delayMs: number) => {
+        delays.push(delayMs)
+        return () => undefined
+      }
+      new Pacer({ clock: { ...clock, after }, run: () => undefined }).wake(60_000)
+    }
+    expect(delays).toEqual(nows.map(() => 60_000))
+  })
 })
