@@ -10,7 +10,7 @@ import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { Drains } from './drains.ts'
 import type { FlowEvent, FlowReason } from './events.ts'
-import { type Look, lookAt } from './look.ts'
+import { type FlowCheck, lookAt } from './look.ts'
 import { FlowPass, Stopped } from './pass.ts'
 import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
 import { nodeAddresses } from './stale.ts'
@@ -199,7 +199,7 @@ function isElsewhere(before: View, after: View): boolean {
   )
 }
 
-type Looks = Map<ServiceKey, Look>
+type Looks = Map<ServiceKey, FlowCheck>
 
 function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
   const looks: Looks = new Map()

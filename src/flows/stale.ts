@@ -4,7 +4,7 @@ import type { Octets } from '../base/octets.ts'
 import type { Steps } from '../base/steps.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { Look } from './look.ts'
+import type { FlowCheck } from './look.ts'
 import type { FlowPort, View } from './ports.ts'
 
 /** What is to become of a flow. */
@@ -156,7 +156,7 @@ function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgement {
 const YIELD_EVERY = 500
 
 export interface Judging {
-  readonly looks: Iterable<Look>
+  readonly looks: Iterable<FlowCheck>
   readonly node: Readonly<Record<Family, NodeAddresses>>
 }
 
