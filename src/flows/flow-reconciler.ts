@@ -3,7 +3,7 @@ import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
 import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
+import { finishInSlices, Pauses, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -213,14 +213,11 @@ function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]):
   return looks
 }
 
-/** Services between two offers to pause. */
-const YIELD_EVERY = 500
-
 function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
   const looks: Looks = new Map()
-  let count = 0
+  const pauses = new Pauses()
   for (const key of new Set([...view.table.services.keys(), ...pending.keys()])) {
-    if (++count % YIELD_EVERY === 0) yield
+    if (pauses.due()) yield
     const now = versionOf(view, key)
     const versions = pending.get(key) ?? []
     if (versions.length === 0 && !isWatched(now)) continue

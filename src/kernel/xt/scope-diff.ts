@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { bytesOf, type Language } from './language.ts'
 import { printRule } from './print.ts'
@@ -18,7 +18,6 @@ import {
 import { misplacedEntries } from './scope-sequence.ts'
 import { type Asked, type Common, jumpKey } from './scope-wanted.ts'
 
-const ENTRIES_PER_STEP = 256
 const NONE_MISPLACED: ReadonlyMap<OwnedRule, HeldRule> = new Map()
 
 interface CommonChain {
@@ -176,9 +175,10 @@ export class ScopeDiff {
     const { family } = chain
     const wanted = yield* this.#byKey(entries, family)
     const others: number[] = []
+    const pauses = new Pauses()
     for (const [i, rule] of there.entries()) {
       if (wanted.get(keyOf(rule))?.pop() === undefined) others.push(i)
-      if (i % ENTRIES_PER_STEP === ENTRIES_PER_STEP - 1) yield
+      if (pauses.due()) yield
     }
     const missing = [...wanted.values()].flat()
     const strange = this.#match(there, { others, missing }, family)
@@ -201,13 +201,13 @@ export class ScopeDiff {
 
   *#byKey(entries: readonly OwnedRule[], family: NftFamily): Steps<Map<string, OwnedRule[]>> {
     const wanted = new Map<string, OwnedRule[]>()
-    let count = 0
+    const pauses = new Pauses()
     for (const entry of entries) {
       const key = this.#keyFor(entry.rule, family)
       const same = wanted.get(key)
       if (same === undefined) wanted.set(key, [entry])
       else same.push(entry)
-      if (++count % ENTRIES_PER_STEP === 0) yield
+      if (pauses.due()) yield
     }
     return wanted
   }

@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { builtinHook } from './builtin.ts'
 import type { XtRule } from './rule.ts'
 import type { XtJump, XtPlace } from './scope.ts'
@@ -39,8 +39,6 @@ interface ChainGoing extends XtPlace {
   /** The chain is only emptied. */
   readonly stays?: boolean
 }
-
-const CHAINS_PER_STEP = 64
 
 /**
  * Collects changes and orders them so that every prefix of the order is harmless: chains are filled before anything
@@ -129,11 +127,11 @@ export class ScopeDraft {
     for (const contents of tables)
       for (const content of contents.values())
         if (content.replaces === undefined) operations.push(newChain(content))
-    let count = 0
+    const pauses = new Pauses()
     for (const contents of tables) {
       for (const content of leavesFirst(contents)) {
         writeContent(operations, content)
-        if (++count % CHAINS_PER_STEP === 0) yield
+        if (pauses.due()) yield
       }
     }
     for (const part of [

@@ -12,8 +12,6 @@ import { rulesIn, servicesBetween } from './render.ts'
 import type { ServiceRules } from './rules-port.ts'
 import type { IptablesState, RenderedState } from './state.ts'
 
-const SERVICES_PER_STEP = 16
-
 /** The two sides of a diff: `held` with what `askedBy` gives for the Services. */
 interface Sides {
   readonly held: Held
@@ -48,13 +46,12 @@ export function* diffStates(from: IptablesState, to: IptablesState, language: La
     language,
     isOurs: (table, name) => isOurChain(names, table, name),
   })
-  let count = 0
   for (const service of services) {
     const asked = askedBy(service)
     add?.(service)
     diff.owner(service, asked)
     remove?.(asked)
-    if (++count % SERVICES_PER_STEP === 0) yield
+    yield
   }
   return makePlan(yield* diff.finish(), to)
 }
@@ -67,10 +64,9 @@ function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
   const held = new Committed(from.common)
   // One Service may have needed such a chain, and another one may need it now.
   if (from.sharedChains.size > 0) {
-    let count = 0
     for (const service of services) {
       held.add(service, { chains: asked(from, service).chains.filter(isShared), entries: [] })
-      if (++count % SERVICES_PER_STEP === 0) yield
+      yield
     }
   }
   return {

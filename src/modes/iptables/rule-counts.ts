@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { chainKey, type ScopeOperations, tableKey } from '../../kernel/xt/scope-operation.ts'
 import { fixedChains } from './fixed-chains.ts'
 import { jumpsOf } from './jumps.ts'
@@ -10,8 +10,6 @@ import type { RenderedState } from './state.ts'
  * rule of KUBE-FIREWALL is.
  */
 export type RuleCounts = ReadonlyMap<string, number>
-
-const SERVICES_PER_STEP = 200
 
 /**
  * Counts our rules in the tables. States do not contain rules, so they are made again to be counted: for
@@ -36,11 +34,11 @@ export class RuleCounter {
       this.#users = new Map()
     }
     this.#state = undefined
-    let services = 0
+    const pauses = new Pauses()
     for (const key of from === undefined ? state.frontends.services.keys() : servicesBetween(from, state)) {
       if (from !== undefined) this.#add(rulesIn(from, key), -1)
       this.#add(rulesIn(state, key), 1)
-      if (++services % SERVICES_PER_STEP === 0) yield
+      if (pauses.due()) yield
     }
     this.#state = state
     const counts = new Map(this.#counts)

@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import { isMostGone } from '../../base/most-gone.ts'
-import { finishInSlices, type Steps } from '../../base/steps.ts'
+import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
 import type { PartsRoom } from '../../model/parts-room.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -73,7 +73,6 @@ const OVERTIME_MS = 30_000
 const WELL_AFTER_MS = 1_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
-const SLICE_MS = 8
 const NOTHING: readonly SourceEvent[] = []
 
 /**
@@ -430,12 +429,7 @@ export class Reflector {
   }
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {
-    const { clock } = this.#options
-    return finishInSlices(steps, {
-      sliceMs: SLICE_MS,
-      nowMs: () => clock.nowMs(),
-      breathe: () => clock.breathe(),
-    })
+    return finishInSlices(steps, slicingOf(this.#options.clock))
   }
 
   #sleep(ms: number): Promise<void> {
