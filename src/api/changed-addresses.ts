@@ -1,5 +1,5 @@
 import { compareIps, type Ip } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import { isSame } from '../model/equal.ts'
 import type { Backend } from '../model/frontend.ts'
 import type { SliceList } from '../model/slice-groups.ts'
@@ -60,19 +60,17 @@ interface Pairing<T> {
   readonly visit: (from: T | undefined, to: T | undefined) => void
 }
 
-/** Pairs between two offers to pause: less than a millisecond. */
-const PAIRS_A_STEP = 10_000
-
 /** Walks two sorted lists, neither of which has a place twice. */
 function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pairing<T>): Steps<void> {
   if (from === to) return
-  let [left, right, count] = [0, 0, 0]
+  let [left, right] = [0, 0]
+  const pauses = new Pauses()
   while (left < from.length || right < to.length) {
     const [a, b] = [from[left], to[right]]
     const first = a === undefined ? 1 : b === undefined ? -1 : order(a, b)
     visit(first <= 0 ? a : undefined, first >= 0 ? b : undefined)
     if (first <= 0) left++
     if (first >= 0) right++
-    if (++count % PAIRS_A_STEP === 0) yield
+    if (pauses.due()) yield
   }
 }

@@ -1,5 +1,5 @@
 import type { Ip } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import type { Backend, ServiceFrontends } from '../model/frontend.ts'
 import type { SliceList } from '../model/slice-groups.ts'
 import { usesOf } from './port-uses.ts'
@@ -13,9 +13,6 @@ export interface EndpointDraft {
   readonly ports: Map<string, Set<number>>
 }
 
-/** Endpoints between two offers to pause. */
-const BACKENDS_A_STEP = 2_000
-
 /** All addresses behind a Service; where `only` is given those, which costs their number and not the Service's. */
 export function* draftsOf(
   frontends: ServiceFrontends,
@@ -24,10 +21,10 @@ export function* draftsOf(
   const drafts = new Map<Ip, EndpointDraft>()
   for (const { name, ...lists } of usesOf(frontends))
     for (const scope of ['internal', 'external'] as const) {
-      let count = 0
+      const pauses = new Pauses()
       for (const backend of among(lists[scope], only)) {
         take(drafts, scope, { name, backend })
-        if (++count % BACKENDS_A_STEP === 0) yield
+        if (pauses.due()) yield
       }
     }
   return drafts

@@ -1,5 +1,5 @@
 import { familyOf, formatIp, type Ip } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import type { Service } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import { draftsOf, type EndpointDraft, hostnamesOf } from './endpoint-drafts.ts'
@@ -8,9 +8,6 @@ import type { localv1 } from './schema.ts'
 
 type EndpointMessage = MessageOf<typeof localv1.Endpoint>
 type PortName = MessageOf<typeof localv1.PortName>
-
-/** Endpoints between two offers to pause. */
-const MESSAGES_A_STEP = 500
 
 /** The endpoints that this node may send the Service's connections to, by key; with `only`, those of these addresses. */
 export function* endpointsOfService(
@@ -21,12 +18,12 @@ export function* endpointsOfService(
   const drafts = yield* draftsOf(view.frontends, only)
   const hostnames = yield* hostnamesOf(view.slices, drafts)
   const endpoints = new Map<string, EndpointMessage>()
-  let count = 0
+  const pauses = new Pauses()
   for (const [ip, draft] of drafts) {
     const hostname = hostnames.get(ip)
     for (const overrides of variantsOf(draft, terms))
       endpoints.set(keyOf(ip, overrides), endpointMessage(terms, draft, { ip, hostname, overrides }))
-    if (++count % MESSAGES_A_STEP === 0) yield
+    if (pauses.due()) yield
   }
   return endpoints
 }
@@ -35,10 +32,10 @@ export function* endpointsOfService(
 export function* endpointKeys(view: ServiceView, only?: ReadonlySet<Ip>): Steps<Set<string>> {
   const terms = termsOf(view.service)
   const keys = new Set<string>()
-  let count = 0
+  const pauses = new Pauses()
   for (const [ip, draft] of yield* draftsOf(view.frontends, only)) {
     for (const overrides of variantsOf(draft, terms)) keys.add(keyOf(ip, overrides))
-    if (++count % MESSAGES_A_STEP === 0) yield
+    if (pauses.due()) yield
   }
   return keys
 }

@@ -1,5 +1,5 @@
 import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -21,9 +21,6 @@ export interface ApiProjection {
   readonly resolved: ResolvedView
 }
 
-/** Services and endpoints between two offers to pause. */
-const YIELD_EVERY = 100
-
 /**
  * Computes the state that back ends get. Makes only what changed since `before`: whatever is equal
  * keeps its very object, and when nothing says anything else, the state is the one from before. Of a Service that was
@@ -34,13 +31,13 @@ export function* nextApiState(
   resolved: ResolvedView,
 ): Steps<ApiProjection> {
   const maker = new ObjectMaker({ isWhole: before === undefined })
-  const draft: Draft = { maker, before, services: new Map(), endpoints: new Map(), count: 0 }
+  const draft: Draft = { maker, before, services: new Map(), endpoints: new Map(), pauses: new Pauses() }
   for (const key of touchedBetween(before?.resolved, resolved)) {
     const from = before && viewOf(before.resolved, key)
     const to = viewOf(resolved, key)
     restateService(draft, { key, from, to })
     yield* restateEndpoints(draft, { key, from, to })
-    if (++draft.count % YIELD_EVERY === 0) yield
+    if (draft.pauses.due()) yield
   }
   if (before === undefined || draft.services.size + draft.endpoints.size > 0)
     return { state: stateAfter(draft), resolved }
@@ -54,7 +51,7 @@ interface Draft {
   readonly services: Map<string, ApiObject | undefined>
   readonly endpoints: Map<string, ApiObject | undefined>
   /** Services and endpoints so far. */
-  count: number
+  readonly pauses: Pauses
 }
 
 function stateAfter({ before, maker, services, endpoints }: Draft): ApiState {
@@ -113,7 +110,7 @@ function* restateEndpoints(draft: Draft, { key, from, to }: Subject): Steps<void
       const known = before?.state.endpoints.get(path)
       const now = maker.make({ set: SET_ENDPOINTS, path }, message, known)
       if (now !== known) endpoints.set(path, now)
-      if (++draft.count % YIELD_EVERY === 0) yield
+      if (draft.pauses.due()) yield
     }
   for (const name of gone) endpoints.set(`${key}/${name}`, undefined)
 }

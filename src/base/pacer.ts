@@ -91,7 +91,10 @@ export class Pacer {
     this.#disarm()
     // To the microsecond: sums of times are inexact, and a timer cuts fractions of a millisecond off.
     const delayMs = Math.max(0, Math.round((atMs - nowMs) * 1_000) / 1_000)
-    const cancel = this.#options.clock.after(delayMs, () => this.#launch())
+    const cancel = this.#options.clock.after(delayMs, () => {
+      this.#timer = undefined
+      this.#launch()
+    })
     this.#timer = { atMs, cancel }
   }
 

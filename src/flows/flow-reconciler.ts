@@ -3,14 +3,14 @@ import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/failure-text.ts'
 import { Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
+import { finishInSlices, Pauses, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { Drains } from './drains.ts'
 import type { FlowEvent, FlowReason } from './events.ts'
-import { type Look, lookAt } from './look.ts'
+import { type FlowCheck, lookAt } from './look.ts'
 import { FlowPass, Stopped } from './pass.ts'
 import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
 import { nodeAddresses } from './stale.ts'
@@ -199,7 +199,7 @@ function isElsewhere(before: View, after: View): boolean {
   )
 }
 
-type Looks = Map<ServiceKey, Look>
+type Looks = Map<ServiceKey, FlowCheck>
 
 function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
   const looks: Looks = new Map()
@@ -213,14 +213,11 @@ function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]):
   return looks
 }
 
-/** Services between two offers to pause. */
-const YIELD_EVERY = 500
-
 function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
   const looks: Looks = new Map()
-  let count = 0
+  const pauses = new Pauses()
   for (const key of new Set([...view.table.services.keys(), ...pending.keys()])) {
-    if (++count % YIELD_EVERY === 0) yield
+    if (pauses.due()) yield
     const now = versionOf(view, key)
     const versions = pending.get(key) ?? []
     if (versions.length === 0 && !isWatched(now)) continue

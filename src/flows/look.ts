@@ -4,14 +4,14 @@ import { socketKey } from '../kernel/conntrack/flow.ts'
 import { type FlowPort, flowPorts, type Version } from './ports.ts'
 
 /** What a pass asks conntrack about one Service. */
-export interface Look {
+export interface FlowCheck {
   readonly current: readonly FlowPort[]
   /** The ports of the Service since the last complete pass, to recognize the flows that it made then. */
   readonly former: readonly FlowPort[]
 }
 
 /** Undefined when nothing that changed can have left a flow behind: endpoints were added to others, say. */
-export function* lookAt(former: readonly Version[], now: Version): Steps<Look | undefined> {
+export function* lookAt(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
   const current = yield* flowPorts(now)
   const before: FlowPort[] = []
   for (const version of former) before.push(...(yield* flowPorts(version)))

@@ -7,7 +7,7 @@ import type { FlowFilter } from '../kernel/conntrack/messages.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Drains } from './drains.ts'
 import { dumpsFor } from './dumps.ts'
-import type { Look } from './look.ts'
+import type { FlowCheck } from './look.ts'
 import { type Judging, type RuleBook, ruleBooks } from './stale.ts'
 
 interface PassOptions {
@@ -22,7 +22,7 @@ interface PassOptions {
 }
 
 interface PassWork {
-  readonly looks: ReadonlyMap<ServiceKey, Look>
+  readonly looks: ReadonlyMap<ServiceKey, FlowCheck>
   readonly node: Judging['node']
 }
 

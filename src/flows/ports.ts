@@ -1,6 +1,6 @@
 import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -64,21 +64,15 @@ export function isWatched({ frontends, drainMs }: Version): boolean {
   return false
 }
 
-/** Endpoints between two offers to pause. */
-const YIELD_EVERY = 5_000
-
 export function* flowPorts(version: Version): Steps<readonly FlowPort[]> {
   const ports: FlowPort[] = []
-  let count = 0
+  const pauses = new Pauses()
   for (const port of version.frontends?.ports ?? []) {
     const { protocol } = port
     if (protocol === 'SCTP' || (protocol === 'TCP' && version.drainMs === undefined)) continue
     const flowPort = flowPortOf(version, port, protocol)
     ports.push(flowPort)
-    count += flowPort.endpoints.size + 1
-    if (count < YIELD_EVERY) continue
-    yield
-    count = 0
+    if (pauses.due(flowPort.endpoints.size + 1)) yield
   }
   return ports
 }

@@ -1,10 +1,10 @@
 import type { Family, Ip } from '../base/ip.ts'
 import { FAMILIES, familyOf, isLoopback } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { Look } from './look.ts'
+import type { FlowCheck } from './look.ts'
 import type { FlowPort, View } from './ports.ts'
 
 /** What is to become of a flow. */
@@ -152,11 +152,8 @@ function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
   return { kind: 'drain', service: port.service, between, drainMs: port.drainMs }
 }
 
-/** Services between two offers to pause. */
-const YIELD_EVERY = 500
-
 export interface Judging {
-  readonly looks: Iterable<Look>
+  readonly looks: Iterable<FlowCheck>
   readonly node: Readonly<Record<Family, NodeAddresses>>
 }
 
@@ -169,11 +166,11 @@ export function* ruleBooks({ looks, node }: Judging): Steps<readonly RuleBook[]>
     books.set(key, book)
     return book
   }
-  let count = 0
+  const pauses = new Pauses()
   for (const { current, former } of looks) {
     for (const port of current) bookOf(port).serve(port)
     for (const port of former) bookOf(port).remember(port)
-    if (++count % YIELD_EVERY === 0) yield
+    if (pauses.due()) yield
   }
   return [...books.values()]
 }

@@ -1,5 +1,5 @@
 import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import { costOf, type ServiceCost } from './cost.ts'
 import {
   type Cuts,
@@ -94,12 +94,9 @@ export function* admit(input: AdmissionInput): Steps<AdmissionUpdate | undefined
   const judging: Judging = { input, costs, cuts, firmCuts, memory }
   const changes = new Map<ServiceKey, Oversized | undefined>()
   const affected = new Set<ServiceKey>()
-  let untilPause = YIELD_EVERY
+  const pauses = new Pauses()
   for (const key of moved.length === 0 ? touched : new Set([...touched, ...moved])) {
-    if (untilPause-- === 0) {
-      yield
-      untilPause = YIELD_EVERY
-    }
+    if (pauses.due()) yield
     const before = previous.oversized.get(key)
     const now = judged(judging, key, before)
     if (now === before) continue
@@ -137,21 +134,15 @@ interface Weighed {
   readonly growth: number
 }
 
-/** Services between two offers to pause. */
-const YIELD_EVERY = 500
-
 /** What the touched Services cost now. */
 function* weigh(input: AdmissionInput, memory: number): Steps<Weighed> {
   const { here, previous, snapshot, touched } = input
   const costs = new Map<ServiceKey, number | undefined>()
   const changes: DemandChange[] = []
   let growth = 0
-  let untilPause = YIELD_EVERY
+  const pauses = new Pauses()
   for (const key of touched) {
-    if (untilPause-- === 0) {
-      yield
-      untilPause = YIELD_EVERY
-    }
+    if (pauses.due()) yield
     const before = previous?.costs.get(key)
     const now = costNow(here, snapshot, key)?.bytes
     // At the same cost, a Service of another age is a demand of its own: of equal ones, the oldest come first.

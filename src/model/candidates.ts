@@ -1,6 +1,6 @@
 import { listFor } from '../base/compact.ts'
 import type { Family } from '../base/ip.ts'
-import { finish, type Steps } from '../base/steps.ts'
+import { finish, Pauses, type Steps } from '../base/steps.ts'
 import type { Endpoint, EndpointSlice } from './endpoint.ts'
 import type { ServicePortSpec } from './service.ts'
 import type { SliceList } from './slice-groups.ts'
@@ -25,16 +25,13 @@ export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candid
 /** The same with pauses, for tens of thousands of endpoints. */
 function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
   const runs: (readonly Candidate[])[] = []
-  let count = 0
+  const pauses = new Pauses()
   for (const slice of slices) {
     if (slice.family !== wanted.family) continue
     for (const { name, protocol, port } of slice.ports) {
       if (name !== wanted.name || protocol !== wanted.protocol) continue
       runs.push(slice.endpoints.map(endpoint => ({ endpoint, port, slice })))
-      count += slice.endpoints.length
-      if (count < YIELD_EVERY) continue
-      yield
-      count = 0
+      if (pauses.due(slice.endpoints.length)) yield
     }
   }
   return yield* eachOnce(runs)
@@ -57,21 +54,15 @@ function* eachOnce(lists: readonly (readonly Candidate[])[]): Steps<readonly Can
   return sorted === undefined ? [] : isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
 }
 
-/** Candidates between two offers to pause: about a millisecond. */
-const YIELD_EVERY = 10_000
-
 /** Half as many sorted lists of the same candidates; of equal ones those of earlier lists come first. */
 function* mergedInPairs(runs: readonly (readonly Candidate[])[]): Steps<(readonly Candidate[])[]> {
   const pairs: (readonly Candidate[])[] = []
-  let count = 0
+  const pauses = new Pauses()
   for (let index = 0; index < runs.length; index += 2) {
     const left = runs[index] ?? []
     const right = runs[index + 1] ?? []
     pairs.push(right.length === 0 ? left : merged(left, right))
-    count += left.length + right.length
-    if (count < YIELD_EVERY) continue
-    yield
-    count = 0
+    if (pauses.due(left.length + right.length)) yield
   }
   return pairs
 }

@@ -2,7 +2,7 @@ import { anyContains, type Cidr } from '../base/cidr.ts'
 import { familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import { type ApiServers, apiConflict } from './api-server.ts'
 import { isTaken, type ServiceListeners, takenKeys } from './listeners.ts'
 import { isOurs, type NodeContext } from './node-context.ts'
@@ -98,6 +98,7 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
     contested: claims?.contested ?? 0,
   }
   const { keys, services } = change.touched
+  const pauses = new Pauses()
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
     const before = claims === undefined ? undefined : change.before.get(key)
@@ -106,7 +107,7 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
     if (before === after && was === is) continue
     if (before !== undefined) restate(draft, { service: before, found: was }, without)
     if (after !== undefined) restate(draft, { service: after, found: is }, including)
-    if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
+    if (pauses.due()) yield
   }
   const indexes = {
     clusterIps: done(draft.clusterIps),
@@ -117,8 +118,6 @@ export function* updateClaims(change: ClaimChange): Steps<ClaimUpdate> {
   const { fingerprint, apiServers } = here
   return { claims: { fingerprint, apiServers, ...indexes, contested }, affected }
 }
-
-const YIELD_EVERY = 500
 
 /** A map and what is to be different in its next version. */
 interface Edit {

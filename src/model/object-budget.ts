@@ -1,5 +1,5 @@
 import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
 import {
   type CountedEvent,
@@ -37,9 +37,6 @@ export const NOTHING_HELD: ObjectBudget = {
   tolerated: 0,
   leftOut: PersistentMap.empty(),
 }
-
-/** Objects between two offers to pause. */
-const YIELD_EVERY = 1_000
 
 /** Counts parts by namespace, and leaves out the largest objects of the namespaces that hold most. */
 export class PartsLedger {
@@ -110,12 +107,9 @@ export class PartsLedger {
   /** Finds the objects that can be left out, in namespaces that hold more than the level. */
   *#candidates(objects: Iterable<CountedEvent>, level: number): Steps<ReadonlyMap<string, Candidate[]>> {
     const byNamespace = new Map<string, Candidate[]>()
-    let untilPause = YIELD_EVERY
+    const pauses = new Pauses()
     for (const event of objects) {
-      if (untilPause-- === 0) {
-        yield
-        untilPause = YIELD_EVERY
-      }
+      if (pauses.due()) yield
       const namespace = namespaceOf(event.key)
       if (event.value === undefined || this.#holding(namespace).held <= level) continue
       const parts = partsOf(event.value)
@@ -171,12 +165,9 @@ export function* withinBudget({
   after,
 }: BudgetInput): Steps<{ readonly snapshot: Snapshot; readonly budget: ObjectBudget }> {
   const ledger = new PartsLedger(partsMax, budget)
-  let untilPause = YIELD_EVERY
+  const pauses = new Pauses()
   for (const [was, event] of changesBetween(before, after)) {
-    if (untilPause-- === 0) {
-      yield
-      untilPause = YIELD_EVERY
-    }
+    if (pauses.due()) yield
     ledger.put(event, was)
   }
   if (!ledger.isOver) return { snapshot: after, budget: ledger.budget }

@@ -2,7 +2,7 @@ import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { cut, listFor } from '../base/compact.ts'
 import type { Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import type { AddressOwnership } from './address-ownership.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import { changedApiIps } from './api-server.ts'
@@ -88,15 +88,13 @@ const NO_CIDRS: readonly Cidr[] = []
 
 type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 
-/** Services between two offers to pause: some milliseconds of work at ten endpoints each. */
-const YIELD_EVERY = 200
-
 function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
   const { snapshot, before } = pass
   const { keys, services } = touched
   const { services: all, listeners } = snapshot
   const ownership: AddressOwnership = { here: pass.here, services: all, listeners, claims: pass.claims }
   const changes: Changes = new Map()
+  const pauses = new Pauses()
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
     const service = services[index]
@@ -124,7 +122,7 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
     }
     // An object that says the same is not a change: planes compare by identity.
     if (!isSameService(before.get(key), now)) changes.set(key, now)
-    if (index % YIELD_EVERY === YIELD_EVERY - 1) yield
+    if (pauses.due()) yield
   }
   return changes
 }

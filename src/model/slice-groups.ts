@@ -1,6 +1,6 @@
 import { formatIp, type Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/steps.ts'
 import type { EndpointSlice } from './endpoint.ts'
 import { addRefusal, type Findings } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
@@ -17,17 +17,15 @@ interface SliceChange {
   readonly groups: PersistentMap<SliceList>
 }
 
-/** Slices between two offers to pause. */
-const SLICES_AT_ONCE = 2_000
-
 /** The slices by Service after a change. Lists of Services that it does not touch stay the same. */
 export function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>> {
   const draft: Draft = { ...change, lists: new Map(), open: new Set() }
   const keys = [...change.changes.keys()]
   const slices = [...change.changes.values()]
+  const pauses = new Pauses()
   for (let index = 0; index < keys.length; index++) {
     restate(draft, keys[index] ?? '', slices[index])
-    if (index % SLICES_AT_ONCE === SLICES_AT_ONCE - 1) yield
+    if (pauses.due()) yield
   }
   for (const service of draft.open) {
     const list = draft.lists.get(service) ?? []

@@ -1,7 +1,7 @@
 import type { Cidr } from '../base/cidr.ts'
 import { compareIps, type Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
-import { finish, type Steps } from '../base/steps.ts'
+import { finish, Pauses, type Steps } from '../base/steps.ts'
 import { type ApiEndpoint, sortedEndpoints } from './api-server.ts'
 import type { EndpointSlice } from './endpoint.ts'
 import { isSame } from './equal.ts'
@@ -109,9 +109,6 @@ export function* applyEventsInSteps(snapshot: Snapshot, events: Iterable<Snapsho
   return isSameSnapshot ? snapshot : { ...next, number: snapshot.number + 1 }
 }
 
-/** Objects between two offers to pause; an endpoint counts as one, too. */
-const YIELD_EVERY = 5_000
-
 /** The last word of the events on each key; the value from before where it says the same. */
 interface News {
   readonly services: Map<string, Service | undefined>
@@ -127,13 +124,10 @@ function* collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<Ne
   const { node, localIps, apiEndpoints } = snapshot
   const objects = { services: new Map(), slices: new Map(), serviceCidrs: new Map(), listeners: new Map() }
   const news: News = { ...objects, node, localIps, apiEndpoints }
-  let count = 0
+  const pauses = new Pauses()
   for (const event of events) {
     take(news, snapshot, event)
-    count += event.kind === 'EndpointSlice' ? 1 + (event.value?.endpoints.length ?? 0) : 1
-    if (count < YIELD_EVERY) continue
-    yield
-    count = 0
+    if (pauses.due(event.kind === 'EndpointSlice' ? 1 + (event.value?.endpoints.length ?? 0) : 1)) yield
   }
   return news
 }

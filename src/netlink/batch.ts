@@ -1,4 +1,5 @@
 import type { Clock } from '../base/clock.ts'
+import { Slice, slicingOf } from '../base/steps.ts'
 import { AttributeWriter } from './attribute.ts'
 import { ByteWriter } from './bytes.ts'
 import type { Connection } from './connection.ts'
@@ -154,8 +155,6 @@ export interface Sent<T> {
   readonly messages: number
 }
 
-const SLICE_MS = 5
-
 /**
  * Sends a message for each tag, many per datagram. Only the last message of a datagram requests an acknowledgement;
  * without that answer, others may be missing, too. Throws NetlinkError for a message that cannot be encoded.
@@ -165,7 +164,7 @@ export async function sendEach<T>(sender: Sender, tags: readonly T[], sending: S
   const refused: Refused<T>[] = []
   let [waiting, from] = [tags, 0]
   let [bytes, messages] = [0, 0]
-  let sliceEnd = clock.nowMs() + SLICE_MS
+  const slice = new Slice(slicingOf(clock))
   while (from < waiting.length) {
     const room = roomFor(waiting, from, { connection, sending })
     const sent = waiting.slice(from, from + room.messages)
@@ -193,9 +192,7 @@ export async function sendEach<T>(sender: Sender, tags: readonly T[], sending: S
     const loss = replies.loss ?? (answers.complete ? undefined : missingAnswer(object))
     if (loss !== undefined) return { refused, loss, bytes, messages }
     if (next.again.length > 0) [waiting, from] = [[...next.again, ...waiting.slice(from)], 0]
-    if (from >= waiting.length || clock.nowMs() < sliceEnd) continue
-    await clock.breathe()
-    sliceEnd = clock.nowMs() + SLICE_MS
+    if (from < waiting.length && slice.isOver) await slice.next()
   }
   return { refused, loss: undefined, bytes, messages }
 }

@@ -1,5 +1,6 @@
 import { assert } from '../base/assert.ts'
 import type { Clock } from '../base/clock.ts'
+import { Slice, slicingOf } from '../base/steps.ts'
 import { type ByteView, viewOf } from './bytes.ts'
 import { NLMSG_OVERRUN } from './constants.ts'
 import {
@@ -27,8 +28,6 @@ export interface ConnectionOptions {
 /** Dumps come in datagrams of at most 32 KiB; a shorter buffer would lose some of them. */
 const RECEIVE_BYTES = 128 * 1024
 const TIMEOUT_MS = 15_000
-/** Duration of reading datagrams before the event loop gets its turn. */
-const SLICE_MS = 5
 /** Sequence numbers of requests end here; higher numbers belong to bursts. */
 export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
 const SEQUENCE_MAX = 0xffff_ffff
@@ -107,13 +106,11 @@ export class Connection {
   ): Promise<boolean> {
     return this.#exclusive(words, async () => {
       let isWhole = true
-      let sliceEnd = this.#clock.nowMs() + SLICE_MS
+      const slice = new Slice(slicingOf(this.#clock))
       for (const request of requests) {
         isWhole = (await this.#list(request, this.#clock.nowMs() + this.#timeoutMs)) && isWhole
         if (!isWhole && !throughout) break
-        if (this.#clock.nowMs() < sliceEnd) continue
-        await this.#clock.breathe()
-        sliceEnd = this.#clock.nowMs() + SLICE_MS
+        if (slice.isOver) await slice.next()
       }
       return isWhole
     })
@@ -223,15 +220,13 @@ export class Connection {
   }
 
   async #receiveUntil(done: () => boolean, request: Words, deadlineMs: number): Promise<void> {
-    let sliceEnd = this.#clock.nowMs() + SLICE_MS
+    const slice = new Slice(slicingOf(this.#clock))
     while (!done()) {
       const received = this.#receive()
-      const nowMs = this.#clock.nowMs()
-      if (nowMs > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
+      if (this.#clock.nowMs() > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
+      const { isOver } = slice
       if (!received && !(await this.#readableBefore(deadlineMs))) throw unknownOutcome(request, 'ETIMEDOUT')
-      if (nowMs < sliceEnd) continue
-      await this.#clock.breathe()
-      sliceEnd = this.#clock.nowMs() + SLICE_MS
+      if (isOver) await slice.next()
     }
   }
 

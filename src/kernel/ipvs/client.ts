@@ -1,5 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import { familyOf } from '../../base/ip.ts'
+import { Slice, slicingOf } from '../../base/steps.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK } from '../../netlink/constants.ts'
@@ -70,7 +71,6 @@ interface IpvsClientOptions {
 
 /** The errors of this many messages take 850 kB of the receive buffer; more messages per datagram save no time. */
 const MESSAGES_MAX = 1_000
-const SLICE_MS = 5
 const GENL_NAME = 'IPVS'
 
 export function createIpvsClient(options: IpvsClientOptions): IpvsClient {
@@ -120,12 +120,10 @@ class NetlinkIpvsClient implements IpvsClient {
   destinations(servers: readonly VirtualAddress[]): Promise<readonly (readonly ListedDestination[])[]> {
     return this.#withFamilyLater(async family => {
       const lists: (readonly ListedDestination[])[] = []
-      let sliceEndMs = this.#clock.nowMs() + SLICE_MS
+      const slice = new Slice(slicingOf(this.#clock))
       for (const server of servers) {
         lists.push(await listDestinations(this.#connection, family, server))
-        if (this.#clock.nowMs() < sliceEndMs) continue
-        await this.#clock.breathe()
-        sliceEndMs = this.#clock.nowMs() + SLICE_MS
+        if (slice.isOver) await slice.next()
       }
       return lists
     })

@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import { finish, finishInSlices } from '../../base/steps.ts'
+import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
 import { type DatagramReplies, sendDatagram } from '../../netlink/batch.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
@@ -119,7 +119,6 @@ const ASYNC_ELEMENTS = 500
 /** Placeholder in a batch until the generation before it is known. */
 const UNKNOWN_GENERATION = 0
 const SYNC_BYTES_MAX = 64 * 1024
-const ENCODE_SLICE_MS = 5
 const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
 /** Room for the rest of a batch, apart from the longest list of elements. */
 const BATCH_OVERHEAD_BYTES = 2_048
@@ -275,9 +274,7 @@ class NetlinkNftClient implements NftClient {
     const steps = encodeBatch(transaction, { firstSequence, elementListBytesMax, ...options })
     const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
     if (isSmall) return finish(steps)
-    const clock = this.#clock
-    const nowMs = (): number => clock.nowMs()
-    return finishInSlices(steps, { sliceMs: ENCODE_SLICE_MS, nowMs, breathe: () => clock.breathe() })
+    return finishInSlices(steps, slicingOf(this.#clock))
   }
 
   /** Sends one part. A send that fails for good counts as a rejection of the whole batch. */

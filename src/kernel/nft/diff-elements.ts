@@ -1,5 +1,5 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { NFT_SET_EVAL } from './constants.ts'
 import type { OwnedElements } from './operation.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
@@ -25,10 +25,6 @@ interface ElementChanges {
   readonly referenced: ReadonlySet<string>
 }
 
-/** Groups or elements between two opportunities to pause: well below a millisecond of work. */
-const GROUPS_PER_STEP = 256
-const ELEMENTS_PER_STEP = 4096
-
 interface Pile extends OwnedElements {
   readonly elements: Element[]
   readonly groups: string[]
@@ -51,10 +47,10 @@ export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<stri
   const piles: Piles = { sets: to.sets, collected: new Map(), referenced: new Set() }
   if (from.elements.size === 0) yield* collectAll(to, piles)
   else {
-    let groups = 0
+    const pauses = new Pauses()
     for (const [group, before, after] of PersistentMap.differences(from.elements, to.elements)) {
       collect(group, before ?? NO_ELEMENTS, after ?? NO_ELEMENTS, piles)
-      if (++groups % GROUPS_PER_STEP === 0) yield
+      if (pauses.due()) yield
     }
   }
   const late: Element[] = []
@@ -72,6 +68,7 @@ export function* diffElements(from: Table, to: Table, lateSets: ReadonlySet<stri
 function* collectAll(to: Table, piles: Piles): Steps<void> {
   const keys = to.elements.keys()
   const groups = to.elements.values()
+  const pauses = new Pauses()
   for (let i = 0; i < groups.length; i++) {
     const key = keys[i] ?? ''
     const group = groups[i] ?? []
@@ -87,7 +84,7 @@ function* collectAll(to: Table, piles: Piles): Steps<void> {
       if (pile === undefined) continue
       put(pile, element, key)
     }
-    if ((i + 1) % GROUPS_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
 }
 
@@ -184,15 +181,15 @@ function* settle({ set, removed, added }: Collected, late: Late): Steps<SetChang
   }
   const unmatched = new Map<string, number>()
   const add = emptyPile()
-  let elements = 0
+  const pauses = new Pauses()
   for (let i = 0; i < removed.elements.length; i++) {
     unmatched.set(removed.elements[i]?.key ?? '', i)
-    if (++elements % ELEMENTS_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   for (let i = 0; i < added.elements.length; i++) {
     const element = added.elements[i]
     if (element === undefined) break
-    if (++elements % ELEMENTS_PER_STEP === 0) yield
+    if (pauses.due()) yield
     const at = unmatched.get(element.key)
     const old = at === undefined ? undefined : removed.elements[at]
     if (at !== undefined && old !== undefined) {

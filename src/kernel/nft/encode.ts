@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { AttributeWriter } from '../../netlink/attribute.ts'
 import { Batch } from '../../netlink/batch.ts'
 import { viewOf } from '../../netlink/bytes.ts'
@@ -39,10 +39,8 @@ const ELEMENT_LIST_BYTES_MAX = 64_000
 const OBJECT_BYTES = 512
 const VERDICT_BYTES = 32
 const ELEMENT_OVERHEAD = 44
-/** Elements between two opportunities to pause: about 0.2 ms. */
-const ELEMENTS_PER_STEP = 2048
-/** Objects between two opportunities, less one: 16, each below 10 us. */
-const OBJECTS_PER_STEP_MASK = 15
+/** Elements of one piece: about 0.2 ms. */
+const PIECE_ELEMENTS = 2048
 
 export function elementsIn(transaction: Transaction): number {
   let count = 0
@@ -57,6 +55,7 @@ export function elementsIn(transaction: Transaction): number {
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<EncodedTransaction> {
   const batch = new TransactionWriter(expectedBytes(transaction), options)
   batch.begin(options.generation)
+  const pauses = new Pauses()
   let setId = 0
   for (let i = 0; i < transaction.length; ) {
     const operation = transaction[i]
@@ -69,7 +68,7 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
       if (operation.verb === 'add-set') setId++
       encodeObject(batch, operation, { setId, indexOfIpset: options.indexOfIpset })
       i++
-      if ((i & OBJECTS_PER_STEP_MASK) === 0) yield
+      if (pauses.due()) yield
     }
   }
   return batch.end()
@@ -177,8 +176,8 @@ function* encodeElements(batch: TransactionWriter, segment: Segment): Steps<void
   const message = new ElementMessage(batch, segment[0])
   for (const operation of segment) {
     const { length } = operation.elements
-    for (let from = 0; from < length; from += ELEMENTS_PER_STEP) {
-      message.add({ operation, from, to: Math.min(length, from + ELEMENTS_PER_STEP) })
+    for (let from = 0; from < length; from += PIECE_ELEMENTS) {
+      message.add({ operation, from, to: Math.min(length, from + PIECE_ELEMENTS) })
       if (from > 0) yield
     }
   }

@@ -1,4 +1,4 @@
-import type { Slicing, Steps } from '../../base/steps.ts'
+import { Pauses, type Slicing, type Steps } from '../../base/steps.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient, OperationFailure } from '../nft/client.ts'
 import type { Operation } from '../nft/operation.ts'
@@ -37,8 +37,6 @@ export interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
 const ECHOED_MAX = 200
 /** The same for all chains together: answers that overflow the socket's queue make the commit's outcome unknown. */
 const ECHOED_ALL_MAX = 1_000
-const OPERATIONS_PER_STEP = 64
-
 /** The operations of a scope as nf_tables operations. */
 export interface Batch {
   readonly transaction: Operation[]
@@ -66,9 +64,9 @@ export function* translate(
 ): Steps<Batch> {
   const batch: Batch = { transaction: [], origins: [], unwritable: [], resolved }
   const echoed = echoedChains(operations, book)
-  let count = 0
+  const pauses = new Pauses()
   for (const operation of operations) {
-    if (++count % OPERATIONS_PER_STEP === 0) yield
+    if (pauses.due()) yield
     if (kept.has(operation)) continue
     try {
       batch.transaction.push(translateOne(operation, { echoed, resolved, language }))

@@ -1,5 +1,5 @@
 import { append } from '../../base/lists.ts'
-import { finish, type Steps } from '../../base/steps.ts'
+import { finish, Pauses, type Steps } from '../../base/steps.ts'
 import type { NftFamily, Observed } from '../nft/state.ts'
 import { bytesOf, type Language } from './language.ts'
 import { printRule } from './print.ts'
@@ -19,7 +19,6 @@ import {
 import { misplacedEntries } from './scope-sequence.ts'
 import { type Asked, type Common, jumpKey, NOTHING_COMMON } from './scope-wanted.ts'
 
-const ENTRIES_PER_STEP = 256
 const NO_ENTRIES: readonly OwnedRule[] = []
 
 interface CommonChain {
@@ -202,9 +201,10 @@ export class ScopeDiff {
     family: NftFamily,
   ): Steps<FoundEntries> {
     const byKey = new Map<string, OwnedRule[]>()
-    for (const [i, entry] of entries.entries()) {
+    const pauses = new Pauses()
+    for (const entry of entries) {
       append(byKey, this.#keyFor(entry.rule, family), entry)
-      if (i % ENTRIES_PER_STEP === ENTRIES_PER_STEP - 1) yield
+      if (pauses.due()) yield
     }
     const positions = new Map<OwnedRule, number>()
     const take = (from: ReadonlyMap<string, OwnedRule[]>, key: string, i: number): boolean => {
@@ -215,7 +215,7 @@ export class ScopeDiff {
     const others: number[] = []
     for (const [i, rule] of held.entries()) {
       if (!take(byKey, keyOf(rule), i)) others.push(i)
-      if (i % ENTRIES_PER_STEP === ENTRIES_PER_STEP - 1) yield
+      if (pauses.due()) yield
     }
     const missing = [...byKey.values()].flat()
     // A committed rule differs if its key does.

@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { ObservedRule } from '../nft/state.ts'
 import { builtinHook } from './builtin.ts'
 import { targetChain, type XtRule } from './rule.ts'
@@ -40,8 +40,6 @@ interface ChainGoing extends ChainPlace {
 
 /** A rule in a table: as the kernel listed it, or as the last commit wrote it. */
 export type HeldRule = ObservedRule | OwnedRule
-
-const CHAINS_PER_STEP = 64
 
 /**
  * Collects changes and orders them so that every prefix of the order is harmless: chains are filled before anything
@@ -126,11 +124,11 @@ export class ScopeDraft {
     for (const contents of tables)
       for (const content of contents.values())
         if (content.replaces === undefined) operations.push(newChain(content))
-    let count = 0
+    const pauses = new Pauses()
     for (const contents of tables) {
       for (const content of leavesFirst(contents)) {
         writeContent(operations, content)
-        if (++count % CHAINS_PER_STEP === 0) yield
+        if (pauses.due()) yield
       }
     }
     for (const part of [

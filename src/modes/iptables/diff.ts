@@ -11,8 +11,6 @@ import { isOurChain } from '../xt-common/layout.ts'
 import { rulesIn, servicesBetween } from './render.ts'
 import type { IptablesState, ObservedState, RenderedState } from './state.ts'
 
-const SERVICES_PER_STEP = 16
-
 /** The two sides of a diff: `held`, and the rules of these Services. */
 interface Sides {
   readonly held: Held
@@ -31,10 +29,9 @@ export function* diffStates(from: IptablesState, to: IptablesState, language: La
   const { names } = to.statics.options
   const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
   const diff = new ScopeDiff(held, to.common, { language, isOurs })
-  let count = 0
   for (const service of services) {
     diff.owner(service, asked(service))
-    if (++count % SERVICES_PER_STEP === 0) yield
+    yield
   }
   return makePlan(yield* diff.finish(), to)
 }
@@ -53,10 +50,9 @@ function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
     isAll ? rulesIn(state, service) : withoutKept(rulesIn(state, service), from, to)
   const held = new Committed(from.common, service => asked(from, service))
   if (from.sharedChains.size > 0) {
-    let count = 0
     for (const service of services) {
       held.addShared(service)
-      if (++count % SERVICES_PER_STEP === 0) yield
+      yield
     }
   }
   return { held, services, asked: service => asked(to, service) }

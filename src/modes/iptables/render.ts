@@ -1,5 +1,5 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { chainKey } from '../../kernel/xt/scope-operation.ts'
 import { type Asked, commonOf } from '../../kernel/xt/scope-wanted.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
@@ -14,7 +14,6 @@ import type { IptablesOptions } from './settings.ts'
 import type { IptablesState, RenderedState } from './state.ts'
 import { LARGE_ENDPOINTS, staticsOf } from './statics.ts'
 
-const SERVICES_PER_STEP = 200
 const NO_REFUSALS: ReadonlyMap<string, readonly Refusal[]> = new Map()
 
 /**
@@ -30,12 +29,12 @@ export function* renderIptablesState(
   const changed =
     before === undefined ? frontends.services.keys() : servicesBetween(before, { frontends, without })
   let endpoints = before?.endpoints ?? 0
-  let count = 0
+  const pauses = new Pauses()
   for (const key of changed) {
     const was = before === undefined ? undefined : serviceIn(before, key)
     const is = serviceIn({ frontends, without }, key)
     endpoints += (is === undefined ? 0 : endpointsOf(is)) - (was === undefined ? 0 : endpointsOf(was))
-    if (++count % SERVICES_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   const made = staticsOf(options, frontends, endpoints > LARGE_ENDPOINTS)
   const isSame = before?.statics.key === made.key
@@ -77,11 +76,11 @@ function* countShared(before: RenderedState | undefined, after: Counted): Steps<
   const add = (keys: ReadonlySet<string>, by: 1 | -1): void => {
     for (const key of keys) counts.set(key, (counts.get(key) ?? base.get(key) ?? 0) + by)
   }
-  let count = 0
+  const pauses = new Pauses()
   for (const key of from === undefined ? after.frontends.services.keys() : servicesBetween(from, after)) {
     if (from !== undefined) add(sharedBy(from, key), -1)
     add(sharedBy(after, key), 1)
-    if (++count % SERVICES_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   return base.with([...counts].map(([key, number]) => [key, number === 0 ? undefined : number] as const))
 }

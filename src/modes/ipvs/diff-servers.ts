@@ -1,6 +1,6 @@
 import { anyContains, type Cidr } from '../../base/cidr.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { sameDestination, sameSettings } from '../../kernel/ipvs/key.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
 import type { RealServer } from '../../kernel/ipvs/state.ts'
@@ -12,8 +12,6 @@ interface ServersDiff {
   /** The servers of `to`, with the real servers that drain or must stay. */
   readonly after: PersistentMap<PlacedServer>
 }
-
-const SERVERS_PER_STEP = 256
 
 interface ServerPiles {
   readonly add: IpvsOperation[]
@@ -34,9 +32,9 @@ export function* diffServers(
   excludeCidrs: readonly Cidr[],
 ): Steps<ServersDiff> {
   const piles: ServerPiles = { add: [], remove: [], draining: [] }
-  let count = 0
+  const pauses = new Pauses()
   for (const [key, before, after] of PersistentMap.differences(from, to)) {
-    if (++count % SERVERS_PER_STEP === 0) yield
+    if (pauses.due()) yield
     if (after === undefined) {
       if (before !== undefined && !isExcluded(before, excludeCidrs))
         piles.remove.push({ verb: 'delete-server', server: before.server, group: before.service })

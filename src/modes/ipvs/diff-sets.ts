@@ -1,5 +1,5 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { growthOf } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries } from '../../kernel/ipset/operation.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
@@ -16,8 +16,6 @@ interface SetsDiff {
   /** The sets as the kernel has them afterwards: a set never becomes smaller. */
   readonly after: ReadonlyMap<string, Ipset>
 }
-
-const ENTRIES_PER_STEP = 4096
 
 interface EntryPile {
   readonly entries: IpsetEntry[]
@@ -50,9 +48,9 @@ export function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
 function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles; removed: EntryPiles }> {
   const added = new Map<string, EntryPile>()
   const removed = new Map<string, EntryPile>()
-  let count = 0
+  const pauses = new Pauses()
   for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
-    if (++count % ENTRIES_PER_STEP === 0) yield
+    if (pauses.due()) yield
     // The kernel does not hold the users of an entry.
     if (before === undefined && after !== undefined) put(added, after)
     else if (before !== undefined && after === undefined) put(removed, before)

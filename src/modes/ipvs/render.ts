@@ -1,6 +1,6 @@
 import { FAMILIES } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
@@ -22,8 +22,6 @@ import { TableDraft } from './table-draft.ts'
 import { type ServiceChange, type Taken, takenBy } from './taken.ts'
 import { UsersDraft } from './users.ts'
 
-const SERVICES_PER_STEP = 100
-
 /**
  * Renders the kernel state that the mode wants. If the base was rendered in the same surroundings, only
  * Services that changed are rendered again. Otherwise all are, and only sizes of the base are used. An equal
@@ -40,10 +38,10 @@ export function* renderIpvsState(
   const changes = changesOf(frontends, { base, without, continuing })
   const taken = takenBy(changes.values(), continuing ? base : undefined, surroundings)
   for (const key of taken.touched) if (!changes.has(key)) changes.set(key, unchanged(key, frontends, without))
-  let count = 0
+  const pauses = new Pauses()
   for (const change of changes.values()) {
     draft.replace(change, taken)
-    if (++count % SERVICES_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   yield
   return yield* draft.finish(frontends, without)

@@ -1,5 +1,5 @@
 import { formatIpPort } from '../../base/ip.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
 import type { IpvsStats, ServerKey } from '../../kernel/ipvs/state.ts'
@@ -51,8 +51,6 @@ export async function readTraffic(
   )
 }
 
-const SERVICES_PER_STEP = 500
-
 /** Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the address. */
 function* portsByServer(
   { frontends, missingSchedulers }: IpvsState,
@@ -62,7 +60,7 @@ function* portsByServer(
   if (frontends === undefined) return ports
   const surroundings = surroundingsOf(frontends, { ...options, missingSchedulers })
   const nodePorts = new Map<ServerKey, string>()
-  let count = 0
+  const pauses = new Pauses()
   for (const service of frontends.services.values()) {
     for (const { port, places, privateServer } of placePorts(service, {
       surroundings,
@@ -72,7 +70,7 @@ function* portsByServer(
         (frontend.ip === undefined ? nodePorts : ports).set(key, port.key)
       if (privateServer !== undefined) ports.set(serverKey(privateServer), port.key)
     }
-    if (++count % SERVICES_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   for (const [key, port] of nodePorts) if (!ports.has(key)) ports.set(key, port)
   return ports

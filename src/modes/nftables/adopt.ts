@@ -1,7 +1,7 @@
 import { trimmed } from '../../base/compact.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import { GROUP_NODEPORT_IPS } from '../common/element-group.ts'
 import { LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
@@ -20,8 +20,6 @@ import {
 } from './layout.ts'
 import { type Codes, type Ids, idsInUse } from './numbering.ts'
 import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
-
-const ELEMENTS_PER_STEP = 4000
 
 /**
  * Makes a state from what the kernel holds, including objects of other programs. Elements are grouped by the
@@ -65,10 +63,10 @@ function* findOwners(table: Table): Steps<Owners> {
   const byAddress = new Map<Octets, string>()
   const seen = new Set<number>()
   const { addressLength, model } = LAYOUTS[table.family]
-  let count = 0
+  const pauses = new Pauses()
   for (const list of table.elements.values()) {
     for (const { set, key, data, comment } of list) {
-      if (++count % ELEMENTS_PER_STEP === 0) yield
+      if (pauses.due()) yield
       if (set === 'affinity' || set === 'slots' || set === 'ranges' || ENDPOINTS_MAPS.has(set))
         seen.add(idOf(key))
       if ((set !== 'frontends' && set !== 'nodeports') || typeof data !== 'string') continue
@@ -97,10 +95,10 @@ function groupOfComment(comment: string): string | undefined {
 
 function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGroup>> {
   const groups = new Map<string, Element[]>()
-  let count = 0
+  const pauses = new Pauses()
   for (const list of table.elements.values()) {
     for (const element of list) {
-      if (++count % ELEMENTS_PER_STEP === 0) yield
+      if (pauses.due()) yield
       const key = groupOf(element, table, owners)
       const group = groups.get(key)
       if (group === undefined) groups.set(key, [element])
@@ -111,7 +109,7 @@ function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGrou
   const compact = new Map<string, ElementGroup>()
   for (const [key, group] of groups) {
     compact.set(key, trimmed(group))
-    if (compact.size % ELEMENTS_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   return PersistentMap.owning(compact)
 }

@@ -1,6 +1,6 @@
 import { formatIpPort } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import { ENDPOINTS_MAPS, idOf } from './layout.ts'
@@ -48,15 +48,14 @@ function portsById({ byPort }: Ids): ReadonlyMap<number, string> {
   return new Map(byPort.entries().map(([port, id]) => [id, port]))
 }
 
-const YIELD_EVERY = 2_000
-
 function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>> {
   const endpoints = new Map<string, string>()
+  const pauses = new Pauses()
   for (const group of elements.values()) {
     for (const { set, key, data } of group) {
       if (!ENDPOINTS_MAPS.has(set) || typeof data !== 'string') continue
       endpoints.set(`${set} ${key}`, endpointText(data))
-      if (endpoints.size % YIELD_EVERY === 0) yield
+      if (pauses.due()) yield
     }
   }
   return endpoints

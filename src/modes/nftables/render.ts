@@ -1,6 +1,6 @@
 import { familyOf } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
@@ -10,8 +10,6 @@ import { forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
 import type { NftablesOptions } from './options.ts'
 import type { NftablesState } from './state.ts'
 import { type ServiceChange, TableDraft } from './table-draft.ts'
-
-const SERVICES_PER_STEP = 200
 
 /**
  * Renders the kernel state that the mode wants. If the base was rendered, only what changed since then is
@@ -34,14 +32,14 @@ export function* renderState(
     })
   const drafts = forFamilies(open)
   const refusals = new Map(base.refusals)
-  let count = 0
+  const pauses = new Pauses()
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
     const reason = replace(drafts, key, change)
     if (reason !== undefined) refusals.set(key, [refusal(key, reason)])
     else if (refusals.size > 0) refusals.delete(key)
-    if (++count % SERVICES_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   const locals = changedKeys(before?.localBackends, frontends.localBackends)
   for (const ip of locals) {

@@ -1,7 +1,7 @@
 import { formatIp } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
 import { GROUP_NODEPORT_IPS } from '../common/element-group.ts'
 import { LAYOUTS } from '../common/family.ts'
@@ -11,8 +11,6 @@ import type { ListName } from './relay/balancer.ts'
 import type { Relay } from './relay.ts'
 import { EMPTY_STATE, type UserspaceState } from './state.ts'
 import { type ListenerSymbol, type PortOf, symbolOf } from './symbols.ts'
-
-const ELEMENTS_PER_STEP = 4_000
 
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>
@@ -47,10 +45,10 @@ export function* adoptRuleset(
   for (const table of ruleset.tables) {
     const { addressLength } = LAYOUTS[table.family]
     const groups = new Map<string, Element[]>()
-    let count = 0
+    const pauses = new Pauses()
     for (const list of table.elements.values()) {
       for (const found of list) {
-        if (++count % ELEMENTS_PER_STEP === 0) yield
+        if (pauses.due()) yield
         const element = symbolised(found, addressLength, book)
         const group = groupOf(element)
         const elements = groups.get(group)

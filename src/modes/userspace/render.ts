@@ -1,6 +1,6 @@
 import { type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { Refusal } from '../../model/refusal.ts'
@@ -13,8 +13,6 @@ import type { UserspaceOptions } from './settings.ts'
 import type { UserspaceState } from './state.ts'
 import { TableDraft } from './table-draft.ts'
 
-const SERVICES_PER_STEP = 200
-
 /** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(
   frontends: FrontendTable,
@@ -23,10 +21,10 @@ export function* renderUserspaceState(
 ): Steps<UserspaceState> {
   const addresses = { IPv4: relayAddress(frontends, 'IPv4'), IPv6: relayAddress(frontends, 'IPv6') }
   const draft = new StateDraft({ base, addresses, options })
-  let count = 0
+  const pauses = new Pauses()
   for (const key of changedServices(frontends, draft.continued, without)) {
     draft.replace(key, without.has(key) ? undefined : frontends.services.get(key))
-    if (++count % SERVICES_PER_STEP === 0) yield
+    if (pauses.due()) yield
   }
   yield
   return { ...draft.finish(frontends), frontends, without }

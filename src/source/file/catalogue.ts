@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
 import { isSame } from '../../model/equal.ts'
 import type { ObjectEvent } from './read-objects.ts'
 
@@ -20,9 +20,6 @@ interface Entry {
   /** The file is gone and its objects stay, until another file describes them. */
   gone: boolean
 }
-
-/** Objects between two offers to pause: a comparison of two large objects takes microseconds. */
-const YIELD_EVERY = 500
 
 /**
  * Which file says what. Turns the new content of a file into the differences that it makes to the whole: the object that
@@ -49,12 +46,9 @@ export class Catalogue {
     const events: ObjectEvent[] = []
     const conflicts: Conflict[] = []
     this.#files.set(file, { objects, gone: false })
-    let untilPause = YIELD_EVERY
+    const pauses = new Pauses()
     for (const [id, event] of objects) {
-      if (untilPause-- === 0) {
-        yield
-        untilPause = YIELD_EVERY
-      }
+      if (pauses.due()) yield
       const old = before.get(id)
       // The old value is the one that everybody shares already.
       if (old !== undefined && isSame(old, event)) objects.set(id, old)
@@ -65,10 +59,7 @@ export class Catalogue {
       } else events.push(...this.#contest(file, { id, event, owner, known: old !== undefined }, conflicts))
     }
     for (const [id, event] of before) {
-      if (untilPause-- === 0) {
-        yield
-        untilPause = YIELD_EVERY
-      }
+      if (pauses.due()) yield
       if (!objects.has(id)) events.push(...this.#release(file, id, event))
     }
     return { events, conflicts }

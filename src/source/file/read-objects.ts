@@ -2,6 +2,7 @@ import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/failure-text.ts'
+import { Slice, slicingOf } from '../../base/steps.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-parts.ts'
 import { printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -84,7 +85,6 @@ export class FileError extends Error {
 const CHUNK_BYTES = 256 * 1024
 /** The text is held whole. */
 const YAML_BYTES_MAX = 64 * 1024 * 1024
-const SLICE_MS = 8
 
 /** Reads all objects of a file, in slices between which the event loop breathes. Throws FileError. */
 export async function readObjects(path: string, options: ReadOptions): Promise<FileObjects> {
@@ -206,13 +206,13 @@ class Collector {
   #moreDoubts = 0
   readonly #otherKinds = new Set<string>()
   readonly #otherNodes = new Set<string>()
-  #sliceEndMs: number
+  readonly #slice: Slice
   #parts = 0
   bytes = 0
 
   constructor(options: ReadOptions) {
     this.#options = options
-    this.#sliceEndMs = options.clock.nowMs() + SLICE_MS
+    this.#slice = new Slice(slicingOf(options.clock))
   }
 
   take({ value: object, lineOf }: Located): void {
@@ -239,11 +239,9 @@ class Collector {
   }
 
   async breathe(): Promise<void> {
-    const { clock } = this.#options
-    if (clock.nowMs() < this.#sliceEndMs) return
-    await clock.breathe()
+    if (!this.#slice.isOver) return
+    await this.#slice.next()
     if (this.#options.signal?.aborted === true) throw new FileError('interrupted')
-    this.#sliceEndMs = clock.nowMs() + SLICE_MS
   }
 
   result(): FileObjects {

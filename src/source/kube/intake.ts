@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { finish, type Steps } from '../../base/steps.ts'
+import { finish, Pauses, type Steps } from '../../base/steps.ts'
 import type { WatchedIdentity, WatchedKind } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
 import { NOTHING_HELD, PartsLedger } from '../../model/object-budget.ts'
@@ -50,8 +50,6 @@ export interface LandOptions {
   readonly backwards: boolean
 }
 
-/** Objects between two offers to pause. */
-const YIELD_EVERY = 1_000
 /** Services and EndpointSlices. */
 const COUNTED_RESOURCES = 2
 
@@ -147,12 +145,9 @@ export class Intake {
   /** Objects held that the listing does not have. */
   *vanishing(listing: Listing): Steps<string[]> {
     const missing: string[] = []
-    let untilPause = YIELD_EVERY
+    const pauses = new Pauses()
     for (const key of this.index.keys()) {
-      if (untilPause-- === 0) {
-        yield
-        untilPause = YIELD_EVERY
-      }
+      if (pauses.due()) yield
       if (!listing.has(key)) missing.push(key)
     }
     return missing
@@ -172,12 +167,9 @@ export class Intake {
       this.#shares?.removed(key)
       events.push(this.#gone(key))
     }
-    let untilPause = YIELD_EVERY
+    const pauses = new Pauses()
     for (const listed of listing.items()) {
-      if (untilPause-- === 0) {
-        yield
-        untilPause = YIELD_EVERY
-      }
+      if (pauses.due()) yield
       const { key, version } = listed
       const verdict = backwards ? this.index.overwrite(key, version) : this.index.put(key, version)
       if (verdict === 'older') this.#options.skipped('older')

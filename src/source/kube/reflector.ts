@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import { isMostGone } from '../../base/most-gone.ts'
-import { finishInSlices, type Steps } from '../../base/steps.ts'
+import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
 import type { PartsRoom } from '../../model/parts-room.ts'
 import type { Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
@@ -74,7 +74,6 @@ const OVERTIME_MS = 30_000
 const WELL_AFTER_MS = 1_000
 /** Mean interval of the lists of a resource that the server does not serve. */
 const PROBE_MS = 300_000
-const SLICE_MS = 8
 
 /**
  * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
@@ -409,12 +408,7 @@ export class Reflector {
   }
 
   #inSlices<T>(steps: Steps<T>): Promise<T> {
-    const { clock } = this.#options
-    return finishInSlices(steps, {
-      sliceMs: SLICE_MS,
-      nowMs: () => clock.nowMs(),
-      breathe: () => clock.breathe(),
-    })
+    return finishInSlices(steps, slicingOf(this.#options.clock))
   }
 
   #sleep(ms: number): Promise<void> {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { finish, finishInSlices, type Steps } from '../../../src/base/steps.ts'
+import { finish, finishInSlices, Pauses, Slice, type Steps } from '../../../src/base/steps.ts'
 
 function* counting(pauses: number, onStep: (step: number) => void = () => undefined): Steps<string> {
   for (let step = 0; step < pauses; step++) {
@@ -48,5 +48,39 @@ describe('a computation in steps', () => {
     }
     await finishInSlices(counting(0), { sliceMs: 0, nowMs: () => 0, breathe })
     expect(breaths).toBe(0)
+  })
+})
+
+describe('pauses', () => {
+  test('are due after equal numbers of items', () => {
+    const pauses = new Pauses()
+    const due = Array.from({ length: 2_000 }, (_, item) => (pauses.due() ? item + 1 : 0)).filter(at => at > 0)
+    const [first = 0] = due
+    expect(due.length).toBeGreaterThan(5)
+    expect(due).toEqual(due.map((_, index) => first * (index + 1)))
+  })
+
+  test('are due at once after an item that counts as many', () => {
+    const pauses = new Pauses()
+    expect(pauses.due(100_000)).toBe(true)
+    expect(pauses.due(1)).toBe(false)
+  })
+})
+
+describe('a slice', () => {
+  test('is over when its time is, and begins anew after the pause', async () => {
+    let nowMs = 0
+    const breathe = async () => {
+      nowMs += 100
+    }
+    const slice = new Slice({ sliceMs: 10, nowMs: () => nowMs, breathe })
+    nowMs = 9
+    expect(slice.isOver).toBe(false)
+    nowMs = 10
+    expect(slice.isOver).toBe(true)
+    await slice.next()
+    expect(slice.isOver).toBe(false)
+    nowMs = 120
+    expect(slice.isOver).toBe(true)
   })
 })
