@@ -63,7 +63,7 @@ interface Pairing<T> {
 /** Pairs between two offers to pause: less than a millisecond. */
 const PAIRS_A_STEP = 10_000
 
-/** Walks two sorted lists, neither of which has a place twice. */
+/** Walks two sorted lists, neither of which has a key twice. */
 function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pairing<T>): Steps<void> {
   if (from === to) return
   let [left, right, count] = [0, 0, 0]
