@@ -60,7 +60,7 @@ interface Pairing<T> {
   readonly visit: (from: T | undefined, to: T | undefined) => void
 }
 
-/** Walks two sorted lists, neither of which has a place twice. */
+/** Walks two sorted lists, neither of which has a key twice. */
 function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pairing<T>): Steps<void> {
   if (from === to) return
   let [left, right] = [0, 0]

@@ -93,7 +93,7 @@ export class ApiFeed {
 
   /**
    * Says that `state` (one that came from here) will be compared with a newer one: until it is released as often, what
-   * differs is remembered, once for all who hold it. Pass only held states to difference().
+   * differs is remembered, once for all holders. Pass only held states to difference().
    */
   hold(state: ApiState): void {
     const position = this.#positions.find(its => its.state === state)

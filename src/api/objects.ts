@@ -65,7 +65,7 @@ function addressesOf({ ports, wholes = [] }: ServiceFrontends): Addresses {
   }
 }
 
-/** ClusterIPs and ExternalIPs are always there, empty where there are none: back ends in Go look into them unasked. */
+/** ClusterIPs and ExternalIPs are always there, empty where there are none: back ends in Go read them without a check. */
 export function serviceMessage(view: ServiceView): ServiceMessage {
   const { service } = view
   const addresses = addressesOf(view.frontends)
@@ -134,7 +134,7 @@ function portMapping(service: Service, spec: ServicePortSpec, frontends: readonl
   }
 }
 
-/** Who may connect to the load-balancer addresses of a family, where not everybody may. */
+/** The source ranges of the load-balancer addresses of a family, where they are restricted. */
 function filtersOf({ service, frontends }: ServiceView, ips: readonly Ip[]): readonly IpFilter[] {
   if (service.sourceRanges.length === 0 || ips.length === 0) return []
   const guarded = new Set<Ip>()

@@ -1,6 +1,6 @@
 import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
 
-/** Who is behind one port of a Service in one family, or behind its addresses as a whole. Both lists are sorted. */
+/** The back ends of one port of a Service in one family, or of its whole addresses. Both lists are sorted. */
 interface PortUses {
   /** The same in each version of the Service. */
   readonly key: string

@@ -199,7 +199,7 @@ interface Serving {
 }
 
 async function closeAll({ rpc, sets, listener, removeFile }: Serving): Promise<void> {
-  // At once: who comes next may make its own. And first: as long as the socket is there, no other file has its number.
+  // At once: the next process may make its own. And first: as long as the socket is there, no other file has its number.
   try {
     await removeFile()
   } finally {

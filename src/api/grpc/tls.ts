@@ -83,8 +83,8 @@ function privateKeyIn(path: string, pem: string): KeyObject {
   }
 }
 
-/** Certificates are renewed where they are: as often as kubelet looks at what it mounts. */
-const LOOK_MS = 60_000
+/** Certificates are renewed in place. kubelet checks what it mounts as often. */
+const POLL_MS = 60_000
 
 interface TlsFollower {
   readonly clock: Clock
@@ -95,11 +95,11 @@ interface TlsFollower {
   readonly failed: (error: Error) => void
 }
 
-/** Looks at the files every minute, until it is canceled. */
+/** Reads the files every minute, until it is canceled. */
 export function followTls(files: ApiTls, { clock, pems, changed, failed }: TlsFollower): Cancel {
   const followed = new FollowedText<string>({
     clock,
-    pollMs: LOOK_MS,
+    pollMs: POLL_MS,
     text: JSON.stringify(pems),
     read: async () => {
       try {

@@ -5,7 +5,7 @@ import { bytesOf, type Reader, Transfer } from './transfer.ts'
 
 /** Differences of more than a block that clients are reading. */
 const LARGE_MAX = 16
-/** Differences that are kept for others who come from the same state. */
+/** Differences that are kept for other readers of the same state. */
 const KEPT_MAX = 16
 
 /** Holds the transfers of one feed. A reader that stalls is evicted and gets a full resync when it reads again. */

@@ -83,7 +83,7 @@ const ANY = {
   toValue: undefined,
   of: undefined,
   keys: undefined,
-}
+} as const
 
 /*
  * Proto3 has no field for an empty text or number. Pointers of Go, members of a oneof, and fields without omitempty in the JSON

@@ -1,5 +1,5 @@
 /*
- * What a list or a watch looks like once its bytes are read, whatever its encoding. Objects have the shape and the field
+ * What a list or a watch is once its bytes are read, in either encoding. Objects have the shape and the field
  * names of the API's JSON form, as parseObject of the model takes them; a reader of protobuf fills in only the fields
  * that kprobe uses, and sets apiVersion and kind on every object, which lists omit from their items.
  */
