@@ -10,8 +10,8 @@ import {
   type BusiestFirstEvent,
   createBusiestFirst,
 } from '../../src/modes/iptables/optimize/busiest-first.ts'
-import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'

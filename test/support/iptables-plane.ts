@@ -1,6 +1,6 @@
 import type { NftClient } from '../../src/kernel/nft/client.ts'
-import type { IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import type { IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
 
 export interface OpenIptablesPlane {

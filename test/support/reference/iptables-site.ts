@@ -6,12 +6,12 @@ import { finish } from '../../../src/base/steps.ts'
 import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
+import { createIptablesPlane } from '../../../src/modes/iptables/plane.ts'
 import {
   type IptablesOptions,
   NFACCT_INVALID_DROPPED,
   NFACCT_LOCALHOST_ACCEPTED,
 } from '../../../src/modes/iptables/settings.ts'
-import { createIptablesPlane } from '../../../src/modes/iptables/plane.ts'
 import { EMPTY_STATE, type IptablesState } from '../../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../../src/netlink/constants.ts'
 import { openNetlink } from '../../../src/netlink/native.ts'
