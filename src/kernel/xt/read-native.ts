@@ -51,7 +51,7 @@ export function conditionAt(expressions: readonly RawExpression[], at: number): 
   if (test !== undefined) return { load, mask, test, length: next + test.length - at }
   const isName = load.from === 'meta' && isInterface(load.key)
   // If a later expression compares the name, the load alone is not a complete condition.
-  if (mask === undefined && isName && !readsRegisters(expressions[next]))
+  if (mask === undefined && isName && !READERS.includes(expressions[next]?.name ?? ''))
     return { load, mask, test: undefined, length: 1 }
   return undefined
 }
@@ -179,11 +179,8 @@ function neighborOf(port: Octets, step: number): Octets | undefined {
   return value < 0 || value > 0xffff ? undefined : u16be(value)
 }
 
+/** Expressions that read registers. */
 const READERS: readonly string[] = ['cmp', 'range', 'bitwise', 'lookup', 'byteorder', 'dynset']
-
-function readsRegisters(one: RawExpression | undefined): boolean {
-  return one !== undefined && READERS.includes(one.name)
-}
 
 function isInterface(key: number): boolean {
   return key === nft.NFT_META_IIFNAME || key === nft.NFT_META_OIFNAME
