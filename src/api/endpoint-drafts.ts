@@ -1,7 +1,7 @@
 import type { Ip } from '../base/ip.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
+import type { SliceList } from '../model/endpoint.ts'
 import type { Backend, ServiceFrontends } from '../model/frontend.ts'
-import type { SliceList } from '../model/slice-groups.ts'
 import { usesOf } from './port-uses.ts'
 
 /** An address behind a Service, with all that its lists say about it. */

@@ -1,10 +1,10 @@
 import { formatCidr } from '../base/cidr.ts'
 import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
+import type { SliceList } from '../model/endpoint.ts'
 import { isSame } from '../model/equal.ts'
 import type { Frontend, FrontendKind, ServiceFrontends } from '../model/frontend.ts'
 import type { Service, ServicePortSpec } from '../model/service.ts'
 import { targetKey } from '../model/service-details.ts'
-import type { SliceList } from '../model/slice-groups.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import { localv1 } from './schema.ts'
 

@@ -2,9 +2,9 @@ import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
 import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
+import type { SliceList } from '../model/endpoint.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { SliceList } from '../model/slice-groups.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
 /** A Snapshot, and what was computed from it or from one shortly before it. */

@@ -26,6 +26,7 @@ export type {
   EndpointHints,
   EndpointPort,
   EndpointSlice,
+  SliceList,
 } from '../model/endpoint.ts'
 export type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
 export type {
@@ -57,7 +58,6 @@ export type {
   ServicePortSpec,
   TrafficPolicy,
 } from '../model/service.ts'
-export type { SliceList } from '../model/slice-groups.ts'
 export {
   applyEvents,
   applyEventsInSteps,

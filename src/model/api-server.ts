@@ -1,7 +1,7 @@
 import { compareIps, formatIpPort, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
+import type { SliceList } from './endpoint.ts'
 import type { Protocol } from './service.ts'
-import type { SliceList } from './slice-groups.ts'
 
 /** An address and a TCP port at which an API server is reached. */
 export interface ApiEndpoint {

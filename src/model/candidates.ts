@@ -1,9 +1,8 @@
 import { listFor } from '../base/compact.ts'
 import type { Family } from '../base/ip.ts'
-import { finish, Pauses, type Steps } from '../base/steps.ts'
-import type { Endpoint, EndpointSlice } from './endpoint.ts'
+import { Pauses, type Steps, finish } from '../base/steps.ts'
+import type { Endpoint, EndpointSlice, SliceList } from './endpoint.ts'
 import type { ServicePortSpec } from './service.ts'
-import type { SliceList } from './slice-groups.ts'
 
 /** An endpoint of one port of a Service, before anything is known about its use. */
 interface Candidate {

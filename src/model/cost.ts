@@ -1,5 +1,5 @@
+import type { SliceList } from './endpoint.ts'
 import type { Service, ServicePortSpec } from './service.ts'
-import type { SliceList } from './slice-groups.ts'
 
 /** What a Service asks for, by counts alone: its cost is known before anything of it is resolved. */
 export interface ServiceCost {

@@ -55,3 +55,6 @@ export interface EndpointHints {
 }
 
 export const NO_HINTS: EndpointHints = { forZones: [], forNodes: [] }
+
+/** The slices of one Service, sorted by key; never empty. */
+export type SliceList = readonly EndpointSlice[]

@@ -1,7 +1,6 @@
 import { type Family, familyOf, type Ip } from '../base/ip.ts'
-import type { EndpointSlice } from './endpoint.ts'
+import type { EndpointSlice, SliceList } from './endpoint.ts'
 import type { Service } from './service.ts'
-import type { SliceList } from './slice-groups.ts'
 
 /** What load balancers learn at the health check node port of a Service of policy Local. */
 export interface HealthCheck {

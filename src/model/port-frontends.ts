@@ -5,6 +5,7 @@ import { type AddressOwnership, clusterPortOwner, nodePortOwner, placeOwner } fr
 import { apiConflict } from './api-server.ts'
 import type { PortEndpoints } from './candidates.ts'
 import { addressPlace } from './claims.ts'
+import type { SliceList } from './endpoint.ts'
 import { type External, fieldOf } from './externals.ts'
 import type { Frontend, PortFrontends, Route } from './frontend.ts'
 import { isTaken } from './listeners.ts'
@@ -12,7 +13,6 @@ import { nodePortPlace } from './node-port-places.ts'
 import { type Findings, refuse } from './refusal.ts'
 import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './select.ts'
 import type { Protocol, Service, ServicePortSpec } from './service.ts'
-import type { SliceList } from './slice-groups.ts'
 
 /** A Service on its way to its frontends. */
 export interface ServiceWork {

@@ -4,6 +4,7 @@ import { type AddressOwnership, clusterIpOwner, isContested, placeOwner } from '
 import { isApiAddress } from './api-server.ts'
 import { type Wanted, wholeCandidatesOf } from './candidates.ts'
 import { wholePlace } from './claims.ts'
+import type { SliceList } from './endpoint.ts'
 import { externalsOf } from './externals.ts'
 import type { PortFrontends, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import { healthCheckOf } from './health-check.ts'
@@ -14,7 +15,7 @@ import { API_ADDRESS, firstPortsOf, type ServiceWork } from './port-frontends.ts
 import { type Findings, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServicePortSpec } from './service.ts'
-import { type SliceList, withoutLoops } from './slice-groups.ts'
+import { withoutLoops } from './slice-groups.ts'
 
 /** A Service whose ports are resolved one after the other. */
 interface OpenService {

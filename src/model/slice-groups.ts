@@ -1,12 +1,9 @@
 import { formatIp, type Ip } from '../base/ip.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
-import type { EndpointSlice } from './endpoint.ts'
+import type { EndpointSlice, SliceList } from './endpoint.ts'
 import { addRefusal, type Findings } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
-
-/** The slices of one Service, sorted by key; never empty. */
-export type SliceList = readonly EndpointSlice[]
 
 interface SliceChange {
   /** All slices, by slice key, before the change. */

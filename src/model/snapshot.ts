@@ -3,12 +3,12 @@ import { compareIps, type Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finish, Pauses, type Steps } from '../base/steps.ts'
 import { type ApiEndpoint, sortedEndpoints } from './api-server.ts'
-import type { EndpointSlice } from './endpoint.ts'
+import type { EndpointSlice, SliceList } from './endpoint.ts'
 import { isSame } from './equal.ts'
 import type { ServiceListeners } from './listeners.ts'
 import type { Refusal } from './refusal.ts'
 import type { Service, ServiceKey } from './service.ts'
-import { regrouped, type SliceList } from './slice-groups.ts'
+import { regrouped } from './slice-groups.ts'
 
 /** This node, as its Node object describes it. */
 export interface NodeInfo {
