@@ -34,7 +34,7 @@ export interface Neighborhood {
 const HOOKS: readonly string[] = ['prerouting', 'input', 'forward', 'output', 'postrouting', 'ingress']
 const NF_DROP = 0
 
-/** Finds other writers on the same hooks, and leftovers of other proxies. Pure. */
+/** Finds other programs at the same hooks, and leftovers of other proxies. Pure. */
 export function neighborsOf(around: Neighborhood): readonly Neighbor[] {
   return [
     ...(around.proxy === undefined ? otherProxies(around) : []),

@@ -60,7 +60,7 @@ export class MemoryClient implements ApiClient {
   }
 
   #exchange(request: ApiRequest, token: string | undefined): Promise<ApiResponse> {
-    if (request.signal.aborted || this.#closed) throw new ApiError('aborted', 'given up')
+    if (request.signal.aborted || this.#closed) throw new ApiError('aborted', 'aborted')
     this.#options.sent?.(request)
     const exchange = new MemoryExchange(request, { ...this.#options, bearer: token }, () =>
       this.#open.delete(exchange),
@@ -91,7 +91,7 @@ class MemoryExchange implements ResponsePort, Passenger {
   #wake: () => void = () => undefined
   #cancelServer: () => void = () => undefined
   #cancelIdle: () => void = () => undefined
-  readonly #aborted = () => this.lose('aborted', 'given up')
+  readonly #aborted = () => this.lose('aborted', 'aborted')
 
   constructor(request: ApiRequest, options: ExchangeOptions, ended: () => void) {
     this.#request = request

@@ -129,7 +129,9 @@ describe.each(['h2', 'http/1.1'] as const)('the client over %s', protocol => {
     const client = await rig().openTo(server)
     const error = await failureOf(client.send(get('/api')))
     expect(error).toMatchObject({ name: 'ApiError', kind: 'protocol' })
-    expect(error.message).toBe(`GET /api at ${server.url}: the server redirects (307), which is not followed`)
+    expect(error.message).toBe(
+      `GET /api at ${server.url}: the server redirects (307); redirects are not followed`,
+    )
   })
 
   it('ends the stream at the server when the reader leaves the loop', async () => {

@@ -69,7 +69,7 @@ describe('a body of another type', () => {
       expect(() => createWatchReader(type, options)).toThrow(WireError)
     }
     expect(() => createListReader('text/html; charset=utf-8', options)).toThrow('text/html; charset=utf-8')
-    expect(() => createListReader('', options)).toThrow('a body of type nothing')
+    expect(() => createListReader('', options)).toThrow('the body has the content type (none)')
   })
 
   it('is known in spite of parameters and capitals', () => {
