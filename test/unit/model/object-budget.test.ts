@@ -6,6 +6,7 @@ import { fitting, NOTHING_HELD, type ObjectBudget, withinBudget } from '../../..
 import { type CountedObject, partsOf, wholePartsOf } from '../../../src/model/object-parts.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { runs } from '../../support/runs.ts'
 import { endpoint, eventsOf, type Fields, ip, OPTIONS, refusalLines, service, slice } from './objects.ts'
 
 /** What is held after each set of events. */
@@ -202,7 +203,7 @@ describe('the parts of objects that are held', () => {
           expect(reread.budget.held).toBeLessThanOrEqual(600)
         }
       }),
-      { numRuns: 300 },
+      { numRuns: runs(300) },
     )
   })
 })

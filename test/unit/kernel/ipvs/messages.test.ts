@@ -7,6 +7,7 @@ import { COMMAND } from '../../../../src/kernel/ipvs/schema.ts'
 import { Batch } from '../../../../src/netlink/batch.ts'
 import { writeGenlMsgHdr } from '../../../../src/netlink/genetlink.ts'
 import { type ValuesOf, writeAttributes } from '../../../../src/netlink/schema.ts'
+import { runs } from '../../../support/runs.ts'
 
 const octets = (length: number) =>
   fc
@@ -67,7 +68,7 @@ it('writes virtual servers and real servers as the table does from values, withi
     fc.property(fc.array(operations, { minLength: 1, maxLength: 40 }), families, (list, family) => {
       expect(written(list, family, writeStep)).toEqual(written(list, family, writeByTable))
     }),
-    { numRuns: 300 },
+    { numRuns: runs(300) },
   )
 })
 
