@@ -142,7 +142,7 @@ export function structCodec<V, F extends Fields>(
 }
 
 /** A structure of a match or target as it was read. */
-interface ReadStruct {
+export interface ReadStruct {
   readonly name: string
   readonly revision: number
   readonly info: Octets

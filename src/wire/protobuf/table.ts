@@ -30,7 +30,7 @@ interface RawShape {
   readonly keepsEmpty: boolean
 }
 
-interface MessageShape<T extends Table = Table> {
+export interface MessageShape<T extends Table = Table> {
   readonly kind: 'message'
   readonly keepsEmpty: true
   readonly table: T
@@ -44,7 +44,7 @@ interface ConvertedShape<V = unknown> {
   toValue(message: Readonly<Record<string, unknown>>): V
 }
 
-interface ListShape<E extends ElementShape = ElementShape> {
+export interface ListShape<E extends ElementShape = ElementShape> {
   readonly kind: 'list'
   readonly of: E
 }

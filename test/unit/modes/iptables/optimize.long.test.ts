@@ -7,7 +7,6 @@ import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { withoutIdle } from '../../../../src/modes/iptables/optimize/reduce.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
-import { runs } from '../../../support/runs.ts'
 import { clusterIp, EXTERNAL, ip4, ip6, nodePort, service, table } from '../nftables/frontends.ts'
 import { type Drafted, draft, NODE_IP, options, shapes, worldOf } from './optimize-world.ts'
 
@@ -99,7 +98,7 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: runs(150, 1 / 3) },
+      { numRuns: 150 },
     )
     expect([...seen].sort()).toEqual([
       'accept false',
@@ -135,7 +134,7 @@ describe('the optimizer', () => {
           }
         },
       ),
-      { numRuns: runs(200, 1 / 3) },
+      { numRuns: 200 },
     )
     expect(remembered).toBeGreaterThan(5)
   })
