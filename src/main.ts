@@ -4,7 +4,7 @@ import { setFlagsFromString } from 'node:v8'
 import { systemClock } from './base/clock.ts'
 import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io } from './cli/io.ts'
-import { Outlet } from './cli/outlet.ts'
+import { Outlet } from './cli/output.ts'
 
 /** The process exits at once on a second signal, or this long after the first. */
 const PATIENCE_MS = 4_500

@@ -1,8 +1,9 @@
-import { familyOf, formatIp, type Ip } from '../base/ip.ts'
+import { compareIps, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
-import type { Service } from '../model/service.ts'
+import { isSame } from '../model/fields.ts'
+import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
+import type { Service, SliceList } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
-import { draftsOf, type EndpointDraft, hostnamesOf } from './endpoint-drafts.ts'
 import { type ServiceView, targetOf } from './objects.ts'
 import type { localv1 } from './schema.ts'
 
@@ -52,7 +53,7 @@ interface EndpointTerms {
   readonly scoped: boolean
 }
 
-export function termsOf(service: Service): EndpointTerms {
+function termsOf(service: Service): EndpointTerms {
   const { ports, internalTrafficPolicy, externalTrafficPolicy } = service
   return {
     targets: new Map(ports.map(port => [port.name, targetOf(service, port)])),
@@ -96,4 +97,218 @@ function variantsOf({ ports }: EndpointDraft, { targets }: EndpointTerms): reado
     variants.push(overrides)
   }
   return variants
+}
+
+/** An address behind a Service, with all that its lists say about it. */
+interface EndpointDraft {
+  readonly local: boolean
+  internal: boolean
+  external: boolean
+  /** Port numbers by the name of the service port, mostly one. */
+  readonly ports: Map<string, Set<number>>
+}
+
+/** All addresses behind a Service; where `only` is given those, which costs their number and not the Service's. */
+export function* draftsOf(
+  frontends: ServiceFrontends,
+  only: ReadonlySet<Ip> | undefined,
+): Steps<ReadonlyMap<Ip, EndpointDraft>> {
+  const drafts = new Map<Ip, EndpointDraft>()
+  for (const { name, ...lists } of usesOf(frontends))
+    for (const scope of ['internal', 'external'] as const) {
+      const pauses = new Pauses()
+      for (const backend of among(lists[scope], only)) {
+        take(drafts, scope, { name, backend })
+        if (pauses.due()) yield
+      }
+    }
+  return drafts
+}
+
+/** The back ends of a list, sorted by address, that have one of the addresses. */
+function* among(list: readonly Backend[], only: ReadonlySet<Ip> | undefined): Iterable<Backend> {
+  if (only === undefined) {
+    yield* list
+    return
+  }
+  for (const ip of only) {
+    let index = firstAt(list, ip)
+    for (let backend = list[index]; backend?.ip === ip; backend = list[index]) {
+      yield backend
+      index++
+    }
+  }
+}
+
+/** Finds the first back end of the address. */
+function firstAt(list: readonly Backend[], ip: Ip): number {
+  let from = 0
+  let to = list.length
+  while (from < to) {
+    const middle = (from + to) >>> 1
+    if ((list[middle]?.ip ?? '') < ip) from = middle + 1
+    else to = middle
+  }
+  return from
+}
+
+interface Found {
+  /** The name of the service port. */
+  readonly name: string | undefined
+  readonly backend: Backend
+}
+
+function take(
+  drafts: Map<Ip, EndpointDraft>,
+  scope: 'internal' | 'external',
+  { name, backend: { ip, port, local } }: Found,
+): void {
+  const draft = drafts.get(ip) ?? { local, internal: false, external: false, ports: new Map() }
+  drafts.set(ip, draft)
+  draft[scope] = true
+  if (name !== undefined) draft.ports.set(name, (draft.ports.get(name) ?? new Set()).add(port))
+}
+
+/**
+ * By address: the first slice that has a name for it counts. Of each slice the names are walked, or the addresses if they
+ * are fewer.
+ */
+export function* hostnamesOf(
+  slices: SliceList,
+  addresses: ReadonlyMap<Ip, unknown>,
+): Steps<ReadonlyMap<Ip, string>> {
+  const found = new Map<Ip, string>()
+  for (const { hostnames, endpoints } of slices) {
+    if (hostnames === undefined) continue
+    for (const ip of addresses.size < endpoints.length ? addresses.keys() : Object.keys(hostnames)) {
+      const hostname = hostnames[ip]
+      if (hostname !== undefined && !found.has(ip)) found.set(ip, hostname)
+    }
+    yield
+  }
+  return found
+}
+
+/** The back ends of one port of a Service in one family, or of its whole addresses. Both lists are sorted. */
+interface PortUses {
+  /** The same in each version of the Service. */
+  readonly key: string
+  /** The name of the service port; undefined behind whole addresses, which keep ports. */
+  readonly name: string | undefined
+  /** Back ends behind the ClusterIP. */
+  readonly internal: readonly Backend[]
+  /** Back ends behind every other address. */
+  readonly external: readonly Backend[]
+}
+
+const NO_BACKENDS: readonly Backend[] = []
+
+function usesOf({ ports, wholes = [] }: ServiceFrontends): readonly PortUses[] {
+  return [
+    ...ports.map(usesOfPort),
+    ...wholes.map(whole => ({
+      key: whole.family,
+      name: undefined,
+      internal: NO_BACKENDS,
+      external: backendsOf(whole.route, whole),
+    })),
+  ]
+}
+
+function usesOfPort(port: PortFrontends): PortUses {
+  const isInternal = ({ kind }: Frontend) => kind === 'ClusterIP'
+  const internal = port.frontends.find(isInternal)?.route
+  const external = port.frontends.find(frontend => !isInternal(frontend))?.route
+  return {
+    key: port.key,
+    name: port.displayName.slice(port.service.length + 1),
+    internal: backendsOf(internal, port),
+    external: backendsOf(external, port),
+  }
+}
+
+function backendsOf(
+  route: Route | undefined,
+  lists: Pick<PortFrontends, 'cluster' | 'local'>,
+): readonly Backend[] {
+  switch (route?.kind) {
+    case undefined:
+    case 'reject':
+    case 'drop':
+      return NO_BACKENDS
+    case 'internal':
+      return route.over === 'local' ? lists.local : lists.cluster
+    case 'external-cluster':
+      return lists.cluster
+    case 'external-local':
+      return lists.local
+  }
+}
+
+/**
+ * Those about whose endpoints two views of a Service may say different things: where they differ in a back end or in a
+ * hostname. Undefined where they differ in what concerns all. Costs a comparison of each back end, and makes nothing.
+ */
+export function* changedAddresses(from: ServiceView, to: ServiceView): Steps<ReadonlySet<Ip> | undefined> {
+  if (from.service !== to.service && !isSameTerms(from, to)) return undefined
+  const [before, after] = [usesOf(from.frontends), usesOf(to.frontends)]
+  if (before.length !== after.length) return undefined
+  const changed = new Set<Ip>()
+  for (const [index, now] of after.entries()) {
+    const old = before[index]
+    if (old?.key !== now.key) return undefined
+    yield* addOtherBackends(changed, old.internal, now.internal)
+    // One list is mostly behind all addresses of a port.
+    if (old.external !== old.internal || now.external !== now.internal)
+      yield* addOtherBackends(changed, old.external, now.external)
+  }
+  yield* addRenamed(changed, from.slices, to.slices)
+  return changed
+}
+
+function isSameTerms(from: ServiceView, to: ServiceView): boolean {
+  const [before, after] = [termsOf(from.service), termsOf(to.service)]
+  return before.scoped === after.scoped && isSame([...before.targets], [...after.targets])
+}
+
+function addOtherBackends(changed: Set<Ip>, from: readonly Backend[], to: readonly Backend[]): Steps<void> {
+  return inPairs(from, to, {
+    order: (a, b) => (a.ip === b.ip ? a.port - b.port : compareIps(a.ip, b.ip)),
+    visit(a, b) {
+      const ip = a?.ip ?? b?.ip
+      if (ip !== undefined && (a?.ip !== b?.ip || a?.local !== b?.local)) changed.add(ip)
+    },
+  })
+}
+
+function addRenamed(changed: Set<Ip>, from: SliceList, to: SliceList): Steps<void> {
+  return inPairs(from, to, {
+    order: (a, b) => (a.key === b.key ? 0 : a.key < b.key ? -1 : 1),
+    visit(a, b) {
+      const [old, now] = [a?.hostnames, b?.hostnames]
+      if (old === now) return
+      for (const names of [old, now]) for (const ip in names) if (old?.[ip] !== now?.[ip]) changed.add(ip)
+    },
+  })
+}
+
+interface Pairing<T> {
+  readonly order: (a: T, b: T) => number
+  /** Gets two items of the same key, or one without a counterpart. */
+  readonly visit: (from: T | undefined, to: T | undefined) => void
+}
+
+/** Walks two sorted lists, neither of which has a key twice. */
+function* inPairs<T>(from: readonly T[], to: readonly T[], { order, visit }: Pairing<T>): Steps<void> {
+  if (from === to) return
+  let [left, right] = [0, 0]
+  const pauses = new Pauses()
+  while (left < from.length || right < to.length) {
+    const [a, b] = [from[left], to[right]]
+    const first = a === undefined ? 1 : b === undefined ? -1 : order(a, b)
+    visit(first <= 0 ? a : undefined, first >= 0 ? b : undefined)
+    if (first <= 0) left++
+    if (first >= 0) right++
+    if (pauses.due()) yield
+  }
 }

@@ -1,5 +1,5 @@
-import { assert } from '../base/assert.ts'
 import type { Clock } from '../base/clock.ts'
+import { assert } from '../base/errors.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { ApiState } from './state.ts'
 

@@ -1,5 +1,5 @@
 import { type DestinationStream, type Logger, pino } from 'pino'
-import { errorText } from './failure-text.ts'
+import { errorText } from './errors.ts'
 import { LineWriter } from './line-writer.ts'
 import { oneLine } from './text.ts'
 

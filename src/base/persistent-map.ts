@@ -1,4 +1,4 @@
-import { assert } from './assert.ts'
+import { assert } from './errors.ts'
 
 /**
  * An immutable map from string keys whose versions share one native Map: the version used last holds it, and every

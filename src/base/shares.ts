@@ -1,3 +1,6 @@
+import type { Clock } from './clock.ts'
+import { cidrOf, familyOf, formatCidr, isLoopback, parseIp } from './ip.ts'
+
 /** A party that holds items, as part of the party before it in a path: a prefix, then an address in it. */
 export interface Owner {
   readonly name: string
@@ -135,4 +138,163 @@ function comesBefore<Item>(entry: Entry<Item>, other: Entry<Item>, depth: number
 function holdsMore(path: readonly Holder[], than: readonly Holder[]): boolean {
   const at = path.findIndex((holder, index) => holder !== than[index])
   return (path[at]?.held ?? 0) > (than[at]?.held ?? 0) + 1
+}
+
+export interface ConnectionLimits {
+  /** Connections at a time. */
+  readonly connections: number
+  /** The same of clients of one prefix, and of one address; no limit of their own unless given. */
+  readonly perPrefix?: number
+  readonly perAddress?: number
+  /** Connections that loopback, and the node itself, each keep whatever others do; none unless given. */
+  readonly reserved?: number
+  /** Limits of each Service, and of its clients there; those above are of a client at all Services. None unless given. */
+  readonly perService?: Omit<ConnectionLimits, 'perService'>
+}
+
+/** Connections that were over a share, since the start. */
+export interface OverShare {
+  readonly evicted: number
+  readonly refused: number
+}
+
+export const NONE_OVER_SHARE: OverShare = { evicted: 0, refused: 0 }
+
+/** The same since the last report. */
+export interface Crowd extends OverShare {
+  /** Prefix of the client that lost a connection last: `198.51.100.0/24`, `loopback`, `this node`, `unix socket`. */
+  readonly client: string
+  /** The Service whose share was used up, or the client's share there; undefined where a share of all Services was. */
+  readonly service: string | undefined
+  /** The share that was used up: of a Service, a prefix, an address, or all. */
+  readonly full: string
+}
+
+interface ConnectionGateOptions {
+  readonly clock: Clock
+  readonly limits: ConnectionLimits
+  /** Reports what happened since the last report, once a minute at most. */
+  readonly crowded: (crowd: Crowd) => void
+}
+
+/** The part of a Socket that the gate uses. */
+interface Peer {
+  readonly remoteAddress?: string | undefined
+  readonly localAddress?: string | undefined
+  destroy(): unknown
+  once(event: 'close', listener: () => void): unknown
+}
+
+const REPORT_MS = 60_000
+const PREFIX_BITS = { IPv4: 24, IPv6: 64 } as const
+const LOOPBACK = 'loopback'
+const THIS_NODE = 'this node'
+
+/** Shares of `connections` as an HTTP server divides them: an eighth an address, a quarter a prefix, an eighth in reserve. */
+export function sharesOf(connections: number): ConnectionLimits {
+  const part = (divisor: number) => Math.floor(connections / divisor)
+  return { connections, perPrefix: part(4), perAddress: part(8), reserved: part(8) }
+}
+
+/**
+ * Accepts connections within the shares of Services and of clients: see Shares. It destroys the connections that have to go, and
+ * those that it refuses.
+ */
+export class ConnectionGate<S extends Peer> {
+  readonly #options: ConnectionGateOptions
+  readonly #clients: Shares<S>
+  /** Bounds each Service; #clients bounds all of them together. */
+  readonly #services = new Shares<S>(Infinity)
+  #total = NONE_OVER_SHARE
+  #reported = NONE_OVER_SHARE
+  #reportedMs = Number.NEGATIVE_INFINITY
+
+  constructor(options: ConnectionGateOptions) {
+    this.#options = options
+    this.#clients = new Shares(options.limits.connections)
+  }
+
+  get overShare(): OverShare {
+    return this.#total
+  }
+
+  get held(): number {
+    return this.#clients.held
+  }
+
+  /** False when the socket is refused; it is destroyed then. */
+  admit(socket: S, service?: string): boolean {
+    const { limits } = this.#options
+    const { perService } = limits
+    // The Service comes first: a connection that its share costs makes room in the whole as well.
+    if (service !== undefined && perService !== undefined) {
+      const owners = [{ name: service, limit: perService.connections }, ...ownersOf(socket, perService)]
+      if (!this.#admitTo(this.#services, socket, owners)) return false
+    }
+    if (!this.#admitTo(this.#clients, socket, ownersOf(socket, limits))) return false
+    socket.once('close', () => this.#leave(socket))
+    return true
+  }
+
+  #admitTo(shares: Shares<S>, socket: S, owners: readonly Owner[]): boolean {
+    const admission = shares.admit(socket, owners)
+    if (admission.kind === 'accepted') return true
+    const { evicted, refused } = this.#total
+    const isRefused = admission.kind === 'refused'
+    this.#total = isRefused ? { evicted, refused: refused + 1 } : { evicted: evicted + 1, refused }
+    const loser = isRefused ? socket : admission.victim
+    this.#leave(loser)
+    loser.destroy()
+    this.#report(isRefused ? owners.map(({ name }) => name) : admission.victimOf, admission.owner)
+    return !isRefused
+  }
+
+  #leave(socket: S): void {
+    this.#services.leave(socket)
+    this.#clients.leave(socket)
+  }
+
+  /** Marks a connection when its client asks for something or has been answered. */
+  mark(socket: S, state: 'busy' | 'idle'): void {
+    this.#services.mark(socket, state)
+    this.#clients.mark(socket, state)
+  }
+
+  #report(owners: readonly string[], full: string): void {
+    const { clock, crowded } = this.#options
+    const nowMs = clock.nowMs()
+    if (nowMs - this.#reportedMs < REPORT_MS) return
+    this.#reportedMs = nowMs
+    const evicted = this.#total.evicted - this.#reported.evicted
+    const refused = this.#total.refused - this.#reported.refused
+    this.#reported = this.#total
+    const [client = '', service] = owners.toReversed().slice(1)
+    crowded({ client, service, full, evicted, refused })
+  }
+}
+
+/** The prefix and the address of a client, with their limits. */
+export function ownersOf(
+  peer: Pick<Peer, 'remoteAddress' | 'localAddress'>,
+  limits: Omit<ConnectionLimits, 'connections'> = {},
+): readonly Owner[] {
+  const { perPrefix = Infinity, perAddress = Infinity, reserved = 0 } = limits
+  const address = peer.remoteAddress ?? UNIX
+  const prefix = prefixOf(address, peer.localAddress)
+  const isOurs = prefix === LOOPBACK || prefix === THIS_NODE
+  return [
+    { name: prefix, limit: perPrefix, reserved: isOurs ? reserved : 0 },
+    { name: address, limit: perAddress },
+  ]
+}
+
+const UNIX = 'unix socket'
+
+/** Returns the prefix, or a name for this machine. A connection between equal addresses comes from it: kubelet's probes do. */
+function prefixOf(address: string, localAddress: string | undefined): string {
+  // A link-local address has its interface behind a percent sign.
+  const ip = parseIp(address.replace(/%.*$/, ''))
+  if (ip === undefined) return address
+  if (isLoopback(ip)) return LOOPBACK
+  return address === localAddress ? THIS_NODE : formatCidr(cidrOf(ip, PREFIX_BITS[familyOf(ip)]))
 }

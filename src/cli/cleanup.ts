@@ -1,31 +1,28 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/failure-text.ts'
+import { failureText } from '../base/errors.ts'
 import type { ProxyMode } from '../config/config.ts'
-import { type FlagSpec, readArguments } from '../config/flag.ts'
-import { FlagReader, quote } from '../config/flag-reader.ts'
+import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/instance-name.ts'
-import { instanceOf } from '../daemon/instance.ts'
-import { type InstanceLock, lockInstance } from '../daemon/instance-lock.ts'
+import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
+import { type InstanceLock, instanceOf, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { type Leftovers, lookForLeftovers } from '../modes/foreign/leftovers.ts'
 import {
   type IptablesOwner,
   keptTexts,
+  type Leftovers,
   type LeftoverText,
   leftoverTexts,
+  lookForLeftovers,
   removedTexts,
-} from '../modes/foreign/leftovers-text.ts'
+  removeLeftovers,
+} from '../modes/foreign/leftovers.ts'
 import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
-import { removeLeftovers } from '../modes/foreign/remove.ts'
-import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
-import { anyMode } from './any-mode.ts'
-import { readLines } from './doctor.ts'
+import { anyMode, DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
+import { processesNamed, readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { processesNamed } from './processes.ts'
-import { usageErrors } from './usage-errors.ts'
+import { usageErrors } from './request.ts'
 
 const FORCE: FlagSpec = {
   name: 'force',

@@ -1,4 +1,4 @@
-import { nearest } from '../base/nearest.ts'
+import { nearest } from '../base/text.ts'
 import { wrapLines } from '../config/help.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { versionCommand } from './version.ts'

@@ -1,6 +1,6 @@
 import { type Family, familyOf, type Ip, parseIp, whyNotIp } from '../base/ip.ts'
-import { nearest } from '../base/nearest.ts'
-import { type FlagReader, quote } from '../config/flag-reader.ts'
+import { nearest } from '../base/text.ts'
+import { type FlagReader, quote } from '../config/flag.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { isPort } from '../model/fields.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'

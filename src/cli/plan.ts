@@ -1,7 +1,7 @@
-import { failureText } from '../base/failure-text.ts'
+import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
-import { MODEL_SOCKET_FLAG } from '../config/daemon-flags.ts'
 import type { FlagSpec } from '../config/flag.ts'
+import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
@@ -9,9 +9,8 @@ import { COMMITS_MAX } from '../reconcile/difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
-import { FROM_DAEMON, readModelRequest } from './model-request.ts'
 import { writeDocument } from './output.ts'
-import { usageErrors } from './usage-errors.ts'
+import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 

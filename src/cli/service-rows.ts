@@ -1,8 +1,7 @@
-import { formatCidr } from '../base/cidr.ts'
-import { FAMILIES, type Family, formatIp, formatIpPort } from '../base/ip.ts'
+import { FAMILIES, type Family, formatCidr, formatIp, formatIpPort } from '../base/ip.ts'
 import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
-import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/service-row.ts'
-import { type TableOptions, tableText } from './table.ts'
+import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/show.ts'
+import { type TableOptions, tableText } from './output.ts'
 
 /** Makes rows in the order of sortedRows. */
 export function serviceRows(

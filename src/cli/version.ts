@@ -1,11 +1,10 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
-import { readArguments } from '../config/flag.ts'
-import { FlagReader, quote } from '../config/flag-reader.ts'
+import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { writeDocument } from './output.ts'
-import { usageErrors } from './usage-errors.ts'
+import { usageErrors } from './request.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml'] as const
 const FLAGS = [

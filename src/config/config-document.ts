@@ -1,15 +1,15 @@
-import { nearest } from '../base/nearest.ts'
-import { scalarValue, whyNotValue } from './field-value.ts'
+import { nearest } from '../base/text.ts'
 import {
   type FieldPath,
   type FieldValue,
   fieldAt,
   isFieldPath,
   namesBelow,
+  scalarValue,
   type VmoduleItem,
+  whyNotValue,
 } from './fields.ts'
-import type { ConfigError } from './flag.ts'
-import { quote } from './flag-reader.ts'
+import { type ConfigError, quote } from './flag.ts'
 import { Settings } from './settings.ts'
 import { type Spot, TooManyEntries, type TreeEntry, type TreeNode, yamlTrees } from './yaml-tree.ts'
 

@@ -1,5 +1,4 @@
-import type { Cidr } from '../base/cidr.ts'
-import type { Ip } from '../base/ip.ts'
+import type { Cidr, Ip } from '../base/ip.ts'
 import type { FeatureGates } from './feature-gates.ts'
 
 /** The name of a mode, as in modes/registry.ts. */

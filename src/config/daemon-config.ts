@@ -1,5 +1,5 @@
-import { formatCidr } from '../base/cidr.ts'
-import { formatIp } from '../base/ip.ts'
+import { formatCidr, formatIp } from '../base/ip.ts'
+import type { ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 import { findMode } from '../modes/registry.ts'
 import type { Config, NodePortSelection } from './config.ts'
 
@@ -56,4 +56,24 @@ export function flagDifferences(here: FlagTexts, there: FlagTexts): readonly Fla
     const other = there[flag]
     return other === undefined || other === text ? [] : [{ flag, here: text, there: other }]
   })
+}
+
+/** Gives the options of resolve from the configuration and the memory for Services. */
+export function resolveOptions(
+  config: Config,
+  memoryBytes?: number,
+  refused?: ServiceMemory['refused'],
+): ResolveOptions {
+  const mode = findMode(config.proxyMode)
+  return {
+    nodeName: config.nodeName,
+    serviceProxyName: config.serviceProxyName,
+    nodePortSelection: config.nodePortAddresses,
+    allowedExternalCidrs: config.allowedExternalCidrs,
+    allowedLoadBalancerCidrs: config.allowedLoadBalancerCidrs,
+    allowServiceExternalIps: config.allowServiceExternalIps,
+    bindAddress: config.bindAddress,
+    ...mode.resolving?.(config),
+    memory: memoryBytes === undefined ? undefined : { bytes: memoryBytes, rates: mode.costs, refused },
+  }
 }

@@ -1,4 +1,4 @@
-import { parseBool } from './flag-reader.ts'
+import { parseBool } from './flag.ts'
 
 /**
  * Feature gates of Kubernetes 1.36.3. kube-proxy accepts those of all components, since manifests give every component

@@ -1,9 +1,148 @@
 import { MODES } from '../modes/registry.ts'
-import { API_BESIDE_FLAGS, API_FLAGS, API_TLS_FLAGS, RUN_API_FLAGS } from './api-flags.ts'
-import { UNUSED_FLAGS } from './compatible-flags.ts'
-import { DAEMON_FLAGS } from './daemon-flags.ts'
-import type { FlagSpec } from './flag.ts'
-import { SOURCE_FLAGS, TRAFFIC_FLAGS } from './model-flags.ts'
+import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
+import { DAEMON_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS } from './flag-tables.ts'
+
+/** Flags of `kprobe api`. */
+export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
+  {
+    name: 'listen',
+    kind: 'text',
+    placeholder: 'ADDRESS',
+    default: 'unix:///run/kprobe/api.sock',
+    help: 'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only). With --print or --exec the server runs only if --listen is given. With --service-proxy-name=NAME the default is unix:///run/kprobe/api-NAME.sock',
+  },
+  {
+    name: 'print',
+    kind: 'bool',
+    help: 'print the state as JSON lines, one Service with its endpoints a line, then exit',
+  },
+  {
+    name: 'watch',
+    kind: 'bool',
+    help: 'with --print: print the whole state again after each change, followed by an empty line',
+  },
+  {
+    name: 'diff',
+    kind: 'bool',
+    help: 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch',
+  },
+  {
+    name: 'exec',
+    kind: 'text',
+    placeholder: 'CMD',
+    help: 'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash 0.5.12 has not). May be repeated',
+  },
+  {
+    name: 'exec-timeout',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '1m0s',
+    help: 'kill a run and its children after this time; 0: no limit',
+  },
+])
+
+/** Flags for certificate, key and the clients' authority, in this order. */
+export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
+  { name: 'api-tls-cert', kind: 'text', placeholder: 'FILE', help: 'server certificate (PEM)' },
+  { name: 'api-tls-key', kind: 'text', placeholder: 'FILE', help: 'server key (PEM)' },
+  {
+    name: 'api-tls-client-ca',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'CA certificates that client certificates must be signed by (PEM)',
+  },
+])
+
+/** Flags of `kprobe run`. */
+const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
+  {
+    name: 'api',
+    kind: 'text',
+    placeholder: 'ADDRESS',
+    help: 'serve the back-end API at this address, unix:///PATH or tcp://IP:PORT; empty disables it; not with --once',
+  },
+  ...API_TLS_FLAGS,
+])
+
+/** Flags of `kprobe run` with another meaning for `kprobe api`, for its help. */
+const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
+  {
+    name: 'metrics-bind-address',
+    kind: 'text',
+    placeholder: 'IP:PORT',
+    help: 'serve metrics at this address; empty disables it',
+  },
+  {
+    name: 'once',
+    kind: 'bool',
+    help: 'with --exec: exit after the first run of each program, with 0 if all succeeded',
+  },
+])
+
+/** Flags that kprobe accepts for the sake of kube-proxy manifests; a warning names those that are set. */
+const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
+  { name: 'boot-id-file', kind: 'text', placeholder: 'FILE', help: 'belongs to a library of kube-proxy' },
+  { name: 'machine-id-file', kind: 'text', placeholder: 'FILE', help: 'belongs to a library of kube-proxy' },
+  {
+    name: 'config-sync-period',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '15m',
+    help: 'kprobe watches and needs no informer resync',
+  },
+  {
+    name: 'log-flush-frequency',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '5s',
+    help: 'log lines are written at once',
+  },
+  {
+    name: 'log-json-info-buffer-size',
+    kind: 'text',
+    placeholder: 'SIZE',
+    default: '0',
+    help: 'log lines are written at once',
+  },
+  { name: 'log-json-split-stream', kind: 'bool', help: 'log lines go to standard error' },
+  {
+    name: 'log-text-info-buffer-size',
+    kind: 'text',
+    placeholder: 'SIZE',
+    default: '0',
+    help: 'log lines are written at once',
+  },
+  { name: 'log-text-split-stream', kind: 'bool', help: 'log lines go to standard error' },
+  { name: 'profiling', kind: 'bool', help: 'no profiles are served' },
+  {
+    name: 'show-hidden-metrics-for-version',
+    kind: 'text',
+    placeholder: 'VERSION',
+    help: 'no metric is hidden',
+  },
+  {
+    name: 'vmodule',
+    kind: 'list',
+    placeholder: 'PATTERN=LEVEL,...',
+    help: "log levels of kube-proxy's source files",
+  },
+])
+
+/** Flags that only kube-proxy's builds for Windows have. */
+const WINDOWS_FLAGS: Readonly<Record<string, 'bool' | 'text'>> = {
+  'enable-dsr': 'bool',
+  'forward-healthcheck-vip': 'bool',
+  'network-name': 'text',
+  'root-hnsendpoint-name': 'text',
+  'source-vip': 'text',
+  'windows-service': 'bool',
+}
+
+export const explainWindowsFlag: ExplainFlag = name => {
+  const kind = Object.hasOwn(WINDOWS_FLAGS, name) ? WINDOWS_FLAGS[name] : undefined
+  if (kind === undefined) return undefined
+  return { takesValue: kind === 'text', message: 'is for Windows nodes; kprobe runs on Linux' }
+}
 
 /** Flags that --help prints; --help-all prints the others, too. */
 const COMMON: ReadonlySet<string> = new Set([

@@ -1,21 +1,21 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import { findMode, MODES, readModeOptions } from '../modes/registry.ts'
-import { explainWindowsFlag } from './compatible-flags.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
-import { ConfigFileError } from './config-file.ts'
-import { type Environment, expandVariables } from './config-variables.ts'
-import { type ConfigError, type FlagSpec, readArguments } from './flag.ts'
-import { FlagReader, parseBool, quote } from './flag-reader.ts'
-import { BESIDE_FILE_FLAGS, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
-import { whyNotInstance } from './instance-name.ts'
-import { modeOf } from './mode-fields.ts'
-import { readOwnSettings } from './own-flags.ts'
-import { refuseIdleApi } from './read-api.ts'
+import { ConfigFileError, type Environment, expandVariables } from './config-file.ts'
+import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
+import { BESIDE_FILE_FLAGS, explainWindowsFlag, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
+import { readOwnSettings, refuseIdleApi, whyNotInstance } from './own-flags.ts'
 import { readConfig } from './read-config.ts'
 import type { Settings } from './settings.ts'
-import { foldPorts, overlayHostName, overlayLogging, settingsFromFlags } from './settings-from-flags.ts'
+import {
+  foldPorts,
+  modeOf,
+  overlayHostName,
+  overlayLogging,
+  settingsFromFlags,
+} from './settings-from-flags.ts'
 
 export type Parsed<T> =
   | { readonly kind: 'ok'; readonly value: T }

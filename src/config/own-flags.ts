@@ -1,9 +1,12 @@
-import type { Cidr } from '../base/cidr.ts'
-import { nearest } from '../base/nearest.ts'
-import type { Config, SourceConfig } from './config.ts'
-import { type FlagReader, quote, readCidrs } from './flag-reader.ts'
-import { readInstanceName } from './instance-name.ts'
-import { readApi } from './read-api.ts'
+import { DEFAULT_API_ADDRESS, parseApiAddress } from '../api/grpc/address.ts'
+import { errorOf } from '../base/errors.ts'
+import type { Cidr } from '../base/ip.ts'
+import { nearest } from '../base/text.ts'
+import { isDnsLabel } from '../model/fields.ts'
+import { findMode, MODES } from '../modes/registry.ts'
+import type { ApiConfig, ApiTlsConfig, Config, ProxyMode, SourceConfig } from './config.ts'
+import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
+import { API_TLS_FLAGS } from './flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
 export type OwnSettings = Pick<
@@ -75,4 +78,86 @@ function readSocketPath(reader: FlagReader): string {
 
 function cidrsOf(reader: FlagReader, flag: string): readonly Cidr[] {
   return readCidrs(reader.list(flag), (index, message) => reader.fail(`--${flag}[${index}]`, message))
+}
+
+/** Reads the API flags of `kprobe run`. */
+function readApi(reader: FlagReader): ApiConfig | undefined {
+  const tls = readApiTls(reader)
+  const address = readApiAddress(reader, 'api')
+  return address === undefined ? undefined : { address, tls }
+}
+
+/** Reports API flags of `kprobe run` that would have no effect. */
+export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'api' | 'once'>): void {
+  if (api !== undefined && once)
+    reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
+  for (const { name } of API_TLS_FLAGS)
+    if (api === undefined && (reader.text(name) ?? '') !== '')
+      reader.fail(`--${name}`, 'needs --api, which is not given')
+}
+
+/** Gives a default address for each proxy of a node. */
+export function defaultApiAddress(serviceProxyName: string | undefined): string {
+  return serviceProxyName === undefined
+    ? DEFAULT_API_ADDRESS
+    : DEFAULT_API_ADDRESS.replace(/\.sock$/, `-${serviceProxyName}.sock`)
+}
+
+/** Reads an address; undefined if unset. */
+export function readApiAddress(reader: FlagReader, flag: string): string | undefined {
+  const text = reader.text(flag) ?? ''
+  if (text === '') return undefined
+  try {
+    parseApiAddress(text)
+  } catch (error) {
+    reader.fail(`--${flag}`, errorOf(error).message)
+  }
+  return text
+}
+
+/** Reads the three files of TLS, all or none of which must be set. */
+export function readApiTls(reader: FlagReader): ApiTlsConfig | undefined {
+  const files = API_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
+  const [certFile = '', keyFile = '', clientCaFile = ''] = files
+  if (files.every(file => file === '')) return undefined
+  for (const [index, { name }] of API_TLS_FLAGS.entries())
+    if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs certificate, key and client CA')
+  return { certFile, keyFile, clientCaFile }
+}
+
+const FLAG = 'service-proxy-name'
+
+/** The flag of commands that read only the kernel. */
+export const INSTANCE_FLAG: FlagSpec = {
+  name: FLAG,
+  kind: 'text',
+  placeholder: 'NAME',
+  help: 'only the objects of the proxy of this name; unset: those of the unnamed proxy',
+}
+
+/** Reads --service-proxy-name; undefined for the unnamed proxy. An invalid name is an error of the reader. */
+export function readInstanceName(reader: FlagReader): string | undefined {
+  const name = reader.text(FLAG) ?? ''
+  if (name !== '' && !isDnsLabel(name))
+    reader.fail(
+      `--${FLAG}`,
+      `${quote(name)} is not 1 to 63 lower-case letters, digits and hyphens that begin and end with no hyphen`,
+    )
+  return name === '' ? undefined : name
+}
+
+/** Gives the reason why a named proxy cannot use a mode; undefined if it can. */
+export function whyNotInstance(name: string, mode: ProxyMode): string | undefined {
+  if (isReserved(name)) return `${quote(name)} is reserved: a table of the unnamed proxy has this name`
+  const { notNamed, title } = findMode(mode)
+  if (notNamed === undefined) return undefined
+  const others = MODES.filter(each => each.notNamed === undefined).map(each => each.title)
+  const modes = `${others.slice(0, -1).join(', ')} or ${others.at(-1)}`
+  return `cannot be used in ${title} mode: ${notNamed}; use ${modes} mode`
+}
+
+/** Tests whether a table of this proxy would have the name of a table of the unnamed proxy. */
+function isReserved(name: string): boolean {
+  const unnamed = new Set(MODES.map(({ tableName }) => tableName(undefined)))
+  return MODES.some(({ tableName }) => unnamed.has(tableName(name) ?? ''))
 }

@@ -1,9 +1,7 @@
-import type { Cidr } from '../base/cidr.ts'
 import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
-import { familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
+import { type Cidr, familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
 import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
-import { readBindAddress } from './bind-address.ts'
-import { checkSettings } from './check-settings.ts'
+import { checkSettings } from './complete-settings.ts'
 import type {
   BindAddress,
   ClientConfig,
@@ -15,10 +13,10 @@ import type {
 } from './config.ts'
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
-import { quote, readCidrs } from './flag-reader.ts'
-import { modeOf, modeSettingsOf } from './mode-fields.ts'
+import { quote, readCidrs } from './flag.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
+import { modeOf, modeSettingsOf, readBindAddress } from './settings-from-flags.ts'
 
 /**
  * Makes a frozen Config of complete settings. Errors go into `settings.errors`; with an error, the result is invalid.

@@ -1,12 +1,19 @@
 import { parseIp, whyNotIp } from '../base/ip.ts'
-import type { ModeFields } from '../modes/mode.ts'
-import { MODES } from '../modes/registry.ts'
-import { splitHostPort, withPort } from './bind-address.ts'
+import type { ModeFields, ModeSettings } from '../modes/mode.ts'
+import { DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
+import type { BindAddress, ProxyMode } from './config.ts'
 import { parseGates } from './feature-gates.ts'
-import { flagValue, type ScalarKind, whyNotValue } from './field-value.ts'
-import { FIELD_PATHS, type FieldPath, type FieldValue, fieldAt, type VmoduleItem } from './fields.ts'
-import { type FlagReader, quote } from './flag-reader.ts'
-import { modeSettingsOf } from './mode-fields.ts'
+import {
+  FIELD_PATHS,
+  type FieldPath,
+  type FieldValue,
+  fieldAt,
+  flagValue,
+  type ScalarKind,
+  type VmoduleItem,
+  whyNotValue,
+} from './fields.ts'
+import { type FlagReader, quote } from './flag.ts'
 import { Settings } from './settings.ts'
 
 export const HEALTHZ_PORT = 10_256
@@ -190,4 +197,41 @@ function readVmodule(reader: FlagReader, flag: string): readonly VmoduleItem[] {
     else reader.fail(`--${flag}`, `${quote(pair)} is not written PATTERN=LEVEL`)
   }
   return items
+}
+
+/** Gives the requested mode; the default for an unknown one, which readConfig reports. */
+export function modeOf(settings: Settings): ProxyMode {
+  const mode = settings.text('mode')
+  return MODE_NAMES.includes(mode) ? mode : DEFAULT_MODE
+}
+
+export function modeSettingsOf(settings: Settings): ModeSettings {
+  return findMode(modeOf(settings)).settings
+}
+
+/**
+ * Splits `192.0.2.1:80` or `[2001:db8::1]:80` as Go's net.SplitHostPort does; undefined if the text has another form.
+ */
+function splitHostPort(text: string): { readonly host: string; readonly port: string } | undefined {
+  const match = /^(?:\[([^[\]]*)\]|([^[\]:]*)):([^[\]:]*)$/.exec(text)
+  return match === null ? undefined : { host: match[1] ?? match[2] ?? '', port: match[3] ?? '' }
+}
+
+/** Adds a port to an address without one. An invalid text passes unchanged, for a later check to refuse. */
+export function withPort(text: string, port: number): string {
+  if (splitHostPort(text) !== undefined || parseIp(text) === undefined) return text
+  return text.includes(':') ? `[${text}]:${port}` : `${text}:${port}`
+}
+
+/** Reads an address to listen at, or gives the reason why it is invalid. */
+export function readBindAddress(
+  text: string,
+): { readonly address: BindAddress } | { readonly problem: string } {
+  const parts = splitHostPort(text)
+  if (parts === undefined) return { problem: `${quote(text)} is not written IP:PORT or [IP]:PORT` }
+  const ip = parseIp(parts.host)
+  if (ip === undefined) return { problem: `${quote(parts.host)} is ${whyNotIp(parts.host)}` }
+  const port = /^\d{1,5}$/.test(parts.port) ? Number(parts.port) : 0
+  if (port < 1 || port > 65_535) return { problem: `${quote(parts.port)} is not a port from 1 to 65535` }
+  return { address: { ip, port } }
 }

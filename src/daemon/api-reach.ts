@@ -1,14 +1,14 @@
 import type { Clock } from '../base/clock.ts'
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
 import { formatIpPort, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
-import { type ApiEndpoint, sortedEndpoints } from '../model/api-server.ts'
-import { apiBypass, type BypassWay } from '../modes/common/api-bypass.ts'
+import { type ApiEndpoint, sortedEndpoints } from '../model/reserved.ts'
 import type { Freed, KernelSockets } from '../modes/mode.ts'
 import { MODES } from '../modes/registry.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { DialAttempt, DialWatch } from '../source/kube/client/http-client.ts'
+import { apiBypass, type BypassWay } from './api-bypass.ts'
 import type { DaemonIo } from './io.ts'
 
 /** Makes the ApiReach of a daemon. With a dry run or --once, it only reports the endpoints, and writes no bypass. */

@@ -1,13 +1,13 @@
-import type { FeedSource, FeedStatus } from '../api/feed.ts'
+import { ApiFeed, type FeedSource, type FeedStatus } from '../api/feed.ts'
 import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
-import type { ResolvedView } from '../api/next-state.ts'
+import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
 import type { Clock } from '../base/clock.ts'
-import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/connection-gate.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
+import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
+import { finishInSlices, slicingOf } from '../base/steps.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
-import { ApiPublisher } from './api-publisher.ts'
-import { logCrowd } from './crowd-log.ts'
+import { logCrowd } from './outward.ts'
 
 interface ApiServiceOptions {
   readonly clock: Clock
@@ -85,5 +85,54 @@ export class ApiService {
   async close(): Promise<void> {
     await this.#server?.close()
     await this.#publisher.settled()
+  }
+}
+
+interface ApiPublisherOptions {
+  readonly clock: Clock
+  readonly source: () => FeedSource | undefined
+  /** Reports an internal error; the last state stays published. */
+  readonly failed: (error: unknown) => void
+}
+
+/**
+ * Computes the API state from resolved Snapshots and publishes it. Of several Snapshots that arrive during a
+ * computation, it uses only the last.
+ */
+export class ApiPublisher {
+  readonly feed: ApiFeed
+  readonly #options: ApiPublisherOptions
+  #projection: ApiProjection | undefined
+  #next: ResolvedView | undefined
+  #working: Promise<void> | undefined
+
+  constructor(options: ApiPublisherOptions) {
+    this.#options = options
+    this.feed = new ApiFeed({ clock: options.clock, source: options.source })
+  }
+
+  offer(resolved: ResolvedView): void {
+    this.#next = resolved
+    this.#working ??= this.#work()
+  }
+
+  /** Resolves when all offered states are published. */
+  async settled(): Promise<void> {
+    await this.#working
+  }
+
+  async #work(): Promise<void> {
+    const slicing = slicingOf(this.#options.clock)
+    for (let next = this.#next; next !== undefined; next = this.#next) {
+      this.#next = undefined
+      try {
+        const projection = await finishInSlices(nextApiState(this.#projection, next), slicing)
+        this.#projection = projection
+        this.feed.offer(projection.state)
+      } catch (error) {
+        this.#options.failed(error)
+      }
+    }
+    this.#working = undefined
   }
 }

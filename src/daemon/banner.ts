@@ -1,7 +1,6 @@
 import { release } from 'node:os'
 import type { BuildInfo } from '../base/build-info.ts'
-import { formatCidr } from '../base/cidr.ts'
-import { FAMILIES, formatIp } from '../base/ip.ts'
+import { FAMILIES, formatCidr, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'

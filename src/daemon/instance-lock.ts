@@ -1,7 +1,8 @@
+import { readlink } from 'node:fs/promises'
 import type { Clock } from '../base/clock.ts'
 import type { LockResult, TakeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
-import { type Instance, instanceOf } from './instance.ts'
+import { MODES } from '../modes/registry.ts'
 
 export type InstanceLock =
   | Extract<LockResult, { readonly kind: 'held' }>
@@ -137,4 +138,35 @@ function busyText(name: string | undefined, of: 'name' | 'chains', { collision =
   return of === 'name'
     ? "another kprobe with this --service-proxy-name runs in this network namespace; two would overwrite each other's tables"
     : `another kprobe runs in this network namespace whose ${collision}`
+}
+
+/** The locks that make a proxy the only one of its name: docs/decisions/0021. */
+interface Instance {
+  /** Name of the lock (takeLock): one daemon for each proxy name, whatever the mode. */
+  readonly lock: string
+  /** A lock for objects whose names two proxies may share. */
+  readonly objectsLock: string | undefined
+  /** The reason why a second proxy with the same `objectsLock` is refused. */
+  readonly collision: string | undefined
+}
+
+/**
+ * Gives the locks of a proxy. `name` is the value of --service-proxy-name, undefined for the unnamed proxy. A DNS label
+ * contains no dot and no slash, so that each name has a lock of its own.
+ */
+export function instanceOf(name: string | undefined): Instance {
+  if (name === undefined) return { lock: LOCK_NAME, objectsLock: undefined, collision: undefined }
+  const lock = MODES.find(mode => mode.lock !== undefined)?.lock
+  return { lock: `${LOCK_NAME}/${name}`, objectsLock: lock?.of(name), collision: lock?.taken }
+}
+
+const LOCK_NAME = 'kprobe/kube-proxy'
+
+/** Gives the network namespace of a process, by its folder in /proc; undefined if it is not readable. */
+export async function networkNamespace(folder = '/proc/self'): Promise<string | undefined> {
+  try {
+    return await readlink(`${folder}/ns/net`)
+  } catch {
+    return undefined
+  }
 }

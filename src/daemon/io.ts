@@ -10,10 +10,10 @@ import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
-import type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
+import type { PassReason, ReconcilerEvent } from '../reconcile/pass.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
-import type { Flags } from '../telemetry/debug-pages.ts'
+import type { Flags } from '../telemetry/metrics-server.ts'
 
 /** The dependencies of the daemon, and its callbacks. */
 export interface DaemonIo {

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
 import { FAMILIES, type Family, familyOf, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { Pacer } from '../base/pacer.ts'

@@ -1,25 +1,23 @@
 import type { BuildInfo } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
+import { privilegeHint } from '../base/errors.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
-import { privilegeHint } from '../base/privilege.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
-import type { ReconcilerEvent } from '../reconcile/events.ts'
+import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
-import { PendingChanges } from '../telemetry/change-counts.ts'
 import {
   type EventFact,
   serviceQuarantined,
   serviceRefused,
   serviceReleased,
   starting,
-} from '../telemetry/event-facts.ts'
-import { HealthTracker } from '../telemetry/health-tracker.ts'
-import { LocalPolicyCounter } from '../telemetry/local-policy-counts.ts'
+} from '../telemetry/event.ts'
+import { HealthTracker } from '../telemetry/health.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
-import { programmingLatencies } from '../telemetry/programming-latency.ts'
+import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
 import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 

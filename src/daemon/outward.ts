@@ -1,22 +1,35 @@
 import type { Clock } from '../base/clock.ts'
-import { NONE_OVER_SHARE, type OverShare } from '../base/connection-gate.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
+import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { BindAddress, Config } from '../config/config.ts'
+import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
 import type { HttpServer, ServerNews } from '../http/server.ts'
-import type { FrontendTable } from '../model/frontend.ts'
+import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
+import type { MemoryLimit } from '../model/node-context.ts'
+import type { Memo } from '../model/resolve.ts'
+import type { ServiceKey } from '../model/service.ts'
+import { serviceJson, snapshotJson } from '../model/snapshot-json.ts'
 import { type AdminPages, openAdminServer } from '../telemetry/admin-server.ts'
-import { type Flags, flagzText, type ProcessStatus, statuszText } from '../telemetry/debug-pages.ts'
-import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event-facts.ts'
-import { openHealthServer } from '../telemetry/health-server.ts'
-import { openMetricsServer } from '../telemetry/metrics-server.ts'
-import type { OutwardState } from '../telemetry/outward-metrics.ts'
+import { type EventFact, healthCheckFailed, serverFailed } from '../telemetry/event.ts'
+import { openHealthServer } from '../telemetry/health.ts'
+import {
+  createSliMetrics,
+  type Flags,
+  flagzText,
+  openMetricsServer,
+  type ProcessStatus,
+  statuszText,
+} from '../telemetry/metrics-server.ts'
+import type { Receipts } from '../telemetry/receipts.ts'
+import type { OutwardState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
-import { createSliMetrics } from '../telemetry/sli-metrics.ts'
-import { logCrowd } from './crowd-log.ts'
+import { networkNamespace } from './instance-lock.ts'
+import type { Intake } from './intake.ts'
 import type { Observer } from './observer.ts'
+import type { Programming } from './programming.ts'
 
 interface OutwardOptions {
   readonly clock: Clock
@@ -217,4 +230,66 @@ function cannotListen(server: string, { address, error, retryMs }: Failure): str
   const why = 'code' in error && error.code === 'EADDRINUSE' ? ' (in use)' : ''
   const retry = retryMs === undefined ? '' : `; retrying every ${retryMs / 1000} s`
   return `${server}: cannot listen on ${address}${why}${retry}`
+}
+
+interface PagesOptions {
+  readonly programming: () => Programming | undefined
+  readonly config: () => Config
+  readonly version: string
+  readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused'>
+  readonly nowMs: () => number
+  readonly receipts: Receipts
+}
+
+/** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
+export function adminPages(options: PagesOptions): AdminPages {
+  const { programming, config, version, intake, nowMs, receipts } = options
+  return {
+    state() {
+      const status = programming()?.status
+      const table = status?.table
+      const heardMs = intake.status?.heardMs
+      return {
+        snapshot: intake.snapshot.number,
+        synced: status?.syncedNumber,
+        error: status?.error?.message,
+        quarantined: status?.quarantined.map(({ service, error }) => ({ service, error: error.message })),
+        source: {
+          missing: intake.status?.missing,
+          trouble: intake.status?.trouble,
+          silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
+        },
+        services: servicesJson(table === undefined ? [] : table.services.values()),
+      }
+    },
+    plan: () => programming()?.pending(),
+    receipts: () => receipts.lines,
+    config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
+    snapshot: () => ({
+      complete: intake.complete,
+      servicesBytes: programming()?.servicesBytes,
+      refused: refusedOver(programming()?.status.memo),
+      refusedSlices: intake.refused
+        .map(({ refusal }) => refusal)
+        .filter(({ service }) => service !== undefined),
+      ...snapshotJson(intake.snapshot),
+    }),
+  }
+}
+
+/** Lists Services that exceed a memory limit, with that limit. */
+function refusedOver(memo: Memo | undefined): readonly (readonly [ServiceKey, MemoryLimit])[] {
+  return memo?.admission?.oversized.entries().map(([key, { limit }]) => [key, limit]) ?? []
+}
+
+function* servicesJson(services: readonly ServiceFrontends[]) {
+  for (const service of services) yield serviceJson(service)
+}
+
+/** Logs which client lost connections to a server, and whether the server closed or refused them. */
+export function logCrowd(log: Log, server: string, { client, service, full, evicted, refused }: Crowd): void {
+  const facts = { client, ...(service === undefined ? {} : { service }), full, evicted, refused }
+  const closed = evicted > 0 ? ['closed the longest idle ones of the largest client'] : []
+  const busy = refused > 0 ? ['refused new ones because the others are busy'] : []
+  log.warn(facts, `${server}: too many connections; ${[...closed, ...busy].join('; ')}`)
 }

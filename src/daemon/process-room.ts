@@ -1,11 +1,13 @@
 import { readFileSync } from 'node:fs'
+import { writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
 import { getHeapStatistics } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
+import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
-import { PartsRoom } from '../model/parts-room.ts'
+import { PartsRoom } from '../model/object-budget.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
-import { memoryLimit } from './memory-limit.ts'
 
 /** Reads the limits of this process, synchronously. */
 export function processRoom(): ProcessRoom {
@@ -99,5 +101,74 @@ function descriptors(): number | undefined {
     return most === undefined ? undefined : Number(most)
   } catch {
     return undefined
+  }
+}
+
+/** A hierarchy of control groups that limits memory: its mount point, and the name of its limit. */
+const HIERARCHIES = [
+  { controllers: /^0::(.*)$/m, mount: 'sys/fs/cgroup', file: 'memory.max' },
+  { controllers: /^0::(.*)$/m, mount: 'sys/fs/cgroup/unified', file: 'memory.max' },
+  {
+    controllers: /^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:(.*)$/m,
+    mount: 'sys/fs/cgroup/memory',
+    file: 'memory.limit_in_bytes',
+  },
+] as const
+
+/**
+ * Gives the memory limit of this process in bytes. It is the minimum of the limits of its control group and its parents
+ * (cgroup v2 and v1), and of the machine's memory; undefined if none is readable. `root` replaces `/`. In a container,
+ * the mount usually has the container's own group at its root, whatever path /proc names.
+ */
+export function memoryLimit(root = '/'): number | undefined {
+  const groups = read(join(root, 'proc/self/cgroup')) ?? ''
+  const limits = HIERARCHIES.flatMap(({ controllers, mount, file }) => {
+    const path = controllers.exec(groups)?.[1]
+    return path === undefined ? [] : upwards(path).map(each => read(join(root, mount, each, file)))
+  })
+  const total = /^MemTotal:\s+(\d+) kB$/m.exec(read(join(root, 'proc/meminfo')) ?? '')?.[1]
+  const bytes = [
+    // `max` means no limit in cgroup v2. Without a limit, cgroup v1 gives a number that exceeds every machine's memory.
+    ...limits.map(text => Number.parseInt(text ?? '', 10)),
+    1024 * Number(total),
+  ].filter(limit => limit > 0)
+  return bytes.length === 0 ? undefined : Math.min(...bytes)
+}
+
+/** `/a/b`, `/a`, `/`. */
+function upwards(path: string): readonly string[] {
+  const paths = [join('/', path)]
+  for (let at = paths[0] ?? '/'; at !== '/'; ) {
+    at = dirname(at)
+    paths.push(at)
+  }
+  return paths
+}
+
+/** Reads a file; undefined if it does not exist or is not readable. */
+function read(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && ABSENT.has(String(error.code))) return undefined
+    throw new Error(`cannot read ${path} to find the memory limit`, { cause: error })
+  }
+}
+
+const ABSENT: ReadonlySet<string> = new Set(['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM'])
+
+/**
+ * Sets oom_score_adj of this process: -1000 (the kernel never kills it when memory runs out) to 1000. A lower value
+ * needs CAP_SYS_RESOURCE. Services do not depend on it, so that a failure is only logged.
+ */
+export async function setOomScoreAdj(
+  value: number,
+  log: Log,
+  path = '/proc/self/oom_score_adj',
+): Promise<void> {
+  try {
+    await writeFile(path, String(value))
+  } catch (err) {
+    log.info({ err }, `cannot set oom_score_adj=${value} (needs CAP_SYS_RESOURCE); continuing`)
   }
 }

@@ -1,10 +1,10 @@
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
-import { whyNotInstance } from '../config/instance-name.ts'
+import { whyNotInstance } from '../config/own-flags.ts'
 import type { Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
-import type { ReconcilerEvent } from '../reconcile/events.ts'
+import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { type Programming, type ProgrammingOptions, startProgramming } from './programming.ts'
 

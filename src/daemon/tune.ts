@@ -1,6 +1,6 @@
 import type { Config } from '../config/config.ts'
 import { tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
-import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/files.ts'
+import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
 import type { RecordKernel } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 

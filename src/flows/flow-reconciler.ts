@@ -1,18 +1,15 @@
-import type { BackoffOptions } from '../base/backoff.ts'
 import type { Clock } from '../base/clock.ts'
-import { errorOf } from '../base/failure-text.ts'
-import { Pacer } from '../base/pacer.ts'
+import { errorOf } from '../base/errors.ts'
+import type { Family } from '../base/ip.ts'
+import { type BackoffOptions, Pacer } from '../base/pacer.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, Pauses, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { Drains } from './drains.ts'
-import type { FlowEvent, FlowReason } from './events.ts'
-import { type FlowCheck, lookAt } from './look.ts'
-import { FlowPass, Stopped } from './pass.ts'
-import { flowPorts, isWatched, type Version, type View, versionOf } from './ports.ts'
+import { Drains, FlowPass, Stopped } from './pass.ts'
+import { type FlowCheck, flowPorts, isWatched, lookAt, type Version, type View, versionOf } from './ports.ts'
 import { nodeAddresses } from './stale.ts'
 
 interface FlowReconcilerOptions {
@@ -227,3 +224,24 @@ function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
   }
   return looks
 }
+
+/** Why flows were checked; `drain`: connections were due to be cut. */
+type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain'
+
+/** What the flow reconciler reports: values for metrics and logs. */
+export type FlowEvent =
+  /** One family was checked; families that needed no check report nothing. */
+  | {
+      readonly kind: 'reconciled'
+      readonly family: Family
+      readonly reason: FlowReason
+      /** Entries that the kernel listed. */
+      readonly examined: number
+      /** Stale UDP entries removed. */
+      readonly deleted: number
+      /** TCP connections cut, as their Service's drain policy says. */
+      readonly cut: number
+      readonly durationMs: number
+    }
+  /** A pass did not get through and is tried again; what it has removed is removed. */
+  | { readonly kind: 'failed'; readonly error: Error; readonly retryMs: number }

@@ -1,14 +1,12 @@
 import type { Clock } from '../base/clock.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
+import type { Octets } from '../base/octets.ts'
 import { finishInSlices, type Slicing } from '../base/steps.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
-import type { Flow } from '../kernel/conntrack/flow.ts'
-import type { FlowFilter } from '../kernel/conntrack/messages.ts'
+import type { Flow, FlowFilter } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { Drains } from './drains.ts'
-import { dumpsFor } from './dumps.ts'
-import type { FlowCheck } from './look.ts'
-import { type Judging, type RuleBook, ruleBooks } from './stale.ts'
+import type { FlowCheck } from './ports.ts'
+import { type Draining, type Judging, type RuleBook, ruleBooks } from './stale.ts'
 
 interface PassOptions {
   readonly client: ConntrackClient
@@ -160,5 +158,90 @@ class Deletes {
         this.#failure = { error }
       }
     })
+  }
+}
+
+/**
+ * Walks of the kernel's whole table that one dump of everything and its decoding here are worth: 10 ms per 100,000
+ * entries for a walk that gives little, 100 ms for one that gives all.
+ */
+export const WALKS_MAX = 9
+
+/** The dumps that together list every flow the book is about, and as few others as that allows. */
+export function dumpsFor(book: RuleBook): readonly FlowFilter[] {
+  const { family, protocol } = book
+  const filters = family === 'IPv4' ? byAddress(book) : byPort(book)
+  return filters.length > WALKS_MAX ? [{ family, protocol }] : filters
+}
+
+function byAddress({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilter[] {
+  const filters: FlowFilter[] = nodePorts.map(destinationPort => ({ family, protocol, destinationPort }))
+  for (const [destination, ports] of addresses) {
+    const [first, ...others] = ports
+    const isOnly = first !== undefined && others.length === 0
+    filters.push({ family, protocol, destination, ...(isOnly ? { destinationPort: first } : {}) })
+  }
+  return filters
+}
+
+/** The kernel cannot dump the flows of one IPv6 address (see encodeDump). */
+function byPort({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilter[] {
+  const ports = new Set([...nodePorts, ...[...addresses.values()].flat()])
+  return [...ports].map(destinationPort => ({ family, protocol, destinationPort }))
+}
+
+interface Drain {
+  readonly service: ServiceKey
+  readonly dueMs: number
+  /** Number of the pass that saw a connection of it last. */
+  seenIn: number
+}
+
+/** Beyond this many pairs of place and endpoint the others wait until there is room. */
+const DRAINS_MAX = 10_000
+
+/** Since when connections are seen whose endpoint is gone. A process that starts anew counts from its own start. */
+export class Drains {
+  readonly #drains = new Map<Octets, Drain>()
+  #pass = 0
+
+  get size(): number {
+    return this.#drains.size
+  }
+
+  /** Begins a pass; what it does not see until finish() has ended by itself. */
+  begin(): void {
+    this.#pass++
+  }
+
+  /** Whether the connection's time is over. */
+  isDue({ between, service, drainMs }: Draining, nowMs: number): boolean {
+    const known = this.#drains.get(between)
+    if (known === undefined) {
+      if (drainMs === 0) return true
+      if (this.#drains.size < DRAINS_MAX)
+        this.#drains.set(between, { service, dueMs: nowMs + drainMs, seenIn: this.#pass })
+      return false
+    }
+    known.seenIn = this.#pass
+    return nowMs >= known.dueMs
+  }
+
+  /** Ends a pass that has seen all connections of these Services. */
+  finish(services: ReadonlySet<ServiceKey>, nowMs: number): void {
+    for (const [between, { service, dueMs, seenIn }] of this.#drains)
+      if (services.has(service) && (seenIn !== this.#pass || dueMs <= nowMs)) this.#drains.delete(between)
+  }
+
+  get nextDueMs(): number | undefined {
+    let next: number | undefined
+    for (const { dueMs } of this.#drains.values()) if (next === undefined || dueMs < next) next = dueMs
+    return next
+  }
+
+  servicesDue(nowMs: number): readonly ServiceKey[] {
+    const services = new Set<ServiceKey>()
+    for (const { service, dueMs } of this.#drains.values()) if (dueMs <= nowMs) services.add(service)
+    return [...services]
   }
 }

@@ -1,11 +1,9 @@
-import type { Family, Ip } from '../base/ip.ts'
-import { FAMILIES, familyOf, isLoopback } from '../base/ip.ts'
+import { FAMILIES, type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { FlowCheck } from './look.ts'
-import type { FlowPort, View } from './ports.ts'
+import type { FlowCheck, FlowPort, View } from './ports.ts'
 
 /** What is to become of a flow. */
 export type Judgment =

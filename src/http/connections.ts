@@ -1,8 +1,8 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../base/clock.ts'
-import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/connection-gate.ts'
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
+import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/shares.ts'
 
 interface HttpRequest {
   /** The method, in capitals. */

@@ -2,60 +2,61 @@
  * The parts of a back end: sources of Services, the resolution of Services on this node, and the reconciler that keeps
  * a data plane in that state.
  */
-export { type Cidr, cidrOf, contains, formatCidr, hostCidr, parseCidr } from '../base/cidr.ts'
+
 export { type Cancel, type Clock, systemClock } from '../base/clock.ts'
 export {
+  type Cidr,
+  cidrOf,
   compareIps,
+  contains,
   FAMILIES,
   type Family,
   familyOf,
+  formatCidr,
   formatIp,
   formatIpPort,
+  hostCidr,
   type Ip,
+  parseCidr,
   parseIp,
 } from '../base/ip.ts'
 export { createLog, type Log, type LogOptions } from '../base/log.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
 export { PersistentMap } from '../base/persistent-map.ts'
 export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
-export type { ApiEndpoint } from '../model/api-server.ts'
-export type { CostRates } from '../model/cost.ts'
-export type {
-  Endpoint,
-  EndpointConditions,
-  EndpointHints,
-  EndpointPort,
-  EndpointSlice,
-  SliceList,
-} from '../model/endpoint.ts'
-export type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
+export type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
+export { createNamePool, type NamePool } from '../model/fields.ts'
 export type {
   Backend,
   Frontend,
   FrontendKind,
   FrontendTable,
+  HealthCheck,
   NodePortAddresses,
   PortFrontends,
   Route,
   ServiceFrontends,
   WholeAddresses,
 } from '../model/frontend.ts'
-export type { HealthCheck } from '../model/health-check.ts'
-export type { ServiceListeners, TakenPort } from '../model/listeners.ts'
-export { createNamePool, type NamePool } from '../model/names.ts'
+export type { CostRates } from '../model/memory-shares.ts'
 export type { MemoryLimit, NodePortSelection, ResolveOptions, ServiceMemory } from '../model/node-context.ts'
-export type { LeftOut } from '../model/object-budget.ts'
-export type { CountedEvent } from '../model/object-parts.ts'
+export type { CountedEvent, LeftOut } from '../model/object-budget.ts'
 export { type ParseOptions, parseObject, watchedIdentity } from '../model/parse.ts'
-export type { Refusal } from '../model/refusal.ts'
+export type { ApiEndpoint, ServiceListeners, TakenPort } from '../model/reserved.ts'
 export { type Memo, type Resolved, resolve } from '../model/resolve.ts'
 export type {
+  Endpoint,
+  EndpointConditions,
+  EndpointHints,
+  EndpointPort,
+  EndpointSlice,
   Headless,
   Protocol,
   Service,
   ServiceDetails,
   ServiceKey,
   ServicePortSpec,
+  SliceList,
   TrafficPolicy,
 } from '../model/service.ts'
 export {
@@ -82,9 +83,8 @@ export {
   type RenderOptions,
   type WriterCommit,
 } from '../reconcile/dataplane.ts'
-export { type DryRunOptions, dryRun } from '../reconcile/dry-run.ts'
-export type { PassReason, ReconcilerEvent } from '../reconcile/events.ts'
-export type { QuarantineEntry } from '../reconcile/quarantine.ts'
+export { type DryRunOptions, dryRun } from '../reconcile/difference.ts'
+export type { PassReason, QuarantineEntry, ReconcilerEvent } from '../reconcile/pass.ts'
 export { Reconciler, type ReconcilerOptions, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 export type {
   LocatedRefusal,

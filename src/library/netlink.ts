@@ -24,8 +24,13 @@ export {
 export { Connection, type ConnectionOptions, REQUEST_SEQUENCE_MAX } from '../netlink/connection.ts'
 export * from '../netlink/constants.ts'
 export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/conversation.ts'
-export { errnoName, errnoNumber } from '../netlink/errno.ts'
-export { NetlinkError, type NetlinkErrorDetails, OutcomeUnknownError } from '../netlink/errors.ts'
+export {
+  errnoName,
+  errnoNumber,
+  NetlinkError,
+  type NetlinkErrorDetails,
+  OutcomeUnknownError,
+} from '../netlink/errors.ts'
 export {
   findFamily,
   GENL_HDRLEN,

@@ -16,13 +16,12 @@ export {
   type OperationFailure,
   type TableName,
 } from '../kernel/nft/client.ts'
-export type { CompiledRule } from '../kernel/nft/compiled-rule.ts'
 export * from '../kernel/nft/constants.ts'
 export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
-export type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
-export type { IndexOfIpset, NameOfIpset } from '../kernel/nft/ipset-match.ts'
-export type { IpsetNames } from '../kernel/nft/ipset-names.ts'
+export type { Settled } from '../kernel/nft/dump.ts'
+export type { CompiledRule, Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
+export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipsets.ts'
 export {
   type ForeignCommit,
   type ForeignCommits,
@@ -38,9 +37,7 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/operation.ts'
-export { printRuleset } from '../kernel/nft/print.ts'
-export { type DescribeOptions, describeOperation } from '../kernel/nft/print-operation.ts'
-export type { Settled } from '../kernel/nft/settle.ts'
+export { type DescribeOptions, describeOperation, printRuleset } from '../kernel/nft/print.ts'
 export type {
   Chain,
   ChainHook,
@@ -56,7 +53,8 @@ export type {
   Ruleset,
   Table,
 } from '../kernel/nft/state.ts'
-export type { Detector } from '../modes/common/detector.ts'
+export { plainSet } from '../modes/common/elements.ts'
+export type { Detector } from '../modes/common/expressions.ts'
 export {
   askMasquerade,
   compare,
@@ -70,7 +68,10 @@ export {
   maskBytes,
   maskNumber,
   matches,
+  portData,
+  portKey,
   portOfPacket,
+  prefixMask,
   type RuleContext,
   readMark,
   rule,
@@ -81,16 +82,16 @@ export {
   writeMark,
 } from '../modes/common/expressions.ts'
 export { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
-export { portData, portKey, prefixMask } from '../modes/common/octet-keys.ts'
 export { masquerade, masqueradeMarked } from '../modes/common/rules.ts'
-export { plainSet } from '../modes/common/sets.ts'
-export { openNftClient } from './open-nft-client.ts'
-export { createRulesetPlane, type RulesetPlan, type RulesetPlaneOptions } from './ruleset-plane.ts'
 export {
   addressMap,
   addressSet,
+  createRulesetPlane,
   makeTable,
   type NatRules,
   natChains,
+  openNftClient,
+  type RulesetPlan,
+  type RulesetPlaneOptions,
   type TableParts,
-} from './table-parts.ts'
+} from './ruleset-plane.ts'

@@ -1,8 +1,9 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
-import { costOf, type ServiceCost } from './cost.ts'
+import { objectText, type Refusal } from './fields.ts'
 import {
   type Cuts,
+  costOf,
   cutsOf,
   type DemandChange,
   type Demands,
@@ -12,10 +13,10 @@ import {
   movedBetween,
   NO_CUTS,
   namespaceOf,
+  type ServiceCost,
 } from './memory-shares.ts'
 import { isOurs, type MemoryLimit, type NodeContext } from './node-context.ts'
-import { rejecting } from './object-parts.ts'
-import { objectText, type Refusal } from './refusal.ts'
+import { rejecting } from './object-budget.ts'
 import type { Service, ServiceKey } from './service.ts'
 import type { Snapshot } from './snapshot.ts'
 

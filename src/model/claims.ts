@@ -1,12 +1,9 @@
-import { anyContains, type Cidr } from '../base/cidr.ts'
-import { familyOf, type Ip } from '../base/ip.ts'
+import { anyContains, type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
-import { type ApiServers, apiConflict } from './api-server.ts'
-import { isTaken, type ServiceListeners, takenKeys } from './listeners.ts'
 import { isOurs, type NodeContext } from './node-context.ts'
-import { nodePortPlace, placesOnNode } from './node-port-places.ts'
+import { type ApiServers, apiConflict, isTaken, type ServiceListeners, takenKeys } from './reserved.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
 
 /** The Services that want one thing: nearly always one, else a sorted list of two and more. */
@@ -253,4 +250,125 @@ function without(claimants: Claimants | undefined, key: ServiceKey): Claimants |
   if (typeof claimants === 'string') return claimants
   const others = claimants.filter(other => other !== key)
   return others.length > 1 ? others : others[0]
+}
+
+/** The Services that a Service may have to yield to. */
+export interface AddressOwnership {
+  readonly here: NodeContext
+  readonly services: PersistentMap<Service>
+  readonly claims: Claims
+  readonly listeners: PersistentMap<ServiceListeners>
+}
+
+/** Whether any ClusterIP of the Service is another one's, too. */
+export function isContested(ownership: AddressOwnership, { clusterIps }: Service): boolean {
+  if (ownership.claims.contested === 0) return false
+  for (let index = 0; index < clusterIps.length; index++)
+    if (typeof ownership.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true
+  return false
+}
+
+/** The Service that has this port of the ClusterIP, if it is not `service`. */
+export function clusterPortOwner(
+  ownership: AddressOwnership,
+  service: Service,
+  ip: Ip,
+  port: ServicePortSpec,
+): Service | undefined {
+  const claimants = ownership.claims.clusterIps.get(ip)
+  if (claimants === undefined || typeof claimants === 'string') return undefined
+  return firstRival(ownership, service, claimants, other =>
+    other.ports.some(its => its.port === port.port && its.protocol === port.protocol),
+  )
+}
+
+/** The Service that has this ClusterIP as a whole, if it is not `service`. */
+export function clusterIpOwner(ownership: AddressOwnership, service: Service, ip: Ip): Service | undefined {
+  const claimants = ownership.claims.clusterIps.get(ip)
+  return claimants === undefined || typeof claimants === 'string'
+    ? undefined
+    : firstRival(ownership, service, claimants, () => true)
+}
+
+/** The Service that has this place (see Claims), if it is not `service`. */
+export function placeOwner(
+  ownership: AddressOwnership,
+  service: Service,
+  place: string,
+): Service | undefined {
+  const claimants = ownership.claims.places.get(place)
+  return claimants === undefined || typeof claimants === 'string'
+    ? undefined
+    : firstRival(ownership, service, claimants, () => true)
+}
+
+/** The Service that has this NodePort and comes before `service`, which need not want it. */
+export function nodePortOwner(
+  ownership: AddressOwnership,
+  service: Service,
+  place: string,
+): Service | undefined {
+  const claimants = ownership.claims.places.get(place)
+  if (claimants === undefined) return undefined
+  return firstRival(ownership, service, typeof claimants === 'string' ? [claimants] : claimants, () => true)
+}
+
+/** The best-placed other claimant that comes before `service`. */
+function firstRival(
+  ownership: AddressOwnership,
+  service: Service,
+  claimants: readonly ServiceKey[],
+  wants: (other: Service) => boolean,
+): Service | undefined {
+  let first = service
+  for (const key of claimants) {
+    const other = ownership.services.get(key)
+    if (other !== undefined && isOurs(ownership.here, other) && wants(other) && comesBefore(other, first))
+      first = other
+  }
+  return first === service ? undefined : first
+}
+
+/** The order in which Services own what several of them claim: age, then UID, then key. */
+function comesBefore(a: Service, b: Service): boolean {
+  if (a.creationTimestamp !== b.creationTimestamp) {
+    // Without a date there is no seniority to show.
+    if (a.creationTimestamp === '' || b.creationTimestamp === '') return b.creationTimestamp === ''
+    return a.creationTimestamp < b.creationTimestamp
+  }
+  return a.uid === b.uid ? a.key < b.key : a.uid < b.uid
+}
+
+/** Key of a NodePort in Claims.places; longer than that of any address and port, which may have any octets. */
+export function nodePortPlace(family: Family, protocol: Protocol, nodePort: number): string {
+  return `NodePort ${protocol}${family}${u16be(nodePort)}`
+}
+
+/** A health check node port is a TCP port of the node as a NodePort is: one Service has it. */
+export function healthCheckPlaces({ clusterIps, healthCheckNodePort }: Service): readonly string[] {
+  if (healthCheckNodePort === 0) return NONE
+  return clusterIps.map(ip => nodePortPlace(familyOf(ip), 'TCP', healthCheckNodePort))
+}
+
+const NONE: readonly string[] = []
+
+/**
+ * The places that a Service has besides its NodePorts and addresses: its health check, and where NodePorts meet external
+ * addresses of the Node. Owners of the latter are those of the NodePorts, which changes affect.
+ */
+function placesOnNode(here: NodeContext, service: Service, held: readonly Ip[]): readonly string[] {
+  const { clusterIps, ports } = service
+  const checks = healthCheckPlaces(service)
+  const own = held.filter(ip => here.nodeIps.has(ip))
+  const meetings = checks.map(meetingOf)
+  for (const { protocol, port, nodePort } of ports) {
+    for (const ip of own) meetings.push(meetingOf(nodePortPlace(familyOf(ip), protocol, port)))
+    if (nodePort === 0) continue
+    for (const ip of clusterIps) meetings.push(meetingOf(nodePortPlace(familyOf(ip), protocol, nodePort)))
+  }
+  return [...checks, ...meetings]
+}
+
+function meetingOf(place: string): string {
+  return `at ${place}`
 }

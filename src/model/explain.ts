@@ -1,10 +1,15 @@
 import type { Family, Ip } from '../base/ip.ts'
-import { candidatesOf } from './candidates.ts'
 import { nodeContextOf, type ResolveOptions } from './node-context.ts'
-import { clusterVerdict, localVerdict, survey, type TopologyMode, type Verdict } from './select.ts'
+import {
+  candidatesOf,
+  clusterVerdict,
+  localVerdict,
+  survey,
+  type TopologyMode,
+  type Verdict,
+} from './select.ts'
 import type { Protocol, ServiceKey } from './service.ts'
-import { withoutLoops } from './slice-groups.ts'
-import type { Snapshot } from './snapshot.ts'
+import { type Snapshot, withoutLoops } from './snapshot.ts'
 
 interface ExplainQuery {
   readonly options: ResolveOptions

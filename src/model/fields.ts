@@ -1,6 +1,20 @@
 import { joined } from '../base/compact.ts'
-import { isDnsLabel, isDnsSubdomain } from './names.ts'
-import { type Findings, plainText, printable, type Refusal, refuse } from './refusal.ts'
+import {
+  type Cidr,
+  type Family,
+  familyOf,
+  type Ip,
+  isBroadcast,
+  isIpv4Mapped,
+  isLinkLocal,
+  isLoopback,
+  isMulticast,
+  isUnspecified,
+  parseCidr,
+  parseIp,
+  whyNotCidr,
+  whyNotIp,
+} from '../base/ip.ts'
 
 /** An object of unknown origin, as JSON.parse gives it. */
 export type Json = Readonly<Record<string, unknown>>
@@ -98,4 +112,242 @@ const NOT_A_SUBDOMAIN = 'not a DNS subdomain; DNS labels joined by dots, 253 cha
 
 export function wholeRefusal(object: string, field: string, value: unknown, reason: string): Refusal {
   return { object, field, value: printable(value), reason }
+}
+
+/**
+ * A part of an object that cannot be honored. The smallest unit is refused (one address, one port, one range) and
+ * everything else of the object still goes in.
+ */
+export interface Refusal {
+  /** Kind, namespace and name: `Service ns1/web`, `EndpointSlice ns1/web-abc`. */
+  readonly object: string
+  /** Path of the refused field: `spec.externalIPs[1]`. */
+  readonly field: string
+  /** The refused value as it was given, escaped and shortened for one line of text. */
+  readonly value: string
+  /** Why, and what would be accepted, as a sentence without a full stop. */
+  readonly reason: string
+  /** The Service, `namespace/name`, whose EndpointSlice is refused as a whole; absent where none is known. */
+  readonly service?: string
+}
+
+/** Shared by everything that is entirely accepted. */
+export const NO_REFUSALS: readonly Refusal[] = []
+
+/** Distinguishes the result of a parse function from its input: no object of the model has these fields. */
+export function isRefusal(value: object): value is Refusal {
+  return 'reason' in value && 'field' in value
+}
+
+/** Collects what is refused of one object while it is read. Nearly always that is nothing: no text is made before. */
+export interface Findings {
+  /** `Service`. */
+  readonly kind: string
+  /** `namespace/name`, or `name` of cluster-scoped kinds. */
+  readonly key: string
+  refusals: Refusal[] | undefined
+}
+
+export function refuse(findings: Findings, field: string, value: unknown, reason: string): void {
+  addRefusal(findings, {
+    object: objectText(findings.kind, findings.key),
+    field,
+    value: printable(value),
+    reason,
+  })
+}
+
+/** The same of a value that must be a number: one in quotes is shown with them. */
+export function refuseNumber(findings: Findings, field: string, value: unknown, reason: string): void {
+  const isText = typeof value === 'string'
+  addRefusal(findings, {
+    object: objectText(findings.kind, findings.key),
+    field,
+    value: isText ? `"${printable(value)}"` : printable(value),
+    reason: isText ? `a quoted string, and ${reason}` : reason,
+  })
+}
+
+/** Adds one that may be about another object. */
+export function addRefusal(findings: Findings, refusal: Refusal): void {
+  if (findings.refusals === undefined) findings.refusals = [refusal]
+  else findings.refusals.push(refusal)
+}
+
+export function refusalsOf(findings: Findings): readonly Refusal[] {
+  return findings.refusals ?? NO_REFUSALS
+}
+
+/** `Service ns1/web`. */
+export function objectText(kind: string, key: string): string {
+  const slash = key.indexOf('/')
+  const shown =
+    slash < 0 ? printable(key) : `${printable(key.slice(0, slash))}/${printable(key.slice(slash + 1))}`
+  return `${kind} ${shown}`
+}
+
+const LENGTH_MAX = 64
+const ELLIPSIS = '...'
+
+/** Text of any value, texts as they are. An object's own toString is not called: it is whatever a file made it. */
+export function plainText(value: unknown): string {
+  return typeof value === 'object' && value !== null ? printable(value) : String(value)
+}
+
+/**
+ * An untrusted value as one line of printable ASCII, at most 64 characters: control characters, quotes, backslashes
+ * and everything beyond ASCII (direction overrides among it) become \u escapes.
+ */
+export function printable(value: unknown): string {
+  if (typeof value === 'string') return escaped(value)
+  if (value === undefined) return 'nothing'
+  if (Array.isArray(value)) return value.length === 0 ? '[]' : '[...]'
+  if (typeof value === 'object' && value !== null) return '{...}'
+  return escaped(String(value))
+}
+
+function escaped(text: string): string {
+  let line = ''
+  // One unit more than fits is enough to know that the text is too long.
+  for (let at = 0; at < text.length && line.length <= LENGTH_MAX; at++)
+    line += escapedUnit(text.charCodeAt(at))
+  return line.length <= LENGTH_MAX ? line : line.slice(0, LENGTH_MAX - ELLIPSIS.length) + ELLIPSIS
+}
+
+function escapedUnit(unit: number): string {
+  const isPlain =
+    unit >= 0x20 && unit <= 0x7e && unit !== 0x22 && unit !== 0x27 && unit !== 0x5c && unit !== 0x60
+  return isPlain ? String.fromCharCode(unit) : `\\u${unit.toString(16).padStart(4, '0')}`
+}
+
+/*
+ * Names end up in kernel comments, log lines and map keys, so they are checked even though the API server has checked
+ * them: files and other sources have not.
+ */
+
+const LABEL_MAX = 63
+const SUBDOMAIN_MAX = 253
+
+// The engine compiles these at their second use; loops over characters are slow for the first thousands of objects.
+const LABEL = /^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?$/
+const SUBDOMAIN = /^[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*$/
+
+/** RFC 1123 label: 1 to 63 lower-case letters, digits and inner hyphens. */
+export function isDnsLabel(text: string): boolean {
+  return text.length <= LABEL_MAX && LABEL.test(text)
+}
+
+/** RFC 1123 subdomain: labels joined by dots, 253 characters at most. */
+export function isDnsSubdomain(text: string): boolean {
+  return isDnsLabel(text) || (text.length <= SUBDOMAIN_MAX && SUBDOMAIN.test(text))
+}
+
+/**
+ * One copy of each string that many objects repeat (node names, zones). Bounded: when it is full it starts over, which
+ * costs memory and nothing else.
+ */
+export type NamePool = Map<string, string>
+
+const POOL_MAX = 65_536
+
+export function pooled(pool: NamePool | undefined, text: string): string {
+  if (pool === undefined || text === '') return text
+  const known = pool.get(text)
+  if (known !== undefined) return known
+  if (pool.size >= POOL_MAX) pool.clear()
+  pool.set(text, text)
+  return text
+}
+
+/** An empty pool, for parseObject: equal names of many objects become one string. */
+export function createNamePool(): NamePool {
+  return new Map()
+}
+
+/**
+ * Why no Service may catch traffic to this address or send traffic to it, or undefined. Sources: CVE-2020-8554
+ * (addresses that belong to the node or its cloud), CVE-2021-25736 (the empty address), CVE-2021-25740 (endpoints that
+ * mean something else on every node), CVE-2021-29923 (text that two programs read differently).
+ */
+function dangerOf(ip: Ip): string | undefined {
+  return isPlainV4(ip) ? undefined : dangerIn(ip)
+}
+
+/** Most addresses: what is dangerous in IPv4 shows in the first byte, 0, 127, 169 or 224 and above. */
+function isPlainV4(ip: Ip): boolean {
+  const first = ip.charCodeAt(0)
+  return ip.length === 4 && first > 0 && first < 224 && first !== 127 && first !== 169
+}
+
+function dangerIn(ip: Ip): string | undefined {
+  if (isUnspecified(ip)) return 'the unspecified address, which stands for every address'
+  if (isLoopback(ip)) return 'a loopback address, which every node has for itself'
+  if (isLinkLocal(ip))
+    return 'a link-local address, which belongs to the network this node is on (or its cloud metadata)'
+  if (isMulticast(ip)) return 'a multicast address; Services have unicast addresses'
+  if (isBroadcast(ip)) return 'the broadcast address; Services have unicast addresses'
+  if (isIpv4Mapped(ip))
+    return 'an IPv4-mapped IPv6 address, which programs read as either family; write plain IPv4'
+  return undefined
+}
+
+/** The address an untrusted value stands for, or undefined; whyNotAddress then says why. */
+export function readAddress(value: unknown, family?: Family): Ip | undefined {
+  const ip = typeof value === 'string' ? parseIp(value) : undefined
+  if (ip === undefined || dangerOf(ip) !== undefined) return undefined
+  return family === undefined || familyOf(ip) === family ? ip : undefined
+}
+
+export function whyNotAddress(value: unknown, family?: Family): string {
+  if (typeof value !== 'string') return 'not text; an IP address is a string'
+  const ip = parseIp(value)
+  if (ip === undefined) return whyNotIp(value)
+  return dangerOf(ip) ?? `an ${familyOf(ip)} address where an ${family ?? 'IP'} one belongs`
+}
+
+/** The prefix an untrusted value stands for, or undefined; whyNotPrefix then says why. */
+export function readPrefix(value: unknown): Cidr | undefined {
+  // Stored objects may carry spaces around ranges: the API server trims before it validates.
+  const cidr = typeof value === 'string' ? parseCidr(value.trim()) : undefined
+  return cidr === undefined || isMappedPrefix(cidr) ? undefined : cidr
+}
+
+export function whyNotPrefix(value: unknown): string {
+  if (typeof value !== 'string') return 'not text; a CIDR is a string'
+  const cidr = parseCidr(value.trim())
+  if (cidr === undefined) return whyNotCidr(value.trim())
+  return 'a prefix of IPv4-mapped IPv6 addresses, which programs read as either family; write plain IPv4'
+}
+
+function isMappedPrefix(cidr: Cidr): boolean {
+  return cidr.bits >= 96 && isIpv4Mapped(cidr.ip)
+}
+
+/** Whether two values of the model (plain data: no functions, no cycles) say the same. */
+export function isSame(a: unknown, b: unknown): boolean {
+  if (a === b) return true
+  if (Array.isArray(a)) return Array.isArray(b) && isSameList(a, b)
+  return isFields(a) && isFields(b) && !Array.isArray(b) && isSameFields(a, b)
+}
+
+type Fields = Readonly<Record<string, unknown>>
+
+function isFields(value: unknown): value is Fields {
+  return typeof value === 'object' && value !== null
+}
+
+function isSameList(a: readonly unknown[], b: readonly unknown[]): boolean {
+  if (a.length !== b.length) return false
+  for (let index = 0; index < a.length; index++) if (!isSame(a[index], b[index])) return false
+  return true
+}
+
+function isSameFields(a: Fields, b: Fields): boolean {
+  let surplus = 0
+  for (const name in a) {
+    if (!isSame(a[name], b[name]) || !(name in b)) return false
+    surplus++
+  }
+  for (const _ in b) surplus--
+  return surplus === 0
 }

@@ -1,7 +1,20 @@
-import { type Cidr, formatCidr } from '../base/cidr.ts'
-import { FAMILIES, type Family, familyOf, formatIp, type Ip, isUnspecified } from '../base/ip.ts'
-import { API_SERVICE, type ApiServers, apiServersOf } from './api-server.ts'
-import type { CostRates } from './cost.ts'
+import {
+  anyContains,
+  type Cidr,
+  compareIps,
+  FAMILIES,
+  type Family,
+  familyOf,
+  formatCidr,
+  formatIp,
+  type Ip,
+  isLinkLocal,
+  isLoopback,
+  isUnspecified,
+} from '../base/ip.ts'
+import type { NodePortAddresses } from './frontend.ts'
+import type { CostRates } from './memory-shares.ts'
+import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
 import type { Service, ServiceKey } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
 
@@ -113,4 +126,43 @@ function primaryIps(ips: readonly Ip[]): Record<Family, Ip | undefined> {
 /** Whether this proxy serves the Service: the label service-proxy-name hands it to another one. */
 export function isOurs(here: NodeContext, service: Service): boolean {
   return service.type !== 'ExternalName' && service.proxyName === here.options.serviceProxyName
+}
+
+/**
+ * Addresses at which node ports answer (kube-proxy.md 1.4). A family for which nothing is selected, or everything, is
+ * not restricted; loopback addresses are not among them but with loopbackNodePorts. With listNodePortAddresses that is a list, too.
+ * With `primary` they answer nowhere while no address of the Node is known: kube-proxy then opens them on all addresses.
+ */
+export function nodePortAddresses(
+  here: NodeContext,
+  localIps: readonly Ip[],
+): Readonly<Record<Family, NodePortAddresses>> {
+  return { IPv4: addressesOf(here, localIps, 'IPv4'), IPv6: addressesOf(here, localIps, 'IPv6') }
+}
+
+const ALL: NodePortAddresses = { kind: 'all' }
+const NONE: NodePortAddresses = { kind: 'only', ips: [] }
+
+function addressesOf(here: NodeContext, localIps: readonly Ip[], family: Family): NodePortAddresses {
+  const selection = here.options.nodePortSelection
+  const cidrs = selection.cidrs.filter(cidr => familyOf(cidr.ip) === family)
+  const primary = selection.primary ? usablePrimary(here, family) : undefined
+  if (selection.primary && here.nodeIps.size === 0 && cidrs.length === 0) return NONE
+  if ((primary === undefined && cidrs.length === 0) || cidrs.some(cidr => cidr.bits === 0)) {
+    return here.options.listNodePortAddresses === true ? everyAddress(localIps, family) : ALL
+  }
+  const withLoopback = family === 'IPv4' && here.options.loopbackNodePorts === true
+  const ips = localIps.filter(ip => (withLoopback || !isLoopback(ip)) && anyContains(cidrs, ip))
+  if (primary !== undefined) ips.push(primary)
+  return { kind: 'only', ips: [...new Set(ips)].sort(compareIps) }
+}
+
+function everyAddress(localIps: readonly Ip[], family: Family): NodePortAddresses {
+  const ips = localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip) && !isLinkLocal(ip))
+  return { kind: 'only', ips: ips.sort(compareIps) }
+}
+
+function usablePrimary(here: NodeContext, family: Family): Ip | undefined {
+  const ip = here.primaryIps[family]
+  return ip === undefined || isLoopback(ip) ? undefined : ip
 }

@@ -1,9 +1,18 @@
-import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { trimmed } from '../base/compact.ts'
-import { FAMILIES, type Family, familyOf, formatIp, type Ip } from '../base/ip.ts'
-import { readAddress, readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
-import { isAbsent, isJson, type Json, listField, objectField } from './fields.ts'
-import { type Findings, refuse } from './refusal.ts'
+import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
+import {
+  type Findings,
+  isAbsent,
+  isJson,
+  type Json,
+  listField,
+  objectField,
+  readAddress,
+  readPrefix,
+  refuse,
+  whyNotAddress,
+  whyNotPrefix,
+} from './fields.ts'
 
 /** The addresses of a Service and who may use them. */
 export interface ServiceAddresses {

@@ -1,18 +1,24 @@
-import type { Cidr } from '../base/cidr.ts'
-import { type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
-import { readPrefix, whyNotAddress, whyNotPrefix } from './address.ts'
+import { type Cidr, type Ip, isIpv4Mapped, parseIp } from '../base/ip.ts'
 import {
+  type Findings,
   isAbsent,
   isJson,
+  isRefusal,
   type Json,
   labelsOf,
   listField,
   objectField,
+  objectText,
+  type Refusal,
   readIdentity,
+  readPrefix,
+  refusalsOf,
+  refuse,
   type WatchedIdentity,
   wholeRefusal,
+  whyNotAddress,
+  whyNotPrefix,
 } from './fields.ts'
-import { type Findings, isRefusal, objectText, type Refusal, refusalsOf, refuse } from './refusal.ts'
 import type { NodeInfo } from './snapshot.ts'
 
 /** What the cluster autoscaler puts on a Node before it takes the machine away. */

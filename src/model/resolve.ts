@@ -1,23 +1,49 @@
-import { type Cidr, mergeCidrs } from '../base/cidr.ts'
 import { cut, listFor } from '../base/compact.ts'
-import type { Ip } from '../base/ip.ts'
+import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
-import type { AddressOwnership } from './address-ownership.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
-import { changedApiIps } from './api-server.ts'
-import { endpointsOf, endpointsOfOneSlice } from './candidates.ts'
-import { type Claims, type Touched, updateClaims } from './claims.ts'
-import type { SliceList } from './endpoint.ts'
-import { isSame } from './equal.ts'
-import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from './frontend.ts'
-import { type NodeContext, nodeContextOf, type ResolveOptions } from './node-context.ts'
-import { nodePortAddresses } from './node-ports.ts'
-import { resolvePort } from './port-frontends.ts'
-import { closeService, openService } from './resolve-service.ts'
-import { isSameService } from './same-frontends.ts'
-import type { ServiceKey } from './service.ts'
-import type { Snapshot } from './snapshot.ts'
+import {
+  type AddressOwnership,
+  type Claims,
+  clusterIpOwner,
+  healthCheckPlaces,
+  isContested,
+  placeOwner,
+  type Touched,
+  updateClaims,
+  wholePlace,
+} from './claims.ts'
+import { type Findings, isSame, type Refusal, refusalsOf, refuse } from './fields.ts'
+import {
+  type Backend,
+  type FrontendTable,
+  healthCheckOf,
+  type PortFrontends,
+  type ServiceFrontends,
+  type WholeAddresses,
+} from './frontend.ts'
+import {
+  isOurs,
+  type NodeContext,
+  nodeContextOf,
+  nodePortAddresses,
+  type ResolveOptions,
+} from './node-context.ts'
+import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
+import { changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
+import {
+  endpointsOf,
+  endpointsOfOneSlice,
+  externalRoute,
+  needsForRoute,
+  selectBackends,
+  survey,
+  type Wanted,
+  wholeCandidatesOf,
+} from './select.ts'
+import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
+import { type Snapshot, withoutLoops } from './snapshot.ts'
 
 /** A Snapshot and what it means on this node. */
 export interface Resolved {
@@ -218,4 +244,194 @@ function countList(deltas: Map<Ip, number>, backends: readonly Backend[], by: nu
     const backend = backends[index]
     if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
   }
+}
+
+/** A Service whose ports are resolved one after the other. */
+interface OpenService {
+  readonly work: ServiceWork
+  readonly places: readonly PortPlace[]
+  /** So many endpoints that each port takes a while. */
+  readonly isLong: boolean
+}
+
+/** One of its ports in one family. */
+interface PortPlace extends Wanted {
+  readonly port: ServicePortSpec
+  /** Undefined for a headless Service. */
+  readonly clusterIp: Ip | undefined
+}
+
+/** Undefined when the Service asks nothing of this node, and there is nothing to say about it. */
+function openService(
+  ownership: AddressOwnership,
+  service: Service,
+  slices: SliceList,
+): OpenService | undefined {
+  if (!isServed(ownership, service)) return undefined
+  return { work: begin(ownership, service, slices), places: placesOf(service), isLong: isLarge(slices) }
+}
+
+function placesOf(service: Service): readonly PortPlace[] {
+  const { ports, headless } = service
+  const members = membersOf(service)
+  const places = listFor<PortPlace>(ports.length * members.length)
+  let count = 0
+  for (let index = 0; index < ports.length; index++) {
+    const port = ports[index]
+    if (port === undefined) continue
+    const { name, protocol } = port
+    for (let at = 0; at < members.length; at++) {
+      const member = members[at] ?? ''
+      const clusterIp = headless === undefined ? member : undefined
+      places[count++] = { port, name, protocol, family: familyOf(member), clusterIp }
+    }
+  }
+  return places
+}
+
+/** Endpoints that may be resolved without a pause: some milliseconds of work. */
+const LARGE = 10_000
+
+function isLarge(slices: SliceList): boolean {
+  let endpoints = 0
+  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
+  return endpoints > LARGE
+}
+
+function isServed({ here }: AddressOwnership, service: Service): boolean {
+  const { clusterIps, externalIps, refusals } = service
+  // Without a ClusterIP, only headless Services of named proxies have external addresses.
+  return clusterIps.length + externalIps.length + refusals.length > 0 && isOurs(here, service)
+}
+
+/** An address of each family that the Service is in. */
+function membersOf({ clusterIps, externalIps, headless }: Service): readonly Ip[] {
+  if (headless === undefined) return clusterIps
+  return FAMILIES.flatMap(family => externalIps.find(ip => familyOf(ip) === family) ?? [])
+}
+
+function begin(ownership: AddressOwnership, service: Service, slices: SliceList): ServiceWork {
+  const findings: Findings = { kind: 'Service', key: service.key, refusals: undefined }
+  return {
+    ownership,
+    service,
+    findings,
+    externals: externalsOf(ownership, service, findings),
+    taken: takenKeys(ownership.listeners.size === 0 ? undefined : ownership.listeners.get(service.key)),
+    slices: withoutLoops(slices, service, findings),
+    firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
+    isContested: isContested(ownership, service),
+  }
+}
+
+/** What a Service asks of this node, when its ports are resolved. */
+function closeService(
+  work: ServiceWork,
+  slices: SliceList,
+  ports: readonly PortFrontends[],
+): ServiceFrontends {
+  const { ownership, service, findings } = work
+  const wholes = service.headless === 'whole' ? wholesOf(work) : NO_WHOLES
+  const hasHealthCheck = service.healthCheckNodePort !== 0 && hasHealthPort(work)
+  const resolved = {
+    service: service.key,
+    clusterIps: work.isContested ? ownClusterIps(ownership, service) : service.clusterIps,
+    ports,
+    refusals: allRefusals(service, slices, findings),
+  }
+  if (service.headless === 'whole') return { ...resolved, wholes }
+  const healthCheck = hasHealthCheck
+    ? healthCheckOf(service, work.slices, ownership.here.nodeName)
+    : undefined
+  return healthCheck === undefined ? resolved : { ...resolved, healthCheck }
+}
+
+function hasHealthPort({ ownership, service, findings }: ServiceWork): boolean {
+  for (const place of healthCheckPlaces(service)) {
+    const owner = placeOwner(ownership, service, place)
+    if (owner === undefined) continue
+    const reason = `already claimed by Service ${owner.key}, which comes first`
+    refuse(findings, 'spec.healthCheckNodePort', `${service.healthCheckNodePort}/TCP`, reason)
+    return false
+  }
+  return true
+}
+
+const NO_WHOLES: readonly WholeAddresses[] = []
+
+function ownClusterIps(ownership: AddressOwnership, service: Service): readonly Ip[] {
+  const own = service.clusterIps.filter(ip => clusterIpOwner(ownership, service, ip) === undefined)
+  return own.length === service.clusterIps.length ? service.clusterIps : own
+}
+
+/** Collects the refusals of the Service, its slices and the resolver, each once: both families lose one NodePort. */
+function allRefusals(service: Service, slices: SliceList, findings: Findings): readonly Refusal[] {
+  if (findings.refusals === undefined && !hasRefusals(slices)) return service.refusals
+  const found = new Map(
+    refusalsOf(findings).map(its => [`${its.object} ${its.field} ${its.value} ${its.reason}`, its]),
+  )
+  return [service.refusals, ...slices.map(slice => slice.refusals), [...found.values()]].flat()
+}
+
+function hasRefusals(slices: SliceList): boolean {
+  for (let index = 0; index < slices.length; index++) if (slices[index]?.refusals.length !== 0) return true
+  return false
+}
+
+/** The whole addresses of a headless Service without ports that no older Service has, by family. */
+function wholesOf(work: ServiceWork): readonly WholeAddresses[] {
+  const ips = work.externals.filter(({ ip }) => isOwn(work, ip)).map(({ ip }) => ip)
+  return FAMILIES.flatMap(family => {
+    const ofFamily = ips.filter(ip => familyOf(ip) === family)
+    return ofFamily.length === 0 ? [] : [wholeOf(work, family, ofFamily)]
+  })
+}
+
+function wholeOf(
+  { ownership, service, slices }: ServiceWork,
+  family: Family,
+  ips: readonly Ip[],
+): WholeAddresses {
+  const endpoints = wholeCandidatesOf(slices, family).map(({ endpoint }) => endpoint)
+  const found = survey(endpoints, ownership.here)
+  const route = externalRoute(service, found)
+  const among = { endpoints, ports: 0 }
+  const lists = selectBackends({ among, found, place: ownership.here }, needsForRoute(route))
+  return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
+}
+
+function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
+  if (isApiAddress(ownership.here.apiServers, ip)) {
+    refuse(findings, 'spec.externalIPs', formatIp(ip), API_ADDRESS)
+    return false
+  }
+  const owner = placeOwner(ownership, service, wholePlace(ip))
+  if (owner === undefined) return true
+  const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
+  refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
+  return false
+}
+
+/** As isSame(), with a short way through the lists of backends, which may be long. */
+export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
+  if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
+  const { ports: portsOfA, ...restOfA } = a
+  const { ports: portsOfB, ...restOfB } = b
+  return portsOfA.every((port, index) => isSamePort(port, portsOfB[index])) && isSame(restOfA, restOfB)
+}
+
+function isSamePort(a: PortFrontends, b: PortFrontends | undefined): boolean {
+  if (b === undefined) return false
+  const { cluster: clusterOfA, local: localOfA, ...restOfA } = a
+  const { cluster: clusterOfB, local: localOfB, ...restOfB } = b
+  return isSameList(clusterOfA, clusterOfB) && isSameList(localOfA, localOfB) && isSame(restOfA, restOfB)
+}
+
+function isSameList(a: readonly Backend[], b: readonly Backend[]): boolean {
+  if (a.length !== b.length) return false
+  for (let index = 0; index < a.length; index++) {
+    const [left, right] = [a[index], b[index]]
+    if (left?.ip !== right?.ip || left?.port !== right?.port || left?.local !== right?.local) return false
+  }
+  return true
 }

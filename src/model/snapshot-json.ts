@@ -1,7 +1,9 @@
-import { formatIp, parseIp } from '../base/ip.ts'
+import { type Family, formatCidr, formatIp, parseIp } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
-import type { ApiEndpoint } from './api-server.ts'
-import { isJson } from './fields.ts'
+import { isJson, type Refusal } from './fields.ts'
+import type { Backend, Frontend, FrontendKind, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
+import type { ApiEndpoint } from './reserved.ts'
+import type { Protocol } from './service.ts'
 import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SnapshotEvent } from './snapshot.ts'
 
 /** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
@@ -99,4 +101,91 @@ function isEvent(event: unknown): event is SnapshotEvent {
   if (kind === 'ServiceCIDR') return Array.isArray(value)
   const lists = LISTS[kind]
   return lists !== undefined && isJson(value) && lists.every(name => Array.isArray(value[name]))
+}
+
+/* What a Service asks of this node, as the daemon's /state sends it. Equal values give equal JSON. */
+
+interface ServiceJson {
+  readonly service: string
+  readonly ports: readonly PortJson[]
+  /** Absent unless external addresses are served as a whole. */
+  readonly wholes?: readonly WholeJson[]
+  readonly refusals: readonly Refusal[]
+}
+
+interface PortJson {
+  /** `namespace/name:port`, or `namespace/name` when the port has no name. */
+  readonly name: string
+  readonly family: Family
+  readonly protocol: Protocol
+  readonly affinitySeconds: number
+  /** Absent for the default one. */
+  readonly scheduler?: string
+  readonly frontends: readonly FrontendJson[]
+  readonly cluster: readonly BackendJson[]
+  readonly local: readonly BackendJson[]
+}
+
+interface FrontendJson {
+  readonly kind: FrontendKind
+  /** Absent for a NodePort. */
+  readonly ip?: string
+  readonly port: number
+  readonly route: Route
+  /** Absent when every client may connect. */
+  readonly sourceRanges?: readonly string[]
+}
+
+interface BackendJson {
+  readonly ip: string
+  readonly port: number
+  readonly local: boolean
+}
+
+interface WholeJson {
+  readonly ips: readonly string[]
+  readonly route: Route
+  readonly cluster: readonly BackendJson[]
+  readonly local: readonly BackendJson[]
+}
+
+export function serviceJson({ service, ports, refusals, wholes }: ServiceFrontends): ServiceJson {
+  return {
+    service,
+    ports: ports.map(port => ({
+      name: port.displayName,
+      family: port.family,
+      protocol: port.protocol,
+      affinitySeconds: port.affinityTimeoutS,
+      ...(port.scheduler === undefined ? {} : { scheduler: port.scheduler }),
+      frontends: port.frontends.map(frontendJson),
+      cluster: port.cluster.map(backendJson),
+      local: port.local.map(backendJson),
+    })),
+    ...(wholes === undefined ? {} : { wholes: wholes.map(wholeJson) }),
+    refusals,
+  }
+}
+
+function frontendJson({ kind, ip, port, route, sourceRanges }: Frontend): FrontendJson {
+  return {
+    kind,
+    ...(ip === undefined ? {} : { ip: formatIp(ip) }),
+    port,
+    route,
+    ...(sourceRanges === undefined ? {} : { sourceRanges: sourceRanges.map(formatCidr) }),
+  }
+}
+
+function wholeJson({ ips, route, cluster, local }: WholeAddresses): WholeJson {
+  return {
+    ips: ips.map(formatIp),
+    route,
+    cluster: cluster.map(backendJson),
+    local: local.map(backendJson),
+  }
+}
+
+function backendJson({ ip, port, local }: Backend): BackendJson {
+  return { ip: formatIp(ip), port, local }
 }

@@ -6,20 +6,17 @@ import type { FlagSpec } from '../config/flag.ts'
 import type { Transaction } from '../kernel/nft/operation.ts'
 import type { NftFamily, Table } from '../kernel/nft/state.ts'
 import type { Tracer } from '../kernel/nft/trace.ts'
-import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/files.ts'
-import type { ApiEndpoint } from '../model/api-server.ts'
-import type { CostRates } from '../model/cost.ts'
+import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
+import type { Refusal } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { CostRates } from '../model/memory-shares.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
-import type { Refusal } from '../model/refusal.ts'
+import type { ApiEndpoint } from '../model/reserved.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
-import type { Finding, ReadText } from './common/finding.ts'
-import type { ReadRules } from './common/read-rules.ts'
-import type { ServiceNames } from './common/service-names.ts'
-import type { ServiceRow } from './common/service-row.ts'
+import type { ReadRules, ServiceNames, ServiceRow } from './common/show.ts'
 import type { ReadChain } from './xt-common/read-chains.ts'
 
 /** The limits of this process on its machine; a limit is undefined where it is unknown. */
@@ -378,3 +375,13 @@ export interface Mode {
   /** Why no other plane that gives the same text can run beside this one. */
   exclusive?(config: Config): string | undefined
 }
+
+/** One thing that was checked. */
+export interface Finding {
+  readonly kind: 'ok' | 'missing' | 'damaged' | 'warning' | 'note'
+  readonly subject: string
+  readonly text: string
+}
+
+/** Gives the text of a file of /proc or /sys; undefined when it does not exist or cannot be read. */
+export type ReadText = (path: string) => Promise<string | undefined>

@@ -4,8 +4,7 @@ import type { NftFamily, Table } from '../kernel/nft/state.ts'
 import type { HeldMode, KernelRead, ModeContext } from './mode.ts'
 import { MODES } from './registry.ts'
 import { chainNames } from './xt-common/layout.ts'
-import type { ReadChain } from './xt-common/read-chains.ts'
-import { readIptables } from './xt-common/read-iptables.ts'
+import { type ReadChain, readIptables } from './xt-common/read-chains.ts'
 
 interface WhatToRead extends Pick<ModeContext, 'sockets' | 'clock'> {
   readonly families: readonly NftFamily[]

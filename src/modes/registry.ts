@@ -1,5 +1,5 @@
 import type { Config } from '../config/config.ts'
-import type { FlagReader } from '../config/flag-reader.ts'
+import type { FlagReader } from '../config/flag.ts'
 import type { Settings } from '../config/settings.ts'
 import { iptables } from './iptables/mode.ts'
 import { readIptablesOptions } from './iptables/settings.ts'
@@ -43,4 +43,10 @@ export function findMode(name: string): Mode {
 export function proxyOfTable(table: string): string | undefined {
   if (MODES.some(({ tableName }) => tableName(undefined) === table)) return undefined
   return MODES.map(mode => mode.proxyOfTable?.(table)).find(proxy => proxy !== undefined)
+}
+
+/** Tests whether `ask` gives true for any mode. */
+export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined): Promise<boolean> {
+  for (const mode of MODES) if ((await ask(mode)) === true) return true
+  return false
 }

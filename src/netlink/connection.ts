@@ -1,5 +1,5 @@
-import { assert } from '../base/assert.ts'
 import type { Clock } from '../base/clock.ts'
+import { assert } from '../base/errors.ts'
 import { Slice, slicingOf } from '../base/steps.ts'
 import { type ByteView, viewOf } from './bytes.ts'
 import { NLMSG_OVERRUN } from './constants.ts'
@@ -13,8 +13,7 @@ import {
   unknownOutcome,
   type Words,
 } from './conversation.ts'
-import { errnoNumber } from './errno.ts'
-import { NetlinkError } from './errors.ts'
+import { errnoNumber, NetlinkError } from './errors.ts'
 import { type Message, readMessages } from './message.ts'
 import { SystemError, type Transport } from './transport.ts'
 

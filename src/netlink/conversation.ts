@@ -1,7 +1,6 @@
 import type { ByteView } from './bytes.ts'
 import { NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR } from './constants.ts'
-import { errnoNumber } from './errno.ts'
-import { NetlinkError, OutcomeUnknownError } from './errors.ts'
+import { errnoNumber, NetlinkError, OutcomeUnknownError } from './errors.ts'
 import { type Acknowledgement, type Message, readDone, readError } from './message.ts'
 
 /** The operation and the object that errors name. */

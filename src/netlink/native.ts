@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
-import { errnoName, errnoNumber } from './errno.ts'
+import { errnoName, errnoNumber } from './errors.ts'
 import { SystemError, type Transport } from './transport.ts'
 
 export interface NetlinkOptions {

@@ -1,4 +1,4 @@
-import { assert } from '../base/assert.ts'
+import { assert } from '../base/errors.ts'
 import type { Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
 import { Pacer } from '../base/pacer.ts'
 import { commitsBetween, type Generation, type WriterCommit } from './dataplane.ts'
 

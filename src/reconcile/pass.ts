@@ -1,9 +1,7 @@
+import { type BackoffOptions, backoffMs } from '../base/pacer.ts'
 import { finishInSlices, type Slicing } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { CommitError } from './commit-error.ts'
 import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
-import type { PassReason, ReconcilerEvent } from './events.ts'
-import type { Quarantine } from './quarantine.ts'
 
 interface PassOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
@@ -269,4 +267,131 @@ function firstObjects(lines: Iterable<PlanLine>): string[] {
     objects.push(`${verb} ${object}`)
   }
   return objects
+}
+
+/** What the reconciler reports: values for logs, metrics and health, never a call back into a source. */
+export type ReconcilerEvent =
+  | {
+      readonly kind: 'committed'
+      readonly reason: PassReason
+      readonly plan: Plan<unknown>
+      readonly receipt: Receipt
+    }
+  /** The kernel holds what the Snapshot of this number asks for. */
+  | {
+      readonly kind: 'synced'
+      readonly number: number
+      readonly reason: PassReason
+      /** Time from the start of the first pass that this one finished, pauses between commits included. */
+      readonly durationMs: number
+      /** The whole kernel state was read. */
+      readonly looked: boolean
+    }
+  /** The kernel differed from what we had left there, and holds it again. */
+  | { readonly kind: 'healed'; readonly changes: number; readonly objects: readonly string[] }
+  /** Another program committed; `process` is known only while a subscription is open. */
+  | {
+      readonly kind: 'foreign-commit'
+      readonly generation: Generation
+      readonly process: string | undefined
+      readonly damage: boolean
+    }
+  | { readonly kind: 'stale'; readonly attempt: number }
+  | {
+      readonly kind: 'quarantined'
+      readonly service: string
+      readonly error: Error
+      readonly retryMs: number
+    }
+  | { readonly kind: 'released'; readonly service: string }
+  /** A pass failed as a whole and is tried again. */
+  | { readonly kind: 'failed'; readonly error: Error; readonly retryMs: number }
+
+export type PassReason = 'start' | 'change' | 'drift' | 'period' | 'retry'
+
+/** A commit that did not happen, or whose outcome is unknown. */
+class CommitError extends Error {
+  override readonly name = 'CommitError'
+  readonly receipt: Receipt
+
+  constructor(message: string, receipt: Receipt) {
+    super(message, { cause: receipt.refusals[0]?.error })
+    this.receipt = receipt
+  }
+}
+
+/** A Service that the kernel refused, and when it may try again. */
+export interface QuarantineEntry {
+  readonly service: string
+  readonly error: Error
+  readonly failures: number
+  readonly retryAtMs: number
+  /** The value that was refused: another one deserves a fresh start. */
+  readonly subject: unknown
+}
+
+interface RefusedService {
+  readonly service: string
+  readonly subject: unknown
+  readonly error: Error
+}
+
+/**
+ * The Services that are left out because the kernel refused them, so that all others go in. Each is retried alone, at
+ * growing distances.
+ */
+export class Quarantine {
+  readonly #entries = new Map<string, QuarantineEntry>()
+  readonly #backoff: BackoffOptions
+
+  constructor(backoff: BackoffOptions) {
+    this.#backoff = backoff
+  }
+
+  get entries(): readonly QuarantineEntry[] {
+    return [...this.#entries.values()]
+  }
+
+  /** The Services to leave out of a render. */
+  without(): ReadonlySet<string> {
+    return new Set(this.#entries.keys())
+  }
+
+  has(service: string): boolean {
+    return this.#entries.has(service)
+  }
+
+  refuse({ service, subject, error }: RefusedService, nowMs: number): QuarantineEntry {
+    const failures = (this.#entries.get(service)?.failures ?? 0) + 1
+    const retryAtMs = nowMs + backoffMs(failures, this.#backoff)
+    const entry = { service, error, failures, retryAtMs, subject }
+    this.#entries.set(service, entry)
+    return entry
+  }
+
+  release(service: string): void {
+    this.#entries.delete(service)
+  }
+
+  /** Lets changed Services retry at once, and forgets deleted ones. */
+  reconsider(subjectOf: (service: string) => unknown, nowMs: number): void {
+    for (const [service, entry] of this.#entries) {
+      const subject = subjectOf(service)
+      if (subject === undefined) this.#entries.delete(service)
+      else if (subject !== entry.subject)
+        this.#entries.set(service, { ...entry, subject, failures: 0, retryAtMs: nowMs })
+    }
+  }
+
+  /** The Services whose turn has come. */
+  due(nowMs: number): readonly string[] {
+    return [...this.#entries.values()].filter(entry => entry.retryAtMs <= nowMs).map(entry => entry.service)
+  }
+
+  /** Monotonic milliseconds of the next turn. */
+  nextRetryMs(): number | undefined {
+    let next: number | undefined
+    for (const { retryAtMs } of this.#entries.values()) next = Math.min(next ?? retryAtMs, retryAtMs)
+    return next
+  }
 }

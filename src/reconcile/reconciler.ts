@@ -1,16 +1,13 @@
-import type { BackoffOptions } from '../base/backoff.ts'
 import type { Clock } from '../base/clock.ts'
-import { errorOf } from '../base/failure-text.ts'
-import { Pacer } from '../base/pacer.ts'
+import { errorOf } from '../base/errors.ts'
+import { type BackoffOptions, Pacer } from '../base/pacer.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Memo, Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Dataplane, Plan } from './dataplane.ts'
 import { DriftDetector } from './drift.ts'
-import type { PassReason, ReconcilerEvent } from './events.ts'
-import { Pass } from './pass.ts'
-import { Quarantine, type QuarantineEntry } from './quarantine.ts'
+import { Pass, type PassReason, Quarantine, type QuarantineEntry, type ReconcilerEvent } from './pass.ts'
 
 export interface ReconcilerOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>

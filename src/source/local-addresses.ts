@@ -1,8 +1,8 @@
 import type { Clock } from '../base/clock.ts'
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import { Pacer } from '../base/pacer.ts'
-import { isSame } from '../model/equal.ts'
+import { isSame } from '../model/fields.ts'
 
 /** Gives the addresses of this machine's interfaces. */
 interface AddressReader {

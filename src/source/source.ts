@@ -1,5 +1,5 @@
+import type { Refusal } from '../model/fields.ts'
 import type { LeftOut } from '../model/object-budget.ts'
-import type { Refusal } from '../model/refusal.ts'
 import type { SourceEvent } from '../model/snapshot.ts'
 
 /** Where Services come from: files now, the API server with the same shape. */

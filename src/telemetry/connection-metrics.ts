@@ -1,5 +1,5 @@
 import type { Registry } from 'prom-client'
-import { errorOf } from '../base/failure-text.ts'
+import { errorOf } from '../base/errors.ts'
 import {
   ConnectionTotals,
   labelsOf,

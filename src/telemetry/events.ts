@@ -1,18 +1,18 @@
-import { type BackoffOptions, backoffMs } from '../base/backoff.ts'
 import type { Clock } from '../base/clock.ts'
-import { Pacer } from '../base/pacer.ts'
+import { type BackoffOptions, backoffMs, Pacer } from '../base/pacer.ts'
 import type { ServiceKey } from '../model/service.ts'
-import { type EventFact, type EventObject, regardingText } from './event-facts.ts'
 import {
   creation,
+  type EventFact,
   type EventIdentity,
+  type EventObject,
   type EventReporter,
   type EventSeries,
   type EventWrite,
   identityOf,
+  regardingText,
   repetition,
-} from './event-object.ts'
-import { TokenBucket } from './token-bucket.ts'
+} from './event.ts'
 
 /** The outcome of a write. */
 export type PostResult =
@@ -259,4 +259,36 @@ function keyOf({ type, reason, action, note, regarding }: EventFact, uid: string
 
 function placeOf(object: EventObject): string {
   return object.kind === 'Node' ? `Node ${object.name}` : `Service ${object.key}`
+}
+
+interface TokenBucketOptions {
+  /** The number of tokens at the start, and the maximum. */
+  readonly size: number
+  /** Time after which one token returns. */
+  readonly refillMs: number
+  readonly nowMs: () => number
+}
+
+/** Limits the burst and the average rate of an action. */
+export class TokenBucket {
+  readonly #options: TokenBucketOptions
+  #tokens: number
+  #atMs: number
+
+  constructor(options: TokenBucketOptions) {
+    this.#options = options
+    this.#tokens = options.size
+    this.#atMs = options.nowMs()
+  }
+
+  /** Takes a token. Gives false if there is none. */
+  take(): boolean {
+    const { size, refillMs, nowMs } = this.#options
+    const now = nowMs()
+    this.#tokens = Math.min(size, this.#tokens + (now - this.#atMs) / refillMs)
+    this.#atMs = now
+    if (this.#tokens < 1) return false
+    this.#tokens--
+    return true
+  }
 }

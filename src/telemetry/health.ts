@@ -1,8 +1,11 @@
+import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
+import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from '../http/connections.ts'
+import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 import { NEVER, rfc3339 } from './rfc3339.ts'
 
 /** The progress of this process at one moment. Immutable. */
-export interface HealthState {
+interface HealthState {
   /** Families that must be programmed before the process is ready. */
   readonly families: readonly Family[]
   readonly programmed: Readonly<Partial<Record<Family, Moment>>>
@@ -19,12 +22,12 @@ export interface HealthState {
 }
 
 /** One moment by both clocks: the monotonic one for durations, the wall clock for texts. */
-export interface Moment {
+interface Moment {
   readonly monotonicMs: number
   readonly wallMs: number
 }
 
-export function startOf(families: readonly Family[]): HealthState {
+function startOf(families: readonly Family[]): HealthState {
   return {
     families,
     programmed: {},
@@ -37,13 +40,13 @@ export function startOf(families: readonly Family[]): HealthState {
 }
 
 /** The Snapshot of this number is to be programmed. */
-export function afterQueued(state: HealthState, number: number, now: Moment): HealthState {
+function afterQueued(state: HealthState, number: number, now: Moment): HealthState {
   const pendingMs = state.pendingMs ?? now.monotonicMs
   return { ...state, pendingMs, queued: Math.max(state.queued, number) }
 }
 
 /** The kernel holds the Snapshot of this number in all families. The wait of a newer one starts now. */
-export function afterSynced(state: HealthState, number: number, now: Moment): HealthState {
+function afterSynced(state: HealthState, number: number, now: Moment): HealthState {
   const programmed: Partial<Record<Family, Moment>> = {}
   for (const family of state.families) programmed[family] = now
   const pendingMs = state.queued > number ? now.monotonicMs : undefined
@@ -51,18 +54,18 @@ export function afterSynced(state: HealthState, number: number, now: Moment): He
 }
 
 /** A pass failed. It counts as a wait even without a new event, because it may be a repair. */
-export function afterFailed(state: HealthState, now: Moment): HealthState {
+function afterFailed(state: HealthState, now: Moment): HealthState {
   return { ...state, pendingMs: state.pendingMs ?? now.monotonicMs, attemptedMs: now.monotonicMs }
 }
 
-export function afterNode(
+function afterNode(
   state: HealthState,
   { eligible, deleted = false }: { readonly eligible: boolean | undefined; readonly deleted?: boolean },
 ): HealthState {
   return { ...state, nodeEligible: eligible, nodeDeleted: deleted }
 }
 
-export interface HealthLimits {
+interface HealthLimits {
   /** Maximum wait of unprogrammed changes: twice the sync period, as in kube-proxy. */
   readonly pendingMs: number
   /** Maximum time without the end of a pass while changes wait; after it the process counts as stuck. */
@@ -72,12 +75,12 @@ export interface HealthLimits {
 /** Retries are up to 30 s apart, and a pass over a large cluster takes seconds. */
 const STUCK_MS_MIN = 120_000
 
-export function limitsOf(syncPeriodMs: number): HealthLimits {
+function limitsOf(syncPeriodMs: number): HealthLimits {
   return { pendingMs: 2 * syncPeriodMs, stuckMs: Math.max(2 * syncPeriodMs, STUCK_MS_MIN) }
 }
 
 /** Tests whether every family is programmed and no change waits too long. */
-export function isHealthy(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
+function isHealthy(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
   return state.families.every(family => isFamilyHealthy(state, limits, { family, nowMs }))
 }
 
@@ -116,7 +119,7 @@ export interface HealthAnswer {
 }
 
 /** Answers /healthz: whether load balancers may send connections here. The node must be eligible, too (KEP-3836). */
-export function readinessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
+function readinessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
   const healthy = isHealthy(state, limits, now.monotonicMs)
   const nodeEligible = state.nodeEligible ?? false
   const ok = healthy && nodeEligible
@@ -148,7 +151,7 @@ function whyNotHealthy({ families, programmed, pendingMs }: HealthState, now: Mo
 }
 
 /** Answers /livez: 503 if a restart may help. */
-export function livenessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
+function livenessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
   const healthy = isAlive(state, limits, now.monotonicMs)
   const status = statusOf(state, () => healthy)
   return { code: healthy ? 200 : 503, body: { ...times(state, healthy, now), healthy, status } }
@@ -172,4 +175,109 @@ function times(
   const last = Math.max(...state.families.map(family => state.programmed[family]?.wallMs ?? 0))
   const lastUpdated = ok ? rfc3339(wallMs) : last === 0 ? NEVER : rfc3339(last)
   return { lastUpdated, currentTime: rfc3339(wallMs) }
+}
+
+interface HealthTrackerOptions {
+  /** The families that this process programs. */
+  readonly families: readonly Family[]
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  readonly syncPeriodMs: number
+  /** Tests whether load balancers may use this node while its Node object is unknown; absent: never. */
+  readonly eligibleWithoutNode?: () => boolean
+}
+
+/** Tracks the health of this process. */
+export class HealthTracker {
+  readonly #options: HealthTrackerOptions
+  #limits: HealthLimits
+  #state: HealthState
+
+  constructor(options: HealthTrackerOptions) {
+    this.#options = options
+    this.#limits = limitsOf(options.syncPeriodMs)
+    this.#state = startOf(options.families)
+  }
+
+  /** A Snapshot is to be programmed. */
+  queued(number: number): void {
+    this.#state = afterQueued(this.#state, number, this.#now())
+  }
+
+  /** The kernel holds the Snapshot of this number. */
+  synced(number: number): void {
+    this.#state = afterSynced(this.#state, number, this.#now())
+  }
+
+  /** A pass ended in an error. */
+  failed(): void {
+    this.#state = afterFailed(this.#state, this.#now())
+  }
+
+  /** Sets whether load balancers may use this node; undefined while its Node object is unknown. */
+  node(eligible: boolean | undefined, deleted = false): void {
+    this.#state = afterNode(this.#state, { eligible, deleted })
+  }
+
+  /** Applies a new configuration. */
+  syncPeriod(syncPeriodMs: number): void {
+    this.#limits = limitsOf(syncPeriodMs)
+  }
+
+  get state(): HealthState {
+    return this.#state
+  }
+
+  /** Health regardless of the Node: `serviceProxyHealthy` of health check node ports. */
+  get healthy(): boolean {
+    return isHealthy(this.#state, this.#limits, this.#options.clock.nowMs())
+  }
+
+  readiness(): HealthAnswer {
+    const isEligible = this.#state.nodeEligible ?? this.#options.eligibleWithoutNode?.()
+    const state = isEligible === true ? { ...this.#state, nodeEligible: true } : this.#state
+    return readinessOf(state, this.#limits, this.#now())
+  }
+
+  liveness(): HealthAnswer {
+    return livenessOf(this.#state, this.#limits, this.#now())
+  }
+
+  #now(): Moment {
+    const { clock, wallMs } = this.#options
+    return { monotonicMs: clock.nowMs(), wallMs: wallMs() }
+  }
+}
+
+interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
+  readonly health: HealthSource
+  /** Counts a probe for the metrics. */
+  readonly probed: (probe: 'healthz' | 'livez', code: number) => void
+}
+
+interface HealthSource {
+  readiness(): HealthAnswer
+  liveness(): HealthAnswer
+}
+
+/** Serves /healthz and /livez for any method, as kube-proxy does, and a list of both at /. */
+export function openHealthServer(options: HealthServerOptions): HttpServer {
+  const { health, probed, ...rest } = options
+  return new HttpServer({ ...rest, handle: healthHandler(health, probed) })
+}
+
+export function healthHandler(health: HealthSource, probed: HealthServerOptions['probed']): Handler {
+  return ({ path }) => {
+    if (path === '/') return listing(['/healthz', '/livez'])
+    if (path !== '/healthz' && path !== '/livez') return NOT_FOUND
+    const isReadiness = path === '/healthz'
+    const answer = isReadiness ? health.readiness() : health.liveness()
+    probed(isReadiness ? 'healthz' : 'livez', answer.code)
+    return httpAnswer(answer)
+  }
+}
+
+function httpAnswer({ code, body }: HealthAnswer): HttpAnswer {
+  return { status: code, headers: JSON_TYPE, body: JSON.stringify(body) }
 }

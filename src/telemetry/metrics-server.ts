@@ -1,3 +1,6 @@
+import { Registry } from 'prom-client'
+import type { Family } from '../base/ip.ts'
+import { count } from '../base/text.ts'
 import {
   type Handler,
   type HttpAnswer,
@@ -8,6 +11,8 @@ import {
   readOnly,
 } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
+import type { FrontendTable } from '../model/frontend.ts'
+import { metricSet } from './metric-set.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
@@ -25,7 +30,7 @@ interface MetricsPages {
   readonly statusz?: ((paths: readonly string[]) => string) | undefined
 }
 
-export interface SliSource {
+interface SliSource {
   /** Counts an answered health check of this port. */
   checked(): void
   text(): Promise<string>
@@ -97,4 +102,93 @@ function exposition(body: string): HttpAnswer {
 
 function json(value: unknown): HttpAnswer {
   return { status: 200, headers: JSON_TYPE, body: JSON.stringify(value) }
+}
+
+/** Creates the registry of /metrics/slis, with the results of /healthz of the metrics port. */
+export function createSliMetrics(): SliSource {
+  const registry = new Registry()
+  const { counter, gauge } = metricSet(registry, 'kubernetes_')
+  const last = gauge('healthcheck', 'Result of a health check: 1 is good.', ['name', 'type'])
+  const total = counter('healthchecks_total', 'Health checks by result.', ['name', 'type', 'status'])
+  const check = { name: 'ping', type: 'healthz' } as const
+  return {
+    checked() {
+      last.set(check, 1)
+      total.inc({ ...check, status: 'success' })
+    },
+    text: () => registry.metrics(),
+  }
+}
+
+/** The flags of the process by name, including defaults. */
+export type Flags = ReadonlyMap<string, string>
+
+/** Facts about the process for /statusz. */
+export interface ProcessStatus {
+  /** Milliseconds since 1970. */
+  readonly startedWallMs: number
+  readonly version: string
+  readonly nodeName: string
+}
+
+interface WorkStatus {
+  readonly wallMs: number
+  /** The other paths of the port. */
+  readonly paths: readonly string[]
+  readonly mode: string
+  /** The frontends in the kernel; undefined before the first sync. */
+  readonly table: FrontendTable | undefined
+  /** Whether /healthz answers 200. */
+  readonly ready: boolean
+  /** RFC 3339, by family. */
+  readonly lastSync: Readonly<Partial<Record<Family, string>>>
+}
+
+const NOTE = 'This page is for people; its format may change at any time.'
+
+/** Formats kube-proxy's /flagz (feature gate ComponentFlagz). */
+export function flagzText(flags: Flags): string {
+  const lines = [...flags].map(([name, value]) => `${name}=${value}`).sort()
+  return ['', 'kube-proxy flagz', NOTE, '', ...lines, ''].join('\n')
+}
+
+/** Formats kube-proxy's /statusz (feature gate ComponentStatusz), with additional lines. */
+export function statuszText(
+  { startedWallMs, version, nodeName }: ProcessStatus,
+  { wallMs, paths, mode, table, ready, lastSync }: WorkStatus,
+): string {
+  const facts = {
+    Started: new Date(startedWallMs).toUTCString(),
+    Up: upText(wallMs - startedWallMs),
+    'Node.js version': process.version,
+    'Binary version': version,
+    Paths: paths.join(' '),
+    Node: nodeName,
+    'Proxy mode': mode,
+    Programmed: table === undefined ? 'nothing yet' : programmedText(table),
+    'Last sync': Object.entries(lastSync)
+      .map(([family, at]) => `${family} ${at}`)
+      .join(', '),
+    Ready: ready ? 'yes' : 'no (see /healthz)',
+  }
+  const lines = Object.entries(facts).map(([name, value]) => `${name}: ${value}`)
+  return ['', 'kube-proxy statusz', NOTE, '', ...lines, ''].join('\n')
+}
+
+/** A port of two families counts twice, and so do endpoints of two ports. */
+function programmedText({ services }: FrontendTable): string {
+  let ports = 0
+  let endpoints = 0
+  for (const service of services.values())
+    for (const { cluster, local } of service.ports) {
+      ports++
+      endpoints += Math.max(cluster.length, local.length)
+    }
+  return `${count(services.size, 'Service')}, ${count(ports, 'port')}, ${count(endpoints, 'endpoint')}`
+}
+
+function upText(ms: number): string {
+  const seconds = Math.max(0, Math.floor(ms / 1000))
+  const two = (value: number) => String(value % 60).padStart(2, '0')
+  return `${Math.floor(seconds / 3600)} hr ${two(Math.floor(seconds / 60))} min ${two(seconds)} sec`
 }

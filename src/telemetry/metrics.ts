@@ -1,16 +1,24 @@
 import { Registry } from 'prom-client'
 import type { BuildInfo } from '../base/build-info.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
-import { type ApiNumbers, addApiMetrics } from './api-metrics.ts'
-import { type ComponentMetrics, createComponentMetrics, type FeatureState } from './component-metrics.ts'
+import {
+  addProcessMetrics,
+  type ComponentMetrics,
+  createComponentMetrics,
+  type FeatureState,
+} from './component-metrics.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
-import { type ConntrackMetrics, createConntrackMetrics } from './conntrack-metrics.ts'
 import { type ModeMetric, ModeMetrics } from './mode-metrics.ts'
-import { addOutwardMetrics, type OutwardState } from './outward-metrics.ts'
-import { addProcessMetrics } from './process-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
-import { createSourceMetrics, type SourceMetrics } from './source-metrics.ts'
-import { createWorkMetrics, type WorkMetrics } from './work-metrics.ts'
+import { type ApiNumbers, addApiMetrics, addOutwardMetrics, type OutwardState } from './server-metrics.ts'
+import {
+  type ConntrackMetrics,
+  createConntrackMetrics,
+  createSourceMetrics,
+  createWorkMetrics,
+  type SourceMetrics,
+  type WorkMetrics,
+} from './work-metrics.ts'
 
 /** The metrics of the daemon. The daemon reports values as they change; a scrape reads the others. */
 export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, ConntrackMetrics {

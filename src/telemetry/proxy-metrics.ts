@@ -1,8 +1,9 @@
 import type { Registry } from 'prom-client'
 import type { Family } from '../base/ip.ts'
-import type { LocalPolicyCounts } from './local-policy-counts.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
+import type { Snapshot } from '../model/snapshot.ts'
 import { metricSet } from './metric-set.ts'
-import type { ProgrammingLatency } from './programming-latency.ts'
 
 /**
  * The metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
@@ -194,4 +195,111 @@ function changeMetrics(registry: Registry): Pick<ProxyMetrics, 'changes' | 'pend
       pending = now
     },
   }
+}
+
+interface Changes {
+  readonly services: number
+  readonly slices: number
+}
+
+/** Counts the objects that differ between two Snapshots. The cost follows the changes. */
+export function changesBetween(before: Snapshot | undefined, now: Snapshot): Changes {
+  if (before === undefined) return { services: now.services.size, slices: now.sliceByKey.size }
+  return {
+    services: PersistentMap.changes(before.services, now.services).length,
+    slices: PersistentMap.changes(before.sliceByKey, now.sliceByKey).length,
+  }
+}
+
+/** Counts the changes that the kernel does not have yet. */
+export class PendingChanges {
+  #newest: Snapshot | undefined
+  #services = 0
+  #slices = 0
+
+  /** Takes a Snapshot to program. Gives the changes since the one before. */
+  offered(snapshot: Snapshot): Changes {
+    const news = changesBetween(this.#newest, snapshot)
+    this.#newest = snapshot
+    this.#services += news.services
+    this.#slices += news.slices
+    return news
+  }
+
+  /** Takes the Snapshot that the kernel holds now. */
+  synced(snapshot: Snapshot): void {
+    const left = this.#newest === undefined ? NONE : changesBetween(snapshot, this.#newest)
+    this.#services = left.services
+    this.#slices = left.slices
+  }
+
+  get now(): Changes {
+    return { services: this.#services, slices: this.#slices }
+  }
+}
+
+const NONE: Changes = { services: 0, slices: 0 }
+
+/** The time of one changed slice from the change of its pods to the kernel (the SLI of SIG Scalability). */
+export interface ProgrammingLatency {
+  readonly family: Family
+  readonly latencyMs: number
+}
+
+/**
+ * Gives the latencies of slices that differ between two programmed Snapshots. Skips deleted slices, whose trigger belongs
+ * to the change before, and triggers older than this process. A control plane whose clock is ahead gives 0.
+ */
+export function programmingLatencies(
+  before: Snapshot | undefined,
+  now: Snapshot,
+  times: { readonly startedWallMs: number; readonly nowWallMs: number },
+): readonly ProgrammingLatency[] {
+  const previous = before?.sliceByKey ?? PersistentMap.empty()
+  const latencies: ProgrammingLatency[] = []
+  for (const [, old, slice] of PersistentMap.differences(previous, now.sliceByKey)) {
+    if (slice === undefined || slice.triggerTimeMs <= times.startedWallMs) continue
+    // A change of hints or labels has no trigger of its own, and carries the one before.
+    if (old?.triggerTimeMs === slice.triggerTimeMs) continue
+    latencies.push({ family: slice.family, latencyMs: Math.max(0, times.nowWallMs - slice.triggerTimeMs) })
+  }
+  return latencies
+}
+
+/** Numbers of service ports with traffic policy Local and no endpoint on this node: these drop new connections. */
+interface LocalPolicyCounts {
+  readonly internal: Readonly<Record<Family, number>>
+  readonly external: Readonly<Record<Family, number>>
+}
+
+/** Updates the numbers from table to table. The cost follows the changes. */
+export class LocalPolicyCounter {
+  #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
+  readonly #internal: Record<Family, number> = { IPv4: 0, IPv6: 0 }
+  readonly #external: Record<Family, number> = { IPv4: 0, IPv6: 0 }
+
+  update({ services }: FrontendTable): LocalPolicyCounts {
+    for (const [, before, now] of PersistentMap.differences(this.#services, services)) {
+      this.#add(before, -1)
+      this.#add(now, 1)
+    }
+    this.#services = services
+    return { internal: { ...this.#internal }, external: { ...this.#external } }
+  }
+
+  #add(service: ServiceFrontends | undefined, sign: 1 | -1): void {
+    if (service === undefined) return
+    for (const port of service.ports) {
+      if (isDroppedInside(port)) this.#internal[port.family] += sign
+      if (isDroppedOutside(port)) this.#external[port.family] += sign
+    }
+  }
+}
+
+function isDroppedInside({ frontends }: PortFrontends): boolean {
+  return frontends.some(({ route }) => route.kind === 'drop')
+}
+
+function isDroppedOutside({ frontends, local }: PortFrontends): boolean {
+  return local.length === 0 && frontends.some(({ route }) => route.kind === 'external-local')
 }

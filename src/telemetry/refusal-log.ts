@@ -1,6 +1,6 @@
 import { PersistentMap } from '../base/persistent-map.ts'
+import type { Refusal } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
-import type { Refusal } from '../model/refusal.ts'
 import type { ServiceKey } from '../model/service.ts'
 
 /** The changes that one check found. */

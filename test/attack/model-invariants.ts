@@ -1,8 +1,6 @@
-import type { Cidr } from '../../src/base/cidr.ts'
-import { familyOf, type Ip } from '../../src/base/ip.ts'
-import type { EndpointSlice } from '../../src/model/endpoint.ts'
-import { isRefusal, type Refusal } from '../../src/model/refusal.ts'
-import type { Service } from '../../src/model/service.ts'
+import { type Cidr, familyOf, type Ip } from '../../src/base/ip.ts'
+import { isRefusal, type Refusal } from '../../src/model/fields.ts'
+import type { EndpointSlice, Service } from '../../src/model/service.ts'
 import type { NodeInfo, SourceEvent } from '../../src/model/snapshot.ts'
 
 /*

@@ -17,7 +17,7 @@ import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/net
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
-import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
+import type { ReconcilerEvent } from '../../src/reconcile/pass.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 
 /** Objects between two breaths while parsing. */

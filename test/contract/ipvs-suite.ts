@@ -9,10 +9,9 @@ import {
   IP_VS_SVC_F_SCHED2,
   IPVS_CMD_NEW_SERVICE,
 } from '../../src/kernel/ipvs/constants.ts'
-import { serverKey } from '../../src/kernel/ipvs/key.ts'
 import { encodeCommand, encodeListServers } from '../../src/kernel/ipvs/messages.ts'
 import { printSave } from '../../src/kernel/ipvs/print.ts'
-import type { VirtualServer } from '../../src/kernel/ipvs/state.ts'
+import { serverKey, type VirtualServer } from '../../src/kernel/ipvs/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { findFamily } from '../../src/netlink/genetlink.ts'
 import type { Transport } from '../../src/netlink/transport.ts'

@@ -5,14 +5,12 @@ import {
   createNfacctClient,
   decodeAccount,
   encodeAccount,
-  type NfacctClient,
-} from '../../src/kernel/nfacct/client.ts'
-import {
   NFNL_MSG_ACCT_DEL,
   NFNL_MSG_ACCT_GET,
   NFNL_MSG_ACCT_GET_CTRZERO,
   NFNL_MSG_ACCT_NEW,
-} from '../../src/kernel/nfacct/constants.ts'
+  type NfacctClient,
+} from '../../src/kernel/nfacct/client.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_EXCL } from '../../src/netlink/constants.ts'
 import type { Transport } from '../../src/netlink/transport.ts'

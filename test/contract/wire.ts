@@ -1,4 +1,4 @@
-import { errnoName } from '../../src/netlink/errno.ts'
+import { errnoName } from '../../src/netlink/errors.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
 /**

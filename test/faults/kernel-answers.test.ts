@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
-import { errnoNumber } from '../../src/netlink/errno.ts'
+import { errnoNumber } from '../../src/netlink/errors.ts'
 import { SystemError, type Transport } from '../../src/netlink/transport.ts'
 import { FakeKernel } from '../support/fake-kernel/kernel.ts'
 import { FaultyTransport, isBatch, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'

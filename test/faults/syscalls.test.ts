@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { errnoNumber } from '../../src/netlink/errno.ts'
+import { errnoNumber } from '../../src/netlink/errors.ts'
 import { SystemError } from '../../src/netlink/transport.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import type { TransportFaults } from '../support/faulty-transport.ts'

@@ -3,9 +3,19 @@ import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { IP_VS_SVC_F_HASHED } from '../../src/kernel/ipvs/constants.ts'
-import { decodeDestination, decodeInfo, decodeServer, decodeTimeouts } from '../../src/kernel/ipvs/decode.ts'
-import { destinationKey, serverKey } from '../../src/kernel/ipvs/key.ts'
-import type { IpvsStats, RealServer, VirtualServer } from '../../src/kernel/ipvs/state.ts'
+import {
+  decodeDestination,
+  decodeInfo,
+  decodeServer,
+  decodeTimeouts,
+} from '../../src/kernel/ipvs/messages.ts'
+import {
+  destinationKey,
+  type IpvsStats,
+  type RealServer,
+  serverKey,
+  type VirtualServer,
+} from '../../src/kernel/ipvs/state.ts'
 import { type ByteView, viewOf } from '../../src/netlink/bytes.ts'
 import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../src/netlink/message.ts'

@@ -6,7 +6,7 @@ import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/clie
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { commitScope } from '../../src/kernel/xt/scope-commit.ts'
 import { HandleBook } from '../../src/kernel/xt/scope-handles.ts'
-import { diffChains, languageOf, observeChains } from '../../src/modes/ipvs/chain-scope.ts'
+import { diffChains, languageOf, observeChains } from '../../src/modes/ipvs/chains.ts'
 import type { RuleWriter } from '../../src/modes/ipvs/settings.ts'
 import type { Chains } from '../../src/modes/ipvs/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 import { formatIp } from '../../src/base/ip.ts'
 import type { DynamicElements, TracePacket } from '../../src/kernel/nft/trace-packet.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'

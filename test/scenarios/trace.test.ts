@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import { isAbout, loadDifferences, withDifferences } from '../support/mode-differences.ts'
 import { change, computeIn, IPVS, ip, type Stateful } from '../support/pipeline.ts'

@@ -3,7 +3,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 import { eventually, LIMIT_MS, within } from './patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from './pipeline.ts'
 

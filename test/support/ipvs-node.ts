@@ -1,5 +1,5 @@
 import { formatIp } from '../../src/base/ip.ts'
-import { errnoNumber } from '../../src/netlink/errno.ts'
+import { errnoNumber } from '../../src/netlink/errors.ts'
 import { SystemError, type Transport } from '../../src/netlink/transport.ts'
 import { FakeIpsetKernel } from './fake-ipset/kernel.ts'
 import { FakeIpvs, type FakeIpvsOptions } from './fake-ipvs/kernel.ts'

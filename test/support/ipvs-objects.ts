@@ -1,7 +1,10 @@
 import { type Ip, parseIp } from '../../src/base/ip.ts'
-import { WHOLE_ADDRESS } from '../../src/kernel/ipvs/key.ts'
-import type { IpvsOperation } from '../../src/kernel/ipvs/operation.ts'
-import type { RealServer, VirtualServer } from '../../src/kernel/ipvs/state.ts'
+import {
+  type IpvsOperation,
+  type RealServer,
+  type VirtualServer,
+  WHOLE_ADDRESS,
+} from '../../src/kernel/ipvs/state.ts'
 
 /** Virtual servers, real servers and operations, briefly. */
 

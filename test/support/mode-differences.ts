@@ -1,5 +1,5 @@
 import { parse } from 'yaml'
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 import { type PacketRow, parseRow, readScenarioFile, type Scenario } from './scenario.ts'
 
 /** A packet that a mode cannot treat, or does not, as nftables mode does. */

@@ -1,5 +1,5 @@
 import type { Config } from '../../src/config/config.ts'
-import type { FlagReader } from '../../src/config/flag-reader.ts'
+import type { FlagReader } from '../../src/config/flag.ts'
 import { type Parsed, type ParseOptions, parseRequest } from '../../src/config/load-config.ts'
 
 /** A Config and the values of the command's own flags. */

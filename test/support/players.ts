@@ -1,4 +1,4 @@
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
 import { createIptablesTracer } from '../../src/modes/iptables/trace.ts'
 import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'

@@ -1,5 +1,4 @@
-import { formatCidr } from '../../src/base/cidr.ts'
-import { formatIp, formatIpPort } from '../../src/base/ip.ts'
+import { formatCidr, formatIp, formatIpPort } from '../../src/base/ip.ts'
 import type {
   Backend,
   Frontend,

@@ -1,7 +1,7 @@
 import type { Steps } from '../../src/base/steps.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import type { Resolved } from '../../src/model/resolve.ts'
-import type { ReconcilerEvent } from '../../src/reconcile/events.ts'
+import type { ReconcilerEvent } from '../../src/reconcile/pass.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 import { FakeClock } from './fake-clock.ts'
 import { FakePlane } from './fake-plane.ts'

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parse } from 'yaml'
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 import { canonicalAddress, endpointText, NODE_ADDRESSES, POD_GATEWAYS, parseEndpoint } from './lab/address.ts'
 import type { Place } from './lab/lab.ts'
 import type { ProbeProtocol } from './lab/probe.ts'

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import { assert } from '../../src/base/assert.ts'
+import { assert } from '../../src/base/errors.ts'
 
 const PAGE = fileURLToPath(new URL('../../SECURITY.md', import.meta.url))
 

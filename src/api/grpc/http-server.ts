@@ -1,6 +1,11 @@
+import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
 import { createSecureServer, createServer, type Http2SecureServer, type Http2Server } from 'node:http2'
 import { createServer as createNetServer, type Server, type Socket } from 'node:net'
-import { contextOf, type TlsPems } from './tls.ts'
+import { createSecureContext, type SecureContextOptions } from 'node:tls'
+import type { Cancel, Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/errors.ts'
+import { FollowedText } from '../../base/followed-text.ts'
 
 const CALLS_PER_CONNECTION_MAX = 128
 const HEADERS_MAX = 64
@@ -39,4 +44,122 @@ export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
 export function listenerFor(take: (socket: Socket) => void): Server {
   const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEPALIVE_MS }
   return createNetServer(options, take)
+}
+
+/** Paths of PEM files. */
+export interface ApiTls {
+  readonly certFile: string
+  readonly keyFile: string
+  readonly clientCaFile: string
+}
+
+/** What is in them. Clients must have a certificate that one of the authorities signed. */
+export interface TlsPems {
+  readonly cert: string
+  readonly key: string
+  readonly clientCa: string
+}
+
+/** Rejects with an Error that names the flag and the path of what cannot be used. */
+export async function readTls(files: ApiTls): Promise<TlsPems> {
+  const pems = await readPems(files)
+  check(files, pems)
+  return pems
+}
+
+async function readPems({ certFile, keyFile, clientCaFile }: ApiTls): Promise<TlsPems> {
+  const [cert, key, clientCa] = await Promise.all([
+    read('--api-tls-cert', certFile),
+    read('--api-tls-key', keyFile),
+    read('--api-tls-client-ca', clientCaFile),
+  ])
+  return { cert, key, clientCa }
+}
+
+function check({ certFile, keyFile, clientCaFile }: ApiTls, pems: TlsPems): void {
+  const [own] = certificatesIn('--api-tls-cert', certFile, pems.cert)
+  if (own?.checkPrivateKey(privateKeyIn(keyFile, pems.key)) === false)
+    throw new Error(`--api-tls-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
+  certificatesIn('--api-tls-client-ca', clientCaFile, pems.clientCa)
+  try {
+    createSecureContext(contextOf(pems))
+  } catch (thrown) {
+    const { message } = errorOf(thrown)
+    throw new Error(`--api-tls-cert: ${certFile} cannot be used with its key and authorities: ${message}`)
+  }
+}
+
+function contextOf({ cert, key, clientCa }: TlsPems): SecureContextOptions {
+  return { cert, key, ca: clientCa, minVersion: 'TLSv1.2' }
+}
+
+async function read(flag: string, path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (thrown) {
+    throw new Error(`${flag}: ${errorOf(thrown).message}`)
+  }
+}
+
+const CERTIFICATE = /-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----/g
+
+/** At least one: where OpenSSL is given no authority, Node.js takes every public one for one. */
+function certificatesIn(flag: string, path: string, pem: string): readonly X509Certificate[] {
+  const blocks = pem.match(CERTIFICATE) ?? []
+  if (blocks.length === 0) throw new Error(`${flag}: there is no certificate in ${path}`)
+  return blocks.map((block, index) => {
+    try {
+      return new X509Certificate(block)
+    } catch (thrown) {
+      throw new Error(`${flag}: certificate ${index + 1} in ${path}: ${errorOf(thrown).message}`)
+    }
+  })
+}
+
+function privateKeyIn(path: string, pem: string): KeyObject {
+  try {
+    return createPrivateKey(pem)
+  } catch (thrown) {
+    throw new Error(`--api-tls-key: no private key that can be read in ${path}: ${errorOf(thrown).message}`)
+  }
+}
+
+/** Certificates are renewed in place. kubelet checks what it mounts as often. */
+const POLL_MS = 60_000
+
+interface TlsFollower {
+  readonly clock: Clock
+  /** What is used now. */
+  readonly pems: TlsPems
+  readonly changed: (pems: TlsPems) => void
+  /** The files cannot be used as they are: said once, and what was read last stays. */
+  readonly failed: (error: Error) => void
+}
+
+/** Reads the files every minute, until it is canceled. */
+export function followTls(files: ApiTls, { clock, pems, changed, failed }: TlsFollower): Cancel {
+  const followed = new FollowedText<string>({
+    clock,
+    pollMs: POLL_MS,
+    text: JSON.stringify(pems),
+    read: async () => {
+      try {
+        return { text: JSON.stringify(await readPems(files)) }
+      } catch (thrown) {
+        return { error: errorOf(thrown).message }
+      }
+    },
+    use: text => {
+      const now: TlsPems = JSON.parse(text)
+      try {
+        check(files, now)
+        changed(now)
+        return undefined
+      } catch (thrown) {
+        return errorOf(thrown).message
+      }
+    },
+    failed: message => failed(new Error(message)),
+  })
+  return () => void followed.stop()
 }

@@ -7,10 +7,16 @@ import {
 } from 'node:http2'
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../../base/clock.ts'
-import { ConnectionGate, type Crowd, type OverShare, ownersOf } from '../../base/connection-gate.ts'
 import { TIMER_MS_MAX } from '../../base/duration.ts'
-import { errorOf } from '../../base/failure-text.ts'
-import { type Owner, Shares } from '../../base/shares.ts'
+import { errorOf } from '../../base/errors.ts'
+import {
+  ConnectionGate,
+  type Crowd,
+  type OverShare,
+  type Owner,
+  ownersOf,
+  Shares,
+} from '../../base/shares.ts'
 import { WireError } from '../../wire/wire-error.ts'
 import {
   type Call,

@@ -1,6 +1,6 @@
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
+import { encodeMessage, ProtobufEncoder } from '../../wire/protobuf/encoder.ts'
 import type { MessageOf, Table } from '../../wire/protobuf/table.ts'
-import { framed, PREFIX_BYTES } from '../frame.ts'
 
 /** Status codes of gRPC that are used here. */
 export const OK = 0
@@ -121,4 +121,28 @@ export class MessageReader {
   get isCutOff(): boolean {
     return this.#rest !== undefined
   }
+}
+
+/** gRPC's prefix of a message: a byte that says "not compressed", and four of length. */
+const PREFIX_BYTES = 5
+
+/** Encodes messages behind their prefixes. */
+export class FrameEncoder {
+  readonly #encoder = new ProtobufEncoder()
+
+  /** The result is good until the next call. */
+  encode<T extends Table>(table: T, message: MessageOf<T>): Buffer {
+    return withPrefix(this.#encoder.encode(table, message, PREFIX_BYTES))
+  }
+}
+
+/** One message behind its prefix, in memory of its own. */
+export function framed<T extends Table>(table: T, message: MessageOf<T>): Buffer {
+  return withPrefix(encodeMessage(table, message, PREFIX_BYTES))
+}
+
+function withPrefix(frame: Buffer): Buffer {
+  frame[0] = 0
+  frame.writeUInt32BE(frame.length - PREFIX_BYTES, 1)
+  return frame
 }

@@ -1,20 +1,26 @@
 import { mkdir } from 'node:fs/promises'
 import type { Server as NetServer } from 'node:net'
 import type { Clock } from '../../base/clock.ts'
-import type { Crowd, OverShare } from '../../base/connection-gate.ts'
-import { errorOf } from '../../base/failure-text.ts'
+import { errorOf } from '../../base/errors.ts'
 import { formatIp } from '../../base/ip.ts'
+import type { Crowd, OverShare } from '../../base/shares.ts'
 import { listenAtUnixSocket } from '../../base/unix-socket.ts'
 import type { ApiFeed, FeedStatus } from '../feed.ts'
 import { status as statusMessages } from '../schema.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
-import { GrpcHealth } from './health.ts'
-import { listenerFor, plainServer, renewTls, tlsServer } from './http-server.ts'
-import { definitions, reflectionMethod } from './reflection.ts'
+import {
+  type ApiTls,
+  followTls,
+  listenerFor,
+  plainServer,
+  readTls,
+  renewTls,
+  tlsServer,
+} from './http-server.ts'
 import { type Call, type CallHandler, type Methods, unary } from './rpc.ts'
 import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
 import { Sets, type SetsCounts } from './sets.ts'
-import { type ApiTls, followTls, readTls } from './tls.ts'
+import { definitions, GrpcHealth, reflectionMethod } from './standard-services.ts'
 
 export interface ApiServerOptions {
   readonly feed: ApiFeed

@@ -1,9 +1,184 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/failure-text.ts'
+import { errorOf } from '../../base/errors.ts'
+import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import type { ApiFeed } from '../feed.ts'
-import type { Call, CallHandler } from './rpc.ts'
-import { Transfers } from './transfers.ts'
-import { type Sent, Watcher } from './watcher.ts'
+import { localv1 } from '../schema.ts'
+import type { ApiState } from '../state.ts'
+import {
+  type Call,
+  type CallHandler,
+  FAILED_PRECONDITION,
+  framed,
+  OK,
+  RESOURCE_EXHAUSTED,
+  RpcError,
+} from './rpc.ts'
+import { type Reader, type Transfer, Transfers } from './transfers.ts'
+
+/** Requests of one stream that wait for their answers: a client sends the next one after a Sync. */
+const UNANSWERED_MAX = 16
+
+/** Since the start of a server. */
+interface Sent {
+  /** Set and Delete. */
+  operations: number
+  syncs: number
+  bytes: number
+}
+
+interface WatcherOptions {
+  /** The node whose state is served. */
+  readonly nodeName: string
+  readonly feed: ApiFeed
+  readonly transfers: Transfers
+  readonly sent: Sent
+  readonly closed: () => void
+}
+
+/** One stream of `localv1.Sets/Watch`. */
+export class Watcher implements CallHandler, Reader {
+  readonly #call: Call
+  readonly #options: WatcherOptions
+  /** The state that the client has: at its last Sync, or the whole state that it gets before one. Held. */
+  #position: ApiState | undefined
+  #transfer: Transfer | undefined
+  #nextBlock = 0
+  #unanswered = 0
+  /** What was written waits for the client to read. */
+  #isFull = false
+  #mustForget = false
+  #hasEnded = false
+  #isClosed = false
+
+  constructor(call: Call, options: WatcherOptions) {
+    this.#call = call
+    this.#options = options
+  }
+
+  get isWaiting(): boolean {
+    return this.#unanswered > 0 && this.#transfer === undefined
+  }
+
+  message(bytes: Buffer): void {
+    const { nodeName } = this.#options
+    const { NodeName: asked = '' } = decodeMessage(localv1.WatchReq, bytes)
+    // Names of nodes are in lower case; those of hosts, which a client may send, need not be.
+    if (asked !== '' && asked.toLowerCase() !== nodeName)
+      throw new RpcError(
+        FAILED_PRECONDITION,
+        `this server computes only the state of node ${JSON.stringify(nodeName)}: ` +
+          `NodeName ${JSON.stringify(asked.slice(0, 253))}`,
+      )
+    if (this.#unanswered >= UNANSWERED_MAX)
+      throw new RpcError(RESOURCE_EXHAUSTED, `${UNANSWERED_MAX} requests already wait for answers`)
+    this.#unanswered++
+    this.#answer()
+  }
+
+  ended(): void {
+    this.#hasEnded = true
+    if (this.#unanswered === 0) this.#call.end(OK)
+  }
+
+  drained(): void {
+    this.#isFull = false
+    if (this.#transfer === undefined) this.#answer()
+    else {
+      this.#options.transfers.progressed(this.#transfer)
+      this.#send(this.#transfer)
+    }
+  }
+
+  closed(): void {
+    this.#isClosed = true
+    this.#letGo()
+    this.#options.closed()
+  }
+
+  /** There is another state. */
+  moved(): void {
+    this.#call.attempt(() => this.#answer())
+  }
+
+  /** Blocks hold whole messages: between two of them a Reset may stand. */
+  evicted(): void {
+    this.#mustForget = true
+    this.#letGo()
+  }
+
+  /** Begins the answer to the oldest request if there is a change, and the client has read the last answer. */
+  #answer(): void {
+    const { feed, transfers } = this.#options
+    const { current } = feed
+    if (this.#isClosed || this.#isFull || !this.isWaiting) return
+    if (current === undefined || current === this.#position) return
+    const transfer = transfers.open(this.#position, current, this)
+    if (transfer.isEmpty && this.#position !== undefined) {
+      this.#arrive(transfer)
+      return
+    }
+    if (this.#mustForget) this.#write(framed(localv1.OpItem, { Reset: {} }))
+    this.#mustForget = false
+    this.#begin(transfer)
+  }
+
+  #begin(transfer: Transfer): void {
+    this.#transfer = transfer
+    this.#nextBlock = 0
+    this.#send(transfer)
+  }
+
+  /** Sends as far as the client reads, and continues when it has read. */
+  #send(transfer: Transfer): void {
+    for (;;) {
+      const block = transfer.block(this.#nextBlock)
+      if (block === undefined) break
+      this.#nextBlock++
+      this.#options.sent.operations += block.operations
+      if (!this.#write(block.frames)) return
+    }
+    this.#transfer = undefined
+    this.#arrive(transfer)
+    if (transfer.isWhole) this.#goOn()
+    else this.#answered()
+  }
+
+  /** Continues after a whole state with the changes since then, or only the Sync. */
+  #goOn(): void {
+    const { feed, transfers } = this.#options
+    const { current } = feed
+    if (current !== undefined) this.#begin(transfers.open(this.#position, current, this))
+  }
+
+  #answered(): void {
+    this.#unanswered--
+    this.#options.sent.syncs++
+    if (this.#unanswered > 0) this.#answer()
+    else if (this.#hasEnded) this.#call.end(OK)
+  }
+
+  #write(frames: Buffer): boolean {
+    this.#options.sent.bytes += frames.length
+    this.#isFull = !this.#call.write(frames)
+    return !this.#isFull
+  }
+
+  #arrive(transfer: Transfer): void {
+    const { feed, transfers } = this.#options
+    feed.hold(transfer.to)
+    if (this.#position !== undefined) feed.release(this.#position)
+    this.#position = transfer.to
+    transfers.close(transfer, this)
+  }
+
+  #letGo(): void {
+    const { feed, transfers } = this.#options
+    if (this.#transfer !== undefined) transfers.close(this.#transfer, this)
+    if (this.#position !== undefined) feed.release(this.#position)
+    this.#transfer = undefined
+    this.#position = undefined
+  }
+}
 
 /** Streams that are served before the event loop has its turn, which writes: what they need is in the caches until then. */
 const STREAMS_PER_TURN = 16

@@ -4,23 +4,25 @@ import { type Sender, sendEach } from '../../netlink/batch.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_GET_STATS_CPU, IPCTNL_MSG_CT_NEW } from './constants.ts'
-import { decodeFlow, decodeHead, type Flow, familyNumber, spanOf } from './flow.ts'
 import {
+  decodeFlow,
+  decodeHead,
   deleteBytesMax,
   encodeDump,
   encodeRequest,
+  type Flow,
   type FlowFilter,
+  familyNumber,
   messageType,
   protocolNumber,
+  spanOf,
   writeDelete,
-} from './messages.ts'
-import { PooledTransport } from './pooled-transport.ts'
+} from './flow.ts'
 import { STATS_CPU, STATS_GLOBAL } from './schema.ts'
 
 /** A client for the kernel's connection tracking, with the operations that kprobe uses. */
@@ -230,3 +232,65 @@ async function dumpStatistics(
 }
 
 const STATISTICS = { operation: 'read', object: 'statistics of conntrack' } as const
+
+/**
+ * A socket that sends requests from the thread pool while `sendSync` returns at once. The kernel begins a dump within
+ * the send, and with a filter that few entries pass it walks all of its table there. Reading answers is unchanged; a
+ * failed send is thrown by the next receive. Only one request may be in flight.
+ */
+export class PooledTransport implements Transport {
+  readonly #inner: Transport
+  #failure: { readonly error: unknown } | undefined
+  #readable: (() => void) | undefined
+
+  constructor(inner: Transport) {
+    this.#inner = inner
+  }
+
+  get portId(): number {
+    return this.#inner.portId
+  }
+
+  get sendLimitBytes(): number {
+    return this.#inner.sendLimitBytes
+  }
+
+  sendSync(datagram: Uint8Array): void {
+    this.#inner.send(datagram).catch((error: unknown) => {
+      this.#failure = { error }
+      this.#readable?.()
+    })
+  }
+
+  send(datagram: Uint8Array): Promise<void> {
+    return this.#inner.send(datagram)
+  }
+
+  receive(into: Uint8Array): number | undefined {
+    const failure = this.#failure
+    this.#failure = undefined
+    if (failure !== undefined) throw failure.error
+    return this.#inner.receive(into)
+  }
+
+  watch(readable: () => void): () => void {
+    const stop = this.#inner.watch(readable)
+    this.#readable = readable
+    return () => {
+      this.#readable = undefined
+      stop()
+    }
+  }
+
+  join(group: number): void {
+    this.#inner.join(group)
+  }
+
+  leave(group: number): void {
+    this.#inner.leave(group)
+  }
+
+  close(): Promise<void> {
+    return this.#inner.close()
+  }
+}

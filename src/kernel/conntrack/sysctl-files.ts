@@ -1,7 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
-import type { TuneOptions, TuneReport } from '../sysctl/files.ts'
-import { tuneSysctls } from '../sysctl/switches.ts'
+import { type TuneOptions, type TuneReport, tuneSysctls } from '../sysctl/sysctls.ts'
 import { type ConntrackSettings, conntrackSysctls } from './sysctls.ts'
 
 /** Sets the kernel's conntrack sysctls. Does not reject. */

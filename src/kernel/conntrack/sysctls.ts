@@ -1,5 +1,4 @@
-import type { Sysctl } from '../sysctl/files.ts'
-import type { WantedSysctl } from '../sysctl/switches.ts'
+import type { Sysctl, WantedSysctl } from '../sysctl/sysctls.ts'
 
 /** The conntrack settings of an operator; undefined keeps the kernel's value. */
 export interface ConntrackSettings {

@@ -2,21 +2,37 @@ import type { Clock } from '../../base/clock.ts'
 import type { Refused } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Request } from '../../netlink/conversation.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { IPSET_FLAG_LIST_HEADER } from './constants.ts'
-import { appendEntries, decodeAs, decodeHeader, decodeSet, type Foreign } from './decode.ts'
-import type { IpsetFailure } from './failure.ts'
-import { encodeIndexOf, encodeList, encodeNameOf, type ListRequest } from './messages.ts'
-import type { IpsetOperation } from './operation.ts'
-import type { Piece } from './piece.ts'
-import { failureFrom, failureOf, prepare, runsOf } from './prepare.ts'
-import { type Revisions, readRevisions, sharedRevision } from './revisions.ts'
+import { IPSET_FLAG_LIST_HEADER, IPSET_FLAG_LIST_SETNAME } from './constants.ts'
+import type { IpsetFailure } from './errors.ts'
+import {
+  appendEntries,
+  decodeAs,
+  decodeHeader,
+  decodeName,
+  decodeSet,
+  encodeIndexOf,
+  encodeList,
+  encodeNameOf,
+  type Foreign,
+  type ListRequest,
+  type Piece,
+} from './messages.ts'
 import { INDEX } from './schema.ts'
-import { sendPieces } from './send.ts'
-import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetType } from './state.ts'
+import {
+  failureFrom,
+  failureOf,
+  isAbsent,
+  prepare,
+  type Revisions,
+  readRevisions,
+  runsOf,
+  sendPieces,
+  sharedRevision,
+} from './send.ts'
+import type { Ipset, IpsetEntry, IpsetHeader, IpsetListing, IpsetOperation, IpsetType } from './state.ts'
 
 /** A client for the kernel's ipsets (nfnetlink subsystem NFNL_SUBSYS_IPSET), with the operations that kprobe uses. */
 export interface IpsetClient {
@@ -225,4 +241,26 @@ async function listSets(connection: Connection, request: ListRequest, onMessage:
     const isMissing = error instanceof NetlinkError && error.code === 'ENOENT' && request.name !== undefined
     if (!isMissing) throw error
   }
+}
+
+/** Lists the names of all ipsets; none where the kernel has no ipsets. Throws NetlinkError. */
+export async function listIpsetNames(connection: Connection): Promise<readonly string[]> {
+  const names = new Set<string>()
+  try {
+    await connection.dump({
+      operation: 'list',
+      object: 'names of ipsets',
+      build: listRequest,
+      onMessage: (view, message) => names.add(decodeName(view, message)),
+    })
+  } catch (error) {
+    if (!isAbsent(error)) throw error
+  }
+  names.delete('')
+  return [...names]
+}
+
+/** Encodes IPSET_CMD_LIST for names only: one short message per set. */
+export function listRequest(sequence: number): Uint8Array {
+  return encodeList({ flags: IPSET_FLAG_LIST_SETNAME }, sequence)
 }

@@ -1,6 +1,4 @@
-import type { GroupedEntries, IpsetOperation } from './operation.ts'
-import { BITMAP_ELEMENTS_MAX } from './set-types.ts'
-import type { Ipset } from './state.ts'
+import { BITMAP_ELEMENTS_MAX, type GroupedEntries, type Ipset, type IpsetOperation } from './state.ts'
 
 /** The hash size that kube-proxy gives its sets. */
 const HASH_SIZE_MIN = 1024

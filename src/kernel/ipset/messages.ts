@@ -1,15 +1,48 @@
+import type { Family, Ip } from '../../base/ip.ts'
 import type { Batch } from '../../netlink/batch.ts'
+import type { ByteView } from '../../netlink/bytes.ts'
 import { NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
-import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
+import { malformed } from '../../netlink/errors.ts'
+import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import {
+  type AttributeSet,
+  type Attributes,
+  type Fields,
+  readAttributes,
+  type SourcesOf,
+  type ValuesOf,
+  type Writer,
+  writeAttributes,
+  writerOf,
+} from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'
-import type { IpsetOperation } from './operation.ts'
-import { INDEX, SET, SWAP, TYPE } from './schema.ts'
-import { familyNumber } from './set-types.ts'
-import type { Ipset, IpsetType } from './state.ts'
+import { IPSET_FLAG_NOMATCH } from './constants.ts'
+import {
+  type ADDRESS,
+  ENTRIES,
+  type ENTRY,
+  INDEX,
+  KIND_OF_SET,
+  LIST_ENTRY,
+  SET,
+  SWAP,
+  TYPE,
+} from './schema.ts'
+import {
+  BITMAP_ELEMENTS_MAX,
+  familyFromNumber,
+  familyNumber,
+  type Ipset,
+  type IpsetEntry,
+  type IpsetHeader,
+  type IpsetOperation,
+  type IpsetType,
+  SET_TYPES,
+  setTypeOf,
+} from './state.ts'
 
 /** The protocol version that every kernel with ipsets supports. */
-export const IPSET_PROTOCOL_MIN = 6
+const IPSET_PROTOCOL_MIN = 6
 /** The only version that IPSET_CMD_GET_BYNAME and IPSET_CMD_GET_BYINDEX accept (Linux 4.20). */
 const IPSET_PROTOCOL = 7
 
@@ -47,14 +80,14 @@ export function encodeNameOf(index: number, sequence: number): Uint8Array {
 }
 
 /** An operation that carries no entries. */
-export type SetOperation = Exclude<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
+type SetOperation = Exclude<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
 
 /**
  * Opens the message of an operation and writes its attributes. `revision` applies to sets to create. NLM_F_EXCL is
  * necessary: without it, the kernel takes a set of the other family for the same one (ip_set_create compares the
  * families of the types, and each type has both). Throws NetlinkError for a value that does not fit.
  */
-export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation, revision: number): void {
+function writeSetOperation(batch: Batch<unknown>, operation: SetOperation, revision: number): void {
   const protocol = IPSET_PROTOCOL_MIN
   switch (operation.verb) {
     case 'create': {
@@ -78,7 +111,7 @@ export function writeSetOperation(batch: Batch<unknown>, operation: SetOperation
 }
 
 /** Begins an ipset message; `command` is one of IPSET_CMD_*. */
-export function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): void {
+function openIpsetMessage(batch: Batch<unknown>, command: number, flags = 0): void {
   batch.open(messageType(command), flags)
   writeNfGenMsg(batch.out.out, HEAD)
 }
@@ -101,4 +134,244 @@ function request<F extends Fields>(
     writeNfGenMsg(out.out, HEAD)
     writeAttributes(out, table, values)
   })
+}
+
+/** Maximum length of an entry: two IPv6 addresses, port, protocol, prefix, line, and their headers. */
+export const ENTRY_BYTES_MAX = 88
+
+/** Returns why an entry cannot be in a set; undefined when it can. The writers take only entries that can. */
+export function whyNotEntry({ type, family }: Ipset, entry: IpsetEntry): string | undefined {
+  const { ip, protocol, port, ip2, prefix2 } = entry
+  const length = family === 'IPv4' ? 4 : 16
+  if (type === 'bitmap:port') return isWithin(port, 0xffff) ? undefined : `no port: ${port}`
+  if (ip === undefined || ip.length !== length) return `no ${family} address`
+  if (type === 'hash:ip') return undefined
+  if (!isWithin(protocol, 255)) return `no protocol: ${protocol}`
+  if (!isWithin(port, 0xffff)) return `no port: ${port}`
+  if (type === 'hash:ip,port') return undefined
+  if (ip2 === undefined || ip2.length !== length) return `no second ${family} address`
+  if (type === 'hash:ip,port,ip') return undefined
+  return prefix2 !== 0 && isWithin(prefix2, length * 8) ? undefined : `no length of a prefix: ${prefix2}`
+}
+
+function isWithin(value: number | undefined, most: number): boolean {
+  return value !== undefined && Number.isInteger(value) && value >= 0 && value <= most
+}
+
+/** An entry and its position in the message, counted from 1. */
+export interface NumberedEntry {
+  readonly entry: IpsetEntry
+  readonly line: number
+}
+
+/** Expects addresses of the set's family. */
+function address(
+  family: Family,
+  ipOf: (source: NumberedEntry) => Ip | undefined,
+): SourcesOf<typeof ADDRESS, NumberedEntry> {
+  return family === 'IPv4' ? { v4: ipOf } : { v6: ipOf }
+}
+
+/** Compiles a writer that skips the fields that the type does not use. */
+function writerFor(type: IpsetType, family: Family): Writer<NumberedEntry> {
+  const { fields } = SET_TYPES[type]
+  const sources: SourcesOf<typeof ENTRY, NumberedEntry> = {
+    ip: address(family, ({ entry }) => entry.ip),
+    port: ({ entry }) => entry.port,
+    protocol: ({ entry }) => entry.protocol,
+    ip2: address(family, ({ entry }) => entry.ip2),
+    prefix2: ({ entry }) => entry.prefix2,
+  }
+  const its = Object.entries(sources).filter(([name]) => fields.some(field => field === name))
+  return writerOf(LIST_ENTRY, { entry: { ...Object.fromEntries(its), line: ({ line }) => line } })
+}
+
+function writersFor(type: IpsetType): Readonly<Record<Family, Writer<NumberedEntry>>> {
+  return { IPv4: writerFor(type, 'IPv4'), IPv6: writerFor(type, 'IPv6') }
+}
+
+const WRITERS: Readonly<Record<IpsetType, ReturnType<typeof writersFor>>> = {
+  'hash:ip': writersFor('hash:ip'),
+  'hash:ip,port': writersFor('hash:ip,port'),
+  'hash:ip,port,ip': writersFor('hash:ip,port,ip'),
+  'hash:ip,port,net': writersFor('hash:ip,port,net'),
+  'bitmap:port': writersFor('bitmap:port'),
+}
+
+/** Returns the writer for entries of IPSET_ATTR_ADT; they must be able to be in the set. */
+export function entryWriter({ type, family }: Ipset): Writer<NumberedEntry> {
+  return WRITERS[type][family]
+}
+
+export type EntryOperation = Extract<IpsetOperation, { readonly verb: 'add-entries' | 'delete-entries' }>
+
+/** The content of one message: a set, or entries `from` (inclusive) to `to` (exclusive) of an operation. */
+export type Piece =
+  | { readonly kind: 'set'; readonly operation: SetOperation; readonly revision: number }
+  | {
+      readonly kind: 'entries'
+      /** The operation as the caller gave it; `valid` has only the entries that can be sent. */
+      readonly operation: EntryOperation
+      readonly valid: EntryOperation
+      readonly from: number
+      readonly to: number
+    }
+type EntryPiece = Extract<Piece, { readonly kind: 'entries' }>
+
+/** IPSET_ATTR_ADT could hold three times as many. More are no faster, and an error repeats the whole message. */
+const ENTRIES_PER_MESSAGE = 500
+const MESSAGE_OVERHEAD_BYTES = 128
+
+/** Splits an operation on entries into pieces, each for a message of `most` entries. */
+export function entryPieces(
+  piece: Omit<EntryPiece, 'kind'>,
+  most: number = ENTRIES_PER_MESSAGE,
+): readonly EntryPiece[] {
+  const pieces: EntryPiece[] = []
+  for (let from = piece.from; from < piece.to; from += most)
+    pieces.push({ ...piece, kind: 'entries', from, to: Math.min(from + most, piece.to) })
+  return pieces
+}
+
+export function entriesIn(piece: Piece): number {
+  return piece.kind === 'entries' ? piece.to - piece.from : 0
+}
+
+/** Maximum bytes of an IPv4 entry; an IPv6 entry has at most ENTRY_BYTES_MAX. */
+const V4_ENTRY_BYTES_MAX = 64
+
+/** Returns the maximum length of the message of a piece. */
+export function bytesMax(piece: Piece): number {
+  if (piece.kind === 'set') return MESSAGE_OVERHEAD_BYTES
+  const each = piece.operation.set.family === 'IPv4' ? V4_ENTRY_BYTES_MAX : ENTRY_BYTES_MAX
+  return MESSAGE_OVERHEAD_BYTES + entriesIn(piece) * each
+}
+
+/** Appends the message of a piece. Throws NetlinkError for a name that does not fit. */
+export function writePiece(batch: Batch<Piece>, piece: Piece): void {
+  if (piece.kind === 'entries') writeEntries(batch, piece)
+  else writeSetOperation(batch, piece.operation, piece.revision)
+  batch.close(piece)
+}
+
+function writeEntries(batch: Batch<Piece>, { valid, from, to }: EntryPiece): void {
+  const { out } = batch
+  // Without NLM_F_EXCL: an entry that exists, or is gone, already is no error.
+  openIpsetMessage(batch, valid.verb === 'add-entries' ? ipset.IPSET_CMD_ADD : ipset.IPSET_CMD_DEL)
+  // The kernel writes the line of the rejected entry here, in the copy that its answer contains.
+  writeAttributes(out, ENTRIES, { protocol: IPSET_PROTOCOL_MIN, name: valid.set.name, line: 0 })
+  const write = entryWriter(valid.set)
+  out.openNest(ipset.IPSET_ATTR_ADT)
+  for (let i = from; i < to; i++) {
+    const entry = valid.entries[i]
+    if (entry !== undefined) write(out, { entry, line: i - from + 1 })
+  }
+  out.close()
+}
+
+/** One message of a list: the first message of a set has its shape, every message has some of its entries. */
+type SetMessage = ValuesOf<typeof SET>
+
+export function decodeSet(view: ByteView, message: Message): SetMessage {
+  return decodeAs(view, message, SET)
+}
+
+/** Reads the set name of a list message; '' where it has none. */
+export function decodeName(view: ByteView, message: Message): string {
+  return decodeAs(view, message, KIND_OF_SET).name ?? ''
+}
+
+export function decodeAs<F extends Fields>(
+  view: ByteView,
+  message: Message,
+  table: AttributeSet<F>,
+): Attributes<F> {
+  return readAttributes(view, table, { start: message.start + NFGENMSG_LENGTH, end: message.end })
+}
+
+/** A set that kprobe could not have created, and the reason as text. */
+export interface Foreign {
+  readonly name: string
+  readonly foreign: string
+}
+
+/**
+ * Decodes the header of a set, or returns why kprobe could not have created it: another type, a revision newer than
+ * kprobe reads, or entries with a different meaning (timeouts, masks, counters, comments, forceadd).
+ */
+export function decodeHeader(view: ByteView, message: Message): IpsetHeader | Foreign {
+  const { name = '', type: typeName = '', revision = 0, family = 0 } = decodeAs(view, message, KIND_OF_SET)
+  const type = setTypeOf(typeName)
+  if (type === undefined) return { name, foreign: `it is of the type ${typeName}` }
+  if (revision > SET_TYPES[type].revisionMax)
+    return { name, foreign: `it is ${type} of revision ${revision}` }
+  const known = familyFromNumber(type, family)
+  if (known === undefined) return { name, foreign: `it is ${type} of family ${family}` }
+  const { shape = {} } = decodeSet(view, message)
+  const more = extraOf(type, shape)
+  if (more !== undefined) return { name, foreign: `it is ${type} with ${more}` }
+  const { elements = 0, references = 0, memoryBytes = 0, bucketSize, initialValue } = shape
+  const set: Ipset = { name, type, family: known, ...sizeOf(type, shape) }
+  return { set, revision, elements, references, memoryBytes, bucketSize, initialValue }
+}
+
+type Shape = NonNullable<SetMessage['shape']>
+
+function extraOf(type: IpsetType, shape: Shape): string | undefined {
+  if (shape.timeout !== undefined) return 'a timeout'
+  if (shape.netmask !== undefined || shape.bitmask !== undefined) return 'a mask'
+  if (shape.flags !== undefined && shape.flags !== 0) return `the flags 0x${shape.flags.toString(16)}`
+  const isWhole = type !== 'bitmap:port' || (shape.portFrom === 0 && shape.portTo === 0xffff)
+  return isWhole ? undefined : `the range ${shape.portFrom}-${shape.portTo}`
+}
+
+function sizeOf(type: IpsetType, shape: Shape): Pick<Ipset, 'maxElements' | 'hashSize'> {
+  if (type === 'bitmap:port') return { maxElements: BITMAP_ELEMENTS_MAX, hashSize: 0 }
+  return { maxElements: shape.maxElements ?? 0, hashSize: shape.hashSize ?? 0 }
+}
+
+/**
+ * Appends the entries of a message to `into`. Skips exceptions (nomatch), which kprobe never writes. Throws
+ * NetlinkError for an entry without the fields of the set's type.
+ */
+export function appendEntries(into: IpsetEntry[], type: IpsetType, message: SetMessage): void {
+  for (const entry of message.entries ?? []) {
+    if (((entry.flags ?? 0) & IPSET_FLAG_NOMATCH) === 0) into.push(entryOf(type, entry))
+  }
+}
+
+type EntryAttributes = ValuesOf<typeof ENTRY>
+
+function entryOf(type: IpsetType, attributes: EntryAttributes): IpsetEntry {
+  switch (type) {
+    case 'bitmap:port':
+      return { port: present(attributes.port) }
+    case 'hash:ip':
+      return { ip: addressOf(attributes.ip) }
+    case 'hash:ip,port':
+      return { ip: addressOf(attributes.ip), ...servedBy(attributes) }
+    case 'hash:ip,port,ip':
+      return { ip: addressOf(attributes.ip), ...servedBy(attributes), ip2: addressOf(attributes.ip2) }
+    case 'hash:ip,port,net': {
+      const ip2 = addressOf(attributes.ip2)
+      const { prefix2 = ip2.length * 8 } = attributes
+      return { ip: addressOf(attributes.ip), ...servedBy(attributes), ip2, prefix2 }
+    }
+  }
+}
+
+function servedBy({ protocol, port }: EntryAttributes): { protocol: number; port: number } {
+  return { protocol: present(protocol), port: present(port) }
+}
+
+function addressOf(address: EntryAttributes['ip']): Ip {
+  const ip = present(address?.v4 ?? address?.v6)
+  const length = address?.v4 === undefined ? 16 : 4
+  if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in an entry`, 0)
+  return ip
+}
+
+function present<T>(value: T | undefined): T {
+  if (value === undefined) throw malformed('an entry without the fields of its type', 0)
+  return value
 }

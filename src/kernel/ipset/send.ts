@@ -1,12 +1,194 @@
+import type { Family } from '../../base/ip.ts'
 import { type FollowUp, type Refused, type Sender, type Sent, sendEach } from '../../netlink/batch.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
+import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_CAPPED, NLMSG_HDRLEN } from '../../netlink/constants.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
-import { bytesMax, entriesIn, entryPieces, type Piece, writePiece } from './piece.ts'
-import { REFUSED } from './schema.ts'
+import { IPSET_ERR_FIND_TYPE } from './constants.ts'
+import { describeIpsetOperation, type IpsetFailure, ipsetError } from './errors.ts'
+import {
+  bytesMax,
+  decodeAs,
+  type EntryOperation,
+  encodeType,
+  entriesIn,
+  entryPieces,
+  type Piece,
+  whyNotEntry,
+  writePiece,
+} from './messages.ts'
+import { REFUSED, TYPE } from './schema.ts'
+import { type Ipset, type IpsetOperation, type IpsetType, SET_TYPES } from './state.ts'
+
+/** The revisions of a type that the kernel supports. */
+export interface Revisions {
+  readonly min: number
+  readonly max: number
+}
+
+/** Errors of a kernel without ipsets. */
+const ABSENT: ReadonlySet<string> = new Set(['EINVAL', 'EOPNOTSUPP', 'ENOENT'])
+
+/** Returns whether an error means that the kernel has no ipsets. */
+export function isAbsent(error: unknown): boolean {
+  return error instanceof NetlinkError && ABSENT.has(error.code)
+}
+
+/** Reads the revisions of a type; undefined where the kernel lacks the type. Throws NetlinkError. */
+export function readRevisions(
+  connection: Connection,
+  { type, family }: { readonly type: IpsetType; readonly family: Family },
+): Revisions | undefined {
+  let revisions: Revisions | undefined
+  try {
+    connection.roundTrip({
+      operation: 'look up',
+      object: `type ${type}`,
+      build: sequence => encodeType(type, family, sequence),
+      onMessage: (view, message) => {
+        const { revision: max = 0, revisionMin: min = 0 } = decodeAs(view, message, TYPE)
+        revisions = { min, max }
+      },
+    })
+  } catch (error) {
+    const isUnknown = error instanceof NetlinkError && error.errno === IPSET_ERR_FIND_TYPE
+    if (!isUnknown && !isAbsent(error)) throw error
+  }
+  return revisions
+}
+
+/** Returns the newest revision that both know; undefined when the kernel has only newer ones than kprobe reads. */
+export function sharedRevision(type: IpsetType, { min, max }: Revisions): number | undefined {
+  const newest = Math.min(max, SET_TYPES[type].revisionMax)
+  return newest < min ? undefined : newest
+}
+
+interface Prepared {
+  readonly pieces: readonly Piece[]
+  /** Failures of operations and entries that cannot be sent. */
+  readonly failures: readonly IpsetFailure[]
+}
+
+/** IPSET_MAXNAMELEN without the NUL. */
+const NAME_BYTES_MAX = 31
+
+/**
+ * Groups consecutive operations that may share datagrams: those on sets, those that add and those that delete. When
+ * the kernel rejects an entry, kprobe resends the rest of its run; the runs keep that ahead of the
+ * next run.
+ */
+export function runsOf(operations: readonly IpsetOperation[]): readonly (readonly IpsetOperation[])[] {
+  const runs: IpsetOperation[][] = []
+  let kind: string | undefined
+  for (const operation of operations) {
+    const next = isOnEntries(operation) ? operation.verb : 'sets'
+    if (next === kind) runs.at(-1)?.push(operation)
+    else runs.push([operation])
+    kind = next
+  }
+  return runs
+}
+
+function isOnEntries(operation: IpsetOperation): operation is EntryOperation {
+  return operation.verb === 'add-entries' || operation.verb === 'delete-entries'
+}
+
+/** Prepares the messages of an operation. `revisionsOf` reads the kernel's revisions and may throw. */
+export function prepare(
+  operation: IpsetOperation,
+  revisionsOf: (set: Ipset) => Revisions | undefined,
+): Prepared {
+  const tooLong = namesIn(operation).find(name => Buffer.byteLength(name) > NAME_BYTES_MAX || name === '')
+  if (tooLong !== undefined) {
+    const why = `the name of a set has 1 to ${NAME_BYTES_MAX} bytes, unlike ${JSON.stringify(tooLong)}`
+    return nothing(operation, { errno: errnoNumber('EINVAL'), why })
+  }
+  if (isOnEntries(operation)) return prepareEntries(operation)
+  if (operation.verb !== 'create') return { pieces: [{ kind: 'set', operation, revision: 0 }], failures: [] }
+  const { set } = operation
+  const revisions = revisionsOf(set)
+  const revision = revisions && sharedRevision(set.type, revisions)
+  if (revision !== undefined) return { pieces: [{ kind: 'set', operation, revision }], failures: [] }
+  const known = `0 to ${SET_TYPES[set.type].revisionMax}`
+  const why =
+    revisions && `the kernel has revisions ${revisions.min} to ${revisions.max}, kprobe knows ${known}`
+  return nothing(operation, { errno: IPSET_ERR_FIND_TYPE, why })
+}
+
+function namesIn(operation: IpsetOperation): readonly string[] {
+  switch (operation.verb) {
+    case 'swap':
+      return [operation.name, operation.with]
+    case 'destroy':
+      return [operation.name]
+    default:
+      return [operation.set.name]
+  }
+}
+
+/** Skips entries that cannot be in the set, and reports each as a failure. */
+function prepareEntries(operation: EntryOperation): Prepared {
+  const { set, entries, groups } = operation
+  const failures: IpsetFailure[] = []
+  const faulty = new Set<number>()
+  for (let i = 0; i < entries.length; i++) {
+    const entry = entries[i]
+    const why = entry && whyNotEntry(set, entry)
+    if (entry === undefined || why === undefined) continue
+    faulty.add(i)
+    const culprit = [{ entry, group: groups[i] ?? '' }]
+    failures.push(failureOf(operation, culprit, { errno: errnoNumber('EINVAL'), extendedAck: why }))
+  }
+  const isGood = (_: unknown, i: number): boolean => !faulty.has(i)
+  const valid =
+    faulty.size === 0
+      ? operation
+      : { ...operation, entries: entries.filter(isGood), groups: groups.filter(isGood) }
+  return { pieces: entryPieces({ operation, valid, from: 0, to: valid.entries.length }), failures }
+}
+
+function nothing(
+  operation: IpsetOperation,
+  { errno, why }: { readonly errno: number; readonly why: string | undefined },
+): Prepared {
+  return { pieces: [], failures: [failureOf(operation, ownedBy(operation), { errno, extendedAck: why })] }
+}
+
+function ownedBy(operation: IpsetOperation): IpsetFailure['entries'] {
+  if (!isOnEntries(operation)) return []
+  return operation.entries.map((entry, i) => ({ entry, group: operation.groups[i] ?? '' }))
+}
+
+const ENOENT = errnoNumber('ENOENT')
+
+/** Translates the kernel's error into a failure; undefined when the object is gone, as the operation wanted. */
+export function failureFrom({ tag: piece, errno, extendedAck }: Refused<Piece>): IpsetFailure | undefined {
+  const { verb } = piece.operation
+  if (errno === ENOENT && (verb === 'destroy' || verb === 'delete-entries')) return undefined
+  const entries =
+    piece.kind === 'set'
+      ? []
+      : ownedBy({
+          ...piece.valid,
+          entries: piece.valid.entries.slice(piece.from, piece.to),
+          groups: piece.valid.groups.slice(piece.from, piece.to),
+        })
+  return failureOf(piece.operation, entries, { errno, extendedAck })
+}
+
+export function failureOf(
+  operation: IpsetOperation,
+  entries: IpsetFailure['entries'],
+  { errno, extendedAck }: Pick<Refused<Piece>, 'errno' | 'extendedAck'>,
+): IpsetFailure {
+  const type = 'set' in operation ? operation.set.type : undefined
+  const why = extendedAck ?? (errno === ENOENT ? 'there is no such set' : undefined)
+  const words = describeIpsetOperation(operation, entries)
+  const error: NetlinkError = ipsetError({ ...words, errno, extendedAck: why }, type)
+  return { operation, entries, code: error.code, error }
+}
 
 /** The errors of a datagram repeat its messages, and must fit into a receive buffer that cannot be forced. */
 const DATAGRAM_BYTES_MAX = 64 * 1024
@@ -14,7 +196,6 @@ const DATAGRAM_MESSAGES_MAX = 128
 /** This many entries take a fraction of a millisecond, unless the kernel grows the set meanwhile. */
 const SYNC_ENTRIES_MAX = 256
 const EPERM = errnoNumber('EPERM')
-const ENOENT = errnoNumber('ENOENT')
 
 /**
  * Sends pieces. The kernel stops processing a message at the first entry that it rejects. kprobe then sends the

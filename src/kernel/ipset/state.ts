@@ -1,4 +1,5 @@
 import type { Family, Ip } from '../../base/ip.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from './constants.ts'
 
 export type IpsetType = 'hash:ip' | 'hash:ip,port' | 'hash:ip,port,ip' | 'hash:ip,port,net' | 'bitmap:port'
 
@@ -45,4 +46,78 @@ export interface IpsetHeader {
 
 export interface IpsetListing extends IpsetHeader {
   readonly entries: readonly IpsetEntry[]
+}
+
+interface SetType {
+  /**
+   * The newest revision whose sets kprobe reads (net/netfilter/ipset/ip_set_*.c, "revision"). Every revision
+   * understands the sets that kprobe writes; the kernel lists later features only for sets that were created with
+   * them.
+   */
+  readonly revisionMax: number
+  /** The fields of an entry. */
+  readonly fields: readonly (keyof IpsetEntry)[]
+}
+
+export const SET_TYPES: Readonly<Record<IpsetType, SetType>> = {
+  'hash:ip': { revisionMax: 6, fields: ['ip'] },
+  'hash:ip,port': { revisionMax: 7, fields: ['ip', 'protocol', 'port'] },
+  'hash:ip,port,ip': { revisionMax: 6, fields: ['ip', 'protocol', 'port', 'ip2'] },
+  'hash:ip,port,net': { revisionMax: 8, fields: ['ip', 'protocol', 'port', 'ip2', 'prefix2'] },
+  'bitmap:port': { revisionMax: 3, fields: ['port'] },
+}
+
+/** Number of ports of a bitmap:port. */
+export const BITMAP_ELEMENTS_MAX = 65_536
+
+export function setTypeOf(name: string): IpsetType | undefined {
+  return isSetType(name) ? name : undefined
+}
+
+function isSetType(name: string): name is IpsetType {
+  return Object.hasOwn(SET_TYPES, name)
+}
+
+/** Returns the NFPROTO_* that the kernel uses for a set of this type and family: a bitmap:port has none. */
+export function familyNumber(type: IpsetType, family: Family): number {
+  if (type === 'bitmap:port') return NFPROTO_UNSPEC
+  return family === 'IPv4' ? NFPROTO_IPV4 : NFPROTO_IPV6
+}
+
+/** Returns the family of a number; undefined for a number that a set of this type does not have. */
+export function familyFromNumber(type: IpsetType, family: number): Family | undefined {
+  if (family === familyNumber(type, 'IPv4')) return 'IPv4'
+  return family === familyNumber(type, 'IPv6') ? 'IPv6' : undefined
+}
+
+/**
+ * One operation in ipset's verbs. The kernel carries out each by itself and in order; a later failure undoes none of
+ * them. add-entries and delete-entries are idempotent: an entry that exists, or is gone, already is no error.
+ */
+export type IpsetOperation =
+  | { readonly verb: 'create'; readonly set: Ipset }
+  | { readonly verb: 'destroy'; readonly name: string }
+  /** Both sets exist and have one type. Rules that refer to one of the names then see the other content. */
+  | { readonly verb: 'swap'; readonly name: string; readonly with: string }
+  | (GroupedEntries & { readonly verb: 'add-entries' })
+  | (GroupedEntries & { readonly verb: 'delete-entries' })
+
+export interface GroupedEntries {
+  readonly set: Ipset
+  readonly entries: readonly IpsetEntry[]
+  /** The group of the entry with the same index, so that an error can name the Service. */
+  readonly groups: readonly string[]
+}
+
+/** Returns a map key for an entry of a set. entryText in print.ts is the readable form. */
+export function entryKey(setName: string, { ip, protocol, port, ip2, prefix2 }: IpsetEntry): string {
+  // Each number takes one UTF-16 unit, and 0xffff stands for an absent one, so the text after the NUL is unambiguous.
+  const numbers = String.fromCharCode(
+    (ip?.length ?? 0) | ((ip2?.length ?? 0) << 8),
+    protocol ?? 0xffff,
+    prefix2 ?? 0xffff,
+    port === undefined ? 0 : 1,
+    port ?? 0,
+  )
+  return `${setName}\0${numbers}${ip ?? ''}${ip2 ?? ''}`
 }

@@ -5,25 +5,33 @@ import type { ByteView } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK } from '../../netlink/constants.ts'
 import type { Words } from '../../netlink/conversation.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { findFamily } from '../../netlink/genetlink.ts'
 import type { Message } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { IPVS_CMD_GET_CONFIG, IPVS_CMD_GET_INFO, IPVS_CMD_SET_CONFIG } from './constants.ts'
-import { decodeDestination, decodeInfo, decodeServer, decodeTimeouts } from './decode.ts'
-import { followUp, lastFailures, type Refusal } from './follow-up.ts'
-import { destinationKey, serverKey } from './key.ts'
-import { encodeCommand, encodeListDestinations, encodeListServers, firstStep, type Step } from './messages.ts'
-import type { IpvsOperation } from './operation.ts'
-import { type SentSteps, sendSteps } from './send.ts'
-import type {
-  IpvsInfo,
-  IpvsTimeouts,
-  ListedDestination,
-  ServerKey,
-  VirtualAddress,
-  VirtualServer,
+import {
+  decodeDestination,
+  decodeInfo,
+  decodeServer,
+  decodeTimeouts,
+  encodeCommand,
+  encodeListDestinations,
+  encodeListServers,
+  firstStep,
+  type Step,
+} from './messages.ts'
+import { followUp, lastFailures, type Refusal, type SentSteps, sendSteps } from './send.ts'
+import {
+  destinationKey,
+  type IpvsInfo,
+  type IpvsOperation,
+  type IpvsTimeouts,
+  type ListedDestination,
+  type ServerKey,
+  serverKey,
+  type VirtualAddress,
+  type VirtualServer,
 } from './state.ts'
 
 /** A client for the kernel's IPVS (generic netlink family IPVS), with the operations that kprobe uses. */

@@ -11,8 +11,14 @@ import {
   IP_VS_SVC_F_SCHED2,
   IP_VS_SVC_F_SCHED3,
 } from './constants.ts'
-import { isPersistent, WHOLE_ADDRESS } from './key.ts'
-import type { IpvsProtocol, RealServer, VirtualAddress, VirtualServer } from './state.ts'
+import {
+  type IpvsProtocol,
+  isPersistent,
+  type RealServer,
+  type VirtualAddress,
+  type VirtualServer,
+  WHOLE_ADDRESS,
+} from './state.ts'
 
 /** A virtual server with its real servers. */
 interface PrintedServer {

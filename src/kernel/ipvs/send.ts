@@ -1,13 +1,15 @@
-import { unreachable } from '../../base/assert.ts'
+import { unreachable } from '../../base/errors.ts'
 import { type Refused, type Sender, sendEach } from '../../netlink/batch.ts'
 import type { Words } from '../../netlink/conversation.ts'
-import { errnoName } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
-import { IPVS_CMD_NEW_SERVICE, IPVS_CMD_SET_SERVICE } from './constants.ts'
-import type { Refusal } from './follow-up.ts'
-import { destinationKey, serverKey } from './key.ts'
+import { errnoName, NetlinkError } from '../../netlink/errors.ts'
+import {
+  IPVS_CMD_NEW_DEST,
+  IPVS_CMD_NEW_SERVICE,
+  IPVS_CMD_SET_DEST,
+  IPVS_CMD_SET_SERVICE,
+} from './constants.ts'
 import { type Step, stepBytesMax, writeStep } from './messages.ts'
-import type { IpvsOperation } from './operation.ts'
+import { destinationKey, type IpvsOperation, type ServerKey, serverKey } from './state.ts'
 
 export interface SentSteps {
   readonly refusals: readonly Refusal[]
@@ -84,4 +86,72 @@ export function describeObject(operation: IpvsOperation): string {
     default:
       return unreachable(operation)
   }
+}
+
+/** The kernel's error for one step. */
+export interface Refusal {
+  readonly step: Step
+  /** Name of the errno. */
+  readonly code: string
+  readonly error: Error
+}
+
+interface FollowUp {
+  /** The steps to send again, in this order. */
+  readonly again: readonly Step[]
+  readonly failures: readonly Refusal[]
+}
+
+/**
+ * Makes operations idempotent: an object that exists is changed, one that is missing is created, and one that is gone
+ * needs no deletion (ip_vs_genl_set_cmd and its callees in net/netfilter/ipvs/ip_vs_ctl.c). EEXIST applies to both
+ * kinds of server. ESRCH means that the virtual server is missing. ENOENT means, for a real server, that it is
+ * missing, and for a virtual server, that its scheduler is.
+ */
+export function followUp(refusals: readonly Refusal[]): FollowUp {
+  const remade = new Set<ServerKey>()
+  const again: Step[] = []
+  const failures: Refusal[] = []
+  for (const refusal of refusals) {
+    const next = nextStep(refusal, remade)
+    if (next === 'failed') failures.push(refusal)
+    else if (next !== 'done') again.push(next)
+  }
+  return { again, failures }
+}
+
+/** Returns the failures of a second round: only deleting an object that is gone is no failure. */
+export function lastFailures(refusals: readonly Refusal[]): readonly Refusal[] {
+  return refusals.filter(refusal => !isGone(refusal))
+}
+
+function nextStep(refusal: Refusal, remade: Set<ServerKey>): Step | 'done' | 'failed' {
+  const { step, code } = refusal
+  const { operation, command } = step
+  switch (operation.verb) {
+    case 'set-server':
+      if (command === IPVS_CMD_NEW_SERVICE && code === 'EEXIST')
+        return { operation, command: IPVS_CMD_SET_SERVICE }
+      if (command !== IPVS_CMD_SET_SERVICE || code !== 'ESRCH') return 'failed'
+      remade.add(serverKey(operation.server))
+      return { operation, command: IPVS_CMD_NEW_SERVICE }
+    case 'set-destination':
+      if (command === IPVS_CMD_NEW_DEST && code === 'EEXIST') return { operation, command: IPVS_CMD_SET_DEST }
+      if (command === IPVS_CMD_SET_DEST && code === 'ENOENT') return { operation, command: IPVS_CMD_NEW_DEST }
+      // Its virtual server was missing before, and is created again before this step is sent again.
+      return code === 'ESRCH' && remade.has(serverKey(operation.server))
+        ? { operation, command: IPVS_CMD_NEW_DEST }
+        : 'failed'
+    case 'delete-server':
+    case 'delete-destination':
+      return isGone(refusal) ? 'done' : 'failed'
+    default:
+      return unreachable(operation)
+  }
+}
+
+function isGone({ step, code }: Refusal): boolean {
+  const { verb } = step.operation
+  if (verb === 'delete-server') return code === 'ESRCH'
+  return verb === 'delete-destination' && (code === 'ESRCH' || code === 'ENOENT')
 }

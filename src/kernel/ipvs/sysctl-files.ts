@@ -1,6 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import type { TuneOptions, TuneReport } from '../sysctl/files.ts'
-import { tuneSysctls } from '../sysctl/switches.ts'
+import { type TuneOptions, type TuneReport, tuneSysctls } from '../sysctl/sysctls.ts'
 import { type IpvsSysctlSettings, ipvsSysctls } from './sysctls.ts'
 
 /** Sets the kernel's sysctls for IPVS mode, as ipvsSysctls lists them. Does not reject. */

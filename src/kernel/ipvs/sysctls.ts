@@ -1,4 +1,4 @@
-import { type WantedSysctl, wantedSysctl as wanted } from '../sysctl/switches.ts'
+import { type WantedSysctl, wantedSysctl as wanted } from '../sysctl/sysctls.ts'
 
 /** The IPVS sysctl settings of an operator. */
 export interface IpvsSysctlSettings {

@@ -3,8 +3,7 @@ import { formatIp, type Ip } from '../../base/ip.ts'
 import { type Refused, sendEach } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
 import type { Words } from '../../netlink/conversation.ts'
-import { errnoName, errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { errnoName, errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import {
   type AddressChange,
@@ -12,10 +11,11 @@ import {
   encodeDelLink,
   encodeNewLink,
   findLink,
+  ipsOf,
   type Link,
+  listAddresses,
   writeChange,
 } from './links.ts'
-import { ipsOf, listAddresses } from './list-addresses.ts'
 
 /** A client for a device without a wire. Its addresses make the node accept packets (kube-ipvs0). */
 export interface DummyClient {

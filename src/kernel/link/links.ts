@@ -1,22 +1,98 @@
-import type { Ip } from '../../base/ip.ts'
+import type { Clock } from '../../base/clock.ts'
+import { cidrOf, contains, formatCidr, type Ip } from '../../base/ip.ts'
 import type { Batch } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { octets, string } from '../../netlink/codec.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, type Message } from '../../netlink/message.ts'
-import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import {
   AF_INET,
   AF_INET6,
+  AF_UNSPEC,
+  IFA_ADDRESS,
   IFA_F_NODAD,
+  IFA_F_SECONDARY,
+  IFA_LOCAL,
+  IFLA_IFNAME,
+  IFLA_INFO_KIND,
+  IFLA_LINKINFO,
   RTM_DELADDR,
   RTM_DELLINK,
+  RTM_GETADDR,
   RTM_GETLINK,
   RTM_NEWADDR,
   RTM_NEWLINK,
 } from './constants.ts'
-import { ADDRESS, IFINFOMSG_LENGTH, LINK, readIfInfoMsg, writeIfAddrMsg, writeIfInfoMsg } from './schema.ts'
+
+/** The attributes of an interface address that kprobe uses, as linux/if_addr.h describes them. */
+export const ADDRESS = attributeSet({
+  /** The address of the peer on a point-to-point interface, otherwise the own address. */
+  address: [IFA_ADDRESS, octets],
+  /** The own address; IPv6 has it only where `address` is the peer's. */
+  local: [IFA_LOCAL, octets],
+})
+
+/** struct ifaddrmsg. */
+export interface IfAddrMsg {
+  /** AF_*. */
+  readonly family: number
+  readonly prefixLength: number
+  readonly flags: number
+  readonly scope: number
+  /** Index of the interface. */
+  readonly index: number
+}
+export const IFADDRMSG_LENGTH = 8
+
+export function writeIfAddrMsg(out: ByteWriter, head: IfAddrMsg): void {
+  out.u8(head.family)
+  out.u8(head.prefixLength)
+  out.u8(head.flags)
+  out.u8(head.scope)
+  out.u32(head.index)
+}
+
+export function readIfAddrMsg(view: ByteView, { start, end }: Message): IfAddrMsg {
+  if (end - start < IFADDRMSG_LENGTH) throw malformed('a message without its ifaddrmsg', start)
+  const { data } = view
+  return {
+    family: data.getUint8(start),
+    prefixLength: data.getUint8(start + 1),
+    flags: data.getUint8(start + 2),
+    scope: data.getUint8(start + 3),
+    index: data.getUint32(start + 4, true),
+  }
+}
+
+const LINK_INFO = attributeSet({
+  /** struct rtnl_link_ops.kind: `dummy`; absent for hardware. */
+  kind: [IFLA_INFO_KIND, string],
+})
+
+/** The attributes of a device that kprobe uses, as linux/if_link.h describes them. */
+export const LINK = attributeSet({
+  name: [IFLA_IFNAME, string],
+  info: [IFLA_LINKINFO, nested(LINK_INFO)],
+})
+
+export const IFINFOMSG_LENGTH = 16
+
+/** Writes struct ifinfomsg for a device by its index, or by its name when that is 0; it changes no flags. */
+export function writeIfInfoMsg(out: ByteWriter, index: number): void {
+  out.u32(0)
+  out.u32(index)
+  out.u32(0)
+  out.u32(0)
+}
+
+/** Reads the index of the device. */
+export function readIfInfoMsg(view: ByteView, { start, end }: Message): number {
+  if (end - start < IFINFOMSG_LENGTH) throw malformed('a message without its ifinfomsg', start)
+  return view.data.getUint32(start + 4, true)
+}
 
 /** A device of this network namespace. */
 export interface Link {
@@ -92,4 +168,108 @@ export function writeChange(batch: Batch<AddressChange>, change: AddressChange, 
   const attributes = adds && family === AF_INET ? { address: ip, local: ip } : { local: ip }
   writeAttributes(batch.out, ADDRESS, attributes)
   batch.close(change)
+}
+
+/** An address and the index of its device. */
+export interface LinkAddress {
+  readonly ip: Ip
+  readonly index: number
+  readonly prefixLength: number
+  /** IFA_F_SECONDARY of IPv4: an earlier address has the same prefix. */
+  readonly secondary: boolean
+}
+
+/** A list that changes during a read may lack addresses; a read takes milliseconds, so retries are cheap. */
+const ATTEMPTS = 8
+const RETRY_DELAY_MS = 5
+const WORDS = { operation: 'list', object: 'addresses of interfaces' } as const
+
+/**
+ * Lists the addresses of all devices (the kernel filters by device only for sockets with strict checking). Reads them
+ * again while `isTorn` returns true. Rejects as AddressReader.read does.
+ */
+export async function listAddresses(
+  connection: Connection,
+  clock: Clock,
+  isTorn: () => boolean = () => false,
+): Promise<readonly LinkAddress[]> {
+  for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
+    const found: LinkAddress[] = []
+    const whole = await connection.dump({
+      ...WORDS,
+      build: encodeGetAddresses,
+      onMessage(view, message) {
+        const address = decodeAddress(view, message)
+        if (address !== undefined) found.push(address)
+      },
+    })
+    if (whole && !isTorn()) return found
+    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * attempt, resolve))
+  }
+  const extendedAck = `they changed during each of ${ATTEMPTS} attempts`
+  throw new NetlinkError({ ...WORDS, errno: errnoNumber('EAGAIN'), extendedAck })
+}
+
+/** Lists the same synchronously, as `dumpNow`; undefined where the list changed during the read. */
+export function listAddressesNow(connection: Connection): readonly LinkAddress[] | undefined {
+  const found: LinkAddress[] = []
+  const whole = connection.dumpNow({
+    ...WORDS,
+    build: encodeGetAddresses,
+    onMessage(view, message) {
+      const address = decodeAddress(view, message)
+      if (address !== undefined) found.push(address)
+    },
+  })
+  return whole ? found : undefined
+}
+
+/** Returns the addresses sorted, without duplicates. */
+export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
+  return [...new Set(addresses.map(({ ip }) => ip))].sort()
+}
+
+function encodeGetAddresses(sequence: number): Uint8Array {
+  const all = { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 }
+  const head = { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  return encodeMessage(head, ({ out }) => writeIfAddrMsg(out, all))
+}
+
+/** Decodes an IP address; undefined for other families, which have addresses, too. */
+function decodeAddress(view: ByteView, message: Message): LinkAddress | undefined {
+  if (message.type !== RTM_NEWADDR) return undefined
+  const { family, index, prefixLength, flags } = readIfAddrMsg(view, message)
+  if (family !== AF_INET && family !== AF_INET6) return undefined
+  const start = message.start + IFADDRMSG_LENGTH
+  const { local, address } = readAttributes(view, ADDRESS, { start, end: message.end })
+  const ip = local ?? address
+  if (ip === undefined) return undefined
+  const length = family === AF_INET ? 4 : 16
+  if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in family ${family}`, start)
+  // In IPv6 the same bit means a temporary address.
+  const secondary = family === AF_INET && (flags & IFA_F_SECONDARY) !== 0
+  return { ip, index, prefixLength, secondary }
+}
+
+/**
+ * Returns the addresses of the kernel's list that interfaces were configured with, and `nodeIps`, the addresses of
+ * the Node object. All other addresses are VIPs, which keepalived and similar programs add and remove. VIPs are: /32
+ * and /128 addresses, all but the oldest address of a prefix, and all other addresses of a prefix that contains an
+ * address of the Node. An ambiguous address is a VIP.
+ */
+export function ownAddresses(all: readonly LinkAddress[], nodeIps: readonly Ip[]): ReadonlySet<Ip> {
+  const nodes = nodeIps.map(nodeIp => ({ nodeIp, at: all.filter(({ ip }) => ip === nodeIp) }))
+  const own = new Map<string, Ip>()
+  for (const { ip, index, prefixLength, secondary } of all) {
+    if (prefixLength === ip.length * 8 || secondary) continue
+    const prefix = cidrOf(ip, prefixLength)
+    // If the Node's address left its interface for a moment, the kernel promoted a VIP.
+    const isNodes = nodes.some(
+      ({ nodeIp, at }) =>
+        contains(prefix, nodeIp) && (at.length === 0 || at.some(address => address.index === index)),
+    )
+    // The last one of several wins: the kernel lists the newest IPv6 address first (ipv6_link_dev_addr).
+    if (!isNodes) own.set(`${index} ${formatCidr(prefix)}`, ip)
+  }
+  return new Set([...own.values(), ...nodeIps])
 }

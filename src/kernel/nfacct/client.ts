@@ -1,19 +1,38 @@
 import type { Clock } from '../../base/clock.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
+import { string, u32be, u64be } from '../../netlink/codec.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError, OutcomeUnknownError, unencodable } from '../../netlink/errors.ts'
 import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
-import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import {
-  NFACCT_NAME_MAX,
-  NFNL_MSG_ACCT_DEL,
-  NFNL_MSG_ACCT_GET,
-  NFNL_MSG_ACCT_NEW,
-  NFNL_SUBSYS_ACCT,
-} from './constants.ts'
-import { ACCOUNT } from './schema.ts'
+
+/** linux/netfilter/nfnetlink_acct.h and nfnetlink.h, under the headers' own names. */
+
+export const NFNL_SUBSYS_ACCT = 7
+
+export const NFNL_MSG_ACCT_NEW = 0
+export const NFNL_MSG_ACCT_GET = 1
+export const NFNL_MSG_ACCT_GET_CTRZERO = 2
+export const NFNL_MSG_ACCT_DEL = 3
+
+const NFACCT_NAME = 1
+const NFACCT_PKTS = 2
+const NFACCT_BYTES = 3
+const NFACCT_USE = 4
+
+/** Includes the NUL. */
+const NFACCT_NAME_MAX = 32
+
+/** The attributes of a counter, as linux/netfilter/nfnetlink_acct.h describes them. */
+export const ACCOUNT = attributeSet({
+  name: [NFACCT_NAME, string],
+  packets: [NFACCT_PKTS, u64be],
+  bytes: [NFACCT_BYTES, u64be],
+  /** Number of rules that use it, plus one for its existence. */
+  use: [NFACCT_USE, u32be],
+})
 
 /** A client for the named counters of iptables rules (`-m nfacct`): nfnetlink subsystem NFNL_SUBSYS_ACCT. */
 export interface NfacctClient {

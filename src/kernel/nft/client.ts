@@ -6,32 +6,33 @@ import type { ByteView } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
 import type { BurstError } from '../../netlink/conversation.ts'
-import { errnoNumber } from '../../netlink/errno.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
-import { readCounters } from './counters.ts'
-import { errorWordsOf } from './describe.ts'
+import { generationReader, nextGeneration } from './dump.ts'
 import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
-import type { EncodedTransaction } from './encoded-transaction.ts'
-import { generationReader, nextGeneration } from './generation.ts'
-import type { IndexOfIpset } from './ipset-match.ts'
-import { type IpsetNames, rememberIpsets, type UnwritableRule, unwritableRules } from './ipset-names.ts'
-import { type Listing, listTables } from './list.ts'
+import { type EncodedTransaction, splitBatch } from './encoded-transaction.ts'
+import {
+  type IndexOfIpset,
+  type IpsetNames,
+  rememberIpsets,
+  type UnwritableRule,
+  unwritableRules,
+} from './ipsets.ts'
+import { type Listing, listTables, readCounters } from './list.ts'
 import {
   type ChainListing,
   type ChainName,
   type ChainPlace,
   type CountedRule,
+  handleIn,
   listChains,
   readRule,
   readRuleCounters,
 } from './list-chains.ts'
 import { missingPart } from './missing-part.ts'
-import type { Operation, OwnedElement, Transaction } from './operation.ts'
-import { handleIn } from './rule-walk.ts'
-import { splitBatch } from './split-batch.ts'
+import { errorWordsOf, type Operation, type OwnedElement, type Transaction } from './operation.ts'
 import type { TableName } from './state.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */

@@ -9,16 +9,15 @@ import {
   readAttributes,
   type ValuesOf,
 } from '../../netlink/schema.ts'
-import type { CompiledRule } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import {
   NFTNL_UDATA_RULE_COMMENT,
   NFTNL_UDATA_SET_ELEM_COMMENT,
   NFTNL_UDATA_TABLE_COMMENT,
 } from './datatypes.ts'
-import type { Rule } from './expression.ts'
+import type { CompiledRule, Rule } from './expression.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
-import type { NameOfIpset } from './ipset-match.ts'
+import type { NameOfIpset } from './ipsets.ts'
 import {
   CHAIN,
   type DATA,

@@ -1,14 +1,25 @@
+import type { Clock } from '../../base/clock.ts'
+import type { AttributeWriter } from '../../netlink/attribute.ts'
 import type { ByteView } from '../../netlink/bytes.ts'
-import { NLM_F_DUMP } from '../../netlink/constants.ts'
-import type { Request } from '../../netlink/conversation.ts'
-import type { Message } from '../../netlink/message.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
+import type { Request, Words } from '../../netlink/conversation.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
+import {
+  encodeMessage,
+  type Message,
+  NFGENMSG_LENGTH,
+  setSequence,
+  writeNfGenMsg,
+} from '../../netlink/message.ts'
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
-import { familyNumber, familyOf } from './decode.ts'
-import { getRequest } from './get-request.ts'
+import type { Transport } from '../../netlink/transport.ts'
+import { NFT_MSG_GETGEN } from './constants.ts'
+import { decodeGeneration, familyNumber, familyOf } from './decode.ts'
 import type { TableName } from './state.ts'
 
 /** A dump of objects of one table, or of one family. */
-export interface Dump<F extends Fields> {
+interface Dump<F extends Fields> {
   /** NFT_MSG_GET*. */
   readonly type: number
   /** For errors: `rules of table`. */
@@ -36,5 +47,187 @@ export function dumpRequest<F extends Fields>(
     onMessage(view, message) {
       if (familyOf(view, message) === family) onMessage(view, message)
     },
+  }
+}
+
+interface GetMessage {
+  /** NFT_MSG_GET*. */
+  readonly type: number
+  readonly flags: number
+  /** NFPROTO_*. */
+  readonly family: number
+  readonly sequence: number
+}
+
+/** Encodes one NFT_MSG_GET* request, with a filter; kernels that do not know it ignore it. */
+export function getRequest(message: GetMessage, attributes?: (out: AttributeWriter) => void): Uint8Array {
+  const { flags, family, sequence } = message
+  const type = (NFNL_SUBSYS_NFTABLES << 8) | message.type
+  return encodeMessage({ type, flags: NLM_F_REQUEST | flags, sequence }, out => {
+    writeNfGenMsg(out.out, { family, resourceId: 0 })
+    attributes?.(out)
+  })
+}
+
+const WORDS: Words = { operation: 'read', object: 'nf_tables generation' }
+
+/** Encodes NFT_MSG_GETGEN. */
+function generationRequest(): Uint8Array {
+  return getRequest({ type: NFT_MSG_GETGEN, flags: 0, family: 0, sequence: 0 })
+}
+
+/**
+ * Creates a function that reads the generation with NFT_MSG_GETGEN. Each commit reads it twice, so the request is
+ * encoded once.
+ */
+export function generationReader(connection: Connection): () => number {
+  const datagram = generationRequest()
+  let generation: number | undefined
+  const request: Request = {
+    ...WORDS,
+    build: sequence => setSequence(datagram, sequence),
+    onMessage: (view, message) => {
+      generation = generationIn(view, message)
+    },
+  }
+  return () => {
+    generation = undefined
+    connection.roundTrip(request)
+    if (generation !== undefined) return generation
+    throw new NetlinkError({ ...WORDS, errno: errnoNumber('EPROTO'), extendedAck: 'an empty answer' })
+  }
+}
+
+/**
+ * Calls `changed` after the generation changed, and once at first. The generation is read every `everyMs` without
+ * JavaScript. Returns undefined for a transport that cannot repeat a request; the transport serves only this.
+ */
+export function watchGeneration(
+  transport: Transport,
+  everyMs: number,
+  changed: () => void,
+): (() => void) | undefined {
+  return transport.repeat?.(generationRequest(), everyMs, changed)
+}
+
+/** Head of the attribute NFTA_GEN_ID: 8 bytes, type 1. */
+const ID_HEAD = (1 << 16) | 8
+
+/** Decodes only the generation: the kernel puts it first. */
+function generationIn(view: ByteView, message: Message): number {
+  const at = message.start + NFGENMSG_LENGTH
+  const { data } = view
+  const isFirst = message.end - at >= 8 && data.getUint32(at, true) === ID_HEAD
+  return isFirst ? data.getUint32(at + 4) : decodeGeneration(view, message).id
+}
+
+/** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
+export function nextGeneration(generation: number): number {
+  return generation === 0xffff_ffff ? 1 : generation + 1
+}
+
+/** A read of state that other programs may change meanwhile. */
+interface Reading<T> {
+  readonly connection: Connection
+  readonly clock: Clock
+  readonly read: (attempt: Attempt) => Promise<T>
+  /** For the error: `table ip nat`. */
+  readonly object: string
+  /** Time after which no attempt begins that must be settled, milliseconds. */
+  readonly patienceMs?: number
+}
+
+export interface Settled<T> {
+  readonly value: T
+  /**
+   * The generation of the whole value; for an unsettled value, the one from which other programs may have changed it.
+   */
+  readonly generation: number
+  /** Other programs committed during every attempt. */
+  readonly unsettled: boolean
+}
+
+/** A commit by any program on the node, to any table, restarts a read. */
+const ATTEMPTS = 8
+const RETRY_DELAY_MS = 5
+
+/**
+ * Reads between two reads of the generation, and retries until no other program commits in between. If other programs
+ * commit during every attempt, it reads once more without that condition. Throws NetlinkError: EAGAIN when even that
+ * fails.
+ */
+export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
+  const { connection, clock, read, object, patienceMs = Number.POSITIVE_INFINITY } = reading
+  const readGeneration = generationReader(connection)
+  const deadlineMs = clock.nowMs() + patienceMs
+  for (let tries = 1; tries <= ATTEMPTS && clock.nowMs() < deadlineMs; tries++) {
+    const generation = readGeneration()
+    const attempt = new Attempt(connection, false)
+    const value = await read(attempt)
+    if (!attempt.isOver && readGeneration() === generation) return { value, generation, unsettled: false }
+    await new Promise<void>(resolve => clock.after(RETRY_DELAY_MS * tries, resolve))
+  }
+  const generation = readGeneration()
+  const attempt = new Attempt(connection, true)
+  const value = await read(attempt)
+  if (!attempt.isOver) return { value, generation, unsettled: true }
+  throw new NetlinkError({
+    operation: 'list',
+    object,
+    errno: errnoNumber('EAGAIN'),
+    extendedAck: `the ruleset changed during each of ${ATTEMPTS} attempts`,
+  })
+}
+
+/** A dump of all tables or chains takes a fraction of the time of a whole listing. */
+const SHORT_DUMP_ATTEMPTS = 16
+
+/**
+ * One attempt at reading. An unsettled one accepts commits of other programs meanwhile. Dumps of one table's rules,
+ * sets and elements do not depend on other tables. Dumps of all tables or all chains may skip ours when another table
+ * is removed, so `steadily` repeats them until they are consistent.
+ */
+export class Attempt {
+  readonly connection: Connection
+  readonly unsettled: boolean
+  #isOver = false
+  /** The kernel reported a change during a dump. */
+  #torn = false
+
+  constructor(connection: Connection, unsettled: boolean) {
+    this.connection = connection
+    this.unsettled = unsettled
+  }
+
+  /** The attempt cannot succeed any more, and its value does not count. */
+  get isOver(): boolean {
+    return this.#isOver
+  }
+
+  async dump<F extends Fields>(dump: Dump<F>, onMessage: OnMessage): Promise<void> {
+    try {
+      this.note(await this.connection.dump(dumpRequest(dump, onMessage)))
+    } catch (error) {
+      // The listed object has been removed since.
+      if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
+      this.#isOver = true
+    }
+  }
+
+  /** Notes whether a dump was consistent. */
+  note(consistent: boolean): void {
+    if (consistent) return
+    this.#torn = true
+    if (!this.unsettled) this.#isOver = true
+  }
+
+  /** Runs dumps across all tables; an unsettled attempt repeats them until they are consistent. */
+  async steadily<T>(read: () => Promise<T>): Promise<T> {
+    for (let tries = 1; ; tries++) {
+      this.#torn = false
+      const value = await read()
+      if (!this.#torn || this.#isOver) return value
+      if (tries === SHORT_DUMP_ATTEMPTS) this.#isOver = true
+    }
   }
 }

@@ -5,13 +5,20 @@ import { viewOf } from '../../netlink/bytes.ts'
 import * as netlink from '../../netlink/constants.ts'
 import { NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
-import { isCompiled } from './compiled-rule.ts'
 import * as nft from './constants.ts'
 import { familyNumber } from './decode.ts'
-import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from './element-writer.ts'
 import { type ElementRun, EncodedTransaction, type MessageTag } from './encoded-transaction.ts'
-import type { IndexOfIpset } from './ipset-match.ts'
-import { OBJECT_MESSAGES, type ObjectContext, type ObjectOperation, writeObject } from './object-messages.ts'
+import { isCompiled } from './expression.ts'
+import type { IndexOfIpset } from './ipsets.ts'
+import {
+  ELEMENT_BYTES_MAX,
+  OBJECT_MESSAGES,
+  type ObjectContext,
+  type ObjectOperation,
+  writeElement,
+  writeElementKey,
+  writeObject,
+} from './messages.ts'
 import {
   addsRule,
   type ElementOperation,

@@ -1,8 +1,8 @@
-import { unreachable } from '../../base/assert.ts'
+import { unreachable } from '../../base/errors.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import type { Expression, Verdict } from './expression.ts'
-import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipset-match.ts'
+import { type IndexOfIpset, ipsetMatchOf, matchAttributesOf, type NameOfIpset } from './ipsets.ts'
 import { type DATA, EXPRESSION, type EXPRESSIONS, type ExpressionAttributes } from './schema.ts'
 
 type Values<Name extends keyof typeof EXPRESSIONS> = ValuesOf<(typeof EXPRESSIONS)[Name]>

@@ -1,13 +1,14 @@
 import type { Clock } from '../../base/clock.ts'
+import type { Octets } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import * as nft from './constants.ts'
-import { decodeChain, decodeElements, decodeRule, decodeSet, decodeTable } from './decode.ts'
+import { NFT_MSG_GETSETELEM } from './constants.ts'
+import { decodeChain, decodeCounters, decodeElements, decodeRule, decodeSet, decodeTable } from './decode.ts'
+import { type Attempt, dumpRequest, readSettled, type Settled } from './dump.ts'
 import type { Rule } from './expression.ts'
-import type { NameOfIpset } from './ipset-match.ts'
-import { type IpsetNames, rememberIpsets } from './ipset-names.ts'
+import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipsets.ts'
 import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
-import { type Attempt, readSettled, type Settled } from './settle.ts'
 import type { Chain, Element, ElementGroup, NftSet, Ruleset, Table, TableName } from './state.ts'
 
 export interface Listing extends Omit<Settled<Ruleset>, 'value'> {
@@ -114,4 +115,27 @@ async function readElements(attempt: Attempt, table: TableName, set: NftSet): Pr
     for (const element of decodeElements(view, message, { expirations }).value) found.push(element)
   })
   return found
+}
+
+/**
+ * Reads the packet count of each element of a counted set while the dump arrives, without collecting it. Elements
+ * that come or go meanwhile may be missing. Returns false when the kernel reports an inconsistent dump.
+ */
+export function readCounters(
+  connection: Connection,
+  { table, set }: { readonly table: TableName; readonly set: string },
+  onCounter: (key: Octets, packets: bigint) => void,
+): Promise<boolean> {
+  const filter = { table: table.name, set }
+  const dump = {
+    type: NFT_MSG_GETSETELEM,
+    what: `counters of ${set} in table`,
+    table,
+    set: SET_ELEMENTS,
+    filter,
+  }
+  const request = dumpRequest(dump, (view, message) => {
+    for (const [key, packets] of decodeCounters(view, message).value) onCounter(key, packets)
+  })
+  return connection.dump(request)
 }

@@ -18,7 +18,7 @@ import {
   NFT_MSG_NEWRULE,
 } from './constants.ts'
 import { decodeChain, decodeGeneration, decodeRulePlace, decodeTableName } from './decode.ts'
-import { decodeForeignRule } from './leftover-survey.ts'
+import { decodeForeignRule } from './survey.ts'
 
 /** A commit by another program, as the kernel announced it. */
 export interface ForeignCommit {

@@ -1,4 +1,4 @@
-import { assert, unreachable } from '../../base/assert.ts'
+import { assert, unreachable } from '../../base/errors.ts'
 import { type Octets, readU16be, readU32host, u32host, zeros } from '../../base/octets.ts'
 import {
   IPS_DST_NAT,
@@ -16,8 +16,9 @@ import {
   RTN_LOCAL,
 } from './constants.ts'
 import { COMMENT_MATCH, type Expression, type Verdict } from './expression.ts'
-import type { ElementData } from './state.ts'
+import type { Element, ElementData, NftSet, Table } from './state.ts'
 import {
+  type DynamicElements,
   isLocal,
   networkHeader,
   type PacketState,
@@ -34,7 +35,7 @@ export type Effect =
   | { readonly kind: 'reject' | 'dnat' | 'masquerade' }
 
 /** The sets of one table, as a packet reads them. */
-export interface SetAccess {
+interface SetAccess {
   /** Finds an element; undefined when the set has none with this key, null for an element without data. */
   find(set: string, key: Octets): ElementData | null
   write(set: string, key: Octets, data: Octets): boolean
@@ -235,4 +236,109 @@ function dynset(machine: Machine, { op, set, keyReg, dataReg }: Of<'dynset'>): E
   if (sets.find(set, key) !== undefined) return 'next'
   const data = dataReg === undefined ? zeros(0) : load(machine, dataReg, sets.dataLength(set))
   return sets.write(set, key, data) ? 'next' : 'break'
+}
+
+/** The elements of one table by set and key: built once, used by every trace. */
+export type ElementIndex = ReadonlyMap<string, ReadonlyMap<Octets, Element>>
+
+export function indexElements(table: Table): ElementIndex {
+  const index = new Map<string, Map<Octets, Element>>()
+  for (const name of table.sets.keys()) index.set(name, new Map())
+  for (const group of table.elements.values()) {
+    for (const element of group) index.get(element.set)?.set(element.key, element)
+  }
+  return index
+}
+
+/** One packet's view of a table's sets; its writes do not change the table. */
+export class PacketSets implements SetAccess {
+  readonly #table: Table
+  readonly #index: ElementIndex
+  readonly #written = new Map<string, Map<Octets, Octets | undefined>>()
+  readonly #seen: (set: NftSet, element: Element) => void
+
+  /** `seen` receives each element that a lookup finds. */
+  constructor(
+    table: Table,
+    index: ElementIndex,
+    options: {
+      readonly dynamic: DynamicElements | undefined
+      readonly seen: (set: NftSet, element: Element) => void
+    },
+  ) {
+    this.#table = table
+    this.#index = index
+    this.#seen = options.seen
+    for (const name of table.sets.keys()) {
+      const known = options.dynamic?.get(this.#nameOf(name))
+      if (known !== undefined) this.#written.set(name, new Map(known))
+    }
+  }
+
+  find(name: string, key: Octets): ElementData | null {
+    const set = this.#set(name)
+    const written = this.#written.get(name)
+    if (written?.has(key) === true) {
+      const data = written.get(key)
+      if (data !== undefined) this.#seen(set, { set: name, key, data, comment: '' })
+      return data
+    }
+    const element = this.#index.get(name)?.get(key)
+    if (element === undefined) return undefined
+    this.#seen(set, element)
+    return element.data ?? null
+  }
+
+  write(name: string, key: Octets, data: Octets): boolean {
+    const { size } = this.#set(name)
+    if (size > 0 && this.#count(name) >= size) return false
+    this.#changes(name).set(key, data)
+    return true
+  }
+
+  remove(name: string, key: Octets): void {
+    this.#changes(name).set(key, undefined)
+  }
+
+  keyLength(name: string): number {
+    return this.#set(name).keyLength
+  }
+
+  dataLength(name: string): number {
+    return this.#set(name).dataLength ?? 0
+  }
+
+  /** Returns `before` with the elements that the packet wrote and removed. */
+  after(before: DynamicElements | undefined): DynamicElements {
+    const after = new Map(before)
+    for (const [name, changes] of this.#written) after.set(this.#nameOf(name), changes)
+    return after
+  }
+
+  #count(name: string): number {
+    let count = this.#index.get(name)?.size ?? 0
+    for (const [key, data] of this.#written.get(name) ?? []) {
+      const there = this.#index.get(name)?.has(key) === true
+      if (there !== (data !== undefined)) count += data === undefined ? -1 : 1
+    }
+    return count
+  }
+
+  #changes(name: string): Map<Octets, Octets | undefined> {
+    const known = this.#written.get(name)
+    if (known !== undefined) return known
+    const changes = new Map<Octets, Octets | undefined>()
+    this.#written.set(name, changes)
+    return changes
+  }
+
+  #set(name: string): NftSet {
+    const set = this.#table.sets.get(name)
+    assert(set !== undefined, `table ${this.#table.name} has no set ${name}`)
+    return set
+  }
+
+  #nameOf(set: string): string {
+    return `${this.#table.family} ${this.#table.name} ${set}`
+  }
 }

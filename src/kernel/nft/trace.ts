@@ -1,7 +1,39 @@
-import type { Ruleset } from './state.ts'
-import type { TracePacket, TraceSurroundings } from './trace-packet.ts'
-import { indexElements } from './trace-sets.ts'
-import { type Trace, traceOnce } from './trace-walk.ts'
+import { assert } from '../../base/errors.ts'
+import type { Ip } from '../../base/ip.ts'
+import {
+  NF_ACCEPT,
+  NF_DROP,
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NFT_CONTINUE,
+  NFT_GOTO,
+  NFT_JUMP,
+  NFT_RETURN,
+} from './constants.ts'
+import type { Rule, Verdict } from './expression.ts'
+import { formatElement } from './print-data.ts'
+import { formatRule } from './print-rule.ts'
+import type { Chain, Ruleset, Table } from './state.ts'
+import {
+  type Effect,
+  type ElementIndex,
+  evaluate,
+  indexElements,
+  type Machine,
+  newRegisters,
+  PacketSets,
+} from './trace-expression.ts'
+import {
+  type DynamicElements,
+  familyOfPacket,
+  isLocal,
+  type PacketState,
+  type TracePacket,
+  type TraceSurroundings,
+} from './trace-packet.ts'
 
 export interface Tracer {
   trace(packet: TracePacket, surroundings: TraceSurroundings): Trace
@@ -76,4 +108,209 @@ function successor(rolls: readonly Roll[]): readonly Roll[] | undefined {
   const at = rolls.findLastIndex(({ modulus, value }) => value + 1 < modulus)
   const roll = rolls[at]
   return roll === undefined ? undefined : [...rolls.slice(0, at), { ...roll, value: roll.value + 1 }]
+}
+
+/** The path of a connection's first packet through a ruleset. */
+export interface Trace {
+  readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
+  /** The final destination: translated, or chosen by IPVS, when the verdict is dnat. */
+  readonly destination: { readonly ip: Ip; readonly port: number }
+  readonly masquerade: boolean
+  /** The packet mark after the last hook. */
+  readonly mark: number
+  /** The rules that took effect, in order. */
+  readonly steps: readonly TraceStep[]
+  /** Elements that packets wrote, including this one: the input of the next trace. */
+  readonly dynamic: DynamicElements
+}
+
+export interface TraceStep {
+  /** `ip kube-proxy services`, `ipvs TCP 10.96.0.1:443`. */
+  readonly chain: string
+  /** From 1. */
+  readonly rule: number
+  /** The rule as nft prints it. */
+  readonly text: string
+  /** Elements that its lookups found, as nft prints them: `frontends: 10.96.0.1 . tcp . 443 comment "..." : 0x...`. */
+  readonly elements: readonly string[]
+}
+
+interface IndexedTable {
+  readonly table: Table
+  readonly index: ElementIndex
+}
+
+type Decision = 'accept' | 'return' | 'drop' | 'reject' | 'dnat' | 'masquerade'
+
+interface Walk {
+  readonly packet: TracePacket
+  readonly surroundings: TraceSurroundings
+  readonly state: PacketState
+  readonly steps: TraceStep[]
+  masquerade: boolean
+}
+
+interface TableWalk extends Walk {
+  readonly table: Table
+  readonly sets: PacketSets
+  /** Elements found since the current rule began. */
+  readonly found: string[]
+}
+
+/** Traces one packet. Throws for expressions that kprobe does not write. */
+function traceOnce(
+  tables: readonly IndexedTable[],
+  packet: TracePacket,
+  surroundings: TraceSurroundings,
+): Trace {
+  const { destination, destinationPort, mark = 0 } = packet
+  const state: PacketState = {
+    destination,
+    destinationPort,
+    mark,
+    priority: 0,
+    translated: false,
+    balanced: false,
+  }
+  const common = { packet, surroundings, state, steps: [] }
+  const family = familyOfPacket(packet)
+  const walks = tables
+    .filter(({ table }) => table.family === family)
+    .map(({ table, index }): TableWalk => {
+      const found: string[] = []
+      const seen = (...[set, element]: Parameters<ConstructorParameters<typeof PacketSets>[2]['seen']>) => {
+        found.push(`${set.name}: ${formatElement(set, element)}`)
+      }
+      const sets = new PacketSets(table, index, { dynamic: surroundings.dynamic, seen })
+      return { ...common, table, sets, found, masquerade: false }
+    })
+  const end = walkHooks(walks, common)
+  const dynamic = walks.reduce((before, { sets }) => sets.after(before), surroundings.dynamic ?? new Map())
+  return {
+    verdict: end ?? (state.translated || state.balanced ? 'dnat' : 'accept'),
+    destination: { ip: state.destination, port: state.destinationPort },
+    masquerade: walks.some(({ masquerade }) => masquerade),
+    mark: state.mark,
+    steps: common.steps,
+    dynamic,
+  }
+}
+
+type Course = Pick<Walk, 'packet' | 'surroundings' | 'state' | 'steps'>
+
+/** Returns why the packet stopped; undefined when it passed all hooks. */
+function walkHooks(walks: readonly TableWalk[], way: Course): 'drop' | 'reject' | undefined {
+  const { packet, surroundings, state } = way
+  const entry = packet.origin === 'interface' ? NF_INET_PRE_ROUTING : NF_INET_LOCAL_OUT
+  const first = walkHook(walks, entry)
+  if (first !== undefined) return first
+  if (packet.origin === 'process') return balance(way) ?? walkHook(walks, NF_INET_POST_ROUTING)
+  if (!isLocal(state.destination, surroundings))
+    return walkHook(walks, NF_INET_FORWARD) ?? walkHook(walks, NF_INET_POST_ROUTING)
+  const end = walkHook(walks, NF_INET_LOCAL_IN) ?? balance(way)
+  return end ?? (state.balanced ? walkHook(walks, NF_INET_POST_ROUTING) : undefined)
+}
+
+/**
+ * Applies IPVS. A connection that was translated once passes no nat chain at LOCAL_OUT between IPVS and POST_ROUTING.
+ */
+export function balance({ packet, surroundings, state, steps }: Course): 'reject' | undefined {
+  const { protocol, source } = packet
+  const { destination, destinationPort } = state
+  const found = surroundings.balance?.({ protocol, source, destination, destinationPort })
+  if (found === undefined) return undefined
+  steps.push({ chain: `ipvs ${found.server}`, rule: 1, text: found.text, elements: found.destinations })
+  if (found.to === undefined) return 'reject'
+  state.destination = found.to.ip
+  state.destinationPort = found.to.port
+  state.balanced = true
+  return undefined
+}
+
+function walkHook(walks: readonly TableWalk[], hooknum: number): 'drop' | 'reject' | undefined {
+  const bases = walks.flatMap(walk =>
+    [...walk.table.chains.values()].flatMap(chain =>
+      chain.hook?.hooknum === hooknum ? [{ walk, chain, ...chain.hook }] : [],
+    ),
+  )
+  bases.sort((a, b) => a.priority - b.priority)
+  let natDone = false
+  for (const { walk, chain, type } of bases) {
+    if (type === 'nat' && natDone) continue
+    const decision = walkChain(walk, chain, { hooknum, depth: 0 })
+    if (decision === 'drop' || decision === 'reject') return decision
+    if (decision === 'masquerade') walk.masquerade = true
+    natDone ||= decision === 'dnat' || decision === 'masquerade'
+  }
+  return undefined
+}
+
+interface Position {
+  readonly hooknum: number
+  readonly depth: number
+}
+
+/** NFT_JUMP_STACK_SIZE; this limit counts gotos, too. The kernel rejects rules that loop, and so does the tracer. */
+const DEPTH_MAX = 64
+
+function walkChain(walk: TableWalk, chain: Chain, position: Position): Decision {
+  assert(position.depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
+  for (const [index, rule] of chain.rules.entries()) {
+    const effect = walkRule(walk, { chain, rule, index }, position.hooknum)
+    if (effect === 'next' || effect === 'break') continue
+    if (effect.kind !== 'verdict') return effect.kind
+    const decision = follow(walk, effect.verdict, position)
+    if (decision !== 'continue') return decision
+  }
+  return 'return'
+}
+
+function follow(walk: TableWalk, verdict: Verdict, { hooknum, depth }: Position): Decision | 'continue' {
+  switch (verdict.code) {
+    case NF_ACCEPT:
+      return 'accept'
+    case NF_DROP:
+      return 'drop'
+    case NFT_RETURN:
+      return 'return'
+    case NFT_CONTINUE:
+      return 'continue'
+    case NFT_JUMP:
+    case NFT_GOTO: {
+      const target = walk.table.chains.get(verdict.chain ?? '')
+      assert(target !== undefined, `there is no chain ${verdict.chain}`)
+      const decision = walkChain(walk, target, { hooknum, depth: depth + 1 })
+      return decision === 'return' && verdict.code === NFT_JUMP ? 'continue' : decision
+    }
+    default:
+      throw new Error(`cannot trace verdict ${verdict.code}`)
+  }
+}
+
+interface RulePlace {
+  readonly chain: Chain
+  readonly rule: Rule
+  readonly index: number
+}
+
+function walkRule(walk: TableWalk, { chain, rule, index }: RulePlace, hooknum: number): Effect {
+  const { packet, state, surroundings, sets, table } = walk
+  // Without an interface the kernel compares an empty name (nft_meta_store_ifname).
+  const interfaceName = hooknum === NF_INET_PRE_ROUTING ? (packet.interfaceName ?? '') : ''
+  const machine: Machine = { packet, state, surroundings, sets, registers: newRegisters(), interfaceName }
+  walk.found.length = 0
+  let effect: Effect = 'next'
+  for (const expression of rule.expressions) {
+    effect = evaluate(machine, expression)
+    if (effect !== 'next') break
+  }
+  if (effect === 'break') return effect
+  const text = formatRule(rule, table)
+  walk.steps.push({
+    chain: `${table.family} ${table.name} ${chain.name}`,
+    rule: index + 1,
+    text,
+    elements: [...walk.found],
+  })
+  return effect
 }

@@ -1,6 +1,15 @@
-import { bytesFromOctets, cString, type Octets, octetsFromBytes } from '../../base/octets.ts'
+import { bytesFromOctets, cString, type Octets, octetsFromBytes, u32host } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
-import { NFT_USERDATA_MAXLEN } from './constants.ts'
+import {
+  NFT_DATA_VERDICT,
+  NFT_META_L4PROTO,
+  NFT_META_PRIORITY,
+  NFT_NG_RANDOM,
+  NFT_SET_MAP,
+  NFT_USERDATA_MAXLEN,
+} from './constants.ts'
+import * as nft from './datatypes.ts'
+import type { NftFamily, NftSet } from './state.ts'
 
 /** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it without parsing it. */
 interface UserdataItem {
@@ -53,4 +62,162 @@ function textOf(octets: Octets): string {
 function isAscii(text: string): boolean {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: the range of ASCII
   return /^[\x00-\x7f]*$/.test(text)
+}
+
+/**
+ * A field of a set's key or data, described by an expression (`typeof ip daddr`). Without such descriptions, nft
+ * cannot parse its own listing of a set whose types have no fixed length.
+ */
+export interface TypeofField {
+  readonly type: number
+  /** Bytes. */
+  readonly length: number
+  readonly byteOrder: number
+  /** The expression in the form that nft stores in the userdata of a set. */
+  readonly expression: Octets
+}
+
+/** Userdata items of types 0, 1, 2 and so on. */
+function inOrder(values: readonly Octets[]): Octets {
+  return encodeUserdata(values.map((value, type) => ({ type, value })))
+}
+
+function numbers(...values: readonly number[]): Octets {
+  return inOrder(values.map(u32host))
+}
+
+function expression(kind: number, data: Octets): Octets {
+  return inOrder([u32host(kind), data])
+}
+
+function header(
+  desc: number,
+  field: number,
+  of: { readonly type: number; readonly length: number },
+): TypeofField {
+  return {
+    ...of,
+    byteOrder: nft.BYTEORDER_BIG_ENDIAN,
+    expression: expression(nft.EXPR_PAYLOAD, numbers(desc, field)),
+  }
+}
+
+const ADDRESS_4 = { type: nft.TYPE_IPADDR, length: 4 } as const
+const ADDRESS_6 = { type: nft.TYPE_IP6ADDR, length: 16 } as const
+
+/** `ip saddr` and `ip6 saddr`. */
+export const SOURCE: Readonly<Record<NftFamily, TypeofField>> = {
+  ip: header(nft.PROTO_DESC_IP, nft.IPHDR_SADDR, ADDRESS_4),
+  ip6: header(nft.PROTO_DESC_IP6, nft.IP6HDR_SADDR, ADDRESS_6),
+}
+
+/** `ip daddr` and `ip6 daddr`. */
+export const DESTINATION: Readonly<Record<NftFamily, TypeofField>> = {
+  ip: header(nft.PROTO_DESC_IP, nft.IPHDR_DADDR, ADDRESS_4),
+  ip6: header(nft.PROTO_DESC_IP6, nft.IP6HDR_DADDR, ADDRESS_6),
+}
+
+function port(desc: number): TypeofField {
+  return header(desc, nft.THDR_DPORT, { type: nft.TYPE_INET_SERVICE, length: 2 })
+}
+
+/** `th dport` */
+export const DESTINATION_PORT = port(nft.PROTO_DESC_TH)
+
+/** `tcp dport` and the like. nft turns a rule that looks one up, or has it as data, into a rule of that protocol. */
+export const DESTINATION_PORTS: Readonly<Record<'TCP' | 'UDP' | 'SCTP', TypeofField>> = {
+  TCP: port(nft.PROTO_DESC_TCP),
+  UDP: port(nft.PROTO_DESC_UDP),
+  SCTP: port(nft.PROTO_DESC_SCTP),
+}
+
+/** `meta l4proto` */
+export const PROTOCOL: TypeofField = {
+  type: nft.TYPE_INET_PROTOCOL,
+  length: 1,
+  byteOrder: nft.BYTEORDER_HOST_ENDIAN,
+  expression: expression(nft.EXPR_META, numbers(NFT_META_L4PROTO)),
+}
+
+/** `meta priority` */
+export const PRIORITY: TypeofField = {
+  type: nft.TYPE_CLASSID,
+  length: 4,
+  byteOrder: nft.BYTEORDER_HOST_ENDIAN,
+  expression: expression(nft.EXPR_META, numbers(NFT_META_PRIORITY)),
+}
+
+/** `numgen random mod 65536`; a lookup with any other modulus fits, too. */
+export const RANDOM: TypeofField = {
+  type: nft.TYPE_INTEGER,
+  length: 4,
+  byteOrder: nft.BYTEORDER_HOST_ENDIAN,
+  expression: expression(nft.EXPR_NUMGEN, numbers(NFT_NG_RANDOM, 65_536, 0)),
+}
+
+/** `@nh,OFFSET,LENGTH`: bytes of a header that are not a named field. */
+export function rawPayload(base: number, offset: number, length: number): TypeofField {
+  return {
+    type: nft.TYPE_INTEGER,
+    length,
+    byteOrder: nft.BYTEORDER_BIG_ENDIAN,
+    expression: expression(nft.EXPR_PAYLOAD, numbers(0, 0, base, offset * 8, length * 8)),
+  }
+}
+
+interface SetTypes {
+  readonly size: number
+  readonly key: readonly TypeofField[]
+  /** For maps only. */
+  readonly data?: readonly TypeofField[] | 'verdict'
+  /** Gives nft only the types, for fields with fixed lengths: nft cannot parse a rule with `th dport` as data. */
+  readonly bare?: boolean
+}
+
+/** Creates a set, or with `data` a map, whose nft listing nft can parse. */
+export function typedSet(name: string, { size, key, data, bare = false }: SetTypes): NftSet {
+  const set = { name, keyType: typeOf(key), keyLength: lengthOf(key), size, timeoutMs: 0 }
+  const keyOrder = { type: nft.NFTNL_UDATA_SET_KEYBYTEORDER, value: u32host(byteOrderOf(key)) }
+  const keyTypeof = { type: nft.NFTNL_UDATA_SET_KEY_TYPEOF, value: typeofOf(key, bare) }
+  if (data === undefined) {
+    const userdata = encodeUserdata([keyOrder, keyTypeof])
+    return { ...set, flags: 0, dataType: undefined, dataLength: undefined, userdata }
+  }
+  const isVerdict = data === 'verdict'
+  const dataOrder = isVerdict ? nft.BYTEORDER_INVALID : byteOrderOf(data)
+  const dataTypeof = isVerdict ? expression(nft.EXPR_VERDICT, '') : typeofOf(data, bare)
+  return {
+    ...set,
+    flags: NFT_SET_MAP,
+    dataType: isVerdict ? NFT_DATA_VERDICT : typeOf(data),
+    dataLength: isVerdict ? undefined : lengthOf(data),
+    userdata: encodeUserdata([
+      keyOrder,
+      { type: nft.NFTNL_UDATA_SET_DATABYTEORDER, value: u32host(dataOrder) },
+      keyTypeof,
+      { type: nft.NFTNL_UDATA_SET_DATA_TYPEOF, value: dataTypeof },
+      { type: nft.NFTNL_UDATA_SET_DATA_INTERVAL, value: u32host(0) },
+    ]),
+  }
+}
+
+function typeOf(fields: readonly TypeofField[]): number {
+  return nft.concatenatedType(...fields.map(({ type }) => type))
+}
+
+/** Each field of a concatenation fills whole registers; a single field does not. */
+function lengthOf(fields: readonly TypeofField[]): number {
+  if (fields.length === 1) return fields[0]?.length ?? 0
+  return fields.reduce((sum, { length }) => sum + Math.ceil(length / 4) * 4, 0)
+}
+
+function byteOrderOf(fields: readonly TypeofField[]): number {
+  return fields.length === 1 ? (fields[0]?.byteOrder ?? nft.BYTEORDER_INVALID) : nft.BYTEORDER_INVALID
+}
+
+function typeofOf(fields: readonly TypeofField[], bare: boolean): Octets {
+  const [first, ...more] = fields
+  if (bare) return expression(nft.EXPR_CONCAT, '')
+  if (first !== undefined && more.length === 0) return first.expression
+  return expression(nft.EXPR_CONCAT, inOrder(fields.map(({ expression: member }) => member)))
 }

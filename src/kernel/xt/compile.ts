@@ -1,9 +1,9 @@
 import { formatIp } from '../../base/ip.ts'
 import { type Octets, u16be, u32host } from '../../base/octets.ts'
-import { unencodable } from '../../netlink/errors.ts'
-import type { CompiledRule } from '../nft/compiled-rule.ts'
+import { NetlinkError, unencodable } from '../../netlink/errors.ts'
 import * as nft from '../nft/constants.ts'
-import { type IndexOfIpset, matchAttributesOf } from '../nft/ipset-match.ts'
+import type { CompiledRule } from '../nft/expression.ts'
+import { type IndexOfIpset, matchAttributesOf } from '../nft/ipsets.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { NFT_CMP_GT, NFT_CMP_LTE, NFT_RANGE_EQ, NFT_RANGE_NEQ } from './constants.ts'
 import {
@@ -245,5 +245,27 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
       return target.DNAT.write(one, family)
     case 'unknown':
       return compileUnknown('target', one)
+  }
+}
+
+/**
+ * Compiles a rule as compileRule does, with access to ipsets. Throws NetlinkError for a rule that the kernel cannot
+ * hold.
+ */
+type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
+
+/** The functions that write and read rules. */
+export interface Language {
+  readonly compile: CompileRule
+  readonly nameOfIpset?: (index: number) => string | undefined
+}
+
+/** Compiles a rule; undefined for a rule that the kernel cannot hold. */
+export function bytesOf({ compile }: Language, rule: XtRule, family: NftFamily): Octets | undefined {
+  try {
+    return compile(rule, family).compiled
+  } catch (error) {
+    if (!(error instanceof NetlinkError)) throw error
+    return undefined
   }
 }

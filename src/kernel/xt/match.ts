@@ -2,7 +2,9 @@ import type { Octets } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
+import { ADDRESS_TYPES, STATES } from './constants.ts'
 import type { XtMatch, XtPorts } from './rule.ts'
+import * as structs from './struct.ts'
 import {
   beforeNul,
   type Codec,
@@ -15,8 +17,6 @@ import {
   textOfOctets,
   type Ways,
 } from './struct.ts'
-import * as structs from './structs.ts'
-import { ADDRESS_TYPES, STATES } from './words.ts'
 
 export type MatchOf<K extends XtMatch['kind']> = XtMatch & { readonly kind: K }
 

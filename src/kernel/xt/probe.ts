@@ -1,9 +1,9 @@
 import { append } from '../../base/lists.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { hasXtExtension } from '../nft/compat.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../nft/constants.ts'
+import { hasXtExtension } from '../nft/probe.ts'
 import type { NftFamily } from '../nft/state.ts'
-import * as structs from './structs.ts'
+import * as structs from './struct.ts'
 
 /** An xtables match or target that compileRule writes, and what depends on it. */
 interface XtExtension {

@@ -1,12 +1,22 @@
-import { type Octets, readU32be } from '../../base/octets.ts'
+import { type Octets, readU16be, readU32be, readU32host, u16be } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
-import { ipsetMatchOf, type NameOfIpset } from '../nft/ipset-match.ts'
+import { ipsetMatchOf, type NameOfIpset } from '../nft/ipsets.ts'
 import type { NftFamily } from '../nft/state.ts'
-import { attributesOf, numberIn, type RawExpression, splitExpressions } from './expressions.ts'
-import { readMatch } from './match.ts'
-import { conditionAt, fieldOf } from './read-native.ts'
-import type { XtMatch, XtRule, XtTarget, XtUnknown } from './rule.ts'
-import { textOfOctets } from './struct.ts'
+import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
+import * as xt from './constants.ts'
+import { attributesOf, numberIn, type RawExpression, splitExpressions, valueIn } from './expressions.ts'
+import { askedPorts, portsMatch, readMatch } from './match.ts'
+import type {
+  XtAddress,
+  XtInterface,
+  XtMatch,
+  XtPorts,
+  XtProtocol,
+  XtRule,
+  XtTarget,
+  XtUnknown,
+} from './rule.ts'
+import { isZero, textOfOctets } from './struct.ts'
 import { readTarget } from './target.ts'
 
 /**
@@ -140,4 +150,289 @@ function targetOfCode(code: number, chain: string | undefined): XtTarget | undef
   if (code === nft.NF_ACCEPT) return { kind: 'ACCEPT' }
   if (code === nft.NF_DROP) return { kind: 'DROP' }
   return code === nft.NFT_RETURN ? { kind: 'RETURN' } : undefined
+}
+
+/** Expressions of nf_tables that represent an iptables option: a load, an optional mask, and a comparison. */
+interface Condition {
+  readonly load: Load
+  /** Undefined where all bits are compared. */
+  readonly mask: Octets | undefined
+  /** Undefined where nothing is compared: `-i +`. */
+  readonly test: Test | undefined
+  readonly length: number
+}
+
+type Load =
+  | { readonly from: 'meta'; readonly key: number }
+  | { readonly from: 'payload'; readonly base: number; readonly offset: number; readonly length: number }
+
+/** A comparison. The range includes `from` and `to`; both are equal for a comparison with one value. */
+interface Test {
+  readonly from: Octets
+  readonly to: Octets
+  readonly inverted: boolean
+}
+
+/** A field of the rule, or a match; `replaces` is the preceding match, which this one extends. */
+type RuleField =
+  | { readonly inInterface: XtInterface }
+  | { readonly outInterface: XtInterface }
+  | { readonly protocol: XtProtocol }
+  | { readonly source: XtAddress }
+  | { readonly destination: XtAddress }
+  | { readonly match: XtMatch; readonly replaces?: XtMatch }
+
+/** Recognizes a condition; undefined where there is no load, or an unknown expression follows it. */
+function conditionAt(expressions: readonly RawExpression[], at: number): Condition | undefined {
+  const loaded = loadOf(expressions[at])
+  if (loaded === undefined) return undefined
+  const { load, register } = loaded
+  let next = at + 1
+  const mask = maskOf(expressions[next], register)
+  if (mask !== undefined) next++
+  const width = load.from === 'payload' ? load.length : undefined
+  const test = testOf(expressions, next, { register, width })
+  if (test !== undefined) return { load, mask, test, length: next + test.length - at }
+  const isName = load.from === 'meta' && isInterface(load.key)
+  // If a later expression compares the name, the load alone is not a complete condition.
+  if (mask === undefined && isName && !READERS.includes(expressions[next]?.name ?? ''))
+    return { load, mask, test: undefined, length: 1 }
+  return undefined
+}
+
+/**
+ * Returns the condition's meaning in a rule with the fields read so far; undefined where iptables prints it
+ * differently, or not at all.
+ */
+function fieldOf(
+  condition: Condition,
+  rule: Omit<XtRule, 'target'>,
+  family: NftFamily,
+): RuleField | undefined {
+  const { load } = condition
+  if (load.from === 'meta') return metaField(load.key, condition, rule)
+  if (load.base === nft.NFT_PAYLOAD_NETWORK_HEADER) return addressField(load, condition, { rule, family })
+  return load.base === nft.NFT_PAYLOAD_TRANSPORT_HEADER ? portField(load, condition, rule) : undefined
+}
+
+function loadOf(
+  one: RawExpression | undefined,
+): { readonly load: Load; readonly register: number } | undefined {
+  if (one?.name !== 'meta' && one?.name !== 'payload') return undefined
+  const attributes = attributesOf(one.data)
+  if (attributes === undefined) return undefined
+  if (one.name === 'meta') {
+    const register = numberIn(attributes, nft.NFTA_META_DREG)
+    const key = numberIn(attributes, nft.NFTA_META_KEY)
+    return register === undefined || key === undefined ? undefined : { load: { from: 'meta', key }, register }
+  }
+  const register = numberIn(attributes, nft.NFTA_PAYLOAD_DREG)
+  const base = numberIn(attributes, nft.NFTA_PAYLOAD_BASE)
+  const offset = numberIn(attributes, nft.NFTA_PAYLOAD_OFFSET)
+  const length = numberIn(attributes, nft.NFTA_PAYLOAD_LEN)
+  if (register === undefined || base === undefined || offset === undefined || length === undefined)
+    return undefined
+  return { load: { from: 'payload', base, offset, length }, register }
+}
+
+/** Returns the mask of a bitwise that only clears bits, in place. */
+function maskOf(one: RawExpression | undefined, register: number): Octets | undefined {
+  const attributes = one?.name === 'bitwise' ? attributesOf(one.data) : undefined
+  if (attributes === undefined) return undefined
+  const mask = valueIn(attributes, nft.NFTA_BITWISE_MASK)
+  const xor = valueIn(attributes, nft.NFTA_BITWISE_XOR)
+  const op = numberIn(attributes, nft.NFTA_BITWISE_OP) ?? nft.NFT_BITWISE_MASK_XOR
+  const isThis =
+    numberIn(attributes, nft.NFTA_BITWISE_SREG) === register &&
+    numberIn(attributes, nft.NFTA_BITWISE_DREG) === register &&
+    op === nft.NFT_BITWISE_MASK_XOR
+  if (!isThis || mask === undefined || xor === undefined || !isZero(xor, 0, xor.length)) return undefined
+  return mask
+}
+
+interface Loaded {
+  readonly register: number
+  /** Number of bytes that were loaded, where it is known. */
+  readonly width: number | undefined
+}
+
+/** A comparison; `limit` is the end that it limits, where it does not limit both. */
+interface Comparison extends Test {
+  readonly limit?: 'from' | 'to'
+}
+
+/** Reads the comparison at `at`: one value, a range, or two consecutive limits. */
+function testOf(
+  expressions: readonly RawExpression[],
+  at: number,
+  loaded: Loaded,
+): (Test & { readonly length: number }) | undefined {
+  const first = comparisonOf(expressions[at], loaded)
+  if (first === undefined) return undefined
+  const { limit, ...test } = first
+  const second = limit === undefined ? undefined : comparisonOf(expressions[at + 1], loaded)
+  if (second?.limit === undefined || second.limit === limit) return { ...test, length: 1 }
+  return limit === 'from' ? { ...test, to: second.to, length: 2 } : { ...test, from: second.from, length: 2 }
+}
+
+function comparisonOf(one: RawExpression | undefined, { register, width }: Loaded): Comparison | undefined {
+  const attributes = one?.name === 'cmp' || one?.name === 'range' ? attributesOf(one.data) : undefined
+  if (attributes === undefined || numberIn(attributes, nft.NFTA_CMP_SREG) !== register) return undefined
+  const op = numberIn(attributes, nft.NFTA_CMP_OP)
+  const value = valueIn(attributes, nft.NFTA_CMP_DATA)
+  if (value === undefined || value === '' || (width !== undefined && value.length !== width)) return undefined
+  if (one?.name === 'cmp') return limitOf(op, value)
+  const to = valueIn(attributes, xt.NFTA_RANGE_TO_DATA)
+  const isKnown = op === xt.NFT_RANGE_EQ || op === xt.NFT_RANGE_NEQ
+  if (to === undefined || to.length !== value.length || !isKnown) return undefined
+  return { from: value, to, inverted: op === xt.NFT_RANGE_NEQ }
+}
+
+function limitOf(op: number | undefined, value: Octets): Comparison | undefined {
+  switch (op) {
+    case nft.NFT_CMP_EQ:
+    case nft.NFT_CMP_NEQ:
+      return { from: value, to: value, inverted: op === nft.NFT_CMP_NEQ }
+    case xt.NFT_CMP_LTE:
+      return upTo(value)
+    case xt.NFT_CMP_GTE:
+      return upFrom(value)
+    // Only ports are compared this way.
+    case xt.NFT_CMP_GT:
+      return upFrom(neighborOf(value, 1))
+    case xt.NFT_CMP_LT:
+      return upTo(neighborOf(value, -1))
+    default:
+      return undefined
+  }
+}
+
+function upFrom(from: Octets | undefined): Comparison | undefined {
+  return from === undefined
+    ? undefined
+    : { from, to: '\xff'.repeat(from.length), inverted: false, limit: 'from' }
+}
+
+function upTo(to: Octets | undefined): Comparison | undefined {
+  return to === undefined ? undefined : { from: '\0'.repeat(to.length), to, inverted: false, limit: 'to' }
+}
+
+function neighborOf(port: Octets, step: number): Octets | undefined {
+  if (port.length !== 2) return undefined
+  const value = readU16be(port) + step
+  return value < 0 || value > 0xffff ? undefined : u16be(value)
+}
+
+/** Expressions that read registers. */
+const READERS: readonly string[] = ['cmp', 'range', 'bitwise', 'lookup', 'byteorder', 'dynset']
+
+function isInterface(key: number): boolean {
+  return key === nft.NFT_META_IIFNAME || key === nft.NFT_META_OIFNAME
+}
+
+type Known = Omit<XtRule, 'target'>
+
+function metaField(key: number, { mask, test }: Condition, rule: Known): RuleField | undefined {
+  if (isInterface(key)) {
+    const isIn = key === nft.NFT_META_IIFNAME
+    const one = mask === undefined ? interfaceOf(test) : undefined
+    if (one === undefined || (isIn ? rule.inInterface : rule.outInterface) !== undefined) return undefined
+    return isIn ? { inInterface: one } : { outInterface: one }
+  }
+  if (test === undefined || test.from !== test.to) return undefined
+  if (key === nft.NFT_META_L4PROTO && mask === undefined) return protocolField(test, rule)
+  if (key !== nft.NFT_META_MARK || test.from.length !== 4 || (mask ?? test.from).length !== 4)
+    return undefined
+  const bits = mask === undefined ? 0xffffffff : readU32host(mask)
+  return { match: { kind: 'mark', mark: readU32host(test.from), mask: bits, inverted: test.inverted } }
+}
+
+function interfaceOf(test: Test | undefined): XtInterface | undefined {
+  if (test === undefined) return { name: '+', inverted: false }
+  const { from, to, inverted } = test
+  if (from !== to) return undefined
+  if (from === NO_INTERFACE && !inverted) return { name: '+', inverted: true }
+  const nul = from.indexOf('\0')
+  const octets = nul < 0 ? `${from}+` : from.slice(0, nul)
+  const name = textOfOctets(octets)
+  // A name that itself ends in a plus would read as another rule.
+  const isPlain = nul < 0 || (isZero(from, nul, from.length) && !octets.endsWith('+') && octets !== '')
+  return name === undefined || !isPlain || octets.length > 15 ? undefined : { name, inverted }
+}
+
+function protocolField({ from, inverted }: Test, rule: Known): RuleField | undefined {
+  const number = from.charCodeAt(0)
+  if (from.length !== 1 || number === 0 || rule.protocol !== undefined) return undefined
+  return { protocol: { number, inverted } }
+}
+
+const IPV4_PROTOCOL_OFFSET = 9
+
+function addressField(
+  { offset, length }: Extract<Load, { readonly from: 'payload' }>,
+  { mask, test }: Condition,
+  { rule, family }: { readonly rule: Known; readonly family: NftFamily },
+): RuleField | undefined {
+  if (test === undefined || test.from !== test.to || test.from.length !== length) return undefined
+  if (family === 'ip' && offset === IPV4_PROTOCOL_OFFSET && mask === undefined)
+    return protocolField(test, rule)
+  const place = ADDRESS_OFFSETS[family]
+  const isWhole = mask === undefined || (length === place.length && mask.length === length)
+  if (length === 0 || length > place.length || !isWhole) return undefined
+  const ip = test.from + '\0'.repeat(place.length - length)
+  const ones = mask ?? '\xff'.repeat(length) + '\0'.repeat(place.length - length)
+  // Bits outside the mask never match, and no iptables option expresses that.
+  if (!isWithin(ip, ones)) return undefined
+  const address = { ip, mask: ones, inverted: test.inverted }
+  if (offset === place.source) return rule.source === undefined ? { source: address } : undefined
+  if (offset !== place.destination || rule.destination !== undefined) return undefined
+  return { destination: address }
+}
+
+function isWithin(ip: Octets, mask: Octets): boolean {
+  for (let at = 0; at < ip.length; at++)
+    if ((ip.charCodeAt(at) & ~mask.charCodeAt(at) & 0xff) !== 0) return false
+  return true
+}
+
+const PORTS_OF: ReadonlyMap<number, 'tcp' | 'udp' | 'sctp'> = new Map([
+  [xt.IPPROTO_TCP, 'tcp'],
+  [xt.IPPROTO_UDP, 'udp'],
+  [xt.IPPROTO_SCTP, 'sctp'],
+])
+
+function portField(
+  { offset, length }: Extract<Load, { readonly from: 'payload' }>,
+  { mask, test }: Condition,
+  { protocol, matches }: Known,
+): RuleField | undefined {
+  const kind = protocol === undefined || protocol.inverted ? undefined : PORTS_OF.get(protocol.number)
+  if (kind === undefined || mask !== undefined || test === undefined) return undefined
+  const { from, to, inverted } = test
+  if (offset === 0 && length === 4 && from.length === 4 && from === to) {
+    const source = onePort(readU16be(from), inverted)
+    return { match: portsMatch(kind, { source, destination: onePort(readU16be(from, 2), inverted) }) }
+  }
+  if (length !== 2 || from.length !== 2) return undefined
+  const ports = { from: readU16be(from), to: readU16be(to), inverted }
+  // It matches every port, and iptables would omit it.
+  if (askedPorts(ports) === undefined) return undefined
+  if (offset === 0) return { match: portsMatch(kind, { source: ports }) }
+  return offset === 2 ? destinationField(kind, ports, matches.at(-1)) : undefined
+}
+
+function onePort(port: number, inverted: boolean): XtPorts {
+  return { from: port, to: port, inverted }
+}
+
+/** Extends the preceding match if that compares the source port. */
+function destinationField(
+  kind: 'tcp' | 'udp' | 'sctp',
+  destination: XtPorts,
+  before: XtMatch | undefined,
+): RuleField {
+  const isSame = before !== undefined && before.kind === kind
+  if (!isSame || before.sourcePorts === undefined || before.destinationPorts !== undefined)
+    return { match: portsMatch(kind, { destination }) }
+  return { match: portsMatch(kind, { source: before.sourcePorts, destination }), replaces: before }
 }

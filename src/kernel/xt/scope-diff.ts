@@ -1,13 +1,10 @@
 import { append } from '../../base/lists.ts'
 import { finish, Pauses, type Steps } from '../../base/steps.ts'
 import type { NftFamily, Observed } from '../nft/state.ts'
-import { bytesOf, type Language } from './language.ts'
+import { bytesOf, type Language } from './compile.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import { targetChain, type XtRule } from './rule.ts'
-import type { XtChain, XtJump, XtPlace } from './scope.ts'
-import { type HeldRule, type OwnedRule, ScopeDraft } from './scope-draft.ts'
-import { type Held, type HeldChain, heldInKernel } from './scope-held.ts'
 import {
   chainKey,
   type IsOurs,
@@ -15,9 +12,20 @@ import {
   ruleKey,
   type ScopeOperations,
   tableKey,
-} from './scope-operation.ts'
-import { misplacedEntries } from './scope-sequence.ts'
-import { type Asked, type Common, jumpKey, NOTHING_COMMON } from './scope-wanted.ts'
+  type XtChain,
+  type XtJump,
+  type XtPlace,
+} from './scope.ts'
+import { type HeldRule, misplacedEntries, type OwnedRule, ScopeDraft } from './scope-draft.ts'
+import {
+  type Asked,
+  type Common,
+  type Held,
+  type HeldChain,
+  heldInKernel,
+  jumpKey,
+  NOTHING_COMMON,
+} from './scope-held.ts'
 
 const NO_ENTRIES: readonly OwnedRule[] = []
 

@@ -1,15 +1,18 @@
+import { append } from '../../base/lists.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { ObservedRule } from '../nft/state.ts'
-import { builtinHook } from './builtin.ts'
 import { targetChain, type XtRule } from './rule.ts'
-import type { XtChain, XtJump, XtPlace } from './scope.ts'
 import {
+  builtinHook,
   chainKey,
   type DeleteRule,
   type ScopeOperation,
   type ScopeOperations,
   tableKey,
-} from './scope-operation.ts'
+  type XtChain,
+  type XtJump,
+  type XtPlace,
+} from './scope.ts'
 
 export interface OwnedRule {
   readonly rule: XtRule
@@ -213,4 +216,37 @@ function* leavesFirst(contents: ReadonlyMap<string, ChainContent>): Iterable<Cha
       yield content
     }
   }
+}
+
+interface SequencePlaces {
+  /** The end of the chain that receives new entries. */
+  readonly at: 'head' | 'end'
+  /** Returns the entry's position in the chain; undefined for a new entry. */
+  readonly positionOf: (entry: OwnedRule) => number | undefined
+}
+
+/**
+ * Returns the existing entries on the wrong side of another entry of their sequence, or of the position of a new one.
+ * They must be removed and inserted again with the new ones, in the wanted order.
+ */
+export function misplacedEntries(
+  entries: readonly OwnedRule[],
+  { at, positionOf }: SequencePlaces,
+): readonly OwnedRule[] {
+  const sequences = new Map<string, OwnedRule[]>()
+  for (const entry of entries) {
+    if (entry.sequence === undefined) continue
+    append(sequences, `${entry.owner} ${entry.sequence}`, entry)
+  }
+  return [...sequences.values()].flatMap(sequence => {
+    const sign = at === 'head' ? 1 : -1
+    let next = Number.POSITIVE_INFINITY
+    // Starts at the entry that is furthest from the position of new ones.
+    return (at === 'head' ? sequence.toReversed() : sequence).filter(entry => {
+      const position = positionOf(entry)
+      const isRight = position !== undefined && sign * position < next
+      next = isRight ? sign * position : Number.NEGATIVE_INFINITY
+      return position !== undefined && !isRight
+    })
+  })
 }

@@ -3,8 +3,8 @@ import { unencodable } from '../../netlink/errors.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
 import type { XtTarget, XtUnknown } from './rule.ts'
+import * as structs from './struct.ts'
 import { type Codec, decoderOf, type Fields, isZero, type Struct, structCodec, type Ways } from './struct.ts'
-import * as structs from './structs.ts'
 
 type TargetOf<K extends XtTarget['kind']> = XtTarget & { readonly kind: K }
 

@@ -1,7 +1,7 @@
 import type { Ip } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
-import { GROUP_NODEPORT_IPS, sameGroup } from './element-group.ts'
+import { GROUP_NODEPORT_IPS, sameGroup } from './elements.ts'
 
 interface ElementsDraftOptions {
   readonly base: PersistentMap<ElementGroup> | undefined

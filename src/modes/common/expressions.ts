@@ -1,6 +1,10 @@
-import type { Cidr } from '../../base/cidr.ts'
+import { type Cidr, type Family, familyOf } from '../../base/ip.ts'
 import { type Octets, u32host, zeros } from '../../base/octets.ts'
+import type { DetectLocal } from '../../config/config.ts'
 import {
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
   NF_DROP,
   NFT_GOTO,
   NFT_JUMP,
@@ -14,9 +18,9 @@ import {
   RTN_LOCAL,
 } from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import type { Detector } from './detector.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { Protocol } from '../../model/service.ts'
 import type { FamilyLayout } from './family.ts'
-import { prefixMask } from './octet-keys.ts'
 
 /** Fragments of rules that every mode uses. Fragments work in the registers from WORK on. */
 export type Expressions = readonly Expression[]
@@ -178,4 +182,76 @@ export function translate(layout: FamilyLayout, reg: number): Expression {
  */
 export function translateAddress({ family }: FamilyLayout, reg: number): Expression {
   return { kind: 'dnat', family, addressReg: reg, portReg: undefined }
+}
+
+export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
+  TCP: IPPROTO_TCP,
+  UDP: IPPROTO_UDP,
+  SCTP: IPPROTO_SCTP,
+}
+
+/** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
+export function portKey(protocol: Protocol, port: number): Octets {
+  return String.fromCharCode(PROTOCOL_NUMBERS[protocol], 0, 0, 0, port >>> 8, port & 255, 0, 0)
+}
+
+/** Gives the protocol of a key that ends in a portKey. */
+export function protocolOfKey(key: Octets): Protocol | undefined {
+  const number = key.charCodeAt(key.length - 8)
+  if (number === PROTOCOL_NUMBERS.TCP) return 'TCP'
+  if (number === PROTOCOL_NUMBERS.UDP) return 'UDP'
+  return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
+}
+
+/** Encodes a port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */
+export function portData(port: number): Octets {
+  return String.fromCharCode(port >>> 8, port & 255, 0, 0)
+}
+
+/** Gives `length` bytes of which the first `bits` bits are set. */
+export function prefixMask(bits: number, length: number): Octets {
+  let mask = ''
+  for (let left = bits; mask.length < length; left -= 8) {
+    mask += String.fromCharCode(left >= 8 ? 255 : left <= 0 ? 0 : (0xff00 >>> left) & 255)
+  }
+  return mask
+}
+
+/** How rules distinguish pods of this node from other traffic. */
+export type Detector =
+  | { readonly kind: 'cidr'; readonly cidr: Cidr }
+  | { readonly kind: 'interface'; readonly name: string }
+  | { readonly kind: 'interface-prefix'; readonly prefix: string }
+
+export type DetectorOption =
+  | Detector
+  /** The first podCIDR of the family in the Node object. */
+  | { readonly kind: 'node-cidr' }
+
+/** Gives the detector of one family; undefined when pods cannot be distinguished. */
+export function detectorFor(
+  family: Family,
+  options: { readonly detector: Readonly<Record<Family, DetectorOption | undefined>> },
+  node: FrontendTable['node'],
+): Detector | undefined {
+  const option = options.detector[family]
+  if (option?.kind !== 'node-cidr') return option
+  const cidr = node.podCidrs.find(({ ip }) => familyOf(ip) === family)
+  return cidr === undefined ? undefined : { kind: 'cidr', cidr }
+}
+
+/** Gives how planes distinguish pods of this node from other traffic; undefined where they cannot. */
+export function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undefined {
+  switch (detect.kind) {
+    case 'NodeCIDR':
+      return { kind: 'node-cidr' }
+    case 'BridgeInterface':
+      return { kind: 'interface', name: detect.name }
+    case 'InterfaceNamePrefix':
+      return { kind: 'interface-prefix', prefix: detect.prefix }
+    case 'ClusterCIDR': {
+      const cidr = detect.cidrs.find(({ ip }) => familyOf(ip) === family)
+      return cidr === undefined ? undefined : { kind: 'cidr', cidr }
+    }
+  }
 }

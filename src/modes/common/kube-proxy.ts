@@ -1,6 +1,6 @@
-import type { Owner } from '../../kernel/nft/leftover-plan.ts'
 import type { NftFamily, Table } from '../../kernel/nft/state.ts'
-import { CHAIN_SERVICES } from './chain-names.ts'
+import type { Owner } from '../../kernel/nft/survey.ts'
+import { CHAIN_SERVICES } from './rules.ts'
 
 /** The tables of iptables-nft that kube-proxy writes into. */
 export const IPTABLES_TABLES: readonly { readonly family: NftFamily; readonly name: string }[] = (

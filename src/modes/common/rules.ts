@@ -1,4 +1,4 @@
-import type { Cidr } from '../../base/cidr.ts'
+import type { Cidr } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
 import {
   NF_INET_LOCAL_OUT,
@@ -14,17 +14,8 @@ import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { NodePortAddresses } from '../../model/frontend.ts'
 import {
-  CHAIN_LATE_OUTPUT,
-  CHAIN_LATE_PREROUTING,
-  CHAIN_OUTPUT,
-  CHAIN_POSTROUTING,
-  CHAIN_PREROUTING,
-  CHAIN_REJECT,
-  CHAIN_SERVICES,
-} from './chain-names.ts'
-import type { Detector } from './detector.ts'
-import {
   compare,
+  type Detector,
   destinationAddress,
   dropCounted,
   type Expressions,
@@ -150,3 +141,17 @@ export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Express
 
 const LOOPBACK_4: Cidr = { ip: '\x7f\0\0\0', bits: 8 }
 const LOOPBACK_6: Cidr = { ip: `${'\0'.repeat(15)}\x01`, bits: 128 }
+
+/** Names of the chains that the tables of every mode have. */
+export const CHAIN_PREROUTING = 'nat-prerouting'
+export const CHAIN_OUTPUT = 'nat-output'
+export const CHAIN_POSTROUTING = 'nat-postrouting'
+/** This chain runs before the nat chains of other programs translate sources. */
+export const CHAIN_EARLY_POSTROUTING = 'early-postrouting'
+/** This chain runs behind the nat chains of other programs. It exists where there are ServiceCIDRs. */
+export const CHAIN_LATE_PREROUTING = 'late-prerouting'
+export const CHAIN_LATE_OUTPUT = 'late-output'
+export const CHAIN_SERVICES = 'services'
+/** The name is not `reject`, because that is a keyword of nft, which cannot load a chain with that name. */
+export const CHAIN_REJECT = 'refuse'
+export const CHAIN_FIREWALL = 'firewall-check'

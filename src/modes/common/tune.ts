@@ -1,4 +1,4 @@
-import type { SysctlLeft, TuneFailure, TuneReport } from '../../kernel/sysctl/files.ts'
+import type { SysctlLeft, TuneFailure, TuneReport } from '../../kernel/sysctl/sysctls.ts'
 
 /** Counts a sysctl that does not exist as a failure, because the mode cannot work without it. */
 export function missingFails({ written, left, failed }: TuneReport): TuneReport {

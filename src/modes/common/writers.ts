@@ -1,4 +1,4 @@
-import { watchGeneration } from '../../kernel/nft/generation.ts'
+import { watchGeneration } from '../../kernel/nft/dump.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
 import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile/dataplane.ts'
 

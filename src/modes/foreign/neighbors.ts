@@ -3,7 +3,7 @@ import type { SurveyedChain } from '../../kernel/nft/survey.ts'
 import { isKubeProxyChain, KUBE_PROXY } from '../common/kube-proxy.ts'
 import { MODES, proxyOfTable } from '../registry.ts'
 import { chainNames, namedPrefixOf } from '../xt-common/layout.ts'
-import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers-text.ts'
+import { REMOVES_ALL, REMOVES_IPTABLES, REMOVES_NFT } from './leftovers.ts'
 import { kubeProxyChains, type LegacyTable } from './legacy-iptables.ts'
 
 /** Another program on this node that changes packets before or after kprobe. */

@@ -1,11 +1,15 @@
 import type { Mode } from '../mode.ts'
 import { CHAIN_DUMP } from '../xt-common/dump.ts'
-import { chainNames } from '../xt-common/layout.ts'
-import { SAME_CHAINS } from '../xt-common/same-chains.ts'
-import { cleanIptables, retireIptables } from './cleanup.ts'
+import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
+import {
+  cleanIptables,
+  readIptablesRecord,
+  retireIptables,
+  settleIptablesRecord,
+  writeIptablesRecord,
+} from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
 import { openIptables } from './open.ts'
-import { readIptablesRecord, settleIptablesRecord, writeIptablesRecord } from './record.ts'
 import { answersAtLoopback, IPTABLES_SETTINGS, tuneIptables } from './settings.ts'
 import { iptablesHeld } from './show.ts'
 import { iptablesTracer } from './trace.ts'

@@ -1,15 +1,31 @@
+import type { Clock } from '../../base/clock.ts'
+import { anyContains, formatIp, type Ip } from '../../base/ip.ts'
 import { count } from '../../base/text.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
-import type { Observed } from '../../kernel/nft/state.ts'
-import { placeOfTable } from '../../kernel/xt/scope-operation.ts'
+import {
+  type IpvsOperation,
+  serverKey,
+  type VirtualAddress,
+  type VirtualServer,
+} from '../../kernel/ipvs/state.ts'
+import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NF_IP_PRI_NAT_DST } from '../../kernel/nft/constants.ts'
+import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
+import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'
+import { placeOfTable } from '../../kernel/xt/scope.ts'
+import type { ApiEndpoint } from '../../model/reserved.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import type { Cleaned, CleanupContext } from '../mode.ts'
-import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
-import { hasIpvsTable, withIpvsKernel } from './kernel.ts'
-import { createIpvsPlane } from './plane.ts'
-import { readIpvsState } from './read.ts'
-import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
-import type { IpvsState } from './state.ts'
+import { goTo, rule } from '../common/expressions.ts'
+import { LAYOUTS } from '../common/family.ts'
+import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, rejectChain } from '../common/rules.ts'
+import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
+import { isIpvsChain } from '../xt-common/layout.ts'
+import { readIpvsState } from './dump.ts'
+import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
+import { setName } from './layout.ts'
+import { clusterIpsIn, type ObserveOptions, observeKernel } from './observe.ts'
+import { createIpvsPlane, type IpvsPlane } from './plane.ts'
+import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, type IpvsOptions, ipvsOptions } from './settings.ts'
+import type { IpvsState, PlacedServer } from './state.ts'
 
 export async function cleanIpvs(context: CleanupContext): Promise<Cleaned> {
   return { removed: removedTexts(await removeIpvs('kprobe', context)), foreign: [] }
@@ -97,4 +113,183 @@ function chainTexts(observed: Observed): readonly string[] {
       ? []
       : [`${count(ours.length, 'chain')}, and the rules that led to them, in table ${key}`]
   })
+}
+
+/**
+ * Lets the connections of IPVS end, for as long as the configuration allows, and then removes everything.
+ * Does nothing without our own table, which distinguishes this program's objects from those of kube-proxy's
+ * IPVS mode.
+ */
+export async function retireIpvs(context: ModeContext, signal: AbortSignal): Promise<Retired> {
+  const { clock } = context
+  const options = ipvsOptions(context.config)
+  if (!(await hasIpvsTable(context))) return 'nothing'
+  await withIpvsKernel(context, async kernel => {
+    const plane = createIpvsPlane({ ...kernel, clock, options })
+    try {
+      await retireIpvsPlane({ kernel, plane, clock, options, signal })
+    } finally {
+      await plane.close()
+    }
+  })
+  return 'removed'
+}
+
+interface RetireOptions {
+  readonly kernel: IpvsKernel
+  readonly plane: IpvsPlane
+  readonly clock: Clock
+  readonly options: IpvsOptions
+  /** Ends the wait. The present objects stay for the next process. */
+  readonly signal: AbortSignal
+}
+
+/** The interval between reads of the remaining connections. */
+const LOOK_MS = 1_000
+
+/**
+ * Leaves the kernel to another mode, which already has nat chains at priority -100. New connections no longer
+ * go to our endpoints. Connections may end until drainMs is over, and then all objects are removed
+ * (docs/decisions/0015). Throws the kernel's error when an object cannot be changed.
+ */
+export async function retireIpvsPlane({
+  kernel,
+  plane,
+  clock,
+  options,
+  signal,
+}: RetireOptions): Promise<void> {
+  const { state } = await plane.observe()
+  // The cleanup also keeps those in excluded prefixes.
+  const placed = state.servers.values().filter(({ server }) => !anyContains(options.excludeCidrs, server.ip))
+  await drainAll(kernel, placed)
+  await shrink(kernel, state.ruleset, options)
+  const servers = placed.map(({ server }) => server)
+  const endMs = clock.nowMs() + options.drainMs
+  while (!signal.aborted && clock.nowMs() < endMs && (await hasConnections(kernel, servers)))
+    await pause(clock, Math.min(LOOK_MS, endMs - clock.nowMs()), signal)
+  if (!signal.aborted) await plane.cleanup()
+}
+
+/** Sets the weight of all real servers to 0. Real servers deleted since the read are ignored. */
+async function drainAll({ ipvs }: IpvsKernel, servers: readonly PlacedServer[]): Promise<void> {
+  const operations = servers.flatMap(({ server, destinations }) =>
+    [...destinations.values()]
+      .filter(({ weight }) => weight > 0)
+      .map((destination): IpvsOperation => {
+        const drained = { ...destination, weight: 0 }
+        return { verb: 'set-destination', server, destination: drained, isNew: false, group: '' }
+      }),
+  )
+  const { unknown, failures } = await ipvs.commit(operations)
+  const failure = unknown ?? failures.find(({ code }) => code !== 'ENOENT' && code !== 'ESRCH')?.error
+  if (failure !== undefined) throw failure
+}
+
+/** Replaces the whole table by the guard, in one transaction. */
+async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: IpvsOptions): Promise<void> {
+  const transaction = tables.flatMap(({ family }) => guardOf(family, tableName))
+  if (transaction.length === 0) return
+  const { outcome, failures } = await nft.commit(transaction, {})
+  if (outcome !== 'committed') throw failures[0]?.error ?? new Error(`shrink ${tableName}: ${outcome}`)
+}
+
+/** A priority behind the chains of the other mode, so that packets which these translated do not match. */
+const PRIORITY = NF_IP_PRI_NAT_DST + 1
+
+/** Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports. */
+function guardOf(family: NftFamily, table: string): Transaction {
+  const layout = LAYOUTS[family]
+  const bound = setName('IPVS-IPS', layout.model)
+  const rules = [
+    rule([{ kind: 'ipset', set: bound, dimensions: ['dst'], inverted: false }, goTo(CHAIN_REJECT)]),
+  ]
+  const hooked = (name: string, hooknum: number): readonly Operation[] => [
+    {
+      verb: 'add-chain',
+      family,
+      table,
+      chain: { name, hook: { type: 'nat', hooknum, priority: PRIORITY }, rules: [] },
+    },
+    ...rules.map((its): Operation => ({ verb: 'add-rule', family, table, chain: name, rule: its })),
+  ]
+  const reject = rejectChain(layout)
+  return [
+    { verb: 'delete-table', family, table },
+    { verb: 'add-table', family, table, flags: 0, comment: undefined },
+    { verb: 'add-chain', family, table, chain: { ...reject, rules: [] } },
+    ...reject.rules.map(
+      (its): Operation => ({ verb: 'add-rule', family, table, chain: CHAIN_REJECT, rule: its }),
+    ),
+    ...hooked(CHAIN_PREROUTING, NF_INET_PRE_ROUTING),
+    ...hooked(CHAIN_OUTPUT, NF_INET_LOCAL_OUT),
+  ]
+}
+
+async function hasConnections({ ipvs }: IpvsKernel, servers: readonly VirtualAddress[]): Promise<boolean> {
+  const lists = await ipvs.destinations(servers)
+  return lists.flat().some(each => each.activeConnections + each.inactiveConnections > 0)
+}
+
+function pause(clock: Clock, delayMs: number, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    const end = () => {
+      cancel()
+      signal.removeEventListener('abort', end)
+      resolve()
+    }
+    const cancel = clock.after(delayMs, end)
+    signal.addEventListener('abort', end, { once: true })
+  })
+}
+
+/**
+ * Removes the addresses of endpoints from the dummy device, and virtual servers at these endpoints, as far as
+ * IPVS mode recorded them as its own. With these objects in place, packets of this node to the addresses do
+ * not leave the node. A ClusterIP stays, because only IPVS leads to it. Sets and rules stay as the record for
+ * the next pass. The promise rejects when the kernel rejects a change.
+ */
+export async function freeEndpoints(
+  kernel: IpvsKernel,
+  endpoints: readonly ApiEndpoint[],
+  options: ObserveOptions,
+): Promise<{ readonly addresses: readonly Ip[]; readonly servers: readonly VirtualServer[] }> {
+  const { dummy, ipvs } = kernel
+  // Without the device IPVS mode is not in use here. This check loads no kernel module.
+  if ((await dummy.addresses(options.deviceName)) === undefined) return { addresses: [], servers: [] }
+  const { state } = await observeKernel(kernel, options)
+  const clusterIps = clusterIpsIn(state)
+  const others = endpoints.filter(({ ip }) => !clusterIps.has(ip))
+  const addresses = [...new Set(others.map(({ ip }) => ip))].filter(ip => state.addresses.has(ip))
+  const servers = others.flatMap(({ ip, port }) => {
+    const placed = state.servers.get(serverKey({ protocol: 'TCP', ip, port }))
+    return placed === undefined || anyContains(options.excludeCidrs, ip) ? [] : [placed.server]
+  })
+  const unbound = await dummy.commit(options.deviceName, { add: [], remove: addresses })
+  const deleted = await ipvs.commit(
+    servers.map(server => ({ verb: 'delete-server', group: '', server }) as const),
+  )
+  for (const { failures, unknown } of [unbound, deleted]) {
+    const error = failures[0]?.error ?? unknown
+    if (error !== undefined) throw error
+  }
+  return { addresses, servers }
+}
+
+const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${IPVS_DEVICE}, and its virtual servers; the first sync restores those that are wanted`
+
+/** Removes the objects of IPVS mode at these endpoints: see freeEndpoints. */
+export async function freeFromIpvs(
+  context: ModeContext,
+  endpoints: readonly ApiEndpoint[],
+): Promise<Freed | undefined> {
+  const options = ipvsOptions(context.config)
+  const { addresses, servers } = await withIpvsKernel(context, kernel =>
+    freeEndpoints(kernel, endpoints, options),
+  )
+  if (addresses.length + servers.length === 0) return undefined
+  return {
+    facts: { addresses: addresses.map(formatIp), virtualServers: servers.map(serverKey) },
+    text: FREED,
+  }
 }

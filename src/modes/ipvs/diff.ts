@@ -1,17 +1,23 @@
+import { anyContains, type Cidr } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/steps.ts'
+import { growthOf } from '../../kernel/ipset/grow.ts'
+import type { GroupedEntries, Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
+import {
+  type IpvsOperation,
+  type RealServer,
+  sameDestination,
+  sameSettings,
+} from '../../kernel/ipvs/state.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
-import type { Language } from '../../kernel/xt/language.ts'
-import { diffChains } from './chain-scope.ts'
-import { diffServers } from './diff-servers.ts'
-import { diffSets } from './diff-sets.ts'
+import type { Language } from '../../kernel/xt/compile.ts'
+import { diffChains } from './chains.ts'
 import type { NftSetName } from './layout.ts'
-import type { Phase } from './phases.ts'
-import { type IpvsPlan, makePlan } from './plan.ts'
+import { groupOf, type IpvsPlan, makePlan, type Phase, type SetChange, splitTransaction } from './plan.ts'
 import type { IpvsOptions } from './settings.ts'
-import { splitTransaction } from './split-transaction.ts'
-import type { IpvsState, PlacedAddress } from './state.ts'
+import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer } from './state.ts'
+import { countEntries, type SetCounts } from './upkeep.ts'
 
 const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
@@ -108,4 +114,219 @@ function diffAddresses(
     else if (before !== undefined && after === undefined) remove.push(before)
   }
   return { add, remove }
+}
+
+interface ServersDiff {
+  readonly add: readonly IpvsOperation[]
+  readonly remove: readonly IpvsOperation[]
+  /** The servers of `to`, with the real servers that drain or must stay. */
+  readonly after: PersistentMap<PlacedServer>
+}
+
+interface ServerPiles {
+  readonly add: IpvsOperation[]
+  readonly remove: IpvsOperation[]
+  /** Servers with draining real servers. */
+  readonly draining: [string, PlacedServer][]
+}
+
+/**
+ * Compares virtual servers. A virtual server is changed in place, because a new one would end its
+ * connections. Real servers that a server loses stay with weight 0 as long as their connections last. Those
+ * of UDP are deleted, because their clients would continue to send to a removed endpoint. In excludeCidrs
+ * only virtual servers that this process made are deleted.
+ */
+function* diffServers(
+  from: PersistentMap<PlacedServer>,
+  to: PersistentMap<PlacedServer>,
+  excludeCidrs: readonly Cidr[],
+): Steps<ServersDiff> {
+  const piles: ServerPiles = { add: [], remove: [], draining: [] }
+  const pauses = new Pauses()
+  for (const [key, before, after] of PersistentMap.differences(from, to)) {
+    if (pauses.due()) yield
+    if (after === undefined) {
+      if (before !== undefined && !isExcluded(before, excludeCidrs))
+        piles.remove.push({ verb: 'delete-server', server: before.server, group: before.service })
+      continue
+    }
+    if (before === undefined || !sameSettings(before.server, after.server))
+      piles.add.push({
+        verb: 'set-server',
+        server: after.server,
+        isNew: before === undefined,
+        group: after.service,
+      })
+    const drained = diffDestinations(before?.destinations ?? NONE, after, piles)
+    if (drained.length > 0) piles.draining.push([key, withDrained(after, drained)])
+  }
+  return { add: piles.add, remove: piles.remove, after: to.with(piles.draining) }
+}
+
+/** Whether a virtual server is excluded. A virtual server that was read from the kernel has no Service. */
+function isExcluded({ server, service }: PlacedServer, excludeCidrs: readonly Cidr[]): boolean {
+  return service === '' && anyContains(excludeCidrs, server.ip)
+}
+
+const NONE: ReadonlyMap<string, RealServer> = new Map()
+
+type Keyed = readonly [string, RealServer]
+
+/** Compares real servers. Gives those that stay although they are not wanted. */
+function diffDestinations(
+  before: PlacedServer['destinations'],
+  { server, destinations, service: group }: PlacedServer,
+  { add, remove }: ServerPiles,
+): readonly Keyed[] {
+  if (before === destinations) return []
+  for (const [key, destination] of destinations) {
+    const present = before.get(key)
+    if (present === undefined || !sameDestination(present, destination))
+      add.push({ verb: 'set-destination', server, destination, isNew: present === undefined, group })
+  }
+  const drained: Keyed[] = []
+  for (const [key, destination] of before) {
+    if (destinations.has(key)) continue
+    if (server.protocol === 'UDP') {
+      remove.push({ verb: 'delete-destination', server, destination, group })
+      continue
+    }
+    const quiet = { ...destination, weight: 0 }
+    drained.push([key, quiet])
+    if (destination.weight !== 0)
+      remove.push({ verb: 'set-destination', server, destination: quiet, isNew: false, group })
+  }
+  return drained
+}
+
+function withDrained(wanted: PlacedServer, drained: readonly Keyed[]): PlacedServer {
+  const all = [...wanted.destinations, ...drained].sort(([a], [b]) => (a < b ? -1 : 1))
+  return { ...wanted, destinations: new Map(all) }
+}
+
+interface SetsDiff {
+  readonly add: readonly SetChange[]
+  readonly addEntries: readonly GroupedEntries[]
+  /** Entries to delete. Entries of a deleted set are deleted with it. */
+  readonly removeEntries: readonly GroupedEntries[]
+  readonly remove: readonly string[]
+  /** The sets as the kernel has them afterwards: a set never becomes smaller. */
+  readonly after: ReadonlyMap<string, Ipset>
+}
+
+interface EntryPile {
+  readonly entries: IpsetEntry[]
+  readonly groups: string[]
+}
+
+type EntryPiles = ReadonlyMap<string, EntryPile>
+
+function* diffSets(from: IpvsState, to: IpvsState): Steps<SetsDiff> {
+  const { added, removed } = yield* diffEntries(from, to)
+  const changes = changesOf(from, to, added)
+  const add: SetChange[] = []
+  for (const { set, replaces } of changes) {
+    if (replaces === undefined) add.push({ set, replaces })
+    else {
+      const growth = growthOf({ set, ...entriesOf(from, set.name) })
+      add.push({ set: growth.set, replaces: { set: replaces, growth } })
+      yield
+    }
+  }
+  return {
+    add,
+    addEntries: grouped(added, to.sets),
+    removeEntries: grouped(removed, to.sets),
+    remove: [...from.sets.keys()].filter(name => !to.sets.has(name)),
+    after: setsAfter(from, to, add),
+  }
+}
+
+function* diffEntries(from: IpvsState, to: IpvsState): Steps<{ added: EntryPiles; removed: EntryPiles }> {
+  const added = new Map<string, EntryPile>()
+  const removed = new Map<string, EntryPile>()
+  const pauses = new Pauses()
+  for (const [, before, after] of PersistentMap.differences(from.entries, to.entries)) {
+    if (pauses.due()) yield
+    // The kernel does not hold the users of an entry.
+    if (before === undefined && after !== undefined) put(added, after)
+    else if (before !== undefined && after === undefined) put(removed, before)
+  }
+  return { added, removed }
+}
+
+function put(piles: Map<string, EntryPile>, { set, entry, services }: PlacedEntry): void {
+  let pile = piles.get(set)
+  if (pile === undefined) {
+    pile = { entries: [], groups: [] }
+    piles.set(set, pile)
+  }
+  pile.entries.push(entry)
+  pile.groups.push(groupOf(services))
+}
+
+function grouped(piles: EntryPiles, sets: ReadonlyMap<string, Ipset>): readonly GroupedEntries[] {
+  return [...piles].flatMap(([name, pile]) => {
+    const set = sets.get(name)
+    return set === undefined ? [] : [{ set, ...pile }]
+  })
+}
+
+interface SizedChange {
+  readonly set: Ipset
+  readonly replaces: Ipset | undefined
+}
+
+/** Gives the sets that are missing, and those too small for the added entries beside those deleted later. */
+function changesOf(from: IpvsState, to: IpvsState, added: EntryPiles): readonly SizedChange[] {
+  const before: SetCounts = countEntries(from)
+  const touched = from.sets === to.sets ? added.keys() : to.sets.keys()
+  const changes: SizedChange[] = []
+  for (const name of touched) {
+    const [present, wanted] = [from.sets.get(name), to.sets.get(name)]
+    if (wanted === undefined) continue
+    if (present === undefined || !isOfOneKind(present, wanted)) {
+      // The kernel rejects a set beside one of another type with the same name. Another program may need that
+      // set.
+      changes.push({ set: wanted, replaces: undefined })
+      continue
+    }
+    const count = (before.get(name) ?? 0) + (added.get(name)?.entries.length ?? 0)
+    const maxElements = Math.max(wanted.maxElements, count)
+    if (maxElements <= present.maxElements) continue
+    const set = { ...wanted, maxElements: 2 ** Math.ceil(Math.log2(maxElements)) }
+    changes.push({ set, replaces: present })
+  }
+  return changes
+}
+
+function isOfOneKind(a: Ipset, b: Ipset): boolean {
+  return a.type === b.type && a.family === b.family
+}
+
+function setsAfter(
+  from: IpvsState,
+  to: IpvsState,
+  changes: readonly SetChange[],
+): ReadonlyMap<string, Ipset> {
+  if (from.sets === to.sets && changes.length === 0) return to.sets
+  const after = new Map(to.sets)
+  for (const [name, wanted] of to.sets) {
+    const present = from.sets.get(name)
+    if (present !== undefined && isOfOneKind(present, wanted) && present.maxElements > wanted.maxElements)
+      after.set(name, present)
+  }
+  for (const { set } of changes) after.set(set.name, set)
+  for (const [name, set] of after) if (to.sets.get(name) !== set) return after
+  return to.sets
+}
+
+function entriesOf({ entries }: IpvsState, name: string): EntryPile {
+  const pile: EntryPile = { entries: [], groups: [] }
+  for (const { set, entry, services } of entries.values()) {
+    if (set !== name) continue
+    pile.entries.push(entry)
+    pile.groups.push(groupOf(services))
+  }
+  return pile
 }

@@ -1,13 +1,12 @@
-import { errorOf, failureText } from '../../base/failure-text.ts'
+import { errorOf, failureText } from '../../base/errors.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import type { IpsetType } from '../../kernel/ipset/state.ts'
 import { ipvsSysctls } from '../../kernel/ipvs/sysctls.ts'
 import { AF_INET, AF_INET6 } from '../../kernel/link/constants.ts'
-import { hasXtExtension } from '../../kernel/nft/compat.ts'
+import { hasXtExtension } from '../../kernel/nft/probe.ts'
 import { Connection } from '../../netlink/connection.ts'
-import type { Finding, ReadText } from '../common/finding.ts'
-import type { Look } from '../mode.ts'
+import type { Finding, Look, ReadText } from '../mode.ts'
 import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 
 /** Checks what IPVS mode needs besides nf_tables, one finding for each requirement. Changes nothing. */

@@ -1,20 +1,20 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/failure-text.ts'
+import { errorOf } from '../../base/errors.ts'
 import { finishInSlices, slicingOf } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
-import { createIpvsClient } from '../../kernel/ipvs/client.ts'
+import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
+import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/addresses.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { generationWatch, watchWritersOf } from '../common/writers.ts'
 import type { Extent, KernelSockets, ModeContext, OpenPlane } from '../mode.ts'
 import { type IpvsKernel, openIpvsKernel } from './kernel.ts'
+import { readTraffic } from './metrics.ts'
 import type { IpvsPlan } from './plan.ts'
 import { createIpvsPlane } from './plane.ts'
 import { ipvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'
-import { applyTimeouts } from './timeouts.ts'
-import { readTraffic } from './traffic.ts'
 
 /** Opens IPVS mode. Throws when netlink cannot be reached; `demand` checks whether the kernel has IPVS. */
 export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
@@ -97,4 +97,25 @@ function trafficReader({ generic }: KernelSockets, clock: Clock) {
     },
     close: async () => await client?.close(),
   }
+}
+
+/** Gives the timeouts to set, 0 to keep one; undefined when the kernel has the wanted ones. */
+export function timeoutsToSet(present: IpvsTimeouts, wanted: IpvsTimeouts): IpvsTimeouts | undefined {
+  const change = (now: number, asked: number): number => (asked === now ? 0 : asked)
+  const tcpS = change(present.tcpS, wanted.tcpS)
+  const tcpFinS = change(present.tcpFinS, wanted.tcpFinS)
+  const udpS = change(present.udpS, wanted.udpS)
+  return tcpS === 0 && tcpFinS === 0 && udpS === 0 ? undefined : { tcpS, tcpFinS, udpS }
+}
+
+/** Sets the wanted timeouts of IPVS. Gives the previous ones, undefined without a change. Throws NetlinkError. */
+export function applyTimeouts(
+  client: Pick<IpvsClient, 'timeouts' | 'setTimeouts'>,
+  wanted: IpvsTimeouts,
+): IpvsTimeouts | undefined {
+  const present = client.timeouts()
+  const change = timeoutsToSet(present, wanted)
+  if (change === undefined) return undefined
+  client.setTimeouts(change)
+  return present
 }

@@ -1,9 +1,21 @@
-import { familyOf } from '../../base/ip.ts'
-import { serverKey } from '../../kernel/ipvs/key.ts'
-import type { ServerKey, VirtualAddress } from '../../kernel/ipvs/state.ts'
-import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
-import { PRIVATE_PORT_MAX } from './layout.ts'
-import type { Surroundings } from './surroundings.ts'
+import { FAMILIES, type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
+import { hex } from '../../base/octets.ts'
+import { entryKey } from '../../kernel/ipset/state.ts'
+import { type ServerKey, serverKey, type VirtualAddress } from '../../kernel/ipvs/state.ts'
+import type {
+  Backend,
+  Frontend,
+  FrontendTable,
+  NodePortAddresses,
+  PortFrontends,
+  ServiceFrontends,
+} from '../../model/frontend.ts'
+import type { ServiceKey } from '../../model/service.ts'
+import { detectorFor, PROTOCOL_NUMBERS } from '../common/expressions.ts'
+import { cidrKey, detectorKey } from '../common/rules.ts'
+import { NODE_PORT_SETS, PRIVATE_PORT_MAX, setName } from './layout.ts'
+import type { IpvsOptions } from './settings.ts'
+import type { IpvsState } from './state.ts'
 
 /** A frontend at one address. A node port has one place for each node address that serves it. */
 export interface Place extends VirtualAddress {
@@ -16,7 +28,7 @@ export interface Place extends VirtualAddress {
 }
 
 /** Whether a frontend with an address of its own has the place. */
-export type IsTaken = (key: ServerKey) => boolean
+type IsTaken = (key: ServerKey) => boolean
 
 export interface Placing {
   readonly surroundings: Surroundings
@@ -152,4 +164,139 @@ function privateServerOf(work: PortWork, { localIps }: Surroundings): VirtualAdd
     return { protocol, ip, port: number }
   }
   return undefined
+}
+
+/** The inputs that all Services are rendered with, besides themselves. */
+export interface Surroundings {
+  /** The addresses that serve node ports. */
+  readonly nodePortIps: Readonly<Record<Family, readonly Ip[]>>
+  /** The addresses of other devices, which need no binding and must not be removed from the node. */
+  readonly localIps: ReadonlySet<Ip>
+  readonly scheduler: string
+  /** Schedulers that the kernel lacks. */
+  readonly missingSchedulers: ReadonlySet<string>
+  /** Virtual servers of other programs. */
+  readonly occupied: ReadonlySet<ServerKey>
+  /** Equal for surroundings in which every Service and every rule comes out the same. */
+  readonly key: string
+}
+
+/** The places with virtual servers of other programs, as of the last read. */
+export interface Occupied {
+  readonly servers: ReadonlySet<ServerKey>
+  /** A different number after each change. */
+  readonly version: number
+}
+
+export interface SurroundingsOptions extends IpvsOptions {
+  /** Schedulers that the kernel turned out to lack. */
+  readonly missingSchedulers: ReadonlySet<string>
+  /** Absent means none. */
+  readonly occupied?: Occupied
+}
+
+const NOT_OCCUPIED: Occupied = { servers: new Set(), version: 0 }
+
+export function surroundingsOf(frontends: FrontendTable, options: SurroundingsOptions): Surroundings {
+  const { nodePorts, serviceCidrs, node } = frontends
+  // Link-local addresses come and go with each pod, and belong to no Service.
+  const localIps = frontends.localIps.filter(ip => !isLinkLocal(ip))
+  const { scheduler, missingSchedulers, occupied = NOT_OCCUPIED } = options
+  const nodePortIps = {
+    IPv4: addressesOf(nodePorts.IPv4, 'IPv4', localIps),
+    IPv6: addressesOf(nodePorts.IPv6, 'IPv6', localIps),
+  }
+  const key = JSON.stringify([
+    FAMILIES.map(family => nodePortIps[family].map(hex)),
+    localIps.map(hex),
+    serviceCidrs.map(cidrKey),
+    FAMILIES.map(family => detectorKey(detectorFor(family, options, node)) ?? null),
+    [scheduler, ...[...missingSchedulers].sort()],
+    [options.rules, options.tableName, options.masqueradeAll, options.masqueradeBit, occupied.version],
+  ])
+  const { servers } = occupied
+  return { nodePortIps, localIps: new Set(localIps), scheduler, missingSchedulers, occupied: servers, key }
+}
+
+/**
+ * Gives the addresses that serve node ports. A virtual server has one address. Where node ports are served on
+ * all addresses, each address that other hosts can reach gets a virtual server.
+ */
+function addressesOf(nodePorts: NodePortAddresses, family: Family, localIps: readonly Ip[]): readonly Ip[] {
+  if (nodePorts.kind === 'only') return [...new Set(nodePorts.ips.filter(ip => familyOf(ip) === family))]
+  return localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip))
+}
+
+/** The addresses and ports of Services at node addresses, where node ports give way, before and after a change. */
+export interface Taken {
+  readonly before: IsTaken
+  readonly after: IsTaken
+  /** The Services whose node ports become visible or hidden. */
+  readonly touched: ReadonlySet<ServiceKey>
+}
+
+/** A Service before and after a change; a quarantined one is undefined. */
+export interface ServiceChange {
+  readonly key: ServiceKey
+  readonly before: ServiceFrontends | undefined
+  readonly after: ServiceFrontends | undefined
+}
+
+/** Compares the places before and after. `base` is undefined when everything is rendered again. */
+export function takenBy(
+  changes: Iterable<ServiceChange>,
+  base: IpvsState | undefined,
+  { nodePortIps }: Surroundings,
+): Taken {
+  const ips = new Set<Ip>(FAMILIES.flatMap(family => nodePortIps[family]))
+  const gone = new Map<ServerKey, VirtualAddress>()
+  const come = new Map<ServerKey, VirtualAddress>()
+  if (ips.size > 0)
+    for (const { before, after } of changes) {
+      if (base !== undefined) collect(before, ips, gone)
+      collect(after, ips, come)
+    }
+  const before = base === undefined ? () => false : takenIn(base)
+  const after: IsTaken = key => come.has(key) || (!gone.has(key) && before(key))
+  const touched = new Set<ServiceKey>()
+  if (base !== undefined)
+    for (const [key, address] of [...gone, ...come])
+      if (before(key) !== after(key)) for (const user of nodePortUsers(base, address)) touched.add(user)
+  return { before, after, touched }
+}
+
+function collect(
+  service: ServiceFrontends | undefined,
+  ips: ReadonlySet<Ip>,
+  found: Map<ServerKey, VirtualAddress>,
+): void {
+  if (service === undefined) return
+  for (const { protocol, frontends } of service.ports)
+    for (const { ip, port } of frontends) {
+      if (ip === undefined || !ips.has(ip)) continue
+      const at = { protocol, ip, port }
+      found.set(serverKey(at), at)
+    }
+}
+
+/** Makes a check whether the Service of a virtual server has a frontend with that very address. */
+function takenIn({ servers, frontends }: IpvsState): IsTaken {
+  return key => {
+    const placed = servers.get(key)
+    if (placed === undefined) return false
+    const { protocol, ip, port } = placed.server
+    const ports = frontends?.services.get(placed.service)?.ports ?? []
+    return ports.some(
+      its => its.protocol === protocol && its.frontends.some(one => one.ip === ip && one.port === port),
+    )
+  }
+}
+
+function nodePortUsers(
+  { entries }: IpvsState,
+  { protocol, ip, port }: VirtualAddress,
+): readonly ServiceKey[] {
+  const set = setName(NODE_PORT_SETS[protocol].all, familyOf(ip))
+  const entry = protocol === 'SCTP' ? { ip, protocol: PROTOCOL_NUMBERS[protocol], port } : { port }
+  return entries.get(entryKey(set, entry))?.services ?? []
 }

@@ -1,14 +1,88 @@
 import { familyOf, formatIp } from '../../base/ip.ts'
-import type { GroupedEntries } from '../../kernel/ipset/operation.ts'
+import type { Growth } from '../../kernel/ipset/grow.ts'
 import { entryText } from '../../kernel/ipset/print.ts'
-import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
+import type { GroupedEntries, Ipset } from '../../kernel/ipset/state.ts'
 import { describeObject } from '../../kernel/ipvs/send.ts'
+import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
+import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
+import type { Language } from '../../kernel/xt/compile.ts'
+import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
-import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
+import { countChanges, describeTransaction } from '../common/transaction.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
-import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './phases.ts'
-import type { IpvsState } from './state.ts'
+import type { IpvsState, PlacedAddress } from './state.ts'
+
+/** The operations that one subsystem of the kernel receives at one time. */
+export type Phase =
+  | { readonly kind: 'add-sets'; readonly sets: readonly SetChange[] }
+  | { readonly kind: 'remove-sets'; readonly names: readonly string[] }
+  | { readonly kind: 'add-entries' | 'remove-entries'; readonly lists: readonly GroupedEntries[] }
+  /** Elements of our own tables; `add-rules` and `remove-rules` also rules, chains and sets. */
+  | {
+      readonly kind: 'add-rules' | 'remove-rules' | 'add-redirects' | 'remove-redirects'
+      readonly transaction: Transaction
+    }
+  /** kube-proxy's chains in the tables of iptables. */
+  | {
+      readonly kind: 'add-chains' | 'take-chains' | 'remove-chains'
+      readonly operations: ScopeOperations
+      /** Gives the name of an ipset whose number a rule contains. */
+      readonly nameOfIpset: Language['nameOfIpset']
+    }
+  | { readonly kind: 'add-device' | 'remove-device'; readonly device: string }
+  | { readonly kind: 'add-servers' | 'remove-servers'; readonly operations: readonly IpvsOperation[] }
+  | {
+      readonly kind: 'add-addresses' | 'remove-addresses'
+      readonly device: string
+      readonly addresses: readonly PlacedAddress[]
+    }
+
+/**
+ * The order of the phases of a plan. Additions go from the sets up to the addresses, removals the other way
+ * round, so that at no moment there is an address without its server, or a server without its sets.
+ */
+export const PHASE_ORDER: readonly Phase['kind'][] = [
+  'add-sets',
+  'add-entries',
+  'add-chains',
+  'add-rules',
+  'add-device',
+  // Virtual servers and their new real servers.
+  'add-servers',
+  'add-addresses',
+  // Elements that redirect packets to another address, which must exist before.
+  'add-redirects',
+  // Replaces chains of kube-proxy's iptables mode with the same names, which serve until everything else exists.
+  'take-chains',
+  'remove-redirects',
+  'remove-addresses',
+  // Only if the device has no address of another program.
+  'remove-device',
+  // Drains or deletes real servers, and deletes virtual servers.
+  'remove-servers',
+  'remove-rules',
+  // Except chains that kube-proxy's iptables mode still uses.
+  'remove-chains',
+  'remove-entries',
+  'remove-sets',
+]
+
+/** A set that is made, or that replaces a smaller one with all its entries. */
+export interface SetChange {
+  readonly set: Ipset
+  readonly replaces: { readonly set: Ipset; readonly growth: Growth } | undefined
+}
+
+/** Makes the group of an entry. Several Services may need one entry: its group names all of them. */
+export function groupOf(services: readonly string[]): string {
+  return services.join(' ')
+}
+
+/** Gives the Services of a group; none for an entry that was read from the kernel. */
+export function servicesOf(group: string): readonly string[] {
+  return group === '' ? [] : group.split(' ')
+}
 
 /** The operations for four subsystems of the kernel. The subsystems are independent of each other. */
 export interface IpvsPlan extends Plan<IpvsState> {
@@ -142,4 +216,128 @@ function detailOf(operation: IpvsOperation): readonly string[] {
   if (operation.verb !== 'set-server') return []
   const { scheduler, timeoutS } = operation.server
   return timeoutS === 0 ? [scheduler] : [scheduler, `persistent ${timeoutS}`]
+}
+
+interface SplitTransaction {
+  readonly add: Transaction
+  readonly remove: Transaction
+}
+
+/** The state before the transaction. */
+interface Started {
+  readonly ruleset: Ruleset
+  /** Whether the state was read from the kernel: sets may then be fuller than rendered ones. */
+  readonly observed: boolean
+}
+
+type DeleteElements = Extract<Operation, { readonly verb: 'delete-elements' }>
+
+/**
+ * Splits a transaction into additions and removals, each in its order, so that virtual servers can be changed
+ * in between. An element or chain that changes keeps its old form together with the new one. All operations
+ * on a replaced table stay together as well.
+ */
+export function splitTransaction(transaction: Transaction, from: Started): SplitTransaction {
+  const split: Split = {
+    addedKeys: keysAdded(transaction),
+    from,
+    add: [],
+    remove: [],
+  }
+  const { add, remove } = split
+  const anew = tablesMade(transaction)
+  const filled = chainsNamed(transaction, 'add-rule')
+  const remade = chainsNamed(transaction, 'add-chain')
+  for (const operation of transaction) {
+    if (anew.has(tableKey(operation))) add.push(operation)
+    else if (operation.verb === 'delete-elements') splitElements(operation, split)
+    else if (operation.verb === 'flush-chain') {
+      const into = filled.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
+      into.push(operation)
+    } else if (operation.verb === 'delete-chain') {
+      const into = remade.has(`${tableKey(operation)} ${operation.chain}`) ? add : remove
+      into.push(operation)
+    } else if (GOING.has(operation.verb)) remove.push(operation)
+    else add.push(operation)
+  }
+  return { add, remove }
+}
+
+const GOING: ReadonlySet<Operation['verb']> = new Set(['delete-table', 'delete-set'])
+
+function tableKey({ family, table }: Operation): string {
+  return `${family} ${table}`
+}
+
+function tablesMade(transaction: Transaction): ReadonlySet<string> {
+  return new Set(transaction.filter(({ verb }) => verb === 'add-table').map(tableKey))
+}
+
+function chainsNamed(transaction: Transaction, verb: 'add-rule' | 'add-chain'): ReadonlySet<string> {
+  const named = new Set<string>()
+  for (const operation of transaction) {
+    if (operation.verb !== verb) continue
+    const { chain } = operation
+    named.add(`${tableKey(operation)} ${typeof chain === 'string' ? chain : chain.name}`)
+  }
+  return named
+}
+
+type KeysBySet = ReadonlyMap<string, ReadonlySet<string>>
+
+function keysAdded(transaction: Transaction): KeysBySet {
+  const added = new Map<string, Set<string>>()
+  const leaving = new Set<string>()
+  for (const operation of transaction)
+    if (operation.verb === 'delete-elements') leaving.add(setKey(operation))
+  for (const operation of transaction) {
+    if (operation.verb !== 'add-elements' || !leaving.has(setKey(operation))) continue
+    const keys = added.get(setKey(operation)) ?? new Set<string>()
+    for (const { key } of operation.elements) keys.add(key)
+    added.set(setKey(operation), keys)
+  }
+  return added
+}
+
+function setKey(operation: Extract<Operation, { readonly set: { readonly name: string } }>): string {
+  return `${tableKey(operation)} ${operation.set.name}`
+}
+
+interface Split {
+  readonly addedKeys: KeysBySet
+  readonly from: Started
+  readonly add: Operation[]
+  readonly remove: Operation[]
+}
+
+/**
+ * Splits deletions. Old forms of elements that are added again are deleted first, the rest last. Where old
+ * and new elements do not fit together (ENFILE), all old elements are deleted first.
+ */
+function splitElements(operation: DeleteElements, { addedKeys, from, add, remove }: Split): void {
+  const again = addedKeys.get(setKey(operation)) ?? NO_KEYS
+  const mayCrowd = from.observed || again.size * CROWD_SHARE > operation.set.size
+  const isCrowded = mayCrowd && countElements(from.ruleset, operation) + again.size > operation.set.size
+  const isFirst = operation.elements.map(({ key }) => isCrowded || again.has(key))
+  for (const [into, first] of [
+    [add, true],
+    [remove, false],
+  ] as const) {
+    const chosen = (_: unknown, i: number): boolean => isFirst[i] === first
+    const elements = operation.elements.filter(chosen)
+    if (elements.length > 0) into.push({ ...operation, elements, groups: operation.groups.filter(chosen) })
+  }
+}
+
+const NO_KEYS: ReadonlySet<string> = new Set()
+
+/** If additions are less than 1/16 of a set's size, the present elements need not be counted. */
+const CROWD_SHARE = 16
+
+function countElements({ tables }: Ruleset, { family, table, set }: DeleteElements): number {
+  let count = 0
+  const from = tables.find(each => each.family === family && each.name === table)
+  for (const group of from?.elements.values() ?? [])
+    for (const element of group) if (element.set === set.name) count++
+  return count
 }

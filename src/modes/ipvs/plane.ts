@@ -4,7 +4,7 @@ import { finish, type Steps } from '../../base/steps.ts'
 import { Turns } from '../../base/turns.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
-import type { Language } from '../../kernel/xt/language.ts'
+import type { Language } from '../../kernel/xt/compile.ts'
 import { HandleBook } from '../../kernel/xt/scope-handles.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import {
@@ -20,20 +20,19 @@ import {
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import type { ModeContext } from '../mode.ts'
-import { isIpvsChain } from '../xt-common/ipvs-chain-names.ts'
+import { isIpvsChain } from '../xt-common/layout.ts'
 import { touchesScope } from '../xt-common/touches.ts'
-import { languageOf, learnChains } from './chain-scope.ts'
+import { languageOf, learnChains } from './chains.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
-import { Drains } from './drains.ts'
 import type { IpvsKernel } from './kernel.ts'
 import { observeKernel, type Seen } from './observe.ts'
+import type { Occupied } from './places.ts'
 import type { IpvsPlan } from './plan.ts'
 import { renderIpvsState } from './render.ts'
 import type { IpvsOptions } from './settings.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedEntry, type PlacedServer } from './state.ts'
-import type { Occupied } from './surroundings.ts'
-import { Upkeep, type UpkeepOptions } from './upkeep.ts'
+import { Drains, Upkeep, type UpkeepOptions } from './upkeep.ts'
 
 interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock

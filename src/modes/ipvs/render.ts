@@ -3,24 +3,28 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
-import type { NftFamily, Ruleset } from '../../kernel/nft/state.ts'
+import { sameDeclaration } from '../../kernel/nft/diff.ts'
+import type { Chain, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
-import { forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
-import { wantedChains } from './chain-scope.ts'
-import { declareIpset } from './layout.ts'
-import { ruleInputs, rulesOf } from './rules.ts'
-import { sameServer } from './servers.ts'
-import { renderService, type ServiceRendering } from './service.ts'
-import { SET_STEMS, setName } from './set-names.ts'
+import { ElementsDraft } from '../common/elements-draft.ts'
+import { type FamilyLayout, forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
+import { wantedChains } from './chains.ts'
+import { declareIpset, declareNftSet, NFT_SET_NAMES, SET_STEMS, setName, sizeOfNftSet } from './layout.ts'
+import {
+  type ServiceChange,
+  type Surroundings,
+  type SurroundingsOptions,
+  surroundingsOf,
+  type Taken,
+  takenBy,
+} from './places.ts'
+import { renderService, type ServiceRendering, sameServer } from './render-service.ts'
+import { chainKey, ruleInputs, rulesOf } from './rules.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer, Rendering } from './state.ts'
-import { type Surroundings, type SurroundingsOptions, surroundingsOf } from './surroundings.ts'
-import { TableDraft } from './table-draft.ts'
-import { type ServiceChange, type Taken, takenBy } from './taken.ts'
-import { UsersDraft } from './users.ts'
 
 /**
  * Renders the kernel state that the mode wants. If the base was rendered in the same surroundings, only
@@ -235,4 +239,172 @@ function sameRefusals(
   b: ReadonlyMap<ServiceKey, readonly Refusal[]>,
 ): boolean {
   return JSON.stringify([...a]) === JSON.stringify([...b])
+}
+
+const TABLE_COMMENT = 'rules of kprobe'
+
+interface TableDraftOptions {
+  readonly layout: FamilyLayout
+  readonly tableName: string
+  readonly base: Table | undefined
+  /** Number of elements of the base by set; undefined when all elements are made again. */
+  readonly counts: ReadonlyMap<string, number> | undefined
+}
+
+interface FinishedTable {
+  readonly table: Table
+  readonly counts: ReadonlyMap<string, number>
+}
+
+/** Builds one of our tables during one render. An equal result is the base's own object. */
+class TableDraft {
+  readonly #given: TableDraftOptions
+  readonly #counts: Map<string, number>
+  readonly #elements: ElementsDraft
+
+  constructor(given: TableDraftOptions) {
+    this.#given = given
+    this.#counts = new Map(given.counts)
+    this.#elements = new ElementsDraft({
+      base: given.base?.elements,
+      continuing: given.counts !== undefined,
+      count: (elements, by) => {
+        for (const { set } of elements) this.#counts.set(set, (this.#counts.get(set) ?? 0) + by)
+      },
+    })
+  }
+
+  /** Replaces the elements of the group. */
+  put(group: string, elements: ElementGroup): void {
+    this.#elements.put(group, elements)
+  }
+
+  putNodePortIps({ nodePortIps }: Surroundings): void {
+    this.#elements.putNodePortIps(nodePortIps[this.#given.layout.model])
+  }
+
+  /** Finishes the table. `chains` is undefined when those of the base are still valid. */
+  finish(chains: readonly Chain[] | undefined): FinishedTable {
+    const { base, layout, tableName } = this.#given
+    const next = {
+      chains: chains === undefined && base !== undefined ? base.chains : this.#chains(chains ?? []),
+      sets: this.#sets(),
+      elements: this.#elements.finish(),
+    }
+    const isSame =
+      base !== undefined &&
+      base.comment === TABLE_COMMENT &&
+      base.flags === 0 &&
+      base.chains === next.chains &&
+      base.sets === next.sets &&
+      base.elements === next.elements
+    const table: Table = isSame
+      ? base
+      : { family: layout.family, name: tableName, flags: 0, comment: TABLE_COMMENT, ...next }
+    return { table, counts: this.#counts }
+  }
+
+  #chains(made: readonly Chain[]): ReadonlyMap<string, Chain> {
+    const before = this.#given.base?.chains
+    const chains = made.map(chain => {
+      const there = before?.get(chain.name)
+      return there !== undefined && chainKey(there) === chainKey(chain) ? there : chain
+    })
+    return keptOr(before, chains)
+  }
+
+  #sets(): ReadonlyMap<string, NftSet> {
+    const { base, layout } = this.#given
+    const sets = NFT_SET_NAMES.map(name => {
+      const before = base?.sets.get(name)
+      const size = sizeOfNftSet(name, this.#counts.get(name) ?? 0, before?.size)
+      const declared = declareNftSet(name, size, layout)
+      return before !== undefined && sameDeclaration(before, declared) ? before : declared
+    })
+    return keptOr(base?.sets, sets)
+  }
+}
+
+/** Gives the map `before` where it holds exactly these objects. */
+function keptOr<T extends { readonly name: string }>(
+  before: ReadonlyMap<string, T> | undefined,
+  made: readonly T[],
+): ReadonlyMap<string, T> {
+  const isSame = before?.size === made.length && made.every(each => before.get(each.name) === each)
+  return isSame ? before : new Map(made.map(each => [each.name, each]))
+}
+
+/** An object of the kernel that several Services may need. */
+interface Used {
+  /** The users, sorted. */
+  readonly services: readonly ServiceKey[]
+}
+
+/** The objects in use during one render: each exists as long as one Service uses it. Unchanged ones stay identical. */
+class UsersDraft<T extends Used> {
+  readonly #base: PersistentMap<T>
+  readonly #continuing: boolean
+  readonly #changes = new Map<string, T | undefined>()
+  readonly #same: (there: T, services: readonly ServiceKey[]) => T
+
+  /** `withUsers` gives an object with other users. Unless `continuing`, no object of the base is in use. */
+  constructor(given: {
+    readonly base: PersistentMap<T>
+    readonly continuing: boolean
+    readonly withUsers: (thing: T, services: readonly ServiceKey[]) => T
+  }) {
+    this.#base = given.base
+    this.#continuing = given.continuing
+    this.#same = given.withUsers
+  }
+
+  get(key: string): T | undefined {
+    const changed = this.#changes.get(key)
+    if (changed !== undefined || !this.#continuing || this.#changes.has(key)) return changed
+    return this.#base.get(key)
+  }
+
+  add(key: string, service: ServiceKey, make: (services: readonly ServiceKey[]) => T): void {
+    const there = this.get(key)
+    if (there === undefined) this.#changes.set(key, make([service]))
+    else {
+      const services = withUser(there.services, service)
+      if (services !== there.services) this.#changes.set(key, this.#same(there, services))
+    }
+  }
+
+  remove(key: string, service: ServiceKey): void {
+    const there = this.get(key)
+    if (there === undefined || !there.services.includes(service)) return
+    const services = there.services.filter(its => its !== service)
+    this.#changes.set(key, services.length === 0 ? undefined : this.#same(there, services))
+  }
+
+  finish(): PersistentMap<T> {
+    const base = this.#base
+    if (this.#continuing) {
+      for (const [key, after] of this.#changes) this.#changes.set(key, kept(base.get(key), after))
+      return base.withOwn(this.#changes)
+    }
+    if (base.size === 0) return base.withOwn(this.#changes)
+    const all = new Map<string, T | undefined>()
+    for (const key of base.keys()) if (!this.#changes.has(key)) all.set(key, undefined)
+    for (const [key, after] of this.#changes) all.set(key, kept(base.get(key), after))
+    return base.withOwn(all)
+  }
+}
+
+/** Gives the present object where it has the same users: an object depends on its key alone. */
+function kept<T extends Used>(before: T | undefined, after: T | undefined): T | undefined {
+  if (before === undefined || after === undefined || before === after) return after
+  const { services } = before
+  const isSame =
+    services.length === after.services.length && services.every((its, i) => its === after.services[i])
+  return isSame ? before : after
+}
+
+function withUser(services: readonly ServiceKey[], service: ServiceKey): readonly ServiceKey[] {
+  const at = services.findIndex(its => its >= service)
+  if (services[at] === service) return services
+  return at < 0 ? [...services, service] : services.toSpliced(at, 0, service)
 }

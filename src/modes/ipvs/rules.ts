@@ -1,5 +1,4 @@
-import type { Cidr } from '../../base/cidr.ts'
-import { familyOf } from '../../base/ip.ts'
+import { type Cidr, familyOf } from '../../base/ip.ts'
 import {
   NF_ACCEPT,
   NF_INET_LOCAL_OUT,
@@ -15,18 +14,10 @@ import type { Chain, ChainHook, NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
 import {
-  CHAIN_FIREWALL,
-  CHAIN_OUTPUT,
-  CHAIN_POSTROUTING,
-  CHAIN_PREROUTING,
-  CHAIN_REJECT,
-  CHAIN_SERVICES,
-} from '../common/chain-names.ts'
-import { detectorFor } from '../common/detector.ts'
-import {
   askMasquerade,
   compare,
   destinationAddress,
+  detectorFor,
   dropCounted,
   type Expressions,
   fromPod,
@@ -36,6 +27,7 @@ import {
   mapped,
   maskNumber,
   matches,
+  PROTOCOL_NUMBERS,
   portOfPacket,
   type RuleContext,
   readMark,
@@ -45,8 +37,19 @@ import {
   writeMark,
 } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
-import { hookChains, masquerade, masqueradeMarked, rejectChain, unallocatedChains } from '../common/rules.ts'
+import {
+  CHAIN_FIREWALL,
+  CHAIN_OUTPUT,
+  CHAIN_POSTROUTING,
+  CHAIN_PREROUTING,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
+  hookChains,
+  masquerade,
+  masqueradeMarked,
+  rejectChain,
+  unallocatedChains,
+} from '../common/rules.ts'
 import {
   CHAIN_CLUSTER_LIST,
   CHAIN_EXTERNAL,
@@ -54,8 +57,9 @@ import {
   CHAIN_NODE_PORTS,
   type NftSetName,
   NODE_PORT_SETS,
+  type SetStem,
+  setName,
 } from './layout.ts'
-import { type SetStem, setName } from './set-names.ts'
 import type { IpvsOptions, RuleWriter } from './settings.ts'
 
 /** The inputs of the chains of one table. */

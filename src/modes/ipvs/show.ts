@@ -1,29 +1,36 @@
-import { formatCidr } from '../../base/cidr.ts'
-import { FAMILIES, familyOf, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { FAMILIES, familyOf, formatCidr, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
-import { entryKey } from '../../kernel/ipset/entry-key.ts'
-import type { IpsetEntry } from '../../kernel/ipset/state.ts'
-import { isPersistent, serverKey } from '../../kernel/ipvs/key.ts'
-import type { VirtualServer } from '../../kernel/ipvs/state.ts'
+import { entryKey, type IpsetEntry } from '../../kernel/ipset/state.ts'
+import { isPersistent, serverKey, type VirtualServer } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/addresses.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
-import { CHAIN_POSTROUTING } from '../common/chain-names.ts'
+import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/octet-keys.ts'
-import { damageOfTables, HOOK_CHAINS, type HookChain } from '../common/read-rules.ts'
-import { namesOfElements, type ServiceNames } from '../common/service-names.ts'
-import { endpointTexts, NOT_REACHED, type ServiceRow } from '../common/service-row.ts'
+import { CHAIN_POSTROUTING } from '../common/rules.ts'
+import {
+  asleep,
+  damageOfTables,
+  endpointTexts,
+  HOOK_CHAINS,
+  type HookChain,
+  NOT_REACHED,
+  namesOfElements,
+  type ReadRules,
+  remembered,
+  type ServiceNames,
+  type ServiceRow,
+  tableObstacle,
+} from '../common/show.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
-import { KUBE_LOAD_BALANCER } from '../xt-common/ipvs-chain-names.ts'
+import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import type { ReadChain } from '../xt-common/read-chains.ts'
-import { type NftSetName, NODE_PORT_SETS } from './layout.ts'
-import { nameOf } from './object-rows.ts'
-import { readWholeState } from './read.ts'
-import { type SetStem, setName } from './set-names.ts'
+import { traceable } from '../xt-common/trace.ts'
+import { nameOf, readWholeState } from './dump.ts'
+import { type NftSetName, NODE_PORT_SETS, type SetStem, setName } from './layout.ts'
 import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE } from './settings.ts'
-import { rulesOfIpvs } from './show-rules.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
+import { createIpvsTracer } from './trace.ts'
 
 /** Reads IPVS, the ipsets and the rules of this mode. */
 export async function ipvsHeld({
@@ -245,4 +252,15 @@ function allowedOf(
   if (!isIn(state, 'LOAD-BALANCER-FW', server)) return {}
   const key = `${PROTOCOL_NUMBERS[server.protocol]} ${formatIpPort(server.ip, server.port)}`
   return { allowedFrom: [...(ranges.get(key) ?? [])].sort() }
+}
+
+/** Makes the rules of IPVS mode; `chains` are those of iptables where it writes them. */
+function rulesOfIpvs(state: IpvsState, chains: readonly ReadChain[], localIps: readonly Ip[]): ReadRules {
+  const tables = state.ruleset.tables.map(asleep)
+  const common = chains.length === 0 ? undefined : traceable(chains)
+  return {
+    tracer: createIpvsTracer({ ...state, ruleset: { tables } }, common),
+    localIps: new Set(localIps),
+    obstacle: remembered((family, hook) => tableObstacle(state.ruleset.tables, family, hook)),
+  }
 }

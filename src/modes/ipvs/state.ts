@@ -3,9 +3,9 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'
-import type { Common } from '../../kernel/xt/scope-wanted.ts'
+import type { Common } from '../../kernel/xt/scope-held.ts'
+import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { Refusal } from '../../model/refusal.ts'
 import type { ServiceKey } from '../../model/service.ts'
 
 /**

@@ -1,21 +1,23 @@
-import { cidrOf } from '../../base/cidr.ts'
-import { familyOf, formatIp, type Ip } from '../../base/ip.ts'
+import { cidrOf, familyOf, formatIp, type Ip } from '../../base/ip.ts'
 import { finish } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
-import { entryKey } from '../../kernel/ipset/entry-key.ts'
-import type { Ipset } from '../../kernel/ipset/state.ts'
-import { destinationKey, isPersistent, serverKey } from '../../kernel/ipvs/key.ts'
-import type { IpvsProtocol, RealServer } from '../../kernel/ipvs/state.ts'
+import { entryKey, type Ipset } from '../../kernel/ipset/state.ts'
+import {
+  destinationKey,
+  type IpvsProtocol,
+  isPersistent,
+  type RealServer,
+  serverKey,
+} from '../../kernel/ipvs/state.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
 import { allWays, createTracer, type Tracer } from '../../kernel/nft/trace.ts'
 import type { Balance, BalancedPacket, IpsetTuple } from '../../kernel/nft/trace-packet.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
+import { PROTOCOL_NUMBERS } from '../common/expressions.ts'
 import type { ModeTracer } from '../mode.ts'
-import { type Traceable, tablesOf } from '../xt-common/trace-tables.ts'
-import { traceTables, type XtTables } from '../xt-common/trace-walk.ts'
+import { type Traceable, tablesOf, traceTables, type XtTables } from '../xt-common/trace.ts'
 import { renderIpvsState } from './render.ts'
 import { ipvsOptions } from './settings.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from './state.ts'

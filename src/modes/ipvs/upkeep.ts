@@ -1,23 +1,24 @@
 import type { Clock } from '../../base/clock.ts'
-import { errorOf } from '../../base/failure-text.ts'
+import { errorOf } from '../../base/errors.ts'
+import { formatIp, type Ip } from '../../base/ip.ts'
 import { Pacer } from '../../base/pacer.ts'
 import type { Turns } from '../../base/turns.ts'
-import { destinationKey, serverKey } from '../../kernel/ipvs/key.ts'
-import type { IpvsOperation } from '../../kernel/ipvs/operation.ts'
-import type { ListedDestination, RealServer, ServerKey, VirtualServer } from '../../kernel/ipvs/state.ts'
-import type { ModeEvent } from '../mode.ts'
+import type { IpsetHeader } from '../../kernel/ipset/state.ts'
 import {
-  countEntries,
-  type Digest,
-  digestAddresses,
-  digestDestinations,
-  digestServers,
-  digestSets,
-  type SetCounts,
-} from './digest.ts'
-import type { Drains } from './drains.ts'
+  destinationKey,
+  type IpvsOperation,
+  type ListedDestination,
+  type RealServer,
+  type ServerKey,
+  sameDestination,
+  sameSettings,
+  serverKey,
+  type VirtualServer,
+} from '../../kernel/ipvs/state.ts'
+import type { ModeEvent } from '../mode.ts'
 import type { IpvsKernel } from './kernel.ts'
-import { type Ownership, ownershipBy } from './ownership.ts'
+import { type Ownership, ownershipBy } from './observe.ts'
+import type { IpvsPlan } from './plan.ts'
 import type { IpvsOptions } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
@@ -227,3 +228,149 @@ export class Upkeep {
     })
   }
 }
+
+/** The first difference between the kernel and the applied state; undefined for none. Cheap enough for every period. */
+type Digest = string | undefined
+
+function digestServers(
+  { servers }: IpvsState,
+  listed: readonly VirtualServer[],
+  ownership: Ownership,
+): Digest {
+  let found = 0
+  for (const server of listed) {
+    const key = serverKey(server)
+    const left = servers.get(key)
+    if (left === undefined) {
+      if (ownership.isOurServer(server)) return `virtual server ${key} was added`
+      continue
+    }
+    if (!sameSettings(left.server, server)) return `virtual server ${key} was changed`
+    found++
+  }
+  return found === servers.size ? undefined : `${servers.size - found} virtual servers were deleted`
+}
+
+/** Compares the sets. An exchange of entries for the same number of others is not detected. */
+function digestSets({ sets }: IpvsState, headers: readonly IpsetHeader[], counts: SetCounts): Digest {
+  const found = new Map(headers.map(header => [header.set.name, header] as const))
+  for (const { name, type } of sets.values()) {
+    const header = found.get(name)
+    if (header === undefined || header.set.type !== type) return `ipset ${name} was deleted`
+    const left = counts.get(name) ?? 0
+    if (header.elements !== left) return `ipset ${name} has ${header.elements} entries instead of ${left}`
+  }
+  return undefined
+}
+
+function digestDestinations(
+  { server, destinations }: PlacedServer,
+  listed: readonly ListedDestination[],
+): Digest {
+  const key = serverKey(server)
+  const found = new Map(listed.map(({ destination }) => [destinationKey(destination), destination] as const))
+  for (const [name, destination] of found) {
+    const left = destinations.get(name)
+    if (left === undefined) return `real server ${name} of ${key} was added`
+    if (!sameDestination(left, destination)) return `real server ${name} of ${key} was changed`
+  }
+  for (const [name, { weight }] of destinations) {
+    // The upkeep deletes draining real servers.
+    if (weight !== 0 && !found.has(name)) return `real server ${name} of ${key} was deleted`
+  }
+  return undefined
+}
+
+/** Compares the addresses. `present` is undefined where there is no device. */
+function digestAddresses(
+  { addresses, device }: IpvsState,
+  present: readonly Ip[] | undefined,
+  ownership: Ownership,
+): Digest {
+  if (present === undefined) return device ? 'the device was deleted' : undefined
+  let found = 0
+  for (const ip of present) {
+    if (addresses.has(ip)) found++
+    else if (ownership.isOurAddress(ip)) return `address ${formatIp(ip)} was added`
+  }
+  return found === addresses.size ? undefined : `${addresses.size - found} addresses were deleted`
+}
+
+/** The number of entries by name of set. */
+export type SetCounts = ReadonlyMap<string, number>
+
+/** Gives the number of entries of each set: those of a state that was read are counted here. */
+export function countEntries({ entries, rendering }: IpvsState): SetCounts {
+  if (rendering !== undefined) return rendering.entries
+  const counts = new Map<string, number>()
+  for (const { set } of entries.values()) counts.set(set, (counts.get(set) ?? 0) + 1)
+  return counts
+}
+
+/** The draining real servers of one virtual server, each with its deadline. */
+type Deadlines = ReadonlyMap<string, number>
+
+/**
+ * The draining real servers: they are not wanted any more, and keep their connections until these end or
+ * until a deadline. The kernel records them by their weight of 0. After a restart their time begins again,
+ * with the default length.
+ */
+export class Drains {
+  readonly #drainMs: number
+  readonly #deadlines = new Map<ServerKey, Map<string, number>>()
+
+  constructor(drainMs: number) {
+    this.#drainMs = drainMs
+  }
+
+  /** The virtual servers with draining real servers. */
+  get servers(): readonly ServerKey[] {
+    return [...this.#deadlines.keys()]
+  }
+
+  of(server: ServerKey): Deadlines {
+    return this.#deadlines.get(server) ?? NONE
+  }
+
+  /** Adopts a state that was read: forgets real servers that are gone, and keeps known deadlines. */
+  adopt({ servers }: IpvsState, nowMs: number): void {
+    const known = new Map(this.#deadlines)
+    this.#deadlines.clear()
+    for (const [key, { destinations }] of servers.entries()) {
+      for (const [destination, { weight }] of destinations) {
+        if (weight !== 0) continue
+        this.#begin(key, destination, known.get(key)?.get(destination) ?? nowMs + this.#drainMs)
+      }
+    }
+  }
+
+  /** Follows a committed plan. A Service may configure another drain time than the default. */
+  follow({ phases, after }: Pick<IpvsPlan, 'phases' | 'after'>, nowMs: number): void {
+    for (const phase of phases) {
+      if (phase.kind !== 'add-servers' && phase.kind !== 'remove-servers') continue
+      for (const operation of phase.operations) {
+        const key = serverKey(operation.server)
+        if (operation.verb === 'delete-server') this.#deadlines.delete(key)
+        if (!('destination' in operation)) continue
+        const destination = destinationKey(operation.destination)
+        if (operation.verb === 'set-destination' && operation.destination.weight === 0)
+          this.#begin(key, destination, nowMs + (after.servers.get(key)?.drainMs ?? this.#drainMs))
+        else this.end(key, destination)
+      }
+    }
+  }
+
+  end(server: ServerKey, destination: string): void {
+    const deadlines = this.#deadlines.get(server)
+    deadlines?.delete(destination)
+    if (deadlines?.size === 0) this.#deadlines.delete(server)
+  }
+
+  #begin(server: ServerKey, destination: string, deadlineMs: number): void {
+    const deadlines = this.#deadlines.get(server) ?? new Map<string, number>()
+    deadlines.set(destination, deadlineMs)
+    this.#deadlines.set(server, deadlines)
+  }
+}
+
+const NONE: ReadonlyMap<string, number> = new Map()

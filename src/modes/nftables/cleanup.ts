@@ -2,19 +2,19 @@ import { count } from '../../base/text.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { NftSet, Table } from '../../kernel/nft/state.ts'
+import { NFT_FAMILIES } from '../common/family.ts'
+import { isKubeProxyTable, outlinesOf } from '../common/kube-proxy.ts'
 import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
   CHAIN_REJECT,
-} from '../common/chain-names.ts'
-import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/commit-looked.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
-import { isKubeProxyTable, outlinesOf } from '../common/kube-proxy.ts'
+} from '../common/rules.ts'
+import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/transaction.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'
+import { hasOurSets, SET_NAMES, type SetName } from './layout.ts'
 import { tableNameOf } from './options.ts'
-import { hasOurSets, SET_NAMES, type SetName } from './sets.ts'
 
 /** Deletes our tables, and the leftovers of ours in tables that belong to kube-proxy now. */
 export async function cleanNftables(context: CleanupContext): Promise<Cleaned> {

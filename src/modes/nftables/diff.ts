@@ -2,8 +2,8 @@ import type { Steps } from '../../base/steps.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
-import { transactionPlan } from '../common/describe-transaction.ts'
-import { LATE_SETS } from './sets.ts'
+import { transactionPlan } from '../common/transaction.ts'
+import { LATE_SETS } from './layout.ts'
 import type { NftablesPlan, NftablesState } from './state.ts'
 
 /** Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). */

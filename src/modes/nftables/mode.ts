@@ -1,6 +1,6 @@
 import type { Mode, ModeSettings } from '../mode.ts'
 import { cleanNftables } from './cleanup.ts'
-import { nftablesFeatures } from './features.ts'
+import { nftablesFeatures } from './doctor.ts'
 import { nftablesTracer, openNftables, retireNftables } from './open.ts'
 import { proxyOfTable, tableNameOf } from './options.ts'
 import { nftablesHeld } from './show.ts'

@@ -1,6 +1,6 @@
 import type { Family } from '../../base/ip.ts'
-import { isDnsLabel } from '../../model/names.ts'
-import type { DetectorOption } from '../common/detector.ts'
+import { isDnsLabel } from '../../model/fields.ts'
+import type { DetectorOption } from '../common/expressions.ts'
 import { NAT_PRIORITY } from '../common/rules.ts'
 
 export interface NftablesOptions {

@@ -8,12 +8,11 @@ import {
   type Receipt,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { deleteTables } from '../common/commit-looked.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import { refusalOf } from '../common/refusal.ts'
-import { adoptRuleset } from './adopt.ts'
+import { deleteTables, refusalOf } from '../common/transaction.ts'
 import { isOurs } from './cleanup.ts'
 import { diffStates } from './diff.ts'
+import { adoptRuleset } from './observe.ts'
 import type { NftablesOptions } from './options.ts'
 import { renderState } from './render.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'

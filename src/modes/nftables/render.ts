@@ -1,15 +1,33 @@
 import { familyOf } from '../../base/ip.ts'
+import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
-import type { NftFamily } from '../../kernel/nft/state.ts'
-import type { FrontendTable } from '../../model/frontend.ts'
-import type { Refusal } from '../../model/refusal.ts'
+import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
+import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
+import type { Refusal } from '../../model/fields.ts'
+import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
-import { forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
+import { GROUP_NODEPORT_IPS, sameGroup } from '../common/elements.ts'
+import { type FamilyLayout, forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
+import { CHAIN_REJECT } from '../common/rules.ts'
+import { chooseChains, makeChains } from './chains.ts'
+import {
+  CODE_DROP,
+  CODE_REJECT,
+  declareSet,
+  GROUP_AFFINITY,
+  GROUP_DISPATCH,
+  hairpinGroup,
+  isCounted,
+  SET_NAMES,
+  sizeFor,
+} from './layout.ts'
+import { CodeDraft, type Codes, IdDraft, NOTHING, TallyDraft } from './numbering.ts'
 import type { NftablesOptions } from './options.ts'
-import type { NftablesState } from './state.ts'
-import { type ServiceChange, TableDraft } from './table-draft.ts'
+import { ElementDraft, type OutOfNumbers } from './render-service.ts'
+import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
+import type { Allocation, FixedChains, NftablesState } from './state.ts'
 
 /**
  * Renders the kernel state that the mode wants. If the base was rendered, only what changed since then is
@@ -73,4 +91,212 @@ function changedKeys<V>(before: PersistentMap<V> | undefined, after: PersistentM
 
 function refusal(service: string, reason: string): Refusal {
   return { object: `Service ${service}`, field: 'metadata.name', value: service, reason }
+}
+
+const TABLE_COMMENT = 'rules of kprobe'
+const NO_ELEMENTS: ElementGroup = []
+
+interface TableDraftOptions {
+  readonly layout: FamilyLayout
+  readonly options: NftablesOptions
+  readonly base: Table | undefined
+  readonly allocation: Allocation
+  /**
+   * Continues the elements of `base`. If false, all elements are made again, and those of `base` supply only
+   * their numbers.
+   */
+  readonly continuing: boolean
+}
+
+interface FinishedTable {
+  readonly table: Table
+  readonly allocation: Allocation
+}
+
+interface ServiceChange {
+  readonly before: ServiceFrontends | undefined
+  readonly after: ServiceFrontends | undefined
+  /** The kernel rejected the Service: it keeps its numbers, but has no elements. */
+  readonly leftOut: boolean
+}
+
+/** Builds the next version of one table during a render: collects the changes, then applies them. */
+class TableDraft {
+  readonly #given: TableDraftOptions
+  readonly #ids: IdDraft
+  readonly #codes: CodeDraft
+  readonly #tally: TallyDraft
+  readonly #elements: ElementDraft
+  readonly #made = new Map<string, ElementGroup>()
+  readonly #gone: string[] = []
+
+  constructor(given: TableDraftOptions) {
+    const { allocation, continuing } = given
+    this.#given = given
+    this.#ids = new IdDraft(allocation.ids)
+    this.#codes = new CodeDraft(allocation.codes)
+    this.#elements = new ElementDraft({
+      layout: given.layout,
+      endpointComments: given.options.endpointComments,
+      ids: this.#ids,
+      codes: this.#codes,
+    })
+    this.#tally = new TallyDraft(continuing ? allocation.tally : NOTHING)
+    if (!continuing) for (const port of allocation.ids.byPort.keys()) this.#ids.retire(port)
+  }
+
+  /** Replaces the elements of a Service, which `before` was rendered to. */
+  replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
+    const { base, layout } = this.#given
+    const { before, after, leftOut } = change
+    if (!isIn(layout, before) && !isIn(layout, after)) return undefined
+    this.#renumber(change)
+    const present = base?.elements.get(key)
+    const made = after === undefined || leftOut ? NO_ELEMENTS : this.#make(after, present)
+    if ('reason' in made) {
+      this.#put(key, undefined, present)
+      return made
+    }
+    this.#put(key, made.length === 0 ? undefined : made, present)
+    return undefined
+  }
+
+  /** Makes the elements of a Service; gives those that the kernel holds where they serve it as well. */
+  #make(service: ServiceFrontends, present: ElementGroup | undefined): ElementGroup | OutOfNumbers {
+    if (present === undefined || this.#given.continuing) return this.#elements.make(service, present)
+    const made = this.#elements.make(service, undefined)
+    return 'reason' in made || !sameGroup(present, made) ? this.#elements.make(service, present) : present
+  }
+
+  /** Frees the ids of removed ports at the end of the render. */
+  #renumber({ before, after }: ServiceChange): void {
+    const { model } = this.#given.layout
+    if (before !== undefined)
+      for (const port of before.ports) if (port.family === model) this.#ids.retire(port.key)
+    if (after !== undefined && this.#ids.hasRetired)
+      for (const port of after.ports) if (port.family === model) this.#ids.keep(port.key)
+  }
+
+  hairpin(ip: string, local: boolean): void {
+    const element: Element = { set: 'hairpin', key: ip + ip, data: undefined, comment: '' }
+    this.#put(hairpinGroup(ip), local ? [element] : undefined)
+  }
+
+  *finish(frontends: FrontendTable): Steps<FinishedTable> {
+    const { layout, options, base, allocation, continuing } = this.#given
+    const inputs = { frontends, prefixLengths: this.#tally.prefixLengths }
+    const skeleton = skeletonOf(layout, options, inputs)
+    const key = skeletonKey(skeleton)
+    const fixed = continuing && key === allocation.fixed?.key ? allocation.fixed : undefined
+    const ids = this.#ids.finish()
+    const isUntouched = this.#made.size === 0 && this.#gone.length === 0 && ids === allocation.ids
+    if (isUntouched && fixed !== undefined && base !== undefined) return { table: base, allocation }
+    const { chains, codes, own } = this.#finishChains(skeleton, fixed)
+    if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
+    if (fixed === undefined) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
+    const elements = this.#finishElements()
+    yield
+    const sets = this.#finishSets(skeleton)
+    const { family } = layout
+    const table: Table = {
+      family,
+      name: options.tableName,
+      flags: 0,
+      comment: TABLE_COMMENT,
+      chains,
+      sets,
+      elements,
+    }
+    yield
+    return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed: { key, chains: own } } }
+  }
+
+  #put(
+    key: string,
+    group: ElementGroup | undefined,
+    present: ElementGroup | undefined = this.#given.base?.elements.get(key),
+  ): void {
+    const before = this.#given.continuing ? present : undefined
+    if (before === undefined && group === undefined) return
+    if (before !== undefined) this.#tally.count(before, -1)
+    if (group === undefined) this.#gone.push(key)
+    else {
+      this.#tally.count(group, 1)
+      const isSame = present !== undefined && present !== group && sameGroup(present, group)
+      this.#made.set(key, isSame ? present : group)
+    }
+  }
+
+  /** Gives all chains of the table, and the fixed ones among them. Reuses `fixed`, which equal inputs made. */
+  #finishChains(skeleton: Skeleton, fixed: FixedChains | undefined) {
+    const { base, allocation } = this.#given
+    const inUse = this.#tally.codes
+    const before = allocation.tally.codes
+    const steady = inUse.size === before.size && [...inUse.keys()].every(code => before.has(code))
+    if (fixed !== undefined && steady && base !== undefined)
+      return { chains: base.chains, codes: allocation.codes, own: fixed.chains }
+    const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
+    const own = fixed?.chains ?? fixedChains(skeleton)
+    const chains = [...own, ...makeChains(names, skeleton, fixed && base?.chains)]
+    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes, own }
+  }
+
+  #finishElements(): PersistentMap<ElementGroup> {
+    const { base, continuing } = this.#given
+    if (continuing && base !== undefined) {
+      const gone = this.#gone.map(key => [key, undefined] as const)
+      return base.elements.with([...gone, ...this.#made])
+    }
+    const affinity = base?.elements.get(GROUP_AFFINITY)
+    if (affinity !== undefined) this.#made.set(GROUP_AFFINITY, affinity)
+    return PersistentMap.owning(this.#made)
+  }
+
+  #finishSets({ nodePorts }: Skeleton): ReadonlyMap<string, NftSet> {
+    const { base, layout, continuing, options } = this.#given
+    const { connectionCounters } = options
+    const names = SET_NAMES.filter(name => name !== 'nodeport-ips' || nodePorts.kind === 'only')
+    const sets = names.map(name => {
+      const before = base?.sets.get(name)
+      const size = sizeFor(name, this.#tally.elements(name), before?.size)
+      const counted = isCounted(name, connectionCounters)
+      // Declaring the sets anew was a fifth of all that a pass allocates.
+      const isSame = continuing && before?.size === size && (before.counted === true) === counted
+      return isSame ? before : declareSet(name, { layout, size, connectionCounters })
+    })
+    const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
+    return same ? base.sets : new Map(sets.map(set => [set.name, set]))
+  }
+}
+
+/** Whether a Service has anything in the table. */
+function isIn({ model, addressLength }: FamilyLayout, service: ServiceFrontends | undefined): boolean {
+  if (service === undefined) return false
+  const { ports, clusterIps } = service
+  for (let i = 0; i < ports.length; i++) if (ports[i]?.family === model) return true
+  for (let i = 0; i < clusterIps.length; i++) if (clusterIps[i]?.length === addressLength) return true
+  return false
+}
+
+function dispatchElements(codes: Codes): ElementGroup {
+  const goTo = (code: number, chain: string): Element => ({
+    set: 'dispatch',
+    key: u32host(code),
+    data: { code: NFT_GOTO, chain },
+    comment: '',
+  })
+  const drop: Element = {
+    set: 'dispatch',
+    key: u32host(CODE_DROP),
+    data: { code: NF_DROP, chain: undefined },
+    comment: '',
+  }
+  return [goTo(CODE_REJECT, CHAIN_REJECT), drop, ...[...codes].map(([chain, code]) => goTo(code, chain))]
+}
+
+function nodePortAddresses({ layout, nodePorts }: Skeleton): ElementGroup | undefined {
+  if (nodePorts.kind === 'all' || nodePorts.ips.length === 0) return undefined
+  return [...new Set(nodePorts.ips)]
+    .filter(ip => ip.length === layout.addressLength)
+    .map(key => ({ set: 'nodeport-ips', key, data: undefined, comment: '' }))
 }

@@ -1,25 +1,26 @@
-import { formatCidr } from '../../base/cidr.ts'
-import { formatIpPort } from '../../base/ip.ts'
+import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { finishInSlices, slicingOf } from '../../base/steps.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
-import { CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/chain-names.ts'
-import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../common/element-group.ts'
+import { GROUP_NODEPORT_IPS, serviceOfGroup } from '../common/elements.ts'
+import { protocolOfKey } from '../common/expressions.ts'
 import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
-import { protocolOfKey } from '../common/octet-keys.ts'
-import { damageOfTables, HOOK_CHAINS, type HookChain, rulesOfTables } from '../common/read-rules.ts'
+import { CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
 import {
   type CaughtPlace,
+  damageOfTables,
   endpointTexts,
+  HOOK_CHAINS,
+  type HookChain,
   lostClusterIps,
   lostText,
+  rulesOfTables,
   type ServiceRow,
-} from '../common/service-row.ts'
+} from '../common/show.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
-import { adoptRuleset } from './adopt.ts'
 import { parseChain } from './chains.ts'
 import {
   CODE_MASK,
@@ -30,6 +31,7 @@ import {
   LOCAL_LIST,
   readPairKey,
 } from './layout.ts'
+import { adoptRuleset } from './observe.ts'
 import { proxyOfTable, tableNameOf } from './options.ts'
 
 /** Reads what the tables of this mode do. */

@@ -3,10 +3,8 @@ import type { Steps } from '../../base/steps.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
-import { countChanges, describeTransaction } from '../common/describe-transaction.ts'
-import { type Relay, sameRelay } from './relay.ts'
-import type { UserspaceState } from './state.ts'
-import { resolveTransaction } from './symbols.ts'
+import { countChanges, describeTransaction } from '../common/transaction.ts'
+import { type Relay, resolveTransaction, sameRelay, type UserspaceState } from './state.ts'
 
 /** One nf_tables transaction, with the changes of the relays around it. */
 export interface UserspacePlan extends Plan<UserspaceState> {

@@ -6,7 +6,7 @@ import {
   SOURCE,
   type TypeofField,
   typedSet,
-} from '../../kernel/nft/typeof.ts'
+} from '../../kernel/nft/userdata.ts'
 import type { FamilyLayout } from '../common/family.ts'
 
 const REDIRECTS = ['inside', 'nodeports-inside', 'frontends', 'nodeports'] as const

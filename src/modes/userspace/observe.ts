@@ -3,14 +3,19 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
-import { GROUP_NODEPORT_IPS } from '../common/element-group.ts'
+import { GROUP_NODEPORT_IPS } from '../common/elements.ts'
+import { portData, protocolOfKey } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { portData, protocolOfKey } from '../common/octet-keys.ts'
 import { GROUP_UNKNOWN, LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
 import type { ListName } from './relay/balancer.ts'
-import type { Relay } from './relay.ts'
-import { EMPTY_STATE, type UserspaceState } from './state.ts'
-import { type ListenerSymbol, type PortOf, symbolOf } from './symbols.ts'
+import {
+  EMPTY_STATE,
+  type ListenerSymbol,
+  type PortOf,
+  type Relay,
+  symbolOf,
+  type UserspaceState,
+} from './state.ts'
 
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>

@@ -1,5 +1,5 @@
-import { assert } from '../../base/assert.ts'
 import type { Clock } from '../../base/clock.ts'
+import { assert } from '../../base/errors.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
@@ -18,22 +18,18 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { deleteTables } from '../common/commit-looked.ts'
+import { portKey } from '../common/expressions.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
-import { portKey } from '../common/octet-keys.ts'
-import { refusalOf } from '../common/refusal.ts'
+import { deleteTables, refusalOf } from '../common/transaction.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
 import type { RelayCounts } from './metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
-import type { RelayEvent } from './relay/context.ts'
-import { OwnSockets } from './relay/own-sockets.ts'
+import { OwnSockets, type RelayEvent } from './relay/context.ts'
+import { Usage } from './relay/limits.ts'
 import { type OpenFailure, RelaySet } from './relay/relay-set.ts'
-import { Usage } from './relay/usage.ts'
-import type { Relay } from './relay.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { EMPTY_STATE, type UserspaceState } from './state.ts'
-import { resolveTransaction } from './symbols.ts'
+import { EMPTY_STATE, type Relay, resolveTransaction, type UserspaceState } from './state.ts'
 
 interface UserspacePlaneOptions {
   readonly client: NftClient

@@ -1,15 +1,13 @@
-import type { Cidr } from '../../base/cidr.ts'
-import { familyOf } from '../../base/ip.ts'
+import { type Cidr, familyOf } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
 import { IPS_DST_NAT, NF_INET_LOCAL_IN, NFT_CT_STATUS, NFT_RETURN } from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
-import { CHAIN_FIREWALL, CHAIN_POSTROUTING, CHAIN_REJECT, CHAIN_SERVICES } from '../common/chain-names.ts'
-import { detectorFor } from '../common/detector.ts'
 import {
   compare,
   destinationAddress,
+  detectorFor,
   dropCounted,
   type Expressions,
   fromPod,
@@ -21,6 +19,7 @@ import {
   maskNumber,
   matches,
   portOfPacket,
+  prefixMask,
   type RuleContext,
   rule,
   sourceAddress,
@@ -28,8 +27,11 @@ import {
   WORK,
 } from '../common/expressions.ts'
 import type { FamilyLayout } from '../common/family.ts'
-import { prefixMask } from '../common/octet-keys.ts'
 import {
+  CHAIN_FIREWALL,
+  CHAIN_POSTROUTING,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
   cidrKey,
   detectorKey,
   hookChains,

@@ -1,6 +1,6 @@
 import { FAMILIES, type Family } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
-import { type DetectorOption, detectorOf } from '../common/detector.ts'
+import { type DetectorOption, detectorOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/iptables-section.ts'
 import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'

@@ -1,19 +1,21 @@
-import { formatCidr } from '../../base/cidr.ts'
-import { formatIpPort } from '../../base/ip.ts'
+import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
+import { protocolOfKey } from '../common/expressions.ts'
 import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
-import { protocolOfKey } from '../common/octet-keys.ts'
-import { damageOfTables, HOOK_CHAINS, type HookChain, rulesOfTables } from '../common/read-rules.ts'
 import {
   type CaughtPlace,
+  damageOfTables,
+  HOOK_CHAINS,
+  type HookChain,
   isOfService,
   lostClusterIps,
   lostText,
+  rulesOfTables,
   type ServiceRow,
-} from '../common/service-row.ts'
+} from '../common/show.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { CHAIN_INPUT, rangeBits } from './layout.ts'
 import { portName } from './observe.ts'

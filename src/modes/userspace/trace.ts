@@ -4,19 +4,24 @@ import { PersistentMap } from '../../base/persistent-map.ts'
 import { finish } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
 import type { Table } from '../../kernel/nft/state.ts'
-import { allWays, createTracer, type Tracer } from '../../kernel/nft/trace.ts'
-import type { Trace } from '../../kernel/nft/trace-walk.ts'
+import { allWays, createTracer, type Trace, type Tracer } from '../../kernel/nft/trace.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import { PROTOCOL_NUMBERS } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { PROTOCOL_NUMBERS } from '../common/octet-keys.ts'
 import type { ModeTracer } from '../mode.ts'
 import { REDIRECT_MAPS } from './layout.ts'
 import { endpointText, type ListName } from './relay/balancer.ts'
-import type { Relay } from './relay.ts'
 import { renderUserspaceState } from './render.ts'
 import { userspaceOptions } from './settings.ts'
-import { EMPTY_STATE, type UserspaceState } from './state.ts'
-import { isSymbol, readSymbol, resolveElement, type SymbolParts } from './symbols.ts'
+import {
+  EMPTY_STATE,
+  isSymbol,
+  type Relay,
+  readSymbol,
+  resolveElement,
+  type SymbolParts,
+  type UserspaceState,
+} from './state.ts'
 
 const WAYS_MAX = 100_000
 /** The key for clients that the relays remember, among the elements that packets wrote. */

@@ -1,5 +1,5 @@
 import { append } from '../../base/lists.ts'
-import type { Language } from '../../kernel/xt/language.ts'
+import type { Language } from '../../kernel/xt/compile.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import {
@@ -8,7 +8,7 @@ import {
   isObservedRule,
   type ScopeOperation,
   type ScopeOperations,
-} from '../../kernel/xt/scope-operation.ts'
+} from '../../kernel/xt/scope.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
 
 /** Counts changes. A chain that is rewritten is one change. */

@@ -1,9 +1,8 @@
 import { targetChain } from '../../kernel/xt/rule.ts'
-import { isOfService } from '../common/service-row.ts'
+import { isOfService } from '../common/show.ts'
 import type { ModeDump } from '../mode.ts'
 import { chainNames } from './layout.ts'
-import type { ReadChain } from './read-chains.ts'
-import { readIptables, saveIptables } from './read-iptables.ts'
+import { type ReadChain, readIptables, saveIptables } from './read-chains.ts'
 
 /** The chains of iptables mode, and other programs' rules that jump to them. */
 export const CHAIN_DUMP: ModeDump = {

@@ -184,3 +184,42 @@ function isDispatchChain(prefix: string, table: 'filter' | 'nat' | 'mangle', nam
   const filter = prefix === KUBE ? FILTER_OF_KUBE : FILTER_OF_A_NAME
   return (table === 'nat' ? NAT : filter).test(name.slice(prefix.length))
 }
+
+/* The names of the chains of kube-proxy's IPVS mode. */
+
+export const KUBE_NODE_PORT = 'KUBE-NODE-PORT'
+export const KUBE_LOAD_BALANCER = 'KUBE-LOAD-BALANCER'
+export const KUBE_SOURCE_RANGES_FIREWALL = 'KUBE-SOURCE-RANGES-FIREWALL'
+export const KUBE_IPVS_FILTER = 'KUBE-IPVS-FILTER'
+export const KUBE_IPVS_OUT_FILTER = 'KUBE-IPVS-OUT-FILTER'
+
+const NAMES: Readonly<Record<XtTableName, ReadonlySet<string>>> = {
+  nat: new Set([
+    KUBE_CHAINS.services,
+    KUBE_CHAINS.postrouting,
+    KUBE_NODE_PORT,
+    KUBE_LOAD_BALANCER,
+    KUBE_CHAINS.markMasq,
+  ]),
+  filter: new Set([
+    KUBE_CHAINS.forward,
+    KUBE_NODE_PORT,
+    KUBE_CHAINS.proxyFirewall,
+    KUBE_SOURCE_RANGES_FIREWALL,
+    KUBE_IPVS_FILTER,
+    KUBE_IPVS_OUT_FILTER,
+  ]),
+  mangle: new Set(),
+}
+
+/** Returns whether kube-proxy's IPVS mode has a chain of this name. Its iptables mode may have it too. */
+export function isIpvsChain(table: XtTableName, name: string): boolean {
+  return NAMES[table].has(name)
+}
+
+/**
+ * The reason why iptables mode and IPVS mode with rules of iptables cannot run at once: each would undo the other's
+ * changes.
+ */
+export const SAME_CHAINS =
+  'iptables mode and IPVS mode with --ipvs-rules=iptables use chains of the same names; restart kprobe to change from one to the other'

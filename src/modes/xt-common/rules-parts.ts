@@ -1,5 +1,4 @@
-import { type Cidr, cidrOf } from '../../base/cidr.ts'
-import type { Ip } from '../../base/ip.ts'
+import { type Cidr, cidrOf, type Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import {
@@ -15,7 +14,7 @@ import {
 } from '../../kernel/xt/constants.ts'
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { Protocol } from '../../model/service.ts'
-import type { Detector } from '../common/detector.ts'
+import type { Detector } from '../common/expressions.ts'
 
 /* Matches, targets and conditions that the rules of iptables mode and IPVS mode consist of. */
 

@@ -1,9 +1,8 @@
 import type { Touched } from '../../kernel/nft/monitor.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import { targetChain } from '../../kernel/xt/rule.ts'
-import type { XtPlace } from '../../kernel/xt/scope.ts'
+import { chainKey, type IsOurs, placeOfTable, type XtPlace } from '../../kernel/xt/scope.ts'
 import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
-import { chainKey, type IsOurs, placeOfTable } from '../../kernel/xt/scope-operation.ts'
 import { type ChainNames, isOurChain } from './layout.ts'
 
 /**

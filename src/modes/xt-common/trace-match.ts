@@ -1,4 +1,4 @@
-import { unreachable } from '../../base/assert.ts'
+import { unreachable } from '../../base/errors.ts'
 import type { Ip } from '../../base/ip.ts'
 import { type Octets, zeros } from '../../base/octets.ts'
 import {

@@ -5,9 +5,15 @@ import { finishInSlices, slicingOf } from '../../base/steps.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
-import { Catalogue, type CatalogueChange } from './catalogue.ts'
-import { FolderWatch } from './folder-watch.ts'
-import { type FileSight, lookAt, nothingFound, sightOf } from './look.ts'
+import {
+  Catalogue,
+  type CatalogueChange,
+  type FileSight,
+  FolderWatch,
+  lookAt,
+  nothingFound,
+  sightOf,
+} from './catalogue.ts'
 import {
   FileError,
   type FileObjects,

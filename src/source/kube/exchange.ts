@@ -1,10 +1,17 @@
 import type { Clock } from '../../base/clock.ts'
+import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
 import { WireError } from '../../wire/wire-error.ts'
-import type { ApiClient, ApiResponse } from './api-client.ts'
-import { FailureError, failureOfStatus } from './failure.ts'
-import { listMetaIn } from './wire/message.ts'
-import type { ApiKind, ApiObject, ListMeta, ReaderOptions, WatchEvent, WatchReader } from './wire/reader.ts'
+import { type ApiClient, ApiError, type ApiResponse } from './api-client.ts'
+import {
+  type ApiKind,
+  type ApiObject,
+  type ListMeta,
+  listMetaIn,
+  type ReaderOptions,
+  type WatchEvent,
+  type WatchReader,
+} from './wire/reader.ts'
 import { createListReader, createWatchReader } from './wire/readers.ts'
 import { type ApiStatus, readStatus } from './wire/status.ts'
 
@@ -161,4 +168,91 @@ async function collect({ body }: ApiResponse, bytesMax: number): Promise<Buffer 
     pieces.push(piece)
   }
   return Buffer.concat(pieces)
+}
+
+export type FailureKind =
+  /** The resource version or the continue token is no longer known. */
+  | 'expired'
+  /** The resource version is not known yet. */
+  | 'too-large'
+  /** The server does not understand the parameters. */
+  | 'invalid'
+  | 'unauthorized'
+  | 'forbidden'
+  /** There is no such resource. */
+  | 'absent'
+  | 'throttled'
+  | 'internal'
+  /** Any other 5xx. */
+  | 'unavailable'
+  /** Any other status. */
+  | 'unexpected'
+  /** No whole answer. */
+  | 'connection'
+  /** An answer that cannot be read. */
+  | 'broken'
+  /** The server did not cause it. */
+  | 'fault'
+
+/** Why a request, or the stream that it opened, did not give what was asked for. */
+export interface Failure {
+  readonly kind: FailureKind
+  /** One line. */
+  readonly text: string
+  /** What the server asks to wait, milliseconds, 0 to 300,000. */
+  readonly retryAfterMs: number
+}
+
+/** A failure on its way up. */
+export class FailureError extends Error {
+  override readonly name = 'FailureError'
+  readonly failure: Failure
+
+  constructor(failure: Failure) {
+    super(failure.text)
+    this.failure = failure
+  }
+}
+
+const RETRY_AFTER_MS_MAX = 300_000
+const TEXT_LENGTH_MAX = 300
+
+/** Builds a failure from the code of an answer and the Status in its body, if any; or from a Status in a watch. */
+export function failureOfStatus(code: number, status: ApiStatus | undefined, retryAfterMs?: number): Failure {
+  const { reason = '', message = '', causes = [], retryAfterSeconds = 0 } = status ?? {}
+  const words = reason === '' ? `status ${code}` : `status ${code} ${reason}`
+  return {
+    kind: isTooLarge(message, causes) ? 'too-large' : kindOf(code, reason),
+    text: shortened(message === '' || message === reason ? words : `${words}: ${message}`),
+    retryAfterMs: Math.min(RETRY_AFTER_MS_MAX, retryAfterMs ?? Math.max(0, retryAfterSeconds * 1_000)),
+  }
+}
+
+export function failureOfError(error: unknown): Failure {
+  if (error instanceof FailureError) return error.failure
+  const text = shortened(error instanceof Error ? error.message : String(error))
+  if (error instanceof ApiError) return { kind: 'connection', text, retryAfterMs: 0 }
+  if (error instanceof WireError) return { kind: 'broken', text, retryAfterMs: 0 }
+  return { kind: 'fault', text, retryAfterMs: 0 }
+}
+
+/** Servers before 1.19 name no cause. */
+function isTooLarge(message: string, causes: readonly string[]): boolean {
+  return causes.includes('ResourceVersionTooLarge') || message.includes('Too large resource version')
+}
+
+function kindOf(code: number, reason: string): FailureKind {
+  if (code === 410 || reason === 'Expired' || reason === 'Gone') return 'expired'
+  if (code === 400 || code === 422 || reason === 'Invalid' || reason === 'BadRequest') return 'invalid'
+  if (code === 401 || reason === 'Unauthorized') return 'unauthorized'
+  if (code === 403 || reason === 'Forbidden') return 'forbidden'
+  if (code === 404 || reason === 'NotFound') return 'absent'
+  if (code === 429 || reason === 'TooManyRequests') return 'throttled'
+  if (code === 500 || reason === 'InternalError') return 'internal'
+  return code >= 500 ? 'unavailable' : 'unexpected'
+}
+
+function shortened(text: string): string {
+  const line = oneLine(text)
+  return line.length <= TEXT_LENGTH_MAX ? line : `${line.slice(0, TEXT_LENGTH_MAX - 3)}...`
 }

@@ -1,19 +1,36 @@
 import type { Clock } from '../../base/clock.ts'
 import { finish, Pauses, type Steps } from '../../base/steps.ts'
-import type { WatchedIdentity, WatchedKind } from '../../model/fields.ts'
+import {
+  isRefusal,
+  objectText,
+  printable,
+  type Refusal,
+  type WatchedIdentity,
+  type WatchedKind,
+} from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
-import { NOTHING_HELD, PartsLedger } from '../../model/object-budget.ts'
-import { type CountedEvent, isCounted, OBJECT_PARTS } from '../../model/object-parts.ts'
+import {
+  type CountedEvent,
+  isCounted,
+  NOTHING_HELD,
+  OBJECT_PARTS,
+  type PartsHolder,
+  PartsLedger,
+  type PartsRoom,
+  RereadPace,
+} from '../../model/object-budget.ts'
 import { watchedIdentity } from '../../model/parse.ts'
-import type { PartsHolder, PartsRoom } from '../../model/parts-room.ts'
-import { isRefusal, objectText, printable, type Refusal } from '../../model/refusal.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { WireError } from '../../wire/wire-error.ts'
-import { RereadPace } from '../reread-pace.ts'
 import type { SourceObservation } from '../source.ts'
-import { ObjectIndex, type PutVerdict, type Version, versionIn } from './object-index.ts'
-import { ObjectShares } from './object-shares.ts'
-import { isOlder } from './resource-version.ts'
+import {
+  isOlder,
+  ObjectIndex,
+  ObjectShares,
+  type PutVerdict,
+  type Version,
+  versionIn,
+} from './object-index.ts'
 import type { Resource } from './resources.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */

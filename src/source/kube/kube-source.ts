@@ -1,18 +1,15 @@
 import type { Clock } from '../../base/clock.ts'
-import { createNamePool } from '../../model/names.ts'
-import type { LeftOut } from '../../model/object-budget.ts'
+import { createNamePool, type Refusal } from '../../model/fields.ts'
+import type { LeftOut, PartsRoom } from '../../model/object-budget.ts'
 import { parseIdentified } from '../../model/parse.ts'
-import type { PartsRoom } from '../../model/parts-room.ts'
-import type { Refusal } from '../../model/refusal.ts'
-import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
-import { EventBatcher } from './event-batcher.ts'
-import { Exchange } from './exchange.ts'
-import type { Failure } from './failure.ts'
+import { Exchange, type Failure } from './exchange.ts'
 import type { ParseObject } from './intake.ts'
 import { Reflector, type ReflectorOptions, type ReflectorSink } from './reflector.ts'
+import type { Trouble } from './reflector-state.ts'
 import { type Resource, watchedResources } from './resources.ts'
-import { Troubles } from './troubles.ts'
 
 export interface KubeSourceOptions {
   /** Stays open: its owner closes it, after stop(). */
@@ -181,5 +178,115 @@ export class KubeSource implements Source {
     if (failure === undefined) this.#troubles.set(location, undefined)
     else if (part.isUnchecked) this.#troubles.set(location, { scope: 'resource', text })
     part.isUnchecked = failure !== undefined
+  }
+}
+
+/**
+ * Hands on changes, one batch at a time. Changes that arrive meanwhile form the next batch; a caller that brings
+ * it waits, so that at most one piece of each bringer is gathered.
+ */
+export class EventBatcher {
+  readonly #hand: (batch: readonly SourceEvent[]) => Promise<void>
+  #gathering: Gathering | undefined
+  #last: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  constructor(hand: (batch: readonly SourceEvent[]) => Promise<void>) {
+    this.#hand = hand
+  }
+
+  /** Resolves once these were taken, in the order given and in one piece. Rejects when taking them failed. */
+  put(events: readonly SourceEvent[]): Promise<void> {
+    if (events.length === 0) return Promise.resolve()
+    const gathering = this.#gathering ?? this.#open()
+    for (const event of events) gathering.batch.push(event)
+    return gathering.taken
+  }
+
+  /** Nothing is handed on from now on. */
+  close(): void {
+    this.#closed = true
+  }
+
+  #open(): Gathering {
+    const batch: SourceEvent[] = []
+    const taken = this.#last.then(() => {
+      this.#gathering = undefined
+      return this.#closed ? undefined : this.#hand(batch)
+    })
+    // The caller that brought the events gets the failure; the next batch only needs to know that this one is over.
+    this.#last = taken.then(undefined, () => undefined)
+    this.#gathering = { batch, taken }
+    return this.#gathering
+  }
+}
+
+interface Gathering {
+  readonly batch: SourceEvent[]
+  readonly taken: Promise<void>
+}
+
+const KEPT = 'the last known state stays in use; retrying'
+const UNKNOWN = 'no Services known yet, retrying'
+
+/**
+ * What is wrong, over all resources: what they suffer from together is one problem of the server. Each is said once when
+ * it begins, however its words change, and once when it is over.
+ */
+export class Troubles {
+  readonly #server: string
+  readonly #say: (problem: SourceProblem) => void
+  readonly #isSynced: () => boolean
+  readonly #now = new Map<string, Trouble>()
+  /** Places that were reported and are not well again. */
+  readonly #said = new Set<string>()
+
+  /** `isSynced`: everything has been read once, and stays in use. */
+  constructor(server: string, say: (problem: SourceProblem) => void, isSynced: () => boolean) {
+    this.#server = server
+    this.#isSynced = isSynced
+    this.#say = say
+  }
+
+  /** The worst of it in one line; undefined when all is well. */
+  get text(): string | undefined {
+    let first: string | undefined
+    for (const [resource, { scope, text }] of this.#now) {
+      if (scope === 'server') return `${this.#server}: ${this.#short(text)}`
+      if (scope !== 'absent') first ??= `${resource}: ${text}`
+    }
+    return first
+  }
+
+  set(resource: string, trouble: Trouble | undefined): void {
+    if (trouble === undefined) this.#now.delete(resource)
+    else this.#now.set(resource, trouble)
+    if (trouble?.scope === 'server') this.#fail(this.#server, trouble)
+    else if (trouble !== undefined) this.#fail(resource, trouble)
+    else this.#recover(resource, 'read again')
+    if (![...this.#now.values()].some(({ scope }) => scope === 'server'))
+      this.#recover(this.#server, 'the API server answers again')
+  }
+
+  #fail(location: string, { scope, text }: Trouble): void {
+    if (this.#said.has(location)) return
+    this.#said.add(location)
+    if (scope === 'absent' || scope === 'denied') this.#say({ kind: 'absent', location, text })
+    else
+      this.#say({
+        kind: 'failed',
+        location,
+        text: this.#short(text),
+        meanwhile: this.#isSynced() ? KEPT : UNKNOWN,
+      })
+  }
+
+  /** Omits the name of the server, which is the location. */
+  #short(text: string): string {
+    return text.replace(` at ${this.#server}:`, ':')
+  }
+
+  #recover(location: string, text: string): void {
+    if (this.#said.delete(location)) this.#say({ kind: 'recovered', location, text })
   }
 }

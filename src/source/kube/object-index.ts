@@ -1,5 +1,5 @@
 import { isJson, type Json } from '../../model/fields.ts'
-import { isOlder } from './resource-version.ts'
+import { FIRM, levelOf, namespaceOf } from '../../model/memory-shares.ts'
 
 /** Which state of which object. */
 export interface Version {
@@ -143,4 +143,135 @@ function isSameObject(a: Version, b: Version): boolean {
 
 function isUpTo(version: string, limit: string): boolean {
   return version === limit || isOlder(version, limit)
+}
+
+/*
+ * Resource versions stay text: they exceed what a number holds. Equality always means something; order only under the
+ * rule of KEP-5504 (decimal digits without a leading zero, compared by length, then as text), and only within one
+ * resource. "0" means "any" in a request and nothing in an answer.
+ */
+
+const ORDERABLE = /^[1-9][0-9]*$/
+
+/** Negative, zero or positive; undefined when one of them cannot be ordered. */
+export function compareVersions(a: string, b: string): number | undefined {
+  if (!ORDERABLE.test(a) || !ORDERABLE.test(b)) return undefined
+  if (a.length !== b.length) return a.length - b.length
+  return a === b ? 0 : a < b ? -1 : 1
+}
+
+/** False, too, when they cannot be ordered. */
+export function isOlder(a: string, b: string): boolean {
+  const order = compareVersions(a, b)
+  return order !== undefined && order < 0
+}
+
+/** Whether a watch can begin there. */
+export function isPosition(version: string): boolean {
+  return version !== '' && version !== '0'
+}
+
+/** The position of a watch at `position` that receives `heard`: it never goes back. */
+export function advanced(position: string, heard: string): string {
+  return !isPosition(heard) || isOlder(heard, position) ? position : heard
+}
+
+/**
+ * Counts the objects of one resource by namespace. Where there are `max`, a namespace that has its share gets no further
+ * ones. What it has stays: n namespaces that want more than their shares, one after the other, get 1 + 1/2 + … + 1/n
+ * times `max` at most. A list divides `max` exactly, as far as its objects are new.
+ */
+export class ObjectShares {
+  readonly max: number
+  readonly #counts: Map<string, number>
+  /** Objects that were left out, by namespace. */
+  readonly #leftOut = new Map<string, number>()
+  #total: number
+  /** What a namespace may have, computed for this total. */
+  #level = Number.POSITIVE_INFINITY
+  #levelTotal = -1
+
+  constructor(max: number, counts: ReadonlyMap<string, number> = new Map()) {
+    this.max = max
+    this.#counts = new Map(counts)
+    this.#total = [...counts.values()].reduce((sum, count) => sum + count, 0)
+  }
+
+  /** The same counts, without what is left out. */
+  copy(): ObjectShares {
+    return new ObjectShares(this.max, this.#counts)
+  }
+
+  /** Namespaces of which objects are left out. */
+  get cut(): Iterable<string> {
+    return this.#leftOut.keys()
+  }
+
+  get isCut(): boolean {
+    return this.#leftOut.size > 0
+  }
+
+  isCutAt(key: string): boolean {
+    return this.#leftOut.has(namespaceOf(key))
+  }
+
+  /** A namespace of which objects are left out may have more again. */
+  get hasRoom(): boolean {
+    if (!this.isCut) return false
+    if (this.#total < FIRM * this.max) return true
+    const level = FIRM * this.#levelNow()
+    return [...this.cut].some(namespace => this.#countOf(namespace) < level)
+  }
+
+  /** Whether there is room for one more object of this key, which is not counted yet. */
+  admits(key: string): boolean {
+    return this.#total < this.max || this.#countOf(namespaceOf(key)) < this.#levelNow()
+  }
+
+  added(key: string): void {
+    this.#move(this.#counts, key, 1)
+    this.#total++
+  }
+
+  removed(key: string): void {
+    this.#move(this.#counts, key, -1)
+    this.#total--
+  }
+
+  /** An object that was not admitted. */
+  leftOut(key: string): void {
+    this.#move(this.#leftOut, key, 1)
+  }
+
+  /** An object that was left out exists no longer. */
+  leftOutRemoved(key: string): void {
+    this.#move(this.#leftOut, key, -1)
+  }
+
+  /** What each namespace may have when all that were left out are counted as well; infinite where all fit. */
+  get fairLevel(): number {
+    const asked = new Map(this.#counts)
+    for (const [namespace, count] of this.#leftOut) asked.set(namespace, this.#countOf(namespace) + count)
+    return levelOf([...asked.values()], this.max)
+  }
+
+  #countOf(namespace: string): number {
+    return this.#counts.get(namespace) ?? 0
+  }
+
+  #move(counts: Map<string, number>, key: string, by: 1 | -1): void {
+    const namespace = namespaceOf(key)
+    const count = (counts.get(namespace) ?? 0) + by
+    if (count > 0) counts.set(namespace, count)
+    else counts.delete(namespace)
+  }
+
+  /** Costs the number of namespaces after each hundredth of change. */
+  #levelNow(): number {
+    if (this.#levelTotal < 0 || Math.abs(this.#total - this.#levelTotal) > this.max / 100) {
+      this.#level = levelOf([...this.#counts.values()], Math.min(this.max, this.#total - 1))
+      this.#levelTotal = this.#total
+    }
+    return this.#level
+  }
 }

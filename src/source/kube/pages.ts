@@ -1,6 +1,5 @@
 import { WireError } from '../../wire/wire-error.ts'
-import type { Failure } from './failure.ts'
-import { failureOfError } from './failure.ts'
+import { type Failure, failureOfError } from './exchange.ts'
 import type { Listing } from './intake.ts'
 import type { ListMeta } from './wire/reader.ts'
 

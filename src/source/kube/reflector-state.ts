@@ -1,5 +1,11 @@
-import type { Failure } from './failure.ts'
-import { isOlder } from './resource-version.ts'
+import type { Clock } from '../../base/clock.ts'
+import { isJson } from '../../model/fields.ts'
+import type { SourceEvent } from '../../model/snapshot.ts'
+import type { Failure } from './exchange.ts'
+import type { Intake, Listing } from './intake.ts'
+import { advanced, isOlder, versionOf } from './object-index.ts'
+import type { WholeList } from './pages.ts'
+import type { ApiObject, WatchEvent } from './wire/reader.ts'
 
 /** The state of a reflector: what it does next, and what it needs for that. */
 export interface ReflectorState {
@@ -234,4 +240,153 @@ function ofResource({ text }: Failure): Trouble {
 
 function ofServer({ text }: Failure): Trouble {
   return { scope: 'server', text }
+}
+
+interface WatchRunOptions {
+  readonly clock: Clock
+  /** The version from which it watches. */
+  readonly position: string
+  /** Takes what comes until the list that it begins with is whole. */
+  readonly listing: Listing | undefined
+}
+
+const NOTHING: readonly SourceEvent[] = []
+const END_ANNOTATION = 'k8s.io/initial-events-end'
+
+/** How far one stream of watch events has come. */
+export class WatchRun {
+  readonly beganMs: number
+  events = 0
+  bytes = 0
+  /** The changes since the last call of takeNews are taken; undefined when there are none. */
+  taken: Promise<void> | undefined
+  readonly #clock: Clock
+  #listing: Listing | undefined
+  #growingMs: number
+  #position: string
+  #toldPosition: string
+  #heard = false
+  #hasProgressed = false
+
+  constructor({ clock, position, listing }: WatchRunOptions) {
+    this.#clock = clock
+    this.beganMs = clock.nowMs()
+    this.#growingMs = this.beganMs
+    this.#listing = listing
+    this.#position = position
+    this.#toldPosition = position
+  }
+
+  /** Undefined once it is whole, or when there was none. */
+  get listing(): Listing | undefined {
+    return this.#listing
+  }
+
+  /** Monotonic milliseconds of the last object that the list did not have before. */
+  get growingMs(): number {
+    return this.#growingMs
+  }
+
+  /** True when the list is whole. */
+  takeInitial(listing: Listing, { type, object }: WatchEvent): boolean {
+    const before = listing.arrived
+    if (type === 'ADDED' || type === 'MODIFIED') listing.take(object)
+    else if (type === 'DELETED') listing.drop(object)
+    if (listing.arrived > before) this.#growingMs = this.#clock.nowMs()
+    return type === 'BOOKMARK' && isEndOfInitialEvents(object)
+  }
+
+  /** `bookmark` ended it; what comes from now on are changes. */
+  endListing(listing: Listing, { object: bookmark }: WatchEvent): WholeList {
+    this.#listing = undefined
+    this.#hasProgressed = true
+    const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''
+    // Objects of the list come in any order: none of them says how far the watch is.
+    this.#position = resourceVersion
+    this.#toldPosition = resourceVersion
+    return { listing, resourceVersion, bytes: this.bytes }
+  }
+
+  /** Gives the changes that an event makes once the list is whole. */
+  takeLive({ type, object }: WatchEvent, intake: Intake): readonly SourceEvent[] {
+    switch (type) {
+      case 'ADDED':
+      case 'MODIFIED':
+      case 'DELETED': {
+        const identified = intake.identify(object)
+        if (identified === undefined) return NOTHING
+        this.#delivered(identified.version.resourceVersion)
+        return type === 'DELETED' ? intake.remove(identified) : intake.put(identified, type === 'ADDED')
+      }
+      case 'BOOKMARK':
+        this.#delivered(versionOf(object)?.resourceVersion ?? '')
+        return NOTHING
+      default:
+        intake.skip('unknown-type')
+        return NOTHING
+    }
+  }
+
+  #delivered(resourceVersion: string): void {
+    this.#heard = true
+    this.#position = advanced(this.#position, resourceVersion)
+  }
+
+  /**
+   * What has come since the last call: whether anything can be understood (`heard`), whether anything was not known
+   * (`progress`), and the position.
+   */
+  takeNews() {
+    const { taken } = this
+    const position = this.#position
+    const progress = taken !== undefined || position !== this.#toldPosition
+    const news = { heard: this.#heard, progress, position, taken }
+    this.#hasProgressed ||= progress
+    this.#heard = false
+    this.#toldPosition = position
+    this.taken = undefined
+    return news
+  }
+
+  /** The stream is over. */
+  ended(why = 'it was closed'): Outcome {
+    if (this.#listing !== undefined) return { kind: 'cut', text: `a streaming list broke off: ${why}` }
+    return { kind: 'ended', livedMs: this.#clock.nowMs() - this.beganMs, progress: this.#hasProgressed }
+  }
+}
+
+function isEndOfInitialEvents({ metadata }: ApiObject): boolean {
+  const { annotations } = isJson(metadata) ? metadata : {}
+  return isJson(annotations) && annotations[END_ANNOTATION] === 'true'
+}
+
+const WATCH_SECONDS_MIN = 300
+
+/** How long a watch may last, seconds: spread, so that thousands of them do not end together. */
+export function watchSeconds(random: () => number): number {
+  return WATCH_SECONDS_MIN + Math.floor(WATCH_SECONDS_MIN * random())
+}
+
+/** The minimum version of a list: any at first, the known one later; undefined reads the store. */
+export function listVersion({ consistent, position }: ReflectorState): string | undefined {
+  if (consistent) return undefined
+  return position === '' ? '0' : position
+}
+
+export function watchQuery(position: string, seconds: number): Readonly<Record<string, string>> {
+  return {
+    watch: '1',
+    allowWatchBookmarks: 'true',
+    resourceVersion: position,
+    timeoutSeconds: String(seconds),
+  }
+}
+
+/** A watch that begins with a list (KEP-3157), of now when no version is known. */
+export function streamingQuery(position: string, seconds: number): Readonly<Record<string, string>> {
+  return {
+    ...watchQuery(position, seconds),
+    sendInitialEvents: 'true',
+    resourceVersionMatch: 'NotOlderThan',
+  }
 }

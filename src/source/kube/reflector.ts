@@ -1,18 +1,25 @@
 import type { Clock } from '../../base/clock.ts'
 import { isMostGone } from '../../base/most-gone.ts'
 import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
-import type { PartsRoom } from '../../model/parts-room.ts'
-import type { Refusal } from '../../model/refusal.ts'
+import type { Refusal } from '../../model/fields.ts'
+import type { PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { WireError } from '../../wire/wire-error.ts'
 import type { SourceObservation } from '../source.ts'
-import { Attempt } from './attempt.ts'
+import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
-import type { Exchange, Opening, WatchStream } from './exchange.ts'
-import { type Failure, FailureError, failureOfError, failureOfStatus } from './failure.ts'
+import {
+  type Exchange,
+  type Failure,
+  FailureError,
+  failureOfError,
+  failureOfStatus,
+  type Opening,
+  type WatchStream,
+} from './exchange.ts'
 import { Intake, type ParseObject, type SkipReason } from './intake.ts'
+import { isOlder, isPosition } from './object-index.ts'
 import { readPages, type WholeList } from './pages.ts'
-import { listVersion, streamingQuery, watchQuery, watchSeconds } from './queries.ts'
 import {
   type Attempted,
   afterList,
@@ -21,14 +28,16 @@ import {
   decide,
   isBackwards,
   isOutage,
+  listVersion,
   type Outcome,
   START,
+  streamingQuery,
   type Trouble,
+  WatchRun,
+  watchQuery,
+  watchSeconds,
 } from './reflector-state.ts'
-import { isOlder, isPosition } from './resource-version.ts'
 import { type Resource, requestPath } from './resources.ts'
-import { WatchBackoff } from './watch-backoff.ts'
-import { WatchRun } from './watch-run.ts'
 import type { WatchEvent } from './wire/reader.ts'
 import { statusOf } from './wire/status.ts'
 

@@ -1,6 +1,5 @@
-import { unreachable } from '../../base/assert.ts'
+import { unreachable } from '../../base/errors.ts'
 import { WireError } from '../wire-error.ts'
-import { StringPool, says, textOf } from './string-pool.ts'
 import {
   type BytesShape,
   type ElementShape,
@@ -240,4 +239,102 @@ function isMessage(value: unknown): value is Message {
 /** Reads one message of its own. Throws WireError. */
 export function decodeMessage<T extends Table>(table: T, bytes: Buffer): MessageOf<T> {
   return new ProtobufDecoder().decode(table, { bytes, start: 0, end: bytes.length })
+}
+
+/** Each slot keeps one string, so that this is the bound; strings that meet in a slot take turns. */
+const SLOTS = 4096
+/** Longer strings are hardly ever repeated. */
+const BYTES_MAX = 64
+
+/** One copy of each short string that comes again and again: found by its bytes, without making a string first. */
+export class StringPool {
+  readonly #slots: string[] = new Array<string>(SLOTS).fill('')
+
+  /** The text of these bytes in UTF-8. */
+  text(bytes: Buffer, start: number, end: number): string {
+    if (end - start > BYTES_MAX) return textOf(bytes, start, end)
+    let hash = 0
+    let bits = 0
+    for (let at = start; at < end; at++) {
+      const byte = bytes[at] ?? 0
+      hash = (Math.imul(hash, 31) + byte) | 0
+      bits |= byte
+    }
+    if (bits > ASCII_MAX) return bytes.toString('utf8', start, end)
+    const slot = (hash ^ (hash >>> 12)) & (SLOTS - 1)
+    const known = this.#slots[slot]
+    if (known !== undefined && says(known, bytes, start, end)) return known
+    const text = bytes.toString('latin1', start, end)
+    this.#slots[slot] = text
+    return text
+  }
+}
+
+const ASCII_MAX = 0x7f
+
+/** Whether these bytes are this ASCII text. */
+function says(text: string, bytes: Buffer, start: number, end: number): boolean {
+  if (text.length !== end - start) return false
+  for (let at = 0; at < text.length; at++) if (text.charCodeAt(at) !== bytes[start + at]) return false
+  return true
+}
+
+/**
+ * What is not UTF-8 is replaced by U+FFFD, as Go does when it writes the same object as JSON: the API server takes
+ * such strings from anyone who may write an annotation, and no annotation may end a stream.
+ */
+function textOf(bytes: Buffer, start: number, end: number): string {
+  for (let at = start; at < end; at++)
+    if ((bytes[at] ?? 0) > ASCII_MAX) return bytes.toString('utf8', start, end)
+  return bytes.toString('latin1', start, end)
+}
+
+/** The position of a field that may not have arrived entirely. */
+export interface FieldSpan {
+  readonly tag: number
+  /** The start of its contents, behind tag and length. */
+  readonly start: number
+  /** Bytes of its contents. */
+  readonly length: number
+}
+
+/** The field at `at`; undefined when too few bytes have arrived. Throws WireError. */
+export function fieldAt(bytes: Buffer, at: number): FieldSpan | undefined {
+  const tag = varintAt(bytes, at)
+  if (tag === undefined) return undefined
+  switch (tag.value & 7) {
+    case LENGTH: {
+      const length = varintAt(bytes, tag.end)
+      return length && { tag: tag.value, start: length.end, length: length.value }
+    }
+    case VARINT: {
+      const value = varintAt(bytes, tag.end)
+      return value && { tag: tag.value, start: tag.end, length: value.end - tag.end }
+    }
+    case FIXED32:
+      return { tag: tag.value, start: tag.end, length: 4 }
+    case FIXED64:
+      return { tag: tag.value, start: tag.end, length: 8 }
+    default:
+      throw new WireError(`a field of the wire type ${tag.value & 7}`)
+  }
+}
+
+interface Varint {
+  /** Inexact beyond 2^53. */
+  readonly value: number
+  readonly end: number
+}
+
+const VARINT_BYTES_MAX = 10
+
+function varintAt(bytes: Buffer, at: number): Varint | undefined {
+  let value = 0
+  for (let index = 0; index < VARINT_BYTES_MAX; index++) {
+    const byte = bytes[at + index]
+    if (byte === undefined) return undefined
+    value += (byte & 0x7f) * 2 ** (7 * index)
+    if (byte < 0x80) return { value, end: at + index + 1 }
+  }
+  throw new WireError('a number of more than 64 bits')
 }

@@ -1,4 +1,4 @@
-import { assert, unreachable } from '../../base/assert.ts'
+import { assert, unreachable } from '../../base/errors.ts'
 import {
   type Column,
   type ElementShape,

@@ -1,8 +1,6 @@
 import fc from 'fast-check'
-import { cidrOf } from '../../../src/base/cidr.ts'
-import type { Family } from '../../../src/base/ip.ts'
-import { entryKey } from '../../../src/kernel/ipset/entry-key.ts'
-import type { Ipset, IpsetEntry, IpsetType } from '../../../src/kernel/ipset/state.ts'
+import { cidrOf, type Family } from '../../../src/base/ip.ts'
+import { entryKey, type Ipset, type IpsetEntry, type IpsetType } from '../../../src/kernel/ipset/state.ts'
 
 const TYPES = ['hash:ip', 'hash:ip,port', 'hash:ip,port,ip', 'hash:ip,port,net', 'bitmap:port'] as const
 

@@ -1,7 +1,7 @@
 import { INDEX, TYPE } from '../../../src/kernel/ipset/schema.ts'
 import { viewOf } from '../../../src/netlink/bytes.ts'
 import { NLM_F_ACK, NLM_F_DUMP, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
-import { errnoNumber } from '../../../src/netlink/errno.ts'
+import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { Refusal } from '../fake-kernel/objects.ts'
 import { errorReply } from '../fake-kernel/replies.ts'

@@ -1,6 +1,5 @@
 import { parseIp } from '../../../src/base/ip.ts'
-import { setTypeOf } from '../../../src/kernel/ipset/set-types.ts'
-import type { Ipset, IpsetEntry } from '../../../src/kernel/ipset/state.ts'
+import { type Ipset, type IpsetEntry, setTypeOf } from '../../../src/kernel/ipset/state.ts'
 
 export interface SavedSet {
   readonly set: Ipset

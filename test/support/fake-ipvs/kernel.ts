@@ -1,4 +1,4 @@
-import { assert } from '../../../src/base/assert.ts'
+import { assert } from '../../../src/base/errors.ts'
 import type { Octets } from '../../../src/base/octets.ts'
 import {
   IPVS_CMD_DEL_DEST,

@@ -21,9 +21,8 @@ import {
   NLM_F_REQUEST,
   NLMSG_HDRLEN,
 } from '../../../src/netlink/constants.ts'
-import { errnoNumber } from '../../../src/netlink/errno.ts'
-import type { Message } from '../../../src/netlink/message.ts'
-import { NFGENMSG_LENGTH } from '../../../src/netlink/message.ts'
+import { errnoNumber } from '../../../src/netlink/errors.ts'
+import { type Message, NFGENMSG_LENGTH } from '../../../src/netlink/message.ts'
 import { attributeSet } from '../../../src/netlink/schema.ts'
 import {
   deleteChain,

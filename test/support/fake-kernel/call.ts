@@ -1,9 +1,8 @@
-import { assert } from '../../../src/base/assert.ts'
+import { assert } from '../../../src/base/errors.ts'
 import { forEachAttribute } from '../../../src/netlink/attribute.ts'
 import type { ByteView } from '../../../src/netlink/bytes.ts'
 import { NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
-import { errnoNumber } from '../../../src/netlink/errno.ts'
-import { NetlinkError } from '../../../src/netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../../src/netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../../src/netlink/message.ts'
 import {
   type AttributeSet,

@@ -1,4 +1,4 @@
-import { unreachable } from '../../../src/base/assert.ts'
+import { unreachable } from '../../../src/base/errors.ts'
 import {
   NFPROTO_IPV4,
   NFT_DATA_VERDICT,

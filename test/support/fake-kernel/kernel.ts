@@ -19,7 +19,7 @@ import {
   NLM_F_MULTI,
   NLMSG_HDRLEN,
 } from '../../../src/netlink/constants.ts'
-import { errnoNumber } from '../../../src/netlink/errno.ts'
+import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { type BatchOutcome, runBatch } from './batch.ts'
 import { type Call, familyIn } from './call.ts'

@@ -1,8 +1,8 @@
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import { isCompiled } from '../../../src/kernel/nft/compiled-rule.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
+import { ruleKey } from '../../../src/kernel/nft/diff.ts'
+import { isCompiled } from '../../../src/kernel/nft/expression.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/operation.ts'
-import { ruleKey } from '../../../src/kernel/nft/rule-key.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
 
 /**

@@ -1,4 +1,4 @@
-import { errnoNumber } from '../../../src/netlink/errno.ts'
+import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import { refuse } from './call.ts'
 import { joined } from './replies.ts'

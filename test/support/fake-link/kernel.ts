@@ -18,7 +18,7 @@ import {
   LINK,
   readIfAddrMsg,
   readIfInfoMsg,
-} from '../../../src/kernel/link/schema.ts'
+} from '../../../src/kernel/link/links.ts'
 import { type ByteView, viewOf } from '../../../src/netlink/bytes.ts'
 import {
   NLM_F_ACK,

@@ -1,5 +1,5 @@
 import { AF_INET, RTM_NEWLINK } from '../../../src/kernel/link/constants.ts'
-import { ADDRESS, LINK, writeIfAddrMsg, writeIfInfoMsg } from '../../../src/kernel/link/schema.ts'
+import { ADDRESS, LINK, writeIfAddrMsg, writeIfInfoMsg } from '../../../src/kernel/link/links.ts'
 import { AttributeWriter } from '../../../src/netlink/attribute.ts'
 import { ByteWriter } from '../../../src/netlink/bytes.ts'
 import { closeMessage, type MessageHead, openMessage } from '../../../src/netlink/message.ts'

@@ -1,11 +1,11 @@
 import {
+  ACCOUNT,
   NFNL_MSG_ACCT_DEL,
   NFNL_MSG_ACCT_GET,
   NFNL_MSG_ACCT_GET_CTRZERO,
   NFNL_MSG_ACCT_NEW,
   NFNL_SUBSYS_ACCT,
-} from '../../../src/kernel/nfacct/constants.ts'
-import { ACCOUNT } from '../../../src/kernel/nfacct/schema.ts'
+} from '../../../src/kernel/nfacct/client.ts'
 import { AttributeWriter } from '../../../src/netlink/attribute.ts'
 import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
 import { NLM_F_ACK, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'

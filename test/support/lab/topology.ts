@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
-import { assert } from '../../../src/base/assert.ts'
+import { assert } from '../../../src/base/errors.ts'
 import { NODE_ADDRESSES, POD_GATEWAYS } from './address.ts'
 import { freshNetns } from './netns.ts'
 import { PacketPipe } from './pipe.ts'

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parse } from 'yaml'
-import { assert } from '../../../src/base/assert.ts'
+import { assert } from '../../../src/base/errors.ts'
 
 /** A packet that kube-proxy treats in another way than the scenario says, and than we do. */
 export interface Difference {

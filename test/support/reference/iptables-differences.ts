@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parse } from 'yaml'
-import { assert } from '../../../src/base/assert.ts'
+import { assert } from '../../../src/base/errors.ts'
 
 /** Rules that kube-proxy and we have otherwise for the objects of a scenario. */
 export interface RuleDifference {

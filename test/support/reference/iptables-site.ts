@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
-import { assert } from '../../../src/base/assert.ts'
 import { systemClock } from '../../../src/base/clock.ts'
+import { assert } from '../../../src/base/errors.ts'
 import { finish } from '../../../src/base/steps.ts'
 import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'

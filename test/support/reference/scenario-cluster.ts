@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { assert } from '../../../src/base/assert.ts'
+import { assert } from '../../../src/base/errors.ts'
 import { CLUSTER_CIDR, type PipelineConfig } from '../pipeline.ts'
 import type { ScenarioStep } from '../scenario.ts'
 import { type Api, ApiRefusal, isObject, type KubeObject } from './api.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { changedAddresses } from '../../../src/api/changed-addresses.ts'
+import { changedAddresses } from '../../../src/api/endpoints.ts'
 import type { ServiceView } from '../../../src/api/objects.ts'
 import { finish } from '../../../src/base/steps.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'

@@ -1,8 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it, vi } from 'vitest'
 import { ApiFeed } from '../../../src/api/feed.ts'
-import { nextApiState } from '../../../src/api/next-state.ts'
-import { ObjectMaker } from '../../../src/api/object-maker.ts'
+import { nextApiState, ObjectMaker } from '../../../src/api/next-state.ts'
 import {
   type ApiObject,
   type ApiOperation,

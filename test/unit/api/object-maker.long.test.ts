@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { ObjectMaker } from '../../../src/api/object-maker.ts'
+import { ObjectMaker } from '../../../src/api/next-state.ts'
 import { type ApiObject, type Frame, SET_ENDPOINTS, SET_SERVICES } from '../../../src/api/state.ts'
 import { encodeLocalv1, framed } from '../../support/api/localv1.ts'
 

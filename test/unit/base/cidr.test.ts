@@ -8,12 +8,13 @@ import {
   compareCidrs,
   contains,
   formatCidr,
+  formatIp,
   hostCidr,
   mergeCidrs,
   parseCidr,
+  parseIp,
   whyNotCidr,
-} from '../../../src/base/cidr.ts'
-import { formatIp, parseIp } from '../../../src/base/ip.ts'
+} from '../../../src/base/ip.ts'
 import { runs } from '../../support/runs.ts'
 
 function cidr(text: string): Cidr {

@@ -1,11 +1,6 @@
 import { EventEmitter } from 'node:events'
 import { describe, expect, it } from 'vitest'
-import {
-  ConnectionGate,
-  type ConnectionLimits,
-  ownersOf,
-  sharesOf,
-} from '../../../src/base/connection-gate.ts'
+import { ConnectionGate, type ConnectionLimits, ownersOf, sharesOf } from '../../../src/base/shares.ts'
 import { healthCheckShares } from '../../../src/telemetry/service-health.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 

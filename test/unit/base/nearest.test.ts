@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { nearest } from '../../../src/base/nearest.ts'
+import { nearest } from '../../../src/base/text.ts'
 
 describe('nearest', () => {
   it('finds what was probably meant, and nothing when all are far', () => {

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { privilegeHint } from '../../../src/base/privilege.ts'
+import { privilegeHint } from '../../../src/base/errors.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 
 it('finds a missing privilege behind any number of errors, and nothing in others', () => {

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { within } from '../../../src/base/within.ts'
+import { within } from '../../../src/base/clock.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 it('is true for work that ends in time, and leaves no timer behind', async () => {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { type ApiWanted, readApiWanted } from '../../../src/cli/api-wanted.ts'
-import { API_FLAGS } from '../../../src/config/api-flags.ts'
+import { API_FLAGS } from '../../../src/config/flags.ts'
 import { parseFlags } from '../../support/parse-flags.ts'
 
 async function wanted(...argv: string[]): Promise<ApiWanted> {

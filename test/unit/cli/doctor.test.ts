@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { conntrackFindings, settingFindings } from '../../../src/cli/doctor-settings.ts'
+import { conntrackFindings, settingFindings } from '../../../src/cli/doctor.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'
 import { parseFlags } from '../../support/parse-flags.ts'

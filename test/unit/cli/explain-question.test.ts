@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/base/ip.ts'
 import { readQuestion, resolveQuestion } from '../../../src/cli/explain-question.ts'
-import { readArguments } from '../../../src/config/flag.ts'
-import { FlagReader } from '../../../src/config/flag-reader.ts'
+import { FlagReader, readArguments } from '../../../src/config/flag.ts'
 import { endpoint, service, slice, snapshotOf } from '../model/objects.ts'
 
 const PORTS = [

@@ -1,16 +1,11 @@
 import { describe, expect, it, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import {
-  isElsewhere,
-  type KernelQuestion,
-  kernelOutcome,
-  outcomesOf,
-} from '../../../src/cli/explain-kernel.ts'
+import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explanation.ts'
 import { damageText, programmedModes } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
-import type { ServiceRow } from '../../../src/modes/common/service-row.ts'
+import type { ServiceRow } from '../../../src/modes/common/show.ts'
 import {
   type Computed,
   change,

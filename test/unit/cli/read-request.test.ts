@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { EXIT_USAGE } from '../../../src/cli/io.ts'
-import { readRequest } from '../../../src/cli/read-request.ts'
+import { readRequest } from '../../../src/cli/request.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 let folder: string

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
-import { failureText } from '../../../src/base/failure-text.ts'
+import { failureText } from '../../../src/base/errors.ts'
 import { EXIT_USAGE } from '../../../src/cli/io.ts'
-import { usageErrors, usageWarnings } from '../../../src/cli/usage-errors.ts'
+import { usageErrors, usageWarnings } from '../../../src/cli/request.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 it('tells every error with its place, and where help is', () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { command, disagreements, verifyText } from '../../../src/cli/verify.ts'
-import { serviceJson } from '../../../src/model/service-json.ts'
+import { serviceJson } from '../../../src/model/snapshot-json.ts'
 import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { endpoint, service, slice, tableOf } from '../model/objects.ts'

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type FlagSpec, readArguments } from '../../../src/config/flag.ts'
-import { FlagReader } from '../../../src/config/flag-reader.ts'
+import { FlagReader, type FlagSpec, readArguments } from '../../../src/config/flag.ts'
 
 const SPECS: readonly FlagSpec[] = [
   { name: 'name', kind: 'text', default: '', help: '' },

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { formatCidr } from '../../../src/base/cidr.ts'
+import { formatCidr } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { MODE_NAMES } from '../../../src/modes/registry.ts'
 import { parseFlags } from '../../support/parse-flags.ts'

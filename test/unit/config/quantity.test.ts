@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { parseQuantity } from '../../../src/config/quantity.ts'
+import { parseQuantity } from '../../../src/config/fields.ts'
 
 it.each([
   ['512', 512n, '512'],

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { defaultApiAddress } from '../../../src/config/read-api.ts'
+import { defaultApiAddress } from '../../../src/config/own-flags.ts'
 import { parseFlags } from '../../support/parse-flags.ts'
 
 const TLS = ['--api-tls-cert=c', '--api-tls-key=k', '--api-tls-client-ca=a']

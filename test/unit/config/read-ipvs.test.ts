@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { formatCidr } from '../../../src/base/cidr.ts'
+import { formatCidr } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { configChanges } from '../../../src/config/config-changes.ts'
 import { type ConfigFile, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import type { ResolvedView } from '../../../src/api/next-state.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import { ApiPublisher } from '../../../src/daemon/api-publisher.ts'
+import { ApiPublisher } from '../../../src/daemon/api-service.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 
 it('publishes what was offered while the one before failed', async () => {

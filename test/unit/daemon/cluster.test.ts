@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import { Cluster } from '../../../src/daemon/cluster.ts'
 import { ApiError, type ApiRequest } from '../../../src/source/kube/api-client.ts'
-import type { EventWrite } from '../../../src/telemetry/event-object.ts'
+import type { EventWrite } from '../../../src/telemetry/event.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 const POST: EventWrite = { method: 'POST', path: '/events', body: { note: 'a' } }

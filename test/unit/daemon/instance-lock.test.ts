@@ -1,8 +1,12 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import type { LockResult, Rival } from '../../../src/base/instance-lock.ts'
 import { createLog } from '../../../src/base/log.ts'
-import { instanceOf } from '../../../src/daemon/instance.ts'
-import { asOnlyInstance, type InstanceWatch, lockInstance } from '../../../src/daemon/instance-lock.ts'
+import {
+  asOnlyInstance,
+  type InstanceWatch,
+  instanceOf,
+  lockInstance,
+} from '../../../src/daemon/instance-lock.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 

@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { whyNotInstance } from '../../../src/config/instance-name.ts'
-import { instanceOf } from '../../../src/daemon/instance.ts'
-import { isDnsLabel } from '../../../src/model/names.ts'
+import { whyNotInstance } from '../../../src/config/own-flags.ts'
+import { instanceOf } from '../../../src/daemon/instance-lock.ts'
+import { isDnsLabel } from '../../../src/model/fields.ts'
 import { MODES, proxyOfTable } from '../../../src/modes/registry.ts'
 
 /** Labels, among them what is near the names of our own tables. */

@@ -2,8 +2,13 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { memoryLimit } from '../../../src/daemon/memory-limit.ts'
-import { heapLimit, partsMax, partsRoomOf, servicesBytes } from '../../../src/daemon/process-room.ts'
+import {
+  heapLimit,
+  memoryLimit,
+  partsMax,
+  partsRoomOf,
+  servicesBytes,
+} from '../../../src/daemon/process-room.ts'
 
 const MIB = 1 << 20
 let root: string

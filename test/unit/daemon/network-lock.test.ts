@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
 import type { LockResult, Rival, TakeLock } from '../../../src/base/instance-lock.ts'
 import { maskOf, membersOf, networkLock } from '../../../src/daemon/network-lock.ts'
-import type { UnixListener } from '../../../src/kernel/socket/unix-listeners.ts'
-import { errnoNumber } from '../../../src/netlink/errno.ts'
+import type { UnixListener } from '../../../src/kernel/socket/listeners.ts'
+import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 
 const NOBODY = 65_534

@@ -5,7 +5,7 @@ import type { Programming, ProgrammingOptions } from '../../../src/daemon/progra
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
 import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
-import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
+import type { ReconcilerEvent } from '../../../src/reconcile/pass.ts'
 
 /* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
 

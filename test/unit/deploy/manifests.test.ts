@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
 import { parseAllDocuments } from 'yaml'
-import type { Environment } from '../../../src/config/config-variables.ts'
+import type { Environment } from '../../../src/config/config-file.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
 
 const KUBERNETES = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url))

@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { Drains } from '../../../src/flows/drains.ts'
+import { Drains } from '../../../src/flows/pass.ts'
 
 let drains: Drains
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Family } from '../../../src/base/ip.ts'
-import { dumpsFor, WALKS_MAX } from '../../../src/flows/dumps.ts'
+import { dumpsFor, WALKS_MAX } from '../../../src/flows/pass.ts'
 import { RuleBook } from '../../../src/flows/stale.ts'
 import { socket } from '../kernel/conntrack/flows.ts'
 

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
-import { lookAt } from '../../../src/flows/look.ts'
-import { isWatched, type View, versionOf } from '../../../src/flows/ports.ts'
+import { isWatched, lookAt, type View, versionOf } from '../../../src/flows/ports.ts'
 import { service, slice } from '../model/objects.ts'
 import { DNS_PORT, dns, dnsSlice, READY, view } from './views.ts'
 

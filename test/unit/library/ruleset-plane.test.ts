@@ -4,8 +4,13 @@ import { finish } from '../../../src/base/steps.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../../src/kernel/nft/print.ts'
 import type { Element, Ruleset } from '../../../src/kernel/nft/state.ts'
-import { createRulesetPlane, type RulesetPlaneOptions } from '../../../src/library/ruleset-plane.ts'
-import { addressMap, makeTable, natChains } from '../../../src/library/table-parts.ts'
+import {
+  addressMap,
+  createRulesetPlane,
+  makeTable,
+  natChains,
+  type RulesetPlaneOptions,
+} from '../../../src/library/ruleset-plane.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/expressions.ts'

@@ -1,7 +1,6 @@
 import type { V1EndpointSlice, V1Node, V1Service, V1ServiceCIDR } from '@kubernetes/client-node'
 import { expect, it } from 'vitest'
-import { formatCidr } from '../../../src/base/cidr.ts'
-import { formatIp } from '../../../src/base/ip.ts'
+import { formatCidr, formatIp } from '../../../src/base/ip.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import type { SourceEvent } from '../../../src/model/snapshot.ts'
 

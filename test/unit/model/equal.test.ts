@@ -1,7 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { isSame } from '../../../src/model/equal.ts'
+import { isSame } from '../../../src/model/fields.ts'
 
 const data = fc.jsonValue({ maxDepth: 3 }).map(value => zerosPositive(value))
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
-import type { HealthCheck } from '../../../src/model/health-check.ts'
+import type { HealthCheck } from '../../../src/model/frontend.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents } from '../../../src/model/snapshot.ts'
 import {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
-import type { ServiceListeners } from '../../../src/model/listeners.ts'
+import type { ServiceListeners } from '../../../src/model/reserved.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
 import { readSnapshotJson, snapshotJson } from '../../../src/model/snapshot-json.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { createNamePool, isDnsLabel, isDnsSubdomain, pooled } from '../../../src/model/names.ts'
+import { createNamePool, isDnsLabel, isDnsSubdomain, pooled } from '../../../src/model/fields.ts'
 
 describe('names', () => {
   it.each(['a', '0', 'web', 'web-1', '1-a', 'x'.repeat(63)])('%s is a DNS label', text => {

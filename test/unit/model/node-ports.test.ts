@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type NodePortSelection, nodeContextOf } from '../../../src/model/node-context.ts'
-import { nodePortAddresses } from '../../../src/model/node-ports.ts'
+import { type NodePortSelection, nodeContextOf, nodePortAddresses } from '../../../src/model/node-context.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { cidr, ip, node, OPTIONS, snapshotOf, texts } from './objects.ts'
 

@@ -2,8 +2,15 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
 import { namespaceOf } from '../../../src/model/memory-shares.ts'
-import { fitting, NOTHING_HELD, type ObjectBudget, withinBudget } from '../../../src/model/object-budget.ts'
-import { type CountedObject, partsOf, wholePartsOf } from '../../../src/model/object-parts.ts'
+import {
+  type CountedObject,
+  fitting,
+  NOTHING_HELD,
+  type ObjectBudget,
+  partsOf,
+  wholePartsOf,
+  withinBudget,
+} from '../../../src/model/object-budget.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { runs } from '../../support/runs.ts'

@@ -1,10 +1,17 @@
-import { type Cidr, formatCidr, parseCidr } from '../../../src/base/cidr.ts'
-import { formatIp, formatIpPort, type Ip, parseIp } from '../../../src/base/ip.ts'
+import {
+  type Cidr,
+  formatCidr,
+  formatIp,
+  formatIpPort,
+  type Ip,
+  parseCidr,
+  parseIp,
+} from '../../../src/base/ip.ts'
 import { finish } from '../../../src/base/steps.ts'
+import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { parseObject } from '../../../src/model/parse.ts'
-import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 

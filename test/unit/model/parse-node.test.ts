@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { formatCidr } from '../../../src/base/cidr.ts'
-import { identityOf } from '../../../src/model/fields.ts'
+import { formatCidr } from '../../../src/base/ip.ts'
+import { identityOf, isRefusal } from '../../../src/model/fields.ts'
 import { parseNode as parseIdentified, parseServiceCidr } from '../../../src/model/parse-node.ts'
-import { isRefusal } from '../../../src/model/refusal.ts'
 import type { NodeInfo } from '../../../src/model/snapshot.ts'
 import { type Fields, refusalLines, texts } from './objects.ts'
 

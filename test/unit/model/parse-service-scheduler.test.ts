@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { identityOf } from '../../../src/model/fields.ts'
+import { identityOf, isRefusal } from '../../../src/model/fields.ts'
 import { parseService } from '../../../src/model/parse-service.ts'
-import { isRefusal } from '../../../src/model/refusal.ts'
 import type { Service } from '../../../src/model/service.ts'
 import { printedService } from '../../support/printed.ts'
 import { endpoint, refusalLines, service, slice, tableOf } from './objects.ts'

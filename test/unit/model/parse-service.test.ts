@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { formatCidr } from '../../../src/base/cidr.ts'
-import { identityOf } from '../../../src/model/fields.ts'
+import { formatCidr } from '../../../src/base/ip.ts'
+import { identityOf, isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import { parseService } from '../../../src/model/parse-service.ts'
-import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
 import type { Service } from '../../../src/model/service.ts'
 import { type Fields, ip, refusalLines, service, texts } from './objects.ts'
 

@@ -1,9 +1,13 @@
 import { describe, expect, it } from 'vitest'
-import type { EndpointSlice } from '../../../src/model/endpoint.ts'
-import { identityOf } from '../../../src/model/fields.ts'
-import { createNamePool, type NamePool } from '../../../src/model/names.ts'
-import { parseEndpointSlice as parseIdentified } from '../../../src/model/parse-slice.ts'
-import { isRefusal, type Refusal } from '../../../src/model/refusal.ts'
+import {
+  createNamePool,
+  identityOf,
+  isRefusal,
+  type NamePool,
+  type Refusal,
+} from '../../../src/model/fields.ts'
+import { parseEndpointSlice as parseIdentified } from '../../../src/model/parse.ts'
+import type { EndpointSlice } from '../../../src/model/service.ts'
 import { endpoint, type Fields, ip, refusalLines, slice, texts } from './objects.ts'
 
 const parseEndpointSlice = (object: Fields, pool?: NamePool) =>

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { isRefusal, printable } from '../../../src/model/refusal.ts'
+import { isRefusal, printable } from '../../../src/model/fields.ts'
 
 describe('printable', () => {
   it.each([

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { formatCidr } from '../../../src/base/cidr.ts'
-import { formatIp } from '../../../src/base/ip.ts'
+import { formatCidr, formatIp } from '../../../src/base/ip.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import {
   cidr,

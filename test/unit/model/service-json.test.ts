@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { serviceJson } from '../../../src/model/service-json.ts'
+import { serviceJson } from '../../../src/model/snapshot-json.ts'
 import { endpoint, node, service, slice, tableOf } from './objects.ts'
 
 describe('serviceJson', () => {

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
+import { isRefusal } from '../../../src/model/fields.ts'
 import { parseObject } from '../../../src/model/parse.ts'
-import { isRefusal } from '../../../src/model/refusal.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { readSnapshotJson, snapshotJson } from '../../../src/model/snapshot-json.ts'
-import { jsonPieces } from '../../../src/telemetry/json-pieces.ts'
+import { jsonPieces } from '../../../src/telemetry/admin-server.ts'
 import { endpoint, ip, node, OPTIONS, service, slice, snapshotOf } from './objects.ts'
 
 const OBJECTS = [

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import type { Cidr } from '../../../src/base/cidr.ts'
+import type { Cidr } from '../../../src/base/ip.ts'
 import type { FrontendTable, Route, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { Protocol } from '../../../src/model/service.ts'
 import {

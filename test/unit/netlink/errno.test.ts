@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { constants } from 'node:os'
 import { expect, it } from 'vitest'
-import { errnoName, errnoNumber, errnoWords, knownErrors } from '../../../src/netlink/errno.ts'
+import { errnoName, errnoNumber, errnoWords, knownErrors } from '../../../src/netlink/errors.ts'
 
 it('has the C library’s words for every number', () => {
   const script = 'import os, sys; print("\\n".join(os.strerror(int(number)) for number in sys.argv[1:]))'

@@ -1,7 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { ReconcilerEvent } from '../../../src/reconcile/events.ts'
-import { Pass } from '../../../src/reconcile/pass.ts'
-import { Quarantine } from '../../../src/reconcile/quarantine.ts'
+import { Pass, Quarantine, type ReconcilerEvent } from '../../../src/reconcile/pass.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { tableOf } from '../../support/tables.ts'
 

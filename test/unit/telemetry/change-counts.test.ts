@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
-import { changesBetween, PendingChanges } from '../../../src/telemetry/change-counts.ts'
+import { changesBetween, PendingChanges } from '../../../src/telemetry/proxy-metrics.ts'
 import { endpoint, eventsOf, service, slice, snapshotOf } from '../model/objects.ts'
 
 function and(before: Snapshot, ...objects: readonly unknown[]): Snapshot {

@@ -1,6 +1,6 @@
 import { Registry } from 'prom-client'
 import { expect, it } from 'vitest'
-import { createConntrackMetrics } from '../../../src/telemetry/conntrack-metrics.ts'
+import { createConntrackMetrics } from '../../../src/telemetry/work-metrics.ts'
 
 const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
 

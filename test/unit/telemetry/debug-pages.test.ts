@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { flagzText, statuszText } from '../../../src/telemetry/debug-pages.ts'
+import { flagzText, statuszText } from '../../../src/telemetry/metrics-server.ts'
 import { endpoint, node, service, slice, tableOf } from '../model/objects.ts'
 
 it('lists flags by name, a line each', () => {

@@ -1,4 +1,4 @@
-import type { EventWrite } from '../../../src/telemetry/event-object.ts'
+import type { EventWrite } from '../../../src/telemetry/event.ts'
 import { EventRecorder, type PostResult } from '../../../src/telemetry/events.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 

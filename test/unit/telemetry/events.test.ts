@@ -2,14 +2,14 @@ import { describe, expect, it } from 'vitest'
 import {
   type EventFact,
   healthCheckFailed,
+  identityOf,
   noteText,
   serverFailed,
   serviceQuarantined,
   serviceRefused,
   serviceReleased,
   starting,
-} from '../../../src/telemetry/event-facts.ts'
-import { identityOf } from '../../../src/telemetry/event-object.ts'
+} from '../../../src/telemetry/event.ts'
 import { settle } from '../../support/fake-clock.ts'
 import { recorder } from './event-recorder.ts'
 

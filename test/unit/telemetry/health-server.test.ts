@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { openHealthServer } from '../../../src/telemetry/health-server.ts'
-import { HealthTracker } from '../../../src/telemetry/health-tracker.ts'
+import { HealthTracker, openHealthServer } from '../../../src/telemetry/health.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'

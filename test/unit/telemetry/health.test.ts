@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Family } from '../../../src/base/ip.ts'
-import { healthHandler } from '../../../src/telemetry/health-server.ts'
-import { HealthTracker } from '../../../src/telemetry/health-tracker.ts'
+import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 const START_MS = Date.parse('2026-11-21T10:00:00.000Z')

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { jsonPieces } from '../../../src/telemetry/json-pieces.ts'
+import { jsonPieces } from '../../../src/telemetry/admin-server.ts'
 
 describe('jsonPieces', () => {
   it.each([

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/steps.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
-import { LocalPolicyCounter } from '../../../src/telemetry/local-policy-counts.ts'
+import { LocalPolicyCounter } from '../../../src/telemetry/proxy-metrics.ts'
 import { endpoint, eventsOf, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
 
 const INTERNAL = { internalTrafficPolicy: 'Local' }

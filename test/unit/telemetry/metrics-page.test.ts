@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
-import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/api-metrics.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/server-metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
 

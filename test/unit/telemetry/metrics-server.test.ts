@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { metricsHandler, openMetricsServer } from '../../../src/telemetry/metrics-server.ts'
-import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
+import { createSliMetrics, metricsHandler, openMetricsServer } from '../../../src/telemetry/metrics-server.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 import { ask, LOOPBACK, portOf } from './http-client.ts'

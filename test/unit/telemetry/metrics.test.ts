@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { createMetrics, type MetricsOptions } from '../../../src/telemetry/metrics.ts'
-import { createSliMetrics } from '../../../src/telemetry/sli-metrics.ts'
+import { createSliMetrics } from '../../../src/telemetry/metrics-server.ts'
 
 async function linesOf(metrics: { text(): Promise<string> }): Promise<string[]> {
   return (await metrics.text()).split('\n')

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
-import { type ProgrammingLatency, programmingLatencies } from '../../../src/telemetry/programming-latency.ts'
+import { type ProgrammingLatency, programmingLatencies } from '../../../src/telemetry/proxy-metrics.ts'
 import { endpoint, eventsOf, type Fields, slice } from '../model/objects.ts'
 
 const START_MS = Date.parse('2026-11-21T10:00:00Z')

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { TokenBucket } from '../../../src/telemetry/token-bucket.ts'
+import { TokenBucket } from '../../../src/telemetry/events.ts'
 
 describe('TokenBucket', () => {
   it('gives what it has, then one a period, and never holds more than its size', () => {

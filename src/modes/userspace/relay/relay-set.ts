@@ -1,14 +1,14 @@
 import type { Clock } from '../../../base/clock.ts'
-import { errorOf } from '../../../base/failure-text.ts'
+import { errorOf } from '../../../base/errors.ts'
 import { formatIp, type Ip } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
 import type { ServiceKey } from '../../../model/service.ts'
-import type { Relay, RelayKey } from '../relay.ts'
+import type { Relay, RelayKey } from '../state.ts'
 import { Balancer, type ListName } from './balancer.ts'
 import { type Listener, type RelayContext, type RelayPort, ReportLimit } from './context.ts'
 import { beyondShares } from './limits.ts'
-import { openTcpListener } from './tcp-listener.ts'
-import { openUdpListener } from './udp-listener.ts'
+import { openTcpListener } from './tcp.ts'
+import { openUdpListener } from './udp.ts'
 
 /** A listener that could not be opened. */
 export interface OpenFailure {

@@ -4,8 +4,7 @@ import { signalGroup } from '../../../base/process-group.ts'
 import { bytesText } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { ApiError } from '../api-client.ts'
-import { codeOf } from './cached-file.ts'
-import type { ExecConfig } from './kubeconfig.ts'
+import { codeOf, type ExecConfig } from './kubeconfig.ts'
 
 /** What a credential plugin gave. Holds secrets: never to be printed. */
 export interface ExecCredential {

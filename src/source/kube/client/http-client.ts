@@ -1,20 +1,22 @@
 import { isIP, type LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
-import type { Answer } from './answer.ts'
-import { Call } from './call.ts'
-import type { HttpConnection, Outgoing } from './connection.ts'
+import { type Answer, Call, isTurnedDown, parseRetryAfter } from './call.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
-import { dial, watchedLookup } from './dial.ts'
-import { isTurnedDown } from './failure.ts'
+import {
+  dial,
+  type HttpProxy,
+  isLoopbackHost,
+  parseProxy,
+  parseServer,
+  proxyFromEnvironment,
+  type ServerAddress,
+  watchedLookup,
+} from './dial.ts'
 import { openHttp1 } from './http1-connection.ts'
 import { openHttp2 } from './http2-connection.ts'
-import { SERVICE_ACCOUNT_FOLDER } from './load-access.ts'
-import { Pool, type PoolContext } from './pool.ts'
-import { type HttpProxy, parseProxy, proxyFromEnvironment } from './proxy.ts'
-import { RateLimit } from './rate-limit.ts'
-import { parseRetryAfter } from './retry-after.ts'
-import { isLoopbackHost, parseServer, type ServerAddress } from './server-address.ts'
+import { SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
+import { type HttpConnection, type Outgoing, Pool, type PoolContext, RateLimit } from './pool.ts'
 
 export interface ClientOptions {
   /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */

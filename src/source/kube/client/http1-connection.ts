@@ -1,12 +1,9 @@
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http'
 import type { Socket } from 'node:net'
 import { ApiError } from '../api-client.ts'
-import { type Answer, answerOf } from './answer.ts'
-import { cutOff } from './body.ts'
-import type { Call } from './call.ts'
-import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './connection.ts'
+import { type Answer, answerOf, type Call, cutOff, exchangeFailure } from './call.ts'
 import { KEEP_ALIVE_MS } from './dial.ts'
-import { exchangeFailure } from './failure.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './pool.ts'
 
 const HEAD_BYTES_MAX = 64 * 1024
 

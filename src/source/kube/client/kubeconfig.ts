@@ -1,4 +1,7 @@
+import { open } from 'node:fs/promises'
+import { isIP } from 'node:net'
 import { dirname, isAbsolute, join } from 'node:path'
+import type { Clock } from '../../../base/clock.ts'
 import { oneLine, PLACEHOLDER_REASON, placeholderIn } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
@@ -222,4 +225,162 @@ function quoted(name: string): string {
 
 function refused({ where }: Reading, field: string, why: string): ApiError {
   return new ApiError('credentials', `${where}: ${field} ${why}`)
+}
+
+export const SERVICE_ACCOUNT_FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
+
+export interface AccessOptions {
+  /** Path of a kubeconfig; may be empty. */
+  readonly kubeconfig: string
+  /** URL of the server; may be empty. */
+  readonly master: string
+  readonly env: Readonly<Record<string, string | undefined>>
+  readonly serviceAccountFolder: string
+}
+
+/**
+ * How the server is reached: by a kubeconfig, whose server `master` replaces; by `master` alone, anonymously; or, with
+ * neither, by what the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
+ */
+export async function loadAccess(options: AccessOptions): Promise<Access> {
+  const { kubeconfig, master } = options
+  if (kubeconfig !== '') {
+    const text = await readSmallFile(kubeconfig, 'kubeconfig')
+    return readKubeconfig({ path: kubeconfig, text, master })
+  }
+  if (master !== '') return { ...ANONYMOUS, where: '--master', server: master }
+  return inCluster(options)
+}
+
+const ANONYMOUS: Access = {
+  where: '',
+  server: '',
+  ca: undefined,
+  insecure: false,
+  tlsServerName: undefined,
+  proxyUrl: undefined,
+  token: undefined,
+  basic: undefined,
+  cert: undefined,
+  key: undefined,
+  exec: undefined,
+  impersonation: {},
+}
+
+function inCluster({ env, serviceAccountFolder }: AccessOptions): Access {
+  const host = env.KUBERNETES_SERVICE_HOST ?? ''
+  const port = env.KUBERNETES_SERVICE_PORT ?? ''
+  if (host === '' || port === '')
+    throw new ApiError(
+      'credentials',
+      'no kubeconfig and no --master are given, and KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: kprobe does not run in a pod; give --kubeconfig, --master or --source=file:PATH',
+    )
+  return {
+    ...ANONYMOUS,
+    where: 'in-cluster configuration',
+    server: `https://${isIP(host) === 6 ? `[${host}]` : host}:${port}`,
+    ca: { kind: 'file', path: `${serviceAccountFolder}/ca.crt` },
+    token: { kind: 'file', path: `${serviceAccountFolder}/token` },
+  }
+}
+
+/** Kubeconfigs, tokens and certificates are a few KiB; whatever is larger is something else. */
+const BYTES_MAX = 1024 * 1024
+
+/** The text of a file of at most 1 MiB. Throws ApiError 'credentials' that names `what` and the path. */
+async function readSmallFile(path: string, what: string): Promise<string> {
+  try {
+    const file = await open(path)
+    try {
+      return await readUpTo(file, path, what)
+    } finally {
+      await file.close()
+    }
+  } catch (error) {
+    if (error instanceof ApiError) throw error
+    throw new ApiError('credentials', `cannot read ${what} ${path}: ${codeOf(error)}`, { cause: error })
+  }
+}
+
+async function readUpTo(file: Awaited<ReturnType<typeof open>>, path: string, what: string): Promise<string> {
+  const buffer = new Uint8Array(BYTES_MAX + 1)
+  let length = 0
+  while (length < buffer.length) {
+    const { bytesRead } = await file.read(buffer, length)
+    if (bytesRead === 0) break
+    length += bytesRead
+  }
+  if (length > BYTES_MAX) throw new ApiError('credentials', `${what} ${path} is larger than 1 MiB`)
+  return new TextDecoder().decode(buffer.subarray(0, length))
+}
+
+/** The code of a system error, or its message. */
+export function codeOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return 'code' in error && typeof error.code === 'string' ? error.code : error.message
+}
+
+/** As client-go: projected tokens are replaced when they have a fifth of their time left, which is minutes. */
+const KEPT_MS = 60_000
+
+export interface CachedFileOptions {
+  readonly material: Material
+  /** `token`, `client certificate`: for messages. */
+  readonly what: string
+  readonly where: string
+  readonly clock: Clock
+  readonly warn: (text: string) => void
+  /** Throws ApiError when the text cannot be what it should be. */
+  readonly check: (text: string, path: string) => string
+}
+
+/**
+ * A value that may stand in a file and change there: read again when it is older than 60 s. When that fails the value
+ * before it stays in use, with one warning until it can be read again.
+ */
+export class CachedFile {
+  readonly #options: CachedFileOptions
+  #value: string | undefined
+  #readMs = 0
+  #stale = false
+  #warned = false
+
+  constructor(options: CachedFileOptions) {
+    this.#options = options
+  }
+
+  /** The next read goes to the file. */
+  expire(): void {
+    this.#stale = true
+  }
+
+  /** Throws ApiError 'credentials' when there has never been a value. */
+  async read(): Promise<string> {
+    const { material, clock, where, check } = this.#options
+    if (material.kind === 'text') return check(material.text, where)
+    if (this.#value !== undefined && !this.#stale && clock.nowMs() - this.#readMs < KEPT_MS)
+      return this.#value
+    try {
+      this.#value = check(await readSmallFile(material.path, this.#options.what), material.path)
+      this.#warned = false
+    } catch (error) {
+      if (this.#value === undefined) throw withPlace(error, where)
+      this.#warn(error)
+    }
+    this.#readMs = clock.nowMs()
+    this.#stale = false
+    return this.#value
+  }
+
+  #warn(error: unknown): void {
+    if (this.#warned) return
+    this.#warned = true
+    const why = error instanceof Error ? error.message : String(error)
+    this.#options.warn(`${this.#options.where}: ${why}; the last values stay in use`)
+  }
+}
+
+function withPlace(error: unknown, where: string): unknown {
+  if (!(error instanceof ApiError)) return error
+  return new ApiError(error.kind, `${where}: ${error.message}`, { cause: error })
 }

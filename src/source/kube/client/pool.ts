@@ -1,7 +1,7 @@
-import type { Clock } from '../../../base/clock.ts'
+import type { Cancel, Clock } from '../../../base/clock.ts'
+import { assert } from '../../../base/errors.ts'
 import { ApiError } from '../api-client.ts'
-import type { Call } from './call.ts'
-import type { ConnectionContext, HttpConnection } from './connection.ts'
+import type { Answer, Call } from './call.ts'
 
 /** One is enough unless the server allows few streams on each: four watches, and what comes beside them. */
 const H2_CONNECTIONS_MAX = 8
@@ -130,4 +130,150 @@ function tooLong(): ApiError {
 
 function closing(): ApiError {
   return new ApiError('aborted', 'the client was closed')
+}
+
+interface RateLimitOptions {
+  /** Requests a second on average; 0 or less for no limit. */
+  readonly qps: number
+  /** Requests that may go at once after a quiet time; at least 1. */
+  readonly burst: number
+  readonly clock: Clock
+}
+
+/** What may leave the queue early. */
+interface Leaver {
+  onFail(run: () => void): Cancel
+}
+
+/** The daemon has a handful of requests under way; more in the queue than this is a loop that has run away. */
+const WAITING_MAX = 1000
+
+/**
+ * A token bucket (client-go's flowcontrol): full at first, one request takes one token, watches included. A caller that finds
+ * it empty waits in line.
+ */
+export class RateLimit {
+  readonly #qps: number
+  readonly #burst: number
+  readonly #clock: Clock
+  readonly #waiting = new Set<() => void>()
+  #tokens: number
+  #filledMs: number
+  #cancelTimer: Cancel | undefined
+
+  constructor({ qps, burst, clock }: RateLimitOptions) {
+    this.#qps = qps
+    this.#burst = Math.max(1, burst)
+    this.#clock = clock
+    this.#tokens = this.#burst
+    this.#filledMs = clock.nowMs()
+  }
+
+  /** Resolves when it is the caller's turn, or as soon as the caller has failed. */
+  async turn(leaver: Leaver): Promise<void> {
+    if (this.#qps <= 0) return
+    this.#fill()
+    if (this.#waiting.size === 0 && this.#tokens >= 1) {
+      this.#tokens--
+      return
+    }
+    assert(this.#waiting.size < WAITING_MAX, `more than ${WAITING_MAX} requests wait for their turn`)
+    await this.#wait(leaver)
+  }
+
+  #wait(leaver: Leaver): Promise<void> {
+    return new Promise(resolve => {
+      const go = (): void => {
+        leave()
+        resolve()
+      }
+      this.#waiting.add(go)
+      const leave = leaver.onFail(() => {
+        this.#waiting.delete(go)
+        if (this.#waiting.size === 0) this.#stopTimer()
+        resolve()
+      })
+      this.#arm()
+    })
+  }
+
+  #arm(): void {
+    if (this.#cancelTimer !== undefined || this.#waiting.size === 0) return
+    const missing = Math.max(0, 1 - this.#tokens)
+    this.#cancelTimer = this.#clock.after(Math.ceil((missing * 1000) / this.#qps), () => {
+      this.#cancelTimer = undefined
+      this.#serve()
+    })
+  }
+
+  #serve(): void {
+    this.#fill()
+    for (const go of this.#waiting) {
+      if (this.#tokens < 1) break
+      this.#tokens--
+      this.#waiting.delete(go)
+      go()
+    }
+    this.#arm()
+  }
+
+  #fill(): void {
+    const nowMs = this.#clock.nowMs()
+    this.#tokens = Math.min(this.#burst, this.#tokens + ((nowMs - this.#filledMs) * this.#qps) / 1000)
+    this.#filledMs = nowMs
+  }
+
+  #stopTimer(): void {
+    this.#cancelTimer?.()
+    this.#cancelTimer = undefined
+  }
+}
+
+/** A request as it goes out, credentials included: never to be printed. */
+export interface Outgoing {
+  readonly method: string
+  /** The path, with the server's base path. */
+  readonly path: string
+  /** Names in lower case. */
+  readonly headers: Readonly<Record<string, string | readonly string[]>>
+  readonly body: string | undefined
+  /** Longest silence between two pieces of the response's body, milliseconds; a watch has no such limit. */
+  readonly idleMs: number
+  readonly longLived: boolean
+  /** The limit of a watch where the connection itself notices no dead peer (HTTP/1.1), milliseconds. */
+  readonly watchIdleMs: number
+}
+
+/** Whether a response may be silent for as long as its connection lives: a watch that is refused has an end. */
+export function isWatch({ longLived }: Outgoing, status: number): boolean {
+  return longLived && status === 200
+}
+
+/** One connection to the server, over which one or more requests go at a time. */
+export interface HttpConnection {
+  readonly protocol: 'h2' | 'http/1.1'
+  /** Requests that may begin now; 0 when it takes no more. */
+  readonly room: number
+  /** It will have no room again. */
+  readonly retired: boolean
+  /** Its socket is gone or going. */
+  readonly closed: boolean
+  /** Which client certificate it was made with. */
+  readonly identity: string
+  /** Needs room. The answer comes or the call fails. */
+  send(outgoing: Outgoing, call: Call): Promise<Answer>
+  /** Takes no new requests and closes after the last one. */
+  retire(): void
+  /** A request over it got no answer in time: finds out whether the peer is still there. */
+  probe(): void
+  /** Closes at once; requests under way have failed before, or fail as lost. Resolves when the socket is closed. */
+  close(): Promise<void>
+}
+
+/** What a connection reports to its pool, and what it needs. */
+export interface ConnectionContext {
+  readonly clock: Clock
+  readonly identity: string
+  /** Its room has changed, or it has closed. */
+  readonly changed: (connection: HttpConnection) => void
 }

@@ -1,9 +1,8 @@
-import { printable } from '../../../model/refusal.ts'
+import { printable } from '../../../model/fields.ts'
 import type { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import type { MessageOf } from '../../../wire/protobuf/table.ts'
 import { WireError } from '../../../wire/wire-error.ts'
-import type { Message } from './message.ts'
-import type { ApiKind } from './reader.ts'
+import type { ApiKind, Message } from './reader.ts'
 import { UNKNOWN } from './tables.ts'
 
 /** apiVersions in which a kind has the fields that are read; the first is what objects without one get. */

@@ -1,3 +1,5 @@
+import { WireError } from '../../../wire/wire-error.ts'
+
 /*
  * What a list or a watch is once its bytes are read, in either encoding. Objects have the shape and the field
  * names of the API's JSON form, as parseObject of the model takes them; a reader of protobuf fills in only the fields
@@ -50,3 +52,82 @@ export interface ReaderOptions {
 export interface ListReaderOptions extends ReaderOptions {
   readonly onItem: (object: ApiObject) => void
 }
+
+/** An object of the API while it is being read. */
+export interface Message {
+  [field: string]: unknown
+}
+
+export function isMessage(value: unknown): value is Message {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+export function textIn(value: unknown): string {
+  return typeof value === 'string' ? value : ''
+}
+
+/**
+ * Reads the list's own metadata. A list that does not say its version, or says in another type than text where it goes on,
+ * may be a part of one: throws WireError.
+ */
+export function listMetaIn({ metadata }: Message): ListMeta {
+  const { resourceVersion, continue: token } = isMessage(metadata) ? metadata : {}
+  if (textIn(resourceVersion) === '') throw new WireError('a list without a resource version')
+  if (token !== undefined && token !== null && typeof token !== 'string')
+    throw new WireError('the continue token of the list is not a string')
+  return { resourceVersion: textIn(resourceVersion), continue: textIn(token) }
+}
+
+/**
+ * Bytes that arrive in pieces: each piece is looked at where it lies, and only what it leaves unfinished is copied.
+ * The caller bounds the rest; memory of a large rest is released once the rest is consumed.
+ */
+export class Rest {
+  #store: Buffer = EMPTY
+  #start = 0
+  #end = 0
+  #isStored = false
+
+  /** What was left, and this piece. Valid until the next call. */
+  with(piece: Uint8Array): Buffer {
+    this.#isStored = this.#end > this.#start
+    if (!this.#isStored) return Buffer.from(piece.buffer, piece.byteOffset, piece.byteLength)
+    this.#reserve(piece.length)
+    this.#store.set(piece, this.#end)
+    this.#end += piece.length
+    return this.#store.subarray(this.#start, this.#end)
+  }
+
+  /** Keeps `bytes`, the result of with(), but for its first `done` bytes. */
+  leave(bytes: Buffer, done: number): void {
+    if (this.#isStored) {
+      this.#start += done
+      if (this.#start === this.#end && this.#store.length > KEPT_MAX) this.#store = EMPTY
+    } else if (done < bytes.length) {
+      this.#start = 0
+      this.#end = 0
+      this.#reserve(bytes.length - done)
+      this.#end = bytes.copy(this.#store, 0, done)
+    }
+  }
+
+  /** Bytes that are left. */
+  get length(): number {
+    return this.#end - this.#start
+  }
+
+  #reserve(count: number): void {
+    if (this.#end + count <= this.#store.length) return
+    const { length } = this
+    const room = length + count
+    const store = room <= this.#store.length / 2 ? this.#store : Buffer.allocUnsafeSlow(2 * room)
+    this.#store.copy(store, 0, this.#start, this.#end)
+    this.#store = store
+    this.#start = 0
+    this.#end = length
+  }
+}
+
+const EMPTY: Readonly<Buffer> = Buffer.alloc(0)
+/** Room that is kept although nothing is left. */
+const KEPT_MAX = 256 * 1024

@@ -1,10 +1,9 @@
 import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { WireError } from '../../../wire/wire-error.ts'
-import { objectIn } from './json-frame.ts'
+import { objectIn } from './json.ts'
 import { openEnvelope } from './kinds.ts'
-import { encodingOf } from './media-type.ts'
-import { isMessage, type Message, textIn } from './message.ts'
-import type { ApiObject } from './reader.ts'
+import { type ApiObject, isMessage, type Message, textIn } from './reader.ts'
+import { encodingOf } from './readers.ts'
 import { STATUS } from './tables.ts'
 
 /** Why a request failed, in the server's words: metav1.Status. */

@@ -1,7 +1,7 @@
 import { afterEach, expect, it } from 'vitest'
 import type { ApiFeed } from '../../../../src/api/feed.ts'
 import type { ApiServer } from '../../../../src/api/grpc/server.ts'
-import { Transfer } from '../../../../src/api/grpc/transfer.ts'
+import { Transfer } from '../../../../src/api/grpc/transfers.ts'
 import type { ApiState } from '../../../../src/api/state.ts'
 import { GrpcPeer } from '../../../support/api/grpc-peer.ts'
 import { type ApiRig, apiRig, quiet } from '../../../support/api/rig.ts'

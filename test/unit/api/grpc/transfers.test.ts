@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import type { Block, Reader, Transfer } from '../../../../src/api/grpc/transfer.ts'
-import { Transfers } from '../../../../src/api/grpc/transfers.ts'
+import { type Block, type Reader, type Transfer, Transfers } from '../../../../src/api/grpc/transfers.ts'
 import { type ApiState, SET_SERVICES } from '../../../../src/api/state.ts'
 import {
   EMPTY,

@@ -1,7 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { type ConntrackClient, createConntrackClient } from '../../../../src/kernel/conntrack/client.ts'
-import type { Flow } from '../../../../src/kernel/conntrack/flow.ts'
-import type { FlowFilter } from '../../../../src/kernel/conntrack/messages.ts'
+import type { Flow, FlowFilter } from '../../../../src/kernel/conntrack/flow.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { messagesIn } from '../../../support/faulty-transport.ts'

@@ -1,8 +1,13 @@
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
 import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
 import { IPCTNL_MSG_CT_NEW } from '../../../../src/kernel/conntrack/constants.ts'
-import { type Flow, type FlowProtocol, familyNumber } from '../../../../src/kernel/conntrack/flow.ts'
-import { messageType, protocolNumber } from '../../../../src/kernel/conntrack/messages.ts'
+import {
+  type Flow,
+  type FlowProtocol,
+  familyNumber,
+  messageType,
+  protocolNumber,
+} from '../../../../src/kernel/conntrack/flow.ts'
 import { CONNTRACK, TUPLE } from '../../../../src/kernel/conntrack/schema.ts'
 import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
 import { ByteWriter, viewOf } from '../../../../src/netlink/bytes.ts'

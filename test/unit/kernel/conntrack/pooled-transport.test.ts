@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { PooledTransport } from '../../../../src/kernel/conntrack/pooled-transport.ts'
+import { PooledTransport } from '../../../../src/kernel/conntrack/client.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { settle } from '../../../support/fake-clock.ts'
 import { ScriptedTransport } from '../../../support/scripted-transport.ts'

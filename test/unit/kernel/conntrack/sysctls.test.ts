@@ -5,7 +5,7 @@ import {
   conntrackSysctls,
   SYSCTLS,
 } from '../../../../src/kernel/conntrack/sysctls.ts'
-import { planSysctls, type SysctlPlan } from '../../../../src/kernel/sysctl/switches.ts'
+import { planSysctls, type SysctlPlan } from '../../../../src/kernel/sysctl/sysctls.ts'
 
 /** kube-proxy's defaults. */
 const DEFAULTS: ConntrackSettings = {

@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { entryKey } from '../../../../src/kernel/ipset/entry-key.ts'
-import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
+import { entryKey, type IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import { runs } from '../../../support/runs.ts'
 
 /** Few values, so that equal ones are frequent. */

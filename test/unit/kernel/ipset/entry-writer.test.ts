@@ -5,7 +5,7 @@ import {
   entryWriter,
   type NumberedEntry,
   whyNotEntry,
-} from '../../../../src/kernel/ipset/entry-writer.ts'
+} from '../../../../src/kernel/ipset/messages.ts'
 import { ENTRY } from '../../../../src/kernel/ipset/schema.ts'
 import type { Ipset, IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import { AttributeWriter } from '../../../../src/netlink/attribute.ts'

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { listIpsetNames, listRequest } from '../../../../src/kernel/ipset/names.ts'
+import { listIpsetNames, listRequest } from '../../../../src/kernel/ipset/client.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import {

@@ -6,7 +6,7 @@ import {
   decodeInfo,
   decodeServer,
   decodeTimeouts,
-} from '../../../../src/kernel/ipvs/decode.ts'
+} from '../../../../src/kernel/ipvs/messages.ts'
 import { viewOf } from '../../../../src/netlink/bytes.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { attribute, datagram, message, u16, u32 } from '../../../support/scripted-transport.ts'

@@ -7,9 +7,9 @@ import {
   IPVS_CMD_SET_DEST,
   IPVS_CMD_SET_SERVICE,
 } from '../../../../src/kernel/ipvs/constants.ts'
-import { followUp, lastFailures, type Refusal } from '../../../../src/kernel/ipvs/follow-up.ts'
 import { firstStep } from '../../../../src/kernel/ipvs/messages.ts'
-import type { IpvsOperation } from '../../../../src/kernel/ipvs/operation.ts'
+import { followUp, lastFailures, type Refusal } from '../../../../src/kernel/ipvs/send.ts'
+import type { IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
 import {
   changeDestination,
   changeServer,

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
-import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/key.ts'
+import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/state.ts'
 
 const V4 = parseIp('10.96.0.1') ?? ''
 const V6 = parseIp('2001:db8::1') ?? ''

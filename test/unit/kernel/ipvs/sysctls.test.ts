@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { tuneIpvs } from '../../../../src/kernel/ipvs/sysctl-files.ts'
 import { ipvsSysctls } from '../../../../src/kernel/ipvs/sysctls.ts'
-import { planSysctls } from '../../../../src/kernel/sysctl/switches.ts'
+import { planSysctls } from '../../../../src/kernel/sysctl/sysctls.ts'
 
 function namesOf(release: string, strictArp = false): readonly string[] {
   return ipvsSysctls({ strictArp }, release).map(({ sysctl, value }) => `${sysctl.name}=${value}`)

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
-import { compatRequest, hasXtExtension } from '../../../../src/kernel/nft/compat.ts'
+import { compatRequest, hasXtExtension } from '../../../../src/kernel/nft/probe.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
-import { errnoNumber } from '../../../../src/netlink/errno.ts'
+import { errnoNumber } from '../../../../src/netlink/errors.ts'
 import {
   datagram,
   errorMessage,

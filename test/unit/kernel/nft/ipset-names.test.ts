@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { rememberIpsets, unwritableRules } from '../../../../src/kernel/nft/ipset-names.ts'
+import { rememberIpsets, unwritableRules } from '../../../../src/kernel/nft/ipsets.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 

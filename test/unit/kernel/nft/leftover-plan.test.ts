@@ -1,6 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import { type Owner, planRemoval } from '../../../../src/kernel/nft/leftover-plan.ts'
-import type { ForeignChain, ForeignRule, ForeignTable } from '../../../../src/kernel/nft/leftover-survey.ts'
+import {
+  type ForeignChain,
+  type ForeignRule,
+  type ForeignTable,
+  type Owner,
+  planRemoval,
+} from '../../../../src/kernel/nft/survey.ts'
 
 const OWNER: Owner = {
   ownsChain: name => name.startsWith('KUBE-'),

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { decodeForeignRule } from '../../../../src/kernel/nft/leftover-survey.ts'
+import { decodeForeignRule } from '../../../../src/kernel/nft/survey.ts'
 import { viewOf } from '../../../../src/netlink/bytes.ts'
 import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'

@@ -4,7 +4,7 @@ import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { missingPart } from '../../../../src/kernel/nft/missing-part.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import { probe } from '../../../../src/kernel/nft/probe.ts'
-import { nftablesFeatures } from '../../../../src/modes/nftables/features.ts'
+import { nftablesFeatures } from '../../../../src/modes/nftables/doctor.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 /** What the client says of a commit with these operations where these parts are missing. */

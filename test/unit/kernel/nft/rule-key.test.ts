@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
+import { ruleKey } from '../../../../src/kernel/nft/diff.ts'
 import type { Rule } from '../../../../src/kernel/nft/expression.ts'
-import { ruleKey } from '../../../../src/kernel/nft/rule-key.ts'
 
 const lookup = { kind: 'lookup', set: 's', sreg: 1, dreg: undefined, inverted: false } as const
 const jump = { kind: 'verdict', verdict: { code: -3, chain: 'c' } } as const

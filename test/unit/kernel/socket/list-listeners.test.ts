@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
-import { type Listener, listListeners, reach } from '../../../../src/kernel/socket/list-listeners.ts'
+import { type Listener, listListeners, reach } from '../../../../src/kernel/socket/listeners.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { ScriptedTransport, sequenceOf } from '../../../support/scripted-transport.ts'

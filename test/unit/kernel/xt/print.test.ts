@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Observed } from '../../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
-import { printRule } from '../../../../src/kernel/xt/print.ts'
-import { printTables } from '../../../../src/kernel/xt/print-tables.ts'
+import { printRule, printTables } from '../../../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import { address, ports } from '../../../support/xt-words.ts'
 

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { missingText, probeXt, XT_EXTENSIONS } from '../../../../src/kernel/xt/probe.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
-import { errnoNumber } from '../../../../src/netlink/errno.ts'
+import { errnoNumber } from '../../../../src/netlink/errors.ts'
 import {
   datagram,
   errorMessage,

@@ -1,14 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
-import type { CompiledRule } from '../../../../src/kernel/nft/compiled-rule.ts'
+import type { CompiledRule } from '../../../../src/kernel/nft/expression.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
-import { compileRule } from '../../../../src/kernel/xt/compile.ts'
-import type { Language } from '../../../../src/kernel/xt/language.ts'
+import { compileRule, type Language } from '../../../../src/kernel/xt/compile.ts'
 import type { XtMatch, XtRule } from '../../../../src/kernel/xt/rule.ts'
-import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
-import { chainKey, type DeleteRule } from '../../../../src/kernel/xt/scope-operation.ts'
-import { resolveDeletions } from '../../../../src/kernel/xt/scope-resolve.ts'
+import { chainKey, type DeleteRule } from '../../../../src/kernel/xt/scope.ts'
+import { HandleBook, resolveDeletions } from '../../../../src/kernel/xt/scope-handles.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 const PLACE = { family: 'ip', table: 'nat' } as const

@@ -3,18 +3,22 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
-import { compileRule } from '../../../../src/kernel/xt/compile.ts'
-import type { Language } from '../../../../src/kernel/xt/language.ts'
+import { compileRule, type Language } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
-import type { XtChain, XtEntry, XtJump } from '../../../../src/kernel/xt/scope.ts'
+import type { ScopeOperations, XtChain, XtEntry, XtJump } from '../../../../src/kernel/xt/scope.ts'
 import { commitScope } from '../../../../src/kernel/xt/scope-commit.ts'
 import { removalOf, ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
 import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
-import { Committed, heldInKernel } from '../../../../src/kernel/xt/scope-held.ts'
-import type { ScopeOperations } from '../../../../src/kernel/xt/scope-operation.ts'
-import { type Asked, type Common, commonOf, rewritesCommon } from '../../../../src/kernel/xt/scope-wanted.ts'
+import {
+  type Asked,
+  Committed,
+  type Common,
+  commonOf,
+  heldInKernel,
+  rewritesCommon,
+} from '../../../../src/kernel/xt/scope-held.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }

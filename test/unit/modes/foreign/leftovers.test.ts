@@ -1,7 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { isKubeProxyIpset, isKubeProxyTable, KUBE_PROXY } from '../../../../src/modes/common/kube-proxy.ts'
-import type { Leftovers } from '../../../../src/modes/foreign/leftovers.ts'
-import { keptTexts, leftoverTexts, removedTexts } from '../../../../src/modes/foreign/leftovers-text.ts'
+import {
+  keptTexts,
+  type Leftovers,
+  leftoverTexts,
+  removedTexts,
+} from '../../../../src/modes/foreign/leftovers.ts'
 import { type Neighborhood, neighborsOf } from '../../../../src/modes/foreign/neighbors.ts'
 
 describe("what is kube-proxy's", () => {

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { chainsOfBlob } from '../../../../src/modes/foreign/legacy-blob.ts'
+import { chainsOfBlob } from '../../../../src/modes/foreign/legacy-iptables.ts'
 
 interface Entry {
   readonly target: string

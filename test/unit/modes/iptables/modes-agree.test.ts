@@ -1,8 +1,14 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { assert } from '../../../../src/base/assert.ts'
-import { anyContains } from '../../../../src/base/cidr.ts'
-import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../../../../src/base/ip.ts'
+import { assert } from '../../../../src/base/errors.ts'
+import {
+  anyContains,
+  familyOf,
+  formatIp,
+  formatIpPort,
+  type Ip,
+  isLoopback,
+} from '../../../../src/base/ip.ts'
 import { createTracer, type Tracer } from '../../../../src/kernel/nft/trace.ts'
 import { isLocal, type TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { Frontend, FrontendTable, Route } from '../../../../src/model/frontend.ts'

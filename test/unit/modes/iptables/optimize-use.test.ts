@@ -5,13 +5,11 @@ import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import {
   type BusiestFirstEvent,
-  createBusiestFirst,
-} from '../../../../src/modes/iptables/optimize/busiest-first.ts'
-import {
   type CountedEntry,
+  createBusiestFirst,
   noteUse,
   orderByUse,
-} from '../../../../src/modes/iptables/optimize/order-by-use.ts'
+} from '../../../../src/modes/iptables/optimize/busiest-first.ts'
 import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { hostAddress, jump, PROTOCOLS, transport } from '../../../../src/modes/xt-common/rules-parts.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'

@@ -4,12 +4,11 @@ import type { Tracer } from '../../../../src/kernel/nft/trace.ts'
 import type { XtChain } from '../../../../src/kernel/xt/scope.ts'
 import type { Backend, Frontend, FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import type { Protocol } from '../../../../src/model/service.ts'
-import { fixedChains } from '../../../../src/modes/iptables/fixed-chains.ts'
-import { jumpsOf } from '../../../../src/modes/iptables/jumps.ts'
-import { rulesOfService } from '../../../../src/modes/iptables/rules-service.ts'
+import { fixedChains, jumpsOf } from '../../../../src/modes/iptables/chains.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/render-service.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
-import { type Statics, staticsOf } from '../../../../src/modes/iptables/statics.ts'
-import { createXtTracer } from '../../../../src/modes/xt-common/trace-tables.ts'
+import { type Statics, staticsOf } from '../../../../src/modes/iptables/state.ts'
+import { createXtTracer } from '../../../../src/modes/xt-common/trace.ts'
 import {
   CLUSTER,
   clusterIp,

@@ -6,7 +6,7 @@ import { createNftClient, type NftClient } from '../../../../src/kernel/nft/clie
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
-import type { ScopeOperation } from '../../../../src/kernel/xt/scope-operation.ts'
+import type { ScopeOperation } from '../../../../src/kernel/xt/scope.ts'
 import type { FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'

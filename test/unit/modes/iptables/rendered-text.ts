@@ -2,13 +2,11 @@ import { printRule } from '../../../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { XtPlace } from '../../../../src/kernel/xt/scope.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { fixedChains } from '../../../../src/modes/iptables/fixed-chains.ts'
-import { jumpsOf } from '../../../../src/modes/iptables/jumps.ts'
-import { rulesOfService } from '../../../../src/modes/iptables/rules-service.ts'
+import { fixedChains, jumpsOf } from '../../../../src/modes/iptables/chains.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/render-service.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
-import { type Statics, staticsOf } from '../../../../src/modes/iptables/statics.ts'
-import type { Fields } from '../../model/objects.ts'
-import { cidr, endpoint, service as serviceObject, slice, tableOf } from '../../model/objects.ts'
+import { type Statics, staticsOf } from '../../../../src/modes/iptables/state.ts'
+import { cidr, endpoint, type Fields, service as serviceObject, slice, tableOf } from '../../model/objects.ts'
 
 export interface World {
   readonly options?: Partial<IptablesOptions>

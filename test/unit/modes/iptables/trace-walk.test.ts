@@ -7,7 +7,7 @@ import type {
   TraceSurroundings,
 } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
-import { traceTables, type XtTables } from '../../../../src/modes/xt-common/trace-walk.ts'
+import { traceTables, type XtTables } from '../../../../src/modes/xt-common/trace.ts'
 import { ip4, ip6 } from '../nftables/frontends.ts'
 
 /* Rules of no Service: what each match, target and hook does. */

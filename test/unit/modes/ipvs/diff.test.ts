@@ -1,14 +1,16 @@
 import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
-import { entryKey } from '../../../../src/kernel/ipset/entry-key.ts'
-import type { Ipset } from '../../../../src/kernel/ipset/state.ts'
-import { destinationKey, serverKey } from '../../../../src/kernel/ipvs/key.ts'
-import type { IpvsProtocol, RealServer } from '../../../../src/kernel/ipvs/state.ts'
+import { entryKey, type Ipset } from '../../../../src/kernel/ipset/state.ts'
+import {
+  destinationKey,
+  type IpvsProtocol,
+  type RealServer,
+  serverKey,
+} from '../../../../src/kernel/ipvs/state.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { diffStates } from '../../../../src/modes/ipvs/diff.ts'
-import { PHASE_ORDER, type Phase } from '../../../../src/modes/ipvs/phases.ts'
-import type { IpvsPlan } from '../../../../src/modes/ipvs/plan.ts'
+import { type IpvsPlan, PHASE_ORDER, type Phase } from '../../../../src/modes/ipvs/plan.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
 import { EMPTY_STATE, type IpvsState, type PlacedServer } from '../../../../src/modes/ipvs/state.ts'
 import { real, virtual } from '../../../support/ipvs-objects.ts'

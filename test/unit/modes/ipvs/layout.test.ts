@@ -5,9 +5,9 @@ import {
   declareIpset,
   declareNftSet,
   NFT_SET_NAMES,
+  SET_STEMS,
   sizeOfNftSet,
 } from '../../../../src/modes/ipvs/layout.ts'
-import { SET_STEMS } from '../../../../src/modes/ipvs/set-names.ts'
 
 describe('the ipsets', () => {
   const fresh = (count: number) => declareIpset('CLUSTER-IP', 'IPv4', { count, before: undefined })

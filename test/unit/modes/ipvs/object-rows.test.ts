@@ -1,12 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import type { Ip } from '../../../../src/base/ip.ts'
-import { parseIp } from '../../../../src/base/ip.ts'
-import { serviceNames } from '../../../../src/cli/service-names.ts'
+import { type Ip, parseIp } from '../../../../src/base/ip.ts'
+import { serviceNames } from '../../../../src/cli/admin-client.ts'
 import type { IpsetListing } from '../../../../src/kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../../../src/kernel/ipvs/constants.ts'
 import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../../src/kernel/ipvs/state.ts'
-import { namesOfElements } from '../../../../src/modes/common/service-names.ts'
-import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/object-rows.ts'
+import { namesOfElements } from '../../../../src/modes/common/show.ts'
+import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/dump.ts'
 import {
   backends,
   clusterIp,

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { createIpvsClient } from '../../../../src/kernel/ipvs/client.ts'
-import type { IpvsOperation } from '../../../../src/kernel/ipvs/operation.ts'
+import type { IpvsOperation } from '../../../../src/kernel/ipvs/state.ts'
 import type { IpvsOptions } from '../../../../src/modes/ipvs/settings.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IpvsNode } from '../../../support/ipvs-node.ts'

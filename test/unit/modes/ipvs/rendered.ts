@@ -3,10 +3,10 @@ import { hex } from '../../../../src/base/octets.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
+import type { SurroundingsOptions } from '../../../../src/modes/ipvs/places.ts'
 import { renderIpvsState } from '../../../../src/modes/ipvs/render.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
 import { EMPTY_STATE, type IpvsState } from '../../../../src/modes/ipvs/state.ts'
-import type { SurroundingsOptions } from '../../../../src/modes/ipvs/surroundings.ts'
 import { elementsOf } from '../nftables/inspect.ts'
 
 export function render(

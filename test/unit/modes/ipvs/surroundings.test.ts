@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
+import { type SurroundingsOptions, surroundingsOf } from '../../../../src/modes/ipvs/places.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../../../src/modes/ipvs/settings.ts'
-import { type SurroundingsOptions, surroundingsOf } from '../../../../src/modes/ipvs/surroundings.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
 import { table } from '../nftables/frontends.ts'
 

@@ -4,12 +4,18 @@ import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import type { Element, ElementGroup, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Backend, ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { portData } from '../../../../src/modes/common/octet-keys.ts'
-import { adoptRuleset } from '../../../../src/modes/nftables/adopt.ts'
-import { ID_MAX, listOfPort, pairKey, STABLE_MAX } from '../../../../src/modes/nftables/layout.ts'
+import { portData } from '../../../../src/modes/common/expressions.ts'
+import {
+  ID_MAX,
+  LATE_SETS,
+  listOfPort,
+  pairKey,
+  STABLE_MAX,
+  sizeFor,
+} from '../../../../src/modes/nftables/layout.ts'
 import { IdDraft, idsInUse, NO_IDS } from '../../../../src/modes/nftables/numbering.ts'
-import { LATE_SETS, sizeFor } from '../../../../src/modes/nftables/sets.ts'
-import { assignSlots, stableIds } from '../../../../src/modes/nftables/slots.ts'
+import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
+import { assignSlots, stableIds } from '../../../../src/modes/nftables/render-service.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
 import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from './frontends.ts'
 import { complaints, differences, lines, listing, render, routes, tableIn } from './inspect.ts'

@@ -14,7 +14,7 @@ import {
   quantise,
   rolls,
 } from '../../../../src/modes/nftables/chains.ts'
-import { declareSet, SET_NAMES } from '../../../../src/modes/nftables/sets.ts'
+import { declareSet, SET_NAMES } from '../../../../src/modes/nftables/layout.ts'
 import { ip4 } from './frontends.ts'
 
 const CONTEXT: RuleContext = { layout: LAYOUTS.ip, masqueradeMark: 0x4000, detector: undefined }

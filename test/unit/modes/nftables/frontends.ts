@@ -1,5 +1,4 @@
-import type { Cidr } from '../../../../src/base/cidr.ts'
-import type { Ip } from '../../../../src/base/ip.ts'
+import type { Cidr, Ip } from '../../../../src/base/ip.ts'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import type {
   Backend,

@@ -2,7 +2,6 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/steps.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
-import { adoptRuleset } from '../../../../src/modes/nftables/adopt.ts'
 import {
   ENDPOINTS_MAPS,
   idOf,
@@ -10,6 +9,7 @@ import {
   listOfPort,
   readPairKey,
 } from '../../../../src/modes/nftables/layout.ts'
+import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
 import { runs } from '../../../support/runs.ts'
 import { changes, World } from '../world.ts'

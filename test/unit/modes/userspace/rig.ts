@@ -6,16 +6,15 @@ import type { Backend } from '../../../../src/model/frontend.ts'
 import { Balancer } from '../../../../src/modes/userspace/relay/balancer.ts'
 import {
   type Listener,
+  OwnSockets,
   type RelayContext,
   type RelayEvent,
   type RelayPort,
   ReportLimit,
 } from '../../../../src/modes/userspace/relay/context.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../../../../src/modes/userspace/relay/limits.ts'
-import { OwnSockets } from '../../../../src/modes/userspace/relay/own-sockets.ts'
-import { openTcpListener } from '../../../../src/modes/userspace/relay/tcp-listener.ts'
-import { openUdpListener } from '../../../../src/modes/userspace/relay/udp-listener.ts'
-import { Usage } from '../../../../src/modes/userspace/relay/usage.ts'
+import { DEFAULT_LIMITS, type RelayLimits, Usage } from '../../../../src/modes/userspace/relay/limits.ts'
+import { openTcpListener } from '../../../../src/modes/userspace/relay/tcp.ts'
+import { openUdpListener } from '../../../../src/modes/userspace/relay/udp.ts'
 import { eventually } from '../../../support/patience.ts'
 import { freePorts } from '../../../support/reference/ports.ts'
 

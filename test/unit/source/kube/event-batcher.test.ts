@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
-import { EventBatcher } from '../../../../src/source/kube/event-batcher.ts'
+import { EventBatcher } from '../../../../src/source/kube/kube-source.ts'
 import { settle } from '../../../support/fake-clock.ts'
 
 function event(key: string): SourceEvent {

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Exchange } from '../../../../src/source/kube/exchange.ts'
-import { FailureError } from '../../../../src/source/kube/failure.ts'
+import { Exchange, FailureError } from '../../../../src/source/kube/exchange.ts'
 import { WireError } from '../../../../src/wire/wire-error.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { ScriptedApi, service } from '../../../support/scripted-api.ts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { ApiError } from '../../../../src/source/kube/api-client.ts'
-import { FailureError, failureOfError, failureOfStatus } from '../../../../src/source/kube/failure.ts'
+import { FailureError, failureOfError, failureOfStatus } from '../../../../src/source/kube/exchange.ts'
 import type { ApiStatus } from '../../../../src/source/kube/wire/status.ts'
 import { WireError } from '../../../../src/wire/wire-error.ts'
 

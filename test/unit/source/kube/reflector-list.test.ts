@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { PartsRoom } from '../../../../src/model/parts-room.ts'
+import { PartsRoom } from '../../../../src/model/object-budget.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'

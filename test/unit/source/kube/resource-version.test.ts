@@ -1,10 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import {
-  advanced,
-  compareVersions,
-  isOlder,
-  isPosition,
-} from '../../../../src/source/kube/resource-version.ts'
+import { advanced, compareVersions, isOlder, isPosition } from '../../../../src/source/kube/object-index.ts'
 
 describe('resource versions', () => {
   it('A22: are ordered by length, then as text, beyond what numbers hold', () => {

@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, it } from 'vitest'
+import { Troubles } from '../../../../src/source/kube/kube-source.ts'
 import type { Trouble } from '../../../../src/source/kube/reflector-state.ts'
-import { Troubles } from '../../../../src/source/kube/troubles.ts'
 import { problemText } from '../../../../src/source/source.ts'
 
 const SERVER: Trouble = { scope: 'server', text: 'refused' }

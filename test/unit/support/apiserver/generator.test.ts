@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { isRefusal } from '../../../../src/model/fields.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
-import { isRefusal } from '../../../../src/model/refusal.ts'
 import { drive, flaps, replacements, rollingUpdate } from '../../../support/apiserver/churn.ts'
 import { clusterOf } from '../../../support/apiserver/generator.ts'
 import { createRandom } from '../../../support/apiserver/random.ts'

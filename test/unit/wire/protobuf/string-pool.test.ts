@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from 'vitest'
-import { StringPool } from '../../../../src/wire/protobuf/string-pool.ts'
+import { StringPool } from '../../../../src/wire/protobuf/decoder.ts'
 
 const textIn = (pool: StringPool, text: string): string => {
   const bytes = Buffer.from(`<${text}>`)

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { parseProxy, proxyFromEnvironment } from '../../../../../src/source/kube/client/proxy.ts'
-import { parseServer } from '../../../../../src/source/kube/client/server-address.ts'
+import { parseProxy, parseServer, proxyFromEnvironment } from '../../../../../src/source/kube/client/dial.ts'
 
 const SERVER = 'https://192.0.2.1:6443'
 

@@ -1,10 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { type Ip, parseIp } from '../../../../../src/base/ip.ts'
-import {
-  dependsOnServices,
-  isLoopbackHost,
-  parseServer,
-} from '../../../../../src/source/kube/client/server-address.ts'
+import { dependsOnServices, isLoopbackHost, parseServer } from '../../../../../src/source/kube/client/dial.ts'
 
 describe('a server', () => {
   it.each([

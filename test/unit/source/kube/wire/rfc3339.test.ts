@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { rfc3339 } from '../../../../../src/source/kube/wire/rfc3339.ts'
+import { rfc3339 } from '../../../../../src/source/kube/wire/tables.ts'
 
 const FIRST_S = Date.parse('0000-01-01T00:00:00Z') / 1000
 const LAST_S = Date.parse('9999-12-31T23:59:59Z') / 1000

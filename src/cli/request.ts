@@ -1,0 +1,174 @@
+import { buildInfo, buildText } from '../base/build-info.ts'
+import { failureText } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
+import { readConfigFile } from '../config/config-file.ts'
+import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from '../config/daemon-config.ts'
+import { type ConfigError, type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { loadConfig, type RunRequest, readFlags } from '../config/load-config.ts'
+import { networkNamespace } from '../daemon/instance-lock.ts'
+import { isJson } from '../model/fields.ts'
+import { askDaemon, usualSocket } from './admin-client.ts'
+import { EXIT_FAILED, EXIT_USAGE, type Io } from './io.ts'
+
+interface RequestOptions {
+  /** The name of the command, for messages. */
+  readonly command: string
+  /** Flags of the command besides those of `run`. */
+  readonly extra: readonly FlagSpec[]
+  /** The command does not use the kernel. */
+  readonly modeless?: boolean
+  /** Checks the command's own flags even if other flags are invalid. Reports errors to the reader. */
+  readonly check?: (reader: FlagReader) => Promise<unknown>
+}
+
+/**
+ * Reads the arguments of a command that accepts those of `kprobe run`. Reports all errors, and gives the exit code
+ * then.
+ */
+export async function readRequest(
+  argv: readonly string[],
+  io: Io,
+  { command, check, ...options }: RequestOptions,
+): Promise<RunRequest | number> {
+  const parsed = await loadConfig(argv, {
+    hostName: io.hostName,
+    env: process.env,
+    ...options,
+    readFile: readConfigFile,
+  })
+  if (parsed.kind === 'errors') {
+    const { errors, extra } = parsed
+    if (extra !== undefined) await check?.(extra)
+    return usageErrors(io, command, [...errors, ...(extra?.errors ?? [])])
+  }
+  usageWarnings(io, command, parsed.value.warnings)
+  return parsed.value
+}
+
+/** The task of a command, with the origin of its configuration and objects. */
+export interface ModelRequest extends RunRequest {
+  /** The daemon's admin socket, which gives both; undefined if both come from flags and the source. */
+  readonly daemon: string | undefined
+  /** What the user should know of that origin; printed before anything is read. */
+  readonly notices: readonly string[]
+}
+
+/** Flags that select a source. With one of them, a command reads the objects itself, with its own flags. */
+const SOURCE_FLAGS: readonly string[] = ['config', 'kubeconfig', 'master', 'source']
+
+/** Part of the help texts of the commands that call readModelRequest. */
+export const FROM_DAEMON =
+  'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers, ' +
+  'or with --source, --config, --kubeconfig or --master: then the command reads the objects itself.'
+
+/**
+ * Reads the arguments of a command that computes the state of `kprobe run`. Without a flag that names a source, the
+ * configuration is that of the daemon at the admin socket, if one answers. Reports all errors, and gives the exit code
+ * then.
+ */
+export async function readModelRequest(
+  argv: readonly string[],
+  io: Io,
+  options: RequestOptions,
+): Promise<ModelRequest | number> {
+  const given = readFlags(argv, options)
+  const hasSource = SOURCE_FLAGS.some(flag => given.given(flag))
+  const daemon = await findDaemon(given, !hasSource)
+  const isUsed = daemon.kind === 'found' && !hasSource
+  const request = await readRequest(isUsed ? withFlags(argv, daemon, given) : argv, io, options)
+  if (typeof request === 'number') return request
+  if (daemon.kind === 'failed') {
+    io.err(`kprobe ${options.command}: ${daemon.message}\n`)
+    return EXIT_FAILED
+  }
+  if (daemon.kind === 'absent') {
+    const notice = `kprobe ${options.command}: no daemon answers at ${daemon.socket}; reading the API server`
+    return { ...request, daemon: undefined, notices: hasSource ? [] : [notice] }
+  }
+  const differing = flagDifferences(modelFlags(request.config), daemon.flags)
+  if (isUsed && differing.length > 0)
+    return usageErrors(io, options.command, contradictions(differing, daemon.socket))
+  const notices = differing.map(
+    ({ flag, here, there }) =>
+      `kprobe ${options.command}: --${flag} is ${shown(here)}; the daemon at ${daemon.socket} has ${shown(there)}`,
+  )
+  return { ...request, daemon: isUsed ? daemon.socket : undefined, notices }
+}
+
+function contradictions(differing: readonly FlagDifference[], socket: string): readonly ConfigError[] {
+  return differing.map(({ flag, here, there }) => ({
+    path: `--${flag}`,
+    message: `is ${shown(here)}; the daemon at ${socket} has ${shown(there)}; omit the flag, or give --source to use your own flags`,
+  }))
+}
+
+function shown(text: string): string {
+  return text === '' ? 'unset' : quote(text)
+}
+
+type Found = { readonly kind: 'found'; readonly socket: string; readonly flags: FlagTexts }
+
+/** Queries the daemon. A failure is an error if --admin-socket was given, or if no flag names a source. */
+async function findDaemon(
+  given: FlagReader,
+  isNeeded: boolean,
+): Promise<
+  | Found
+  | { readonly kind: 'absent'; readonly socket: string }
+  | { readonly kind: 'failed'; readonly message: string }
+> {
+  const asked = given.text('admin-socket') ?? ''
+  const socket = asked === '' ? usualSocket(given.text('service-proxy-name') || undefined) : asked
+  try {
+    const flags = await askFlags(socket)
+    if (flags !== undefined) return { kind: 'found', socket, flags }
+    if (asked !== '') throw new Error(`no daemon answers at ${socket}`)
+  } catch (error) {
+    if (asked !== '' || isNeeded) return { kind: 'failed', message: failureText(error) }
+  }
+  return { kind: 'absent', socket }
+}
+
+/** Reads the daemon's flags; undefined if no daemon answers. */
+async function askFlags(socket: string): Promise<FlagTexts | undefined> {
+  const answer = await askDaemon(socket, '/config')
+  if (answer.kind === 'absent') return undefined
+  const { version, network, flags } = isJson(answer.value) ? answer.value : {}
+  const ours = buildText(buildInfo())
+  if (version !== ours)
+    throw new Error(
+      `${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}; run the daemon's own, or give --source`,
+    )
+  if (network !== (await networkNamespace()))
+    throw new Error(
+      `${socket}: the daemon runs in another network namespace; give --source to read objects here`,
+    )
+  if (!isJson(flags)) throw new Error(`${socket}: /config has no flags`)
+  return Object.fromEntries(Object.entries(flags).map(([flag, text]) => [flag, String(text)]))
+}
+
+/**
+ * Puts the daemon's flags before the arguments. Lists add up, so that a given flag replaces that of the daemon; feature
+ * gates merge by name.
+ */
+function withFlags(argv: readonly string[], { flags }: Found, given: FlagReader): readonly string[] {
+  const missing = Object.entries(flags).filter(
+    ([flag, text]) => text !== '' && (flag === 'feature-gates' || !given.given(flag)),
+  )
+  return [...missing.map(([flag, text]) => `--${flag}=${text}`), ...argv]
+}
+
+/** Prints every error once, with its flag. Gives the exit code. */
+export function usageErrors(io: Io, command: string, errors: readonly ConfigError[]): number {
+  const lines = new Set(
+    errors.map(({ path, message }) => `kprobe ${command}: ${oneLine(`${path}: ${message}`)}\n`),
+  )
+  for (const line of lines) io.err(line)
+  io.err(`see \`kprobe ${command} --help\`\n`)
+  return EXIT_USAGE
+}
+
+/** Prints the warnings of a configuration. */
+export function usageWarnings(io: Io, command: string, warnings: readonly string[]): void {
+  for (const warning of warnings) io.err(`kprobe ${command}: ${oneLine(warning)}\n`)
+}

@@ -1,0 +1,159 @@
+import { readFileSync } from 'node:fs'
+import { readFile, writeFile } from 'node:fs/promises'
+import { errorOf } from '../../base/errors.ts'
+
+/** A kernel setting, a number that a file represents. */
+export interface Sysctl {
+  readonly name: string
+  /** Relative to the root of the file system. */
+  readonly path: string
+  /** The kernel's default, where it is the same everywhere: such a value is not an operator's choice. */
+  readonly initial?: number
+}
+
+export interface SysctlWrite extends Sysctl {
+  readonly value: number
+  readonly before: number
+}
+
+/** A wanted value that was not written. */
+export interface SysctlLeft {
+  readonly name: string
+  readonly wanted: number
+  readonly reason: /** The setting has that value already. */
+    | 'equal'
+    /** Another program set a larger value. */
+    | 'larger'
+    /** The kernel has no such file. */
+    | 'missing'
+  /** Undefined when the file is missing. */
+  readonly value: number | undefined
+}
+
+/** The outcome of setting sysctls. */
+export interface TuneReport {
+  readonly written: readonly SysctlWrite[]
+  readonly left: readonly SysctlLeft[]
+  /** Reads and writes that failed; nothing else depends on them. */
+  readonly failed: readonly TuneFailure[]
+}
+
+export interface TuneFailure {
+  readonly name: string
+  /** Undefined when the read failed. */
+  readonly value: number | undefined
+  readonly error: Error
+}
+
+export interface TuneOptions {
+  /** The directory of proc and sys, ending in a slash. */
+  readonly root?: string
+}
+
+/** Reads a sysctl; undefined when there is no such file. Throws when it cannot be read, or is not a number. */
+export async function readSysctl(path: string): Promise<number | undefined> {
+  let text: string
+  try {
+    text = await readFile(path, 'utf8')
+  } catch (thrown) {
+    if (thrown instanceof Error && 'code' in thrown && thrown.code === 'ENOENT') return undefined
+    throw thrown
+  }
+  const value = Number(text.trim())
+  if (text.trim() === '' || !Number.isInteger(value))
+    throw new Error(`${path}: not a number: ${JSON.stringify(text)}`)
+  return value
+}
+
+/** Reads a sysctl synchronously, for values needed before a plane exists; undefined also where it cannot be read. */
+export function settingNow(path: string): number | undefined {
+  try {
+    const text = readFileSync(path, 'utf8').trim()
+    return /^-?\d+$/.test(text) ? Number(text) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** Writes sysctls in this order. Does not reject. */
+async function writeSysctls(
+  writes: readonly SysctlWrite[],
+  root: string,
+): Promise<Pick<TuneReport, 'written' | 'failed'>> {
+  const written: SysctlWrite[] = []
+  const failed: TuneFailure[] = []
+  for (const write of writes) {
+    const error = await writeSysctl(root + write.path, write.value)
+    if (error === undefined) written.push(write)
+    else failed.push({ name: write.name, value: write.value, error })
+  }
+  return { written, failed }
+}
+
+/** Writes a sysctl; returns the error if that fails. */
+export async function writeSysctl(path: string, value: number): Promise<Error | undefined> {
+  try {
+    await writeFile(path, String(value))
+    return undefined
+  } catch (thrown) {
+    return errorOf(thrown)
+  }
+}
+
+export interface WantedSysctl {
+  readonly sysctl: Sysctl
+  readonly value: number
+  /** Keeps a larger value, unless it is the kernel's default; otherwise kprobe overwrites every other value. */
+  readonly keepsLarger?: boolean
+}
+
+export interface SysctlPlan {
+  readonly writes: readonly SysctlWrite[]
+  readonly left: readonly SysctlLeft[]
+}
+
+/** Returns the sysctl of a name under /proc/sys, with slashes. */
+export function wantedSysctl(name: string, value: number): WantedSysctl {
+  return { sysctl: { name, path: `proc/sys/${name}` }, value }
+}
+
+/** Plans the writes, in the order of `list`. `values` are the current ones by name, undefined for missing sysctls. */
+export function planSysctls(
+  list: readonly WantedSysctl[],
+  values: ReadonlyMap<string, number | undefined>,
+): SysctlPlan {
+  const writes: SysctlWrite[] = []
+  const left: SysctlLeft[] = []
+  for (const { sysctl, value: wanted, keepsLarger = false } of list) {
+    const { name, path, initial } = sysctl
+    const value = values.get(name)
+    if (value === undefined) left.push({ name, wanted, reason: 'missing', value })
+    else if (value === wanted) left.push({ name, wanted, reason: 'equal', value })
+    else if (value > wanted && keepsLarger && value !== initial)
+      left.push({ name, wanted, reason: 'larger', value })
+    else writes.push({ name, path, value: wanted, before: value })
+  }
+  return { writes, left }
+}
+
+/** Sets sysctls as planSysctls plans it. Does not reject. */
+export async function tuneSysctls(
+  list: readonly WantedSysctl[],
+  { root = '/' }: TuneOptions = {},
+): Promise<TuneReport> {
+  const unread: TuneFailure[] = []
+  const values = new Map<string, number | undefined>()
+  for (const { sysctl } of list) {
+    const { name, path } = sysctl
+    try {
+      values.set(name, await readSysctl(root + path))
+    } catch (thrown) {
+      unread.push({ name, value: undefined, error: errorOf(thrown) })
+    }
+  }
+  // A file that exists but cannot be read is not missing.
+  const readable = list.filter(({ sysctl }) => values.has(sysctl.name))
+  const plan = planSysctls(readable, values)
+  const { written, failed } = await writeSysctls(plan.writes, root)
+  return { written, left: plan.left, failed: [...unread, ...failed] }
+}

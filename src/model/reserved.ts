@@ -1,0 +1,126 @@
+import { anyContains, type Cidr, compareIps, formatIpPort, type Ip } from '../base/ip.ts'
+import { u16be } from '../base/octets.ts'
+import type { Protocol, SliceList } from './service.ts'
+
+/** An address and a TCP port at which an API server is reached. */
+export interface ApiEndpoint {
+  readonly ip: Ip
+  readonly port: number
+}
+
+/** The Service whose endpoints are the API servers of the cluster. */
+export const API_SERVICE = 'default/kubernetes'
+/** Key of the slice that API servers write themselves. Others of API_SERVICE anyone may add who may write slices there. */
+const OWN_SLICE = API_SERVICE
+/** What is read of its slices at each pass: more than any control plane has, and little of what a hostile slice holds. */
+const SLICES_MAX = 4
+const PORTS_MAX = 4
+const ENDPOINTS_MAX = 64
+
+/** Where API servers answer. A Service that captures one of these cuts kprobe off from the API server. */
+export interface ApiServers {
+  /** Sorted by address and port, without duplicates. */
+  readonly endpoints: readonly ApiEndpoint[]
+  readonly keys: ReadonlySet<string>
+  /** Addresses that are captured with all their ports, because the mode gives them to a device of this node. */
+  readonly boundIps: ReadonlySet<Ip>
+  /** Equal for equal values. */
+  readonly fingerprint: string
+}
+
+interface ApiServersQuery {
+  /** What this process dials. */
+  readonly dialed: readonly ApiEndpoint[]
+  /** The slices of API_SERVICE. */
+  readonly slices: SliceList
+  /** The mode gives addresses to a device of this node: all but those that this node has anyway. */
+  readonly binds: boolean
+  readonly localIps: readonly Ip[]
+}
+
+/** The endpoints that this process dials, and those of default/kubernetes. */
+export function apiServersOf({ dialed, slices, binds, localIps }: ApiServersQuery): ApiServers {
+  const endpoints = sortedEndpoints([...dialed, ...endpointsIn(slices)])
+  const boundIps = binds ? endpoints.map(({ ip }) => ip).filter(ip => !localIps.includes(ip)) : []
+  return {
+    endpoints,
+    keys: new Set(endpoints.map(({ ip, port }) => keyOf(ip, port))),
+    boundIps: new Set(boundIps),
+    fingerprint: `${endpoints.map(({ ip, port }) => formatIpPort(ip, port))} ${boundIps.map(ip => formatIpPort(ip, 0))}`,
+  }
+}
+
+/** Addresses of which one captures something that the other does not. */
+export function changedApiIps(one: ApiServers, other: ApiServers): readonly Ip[] {
+  if (one.fingerprint === other.fingerprint) return []
+  return [...lackedBy(one, other), ...lackedBy(other, one)]
+}
+
+function lackedBy({ keys, boundIps }: ApiServers, its: ApiServers): readonly Ip[] {
+  const lacked = its.endpoints.filter(({ ip, port }) => !keys.has(keyOf(ip, port))).map(({ ip }) => ip)
+  return [...lacked, ...[...its.boundIps].filter(ip => !boundIps.has(ip))]
+}
+
+/** Sorted by address and port, without duplicates. */
+export function sortedEndpoints(endpoints: readonly ApiEndpoint[]): readonly ApiEndpoint[] {
+  const unique = new Map(endpoints.map(its => [keyOf(its.ip, its.port), its]))
+  return [...unique.values()].sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
+}
+
+/** How a Service that captured this address and port would take the API server away; undefined if it would not. */
+export function apiConflict(
+  { keys, boundIps }: ApiServers,
+  ip: Ip,
+  { protocol, port }: { readonly protocol: Protocol; readonly port: number },
+): 'port' | 'address' | undefined {
+  if (protocol === 'TCP' && keys.has(keyOf(ip, port))) return 'port'
+  return boundIps.has(ip) ? 'address' : undefined
+}
+
+/** Whether an API server answers at any port of the address. */
+export function isApiAddress({ endpoints }: ApiServers, ip: Ip): boolean {
+  return endpoints.some(its => its.ip === ip)
+}
+
+function keyOf(ip: Ip, port: number): string {
+  return u16be(port) + ip
+}
+
+function endpointsIn(slices: SliceList): readonly ApiEndpoint[] {
+  const own = slices.filter(({ key }) => key === OWN_SLICE)
+  return (own.length > 0 ? own : slices.slice(0, SLICES_MAX)).flatMap(({ ports, endpoints }) => {
+    const tcp = ports.filter(({ protocol }) => protocol === 'TCP').slice(0, PORTS_MAX)
+    return endpoints.slice(0, ENDPOINTS_MAX).flatMap(({ ip }) => tcp.map(({ port }) => ({ ip, port })))
+  })
+}
+
+/** What processes of this node have of a Service's external addresses. */
+export interface ServiceListeners {
+  /** Ports at addresses of this node at which a process of it listens. */
+  readonly taken: readonly TakenPort[]
+}
+
+export interface TakenPort {
+  readonly ip: Ip
+  readonly protocol: Protocol
+  readonly port: number
+}
+
+/** Keys of what isTaken asks about; undefined when there are none. */
+export function takenKeys(found: ServiceListeners | undefined): ReadonlySet<string> | undefined {
+  return found && new Set(found.taken.map(takenKey))
+}
+
+/** Whether a process of this node keeps the port from the Service: not at the addresses that the operator allows. */
+export function isTaken(
+  keys: ReadonlySet<string> | undefined,
+  port: TakenPort,
+  allowed: readonly Cidr[],
+): boolean {
+  return keys?.has(takenKey(port)) === true && !anyContains(allowed, port.ip)
+}
+
+/** Key of a port in a set. */
+export function takenKey({ ip, protocol, port }: TakenPort): string {
+  return protocol + u16be(port) + ip
+}

@@ -1,0 +1,96 @@
+import { concatenatedType } from '../../kernel/nft/datatypes.ts'
+import { sameElement } from '../../kernel/nft/diff-elements.ts'
+import type { ElementGroup, NftSet, Ruleset } from '../../kernel/nft/state.ts'
+import type { PortFrontends } from '../../model/frontend.ts'
+import type { Extent } from '../mode.ts'
+
+const GROUP_LENGTH_MAX = 64
+
+/**
+ * Whether a rendered group equals the present one except for the order, which the kernel chooses. The present
+ * one is then kept, so that the diff skips it. Long groups are not compared here: the diff compares them.
+ */
+export function sameGroup(present: ElementGroup, made: ElementGroup): boolean {
+  const { length } = made
+  if (present.length !== length || length > GROUP_LENGTH_MAX) return false
+  for (let i = 0; i < length; i++) {
+    const element = made[i]
+    let j = 0
+    while (j < length && !sameElement(present[j], element)) j++
+    if (j === length) return false
+  }
+  return true
+}
+
+/** The maximum length of a comment: nft keeps the length in one byte. */
+const COMMENT_MAX = 250
+
+/** Makes the comment that names the port, for nft and for later reads of the kernel. */
+export function commentOf({ displayName }: PortFrontends): string {
+  return displayName.length <= COMMENT_MAX ? displayName : displayName.slice(0, COMMENT_MAX)
+}
+
+/** The prefix of groups whose elements serve no single Service. Names of Services cannot begin with it. */
+const SHARED = '@'
+
+export const GROUP_NODEPORT_IPS = `${SHARED}nodeport-ips`
+
+/** Gives the Service whose elements a group holds; undefined for a shared group. */
+export function serviceOfGroup(group: string): string | undefined {
+  return group.startsWith(SHARED) || group.startsWith('\0') ? undefined : group
+}
+
+/** Declares a set, not a map, whose keys are the concatenation of fields of these types. */
+export function plainSet(
+  name: string,
+  size: number,
+  key: { types: readonly number[]; length: number },
+): NftSet {
+  return {
+    name,
+    flags: 0,
+    keyType: concatenatedType(...key.types),
+    keyLength: key.length,
+    dataType: undefined,
+    dataLength: undefined,
+    size,
+    timeoutMs: 0,
+    userdata: '',
+  }
+}
+
+interface Growth {
+  /** The minimum size of a new set, so that small clusters grow without a replacement of the table. */
+  readonly min: number
+  /** The share, 0 to 1, above which a set gets a new size. */
+  readonly full: number
+  /** The factor by which a new set is larger than its number of elements; 2 by default. */
+  readonly headroom?: number
+}
+
+const HEADROOM = 2
+
+/**
+ * Gives the size of a set of `count` elements: its present size while it is not full, otherwise a larger
+ * power of two.
+ */
+export function sizeToHold(count: number, before: number | undefined, growth: Growth): number {
+  const { min, full, headroom = HEADROOM } = growth
+  if (before !== undefined && before > 0 && count <= before * full) return before
+  return 2 ** Math.ceil(Math.log2(Math.max(min, count * headroom)))
+}
+
+type OfSet = (set: string) => boolean
+
+/** Counts the elements of our own tables by the sets that contain them. */
+export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet): Extent {
+  let frontends = 0
+  let endpoints = 0
+  for (const { elements } of tables)
+    for (const group of elements.values())
+      for (const { set } of group) {
+        if (isFrontend(set)) frontends++
+        else if (isEndpoint(set)) endpoints++
+      }
+  return { frontends, endpoints }
+}

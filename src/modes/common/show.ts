@@ -1,0 +1,289 @@
+import { compareIps, type Family, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
+import { readU16be } from '../../base/octets.ts'
+import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../../kernel/nft/constants.ts'
+import type { Chain, Element, NftFamily, Table } from '../../kernel/nft/state.ts'
+import { createTracer, type Tracer } from '../../kernel/nft/trace.ts'
+import type { Backend } from '../../model/frontend.ts'
+import { protocolOfKey } from './expressions.ts'
+import { LAYOUTS, tableOf } from './family.ts'
+import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
+
+/** Where packets enter the rules: from other hosts and pods, or from processes of this node. */
+export type Hook = 'prerouting' | 'output'
+
+/** The rules of one mode as they were read from the kernel. */
+export interface ReadRules {
+  readonly tracer: Tracer
+  /** The addresses of interfaces of this node, as far as the rules depend on them. */
+  readonly localIps: ReadonlySet<Ip>
+  /**
+   * Gives the reason why no packet of a family reaches the rules about Services; undefined when packets do.
+   */
+  readonly obstacle: (family: Family, hook: Hook) => string | undefined
+  /**
+   * The rules reject connections to external addresses and node ports without endpoints only on the way in,
+   * as kube-proxy does.
+   */
+  readonly rejectsOutsideOnly?: true
+}
+
+/** Makes ReadRules for a mode that writes only tables of our own. */
+export function rulesOfTables(tables: readonly Table[]): ReadRules {
+  return {
+    tracer: createTracer({ tables: tables.map(asleep) }),
+    localIps: new Set(),
+    obstacle: remembered((family, hook) => tableObstacle(tables, family, hook)),
+  }
+}
+
+/** Lists damage to the shared rules, including rules that do not lead to endpoints. */
+export function damageOfTables(
+  tables: readonly Table[],
+  families: readonly NftFamily[],
+  hookChains: readonly HookChain[],
+): readonly string[] {
+  const [any] = tables
+  if (any === undefined) return []
+  const missing = families
+    .filter(family => !tables.some(table => table.family === family))
+    .map(family => `there is no table ${family} ${any.name}`)
+  return [...missing, ...tables.flatMap(table => damageOf(table, hookChains))]
+}
+
+/** A chain that the tables of a mode must have, and the number of its hook. */
+export type HookChain = readonly [name: string, hooknum: number]
+
+/** The hook chains that every mode has. */
+export const HOOK_CHAINS: readonly HookChain[] = [
+  [CHAIN_PREROUTING, NF_INET_PRE_ROUTING],
+  [CHAIN_OUTPUT, NF_INET_LOCAL_OUT],
+]
+
+function damageOf(table: Table, hookChains: readonly HookChain[]): readonly string[] {
+  if (isDormant(table)) return [dormantText(table)]
+  const missing = hookChains
+    .filter(([name, hook]) => table.chains.get(name)?.hook?.hooknum !== hook)
+    .map(([name]) => missingText(table, name))
+  const empty = [...table.chains.values()].filter(({ rules }) => rules.length === 0)
+  return [...missing, ...empty.map(chain => emptyText(table, chain.name))]
+}
+
+function missingText({ family, name: table }: Table, chain: string): string {
+  return `there is no chain ${family} ${table} ${chain} at its hook`
+}
+
+function emptyText({ family, name: table }: Table, chain: string): string {
+  return `chain ${family} ${table} ${chain} is empty`
+}
+
+function isDormant({ flags }: Table): boolean {
+  return (flags & NFT_TABLE_F_DORMANT) !== 0
+}
+
+function dormantText({ family, name }: Table): string {
+  return `table ${family} ${name} is dormant`
+}
+
+/** Gives a dormant table without its hooks. */
+export function asleep(table: Table): Table {
+  if (!isDormant(table)) return table
+  const chains = [...table.chains].map(([name, chain]) => [name, { ...chain, hook: undefined }] as const)
+  return { ...table, chains: new Map(chains) }
+}
+
+interface HookChains {
+  readonly hooknum: number
+  readonly base: string
+  readonly builtin: string
+}
+
+export const HOOK_OF: Readonly<Record<Hook, HookChains>> = {
+  prerouting: { hooknum: NF_INET_PRE_ROUTING, base: CHAIN_PREROUTING, builtin: 'PREROUTING' },
+  output: { hooknum: NF_INET_LOCAL_OUT, base: CHAIN_OUTPUT, builtin: 'OUTPUT' },
+}
+
+export function familyName(family: Family): NftFamily {
+  return family === 'IPv4' ? 'ip' : 'ip6'
+}
+
+export function tableObstacle(tables: readonly Table[], of: Family, hook: Hook): string | undefined {
+  const family = familyName(of)
+  const table = tableOf({ tables }, family)
+  if (table === undefined) return `there is no table of family ${family}`
+  if (isDormant(table)) return dormantText(table)
+  const { hooknum, base } = HOOK_OF[hook]
+  const first = table.chains.get(base)
+  if (first?.hook?.hooknum !== hooknum) return missingText(table, base)
+  const empty = chainsFrom(first, table).find(({ rules }) => rules.length === 0)
+  return empty === undefined ? undefined : emptyText(table, empty.name)
+}
+
+/** Gives this chain and all chains that its rules reach. */
+function chainsFrom(first: Chain, { chains }: Table): readonly Chain[] {
+  const found = new Set([first])
+  for (const { rules } of found)
+    for (const { expressions } of rules)
+      for (const each of expressions) {
+        const next = each.kind === 'verdict' ? chains.get(each.verdict.chain ?? '') : undefined
+        if (next !== undefined) found.add(next)
+      }
+  return [...found]
+}
+
+export function remembered(compute: ReadRules['obstacle']): ReadRules['obstacle'] {
+  const known = new Map<string, string | undefined>()
+  return (family, hook) => {
+    const key = `${family} ${hook}`
+    if (!known.has(key)) known.set(key, compute(family, hook))
+    return known.get(key)
+  }
+}
+
+/** One place at which rules catch traffic, and what they do with it: a row for people and for `-o json`. */
+export interface ServiceRow {
+  /** `namespace/name:port`. */
+  readonly service: string
+  /**
+   * `ClusterIP`, `External` (externalIPs and load-balancer addresses, which the kernel does not distinguish),
+   * `NodePort`.
+   */
+  readonly type: string
+  readonly protocol: string
+  /** `10.96.0.10:80`; `*:30080` for every address of the node. */
+  readonly frontend: string
+  /** `balance`, `relay` (in userspace mode), `reject` or `drop`. */
+  readonly action: string
+  /** The endpoints of all connections, or of those that the fields below do not cover. */
+  readonly endpoints: readonly string[]
+  /** With policy Local: the endpoints of connections from outside, which keep their source address. */
+  readonly localEndpoints?: readonly string[]
+  /** The clients that may connect; absent when all may. */
+  readonly allowedFrom?: readonly string[]
+  readonly affinitySeconds?: number
+  /** The address at which the daemon accepts connections that it relays. */
+  readonly listener?: string
+  /** With policy Local: the address at which it accepts connections of pods and of the node. */
+  readonly insideListener?: string
+  /**
+   * `NOT REACHED …` when packets do not come here, `INCOMPLETE …` when something else is missing; absent
+   * otherwise.
+   */
+  readonly problem?: string
+  /** The mode whose rules it was read from; absent for a computed row. */
+  readonly mode?: string
+}
+
+/** The prefix of the problem of a place that packets do not reach. */
+export const NOT_REACHED = 'NOT REACHED'
+export const INCOMPLETE = 'INCOMPLETE'
+
+/** Formats endpoints, sorted by address as a number, for every command and mode. */
+export function endpointTexts(endpoints: readonly Pick<Backend, 'ip' | 'port'>[]): readonly string[] {
+  return [...endpoints]
+    .sort((a, b) => compareIps(a.ip, b.ip) || a.port - b.port)
+    .map(({ ip, port }) => formatIpPort(ip, port))
+}
+
+/** Whether the row belongs to the Service `namespace/name`. An empty name matches all Services. */
+export function isOfService(services: readonly string[], service: string): boolean {
+  return service === '' || services.some(name => name === service || name.startsWith(`${service}:`))
+}
+
+/** An address in a map of frontends. */
+export interface CaughtPlace {
+  /** The Service port, with its protocol. */
+  readonly port: string
+  readonly ip: Ip
+  /** `yes` where only ClusterIPs are served in this way, `maybe` where other addresses can be too. */
+  readonly isClusterIp: 'yes' | 'maybe' | 'no'
+}
+
+/**
+ * Gives addresses that are missing from the set of ClusterIPs. Every port of a Service has a ClusterIP, so a
+ * port without any address in the set has lost it. A named proxy also serves headless Services, so only
+ * addresses that can be nothing but a ClusterIP count there.
+ */
+export function lostClusterIps(
+  places: readonly CaughtPlace[],
+  known: ReadonlySet<Ip>,
+  isNamed: boolean,
+): ReadonlySet<Ip> {
+  const byPort = new Map<string, CaughtPlace[]>()
+  for (const place of places) {
+    const others = byPort.get(place.port)
+    if (others === undefined) byPort.set(place.port, [place])
+    else others.push(place)
+  }
+  const lost = new Set<Ip>()
+  for (const group of byPort.values()) {
+    if (group.some(({ ip }) => known.has(ip))) continue
+    const sure = group.filter(({ isClusterIp }) => isClusterIp === 'yes')
+    const maybe = isNamed ? [] : group.filter(({ isClusterIp }) => isClusterIp === 'maybe')
+    const [found, ...more] = sure.length > 0 ? sure : maybe
+    if (found !== undefined && more.length === 0) lost.add(found.ip)
+  }
+  return lost
+}
+
+export function lostText(ip: Ip, follows: string): string {
+  return `${INCOMPLETE}: ${formatIp(ip)} is missing in set cluster-ips: ${follows}`
+}
+
+/** Gives the Service of each place: `namespace/name:port`, or `namespace/name` for a whole Service. */
+export interface ServiceNames {
+  /** Whether every place without a name here belongs to no Service. */
+  readonly isComplete: boolean
+  at(protocol: string, ip: Ip, port: number): string | undefined
+  atNodePort(protocol: string, port: number): string | undefined
+  atAddress(ip: Ip): string | undefined
+  /** Gives the Service of a ClusterIP, also for ports that no frontend has. */
+  atClusterIp(ip: Ip): string | undefined
+}
+
+/**
+ * Reads names from the comments in our own tables: places that a rule matches, and the ClusterIPs that they
+ * lead to.
+ */
+export function namesOfElements(tables: readonly Table[]): ServiceNames {
+  const found = noted()
+  for (const { family, elements } of tables)
+    for (const group of elements.values())
+      for (const element of group) noteElement(found, element, LAYOUTS[family].addressLength)
+  return namesIn(found, false)
+}
+
+function noteElement(found: Noted, { key, data, comment }: Element, addressLength: number): void {
+  const protocol = protocolOfKey(key)
+  if (comment === '' || protocol === undefined) return
+  const name = comment.replace(/:.*$/, '')
+  const note = (octets: string) => {
+    const ip = octets.slice(0, addressLength)
+    const port = readU16be(octets, octets === key ? addressLength + 4 : addressLength)
+    found.places.set(`${protocol} ${formatIpPort(ip, port)}`, comment)
+    found.addresses.set(formatIp(ip), name)
+    return formatIp(ip)
+  }
+  note(key)
+  if (typeof data === 'string') found.clusterIps.set(note(data), name)
+}
+
+/** Names by `TCP 10.96.0.1:80` (`TCP :30080` for node ports), and by address. */
+interface Noted {
+  readonly places: Map<string, string>
+  readonly addresses: Map<string, string>
+  readonly clusterIps: Map<string, string>
+}
+
+export function noted(): Noted {
+  return { places: new Map(), addresses: new Map(), clusterIps: new Map() }
+}
+
+export function namesIn({ places, addresses, clusterIps }: Noted, isComplete: boolean): ServiceNames {
+  return {
+    isComplete,
+    at: (protocol, ip, port) => places.get(`${protocol} ${formatIpPort(ip, port)}`),
+    atNodePort: (protocol, port) => places.get(`${protocol} :${port}`),
+    atAddress: ip => addresses.get(formatIp(ip)),
+    atClusterIp: ip => clusterIps.get(formatIp(ip)),
+  }
+}

@@ -1,0 +1,339 @@
+import { type Cidr, cidrOf, formatIpPort, type Ip } from '../../base/ip.ts'
+import type { NftFamily } from '../../kernel/nft/state.ts'
+import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
+import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
+import type { Backend, Frontend, PortFrontends, Route } from '../../model/frontend.ts'
+import { type ChainNames, endpointChain, type PortChains, portChains } from '../xt-common/layout.ts'
+import {
+  ACCEPT,
+  addressOf,
+  comment,
+  DROP,
+  fromPods,
+  hostAddress,
+  jump,
+  NO_MATCHES,
+  PROTOCOLS,
+  REJECT,
+  TO_LOCAL,
+  transport,
+} from '../xt-common/rules-parts.ts'
+import { NFACCT_LOCALHOST_ACCEPTED } from './settings.ts'
+import type { FamilyStatics, Statics } from './state.ts'
+
+/** One port of one Service in one family, with the inputs of its rules. */
+export interface PortRules {
+  readonly port: PortFrontends
+  readonly family: NftFamily
+  readonly statics: Statics
+  readonly ofFamily: FamilyStatics
+  readonly chains: PortChains
+  readonly uses: Uses
+}
+
+/** The chains that a port needs: those that a frontend leads to. */
+interface Uses {
+  readonly cluster: boolean
+  readonly local: boolean
+  /** For addresses beside the ClusterIP, with the policy that applies there. */
+  readonly external: 'cluster' | 'local' | undefined
+  /**
+   * The clients that may connect to load-balancer addresses; undefined for all. All addresses of a Service have the
+   * same.
+   */
+  readonly clients: readonly Cidr[] | undefined
+}
+
+export function portRules(port: PortFrontends, statics: Statics): PortRules {
+  const family = port.family === 'IPv4' ? 'ip' : 'ip6'
+  return {
+    port,
+    family,
+    statics,
+    ofFamily: statics.families[family],
+    chains: portChains(statics.options.names, port.displayName, port.protocol),
+    uses: usesOf(port),
+  }
+}
+
+function usesOf({ frontends, cluster, local }: PortFrontends): Uses {
+  let usesCluster = false
+  let usesLocal = false
+  let external: Uses['external']
+  let clients: Uses['clients']
+  for (const frontend of frontends) {
+    const { route, sourceRanges, writtenRanges } = frontend
+    if (route.kind === 'reject' || route.kind === 'drop') continue
+    if (route.kind === 'internal') {
+      usesCluster ||= route.over === 'cluster'
+      usesLocal ||= route.over === 'local'
+      continue
+    }
+    usesCluster = true
+    usesLocal ||= route.kind === 'external-local'
+    external = route.kind === 'external-local' ? 'local' : 'cluster'
+    clients ??= writtenRanges ?? sourceRanges
+  }
+  return {
+    cluster: usesCluster && cluster.length > 0,
+    local: usesLocal && local.length > 0,
+    external,
+    clients,
+  }
+}
+
+export function natChain({ family }: PortRules, name: string, rules: readonly XtRule[]): XtChain {
+  return { family, table: 'nat', name, rules, last: NO_RULES }
+}
+
+const NO_RULES: readonly XtRule[] = []
+
+function entryIn({ family }: PortRules, table: XtTableName, chain: string, rule: XtRule): XtEntry {
+  return { family, table, chain, rule }
+}
+
+/** Makes the rules of one frontend in shared chains: rules that lead to its chains, or that reject clients. */
+export function captureEntries(port: PortRules, frontend: Frontend): readonly XtEntry[] {
+  const { kind, ip } = frontend
+  if (ip === undefined) return nodePortEntries(port, frontend)
+  return kind === 'ClusterIP' ? [clusterIpEntry(port, frontend, ip)] : externalEntries(port, frontend, ip)
+}
+
+/** Accepts packets to the health check node port. Load balancers query every node, whatever else it filters. */
+export function healthCheckEntry(port: PortRules, number: number): XtEntry {
+  return entryIn(port, 'filter', namesOf(port).nodePorts, {
+    protocol: PROTOCOLS.TCP,
+    matches: [comment(`${port.port.displayName} health check node port`), transport('TCP', number)],
+    target: ACCEPT,
+  })
+}
+
+function namesOf({ statics }: PortRules): ChainNames {
+  return statics.options.names
+}
+
+/** The comment and the target of a rule for packets to one port of an address. */
+interface Words {
+  readonly text: string
+  readonly target: XtTarget
+}
+
+function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: Words): XtRule {
+  return {
+    protocol: PROTOCOLS[port.protocol],
+    destination: hostAddress(ip),
+    matches: [comment(text), transport(port.protocol, number)],
+    target,
+  }
+}
+
+/** Returns how clients without an endpoint are refused; undefined when every client has one. */
+function refusalOf({ port, family }: PortRules, route: Route): Words | undefined {
+  const { displayName, local } = port
+  if (route.kind === 'reject') return { text: `${displayName} has no endpoints`, target: REJECT[family] }
+  const isWithoutLocal = route.kind === 'drop' || (route.kind === 'external-local' && local.length === 0)
+  return isWithoutLocal ? { text: `${displayName} has no local endpoints`, target: DROP } : undefined
+}
+
+function clusterIpEntry(port: PortRules, { port: number, route }: Frontend, ip: Ip): XtEntry {
+  const refusal = refusalOf(port, route)
+  if (refusal !== undefined)
+    return entryIn(port, 'filter', namesOf(port).services, ruleTo(port, ip, number, refusal))
+  const { svc, svl } = port.chains
+  const isLocal = route.kind === 'internal' && route.over === 'local'
+  const words = { text: `${port.port.displayName} cluster IP`, target: jump(isLocal ? svl : svc) }
+  return entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, words))
+}
+
+function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly XtEntry[] {
+  const { kind, port: number, route, sourceRanges } = frontend
+  const { displayName } = port.port
+  const { ext, fw } = port.chains
+  const entries: XtEntry[] = []
+  if (route.kind !== 'reject') {
+    const text = `${displayName} ${kind === 'ExternalIP' ? 'external' : 'loadbalancer'} IP`
+    const target = jump(sourceRanges === undefined ? ext : fw)
+    entries.push(entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, { text, target })))
+    if (sourceRanges !== undefined) {
+      // Packets that the chain let through have another destination at this point.
+      const others = { text: `${displayName} traffic not accepted by ${fw}`, target: DROP }
+      entries.push(entryIn(port, 'filter', namesOf(port).proxyFirewall, ruleTo(port, ip, number, others)))
+    }
+  }
+  const refusal = refusalOf(port, route)
+  if (refusal !== undefined)
+    entries.push(entryIn(port, 'filter', namesOf(port).externalServices, ruleTo(port, ip, number, refusal)))
+  return entries
+}
+
+const LOOPBACK = addressOf(cidrOf('\x7f\0\0\0', 8))
+const LOOPBACK_COUNTER: XtMatch = { kind: 'nfacct', name: NFACCT_LOCALHOST_ACCEPTED }
+
+function nodePortEntries(port: PortRules, { port: number, route }: Frontend): readonly XtEntry[] {
+  const { displayName } = port.port
+  const protocol = PROTOCOLS[port.port.protocol]
+  const atPort = transport(port.port.protocol, number)
+  const entries: XtEntry[] = []
+  if (route.kind !== 'reject') {
+    const matches = [comment(displayName), atPort]
+    const rule: XtRule = { protocol, matches, target: jump(port.chains.ext) }
+    if (port.ofFamily.loopback && port.statics.options.nfacct.localhostAccepted) {
+      const counting = { ...rule, destination: LOOPBACK, matches: [...matches, LOOPBACK_COUNTER] }
+      // The counting rule must come first: packets that match the other rule do not reach later ones.
+      const sequence = `${port.port.protocol}/${number}`
+      entries.push({ ...entryIn(port, 'nat', namesOf(port).nodePorts, counting), sequence })
+      entries.push({ ...entryIn(port, 'nat', namesOf(port).nodePorts, rule), sequence })
+    } else entries.push(entryIn(port, 'nat', namesOf(port).nodePorts, rule))
+  }
+  const refusal = refusalOf(port, route)
+  if (refusal !== undefined) {
+    const { text, target } = refusal
+    const matches = [comment(text), TO_LOCAL, atPort]
+    entries.push(entryIn(port, 'filter', namesOf(port).externalServices, { protocol, matches, target }))
+  }
+  return entries
+}
+
+interface Place {
+  readonly backend: Backend
+  /** `10.180.0.1:80` */
+  readonly text: string
+  readonly chain: string
+}
+
+/** Makes KUBE-SVC, KUBE-SVL and KUBE-SEP: how a connection finds its endpoint. */
+export function endpointChains(port: PortRules): readonly XtChain[] {
+  const { uses, chains } = port
+  const { cluster, local } = placesOf(port)
+  const lists: XtChain[] = []
+  if (uses.cluster) lists.push(listChain(port, chains.svc, cluster))
+  if (uses.local) lists.push(listChain(port, chains.svl, local))
+  return [...lists, ...distinct(cluster, local).map(place => placeChain(port, place))]
+}
+
+/** Returns the endpoints of both lists, as far as they are in use, sorted by text. */
+function placesOf(rules: PortRules): {
+  readonly cluster: readonly Place[]
+  readonly local: readonly Place[]
+} {
+  const { port, uses } = rules
+  const cluster = uses.cluster ? port.cluster.map(backend => placeOf(rules, backend)) : NO_PLACES
+  if (!uses.local) return { cluster: sorted(cluster), local: NO_PLACES }
+  const byText = new Map(cluster.map(place => [place.text, place]))
+  const local = port.local.map(backend => byText.get(textOf(backend)) ?? placeOf(rules, backend))
+  return { cluster: sorted(cluster), local: sorted(local) }
+}
+
+const NO_PLACES: readonly Place[] = []
+
+function textOf({ ip, port }: Backend): string {
+  return formatIpPort(ip, port)
+}
+
+function placeOf({ port, statics }: PortRules, backend: Backend): Place {
+  const { displayName, protocol } = port
+  const text = textOf(backend)
+  const chain = endpointChain(statics.options.names, { displayName, protocol, ipPort: text })
+  return { backend, text, chain }
+}
+
+/** Sorts by text, as kube-proxy does: 10.0.0.10 comes before 10.0.0.9. */
+function sorted(places: readonly Place[]): readonly Place[] {
+  return places.toSorted((a, b) => (a.text < b.text ? -1 : a.text > b.text ? 1 : 0))
+}
+
+function distinct(cluster: readonly Place[], local: readonly Place[]): readonly Place[] {
+  if (local.length === 0) return cluster
+  const known = new Set(cluster)
+  const rest = local.filter(place => !known.has(place))
+  return rest.length === 0 ? cluster : [...cluster, ...rest]
+}
+
+/**
+ * Makes the chain of a list: remembered clients first, then random choice. Of the remaining n endpoints, each rule
+ * takes one connection in n.
+ */
+function listChain(port: PortRules, name: string, places: readonly Place[]): XtChain {
+  const { displayName, affinityTimeoutS: seconds } = port.port
+  const about = places.map(({ text }) => aboutEndpoint(port, `${displayName} -> ${text}`))
+  const rules: XtRule[] = [...masqueradeRules(port, name)]
+  if (seconds > 0) {
+    places.forEach(({ chain }, index) => {
+      const known: XtMatch = { kind: 'recent', mode: 'rcheck', name: chain, seconds, reap: true }
+      rules.push({ matches: [...(about[index] ?? NO_MATCHES), known], target: jump(chain) })
+    })
+  }
+  places.forEach(({ chain }, index) => {
+    const left = places.length - index
+    const words = about[index] ?? NO_MATCHES
+    rules.push({ matches: left === 1 ? words : [...words, oneOf(left)], target: jump(chain) })
+  })
+  return natChain(port, name, rules)
+}
+
+/**
+ * Makes the match for one in `count`, rounded as `--probability 0.3333333333`: ten decimals, in units of 1 / 2^31.
+ */
+function oneOf(count: number): XtMatch {
+  return { kind: 'statistic', probability: Math.round(2 ** 31 * Number((1 / count).toFixed(10))) }
+}
+
+/**
+ * Makes the comment of an endpoint's rules. In clusters with very many endpoints there is none, because comments
+ * would take a large share of the kernel's memory.
+ */
+function aboutEndpoint({ statics }: PortRules, text: string): readonly XtMatch[] {
+  return statics.large ? NO_MATCHES : [comment(text)]
+}
+
+/**
+ * Masquerades clients outside the cluster that connect to the ClusterIP, so that replies come back through this node.
+ */
+function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
+  const { displayName, protocol, frontends } = port.port
+  return frontends.flatMap(frontend => {
+    const { ip, port: number } = frontend
+    if (ip === undefined || chainOf(port, frontend) !== name) return []
+    const who = whoIsMasqueraded(port)
+    if (who === undefined) return []
+    return {
+      ...who,
+      protocol: PROTOCOLS[protocol],
+      destination: hostAddress(ip),
+      matches: [comment(`${displayName} cluster IP`), transport(protocol, number)],
+      target: jump(port.statics.options.names.markMasq),
+    }
+  })
+}
+
+/** Returns the chain that a ClusterIP leads to. */
+function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
+  if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
+  return route.over === 'local' ? chains.svl : chains.svc
+}
+
+/** Returns the condition for masquerading; undefined when nothing is masqueraded. */
+function whoIsMasqueraded({
+  statics,
+  ofFamily,
+}: PortRules): Pick<XtRule, 'source' | 'inInterface'> | undefined {
+  if (statics.options.masqueradeAll) return {}
+  return ofFamily.detector === undefined ? undefined : fromPods(ofFamily.detector, true)
+}
+
+function placeChain(port: PortRules, { backend, chain }: Place): XtChain {
+  const { markMasq } = port.statics.options.names
+  const { displayName, protocol, affinityTimeoutS } = port.port
+  const about = aboutEndpoint(port, displayName)
+  const remember: XtMatch = { kind: 'recent', mode: 'set', name: chain, seconds: 0, reap: false }
+  const remembering = affinityTimeoutS > 0 ? [...about, remember] : about
+  return natChain(port, chain, [
+    // Without this, an endpoint that connects to itself would reply to itself directly, past the translation.
+    { source: hostAddress(backend.ip), matches: about, target: jump(markMasq) },
+    {
+      protocol: PROTOCOLS[protocol],
+      matches: [...remembering, transport(protocol)],
+      target: { kind: 'DNAT', ip: backend.ip, port: backend.port },
+    },
+  ])
+}

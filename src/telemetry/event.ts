@@ -1,0 +1,183 @@
+import { oneLine } from '../base/text.ts'
+import { printable, type Refusal } from '../model/fields.ts'
+import type { ServiceKey } from '../model/service.ts'
+import { microTime } from './rfc3339.ts'
+
+/** An event for the object that it regards. Equal facts become one series. */
+export interface EventFact {
+  readonly type: 'Normal' | 'Warning'
+  /** `FailedToStartServiceHealthcheck`. */
+  readonly reason: string
+  readonly action: string
+  readonly note: string
+  readonly regarding: EventObject
+}
+
+export type EventObject =
+  | { readonly kind: 'Node'; readonly name: string }
+  | { readonly kind: 'Service'; readonly key: ServiceKey }
+
+/** kube-proxy's event when it starts. */
+export function starting(nodeName: string): EventFact {
+  const regarding: EventObject = { kind: 'Node', name: nodeName }
+  return { type: 'Normal', reason: 'Starting', action: 'StartKubeProxy', note: '', regarding }
+}
+
+/** kube-proxy's event when it exits because a server cannot listen. */
+export function serverFailed(nodeName: string, server: 'healthz' | 'metrics', error: Error): EventFact {
+  const reason = server === 'healthz' ? 'FailedToStartProxierHealthcheck' : 'FailedToStartMetricServer'
+  const regarding: EventObject = { kind: 'Node', name: nodeName }
+  return { type: 'Warning', reason, action: 'StartKubeProxy', note: noteText(error.message), regarding }
+}
+
+/** kube-proxy's event for a health check node port that cannot be opened. */
+export function healthCheckFailed(
+  nodeName: string,
+  failed: { readonly service: ServiceKey; readonly port: number; readonly error: Error },
+): EventFact {
+  const { service, port, error } = failed
+  const what = `node ${nodeName} failed to start healthcheck "${service}" on port ${port}: ${error.message}`
+  return ofService(service, 'FailedToStartServiceHealthcheck', 'Listen', what)
+}
+
+/** The connection-tracking table is full: the kernel drops new connections of all programs. */
+export function conntrackFull(
+  nodeName: string,
+  table: { readonly entries: number; readonly entriesMax: number },
+): EventFact {
+  const note = `${table.entries} of ${table.entriesMax} connections are tracked (nf_conntrack_max)`
+  const regarding: EventObject = { kind: 'Node', name: nodeName }
+  return { type: 'Warning', reason: 'ConntrackTableFull', action: 'TrackConnections', note, regarding }
+}
+
+/** kprobe ignores parts of a Service or of its EndpointSlices. */
+export function serviceRefused(service: ServiceKey, refusals: readonly Refusal[]): EventFact {
+  const lines = refusals.map(({ object, field, value, reason }) => {
+    const of = object === `Service ${printable(service)}` ? '' : `${object}: `
+    return `${of}${field} = ${value} ignored: ${reason}`
+  })
+  return ofService(service, 'ServiceRefused', 'Parse', lines.join('; '))
+}
+
+/** The kernel rejects a Service. kprobe retries it and serves all others. */
+export function serviceQuarantined(service: ServiceKey, nodeName: string, error: Error): EventFact {
+  return ofService(service, 'ServiceQuarantined', 'Program', `node ${nodeName}: ${error.message}`)
+}
+
+export function serviceReleased(service: ServiceKey, nodeName: string): EventFact {
+  const note = `node ${nodeName}: the kernel accepts it again`
+  return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
+}
+
+function ofService(key: ServiceKey, reason: string, action: string, note: string): EventFact {
+  return { type: 'Warning', reason, action, note: noteText(note), regarding: { kind: 'Service', key } }
+}
+
+/** Maximum that the API server accepts. */
+const NOTE_LENGTH_MAX = 1024
+const ELLIPSIS = '...'
+
+/** Makes one line of ASCII of at most 1 KiB, because the texts come from objects and kernels. */
+export function noteText(text: string): string {
+  const plain = oneLine(text.slice(0, NOTE_LENGTH_MAX + 1)).replace(/[^\x20-\x7e]/gu, escaped)
+  return plain.length <= NOTE_LENGTH_MAX
+    ? plain
+    : plain.slice(0, NOTE_LENGTH_MAX - ELLIPSIS.length) + ELLIPSIS
+}
+
+function escaped(character: string): string {
+  return `\\u{${(character.codePointAt(0) ?? 0).toString(16)}}`
+}
+
+/** Formats an object for logs: `Service ns/web`. */
+export function regardingText(object: EventObject): string {
+  return object.kind === 'Node' ? `Node ${printable(object.name)}` : `Service ${printable(object.key)}`
+}
+
+/** One write to events.k8s.io/v1. */
+export type EventWrite =
+  | { readonly method: 'POST'; readonly path: string; readonly body: object }
+  /** A JSON merge patch. */
+  | { readonly method: 'PATCH'; readonly path: string; readonly body: object }
+
+export interface EventIdentity {
+  readonly namespace: string
+  readonly name: string
+}
+
+export interface EventReporter {
+  readonly controller: string
+  /** At most 128 characters. */
+  readonly instance: string
+}
+
+const NAME_LENGTH_MAX = 253
+const DIGITS_MAX = 20
+
+/** Makes a unique name of the time in nanoseconds, as kube-proxy does; `count` distinguishes events of one moment. */
+export function identityOf(object: EventObject, wallMs: number, count: number): EventIdentity {
+  const slash = object.kind === 'Service' ? object.key.indexOf('/') : -1
+  const full = object.kind === 'Service' ? object.key.slice(slash + 1) : object.name
+  const nanoseconds = BigInt(Math.trunc(wallMs)) * 1_000_000n + BigInt(count % 1_000_000)
+  const name = `${full.slice(0, NAME_LENGTH_MAX - DIGITS_MAX)}.${nanoseconds.toString(16)}`
+  return { namespace: object.kind === 'Service' ? object.key.slice(0, slash) : 'default', name }
+}
+
+/** Makes the write of a new event, or of a whole series whose event the API server has deleted. */
+export function creation(
+  fact: EventFact,
+  identity: EventIdentity,
+  at: {
+    readonly reporter: EventReporter
+    /** The UID of the object that the event regards; `kubectl describe` selects events by it. Empty when unknown. */
+    readonly uid: string
+    readonly firstWallMs: number
+    readonly series: EventSeries | undefined
+  },
+): EventWrite {
+  const { type, reason, action, note, regarding } = fact
+  const { reporter, uid, firstWallMs, series } = at
+  const body = {
+    apiVersion: 'events.k8s.io/v1',
+    kind: 'Event',
+    metadata: { name: identity.name, namespace: identity.namespace },
+    eventTime: microTime(firstWallMs),
+    ...(series === undefined ? {} : { series: seriesOf(series) }),
+    reportingController: reporter.controller,
+    reportingInstance: reporter.instance,
+    action,
+    reason,
+    regarding: referenceOf(regarding, uid),
+    note,
+    type,
+  }
+  return { method: 'POST', path: collection(identity), body }
+}
+
+export interface EventSeries {
+  /** At least 2. */
+  readonly count: number
+  readonly lastWallMs: number
+}
+
+/** Makes the write of a repeated event: its count and last time. */
+export function repetition(identity: EventIdentity, series: EventSeries): EventWrite {
+  const path = `${collection(identity)}/${encodeURIComponent(identity.name)}`
+  return { method: 'PATCH', path, body: { series: seriesOf(series) } }
+}
+
+function seriesOf({ count, lastWallMs }: EventSeries): object {
+  return { count, lastObservedTime: microTime(lastWallMs) }
+}
+
+function collection({ namespace }: EventIdentity): string {
+  return `/apis/events.k8s.io/v1/namespaces/${encodeURIComponent(namespace)}/events`
+}
+
+function referenceOf(object: EventObject, uid: string): object {
+  const known = uid === '' ? {} : { uid }
+  if (object.kind === 'Node') return { apiVersion: 'v1', kind: 'Node', name: object.name, ...known }
+  const slash = object.key.indexOf('/')
+  const [namespace, name] = [object.key.slice(0, slash), object.key.slice(slash + 1)]
+  return { apiVersion: 'v1', kind: 'Service', namespace, name, ...known }
+}
