@@ -30,7 +30,7 @@ const WALK = 'test/scenarios/**/walk*.test.ts'
 const MOCKED = [
   'test/unit/source/file/coarse-times.test.ts',
   'test/unit/source/file/failing-system.test.ts',
-  'test/unit/daemon/programmer.test.ts',
+  'test/unit/daemon/mode-switcher.test.ts',
 ]
 const CONTRACT_ON_KERNEL = 'test/contract/**/kernel*.test.ts'
 

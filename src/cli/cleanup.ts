@@ -88,8 +88,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 /** Refuses a mode that a named proxy cannot use, and --leftovers-of, because kube-proxy serves other Services. */
 function refuseBeside(reader: FlagReader, name: string, mode: '' | ProxyMode): void {
-  const misfit = whyNotInstance(name, mode === '' ? DEFAULT_MODE : mode)
-  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
+  const unsupported = whyNotInstance(name, mode === '' ? DEFAULT_MODE : mode)
+  if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
   if (reader.given('leftovers-of'))
     reader.fail(
       '--leftovers-of',

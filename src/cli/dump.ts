@@ -204,10 +204,10 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
   const adminSocket = reader.text('admin-socket') ?? ''
   const proxyName = readInstanceName(reader)
-  const misfit = proxyName === undefined ? undefined : whyNotInstance(proxyName, DEFAULT_MODE)
-  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
+  const unsupported = proxyName === undefined ? undefined : whyNotInstance(proxyName, DEFAULT_MODE)
+  if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
   const mode = DUMPS.find(dump => dump.what === what)?.mode
-  if (misfit === undefined && proxyName !== undefined && mode?.notNamed !== undefined)
+  if (unsupported === undefined && proxyName !== undefined && mode?.notNamed !== undefined)
     reader.fail('--service-proxy-name', `a named proxy cannot use ${mode.title}`)
   return {
     what: what ?? 'services',

@@ -112,8 +112,8 @@ export function parseRequest(
   if (options.modeless !== true) refuseIdleApi(reader, own)
   const { serviceProxyName, proxyMode } = config
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
-  const misfit = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
-  if (misfit !== undefined) reader.fail('--service-proxy-name', misfit)
+  const unsupported = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
+  if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
   const action = readAction(reader)
   const all = withoutEchoes([...reader.errors, ...errors, ...settings.errors])
   if (all.length > 0) {

@@ -7,7 +7,7 @@ import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { finishInSlices, slicingOf } from '../base/steps.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
-import { logCrowd } from './outward.ts'
+import { logCrowd } from './servers.ts'
 
 interface ApiServiceOptions {
   readonly clock: Clock

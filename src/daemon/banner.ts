@@ -9,8 +9,8 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
+import type { ActiveMode } from './active-mode.ts'
 import type { Origins, Sync } from './io.ts'
-import type { Programming } from './programming.ts'
 
 /** Logs version, configuration and node: the first lines of every log. */
 export function logStart(
@@ -144,7 +144,7 @@ function rounded(value: number): number {
 
 interface StateFacts {
   /** Undefined before the first data plane is open. */
-  readonly programming: Pick<Programming, 'mode' | 'status'> | undefined
+  readonly activeMode: Pick<ActiveMode, 'mode' | 'status'> | undefined
   readonly source: SourceStatus | undefined
   readonly snapshot: Snapshot
   readonly health: HealthAnswer
@@ -152,14 +152,14 @@ interface StateFacts {
 }
 
 /** Logs the state of the daemon in one record. */
-export function logState(log: Log, { programming, source, snapshot, health, nowMs }: StateFacts): void {
+export function logState(log: Log, { activeMode, source, snapshot, health, nowMs }: StateFacts): void {
   const { node } = snapshot
-  const status = programming?.status
+  const status = activeMode?.status
   const quarantined = status?.quarantined.map(({ service }) => service) ?? []
   const heardMs = source?.heardMs
   log.info(
     {
-      mode: programming?.mode,
+      mode: activeMode?.mode,
       ...(status?.table === undefined ? { services: 0 } : totalsOf(status.table, quarantined)),
       snapshot: snapshot.number,
       synced: status?.syncedNumber,

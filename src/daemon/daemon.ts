@@ -12,6 +12,7 @@ import type { LocalAddresses } from '../source/local-addresses.ts'
 import { problemText, type Source, type SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event.ts'
 import { EventRecorder } from '../telemetry/events.ts'
+import type { ActiveMode } from './active-mode.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
@@ -22,14 +23,13 @@ import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
 import { followLocalIps } from './local-ips.ts'
+import { ModeSwitcher } from './mode-switcher.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
 import { openFileSource, socketsOf } from './open.ts'
-import { adminPages, Outward } from './outward.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
-import { Programmer } from './programmer.ts'
-import type { Programming } from './programming.ts'
+import { adminPages, Servers } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
@@ -54,10 +54,10 @@ class Daemon {
   readonly #done: Promise<Ending>
   #config: Config
   #finish: (code: number, why: string) => void = () => undefined
-  #programmer: Programmer | undefined
+  #switcher: ModeSwitcher | undefined
   #cluster: Cluster | undefined
   #recorder: EventRecorder | undefined
-  #outward: Outward | undefined
+  #servers: Servers | undefined
   #flows: Flows | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
@@ -103,7 +103,7 @@ class Daemon {
       changed: snapshot => {
         this.#observer.offered(snapshot)
         // With --once, an empty source may be a wrong path, and must not remove every Service.
-        if (!this.#isOnceOfNothing) this.#programmer?.offer(snapshot)
+        if (!this.#isOnceOfNothing) this.#switcher?.offer(snapshot)
       },
       handlers: {
         refusals: list => this.#observer.refused(list),
@@ -141,7 +141,7 @@ class Daemon {
   #state(): Parameters<typeof logState>[1] {
     const { status: source, snapshot } = this.#intake
     const health = this.#observer.health.readiness()
-    return { programming: this.#programming, source, snapshot, health, nowMs: this.#io.clock.nowMs() }
+    return { activeMode: this.#activeMode, source, snapshot, health, nowMs: this.#io.clock.nowMs() }
   }
 
   /** Gives false if the daemon cannot start; the reason is in the log. */
@@ -149,7 +149,7 @@ class Daemon {
     const { log, tune, setOomScoreAdj } = this.#io
     const config = this.#config
     try {
-      this.#programmer = this.#program(config)
+      this.#switcher = this.#program(config)
     } catch (err) {
       const hint = privilegeHint(err)
       log.fatal({ err, ...(hint === undefined ? {} : { hint }) }, 'cannot open sockets to the kernel')
@@ -160,7 +160,7 @@ class Daemon {
         await this.#connect(config)
       } catch (err) {
         log.fatal({ err }, 'cannot create the API client')
-        await this.#programmer.stop()
+        await this.#switcher.stop()
         return false
       }
     }
@@ -179,8 +179,8 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#flows?.stop()
-    await this.#programmer?.stop()
-    await this.#outward?.close()
+    await this.#switcher?.stop()
+    await this.#servers?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
     await this.#reach.close()
@@ -204,32 +204,32 @@ class Daemon {
       eligibleWithoutNode: () =>
         this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
       source: () => this.#intake.status,
-      quarantined: () => this.#programming?.status.quarantined.length ?? 0,
-      outward: () => ({ ...(this.#outward?.state ?? { ready: false }), events: this.#recorder?.counts }),
+      quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
+      servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
       tell: fact => this.#recorder?.record(fact),
-      mode: () => findMode(this.#programming?.mode ?? this.#config.proxyMode),
-      ofMode: async () => (await this.#programmer?.metrics()) ?? [],
+      mode: () => findMode(this.#activeMode?.mode ?? this.#config.proxyMode),
+      ofMode: async () => (await this.#switcher?.metrics()) ?? [],
       api: this.#api?.numbers,
       connections:
         connectionMetricsMax === 0
           ? undefined
           : {
               seriesMax: connectionMetricsMax,
-              read: async () => (await this.#programming?.traffic()) ?? [],
+              read: async () => (await this.#activeMode?.traffic()) ?? [],
               nowMs: () => clock.nowMs(),
               failed: err => log.warn({ err }, 'cannot read connection counters'),
             },
     })
   }
 
-  get #programming(): Programming | undefined {
-    return this.#programmer?.current
+  get #activeMode(): ActiveMode | undefined {
+    return this.#switcher?.current
   }
 
-  #program(config: Config): Programmer {
+  #program(config: Config): ModeSwitcher {
     const { clock, log, random, planned } = this.#io
-    return new Programmer(config, {
+    return new ModeSwitcher(config, {
       clock,
       log,
       random,
@@ -239,7 +239,7 @@ class Daemon {
       resolved: resolved => this.#api?.offer(resolved),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
-      misfits: list => {
+      unsupported: list => {
         for (const refusal of list) log.warn(refusal, 'skipped: not supported by this kernel or proxy mode')
       },
     })
@@ -293,7 +293,7 @@ class Daemon {
   async #listen(config: Config): Promise<void> {
     const { clock, log, listens, configz, flags = new Map(), wallMs, build } = this.#io
     if (!listens) return
-    this.#outward = new Outward({
+    this.#servers = new Servers({
       clock,
       log,
       families: FAMILIES,
@@ -309,18 +309,18 @@ class Daemon {
       },
       wallMs,
       pages: adminPages({
-        programming: () => this.#programming,
+        activeMode: () => this.#activeMode,
         config: () => this.#config,
         version: buildText(build),
         intake: this.#intake,
         nowMs: () => clock.nowMs(),
         receipts: this.#observer.receipts,
       }),
-      proxyMode: () => this.#programming?.mode ?? this.#config.proxyMode,
+      proxyMode: () => this.#activeMode?.mode ?? this.#config.proxyMode,
       tell: fact => this.#recorder?.record(fact),
       failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
     })
-    await this.#outward.follow(config)
+    await this.#servers.follow(config)
   }
 
   #watchIps(): LocalAddresses | undefined {
@@ -359,10 +359,10 @@ class Daemon {
     if (changed.has('verbosity') || changed.has('logFormat')) setLogging?.(after)
     if (changed.has('oomScoreAdj')) await setOomScoreAdj?.(after.oomScoreAdj)
     if (changed.has('syncPeriodMs')) this.#observer.health.syncPeriod(after.syncPeriodMs)
-    await this.#outward?.follow(after)
+    await this.#servers?.follow(after)
     const isProgramming = programmingFields(after).some(field => changed.has(field))
-    // The programmer may refuse the configuration: then none of the later parts has changed.
-    if (isProgramming) await this.#programmer?.change(after)
+    // The switcher may refuse the configuration: then none of the later parts has changed.
+    if (isProgramming) await this.#switcher?.change(after)
     // The mode has loaded its kernel modules by now. Their settings must exist, and be set before the first commit.
     if (tuningFields(after).some(field => changed.has(field))) await tune?.(after)
     if (changed.has('nodePortAddresses') || changed.has('proxyMode')) {
@@ -414,7 +414,7 @@ class Daemon {
   }
 
   #synced(event: Extract<ReconcilerEvent, { readonly kind: 'synced' }>): void {
-    const status = this.#programming?.status
+    const status = this.#activeMode?.status
     if (status?.table === undefined || status.snapshot === undefined) return
     const { table, snapshot } = status
     const quarantined = status.quarantined.map(({ service }) => service)
@@ -425,9 +425,9 @@ class Daemon {
     }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
-    this.#outward?.update(table)
+    this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
-    if (this.#programming === undefined || !findMode(this.#programming.mode).relays)
+    if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)
       this.#flows?.offer(this.#intake.snapshot, table)
     const [previous, written] = [this.#previous, this.#written]
     this.#previous = table
@@ -436,9 +436,9 @@ class Daemon {
     if (event.looked) this.#intake.refresh()
     this.#io.synced({ reason: event.reason, snapshot, table, quarantined, previous, written })
     if (!this.#config.once || table.number !== this.#intake.snapshot.number) return
-    const isWhole = quarantined.length === 0 && this.#programming?.hasMisfits !== true
+    const isWhole = quarantined.length === 0 && this.#activeMode?.hasUnsupported !== true
     const why = `--once: first sync complete${isWhole ? '' : ', with Services left out'}`
-    void this.#programmer?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
+    void this.#switcher?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
   }
 }
 

@@ -36,7 +36,7 @@ interface ObserverOptions {
   readonly quarantined: () => number
   /** Whether load balancers may use this node while its Node object is unknown. */
   readonly eligibleWithoutNode: () => boolean
-  readonly outward: MetricsOptions['outward']
+  readonly servers: MetricsOptions['servers']
   readonly features: MetricsOptions['features']
   readonly connections: MetricsOptions['connections']
   readonly api: MetricsOptions['api']
@@ -71,7 +71,7 @@ export class Observer {
 
   constructor(options: ObserverOptions) {
     const { families, clock, wallMs, syncPeriodMs, build, source, eligibleWithoutNode } = options
-    const { outward, features, connections, ofMode, api } = options
+    const { servers, features, connections, ofMode, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs, eligibleWithoutNode })
@@ -86,7 +86,7 @@ export class Observer {
     this.metrics = createMetrics({
       families,
       staleS,
-      outward,
+      servers,
       features,
       connections,
       ofMode,

@@ -92,7 +92,7 @@ export interface OpenPlane<State, P extends Plan<State>> {
   /** Begins what the mode does between commits, until close(). */
   readonly start: () => void
   /** The parts of a state that the mode skips or changes, because the kernel or the mode does not support them. */
-  readonly misfits: (state: State) => readonly Refusal[]
+  readonly unsupported: (state: State) => readonly Refusal[]
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
   /** Gives what the kernel has counted at each endpoint, as far as the configuration enables it. */

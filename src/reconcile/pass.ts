@@ -84,7 +84,7 @@ export class Pass<State, P extends Plan<State>> {
   }
 
   /** The kernel may differ from the applied state: read it before the next commit, or again if one runs. */
-  distrust(): void {
+  invalidate(): void {
     this.#applied = undefined
     this.#doubted = true
   }

@@ -89,7 +89,7 @@ export class Reconciler<State, P extends Plan<State>> {
       busy: () => this.#pacer.isRunning,
       watchWriters: report => plane.watchWriters(report),
       onDrift: sign => {
-        this.#pass.distrust()
+        this.#pass.invalidate()
         options.report({
           kind: 'foreign-commit',
           generation: sign.generation,
@@ -170,7 +170,7 @@ export class Reconciler<State, P extends Plan<State>> {
     const reason = weightier(isHealTime ? 'period' : undefined, this.#pending ?? 'retry')
     this.#pending = undefined
     this.#began ??= { atMs: clock.nowMs(), looked: false }
-    if (isHealTime) this.#pass.distrust()
+    if (isHealTime) this.#pass.invalidate()
     try {
       const resolved = await this.#resolveNewest()
       if (resolved === undefined) return
@@ -183,7 +183,7 @@ export class Reconciler<State, P extends Plan<State>> {
       else this.#settle(resolved, reason)
     } catch (thrown) {
       this.#error = errorOf(thrown)
-      this.#pass.distrust()
+      this.#pass.invalidate()
       this.#pending ??= 'retry'
       const retryMs = this.#pacer.failed({ ...RETRY, random })
       report({ kind: 'failed', error: this.#error, retryMs })

@@ -10,7 +10,7 @@ import {
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
 import { type ModeMetric, ModeMetrics } from './mode-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
-import { type ApiNumbers, addApiMetrics, addOutwardMetrics, type OutwardState } from './server-metrics.ts'
+import { type ApiNumbers, addApiMetrics, addServerMetrics, type ServersState } from './server-metrics.ts'
 import {
   type ConntrackMetrics,
   createConntrackMetrics,
@@ -35,7 +35,7 @@ export interface MetricsOptions {
   readonly features: readonly FeatureState[]
   /** Seconds since the last message of the source. */
   readonly staleS: () => number | undefined
-  readonly outward: () => OutwardState
+  readonly servers: () => ServersState
   /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
   /** Metrics of the active mode alone. */
@@ -49,7 +49,7 @@ const NOTHING: MetricsOptions = {
   build: { version: '0.0.0', commit: '', date: '' },
   features: [],
   staleS: () => undefined,
-  outward: () => ({ ready: false }),
+  servers: () => ({ ready: false }),
   connections: undefined,
   ofMode: () => Promise.resolve([]),
   api: undefined,
@@ -57,11 +57,11 @@ const NOTHING: MetricsOptions = {
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   const all = { ...NOTHING, ...options }
-  const { families, build, features, staleS, outward, connections, ofMode, api } = all
+  const { families, build, features, staleS, servers, connections, ofMode, api } = all
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
-  addOutwardMetrics(registry, outward)
+  addServerMetrics(registry, servers)
   if (api !== undefined) addApiMetrics(registry, api)
   const modeMetrics = new ModeMetrics(registry)
   return {

@@ -4,7 +4,7 @@ import { addProcessMetrics } from './component-metrics.ts'
 import { metricSet } from './metric-set.ts'
 
 /** Numbers of the servers and of the event recorder at the time of a scrape; undefined for a part that does not run. */
-export interface OutwardState {
+export interface ServersState {
   /** Whether load balancers may send connections here (/healthz). */
   readonly ready: boolean
   readonly healthChecks?: { readonly listening: number; readonly failed: number } | undefined
@@ -37,7 +37,7 @@ function addOverShareMetric(registry: Registry, read: () => readonly ServerOverS
 }
 
 /** Adds metrics of the servers and of events, which each scrape reads. */
-export function addOutwardMetrics(registry: Registry, read: () => OutwardState): void {
+export function addServerMetrics(registry: Registry, read: () => ServersState): void {
   const { asked } = metricSet(registry, 'kprobe_')
   asked('ready', 'Whether /healthz answers 200.', () => (read().ready ? 1 : 0))
   asked(

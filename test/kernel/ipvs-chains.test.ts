@@ -5,8 +5,8 @@ import { finish, slicingOf } from '../../src/base/steps.ts'
 import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { commitScope } from '../../src/kernel/xt/scope-commit.ts'
-import { HandleBook } from '../../src/kernel/xt/scope-handles.ts'
-import { diffChains, languageOf, observeChains } from '../../src/modes/ipvs/chains.ts'
+import { HandleCache } from '../../src/kernel/xt/scope-handles.ts'
+import { codecOf, diffChains, observeChains } from '../../src/modes/ipvs/chains.ts'
 import type { RuleWriter } from '../../src/modes/ipvs/settings.ts'
 import type { Chains } from '../../src/modes/ipvs/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
@@ -28,12 +28,12 @@ function wanted(config: PipelineConfig): Chains {
 
 async function write(to: Chains, rules: RuleWriter = 'iptables'): Promise<number> {
   const { observed } = await observeChains({ nft, ipset }, rules)
-  const language = languageOf(ipset)
-  const { operations } = finish(diffChains({ kind: 'observed', observed }, to, language))
+  const codec = codecOf(ipset)
+  const { operations } = finish(diffChains({ kind: 'observed', observed }, to, codec))
   const { outcome, failures } = await commitScope(operations, {
     client: nft,
-    book: new HandleBook(),
-    language,
+    handleCache: new HandleCache(),
+    codec,
     slicing: slicingOf(systemClock),
     generation: undefined,
   })

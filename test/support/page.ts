@@ -10,7 +10,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const LIMIT_MS = 120_000
 
 export interface Block {
-  /** What stands behind the opening fence: a language, and for whom it is. */
+  /** What stands behind the opening fence: a codec, and for whom it is. */
   readonly kind: string
   readonly text: string
 }

@@ -255,13 +255,13 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
 type CompileRule = (rule: XtRule, family: NftFamily) => CompiledRule
 
 /** The functions that write and read rules. */
-export interface Language {
+export interface RuleCodec {
   readonly compile: CompileRule
   readonly nameOfIpset?: (index: number) => string | undefined
 }
 
 /** Compiles a rule; undefined for a rule that the kernel cannot hold. */
-export function bytesOf({ compile }: Language, rule: XtRule, family: NftFamily): Octets | undefined {
+export function bytesOf({ compile }: RuleCodec, rule: XtRule, family: NftFamily): Octets | undefined {
   try {
     return compile(rule, family).compiled
   } catch (error) {

@@ -2,10 +2,10 @@ import { finish, finishInSlices, Pauses, type Slicing, type Steps } from '../../
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient, OperationFailure } from '../nft/client.ts'
 import type { Operation } from '../nft/operation.ts'
-import type { Language } from './compile.ts'
+import type { RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
 import { chainKey, type DeleteRule, type ScopeOperation, type ScopeOperations } from './scope.ts'
-import { type HandleBook, type Resolved, resolveDeletions } from './scope-handles.ts'
+import { type HandleCache, type Resolved, resolveDeletions } from './scope-handles.ts'
 
 /** Maximum attempts to send a batch that names a generation, while other programs commit in between. */
 const TRIES = 6
@@ -20,9 +20,9 @@ export async function commitScope(
   operations: ScopeOperations,
   options: ScopeCommitOptions,
 ): Promise<ScopeCommit> {
-  const { client, book, generation: asked } = options
+  const { client, handleCache, generation: asked } = options
   const start = await client.commit([])
-  book.reached(start.generation)
+  handleCache.reached(start.generation)
   // Without a generation, the caller competes with programs that commit all the time: several commits would collide
   // with them more often than one.
   const count = asked === undefined ? 0 : countAhead(operations)
@@ -44,7 +44,7 @@ async function commitWhole(
   options: ScopeCommitOptions,
   start: Start,
 ): Promise<ScopeCommit> {
-  const { client, book, generation: asked } = options
+  const { client, handleCache, generation: asked } = options
   let { generation, foreign } = start
   const kept = new Set<ScopeOperation>()
   for (let tries = 1; ; tries++) {
@@ -60,7 +60,7 @@ async function commitWhole(
     const result = await client.commit(batch.transaction, guard)
     generation = result.generation
     foreign ||= result.foreign
-    settle(book, batch, result)
+    settle(handleCache, batch, result)
     const busy = result.outcome === 'refused' ? busyChains(result, batch) : []
     for (const operation of busy) kept.add(operation)
     const again = busy.length > 0 || (result.outcome === 'stale' && asked === undefined)
@@ -76,8 +76,11 @@ function ended(outcome: ScopeCommit['outcome'], { generation, foreign }: Start):
   return { outcome, generation, foreign, failures: [], bytes: 0, messages: 0 }
 }
 
-function translated({ book, language, slicing }: ScopeCommitOptions, given: Given): Promise<Batch> | Batch {
-  const steps = translate(given, { book, language })
+function translated(
+  { handleCache, codec, slicing }: ScopeCommitOptions,
+  given: Given,
+): Promise<Batch> | Batch {
+  const steps = translate(given, { handleCache, codec })
   return given.operations.length < SLICED_FROM ? finish(steps) : finishInSlices(steps, slicing)
 }
 
@@ -187,10 +190,10 @@ function added(
   sum: ScopeCommit,
   batch: Batch,
   result: CommitResult,
-  { book }: ScopeCommitOptions,
+  { handleCache }: ScopeCommitOptions,
 ): ScopeCommit {
   const { outcome, generation } = result
-  settle(book, batch, result)
+  settle(handleCache, batch, result)
   return {
     outcome,
     generation,
@@ -204,8 +207,8 @@ function added(
 
 interface ScopeCommitOptions {
   readonly client: Pick<NftClient, 'commit' | 'rule' | 'ruleCounters'>
-  readonly book: HandleBook
-  readonly language: Language
+  readonly handleCache: HandleCache
+  readonly codec: RuleCodec
   /** How work yields to the event loop. */
   readonly slicing: Slicing
   /**
@@ -248,19 +251,22 @@ interface Given {
 }
 
 interface Translating {
-  readonly book: HandleBook
-  readonly language: Language
+  readonly handleCache: HandleCache
+  readonly codec: RuleCodec
 }
 
-function* translate({ operations, resolved, kept }: Given, { book, language }: Translating): Steps<Batch> {
+function* translate(
+  { operations, resolved, kept }: Given,
+  { handleCache, codec }: Translating,
+): Steps<Batch> {
   const batch: Batch = { transaction: [], origins: [], unwritable: [], resolved }
-  const echoed = echoedChains(operations, book)
+  const echoed = echoedChains(operations, handleCache)
   const pauses = new Pauses()
   for (const operation of operations) {
     if (pauses.due()) yield
     if (kept.has(operation)) continue
     try {
-      batch.transaction.push(translateOne(operation, { echoed, resolved, language }))
+      batch.transaction.push(translateOne(operation, { echoed, resolved, codec }))
       batch.origins.push(operation)
     } catch (error) {
       if (!(error instanceof NetlinkError)) throw error
@@ -273,7 +279,7 @@ function* translate({ operations, resolved, kept }: Given, { book, language }: T
 interface TranslatingOne {
   readonly echoed: ReadonlySet<string>
   readonly resolved: ReadonlyMap<DeleteRule, Resolved>
-  readonly language: Language
+  readonly codec: RuleCodec
 }
 
 function translateOne(operation: ScopeOperation, context: TranslatingOne): Operation {
@@ -290,7 +296,7 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
       return { verb: operation.verb, family, table, chain: operation.chain }
     case 'add-rule':
     case 'insert-rule': {
-      const rule = context.language.compile(operation.rule, family)
+      const rule = context.codec.compile(operation.rule, family)
       const { verb, chain } = operation
       const isEchoed = context.echoed.size > 0 && context.echoed.has(chainKey(operation, chain))
       return isEchoed
@@ -305,15 +311,15 @@ function translateOne(operation: ScopeOperation, context: TranslatingOne): Opera
   }
 }
 
-/** Returns the chains in the book whose new handles the kernel will echo. */
-function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySet<string> {
+/** Returns the chains in the handleCache whose new handles the kernel will echo. */
+function echoedChains(operations: ScopeOperations, handleCache: HandleCache): ReadonlySet<string> {
   const rules = new Map<string, number>()
-  if (book.isEmpty) return new Set()
+  if (handleCache.isEmpty) return new Set()
   for (const operation of operations) {
     const { verb } = operation
     if (verb !== 'insert-rule' && verb !== 'add-rule') continue
     const key = chainKey(operation, operation.chain)
-    if (book.has(key)) rules.set(key, (rules.get(key) ?? 0) + 1)
+    if (handleCache.has(key)) rules.set(key, (rules.get(key) ?? 0) + 1)
   }
   if (rules.size > 0)
     for (const operation of operations)
@@ -328,25 +334,29 @@ function echoedChains(operations: ScopeOperations, book: HandleBook): ReadonlySe
   return echoed
 }
 
-/** Updates the book after a commit. */
-function settle(book: HandleBook, { transaction, origins, resolved }: Batch, result: CommitResult): void {
+/** Updates the handleCache after a commit. */
+function settle(
+  handleCache: HandleCache,
+  { transaction, origins, resolved }: Batch,
+  result: CommitResult,
+): void {
   const isOwn = result.outcome === 'committed' && !result.foreign
-  if (isOwn) book.committed(result.generation)
-  else book.reached(result.generation)
-  if (result.outcome === 'unknown') book.forgetAll()
-  if (result.outcome !== 'committed' || book.isEmpty) return
+  if (isOwn) handleCache.committed(result.generation)
+  else handleCache.reached(result.generation)
+  if (result.outcome === 'unknown') handleCache.forgetAll()
+  if (result.outcome !== 'committed' || handleCache.isEmpty) return
   for (const [i, operation] of transaction.entries()) {
     const origin = origins[i]
     if (origin === undefined || origin.verb === 'add-table') continue
     const key = chainKey(origin, origin.chain)
-    if (!book.has(key)) continue
+    if (!handleCache.has(key)) continue
     const rule = origin.verb === 'delete-rule' ? resolved.get(origin) : undefined
-    if (rule !== undefined) book.remove(key, rule)
+    if (rule !== undefined) handleCache.remove(key, rule)
     else if (operation.verb === 'add-rule' || operation.verb === 'insert-rule') {
       const handle = result.handles.get(operation)
-      if (handle === undefined || !('compiled' in operation.rule)) book.forget(key)
-      else book.add(key, { handle, compiled: operation.rule.compiled })
-    } else book.forget(key)
+      if (handle === undefined || !('compiled' in operation.rule)) handleCache.forget(key)
+      else handleCache.add(key, { handle, compiled: operation.rule.compiled })
+    } else handleCache.forget(key)
   }
 }
 

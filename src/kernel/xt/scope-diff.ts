@@ -1,7 +1,7 @@
 import { append } from '../../base/lists.ts'
 import { finish, Pauses, type Steps } from '../../base/steps.ts'
 import type { NftFamily, Observed } from '../nft/state.ts'
-import { bytesOf, type Language } from './compile.ts'
+import { bytesOf, type RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import { targetChain, type XtRule } from './rule.ts'
@@ -35,7 +35,7 @@ interface CommonChain {
 }
 
 interface ScopeRules {
-  readonly language: Language
+  readonly codec: RuleCodec
   readonly isOurs: IsOurs
   /**
    * Unwanted chains that rules of other programs lead to stay whole, with the chains that they lead to. Without it,
@@ -121,7 +121,7 @@ export class ScopeDiff {
 
   /** Returns an empty key for a rule that the kernel cannot hold: the commit reports why. */
   #keyFor(rule: XtRule, family: NftFamily): string {
-    return this.#held.kind === 'read' ? (bytesOf(this.#rules.language, rule, family) ?? '') : ruleKey(rule)
+    return this.#held.kind === 'read' ? (bytesOf(this.#rules.codec, rule, family) ?? '') : ruleKey(rule)
   }
 
   /** Other programs write the same rule in other bytes. A committed rule differs if its key does. */
@@ -134,7 +134,7 @@ export class ScopeDiff {
   }
 
   #read(there: HeldRule, family: NftFamily): XtRule {
-    const { nameOfIpset } = this.#rules.language
+    const { nameOfIpset } = this.#rules.codec
     return 'compiled' in there ? readRule(there.compiled, family, nameOfIpset) : there.rule
   }
 
@@ -366,7 +366,7 @@ interface Owned extends Pick<ScopeRules, 'isOurs'> {
 }
 
 /** Returns the difference from what was read to nothing of ours. */
-export function removalOf(observed: Observed, { isOurs, jumps }: Owned, language: Language): ScopeOperations {
-  const rules = { language, isOurs, keepsUsed: true }
+export function removalOf(observed: Observed, { isOurs, jumps }: Owned, codec: RuleCodec): ScopeOperations {
+  const rules = { codec, isOurs, keepsUsed: true }
   return finish(new ScopeDiff(heldInKernel(observed, jumps), NOTHING_COMMON, rules).finish())
 }

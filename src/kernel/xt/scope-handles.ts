@@ -2,7 +2,7 @@ import { append } from '../../base/lists.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../nft/client.ts'
 import type { NftFamily, ObservedChain, ObservedRule } from '../nft/state.ts'
-import { bytesOf, type Language } from './compile.ts'
+import { bytesOf, type RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
 import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope.ts'
@@ -12,7 +12,7 @@ import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from 
  * our own commits. A handle may belong to another rule after another program deletes the table and creates it again:
  * handles that were cached before a commit of another program must be verified before use.
  */
-export class HandleBook {
+export class HandleCache {
   readonly #chains = new Map<string, KnownChain>()
   /** Last generation without unknown commits of other programs. */
   #generation: number | undefined
@@ -104,8 +104,8 @@ function indexOf(chain: KnownChain): Map<Octets, bigint[]> {
 /** The sources of rules and handles. */
 interface RuleReader {
   readonly client: Pick<NftClient, 'rule' | 'ruleCounters'>
-  readonly book: HandleBook
-  readonly language: Language
+  readonly handleCache: HandleCache
+  readonly codec: RuleCodec
 }
 
 export interface Resolved {
@@ -146,12 +146,12 @@ async function resolveChain(
   chain: ChainDeletions,
   resolved: Map<DeleteRule, Resolved>,
 ): Promise<boolean> {
-  const { book } = reader
-  const isKnown = book.isFresh(chain.key)
-  const isWorthAsking = isKnown || (book.has(chain.key) && chain.deletions.length <= ASKED_SINGLY_MAX)
+  const { handleCache } = reader
+  const isKnown = handleCache.isFresh(chain.key)
+  const isWorthAsking = isKnown || (handleCache.has(chain.key) && chain.deletions.length <= ASKED_SINGLY_MAX)
   if (!isWorthAsking) await listAgain(reader, chain)
   const found = lookUp(reader, chain)
-  const isTrue = found !== undefined && (book.isFresh(chain.key) || areThere(reader, found))
+  const isTrue = found !== undefined && (handleCache.isFresh(chain.key) || areThere(reader, found))
   // An unknown rule may have been written by another program in other bytes, or since the last listing.
   if (!isTrue && !isWorthAsking) return false
   if (!isTrue) await listAgain(reader, chain)
@@ -160,11 +160,14 @@ async function resolveChain(
   return final !== undefined
 }
 
-async function listAgain({ client, book }: RuleReader, { key, deletions }: ChainDeletions): Promise<void> {
+async function listAgain(
+  { client, handleCache }: RuleReader,
+  { key, deletions }: ChainDeletions,
+): Promise<void> {
   const [first] = deletions
   if (first === undefined) return
   const { family, table, chain } = first
-  book.learn(key, await client.ruleCounters({ family, table, chain }))
+  handleCache.learn(key, await client.ruleCounters({ family, table, chain }))
 }
 
 function areThere({ client }: RuleReader, found: ReadonlyMap<DeleteRule, Resolved>): boolean {
@@ -175,19 +178,19 @@ function areThere({ client }: RuleReader, found: ReadonlyMap<DeleteRule, Resolve
 
 /** Returns the cached rules; undefined when one of them is unknown. */
 function lookUp(
-  { book, language }: RuleReader,
+  { handleCache, codec }: RuleReader,
   { key, deletions }: ChainDeletions,
 ): ReadonlyMap<DeleteRule, Resolved> | undefined {
   const found = new Map<DeleteRule, Resolved>()
   const taken = new Set<bigint>()
   let words: ReadonlyMap<string, readonly Resolved[]> | undefined
   const byWords = (family: NftFamily): ReadonlyMap<string, readonly Resolved[]> => {
-    words ??= wordsOf(book.rulesOf(key), family, language)
+    words ??= wordsOf(handleCache.rulesOf(key), family, codec)
     return words
   }
   for (const deletion of deletions) {
     const isFree = ({ handle }: Resolved): boolean => !taken.has(handle)
-    const rule = candidates({ book, language, byWords }, key, deletion).find(isFree)
+    const rule = candidates({ handleCache, codec, byWords }, key, deletion).find(isFree)
     if (rule === undefined) return undefined
     taken.add(rule.handle)
     found.set(deletion, rule)
@@ -195,7 +198,7 @@ function lookUp(
   return found
 }
 
-interface Known extends Pick<RuleReader, 'book' | 'language'> {
+interface Known extends Pick<RuleReader, 'handleCache' | 'codec'> {
   /** All rules of the chain, by their iptables-save text. */
   readonly byWords: (family: NftFamily) => ReadonlyMap<string, readonly Resolved[]>
 }
@@ -205,18 +208,18 @@ interface Known extends Pick<RuleReader, 'book' | 'language'> {
  * its handle.
  */
 function candidates(
-  { book, language, byWords }: Known,
+  { handleCache, codec, byWords }: Known,
   key: string,
   { rule, family }: DeleteRule,
 ): readonly Resolved[] {
   if (isObservedRule(rule)) {
     const { compiled } = rule
-    const handles = book.handlesOf(key, compiled)
+    const handles = handleCache.handlesOf(key, compiled)
     const best = handles.filter(handle => handle === rule.handle)
     return [...best, ...handles].map(handle => ({ handle, compiled }))
   }
-  const compiled = bytesOf(language, rule, family)
-  const handles = compiled === undefined ? [] : book.handlesOf(key, compiled)
+  const compiled = bytesOf(codec, rule, family)
+  const handles = compiled === undefined ? [] : handleCache.handlesOf(key, compiled)
   if (compiled !== undefined && handles.length > 0) return handles.map(handle => ({ handle, compiled }))
   return byWords(family).get(printRule(rule, family)) ?? []
 }
@@ -224,7 +227,7 @@ function candidates(
 function wordsOf(
   rules: Iterable<Resolved>,
   family: NftFamily,
-  { nameOfIpset }: Language,
+  { nameOfIpset }: RuleCodec,
 ): ReadonlyMap<string, readonly Resolved[]> {
   const words = new Map<string, Resolved[]>()
   for (const rule of rules)

@@ -1,5 +1,5 @@
 import type { Steps } from '../../base/steps.ts'
-import type { Language } from '../../kernel/xt/compile.ts'
+import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { chainKey, type IsOurs, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { type Asked, Committed, type Held, heldInKernel, rewritesCommon } from '../../kernel/xt/scope-held.ts'
@@ -21,13 +21,13 @@ interface Sides {
  * Makes the operations that lead from one state to a rendered one. Between two rendered states it visits only
  * Services that changed, unless the inputs of all rules changed. Throws when `to` is a state that was read.
  */
-export function* diffStates(from: IptablesState, to: IptablesState, language: Language): Steps<IptablesPlan> {
+export function* diffStates(from: IptablesState, to: IptablesState, codec: RuleCodec): Steps<IptablesPlan> {
   if (to.kind !== 'rendered') throw new Error('cannot write a state that was read from the kernel')
   const { held, services, asked } =
     from.kind === 'rendered' ? yield* sinceCommit(from, to) : sinceRead(from, to)
   const { names } = to.statics.options
   const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
-  const diff = new ScopeDiff(held, to.common, { language, isOurs })
+  const diff = new ScopeDiff(held, to.common, { codec, isOurs })
   for (const service of services) {
     diff.owner(service, asked(service))
     yield

@@ -51,7 +51,7 @@ export function openIptables({
       busiest?.start()
     },
     extent: state => iptablesExtent(state, names),
-    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: () => Promise.resolve([]),
     metrics: state =>
       Promise.resolve(

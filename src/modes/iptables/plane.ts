@@ -1,11 +1,11 @@
 import { systemClock } from '../../base/clock.ts'
 import type { Slicing, Steps } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import { compileRule, type Language } from '../../kernel/xt/compile.ts'
+import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
 import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
 import { removalOf } from '../../kernel/xt/scope-diff.ts'
-import { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import {
   type CommitOptions,
@@ -57,7 +57,7 @@ const PLACES = placesOf(NFT_FAMILIES)
  * commits in between.
  */
 const CLEANUP_TRIES = 16
-const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
+const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 
 /**
  * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md.
@@ -71,7 +71,7 @@ class KernelIptablesPlane implements IptablesPlane {
   readonly empty = EMPTY_STATE
   readonly counts: RuleCounts
   readonly #given: IptablesPlaneOptions
-  readonly #book = new HandleBook()
+  readonly #handleCache = new HandleCache()
   /**
    * The number of commits that only reordered entries. It is subtracted from the generation, so that these commits do
    * not look like those of other programs.
@@ -88,7 +88,7 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   diff(from: IptablesState, to: IptablesState): Steps<IptablesPlan> {
-    return diffStates(from, to, LANGUAGE)
+    return diffStates(from, to, CODEC)
   }
 
   generation(): Generation {
@@ -112,7 +112,7 @@ class KernelIptablesPlane implements IptablesPlane {
     const { writers, options } = this.#given
     if (writers === undefined) return () => undefined
     return watchWritersOf(
-      { ...writers, touchesUs: touched => touchesUs(touched, this.#book, options.names) },
+      { ...writers, touchesUs: touched => touchesUs(touched, this.#handleCache, options.names) },
       commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
     )
   }
@@ -144,7 +144,7 @@ class KernelIptablesPlane implements IptablesPlane {
     const owned = { isOurs, jumps: jumpsTo(names) }
     for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
       const { state, generation } = await this.observe()
-      const operations = removalOf(state.observed, owned, LANGUAGE)
+      const operations = removalOf(state.observed, owned, CODEC)
       if (operations.length === 0) return
       const { outcome, failures } = await this.#commit(operations, { generation })
       if (outcome === 'committed') return
@@ -161,7 +161,13 @@ class KernelIptablesPlane implements IptablesPlane {
     const { client, slicing = SLICING } = this.#given
     const { generation: shifted } = guardOf(options)
     const generation = shifted === undefined ? undefined : (shifted + this.#reordered) >>> 0
-    return commitScope(operations, { client, book: this.#book, language: LANGUAGE, slicing, generation })
+    return commitScope(operations, {
+      client,
+      handleCache: this.#handleCache,
+      codec: CODEC,
+      slicing,
+      generation,
+    })
   }
 
   /**
@@ -169,16 +175,16 @@ class KernelIptablesPlane implements IptablesPlane {
    * and flushed whole.
    */
   #learn(observed: ObservedState['observed'], generation: number | undefined): void {
-    const book = this.#book
+    const handleCache = this.#handleCache
     const { options } = this.#given
-    book.forgetAll()
+    handleCache.forgetAll()
     if (generation === undefined) return
-    book.reached(generation)
+    handleCache.reached(generation)
     for (const [table, { chains }] of observed) {
       const place = placeOfTable(table)
       if (place === undefined) continue
       for (const { name, rules } of chains.values())
-        if (!isServiceChain(options.names, place.table, name)) book.learn(chainKey(place, name), rules)
+        if (!isServiceChain(options.names, place.table, name)) handleCache.learn(chainKey(place, name), rules)
     }
   }
 }

@@ -3,7 +3,7 @@ import type { Steps } from '../../base/steps.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
-import { compileRule, type Language } from '../../kernel/xt/compile.ts'
+import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
 import { XT_ADDRTYPE_LOCAL, XT_CONNTRACK_STATE_DNAT } from '../../kernel/xt/constants.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
@@ -17,7 +17,7 @@ import {
   type XtTableName,
 } from '../../kernel/xt/scope.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
-import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import { Committed, commonOf, heldInKernel, NOTHING_COMMON } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/expressions.ts'
@@ -264,7 +264,7 @@ const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, tab
 const JUMPS = NFT_FAMILIES.flatMap(jumpsOf)
 
 /** Makes the codec of rules about ipsets. Such rules contain set numbers, which are read from the kernel. */
-export function languageOf(ipset: Pick<IpsetClient, 'indexOf' | 'nameOf'>): Language {
+export function codecOf(ipset: Pick<IpsetClient, 'indexOf' | 'nameOf'>): RuleCodec {
   return {
     compile: (rule, family) => compileRule(rule, family, name => ipset.indexOf(name)),
     nameOfIpset: index => ipset.nameOf(index),
@@ -311,26 +311,26 @@ export async function observeChains(
 
 /** Stores the observed chains with the kernel's rule numbers. */
 export function learnChains(
-  book: HandleBook,
+  handleCache: HandleCache,
   {
     state,
     generation,
     unsettled,
   }: { readonly state: IpvsState; readonly generation: number; readonly unsettled: boolean },
 ): void {
-  book.forgetAll()
+  handleCache.forgetAll()
   if (unsettled || state.chains.kind !== 'observed') return
-  book.reached(generation)
+  handleCache.reached(generation)
   for (const [table, { chains }] of state.chains.observed) {
     const place = placeOfTable(table)
     if (place === undefined) continue
-    for (const { name, rules } of chains.values()) book.learn(chainKey(place, name), rules)
+    for (const { name, rules } of chains.values()) handleCache.learn(chainKey(place, name), rules)
   }
 }
 
 /** Whether the chains contain a rule that kube-proxy does not write. */
 function isOurs(observed: Observed, ipset: IpsetClient): boolean {
-  const { nameOfIpset } = languageOf(ipset)
+  const { nameOfIpset } = codecOf(ipset)
   return [...observed].some(([table, { chains }]) => {
     const place = placeOfTable(table)
     if (place === undefined) return false
@@ -367,7 +367,7 @@ type ChainPhase = 'add-chains' | 'take-chains' | 'remove-chains'
 export function* diffChains(
   from: Chains,
   to: Chains,
-  language: Language,
+  codec: RuleCodec,
 ): Steps<{ readonly kind: ChainPhase; readonly operations: ScopeOperations }> {
   const common = to.kind === 'wanted' ? to.common : undefined
   const isShared = from.kind === 'observed' && isIptablesMode(from.observed)
@@ -379,6 +379,6 @@ export function* diffChains(
       ? heldInKernel(from.observed, isPart ? JUMPS.filter(isOnlyOurs) : JUMPS)
       : new Committed(from.common ?? NOTHING_COMMON)
   const isOurs = isPart ? isOnlyIpvs : isIpvsChain
-  const rules = { language, isOurs, keepsUsed: common === undefined }
+  const rules = { codec, isOurs, keepsUsed: common === undefined }
   return { kind, operations: yield* new ScopeDiff(held, common ?? NOTHING_COMMON, rules).finish() }
 }

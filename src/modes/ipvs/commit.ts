@@ -6,10 +6,10 @@ import type { GroupedEntries, IpsetOperation } from '../../kernel/ipset/state.ts
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
 import type { CommitResult } from '../../kernel/nft/client.ts'
 import type { Transaction } from '../../kernel/nft/operation.ts'
-import type { Language } from '../../kernel/xt/compile.ts'
+import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope } from '../../kernel/xt/scope-commit.ts'
-import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
@@ -25,8 +25,8 @@ interface CommitterOptions {
   /** The generation of nf_tables at which a batch is accepted; undefined for any. */
   readonly generation: number | undefined
   /** The handles of rules in the tables of iptables. */
-  readonly book: HandleBook
-  readonly language: Language
+  readonly handleCache: HandleCache
+  readonly codec: RuleCodec
   /** Schedulers that this kernel is known to lack. Services that need one of them are refused. */
   readonly missingSchedulers: ReadonlySet<string>
 }
@@ -234,11 +234,11 @@ export class Committer {
   }
 
   async #changeChains(operations: ScopeOperations): Promise<Step> {
-    const { kernel, book, language, clock } = this.#options
+    const { kernel, handleCache, codec, clock } = this.#options
     const result = await commitScope(operations, {
       client: kernel.nft,
-      book,
-      language,
+      handleCache,
+      codec,
       slicing: slicingOf(clock),
       generation: this.#generation,
     })

@@ -11,7 +11,7 @@ import {
 } from '../../kernel/ipvs/state.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Operation } from '../../kernel/nft/operation.ts'
-import type { Language } from '../../kernel/xt/compile.ts'
+import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { diffChains } from './chains.ts'
 import type { NftSetName } from './layout.ts'
 import { groupOf, type IpvsPlan, makePlan, type Phase, type SetChange, splitTransaction } from './plan.ts'
@@ -23,7 +23,7 @@ const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
 interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
   /** The codec of rules in the tables of iptables. */
-  readonly language: Language
+  readonly codec: RuleCodec
 }
 
 /**
@@ -33,7 +33,7 @@ interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
 export function* diffStates(
   from: IpvsState,
   to: IpvsState,
-  { deviceName: device, excludeCidrs, language }: DiffOptions,
+  { deviceName: device, excludeCidrs, codec }: DiffOptions,
 ): Steps<IpvsPlan> {
   const sets = yield* diffSets(from, to)
   const servers = yield* diffServers(from.servers, to.servers, excludeCidrs)
@@ -46,7 +46,7 @@ export function* diffStates(
     started,
   )
   const redirects = splitTransaction(ruleset.transaction.filter(isRedirect), started)
-  const chains = yield* diffChains(from.chains, to.chains, language)
+  const chains = yield* diffChains(from.chains, to.chains, codec)
   const phases: Phase[] = [
     { kind: 'add-sets', sets: sets.add },
     { kind: 'remove-sets', names: sets.remove },
@@ -56,7 +56,7 @@ export function* diffStates(
     { kind: 'remove-rules', transaction: rules.remove },
     { kind: 'add-redirects', transaction: redirects.add },
     { kind: 'remove-redirects', transaction: redirects.remove },
-    { ...chains, nameOfIpset: language.nameOfIpset },
+    { ...chains, nameOfIpset: codec.nameOfIpset },
     { kind: 'add-servers', operations: servers.add },
     { kind: 'remove-servers', operations: servers.remove },
     { kind: 'add-addresses', device, addresses: addresses.add },

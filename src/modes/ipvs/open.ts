@@ -43,7 +43,7 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
       plane.startUpkeep()
     },
     extent: extentOf,
-    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: async state =>
       config.connectionMetricsMax === 0
         ? []

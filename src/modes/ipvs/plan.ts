@@ -6,7 +6,7 @@ import { describeObject } from '../../kernel/ipvs/send.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
-import type { Language } from '../../kernel/xt/compile.ts'
+import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { countChanges, describeTransaction } from '../common/transaction.ts'
@@ -28,7 +28,7 @@ export type Phase =
       readonly kind: 'add-chains' | 'take-chains' | 'remove-chains'
       readonly operations: ScopeOperations
       /** Gives the name of an ipset whose number a rule contains. */
-      readonly nameOfIpset: Language['nameOfIpset']
+      readonly nameOfIpset: RuleCodec['nameOfIpset']
     }
   | { readonly kind: 'add-device' | 'remove-device'; readonly device: string }
   | { readonly kind: 'add-servers' | 'remove-servers'; readonly operations: readonly IpvsOperation[] }

@@ -1,11 +1,11 @@
 import type { Clock } from '../../base/clock.ts'
+import { Mutex } from '../../base/mutex.ts'
 import type { PersistentMap } from '../../base/persistent-map.ts'
 import { finish, type Steps } from '../../base/steps.ts'
-import { Turns } from '../../base/turns.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'
-import type { Language } from '../../kernel/xt/compile.ts'
-import { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { RuleCodec } from '../../kernel/xt/compile.ts'
+import { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import {
   type CommitOptions,
@@ -22,7 +22,7 @@ import {
 import type { ModeContext } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
 import { touchesScope } from '../xt-common/touches.ts'
-import { languageOf, learnChains } from './chains.ts'
+import { codecOf, learnChains } from './chains.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
 import type { IpvsKernel } from './kernel.ts'
@@ -68,9 +68,9 @@ class KernelIpvsPlane implements IpvsPlane {
   readonly name = 'ipvs'
   readonly empty = EMPTY_STATE
   readonly #given: IpvsPlaneOptions
-  readonly #language: Language
-  readonly #book = new HandleBook()
-  readonly #turns = new Turns()
+  readonly #codec: RuleCodec
+  readonly #handleCache = new HandleCache()
+  readonly #mutex = new Mutex()
   readonly #drains: Drains
   readonly #upkeep: Upkeep
   readonly #missingSchedulers = new Set<string>()
@@ -91,14 +91,14 @@ class KernelIpvsPlane implements IpvsPlane {
 
   constructor(given: IpvsPlaneOptions) {
     this.#given = given
-    this.#language = languageOf(given.ipset)
+    this.#codec = codecOf(given.ipset)
     const { clock, options, watchAddresses, report = () => undefined } = given
     this.#drains = new Drains(options.drainMs)
     this.#upkeep = new Upkeep({
       kernel: given,
       clock,
       options,
-      turns: this.#turns,
+      mutex: this.#mutex,
       drains: this.#drains,
       held: () => this.#held,
       drifted: () => {
@@ -119,7 +119,7 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   diff(from: IpvsState, to: IpvsState): Steps<IpvsPlan> {
-    return diffStates(from, to, { ...this.#given.options, language: this.#language })
+    return diffStates(from, to, { ...this.#given.options, codec: this.#codec })
   }
 
   generation(): Generation {
@@ -141,12 +141,13 @@ class KernelIpvsPlane implements IpvsPlane {
     const watch = this.#given.watchWriters ?? (() => () => undefined)
     return watch(
       commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
-      touched => this.#given.options.rules === 'iptables' && touchesScope(touched, this.#book, isIpvsChain),
+      touched =>
+        this.#given.options.rules === 'iptables' && touchesScope(touched, this.#handleCache, isIpvsChain),
     )
   }
 
   observe(): Promise<Observation<IpvsState>> {
-    return this.#turns.take(async () => {
+    return this.#mutex.run(async () => {
       const { state, others, generation, unsettled } = await this.#read()
       this.#occupied = occupiedBy(others, this.#occupied)
       this.#held = state
@@ -158,7 +159,7 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   commit(plan: IpvsPlan, options: CommitOptions): Promise<Receipt> {
-    return this.#turns.take(async () => {
+    return this.#mutex.run(async () => {
       const { clock } = this.#given
       const startMs = clock.nowMs()
       const hasDrifted = this.#reportedEpoch !== this.#epoch
@@ -176,7 +177,7 @@ class KernelIpvsPlane implements IpvsPlane {
   }
 
   cleanup(): Promise<void> {
-    return this.#turns.take(async () => {
+    return this.#mutex.run(async () => {
       this.#held = undefined
       await removeAll({
         read: async () => (await this.#read()).state,
@@ -197,7 +198,7 @@ class KernelIpvsPlane implements IpvsPlane {
   async #read(): Promise<Seen> {
     const known = { remembered: this.#entries, servers: this.#servers }
     const seen = await observeKernel(this.#given, { ...this.#given.options, ...known })
-    learnChains(this.#book, seen)
+    learnChains(this.#handleCache, seen)
     return seen
   }
 
@@ -205,8 +206,8 @@ class KernelIpvsPlane implements IpvsPlane {
     return new Committer({
       kernel: this.#given,
       clock: this.#given.clock,
-      book: this.#book,
-      language: this.#language,
+      handleCache: this.#handleCache,
+      codec: this.#codec,
       generation: generation === undefined ? undefined : (generation - this.#epoch) >>> 0,
       missingSchedulers: this.#missingSchedulers,
     })

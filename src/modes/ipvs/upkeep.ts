@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
+import type { Mutex } from '../../base/mutex.ts'
 import { Pacer } from '../../base/pacer.ts'
-import type { Turns } from '../../base/turns.ts'
 import type { IpsetHeader } from '../../kernel/ipset/state.ts'
 import {
   destinationKey,
@@ -27,7 +27,7 @@ export interface UpkeepOptions {
   readonly clock: Clock
   readonly options: Pick<IpvsOptions, 'digestMs' | 'deviceName' | 'excludeCidrs'>
   /** Shared with commits, so that upkeep does not mistake a commit of ours for drift. */
-  readonly turns: Turns
+  readonly mutex: Mutex
   readonly drains: Drains
   /** The applied state; undefined while it is unknown. */
   readonly held: () => IpvsState | undefined
@@ -94,7 +94,7 @@ export class Upkeep {
     await this.#unwatch?.()
     await Promise.all(stopped)
     // Work in flight ends first.
-    await this.#options.turns.take(() => Promise.resolve())
+    await this.#options.mutex.run(() => Promise.resolve())
   }
 
   get #digests(): boolean {
@@ -124,8 +124,8 @@ export class Upkeep {
 
   /** Runs work alone, and only while the applied state is known. */
   #turn(work: (held: IpvsState) => Promise<void>): Promise<void> {
-    const { turns, held, report } = this.#options
-    return turns.take(async () => {
+    const { mutex, held, report } = this.#options
+    return mutex.run(async () => {
       const state = held()
       if (state === undefined || this.#checks.isStopped) return
       try {

@@ -41,7 +41,7 @@ export function openNftables({
         set => set === 'frontends' || set === 'nodeports',
         set => set === 'slots' || ENDPOINTS_MAPS.has(set),
       ),
-    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
     close: () => client.close(),
   }

@@ -20,17 +20,17 @@ import {
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
-/** Makes the book of a process that has these relays open. */
+/** Makes the handleCache of a process that has these relays open. */
 export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {
-  const book = new Map<string, ListenerSymbol>()
+  const handleCache = new Map<string, ListenerSymbol>()
   for (const relay of relays.values()) {
     for (const list of relay.lists) {
       const port = portOf(relay.key, list)
       if (port !== undefined)
-        book.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
+        handleCache.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
     }
   }
-  return book
+  return handleCache
 }
 
 function placeKey(protocol: string, place: Octets): string {
@@ -39,12 +39,12 @@ function placeKey(protocol: string, place: Octets): string {
 
 /**
  * Makes a state from what the kernel holds: the address and port of a listener become its symbol. Elements
- * that lead to no listener of the book stay unchanged and equal no wanted element. The diff therefore
+ * that lead to no listener of the handleCache stay unchanged and equal no wanted element. The diff therefore
  * replaces leftovers of a process that has ended.
  */
 export function* adoptRuleset(
   ruleset: Ruleset,
-  { relays, book }: { readonly relays: PersistentMap<Relay>; readonly book: ListenerBook },
+  { relays, handleCache }: { readonly relays: PersistentMap<Relay>; readonly handleCache: ListenerBook },
 ): Steps<UserspaceState> {
   const tables: Table[] = []
   for (const table of ruleset.tables) {
@@ -54,7 +54,7 @@ export function* adoptRuleset(
     for (const list of table.elements.values()) {
       for (const found of list) {
         if (pauses.due()) yield
-        const element = symbolised(found, addressLength, book)
+        const element = symbolised(found, addressLength, handleCache)
         const group = groupOf(element)
         const elements = groups.get(group)
         if (elements === undefined) groups.set(group, [element])
@@ -66,14 +66,14 @@ export function* adoptRuleset(
   return { ...EMPTY_STATE, ruleset: { tables }, relays }
 }
 
-function symbolised(element: Element, addressLength: number, book: ListenerBook): Element {
+function symbolised(element: Element, addressLength: number, handleCache: ListenerBook): Element {
   const { set, key, data } = element
   const protocol = protocolOfKey(key) ?? ''
   if (REDIRECT_MAPS.has(set) && typeof data === 'string')
-    return { ...element, data: book.get(placeKey(protocol, data)) ?? data }
+    return { ...element, data: handleCache.get(placeKey(protocol, data)) ?? data }
   if (set !== 'listeners') return element
   const place = key.slice(0, addressLength) + portData(readU16be(key, addressLength + 4))
-  return { ...element, key: book.get(placeKey(protocol, place)) ?? key }
+  return { ...element, key: handleCache.get(placeKey(protocol, place)) ?? key }
 }
 
 function groupOf({ set, comment }: Element): string {
@@ -89,9 +89,9 @@ export function portName(comment: string): string {
   return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
 }
 
-/** Makes the book of another process from its rules. A listener with contradictory comments is ignored. */
+/** Makes the handleCache of another process from its rules. A listener with contradictory comments is ignored. */
 export function bookFromComments({ tables }: Ruleset): ListenerBook {
-  const book = new Map<string, ListenerSymbol>()
+  const handleCache = new Map<string, ListenerSymbol>()
   const places = new Map<ListenerSymbol, string>()
   for (const { family, elements } of tables) {
     const { addressLength, model } = LAYOUTS[family]
@@ -107,11 +107,11 @@ export function bookFromComments({ tables }: Ruleset): ListenerBook {
         const relayKey = `${port}/${protocol}/${model} ${formatIp(address)}`
         const symbol = symbolOf({ key: relayKey, address, protocol }, list)
         const place = placeKey(protocol, data)
-        if ((places.get(symbol) ?? place) !== place) book.delete(place)
-        else book.set(place, symbol)
+        if ((places.get(symbol) ?? place) !== place) handleCache.delete(place)
+        else handleCache.set(place, symbol)
         places.set(symbol, place)
       }
     }
   }
-  return book
+  return handleCache
 }

@@ -49,7 +49,7 @@ export function openUserspace({
         set => REDIRECT_MAPS.has(set),
         () => false,
       ),
-    misfits: ({ refusals }) => [...refusals.values()].flat(),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
     // The kernel does not count relayed connections, and the process does not count them by endpoint.
     traffic: () => Promise.resolve([]),
     metrics: () => Promise.resolve(relayMetrics(plane.counts)),

@@ -1,9 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
 import { assert } from '../../base/errors.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
+import { Mutex } from '../../base/mutex.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
-import { Turns } from '../../base/turns.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
@@ -61,7 +61,7 @@ class RelayingPlane implements UserspacePlane {
   readonly name = 'userspace'
   readonly empty = EMPTY_STATE
   readonly #given: UserspacePlaneOptions
-  readonly #turns = new Turns()
+  readonly #mutex = new Mutex()
   readonly #relays: RelaySet
   readonly #own = new OwnSockets()
   readonly #connections: Usage
@@ -125,20 +125,20 @@ class RelayingPlane implements UserspacePlane {
   }
 
   observe(): Promise<Observation<UserspaceState>> {
-    return this.#turns.take(async () => {
+    return this.#mutex.run(async () => {
       const { client, clock } = this.#given
       const { ruleset, generation, unsettled } = await client.list(this.#tables)
       const relays = this.#applied
-      const book = this.#isRelaying
+      const handleCache = this.#isRelaying
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
         : bookFromComments(ruleset)
-      const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
+      const state = await finishInSlices(adoptRuleset(ruleset, { relays, handleCache }), slicingOf(clock))
       return { state, generation: generationOf(generation), unsettled }
     })
   }
 
   commit(plan: UserspacePlan, options: CommitOptions): Promise<Receipt> {
-    return this.#turns.take(() => this.#commit(plan, options))
+    return this.#mutex.run(() => this.#commit(plan, options))
   }
 
   /** Opens listeners first, then commits the rules that lead to them; removals go the other way round. */
@@ -183,7 +183,7 @@ class RelayingPlane implements UserspacePlane {
   }
 
   async cleanup(): Promise<void> {
-    await this.#turns.take(() => deleteTables(this.#given.client, this.#tables, isOurs))
+    await this.#mutex.run(() => deleteTables(this.#given.client, this.#tables, isOurs))
     for (const { key } of this.#applied.values()) this.#relays.remove(key)
     this.#applied = PersistentMap.empty()
   }

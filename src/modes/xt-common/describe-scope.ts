@@ -1,5 +1,5 @@
 import { append } from '../../base/lists.ts'
-import type { Language } from '../../kernel/xt/compile.ts'
+import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import {
@@ -49,7 +49,7 @@ function flushedChains(operations: ScopeOperations): FlushedChains {
 /** Describes operations: shared objects first, then one Service after the other. */
 export function* describeScope(
   operations: ScopeOperations,
-  nameOfIpset?: Language['nameOfIpset'],
+  nameOfIpset?: RuleCodec['nameOfIpset'],
 ): IterableIterator<PlanLine> {
   const context = { ...flushedChains(operations), nameOfIpset }
   const byService = new Map<string, ScopeOperation[]>()
@@ -63,7 +63,7 @@ export function* describeScope(
 }
 
 interface Describing extends FlushedChains {
-  readonly nameOfIpset: Language['nameOfIpset'] | undefined
+  readonly nameOfIpset: RuleCodec['nameOfIpset'] | undefined
 }
 
 function describeOperation(operation: ScopeOperation, { anew, nameOfIpset }: Describing): PlanLine {

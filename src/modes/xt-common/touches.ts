@@ -2,7 +2,7 @@ import type { Touched } from '../../kernel/nft/monitor.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import { targetChain } from '../../kernel/xt/rule.ts'
 import { chainKey, type IsOurs, placeOfTable, type XtPlace } from '../../kernel/xt/scope.ts'
-import type { HandleBook } from '../../kernel/xt/scope-handles.ts'
+import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import { type ChainNames, isOurChain } from './layout.ts'
 
 /**
@@ -10,10 +10,10 @@ import { type ChainNames, isOurChain } from './layout.ts'
  * whole tables. A notification names a deleted rule by its handle alone. If the handle is unknown, the rule may have
  * been ours.
  */
-export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames): boolean {
+export function touchesUs(touched: Touched, handleCache: HandleCache, names: ChainNames): boolean {
   return touchesScope(
     touched,
-    book,
+    handleCache,
     (table, name) => name === names.firewall || isOurChain(names, table, name),
   )
 }
@@ -21,14 +21,14 @@ export function touchesUs(touched: Touched, book: HandleBook, names: ChainNames)
 /** Does the same for any set of chains that `isOursIn` defines. */
 export function touchesScope(
   { family, table, chain, handle, targets }: Touched,
-  book: HandleBook,
+  handleCache: HandleCache,
   isOursIn: IsOurs,
 ): boolean {
   const place = placeOfTable(`${family} ${table}`)
   if (place === undefined) return false
   const isOurs = (name: string): boolean => isOursIn(place.table, name)
   if (chain === undefined || isOurs(chain) || targets().some(isOurs)) return true
-  return handle !== undefined && mayHaveLed(book, { place, chain, handle }, isOurs)
+  return handle !== undefined && mayHaveLed(handleCache, { place, chain, handle }, isOurs)
 }
 
 interface RuleGone {
@@ -38,13 +38,13 @@ interface RuleGone {
 }
 
 function mayHaveLed(
-  book: HandleBook,
+  handleCache: HandleCache,
   { place, chain, handle }: RuleGone,
   isOurs: (chain: string) => boolean,
 ): boolean {
   const key = chainKey(place, chain)
-  if (!book.has(key)) return true
-  for (const rule of book.rulesOf(key)) {
+  if (!handleCache.has(key)) return true
+  for (const rule of handleCache.rulesOf(key)) {
     if (rule.handle !== handle) continue
     const target = targetChain(readRule(rule.compiled, place.family))
     return target !== undefined && isOurs(target)

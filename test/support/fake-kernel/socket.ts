@@ -184,7 +184,7 @@ export function systemError(syscall: string, code: string): SystemError {
   return new SystemError(syscall, errnoNumber(code), code)
 }
 
-/** A waiting datagram takes its buffer and the kernel's book-keeping: 256 acknowledgements fill 212,992 bytes. */
+/** A waiting datagram takes its buffer and the kernel's handleCache-keeping: 256 acknowledgements fill 212,992 bytes. */
 const DATAGRAM_COST_MIN = 832
 
 function datagramCost(datagram: Uint8Array): number {

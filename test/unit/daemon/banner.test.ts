@@ -115,7 +115,7 @@ it('logs the state in one record', () => {
   const snapshot = snapshotOf([node(), service('web'), POD])
   const table = tableOf([node(), service('web'), POD])
   logState(log, {
-    programming: {
+    activeMode: {
       mode: 'nftables',
       status: { table, snapshot, memo: undefined, syncedNumber: 3, quarantined: [], error: undefined },
     },

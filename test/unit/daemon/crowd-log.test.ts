@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
-import { logCrowd } from '../../../src/daemon/outward.ts'
+import { logCrowd } from '../../../src/daemon/servers.ts'
 
 it.each([
   [{ evicted: 3, refused: 0 }, 'closed the longest idle ones of the largest client'],

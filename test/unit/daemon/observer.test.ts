@@ -31,7 +31,7 @@ beforeEach(() => {
     source: () => status,
     quarantined: () => 0,
     eligibleWithoutNode: () => isEligible,
-    outward: () => ({ ready: false }),
+    servers: () => ({ ready: false }),
     features: [],
     connections: undefined,
     api: undefined,

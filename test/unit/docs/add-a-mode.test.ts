@@ -89,7 +89,7 @@ function toyMode(kernel: ToyKernel): Mode {
         plane: toyPlane(kernel),
         demand: () => undefined,
         start: () => undefined,
-        misfits: () => [],
+        unsupported: () => [],
         extent: ({ size }) => ({ frontends: size, endpoints: 0 }),
         traffic: async () => [],
         close: async () => undefined,

@@ -206,7 +206,7 @@ describe('our own metrics', () => {
   it('ask servers and events at each scrape', async () => {
     let ready = false
     const metrics = createMetrics({
-      outward: () => ({
+      servers: () => ({
         ready,
         healthChecks: { listening: 3, failed: 1 },
         overShare: [

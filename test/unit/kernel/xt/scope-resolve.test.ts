@@ -3,16 +3,16 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { CompiledRule } from '../../../../src/kernel/nft/expression.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
-import { compileRule, type Language } from '../../../../src/kernel/xt/compile.ts'
+import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import type { XtMatch, XtRule } from '../../../../src/kernel/xt/rule.ts'
 import { chainKey, type DeleteRule } from '../../../../src/kernel/xt/scope.ts'
-import { HandleBook, resolveDeletions } from '../../../../src/kernel/xt/scope-handles.ts'
+import { HandleCache, resolveDeletions } from '../../../../src/kernel/xt/scope-handles.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
 const PLACE = { family: 'ip', table: 'nat' } as const
 const KEY = chainKey(PLACE, 'LIST')
 const ALL_PORTS = '\0\0\xff\xff'
-const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
+const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 
 function returning(...texts: readonly string[]): XtRule {
   const matches = texts.map((text): XtMatch => ({ kind: 'comment', text }))
@@ -25,7 +25,7 @@ function going(rule: DeleteRule['rule']): DeleteRule {
 
 async function world(...rules: readonly (XtRule | CompiledRule)[]) {
   const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
-  const book = new HandleBook()
+  const handleCache = new HandleCache()
   const counts = { asked: 0, listed: 0 }
   const counting: Pick<typeof client, 'rule' | 'ruleCounters'> = {
     rule(place) {
@@ -54,12 +54,12 @@ async function world(...rules: readonly (XtRule | CompiledRule)[]) {
     await put(...rules)
   }
   const learn = async (): Promise<void> => {
-    book.reached(client.generation())
-    book.learn(KEY, await there())
+    handleCache.reached(client.generation())
+    handleCache.learn(KEY, await there())
   }
   const resolve = async (...deletions: readonly DeleteRule[]) => {
-    book.reached(client.generation())
-    const resolved = await resolveDeletions({ client: counting, book, language: LANGUAGE }, deletions)
+    handleCache.reached(client.generation())
+    const resolved = await resolveDeletions({ client: counting, handleCache, codec: CODEC }, deletions)
     return resolved && deletions.map(deletion => resolved.get(deletion)?.handle)
   }
   await put(...rules)

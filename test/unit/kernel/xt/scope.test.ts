@@ -3,14 +3,14 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
-import { compileRule, type Language } from '../../../../src/kernel/xt/compile.ts'
+import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { ScopeOperations, XtChain, XtEntry, XtJump } from '../../../../src/kernel/xt/scope.ts'
 import { commitScope } from '../../../../src/kernel/xt/scope-commit.ts'
 import { removalOf, ScopeDiff } from '../../../../src/kernel/xt/scope-diff.ts'
-import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
+import { HandleCache } from '../../../../src/kernel/xt/scope-handles.ts'
 import {
   type Asked,
   Committed,
@@ -21,10 +21,10 @@ import {
 } from '../../../../src/kernel/xt/scope-held.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 
-const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
+const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 const PLACE = { family: 'ip', table: 'nat' } as const
 const isOurs = (_: unknown, name: string): boolean => name.startsWith('OURS')
-const SCOPE = { language: LANGUAGE, isOurs }
+const SCOPE = { codec: CODEC, isOurs }
 const NOTHING: Asked = { chains: [], entries: [] }
 
 function returning(text: string): XtRule {
@@ -75,7 +75,7 @@ function sinceCommit(before: Side, after: Side): ScopeOperations {
 function world() {
   const kernel = new FakeKernel()
   const client = createNftClient({ transport: kernel.open(), clock: systemClock })
-  const book = new HandleBook()
+  const handleCache = new HandleCache()
   const slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
   const observe = async () => (await client.listChains([PLACE])).observed
   const texts = async (): Promise<Readonly<Record<string, readonly string[]>>> => {
@@ -90,7 +90,7 @@ function world() {
     )
   }
   const commit = async (operations: ScopeOperations) => {
-    const options = { client, book, language: LANGUAGE, slicing, generation: undefined }
+    const options = { client, handleCache, codec: CODEC, slicing, generation: undefined }
     const result = await commitScope(operations, options)
     expect(result.failures.map(({ error }) => error.message)).toEqual([])
     expect(result.outcome).toBe('committed')
@@ -271,9 +271,9 @@ describe('a scope', () => {
   it('goes as it came, and leaves base chains', async () => {
     const { observe, texts, commit, settle } = world()
     await settle(chain(['first'], ['last']), ['a'])
-    await commit(removalOf(await observe(), { isOurs, jumps: [JUMP] }, LANGUAGE))
+    await commit(removalOf(await observe(), { isOurs, jumps: [JUMP] }, CODEC))
     expect(await texts()).toEqual({ PREROUTING: [] })
-    expect(removalOf(await observe(), { isOurs, jumps: [JUMP] }, LANGUAGE)).toEqual([])
+    expect(removalOf(await observe(), { isOurs, jumps: [JUMP] }, CODEC)).toEqual([])
   })
 
   it('says which rule it is that the kernel refuses', async () => {
@@ -288,7 +288,7 @@ describe('a scope', () => {
       owner: 'someone',
     }
     const slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
-    const options = { client, book: new HandleBook(), language: LANGUAGE, slicing, generation: undefined }
+    const options = { client, handleCache: new HandleCache(), codec: CODEC, slicing, generation: undefined }
     const { outcome, failures } = await commitScope([operation], options)
     expect(outcome).toBe('refused')
     expect(failures.map(({ error }) => error.message)).toEqual([

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/steps.ts'
 import type { ObservedChain } from '../../../../src/kernel/nft/state.ts'
-import { compileRule, type Language } from '../../../../src/kernel/xt/compile.ts'
+import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import { diffStates } from '../../../../src/modes/iptables/diff.ts'
 import { RuleCounts } from '../../../../src/modes/iptables/metrics.ts'
@@ -16,7 +16,7 @@ import { runs } from '../../../support/runs.ts'
 import { everyKind, plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
 
-const LANGUAGE: Language = { compile: (rule, family) => compileRule(rule, family) }
+const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 
 function rendered(
   services: Parameters<typeof table>[0],
@@ -59,7 +59,7 @@ describe.each([false, true])('rules, optimized: %s', optimize => {
         let base: IptablesState = EMPTY_STATE
         for (const { chosen, hidden, masqueradeAll } of steps) {
           const state = rendered(chosen, { optimize, masqueradeAll }, base, hidden)
-          counts.committed(finish(diffStates(base, state, LANGUAGE)).operations)
+          counts.committed(finish(diffStates(base, state, CODEC)).operations)
           base = state
           expect(totals(counts)).toEqual(walked(state))
         }

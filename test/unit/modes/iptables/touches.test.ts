@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import type { Touched } from '../../../../src/kernel/nft/monitor.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
-import { HandleBook } from '../../../../src/kernel/xt/scope-handles.ts'
+import { HandleCache } from '../../../../src/kernel/xt/scope-handles.ts'
 import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
 import { touchesUs } from '../../../../src/modes/xt-common/touches.ts'
 
@@ -18,8 +18,8 @@ function jumpTo(chain: string, handle: bigint) {
   return { handle, compiled }
 }
 
-function book(): HandleBook {
-  const known = new HandleBook()
+function handleCache(): HandleCache {
+  const known = new HandleCache()
   known.learn('ip nat PREROUTING', [jumpTo('KUBE-SERVICES', 4n), jumpTo('DOCKER', 5n)])
   return known
 }
@@ -39,6 +39,6 @@ describe('what somebody else touched', () => {
     ['a rule of a number that nobody had', { handle: 6n }, false],
     ['a rule of which the number alone is told, in a chain not known', { chain: 'INPUT', handle: 6n }, true],
   ])('concerns us or not: %s', (_, touched, concerns) => {
-    expect(touchesUs({ ...RULE, ...touched }, book(), KUBE_CHAINS)).toBe(concerns)
+    expect(touchesUs({ ...RULE, ...touched }, handleCache(), KUBE_CHAINS)).toBe(concerns)
   })
 })

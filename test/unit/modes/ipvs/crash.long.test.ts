@@ -37,7 +37,7 @@ const AFTER = [
   }),
 ]
 
-/** A detour of policy Local. */
+/** A redirect of policy Local. */
 const LITTLE = serviceOf('local', {
   ip: '172.30.0.6',
   endpoints: ['10.1.0.7'],

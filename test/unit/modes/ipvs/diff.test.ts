@@ -53,7 +53,7 @@ function stateOf(servers: readonly Spec[], set: Ipset = CLUSTER_IPS): IpvsState 
 }
 
 function plan(from: IpvsState, to: IpvsState): IpvsPlan {
-  return finish(diffStates(from, to, { ...DEFAULT_IPVS_OPTIONS, language: { compile: compileRule } }))
+  return finish(diffStates(from, to, { ...DEFAULT_IPVS_OPTIONS, codec: { compile: compileRule } }))
 }
 
 function lines({ describe: tell }: IpvsPlan): readonly string[] {

@@ -31,14 +31,14 @@ function web(protocol: 'TCP' | 'SCTP' = 'TCP'): FrontendTable {
 it('says what it costs, serves, and goes without a trace', async () => {
   const kernel = new FakeKernel()
   const told: ModeEvent[] = []
-  const { plane, start, close, misfits, traffic } = openUserspace(contextOf(kernel, told))
+  const { plane, start, close, unsupported, traffic } = openUserspace(contextOf(kernel, told))
   start()
   expect(told).toMatchObject([
     { kind: 'notice', level: 'warn', text: expect.stringContaining('this process relays every connection') },
   ])
   const wanted = finish(plane.render(web(), { base: plane.empty, without: new Set() }))
   const held = await commitAll(plane, plane.empty, wanted)
-  expect(misfits(held)).toEqual([])
+  expect(unsupported(held)).toEqual([])
   expect(await traffic(held)).toEqual([])
   await close()
   const { signal } = new AbortController()
@@ -68,9 +68,9 @@ it('leaves everything when it is called off', async () => {
 })
 
 it('tells which ports have no place in it', async () => {
-  const { plane, misfits, close } = openUserspace(contextOf(new FakeKernel()))
+  const { plane, unsupported, close } = openUserspace(contextOf(new FakeKernel()))
   const wanted = finish(plane.render(web('SCTP'), { base: plane.empty, without: new Set() }))
-  expect(misfits(wanted)).toMatchObject([{ object: 'Service ns/web', value: 'SCTP of ns/web' }])
+  expect(unsupported(wanted)).toMatchObject([{ object: 'Service ns/web', value: 'SCTP of ns/web' }])
   await close()
 })
 

@@ -1,7 +1,7 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
-import { Programmer } from '../../../src/daemon/programmer.ts'
-import type { Programming, ProgrammingOptions } from '../../../src/daemon/programming.ts'
+import type { ActiveMode, ActiveModeOptions } from '../../../src/daemon/active-mode.ts'
+import { ModeSwitcher } from '../../../src/daemon/mode-switcher.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
 import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
@@ -24,11 +24,8 @@ const retired: ProxyMode[] = []
 /** Modes that the process has programmed the kernel in. */
 const known: ProxyMode[] = []
 
-vi.mock('../../../src/daemon/programming.ts', () => ({
-  startProgramming(
-    config: Config,
-    options: ProgrammingOptions,
-  ): Pick<Programming, 'mode' | 'offer' | 'stop'> {
+vi.mock('../../../src/daemon/active-mode.ts', () => ({
+  startMode(config: Config, options: ActiveModeOptions): Pick<ActiveMode, 'mode' | 'offer' | 'stop'> {
     let stopped = (): void => undefined
     const end = new Promise<void>(resolve => {
       stopped = resolve
@@ -74,14 +71,14 @@ function configOf(proxyMode: ProxyMode, { rules = 'nftables', serviceProxyName }
   return { proxyMode, backend: 'netlink', ipvs: { rules }, serviceProxyName } as Config
 }
 
-function programmer(start = configOf('nftables')): Programmer {
+function switcher(start = configOf('nftables')): ModeSwitcher {
   const log = {
     info: () => undefined,
     warn: (_: unknown, text: string) => warned.push(text),
     error: () => undefined,
   }
   const resolved = ({ snapshot }: { readonly snapshot: object }) => told.push(snapshot)
-  return new Programmer(start, { log, report: () => undefined, resolved } as never as ProgrammingOptions)
+  return new ModeSwitcher(start, { log, report: () => undefined, resolved } as never as ActiveModeOptions)
 }
 
 async function settled(): Promise<void> {
@@ -89,7 +86,7 @@ async function settled(): Promise<void> {
 }
 
 test('the mode from before retires once its last pass has ended, which would repair what goes', async () => {
-  const mine = programmer()
+  const mine = switcher()
   begun[0]?.report(SYNCED)
   await settled()
   retired.length = 0
@@ -106,7 +103,7 @@ test('the mode from before retires once its last pass has ended, which would rep
 })
 
 test("a named proxy removes nothing of modes that have no place for names: it is another one's", async () => {
-  const mine = programmer(configOf('nftables', { serviceProxyName: 'mesh' }))
+  const mine = switcher(configOf('nftables', { serviceProxyName: 'mesh' }))
   begun[0]?.report(SYNCED)
   await mine.retired()
   const others = MODES.filter(({ name, notNamed }) => name !== 'nftables' && notNamed === undefined)
@@ -115,7 +112,7 @@ test("a named proxy removes nothing of modes that have no place for names: it is
 })
 
 test('chains that anybody may have written stay, and are warned of', async () => {
-  const mine = programmer()
+  const mine = switcher()
   begun[0]?.report(SYNCED)
   await mine.retired()
   expect(retired).toEqual(MODE_NAMES.filter(name => name !== 'nftables'))
@@ -128,7 +125,7 @@ test.each([
 ] as const)(
   'two modes with chains of the same names never work side by side: %s, %s',
   async (before, after) => {
-    const mine = programmer(configOf(before, { rules: 'iptables' }))
+    const mine = switcher(configOf(before, { rules: 'iptables' }))
     begun[0]?.report(SYNCED)
     await settled()
     await expect(mine.change(configOf(after, { rules: 'iptables' }))).rejects.toThrow(
@@ -141,7 +138,7 @@ test.each([
 )
 
 test('what only the mode that takes over has resolved is told when it does', async () => {
-  const mine = programmer()
+  const mine = switcher()
   const [older, newer] = [{}, {}]
   mine.offer(older as never)
   begun[0]?.resolved(older)
@@ -156,7 +153,7 @@ test('what only the mode that takes over has resolved is told when it does', asy
 })
 
 test('what the mode that takes over has resolved is not told when there is something newer', async () => {
-  const mine = programmer()
+  const mine = switcher()
   const [older, newer] = [{}, {}]
   await mine.change(configOf('userspace'))
   mine.offer(older as never)

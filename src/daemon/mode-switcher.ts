@@ -6,20 +6,20 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
-import { type Programming, type ProgrammingOptions, startProgramming } from './programming.ts'
+import { type ActiveMode, type ActiveModeOptions, startMode } from './active-mode.ts'
 
 /**
  * Runs the active mode, and switches between modes. A data plane of the same mode adopts the kernel state of the
  * previous one. A data plane of another mode first converges beside the active one; only then does the old mode retire
  * (docs/decisions/0015). At its start, a daemon retires leftovers of other modes in the same way.
  */
-export class Programmer {
-  readonly #options: ProgrammingOptions
+export class ModeSwitcher {
+  readonly #options: ActiveModeOptions
   /** The last configuration of each mode, which identifies the objects of that mode. */
   readonly #configs = new Map<ProxyMode, Config>()
-  #current: Programming | undefined
+  #current: ActiveMode | undefined
   /** The next mode, which has not converged yet. */
-  #next: Programming | undefined
+  #next: ActiveMode | undefined
   /** The last resolved state of the next mode: the active mode may be stuck in its pass and never report its own. */
   #overheard: Resolved | undefined
   #newest: Snapshot | undefined
@@ -28,12 +28,12 @@ export class Programmer {
   #retirement: Retirement | undefined
 
   /** Throws if the kernel cannot be reached. */
-  constructor(config: Config, options: ProgrammingOptions) {
+  constructor(config: Config, options: ActiveModeOptions) {
     this.#options = options
     this.#current = this.#begin(config)
   }
 
-  get current(): Programming | undefined {
+  get current(): ActiveMode | undefined {
     return this.#current
   }
 
@@ -89,7 +89,7 @@ export class Programmer {
   }
 
   /** Begins a mode. If it cannot be opened, an interrupted retirement goes on. */
-  #beginOrGoOn(config: Config): Programming {
+  #beginOrGoOn(config: Config): ActiveMode {
     try {
       return this.#begin(config)
     } catch (thrown) {
@@ -99,9 +99,9 @@ export class Programmer {
     }
   }
 
-  #begin(config: Config): Programming {
+  #begin(config: Config): ActiveMode {
     let isFirst = true
-    const begun: Programming = startProgramming(config, {
+    const begun: ActiveMode = startMode(config, {
       ...this.#options,
       // The next mode resolves the same Snapshots, and may be the only one that does.
       resolved: its => {
@@ -121,7 +121,7 @@ export class Programmer {
     return begun
   }
 
-  #takeOver(begun: Programming): void {
+  #takeOver(begun: ActiveMode): void {
     if (this.#next !== begun) return
     const before = this.#current
     this.#next = undefined
@@ -138,7 +138,7 @@ export class Programmer {
   }
 
   /** Logs events of the next mode. The previous mode serves meanwhile. */
-  #overhear({ mode }: Programming, event: ReconcilerEvent): void {
+  #overhear({ mode }: ActiveMode, event: ReconcilerEvent): void {
     const { log } = this.#options
     const serving = this.#current?.mode
     if (event.kind === 'failed')

@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest'
-import { Turns } from '../../../src/base/turns.ts'
+import { Mutex } from '../../../src/base/mutex.ts'
 
-describe('turns', () => {
+describe('a mutex', () => {
   it('run one after the other, in the order in which they were taken', async () => {
-    const turns = new Turns()
+    const mutex = new Mutex()
     const told: string[] = []
     const work = (name: string, ms: number) => () =>
       new Promise<string>(resolve => {
@@ -13,14 +13,14 @@ describe('turns', () => {
           resolve(name)
         }, ms)
       })
-    expect(await Promise.all([turns.take(work('a', 5)), turns.take(work('b', 0))])).toEqual(['a', 'b'])
+    expect(await Promise.all([mutex.run(work('a', 5)), mutex.run(work('b', 0))])).toEqual(['a', 'b'])
     expect(told).toEqual(['a begins', 'a ends', 'b begins', 'b ends'])
   })
 
   it('go on after one that failed, which its taker alone hears of', async () => {
-    const turns = new Turns()
-    const failed = turns.take(() => Promise.reject(new Error('no luck')))
-    const next = turns.take(() => Promise.resolve('next'))
+    const mutex = new Mutex()
+    const failed = mutex.run(() => Promise.reject(new Error('no luck')))
+    const next = mutex.run(() => Promise.resolve('next'))
     await expect(failed).rejects.toThrow('no luck')
     expect(await next).toBe('next')
   })

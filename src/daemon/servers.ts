@@ -24,14 +24,14 @@ import {
   statuszText,
 } from '../telemetry/metrics-server.ts'
 import type { Receipts } from '../telemetry/receipts.ts'
-import type { OutwardState } from '../telemetry/server-metrics.ts'
+import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
+import type { ActiveMode } from './active-mode.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
 import type { Observer } from './observer.ts'
-import type { Programming } from './programming.ts'
 
-interface OutwardOptions {
+interface ServersOptions {
   readonly clock: Clock
   readonly log: Log
   readonly families: readonly Family[]
@@ -53,8 +53,8 @@ interface OutwardOptions {
 }
 
 /** The servers of the daemon: health, metrics, the Services' health check node ports, and the admin socket. */
-export class Outward {
-  readonly #options: OutwardOptions
+export class Servers {
+  readonly #options: ServersOptions
   readonly #services: ServiceHealth
   readonly #slis = createSliMetrics()
   #health: HttpServer | undefined
@@ -63,7 +63,7 @@ export class Outward {
   #config: Config | undefined
   #table: FrontendTable | undefined
 
-  constructor(options: OutwardOptions) {
+  constructor(options: ServersOptions) {
     this.#options = options
     const { clock, families, observer, descriptors } = options
     this.#services = new ServiceHealth({
@@ -76,7 +76,7 @@ export class Outward {
     })
   }
 
-  get state(): OutwardState {
+  get state(): ServersState {
     const { api, observer } = this.#options
     return {
       ready: observer.health.readiness().code === 200,
@@ -233,7 +233,7 @@ function cannotListen(server: string, { address, error, retryMs }: Failure): str
 }
 
 interface PagesOptions {
-  readonly programming: () => Programming | undefined
+  readonly activeMode: () => ActiveMode | undefined
   readonly config: () => Config
   readonly version: string
   readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused'>
@@ -243,10 +243,10 @@ interface PagesOptions {
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 export function adminPages(options: PagesOptions): AdminPages {
-  const { programming, config, version, intake, nowMs, receipts } = options
+  const { activeMode, config, version, intake, nowMs, receipts } = options
   return {
     state() {
-      const status = programming()?.status
+      const status = activeMode()?.status
       const table = status?.table
       const heardMs = intake.status?.heardMs
       return {
@@ -262,13 +262,13 @@ export function adminPages(options: PagesOptions): AdminPages {
         services: servicesJson(table === undefined ? [] : table.services.values()),
       }
     },
-    plan: () => programming()?.pending(),
+    plan: () => activeMode()?.pending(),
     receipts: () => receipts.lines,
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
     snapshot: () => ({
       complete: intake.complete,
-      servicesBytes: programming()?.servicesBytes,
-      refused: refusedOver(programming()?.status.memo),
+      servicesBytes: activeMode()?.servicesBytes,
+      refused: refusedOver(activeMode()?.status.memo),
       refusedSlices: intake.refused
         .map(({ refusal }) => refusal)
         .filter(({ service }) => service !== undefined),

@@ -17,7 +17,7 @@ import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { servicesBytes } from './process-room.ts'
 
-export interface ProgrammingOptions {
+export interface ActiveModeOptions {
   readonly clock: Clock
   readonly log: Log
   /** Uniform in [0, 1). */
@@ -29,7 +29,7 @@ export interface ProgrammingOptions {
   /** Gets each plan that --backend=dry-run does not commit. */
   readonly planned: (plan: Plan<unknown>) => void
   /** Gets the complete list of what the kernel or the mode does not support, whenever it changes. */
-  readonly misfits: (refusals: readonly Refusal[]) => void
+  readonly unsupported: (refusals: readonly Refusal[]) => void
   /** Reads the source again, before most of the kernel state is removed. */
   readonly confirm?: () => Promise<void> | undefined
   /** Gets each resolved state at once, whatever the result of its commit. */
@@ -37,13 +37,13 @@ export interface ProgrammingOptions {
 }
 
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
-export interface Programming {
+export interface ActiveMode {
   readonly mode: ProxyMode
   readonly status: ReconcilerStatus
   /** Maximum memory of all Services together; undefined for no bound. */
   readonly servicesBytes: number | undefined
   /** The kernel or the mode does not support a part of the wanted state. */
-  readonly hasMisfits: boolean
+  readonly hasUnsupported: boolean
   /** Reads the kernel's counters of each endpoint, if the configuration enables them. */
   traffic(): Promise<readonly TrafficCount[]>
   /** Reads the metrics of the mode. Rejects if the kernel cannot be queried. */
@@ -56,11 +56,11 @@ export interface Programming {
 }
 
 /** Throws if the kernel cannot be reached, or lacks a feature that the mode needs. */
-export function startProgramming(config: Config, options: ProgrammingOptions): Programming {
+export function startMode(config: Config, options: ActiveModeOptions): ActiveMode {
   const { clock, sockets, tell } = options
-  return findMode(config.proxyMode).open<Programming>(
+  return findMode(config.proxyMode).open<ActiveMode>(
     { config, clock, sockets, tell },
-    opened => new PlaneProgramming(config, options, opened),
+    opened => new ActivePlane(config, options, opened),
   )
 }
 
@@ -74,16 +74,16 @@ const CONFIRM_MS = 60_000
 const DOUBTED =
   'the source has less than half of what the kernel serves; kprobe reads it once more before it removes the rest'
 
-class PlaneProgramming<State, P extends Plan<State>> implements Programming {
+class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly mode: ProxyMode
   readonly servicesBytes: number | undefined
-  readonly #options: ProgrammingOptions
+  readonly #options: ActiveModeOptions
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
-  #misfits = ''
+  #unsupported = ''
   #isConfirmed = false
 
-  constructor(config: Config, options: ProgrammingOptions, opened: OpenPlane<State, P>) {
+  constructor(config: Config, options: ActiveModeOptions, opened: OpenPlane<State, P>) {
     const { clock, random } = options
     this.mode = config.proxyMode
     this.#options = options
@@ -110,8 +110,8 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
     return this.#reconciler.status
   }
 
-  get hasMisfits(): boolean {
-    return this.#misfits !== ''
+  get hasUnsupported(): boolean {
+    return this.#unsupported !== ''
   }
 
   async traffic(): Promise<readonly TrafficCount[]> {
@@ -178,15 +178,15 @@ class PlaneProgramming<State, P extends Plan<State>> implements Programming {
 
   #report(event: ReconcilerEvent): void {
     const { rendered } = this.#reconciler
-    if (event.kind === 'committed' && rendered !== undefined) this.#notice(this.#opened.misfits(rendered))
+    if (event.kind === 'committed' && rendered !== undefined) this.#notice(this.#opened.unsupported(rendered))
     this.#options.report(event)
   }
 
   /** Reports what the data plane refuses, whenever it changes. */
   #notice(list: readonly Refusal[]): void {
     const said = list.length === 0 ? '' : JSON.stringify(list)
-    if (said === this.#misfits) return
-    this.#misfits = said
-    this.#options.misfits(list)
+    if (said === this.#unsupported) return
+    this.#unsupported = said
+    this.#options.unsupported(list)
   }
 }

@@ -1,9 +1,9 @@
 /** Pieces of asynchronous work that go one after the other, in the order in which they were asked for. */
-export class Turns {
+export class Mutex {
   #last: Promise<unknown> = Promise.resolve()
 
   /** Runs `work` when everything before it has ended, however it ended. */
-  take<T>(work: () => Promise<T>): Promise<T> {
+  run<T>(work: () => Promise<T>): Promise<T> {
     const turn = this.#last.then(work)
     this.#last = turn.catch(() => undefined)
     return turn
