@@ -80,7 +80,7 @@ export class Pacer {
   async stop(): Promise<void> {
     this.#isStopped = true
     this.#disarm()
-    await this.#lastRun
+    await this.#lastRun.catch(() => undefined)
   }
 
   #arm(nowMs: number): void {
@@ -88,8 +88,9 @@ export class Pacer {
     const atMs = Math.max(this.#dueMs, this.#restUntilMs)
     if (this.#timer?.atMs === atMs) return
     this.#disarm()
-    // To the microsecond: sums of times are inexact, and a timer cuts fractions of a millisecond off.
-    const delayMs = Math.max(0, Math.round((atMs - nowMs) * 1_000) / 1_000)
+    // To the microsecond, because sums of times are inexact. Never 0 before the time: a run that finds itself early would
+    // request the next one at once, without end where time stands still meanwhile.
+    const delayMs = atMs <= nowMs ? 0 : Math.max(1, Math.round((atMs - nowMs) * 1_000)) / 1_000
     const cancel = this.#options.clock.after(delayMs, () => {
       this.#timer = undefined
       this.#launch()
@@ -109,12 +110,16 @@ export class Pacer {
   }
 
   async #run(): Promise<void> {
-    const nextMs = await this.#options.run()
-    this.#isRunning = false
-    const nowMs = this.#options.clock.nowMs()
-    if (nextMs !== undefined) this.#dueMs = Math.min(this.#dueMs, nowMs + nextMs)
-    // By the timer even if the next run is due: other work of the event loop goes first.
-    this.#arm(nowMs)
+    let nextMs: number | undefined
+    try {
+      nextMs = await this.#options.run()
+    } finally {
+      this.#isRunning = false
+      const nowMs = this.#options.clock.nowMs()
+      if (nextMs !== undefined) this.#dueMs = Math.min(this.#dueMs, nowMs + nextMs)
+      // By the timer even if the next run is due: other work of the event loop goes first.
+      this.#arm(nowMs)
+    }
   }
 }
 

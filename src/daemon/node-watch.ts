@@ -31,6 +31,8 @@ export class NodeWatch {
   readonly #families: FamilyWatch
   readonly #warnings: Pacer
   #sight: Sight = 'unseen'
+  /** Counts changes of the sight: a warning of an earlier one is void. */
+  #changes = 0
   #repeatMs = FIRST_REPEAT_MS
   /** The last warning was about files without any Node. */
   #isOptionalSaid = false
@@ -46,6 +48,7 @@ export class NodeWatch {
     const before = this.#sight
     this.#sight = node === undefined ? 'missing' : node.deleted === true ? 'deleted' : 'found'
     if (this.#sight === before) return
+    this.#changes++
     this.#repeatMs = FIRST_REPEAT_MS
     this.#isOptionalSaid = false
     this.#warnings.cancel()
@@ -61,16 +64,17 @@ export class NodeWatch {
 
   stop(): void {
     this.#sight = 'found'
+    this.#changes++
     void this.#warnings.stop()
   }
 
   /** Gives the time to the repetition. */
   async #warn(): Promise<number | undefined> {
     const { log, config, nameFrom } = this.#options
-    const sight = this.#sight
+    const [sight, changes] = [this.#sight, this.#changes]
     const { nodeName, source } = config()
     const { nodes, err } = await this.#others()
-    if (this.#sight !== sight) return undefined
+    if (this.#changes !== changes) return undefined
     const facts = { node: nodeName, nameFrom, nodes, ...(err === undefined ? {} : { err }) }
     // Files may omit all Nodes deliberately, so that one warning is enough until a file has one.
     const isOptional = sight === 'missing' && source.kind === 'file' && nodes.length === 0

@@ -125,14 +125,15 @@ export class Pass<State, P extends Plan<State>> {
         this.#hold(plan.after)
         return { complete: true, looked }
       }
-      if (observed && !this.#programmed && (await doubts?.(from, wanted)) === true) {
+      if (observed && !this.#programmed && reason !== 'retry' && (await doubts?.(from, wanted)) === true) {
         // What the kernel holds lends its numbering, not what was nearly written.
         this.#base = undefined
         return { complete: false, looked }
       }
       const receipt = await plane.commit(plan, this.#guard(observed, round))
       if (receipt.outcome === 'committed') {
-        this.#accept(plan, receipt, reason)
+        // A pass that planned from the applied state commits a change, whatever has been requested meanwhile.
+        this.#accept(plan, receipt, observed ? reason : 'change')
         return { complete: plan.complete, looked }
       }
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)

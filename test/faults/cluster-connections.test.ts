@@ -154,7 +154,7 @@ describe('how the API server is found', () => {
     cluster.put(...service(0, { endpoints: ['10.1.0.1:8080'] }))
     const cold = cluster.daemon()
     await cold.until(() => cold.said('no Services known yet').length > 0, 30_000)
-    expect(cold.said('no Services known yet')[0]?.msg).toContain(`${clusterIp(0)}:80`)
+    expect(JSON.stringify(cold.said('no Services known yet')[0])).toContain(`${clusterIp(0)}:80`)
     expect(await ask('/healthz')).toMatchObject({ code: 503 })
     expect(listRuleset()).not.toContain('kube-proxy')
     await cold.stop()

@@ -165,10 +165,10 @@ it('plan --summary counts changes without their objects', async () => {
   const summary = await run('plan', '--summary', ...source)
   expect(summary.code).toBe(3)
   expect(summary.out).toMatch(
-    /^\d+ changes for \d+ Services and shared rules: \d+ added, 0 changed, 0 removed\n$/,
+    /^\d+ changes for \d+ Services and shared rules: \d+ added, \d+ changed, \d+ removed\n$/,
   )
-  const { changes, added, complete, shared } = JSON.parse(
+  const { changes, added, changed, removed, complete, shared } = JSON.parse(
     (await run('plan', '--summary', '-o', 'json', ...source)).out,
   )
-  expect([complete, shared, added]).toEqual([true, true, changes])
+  expect([complete, shared, added + changed + removed]).toEqual([true, true, changes])
 })

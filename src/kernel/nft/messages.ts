@@ -171,6 +171,7 @@ interface Expiring extends Element {
 const writeExpiring: Writer<Expiring> = writerOf(LIST_ELEMENT, {
   element: {
     ...VALUE,
+    data: { ...VALUE.data, ...VERDICT.data },
     // An expiration needs a timeout of at least its length: the set's, or otherwise one of the element's own.
     timeout: ({ expiresMs, timeoutMs }) => (expiresMs > timeoutMs ? BigInt(expiresMs) : undefined),
     expiration: ({ expiresMs }) => BigInt(expiresMs),

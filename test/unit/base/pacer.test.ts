@@ -185,6 +185,45 @@ describe('a pacer', () => {
     expect(begun).toEqual([])
   })
 
+  it('runs again after a run that threw, and stops', async () => {
+    let runs = 0
+    const failing = () => {
+      if (++runs === 1) throw new Error('a run that throws')
+      return undefined
+    }
+    const clock = new FakeClock()
+    const rejections: unknown[] = []
+    const noted = (reason: unknown) => rejections.push(reason)
+    process.on('unhandledRejection', noted)
+    const pacer = new Pacer({ clock, run: async () => failing() })
+    pacer.wake()
+    await new Promise(resolve => setImmediate(resolve))
+    expect(rejections).toEqual([new Error('a run that throws')])
+    process.off('unhandledRejection', noted)
+    expect(pacer.isRunning).toBe(false)
+    pacer.wake()
+    await settle()
+    expect(runs).toBe(2)
+    await pacer.stop()
+  })
+
+  it('never runs before the requested time again and again while time stands still', async () => {
+    const clock = new FakeClock()
+    let runs = 0
+    const dueMs = 20.000_000_3
+    const pacer: Pacer = new Pacer({
+      clock,
+      run: () => {
+        if (++runs > 100) return undefined
+        const leftMs = dueMs - clock.nowMs()
+        return leftMs > 0 ? leftMs : undefined
+      },
+    })
+    pacer.wake(dueMs)
+    await clock.advance(21)
+    expect(runs).toBeLessThan(4)
+  })
+
   it('asks for exactly the time that it was given, at whatever time it is', () => {
     const delays: number[] = []
     const nows = [0.1, 1_234.567_891, 98_765.432_1]

@@ -108,6 +108,26 @@ for (const { how, start } of [
       expect(plane.kernel.get('a')).toBe('2')
     })
 
+    it('reports no repair for a change that is committed after drift was reported', async () => {
+      const { clock, plane, offer, events } = start()
+      offer({ a: '1' })
+      await clock.advance(100)
+      for (let time = 0; time < 3; time++) {
+        plane.tamper(new Map())
+        await clock.advance(300)
+      }
+      const before = events.length
+      offer({ a: '2' })
+      plane.tamper(new Map())
+      const generation = generationOf(plane.generationNow)
+      plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
+      offer({ a: '3' })
+      await clock.advance(1_000)
+      expect(plane.kernel.get('a')).toBe('3')
+      const healed = events.slice(before).filter(({ kind }) => kind === 'healed')
+      expect(healed).toEqual([])
+    })
+
     it('reports once, and not at every poll, that the generation cannot be read', async () => {
       const { clock, plane, offer, events } = start()
       offer({ a: '1' })

@@ -59,7 +59,10 @@ export function readKubeconfig(file: KubeconfigFile): Access {
   const cluster = entry(root, 'cluster', names.cluster)
   const user = entry(root, 'user', names.user)
   if (cluster === undefined && file.master === '')
-    throw new ApiError('credentials', `${names.where}: there is no cluster of that name`)
+    throw new ApiError(
+      'credentials',
+      `${names.where}: ${names.cluster === '' ? 'it names no cluster' : 'there is no cluster of that name'}`,
+    )
   if (user === undefined && names.user !== '')
     throw new ApiError('credentials', `${names.where}: there is no user of that name`)
   const read = { where: names.where, folder: dirname(file.path) }

@@ -58,6 +58,15 @@ describe('an element', () => {
     )
   })
 
+  it('of a verdict map with a timeout has its verdict and its expiration', () => {
+    const data = { code: -4, chain: 'mod-3' }
+    const element = { set: 'dispatch', key: 'k', data, comment: '', expiresMs: 9000 }
+    const verdict = nest(2, attribute(1, be32(-4)), attribute(2, 'mod-3\0'))
+    expect(write(out => writeElement(out, SET, element))).toEqual(
+      datagram(nest(1, nest(1, attribute(1, 'k')), nest(2, verdict), attribute(5, be32(0), be32(9000)))),
+    )
+  })
+
   it('to be deleted is a key alone', () => {
     expect(write(out => writeElementKey(out, 'key'))).toEqual(datagram(nest(1, nest(1, attribute(1, 'key')))))
   })
