@@ -1,6 +1,6 @@
 import { FAMILIES } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/steps.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import { sameDeclaration } from '../../kernel/nft/diff.ts'
@@ -42,10 +42,9 @@ export function* renderIpvsState(
   const changes = changesOf(frontends, { base, without, continuing })
   const taken = takenBy(changes.values(), continuing ? base : undefined, surroundings)
   for (const key of taken.touched) if (!changes.has(key)) changes.set(key, unchanged(key, frontends, without))
-  const pauses = new Pauses()
   for (const change of changes.values()) {
     draft.replace(change, taken)
-    if (pauses.due()) yield
+    yield
   }
   yield
   return yield* draft.finish(frontends, without)

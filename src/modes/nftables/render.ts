@@ -1,7 +1,7 @@
 import { familyOf } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
@@ -50,14 +50,13 @@ export function* renderState(
     })
   const drafts = forFamilies(open)
   const refusals = new Map(base.refusals)
-  const pauses = new Pauses()
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
     const reason = replace(drafts, key, change)
     if (reason !== undefined) refusals.set(key, [refusal(key, reason)])
     else if (refusals.size > 0) refusals.delete(key)
-    if (pauses.due()) yield
+    yield
   }
   const locals = changedKeys(before?.localBackends, frontends.localBackends)
   for (const ip of locals) {

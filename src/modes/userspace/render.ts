@@ -1,6 +1,6 @@
 import { type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
@@ -22,10 +22,9 @@ export function* renderUserspaceState(
 ): Steps<UserspaceState> {
   const addresses = { IPv4: relayAddress(frontends, 'IPv4'), IPv6: relayAddress(frontends, 'IPv6') }
   const draft = new StateDraft({ base, addresses, options })
-  const pauses = new Pauses()
   for (const key of changedServices(frontends, draft.continued, without)) {
     draft.replace(key, without.has(key) ? undefined : frontends.services.get(key))
-    if (pauses.due()) yield
+    yield
   }
   yield
   return { ...draft.finish(frontends), frontends, without }
