@@ -1,6 +1,6 @@
 import { type ChildProcessWithoutNullStreams as Child, type ChildProcess, spawn } from 'node:child_process'
 import { pipeline, Readable, type Writable } from 'node:stream'
-import type { Clock } from '../base/clock.ts'
+import { type Clock, pause } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { backoffMs } from '../base/pacer.ts'
@@ -244,19 +244,4 @@ async function pauseAfter(
     cancel()
     signal.removeEventListener('abort', end)
   }
-}
-
-function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const aborted = () => {
-      cancel()
-      reject(errorOf(signal.reason))
-    }
-    const cancel = clock.after(ms, () => {
-      signal.removeEventListener('abort', aborted)
-      resolve()
-    })
-    signal.addEventListener('abort', aborted, { once: true })
-    if (signal.aborted) aborted()
-  })
 }

@@ -32,3 +32,17 @@ export async function within(clock: Clock, limitMs: number, work: Promise<void>)
     cancel?.()
   }
 }
+
+/** Waits for this long, or until the signal aborts. */
+export function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    const end = () => {
+      cancel()
+      signal.removeEventListener('abort', end)
+      resolve()
+    }
+    const cancel = clock.after(ms, end)
+    signal.addEventListener('abort', end, { once: true })
+    if (signal.aborted) end()
+  })
+}

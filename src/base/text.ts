@@ -6,6 +6,11 @@ export function oneLine(text: string): string {
   })
 }
 
+/** By code units, for a sort. */
+export function compareTexts(a: string, b: string): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}
+
 /** `1 Service`, `2 Services`. */
 export function count(number: number, noun: string): string {
   return `${number} ${noun}${number === 1 ? '' : 's'}`

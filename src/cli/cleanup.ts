@@ -7,7 +7,7 @@ import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
 import { type InstanceLock, instanceOf, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
-import { KERNEL } from '../daemon/open.ts'
+import { HERE } from '../daemon/open.ts'
 import {
   type IptablesOwner,
   keptTexts,
@@ -140,8 +140,6 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
   }
   return EXIT_FINE
 }
-
-const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 /** The leftovers after the removal. */
 interface Rest {

@@ -6,7 +6,7 @@ import type { Config } from '../config/config.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { KERNEL, openNetfilter } from '../daemon/open.ts'
+import { HERE, openNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls, SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
@@ -18,11 +18,9 @@ import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { tableText, writeDocument } from './output.ts'
+import { OUTPUTS, tableText, writeDocument } from './output.ts'
 import { damageFindings } from './programmed.ts'
 import { readRequest } from './request.ts'
-
-const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 export const command: Command = {
   help: () =>
@@ -93,8 +91,6 @@ async function modeFindings(config: Config): Promise<readonly Finding[]> {
   for (const mode of MODES) found.push(...((await mode.examine?.(config, { ...HERE, read: readText })) ?? []))
   return found
 }
-
-const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 async function neighborFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
   const transport = openNetfilter()

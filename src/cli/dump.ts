@@ -1,11 +1,10 @@
-import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
-import { KERNEL } from '../daemon/open.ts'
+import { HERE } from '../daemon/open.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { NftFamily, Ruleset } from '../kernel/nft/state.ts'
 import { isOfService, namesOfElements, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
@@ -166,8 +165,6 @@ async function namesInTables(request: Request, { tableName }: Mode): Promise<Ser
   const tables = await readTables({ ...HERE, ...request })
   return namesOfElements(tables.filter(({ name }) => name === tableName(request.proxyName)))
 }
-
-const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 const UNNAMED = 'some IPVS objects have no Service name here; --admin-socket reads the names from the daemon'
 

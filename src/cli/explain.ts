@@ -36,12 +36,9 @@ import {
 } from './explanation.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
-import { writeDocument } from './output.ts'
+import { OUTPUTS, writeDocument } from './output.ts'
+import { CLIENT_PORT } from './programmed.ts'
 import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
-
-const OUTPUTS = ['text', 'json', 'yaml'] as const
-/** No rule matches the client's port, so that any port will do. */
-const CLIENT_PORT = 40_000
 
 const FLAGS: readonly FlagSpec[] = [
   {

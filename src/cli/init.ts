@@ -12,10 +12,8 @@ import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { counterOf } from '../reconcile/dataplane.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { tableText, writeDocument } from './output.ts'
+import { OUTPUTS, tableText, writeDocument } from './output.ts'
 import { readRequest } from './request.ts'
-
-const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 export const command: Command = {
   help: () =>

@@ -10,6 +10,9 @@ export async function writeWarnings(warnings: readonly string[], io: Io): Promis
   for (const warning of warnings) io.err(`${oneLine(warning)}\n`)
 }
 
+/** The formats of a command that prints one result. */
+export const OUTPUTS = ['text', 'json', 'yaml'] as const
+
 /** Prints a value for machines. */
 export async function writeDocument(value: unknown, format: 'json' | 'yaml', io: Io): Promise<void> {
   if (format === 'json') {

@@ -9,10 +9,8 @@ import { COMMITS_MAX } from '../reconcile/difference.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
-import { writeDocument } from './output.ts'
+import { OUTPUTS, writeDocument } from './output.ts'
 import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
-
-const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 const FLAGS: readonly FlagSpec[] = [
   { name: 'summary', kind: 'bool', help: 'print how much would change, without the objects' },

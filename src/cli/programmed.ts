@@ -134,7 +134,8 @@ function placeOf({ frontend }: ServiceRow): Place | undefined {
 /** Addresses for documentation: one stands for every address of the node, one for a client outside the cluster. */
 const NODE: Readonly<Record<Family, Ip>> = { IPv4: '\xc0\0\x02\xfd', IPv6: documentation('\xfd') }
 const CLIENT: Readonly<Record<Family, Ip>> = { IPv4: '\xcb\0\x71\xfd', IPv6: documentation('\xfc') }
-const CLIENT_PORT = 40_000
+/** No rule matches the client's port, so that any port will do. */
+export const CLIENT_PORT = 40_000
 
 function documentation(last: string): Ip {
   return `\x20\x01\x0d\xb8${'\0'.repeat(11)}${last}`

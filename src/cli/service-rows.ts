@@ -1,4 +1,5 @@
 import { FAMILIES, type Family, formatCidr, formatIp, formatIpPort } from '../base/ip.ts'
+import { compareTexts } from '../base/text.ts'
 import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
 import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/show.ts'
 import { type TableOptions, tableText } from './output.ts'
@@ -23,10 +24,10 @@ export function serviceRows(
 export function sortedRows(rows: readonly ServiceRow[]): ServiceRow[] {
   return [...rows].sort(
     (a, b) =>
-      compare(a.service, b.service) ||
+      compareTexts(a.service, b.service) ||
       rankOf(a) - rankOf(b) ||
-      compare(a.frontend, b.frontend) ||
-      compare(a.protocol, b.protocol),
+      compareTexts(a.frontend, b.frontend) ||
+      compareTexts(a.protocol, b.protocol),
   )
 }
 
@@ -36,10 +37,6 @@ const TYPES: readonly string[] = ['ClusterIP', 'External', 'NodePort']
 function rankOf({ type, frontend }: ServiceRow): number {
   const rank = TYPES.indexOf(type)
   return (rank < 0 ? TYPES.length : rank) * 2 + (frontend.startsWith('[') ? 1 : 0)
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
 }
 
 function rowsOf(port: PortFrontends, frontend: Frontend, nodePorts: NodePortAddresses): ServiceRow[] {

@@ -11,10 +11,8 @@ import { askDaemon } from './admin-client.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
-import { tableText, writeDocument } from './output.ts'
+import { OUTPUTS, tableText, writeDocument } from './output.ts'
 import { FROM_DAEMON, readModelRequest } from './request.ts'
-
-const OUTPUTS = ['text', 'json', 'yaml'] as const
 
 export const command: Command = {
   help: () =>

@@ -3,10 +3,9 @@ import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
-import { writeDocument } from './output.ts'
+import { OUTPUTS, writeDocument } from './output.ts'
 import { usageErrors } from './request.ts'
 
-const OUTPUTS = ['text', 'json', 'yaml'] as const
 const FLAGS = [
   outputFlag(OUTPUTS),
   { name: 'version', kind: 'bool', default: 'true', help: 'true, or raw for one field a line' },

@@ -1,4 +1,4 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, systemClock } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
@@ -62,6 +62,9 @@ export const KERNEL: KernelSockets = {
   setting: path => settingNow(`/${path}`),
   room: processRoom,
 }
+
+/** The kernel and the time of this machine. */
+export const HERE = { sockets: KERNEL, clock: systemClock } as const
 
 /** Gives the sockets of a daemon; the relay may use its share of the descriptors. */
 export function socketsOf(io: DaemonIo, descriptors: DescriptorBudget): KernelSockets {

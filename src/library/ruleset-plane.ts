@@ -18,7 +18,7 @@ import type { Chain, Element, NftFamily, NftSet, Ruleset, Table, TableName } fro
 import type { FrontendTable } from '../model/frontend.ts'
 import { plainSet } from '../modes/common/elements.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
-import { deleteTables, refusalOf, transactionPlan } from '../modes/common/transaction.ts'
+import { deleteTables, receiptOf, transactionPlan } from '../modes/common/transaction.ts'
 import { generationWatch, watchWritersOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
@@ -82,8 +82,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
       return { state: ruleset, generation: generationOf(generation), unsettled }
     },
     async commit({ transaction }, commitOptions) {
-      const { failures, handles: _, ...result } = await client.commit(transaction, guardOf(commitOptions))
-      return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
+      return receiptOf(await client.commit(transaction, guardOf(commitOptions)))
     },
     cleanup: () => deleteTables(client, tables),
   }

@@ -1,5 +1,6 @@
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { Steps } from '../base/steps.ts'
+import { compareTexts } from '../base/text.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 
 /** What the Services of one namespace ask for. */
@@ -148,7 +149,7 @@ function cutWithin({ costOf, bornOf }: CutInput, demand: Demand, level: number):
       continue
     }
     const inOrder = keys.keys().map(key => ({ key, born: bornOf(key) }))
-    inOrder.sort((a, b) => compare(a.born, b.born) || compare(a.key, b.key))
+    inOrder.sort((a, b) => compareTexts(a.born, b.born) || compareTexts(a.key, b.key))
     for (const { key } of inOrder) {
       left -= costOf(key)
       if (left < 0) break
@@ -157,10 +158,6 @@ function cutWithin({ costOf, bornOf }: CutInput, demand: Demand, level: number):
     return { level, demand, at, served }
   }
   return { level, demand, at: Number.POSITIVE_INFINITY, served }
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
 }
 
 export function isCut(cut: Cut | undefined, key: ServiceKey, bytes: number): boolean {

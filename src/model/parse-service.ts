@@ -28,7 +28,8 @@ import {
 import { isHeadless, readAddresses, readHeadlessAddresses, type ServiceAddresses } from './parse-addresses.ts'
 import type { Headless, Service, ServiceDetails, ServicePortSpec, TrafficPolicy } from './service.ts'
 
-const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
+/** Hands a Service to the proxy of that name. */
+export const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
 const TCP_DRAIN_ANNOTATION = 'kprobe.io/tcp-drain'
 const TCP_DRAIN_MAX_MS = 24 * 3_600_000
 const IPVS_SCHEDULER_ANNOTATION = 'kprobe.io/ipvs-scheduler'

@@ -133,7 +133,7 @@ function isReadVersion(kind: WatchedKind, apiVersion: unknown): boolean {
 }
 
 const SERVICE_LABEL = 'kubernetes.io/service-name'
-const HEADLESS_LABEL = 'service.kubernetes.io/headless'
+export const HEADLESS_LABEL = 'service.kubernetes.io/headless'
 const TRIGGER_TIME = 'endpoints.kubernetes.io/last-change-trigger-time'
 
 /** The unnamed proxy skips slices of headless Services: no address leads to them. */

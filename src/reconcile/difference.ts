@@ -1,5 +1,6 @@
 import { errorOf } from '../base/errors.ts'
 import { finishInSlices, type Slicing } from '../base/steps.ts'
+import { compareTexts } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { type Dataplane, generationOf, type Observation, type Plan, type PlanLine } from './dataplane.ts'
 
@@ -30,12 +31,8 @@ export async function differenceOf<State, P extends Plan<State>>(
     complete = plan.complete
     from = plan.after
   }
-  lines.sort((a, b) => compare(a.service ?? '', b.service ?? ''))
+  lines.sort((a, b) => compareTexts(a.service ?? '', b.service ?? ''))
   return { lines, complete }
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
 }
 
 export interface DryRunOptions<P> {

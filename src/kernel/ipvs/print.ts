@@ -1,5 +1,6 @@
 import { compareIps, familyOf, formatIp, formatIpPort } from '../../base/ip.ts'
 import { u32be } from '../../base/octets.ts'
+import { compareTexts } from '../../base/text.ts'
 import {
   IP_VS_CONN_F_BYPASS,
   IP_VS_CONN_F_DROUTE,
@@ -87,13 +88,9 @@ function printDestination(server: VirtualAddress, { ip, port, forwarding, weight
 }
 
 function compareAddresses(a: VirtualAddress, b: VirtualAddress): number {
-  return compareIps(a.ip, b.ip) || compareText(a.protocol, b.protocol) || a.port - b.port
+  return compareIps(a.ip, b.ip) || compareTexts(a.protocol, b.protocol) || a.port - b.port
 }
 
 function compareDestinations(a: RealServer, b: RealServer): number {
   return compareIps(a.ip, b.ip) || a.port - b.port
-}
-
-function compareText(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
 }

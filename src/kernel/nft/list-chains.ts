@@ -219,10 +219,11 @@ class RuleCollector {
   }
 }
 
-/* Parses NFT_MSG_NEWRULE by hand: a shared table has a hundred thousand rules, and kprobe needs only their bytes
-   (docs/decisions/0001). A property test compares it with the attribute tables. */
-
-/** Positions of the parts of a rule. One object serves a whole dump and is refilled for each rule. */
+/**
+ * Positions of the parts of a rule. One object serves a whole dump and is refilled for each rule. It parses
+ * NFT_MSG_NEWRULE by hand: a shared table has a hundred thousand rules, and kprobe needs only their bytes
+ * (docs/decisions/0001). A property test compares it with the attribute tables.
+ */
 export class RuleSpans {
   tableStart = 0
   tableEnd = 0

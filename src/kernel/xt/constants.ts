@@ -64,9 +64,7 @@ export const NF_NAT_RANGE_MAP_IPS = 1 << 0
 export const NF_NAT_RANGE_PROTO_SPECIFIED = 1 << 1
 export const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 1 << 4
 
-/** iptables' words for numbers. */
-
-/** The protocols of /etc/protocols, and those that iptables knows without it. */
+/** iptables' words for numbers: the protocols of /etc/protocols, and those that iptables knows without it. */
 const PROTOCOLS: ReadonlyMap<number, string> = new Map([
   [1, 'icmp'],
   [2, 'igmp'],

@@ -7,6 +7,31 @@ import { printRule } from './print.ts'
 import { chainKey, type DeleteRule, type ScopeOperation, type ScopeOperations } from './scope.ts'
 import { type HandleCache, type Resolved, resolveDeletions } from './scope-handles.ts'
 
+interface ScopeCommitOptions {
+  readonly client: Pick<NftClient, 'commit' | 'rule' | 'ruleCounters'>
+  readonly handleCache: HandleCache
+  readonly codec: RuleCodec
+  /** How work yields to the event loop. */
+  readonly slicing: Slicing
+  /**
+   * The commit is `stale` if the kernel has left this generation. Without it, the commit verifies the changes and
+   * retries.
+   */
+  readonly generation: number | undefined
+}
+
+export interface ScopeCommit
+  extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'bytes' | 'messages'> {
+  readonly failures: readonly ScopeFailure[]
+  /** Set when the kernel rejected only the rest: the part that was sent ahead is committed. */
+  readonly partial?: true
+}
+
+interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
+  /** Undefined when the kernel rejected the whole. */
+  readonly operation: ScopeOperation | undefined
+}
+
 /** Maximum attempts to send a batch that names a generation, while other programs commit in between. */
 const TRIES = 6
 const SLICED_FROM = 500
@@ -93,9 +118,6 @@ function busyChains({ failures }: CommitResult, batch: Batch): readonly ScopeOpe
   return failures.flatMap(({ operation }) => origins.get(operation) ?? [])
 }
 
-/* A full load consists mostly of chains that nothing refers to before the last rules. The kernel can process the
-   first of them while the others are encoded. */
-
 /** The kernel takes some 70 ms for this many, and each additional commit costs 4 ms. */
 const OPERATIONS_PER_PART = 8192
 /** Fewer operations are sent with all others. */
@@ -103,7 +125,8 @@ const AHEAD_MIN = OPERATIONS_PER_PART
 
 /**
  * Returns how many operations from the first on affect no packet: new chains and their contents. Returns 0 when that
- * is not worth separate commits.
+ * is not worth separate commits. A full load consists mostly of chains that nothing refers to before the last rules.
+ * The kernel can process the first of them while the others are encoded.
  */
 export function countAhead(operations: ScopeOperations): number {
   if (operations.length < AHEAD_MIN) return 0
@@ -205,35 +228,11 @@ function added(
   }
 }
 
-interface ScopeCommitOptions {
-  readonly client: Pick<NftClient, 'commit' | 'rule' | 'ruleCounters'>
-  readonly handleCache: HandleCache
-  readonly codec: RuleCodec
-  /** How work yields to the event loop. */
-  readonly slicing: Slicing
-  /**
-   * The commit is `stale` if the kernel has left this generation. Without it, the commit verifies the changes and
-   * retries.
-   */
-  readonly generation: number | undefined
-}
-
-export interface ScopeCommit
-  extends Pick<CommitResult, 'outcome' | 'generation' | 'foreign' | 'bytes' | 'messages'> {
-  readonly failures: readonly ScopeFailure[]
-  /** Set when the kernel rejected only the rest: the part that was sent ahead is committed. */
-  readonly partial?: true
-}
-
-interface ScopeFailure extends Pick<OperationFailure, 'code' | 'error'> {
-  /** Undefined when the kernel rejected the whole. */
-  readonly operation: ScopeOperation | undefined
-}
-
 /** Maximum number of new rules of a chain whose handles the kernel echoes: for more, listing the chain is faster. */
 const ECHOED_MAX = 200
 /** The same for all chains together: answers that overflow the socket's queue make the commit's outcome unknown. */
 const ECHOED_ALL_MAX = 1_000
+
 /** The operations of a scope as nf_tables operations. */
 interface Batch {
   readonly transaction: Operation[]

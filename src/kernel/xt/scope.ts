@@ -2,7 +2,7 @@ import * as nft from '../nft/constants.ts'
 import type { ChainHook, NftFamily, ObservedRule } from '../nft/state.ts'
 import type { XtRule } from './rule.ts'
 
-/**
+/*
  * The part of shared tables that belongs to kprobe: chains by name, and rules in other chains that lead to them.
  * kprobe does not touch the rest of those tables.
  */

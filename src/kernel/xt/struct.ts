@@ -176,7 +176,7 @@ export function beforeNul(octets: Octets): Octets {
   return nul < 0 ? octets : octets.slice(0, nul)
 }
 
-/** The structures of xtables matches and targets, from the kernel's headers under linux/netfilter. Fields by offset. */
+/* The structures of xtables matches and targets, from the kernel's headers under linux/netfilter. Fields by offset. */
 
 function struct<F extends Fields>(name: string, revision: number, size: number, fields: F): Struct<F> {
   return { name, revision, size, fields }

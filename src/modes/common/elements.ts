@@ -34,6 +34,8 @@ export function commentOf({ displayName }: PortFrontends): string {
 const SHARED = '@'
 
 export const GROUP_NODEPORT_IPS = `${SHARED}nodeport-ips`
+/** Elements in the kernel whose Service is unknown. */
+export const GROUP_UNKNOWN = `${SHARED}unknown`
 
 /** Gives the Service whose elements a group holds; undefined for a shared group. */
 export function serviceOfGroup(group: string): string | undefined {

@@ -31,6 +31,23 @@ import {
 } from './expressions.ts'
 import type { FamilyLayout } from './family.ts'
 
+/** The comment of the tables of every mode. */
+export const TABLE_COMMENT = 'rules of kprobe'
+
+/** Names of the chains that the tables of every mode have. */
+export const CHAIN_PREROUTING = 'nat-prerouting'
+export const CHAIN_OUTPUT = 'nat-output'
+export const CHAIN_POSTROUTING = 'nat-postrouting'
+/** This chain runs before the nat chains of other programs translate sources. */
+export const CHAIN_EARLY_POSTROUTING = 'early-postrouting'
+/** This chain runs behind the nat chains of other programs. It exists where there are ServiceCIDRs. */
+export const CHAIN_LATE_PREROUTING = 'late-prerouting'
+export const CHAIN_LATE_OUTPUT = 'late-output'
+export const CHAIN_SERVICES = 'services'
+/** The name is not `reject`, because that is a keyword of nft, which cannot load a chain with that name. */
+export const CHAIN_REJECT = 'refuse'
+export const CHAIN_FIREWALL = 'firewall-check'
+
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
 /**
@@ -141,17 +158,3 @@ export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Express
 
 const LOOPBACK_4: Cidr = { ip: '\x7f\0\0\0', bits: 8 }
 const LOOPBACK_6: Cidr = { ip: `${'\0'.repeat(15)}\x01`, bits: 128 }
-
-/** Names of the chains that the tables of every mode have. */
-export const CHAIN_PREROUTING = 'nat-prerouting'
-export const CHAIN_OUTPUT = 'nat-output'
-export const CHAIN_POSTROUTING = 'nat-postrouting'
-/** This chain runs before the nat chains of other programs translate sources. */
-export const CHAIN_EARLY_POSTROUTING = 'early-postrouting'
-/** This chain runs behind the nat chains of other programs. It exists where there are ServiceCIDRs. */
-export const CHAIN_LATE_PREROUTING = 'late-prerouting'
-export const CHAIN_LATE_OUTPUT = 'late-output'
-export const CHAIN_SERVICES = 'services'
-/** The name is not `reject`, because that is a keyword of nft, which cannot load a chain with that name. */
-export const CHAIN_REJECT = 'refuse'
-export const CHAIN_FIREWALL = 'firewall-check'

@@ -8,9 +8,38 @@ import {
 import { describeOperation } from '../../kernel/nft/print.ts'
 import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
 import type { Element, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
-import type { KernelRefusal, Plan, PlanLine } from '../../reconcile/dataplane.ts'
+import {
+  generationOf,
+  type KernelRefusal,
+  type Plan,
+  type PlanLine,
+  type Receipt,
+} from '../../reconcile/dataplane.ts'
 import { serviceOfGroup } from './elements.ts'
 import { tableOf } from './family.ts'
+
+/** A plan of one nf_tables transaction, with the state of the kernel after it. */
+export interface TransactionPlan<State> extends Plan<State> {
+  readonly transaction: Transaction
+}
+
+/** Makes a plan. `ruleset` is the part of `after` that the transaction changes. */
+export function transactionPlan<State>({
+  transaction,
+  ruleset,
+  ...its
+}: Pick<TransactionPlan<State>, 'transaction' | 'after' | 'complete'> & {
+  readonly ruleset: Ruleset
+}): TransactionPlan<State> {
+  return {
+    ...its,
+    transaction,
+    empty: transaction.length === 0,
+    changes: countChanges(transaction),
+    rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
+    describe: () => describeTransaction(transaction, ruleset),
+  }
+}
 
 /** Counts the changes of a transaction. An element that is deleted and added again is one change. */
 export function countChanges(transaction: Transaction): number {
@@ -110,29 +139,6 @@ function bare(set: NftSet, { data }: Element): string {
   return formatElementData(set, data)
 }
 
-/** A plan of one nf_tables transaction, with the state of the kernel after it. */
-export interface TransactionPlan<State> extends Plan<State> {
-  readonly transaction: Transaction
-}
-
-/** Makes a plan. `ruleset` is the part of `after` that the transaction changes. */
-export function transactionPlan<State>({
-  transaction,
-  ruleset,
-  ...its
-}: Pick<TransactionPlan<State>, 'transaction' | 'after' | 'complete'> & {
-  readonly ruleset: Ruleset
-}): TransactionPlan<State> {
-  return {
-    ...its,
-    transaction,
-    empty: transaction.length === 0,
-    changes: countChanges(transaction),
-    rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
-    describe: () => describeTransaction(transaction, ruleset),
-  }
-}
-
 /**
  * The maximum number of tries. A commit names the generation from before its read; when another program
  * committed in between, the next try reads again.
@@ -193,6 +199,11 @@ export function nameOfTable({ family, name }: Table): string {
 
 /** The kernel's errors for lack of room. The element at which it stopped is not the cause. */
 const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
+
+/** Makes the receipt of a commit whose operations are those of one transaction. */
+export function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
+  return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
+}
 
 /** Makes a refusal from one rejected message of an nf_tables batch. */
 export function refusalOf({ elements, ...words }: OperationFailure): KernelRefusal {

@@ -52,7 +52,10 @@ import { commentOfSet, NODE_PORT_SETS, type SetStem, setName } from './layout.ts
 import type { IpvsOptions, RuleWriter } from './settings.ts'
 import type { Chains, IpvsState } from './state.ts'
 
-/* Chains of kube-proxy's IPVS mode (1.36). People and tools expect their names, order and comments. */
+/*
+ * Wants, observes and compares the chains of kube-proxy's IPVS mode (1.36), in tables that other programs also use.
+ * People and tools expect their names, order and comments.
+ */
 
 /** The inputs of the chains of one family. */
 interface ChainInputs {
@@ -256,8 +259,6 @@ function filterRules({ family }: ChainInputs, portal: Words): readonly XtRule[] 
     { matches: [NEW, portal.inSet('IPVS-IPS', PORT)], target: REJECT[family] },
   ]
 }
-
-/* Wants, observes and compares kube-proxy's chains of this mode in tables that other programs also use. */
 
 const TABLES: readonly XtTableName[] = ['filter', 'nat']
 const PLACES = NFT_FAMILIES.flatMap(family => TABLES.map(table => ({ family, table })))

@@ -1,4 +1,4 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, pause } from '../../base/clock.ts'
 import { anyContains, formatIp, type Ip } from '../../base/ip.ts'
 import { count } from '../../base/text.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
@@ -229,18 +229,6 @@ function guardOf(family: NftFamily, table: string): Transaction {
 async function hasConnections({ ipvs }: IpvsKernel, servers: readonly VirtualAddress[]): Promise<boolean> {
   const lists = await ipvs.destinations(servers)
   return lists.flat().some(each => each.activeConnections + each.inactiveConnections > 0)
-}
-
-function pause(clock: Clock, delayMs: number, signal: AbortSignal): Promise<void> {
-  return new Promise(resolve => {
-    const end = () => {
-      cancel()
-      signal.removeEventListener('abort', end)
-      resolve()
-    }
-    const cancel = clock.after(delayMs, end)
-    signal.addEventListener('abort', end, { once: true })
-  })
 }
 
 /**

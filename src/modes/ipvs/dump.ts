@@ -1,4 +1,5 @@
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
+import { compareTexts } from '../../base/text.ts'
 import { entryText, printSets, protocolText } from '../../kernel/ipset/print.ts'
 import type { IpsetEntry, IpsetListing } from '../../kernel/ipset/state.ts'
 import { printSave } from '../../kernel/ipvs/print.ts'
@@ -119,7 +120,7 @@ export function serverRows(servers: readonly ListedServerWith[], names: ServiceN
         })),
       }
     })
-    .sort((a, b) => compare(a.service, b.service) || compare(a.address, b.address))
+    .sort((a, b) => compareTexts(a.service, b.service) || compareTexts(a.address, b.address))
 }
 
 /** Names a virtual server. A private one has the ClusterIP of its Service. */
@@ -153,10 +154,6 @@ function entryService(set: string, { ip, protocol, port }: IpsetEntry, names: Se
   if (ip === undefined) return names.atNodePort(set.endsWith('UDP') ? 'UDP' : 'TCP', port) ?? ''
   const name = protocolText(protocol ?? 0).toUpperCase()
   return names.at(name, ip, port) ?? names.atNodePort(name, port) ?? ''
-}
-
-function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0
 }
 
 type IpvsReadContext = Pick<ModeContext, 'sockets' | 'clock'>

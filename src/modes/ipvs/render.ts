@@ -12,6 +12,7 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { ElementsDraft } from '../common/elements-draft.ts'
 import { type FamilyLayout, forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
+import { TABLE_COMMENT } from '../common/rules.ts'
 import { wantedChains } from './chains.ts'
 import { declareIpset, declareNftSet, NFT_SET_NAMES, SET_STEMS, setName, sizeOfNftSet } from './layout.ts'
 import {
@@ -239,8 +240,6 @@ function sameRefusals(
 ): boolean {
   return JSON.stringify([...a]) === JSON.stringify([...b])
 }
-
-const TABLE_COMMENT = 'rules of kprobe'
 
 interface TableDraftOptions {
   readonly layout: FamilyLayout

@@ -61,7 +61,6 @@ export const CLIENT_6_LENGTH = 12
 /** Groups of elements that serve no single Service. */
 export const GROUP_DISPATCH = '@dispatch'
 export const GROUP_AFFINITY = '@affinity'
-export const GROUP_UNKNOWN = '@unknown'
 const GROUP_HAIRPIN = '@hairpin/'
 
 export function hairpinGroup(address: string): string {

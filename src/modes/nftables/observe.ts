@@ -3,7 +3,7 @@ import { type Octets, readU32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
-import { GROUP_NODEPORT_IPS } from '../common/elements.ts'
+import { GROUP_NODEPORT_IPS, GROUP_UNKNOWN } from '../common/elements.ts'
 import { protocolOfKey } from '../common/expressions.ts'
 import { LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { parseChain } from './chains.ts'
@@ -13,7 +13,6 @@ import {
   ENDPOINTS_MAPS,
   GROUP_AFFINITY,
   GROUP_DISPATCH,
-  GROUP_UNKNOWN,
   hairpinGroup,
   idOf,
   portKeyOf,

@@ -1,15 +1,9 @@
 import { systemClock } from '../../base/clock.ts'
 import { finishInSlices, type Slicing } from '../../base/steps.ts'
-import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
-import {
-  type Dataplane,
-  generationOf,
-  guardOf,
-  type Receipt,
-  type WriterCommit,
-} from '../../reconcile/dataplane.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
+import { type Dataplane, generationOf, guardOf, type WriterCommit } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
-import { deleteTables, refusalOf } from '../common/transaction.ts'
+import { deleteTables, receiptOf } from '../common/transaction.ts'
 import { isOurs } from './cleanup.ts'
 import { diffStates } from './diff.ts'
 import { adoptRuleset } from './observe.ts'
@@ -58,8 +52,4 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     },
     cleanup: () => deleteTables(client, names, isOurs),
   }
-}
-
-function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
-  return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
 }

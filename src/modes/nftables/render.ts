@@ -10,7 +10,7 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { GROUP_NODEPORT_IPS, sameGroup } from '../common/elements.ts'
 import { type FamilyLayout, forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
-import { CHAIN_REJECT } from '../common/rules.ts'
+import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
 import { chooseChains, makeChains } from './chains.ts'
 import {
   CODE_DROP,
@@ -92,7 +92,6 @@ function refusal(service: string, reason: string): Refusal {
   return { object: `Service ${service}`, field: 'metadata.name', value: service, reason }
 }
 
-const TABLE_COMMENT = 'rules of kprobe'
 const NO_ELEMENTS: ElementGroup = []
 
 interface TableDraftOptions {

@@ -79,5 +79,3 @@ export const CHAIN_INPUT = 'filter-input'
 
 /** The comment suffix of a place that leads only to endpoints of this node: `ns/web:http local`. */
 export const LOCAL_SUFFIX = ' local'
-
-export const GROUP_UNKNOWN = '@unknown'

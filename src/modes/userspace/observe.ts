@@ -3,10 +3,10 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
-import { GROUP_NODEPORT_IPS } from '../common/elements.ts'
+import { GROUP_NODEPORT_IPS, GROUP_UNKNOWN } from '../common/elements.ts'
 import { portData, protocolOfKey } from '../common/expressions.ts'
 import { LAYOUTS } from '../common/family.ts'
-import { GROUP_UNKNOWN, LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
+import { LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
 import type { ListName } from './relay/balancer.ts'
 import {
   EMPTY_STATE,

@@ -4,7 +4,7 @@ import { type Ip, isLoopback } from '../../base/ip.ts'
 import { Mutex } from '../../base/mutex.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
-import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
 import {
@@ -20,7 +20,7 @@ import {
 } from '../../reconcile/dataplane.ts'
 import { portKey } from '../common/expressions.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
-import { deleteTables, refusalOf } from '../common/transaction.ts'
+import { deleteTables, receiptOf } from '../common/transaction.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
 import type { RelayCounts } from './metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
@@ -231,8 +231,4 @@ function nodePortIps(frontends: FrontendTable | undefined): ReadonlySet<Ip> {
 /** Whether a table is ours: no other program makes these sets. */
 export function isOurs({ sets }: Table): boolean {
   return sets.has('listeners') && sets.has('frontends') && sets.has('inside')
-}
-
-function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
-  return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
 }

@@ -8,6 +8,7 @@ import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { ElementsDraft } from '../common/elements-draft.ts'
 import { type FamilyLayout, forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
+import { TABLE_COMMENT } from '../common/rules.ts'
 import { declareFixedSet, declareRanges, FIXED_SETS, rangeBits } from './layout.ts'
 import { type ServiceElements, serviceElements } from './render-service.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
@@ -132,8 +133,6 @@ class StateDraft {
 function unique(refusals: readonly Refusal[]): readonly Refusal[] {
   return [...new Map(refusals.map(each => [each.field + each.value + each.reason, each])).values()]
 }
-
-const TABLE_COMMENT = 'rules of kprobe'
 
 interface TableDraftOptions {
   readonly layout: FamilyLayout

@@ -1,3 +1,17 @@
+import {
+  BACKSLASH,
+  CLOSE_BRACE,
+  CLOSE_BRACKET,
+  COLON,
+  COMMA,
+  NEWLINE,
+  OPEN_BRACE,
+  OPEN_BRACKET,
+  QUOTE,
+  RETURN,
+  SPACE,
+  TAB,
+} from '../json-bytes.ts'
 /**
  * Takes a JSON text apart while it arrives, so that a List of tens of thousands of objects is never held whole, neither
  * as bytes nor as one value. A scanner over the bytes finds the borders of the elements of a top-level `items` array;
@@ -228,19 +242,6 @@ export class JsonTextError extends Error {
 
 /** Above what etcd lets an object be (1.5 MiB). */
 const ITEM_BYTES_MAX = 4 * 1024 * 1024
-
-const TAB = 0x09
-const NEWLINE = 0x0a
-const RETURN = 0x0d
-const SPACE = 0x20
-const QUOTE = 0x22
-const COMMA = 0x2c
-const COLON = 0x3a
-const OPEN_BRACKET = 0x5b
-const BACKSLASH = 0x5c
-const CLOSE_BRACKET = 0x5d
-const OPEN_BRACE = 0x7b
-const CLOSE_BRACE = 0x7d
 
 /** Index of the closing quote; -1 when it has not arrived, or an escape or control character is for others to judge. */
 function endOfString(bytes: Buffer, from: number): number {

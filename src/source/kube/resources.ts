@@ -1,3 +1,5 @@
+import { HEADLESS_LABEL } from '../../model/parse.ts'
+import { PROXY_NAME_LABEL } from '../../model/parse-service.ts'
 import type { ApiKind } from './wire/reader.ts'
 
 /** A set of objects at the API server that is listed and watched as a whole. */
@@ -15,9 +17,6 @@ export interface Resource {
   /** Key of the one object that counts; undefined for all. */
   readonly only: string | undefined
 }
-
-const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
-const HEADLESS_LABEL = 'service.kubernetes.io/headless'
 
 interface WatchedOptions {
   readonly nodeName: string

@@ -7,11 +7,14 @@ import {
   FIXED64,
   GROUP_END,
   GROUP_START,
+  KEY_TAG,
   LENGTH,
   type MessageOf,
   type NumberShape,
   type Table,
+  VALUE_TAG,
   VARINT,
+  VARINT_BYTES_MAX,
 } from './table.ts'
 
 /** A message while it is being read. */
@@ -221,9 +224,6 @@ export class ProtobufDecoder {
   }
 }
 
-const KEY_TAG = 1 * 8 + LENGTH
-const VALUE_TAG = 2 * 8 + LENGTH
-
 function keyAt(keys: readonly string[], bytes: Buffer, start: number, end: number): string | undefined {
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index]
@@ -325,8 +325,6 @@ interface Varint {
   readonly value: number
   readonly end: number
 }
-
-const VARINT_BYTES_MAX = 10
 
 function varintAt(bytes: Buffer, at: number): Varint | undefined {
   let value = 0

@@ -2,21 +2,20 @@ import { assert, unreachable } from '../../base/errors.ts'
 import {
   type Column,
   type ElementShape,
-  LENGTH,
+  KEY_TAG,
   type MessageOf,
   type NumberShape,
   type Table,
+  VALUE_TAG,
+  VARINT_BYTES_MAX,
 } from './table.ts'
 
 type Fields = Readonly<Record<string, unknown>>
 
 /** Initial size of the buffer for messages; it grows when one does not fit. */
 const ROOM = 4_096
-const VARINT_BYTES_MAX = 10
 /** Length of the texts that are tried as ASCII first; it fits into one byte. */
 const SHORT_MAX = 64
-const KEY_TAG = 1 * 8 + LENGTH
-const VALUE_TAG = 2 * 8 + LENGTH
 
 /** Writes messages of protobuf by their tables, one after the other into one buffer; maps in the order of their keys. */
 export class ProtobufEncoder {

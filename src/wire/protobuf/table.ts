@@ -132,6 +132,12 @@ export const GROUP_START = 3
 export const GROUP_END = 4
 export const FIXED32 = 5
 
+/** The tags of the key and the value of an entry of a map. */
+export const KEY_TAG = 1 * 8 + LENGTH
+export const VALUE_TAG = 2 * 8 + LENGTH
+
+export const VARINT_BYTES_MAX = 10
+
 export type Column =
   | { readonly isNumber: true; readonly name: string; readonly tag: number; readonly shape: NumberShape }
   | { readonly isNumber: false; readonly name: string; readonly tag: number; readonly shape: BytesShape }

@@ -22,6 +22,8 @@ type Division =
   | { readonly kind: 'address'; readonly prefix: string; readonly levels: 1 | 2 }
   | { readonly kind: 'port'; readonly prefix: string; readonly protocol: PortProtocol }
 
+type PortProtocol = Extract<Protocol, 'TCP' | 'UDP'>
+
 export function listsOf(names: ChainNames): readonly List[] {
   const prefixes = dispatchNames(names.prefix)
   const filtered = (chain: string, prefix: string): List => {
@@ -53,165 +55,6 @@ export function listsOf(names: ChainNames): readonly List[] {
       onlyLarge: true,
     },
   ]
-}
-
-/** A chain that sends each packet to the one chain whose entries may match it, and all the chains below it. */
-interface Tree {
-  readonly root: XtChain
-  readonly chains: readonly XtChain[]
-}
-
-/**
- * Rules about single destination addresses, divided by the last byte of the address: first by its low four bits, then
- * by its high ones. ClusterIPs are assigned at random or in sequence, and either way this byte is spread evenly.
- */
-
-/**
- * Makes the chains of a tree. `levels` is the number of nibbles that it matches: 16 chains of entries with one, 256
- * with two.
- */
-function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree {
-  const low = NIBBLES.map(nibble => leafName(prefix, nibble, 1))
-  const root = chain(
-    place,
-    prefix,
-    waysTo(place.family, low, nibble => [nibble, 0x0f]),
-  )
-  if (levels === 1) return { root, chains: low.map(name => chain(place, name)) }
-  const inner = NIBBLES.flatMap(nibble => {
-    const leaves = NIBBLES.map(high => leafName(prefix, (high << 4) | nibble, 2))
-    const ways = waysTo(place.family, leaves, high => [high << 4, 0xf0])
-    return [...leaves.map(name => chain(place, name)), chain(place, leafName(prefix, nibble, 1), ways)]
-  })
-  return { root, chains: inner }
-}
-
-/** Returns the chain for a rule about `destination`; undefined when the rule is not about one single address. */
-function addressLeaf(prefix: string, levels: 1 | 2, destination: XtAddress | undefined): string | undefined {
-  if (destination === undefined || destination.inverted) return undefined
-  const { ip, mask } = destination
-  if (mask !== ALL_BITS.slice(0, ip.length)) return undefined
-  return leafName(prefix, ip.charCodeAt(ip.length - 1), levels)
-}
-
-const ALL_BITS = '\xff'.repeat(16)
-const NIBBLES = Array.from({ length: 16 }, (_, nibble) => nibble)
-
-/**
- * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end in that
- * digit.
- */
-function leafName(prefix: string, byte: number, digits: 1 | 2): string {
-  const value = digits === 1 ? byte & 0x0f : byte
-  return `${prefix}-${value.toString(16).toUpperCase().padStart(digits, '0')}`
-}
-
-function chain(place: XtPlace, name: string, rules: readonly XtRule[] = []): Tree['root'] {
-  return { ...place, name, rules, last: [] }
-}
-
-/*
- * Makes the rules that lead to chains. They use goto, because a packet that one of the chains does not match
- * matches none of the others.
- */
-function waysTo(
-  family: NftFamily,
-  chains: readonly string[],
-  bits: (nibble: number) => readonly [value: number, mask: number],
-): readonly XtRule[] {
-  const rest = '\0'.repeat(family === 'ip' ? 3 : 15)
-  return chains.map((chain, nibble) => {
-    const [value, mask] = bits(nibble)
-    return {
-      destination: {
-        ip: rest + String.fromCharCode(value),
-        mask: rest + String.fromCharCode(mask),
-        inverted: false,
-      },
-      matches: [],
-      target: { kind: 'goto', chain },
-    }
-  })
-}
-
-/*
- * Rules about single destination ports, divided by ranges of ports, because iptables has no mask over ports.
- * The range is the default of API servers; ports outside of it stay in the list.
- */
-
-type PortProtocol = Extract<Protocol, 'TCP' | 'UDP'>
-
-const FIRST_PORT = 30_000
-const LAST_PORT = 32_767
-/** The size of the 16 outer ranges; each has 4 parts. */
-const OUTER = 173
-const INNER = 44
-
-function portTree(place: XtPlace, prefix: string, protocol: PortProtocol): Tree {
-  const chain = (range: Range, rules: readonly XtRule[] = []): Tree['root'] => {
-    return { ...place, name: rangeName(prefix, range), rules, last: [] }
-  }
-  const all: Range = { from: FIRST_PORT, to: LAST_PORT }
-  const ways = (ranges: readonly Range[]): readonly XtRule[] =>
-    ranges.map(range => ({
-      protocol: PROTOCOLS[protocol],
-      matches: [atPorts(protocol, range)],
-      target: { kind: 'goto', chain: rangeName(prefix, range) },
-    }))
-  const outer = split(all, OUTER)
-  const chains = outer.flatMap(range => {
-    const inner = split(range, INNER)
-    return [...inner.map(leaf => chain(leaf)), chain(range, ways(inner))]
-  })
-  return { root: chain(all, ways(outer)), chains }
-}
-
-function portWay(tree: Tree, protocol: PortProtocol): XtRule {
-  return {
-    protocol: PROTOCOLS[protocol],
-    matches: [atPorts(protocol, { from: FIRST_PORT, to: LAST_PORT })],
-    target: { kind: 'jump', chain: tree.root.name },
-  }
-}
-
-/** Returns the chain for a rule; undefined when the rule is not about one single port of the range. */
-function portLeaf(prefix: string, protocol: PortProtocol, rule: XtRule): string | undefined {
-  if (rule.protocol?.number !== PROTOCOLS[protocol].number || rule.protocol.inverted) return undefined
-  const ports = rule.matches.flatMap(portsOf)[0]
-  if (ports === undefined || ports.inverted || ports.from !== ports.to) return undefined
-  const port = ports.from
-  if (port < FIRST_PORT || port > LAST_PORT) return undefined
-  const outer = around({ from: FIRST_PORT, to: LAST_PORT }, OUTER, port)
-  return rangeName(prefix, around(outer, INNER, port))
-}
-
-interface Range {
-  readonly from: number
-  readonly to: number
-}
-
-function portsOf(match: XtMatch): readonly XtPorts[] {
-  if (match.kind !== 'tcp' && match.kind !== 'udp') return []
-  return match.destinationPorts === undefined ? [] : [match.destinationPorts]
-}
-
-function atPorts(protocol: PortProtocol, { from, to }: Range): XtMatch {
-  return { kind: protocol === 'TCP' ? 'tcp' : 'udp', destinationPorts: { from, to, inverted: false } }
-}
-
-function split(range: Range, size: number): readonly Range[] {
-  const count = Math.ceil((range.to - range.from + 1) / size)
-  return Array.from({ length: count }, (_, at) => around(range, size, range.from + at * size))
-}
-
-/** Returns the one of equal parts of a range that contains a port. */
-function around(range: Range, size: number, port: number): Range {
-  const from = port - ((port - range.from) % size)
-  return { from, to: Math.min(range.to, from + size - 1) }
-}
-
-function rangeName(prefix: string, { from, to }: Range): string {
-  return `${prefix}-${from}-${to}`
 }
 
 interface Dividing {
@@ -281,4 +124,158 @@ function treesOf({ by }: List, place: XtPlace): readonly { readonly tree: Tree; 
     const tree = portTree(place, division.prefix, division.protocol)
     return { tree, way: portWay(tree, division.protocol) }
   })
+}
+
+/** A chain that sends each packet to the one chain whose entries may match it, and all the chains below it. */
+interface Tree {
+  readonly root: XtChain
+  readonly chains: readonly XtChain[]
+}
+
+/**
+ * Makes the chains of a tree of rules about single destination addresses. They are divided by the last byte of the
+ * address: first by its low four bits, then by its high ones. ClusterIPs are assigned at random or in sequence, and
+ * either way this byte is spread evenly. `levels` is the number of nibbles that the tree matches: 16 chains of entries
+ * with one, 256 with two.
+ */
+function addressTree(place: XtPlace, prefix: string, levels: 1 | 2): Tree {
+  const low = NIBBLES.map(nibble => leafName(prefix, nibble, 1))
+  const root = chain(
+    place,
+    prefix,
+    waysTo(place.family, low, nibble => [nibble, 0x0f]),
+  )
+  if (levels === 1) return { root, chains: low.map(name => chain(place, name)) }
+  const inner = NIBBLES.flatMap(nibble => {
+    const leaves = NIBBLES.map(high => leafName(prefix, (high << 4) | nibble, 2))
+    const ways = waysTo(place.family, leaves, high => [high << 4, 0xf0])
+    return [...leaves.map(name => chain(place, name)), chain(place, leafName(prefix, nibble, 1), ways)]
+  })
+  return { root, chains: inner }
+}
+
+/** Returns the chain for a rule about `destination`; undefined when the rule is not about one single address. */
+function addressLeaf(prefix: string, levels: 1 | 2, destination: XtAddress | undefined): string | undefined {
+  if (destination === undefined || destination.inverted) return undefined
+  const { ip, mask } = destination
+  if (mask !== ALL_BITS.slice(0, ip.length)) return undefined
+  return leafName(prefix, ip.charCodeAt(ip.length - 1), levels)
+}
+
+const ALL_BITS = '\xff'.repeat(16)
+const NIBBLES = Array.from({ length: 16 }, (_, nibble) => nibble)
+
+/**
+ * Names a chain: `KUBE-SVC-IP-3F` for addresses whose last byte is 0x3f, `KUBE-SVC-IP-F` for those that end in that
+ * digit.
+ */
+function leafName(prefix: string, byte: number, digits: 1 | 2): string {
+  const value = digits === 1 ? byte & 0x0f : byte
+  return `${prefix}-${value.toString(16).toUpperCase().padStart(digits, '0')}`
+}
+
+function chain(place: XtPlace, name: string, rules: readonly XtRule[] = []): Tree['root'] {
+  return { ...place, name, rules, last: [] }
+}
+
+/**
+ * Makes the rules that lead to chains. They use goto, because a packet that one of the chains does not match
+ * matches none of the others.
+ */
+function waysTo(
+  family: NftFamily,
+  chains: readonly string[],
+  bits: (nibble: number) => readonly [value: number, mask: number],
+): readonly XtRule[] {
+  const rest = '\0'.repeat(family === 'ip' ? 3 : 15)
+  return chains.map((chain, nibble) => {
+    const [value, mask] = bits(nibble)
+    return {
+      destination: {
+        ip: rest + String.fromCharCode(value),
+        mask: rest + String.fromCharCode(mask),
+        inverted: false,
+      },
+      matches: [],
+      target: { kind: 'goto', chain },
+    }
+  })
+}
+
+/** The default range of node ports of API servers; other ports stay in the list. */
+const FIRST_PORT = 30_000
+const LAST_PORT = 32_767
+/** The size of the 16 outer ranges; each has 4 parts. */
+const OUTER = 173
+const INNER = 44
+
+/**
+ * Makes the chains of a tree of rules about single destination ports. They are divided by ranges of ports, because
+ * iptables has no mask over ports.
+ */
+function portTree(place: XtPlace, prefix: string, protocol: PortProtocol): Tree {
+  const chain = (range: Range, rules: readonly XtRule[] = []): Tree['root'] => {
+    return { ...place, name: rangeName(prefix, range), rules, last: [] }
+  }
+  const all: Range = { from: FIRST_PORT, to: LAST_PORT }
+  const ways = (ranges: readonly Range[]): readonly XtRule[] =>
+    ranges.map(range => ({
+      protocol: PROTOCOLS[protocol],
+      matches: [atPorts(protocol, range)],
+      target: { kind: 'goto', chain: rangeName(prefix, range) },
+    }))
+  const outer = split(all, OUTER)
+  const chains = outer.flatMap(range => {
+    const inner = split(range, INNER)
+    return [...inner.map(leaf => chain(leaf)), chain(range, ways(inner))]
+  })
+  return { root: chain(all, ways(outer)), chains }
+}
+
+function portWay(tree: Tree, protocol: PortProtocol): XtRule {
+  return {
+    protocol: PROTOCOLS[protocol],
+    matches: [atPorts(protocol, { from: FIRST_PORT, to: LAST_PORT })],
+    target: { kind: 'jump', chain: tree.root.name },
+  }
+}
+
+/** Returns the chain for a rule; undefined when the rule is not about one single port of the range. */
+function portLeaf(prefix: string, protocol: PortProtocol, rule: XtRule): string | undefined {
+  if (rule.protocol?.number !== PROTOCOLS[protocol].number || rule.protocol.inverted) return undefined
+  const ports = rule.matches.flatMap(portsOf)[0]
+  if (ports === undefined || ports.inverted || ports.from !== ports.to) return undefined
+  const port = ports.from
+  if (port < FIRST_PORT || port > LAST_PORT) return undefined
+  const outer = around({ from: FIRST_PORT, to: LAST_PORT }, OUTER, port)
+  return rangeName(prefix, around(outer, INNER, port))
+}
+
+interface Range {
+  readonly from: number
+  readonly to: number
+}
+
+function portsOf(match: XtMatch): readonly XtPorts[] {
+  if (match.kind !== 'tcp' && match.kind !== 'udp') return []
+  return match.destinationPorts === undefined ? [] : [match.destinationPorts]
+}
+
+function atPorts(protocol: PortProtocol, { from, to }: Range): XtMatch {
+  return { kind: protocol === 'TCP' ? 'tcp' : 'udp', destinationPorts: { from, to, inverted: false } }
+}
+
+function split(range: Range, size: number): readonly Range[] {
+  const count = Math.ceil((range.to - range.from + 1) / size)
+  return Array.from({ length: count }, (_, at) => around(range, size, range.from + at * size))
+}
+
+/** Returns the one of equal parts of a range that contains a port. */
+function around(range: Range, size: number, port: number): Range {
+  const from = port - ((port - range.from) % size)
+  return { from, to: Math.min(range.to, from + size - 1) }
+}
+
+function rangeName(prefix: string, { from, to }: Range): string {
+  return `${prefix}-${from}-${to}`
 }

@@ -16,7 +16,7 @@ import {
 import { openHttp1 } from './http1-connection.ts'
 import { openHttp2 } from './http2-connection.ts'
 import { SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
-import { type HttpConnection, type Outgoing, Pool, type PoolContext, RateLimit } from './pool.ts'
+import { closing, type HttpConnection, type Outgoing, Pool, type PoolContext, RateLimit } from './pool.ts'
 
 export interface ClientOptions {
   /** Path of a kubeconfig; empty for in-cluster credentials, unless `master` is given. */
@@ -136,7 +136,7 @@ class HttpClient implements ApiClient {
 
   async close(): Promise<void> {
     this.#closed = true
-    for (const call of [...this.#calls]) call.fail(closed())
+    for (const call of [...this.#calls]) call.fail(closing())
     this.#parts.credentials.close()
     await this.#pool.close()
   }
@@ -152,7 +152,7 @@ class HttpClient implements ApiClient {
       signal.removeEventListener('abort', aborted)
     })
     if (signal.aborted) aborted()
-    if (this.#closed) call.fail(closed())
+    if (this.#closed) call.fail(closing())
     return call
   }
 
@@ -261,8 +261,4 @@ class HttpClient implements ApiClient {
 function watchLimitMs(path: string): number {
   const seconds = /[?&]timeoutSeconds=(\d{1,6})(?:&|$)/.exec(path)?.[1]
   return seconds === undefined ? WATCH_LIMIT_MS : Number(seconds) * 1000
-}
-
-function closed(): ApiError {
-  return new ApiError('aborted', 'the client was closed')
 }

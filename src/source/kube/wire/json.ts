@@ -1,4 +1,18 @@
 import { WireError } from '../../../wire/wire-error.ts'
+import {
+  BACKSLASH,
+  CLOSE_BRACE,
+  CLOSE_BRACKET,
+  COLON,
+  COMMA,
+  NEWLINE,
+  OPEN_BRACE,
+  OPEN_BRACKET,
+  QUOTE,
+  RETURN,
+  SPACE,
+  TAB,
+} from '../../json-bytes.ts'
 import { defaultVersion, versionOfList, withType } from './kinds.ts'
 import {
   isMessage,
@@ -12,19 +26,6 @@ import {
   type WatchEvent,
   type WatchReader,
 } from './reader.ts'
-
-const TAB = 0x09
-const NEWLINE = 0x0a
-const RETURN = 0x0d
-const SPACE = 0x20
-const QUOTE = 0x22
-const COMMA = 0x2c
-const COLON = 0x3a
-const OPEN_BRACKET = 0x5b
-const BACKSLASH = 0x5c
-const CLOSE_BRACKET = 0x5d
-const OPEN_BRACE = 0x7b
-const CLOSE_BRACE = 0x7d
 
 function isBlank(byte: number): boolean {
   return byte === SPACE || byte === NEWLINE || byte === RETURN || byte === TAB
