@@ -4,7 +4,7 @@ import { Pacer } from './pacer.ts'
 /** The result of a read: a text, or the reason why there is none. */
 export type ReadResult<E> = { readonly text: string } | { readonly error: E }
 
-export interface FollowedTextOptions<E> {
+interface FollowedTextOptions<E> {
   readonly clock: Clock
   /** Interval of the reads, milliseconds. */
   readonly pollMs: number

@@ -184,7 +184,7 @@ function printText(findings: readonly Finding[], io: Io): void {
   io.out(`${damage}${verdict}; ${count(of('warning'), 'warning')}\n`)
 }
 
-export interface Facts {
+interface Facts {
   readonly config: Config
   /** kprobe's iptables mode wrote rules on this node. */
   readonly wroteIptables: boolean

@@ -29,7 +29,7 @@ export const command: Command = {
 }
 
 /** One Service, or the shared rules (''), on which source, daemon and kernel differ. */
-export interface Disagreement {
+interface Disagreement {
   readonly service: string
   /** The first difference of the daemon's state; undefined if there is none. */
   readonly daemon: string | undefined
@@ -138,7 +138,7 @@ function placeText({ kind, ip = '', port, route, sourceRanges, local }: Json): s
     .join(' ')
 }
 
-export interface VerifyFacts {
+interface VerifyFacts {
   readonly services: number
   /** The command read the source; otherwise the objects are those of the daemon. */
   readonly source: boolean

@@ -4,7 +4,7 @@ import { compareTexts } from '../base/text.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 
 /** What the Services of one namespace ask for. */
-export interface Demand {
+interface Demand {
   readonly bytes: number
   /** Demands by class of cost. */
   readonly classes: ReadonlyMap<number, ClassDemand>
@@ -26,7 +26,7 @@ export interface DemandChange {
 }
 
 /** The limit beyond which a namespace asks for too much. */
-export interface Cut {
+interface Cut {
   /** Bytes that it may take. */
   readonly level: number
   readonly demand: Demand
@@ -88,7 +88,7 @@ function demandAfter(demand: Demand | undefined, draft: ReadonlyMap<number, Clas
   return classes.size === 0 ? undefined : { bytes: total, classes }
 }
 
-export interface CutInput {
+interface CutInput {
   readonly demands: Demands
   /** Bytes. */
   readonly memory: number

@@ -144,7 +144,7 @@ interface Candidate {
 
 const NOTHING: Holding = { held: 0, asked: 0 }
 
-export interface BudgetInput {
+interface BudgetInput {
   readonly partsMax: number
   readonly budget: ObjectBudget
   /** The snapshot that the budget counts. */

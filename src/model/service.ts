@@ -45,7 +45,7 @@ export interface Service {
   readonly headless?: Headless | undefined
   /** Absent unless asked for (ParseOptions). */
   readonly details?: ServiceDetails
-  /** Present where only the name and the ClusterIPs are held, for want of memory: the parts of the whole (object-parts.ts). */
+  /** Present where only the name and the ClusterIPs are held, for want of memory: the parts of the whole (see partsOf). */
   readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }
@@ -90,7 +90,7 @@ export interface EndpointSlice {
    * Absent where no endpoint has one.
    */
   readonly targetNames?: string
-  /** Present where no port and no endpoint is held, for want of memory: the parts of the whole (object-parts.ts). */
+  /** Present where no port and no endpoint is held, for want of memory: the parts of the whole (see partsOf). */
   readonly leftOut?: number
   readonly refusals: readonly Refusal[]
 }

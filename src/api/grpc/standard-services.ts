@@ -93,7 +93,7 @@ class HealthWatcher {
 }
 
 /** What reflection publishes. */
-export interface Definitions {
+interface Definitions {
   /** Full names: `localv1.Sets`. */
   readonly services: readonly string[]
   /** Encoded google.protobuf.FileDescriptorProto. */

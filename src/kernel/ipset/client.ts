@@ -61,7 +61,7 @@ interface IpsetHeaders {
   readonly foreign: readonly string[]
 }
 
-export interface IpsetResult {
+interface IpsetResult {
   /** Set when the outcome of some operations is unknown; the caller must read them back. */
   readonly unknown: Error | undefined
   readonly failures: readonly IpsetFailure[]

@@ -41,7 +41,7 @@ interface AddressChanges {
   readonly remove: readonly Ip[]
 }
 
-export interface AddressResult {
+interface AddressResult {
   /** Set when the outcome of some changes is unknown; the caller must read them back. */
   readonly unknown: Error | undefined
   readonly failures: readonly AddressFailure[]

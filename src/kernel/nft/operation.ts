@@ -57,7 +57,7 @@ export interface OwnedElement {
 export type Transaction = readonly Operation[]
 
 export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
-export type RuleOperation = Extract<Operation, { readonly verb: 'add-rule' | 'insert-rule' }>
+type RuleOperation = Extract<Operation, { readonly verb: 'add-rule' | 'insert-rule' }>
 
 export function isOnElements(operation: Operation): operation is ElementOperation {
   return operation.verb === 'add-elements' || operation.verb === 'delete-elements'

@@ -25,13 +25,13 @@ interface FieldPlace {
   readonly length: number
 }
 
-export interface Field<T> extends FieldPlace {
+interface Field<T> extends FieldPlace {
   readonly put: (value: T) => Part
   /** Reads the field from the bytes of a whole structure. */
   readonly get: (info: Octets) => T
 }
 
-export interface Part {
+interface Part {
   readonly offset: number
   readonly octets: Octets
 }

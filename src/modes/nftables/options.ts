@@ -32,7 +32,7 @@ export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   connectionCounters: false,
 }
 
-/** Gives the table name of a proxy. It is unique: config/instance-name.ts refuses names that collide. */
+/** Gives the table name of a proxy. It is unique: config/own-flags.ts refuses names that collide. */
 export function tableNameOf(proxy: string | undefined): string {
   const { tableName } = DEFAULT_NFTABLES_OPTIONS
   return proxy === undefined ? tableName : `${tableName}-${proxy}`

@@ -23,7 +23,7 @@ import {
 } from './layout.ts'
 import type { CodeDraft, IdDraft } from './numbering.ts'
 
-export interface ElementContext {
+interface ElementContext {
   readonly layout: FamilyLayout
   readonly endpointComments: boolean
   readonly ids: IdDraft

@@ -12,7 +12,7 @@ import type { Balance, ListName } from './relay/balancer.ts'
 
 /** All that this plane keeps, in the kernel and in this process. Immutable. */
 export interface UserspaceState {
-  /** Tables `ip` and `ip6`, with symbols for the addresses and ports of listeners: see symbols.ts. */
+  /** Tables `ip` and `ip6`, with symbols for the addresses and ports of listeners: see ListenerSymbol. */
   readonly ruleset: Ruleset
   /** The relays of this process, by RelayKey. */
   readonly relays: PersistentMap<Relay>

@@ -38,7 +38,7 @@ export type ParseObject = (identity: WatchedIdentity) => SourceEvent | Refusal |
 
 export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
 
-export interface IntakeOptions {
+interface IntakeOptions {
   readonly resource: Resource
   readonly clock: Pick<Clock, 'nowMs'>
   readonly parseObject: ParseObject
@@ -48,7 +48,7 @@ export interface IntakeOptions {
   readonly partsRoom?: PartsRoom | undefined
 }
 
-export interface Identified extends WatchedIdentity {
+interface Identified extends WatchedIdentity {
   readonly version: Version
 }
 
@@ -59,7 +59,7 @@ interface Listed {
   readonly parsed: SourceEvent | Refusal | undefined
 }
 
-export interface LandOptions {
+interface LandOptions {
   readonly resourceVersion: string
   /** What `vanishing` gave. */
   readonly missing: readonly string[]

@@ -26,7 +26,7 @@ export interface TlsMaterial {
   readonly where: string
 }
 
-export interface DialOptions {
+interface DialOptions {
   readonly address: ServerAddress
   readonly tls: TlsMaterial
   /** The name that the certificate has to be for, instead of the address's host. */
@@ -41,7 +41,7 @@ export interface DialOptions {
   readonly signal: AbortSignal
 }
 
-export interface Dialed {
+interface Dialed {
   readonly socket: Socket
   readonly protocol: 'h2' | 'http/1.1'
 }
@@ -159,7 +159,7 @@ async function secure(tcp: Socket, options: DialOptions): Promise<TLSSocket> {
 }
 
 /** Throws ApiError 'credentials' when OpenSSL cannot use a certificate or key; its words hold nothing of them. */
-export function contextOf({ ca, cert, key, where }: TlsMaterial): SecureContext {
+function contextOf({ ca, cert, key, where }: TlsMaterial): SecureContext {
   try {
     return createSecureContext({
       minVersion: 'TLSv1.2',

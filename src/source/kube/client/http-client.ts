@@ -52,7 +52,7 @@ export interface DialAttempt {
 }
 
 /** What tests replace. */
-export interface ConnectOverrides {
+interface ConnectOverrides {
   readonly lookup?: LookupFunction
   readonly serviceAccountFolder?: string
   /** Time of day in milliseconds since 1970. */

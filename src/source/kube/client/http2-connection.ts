@@ -32,7 +32,7 @@ const TURNED_DOWN: readonly (number | undefined)[] = [
   constants.NGHTTP2_ENHANCE_YOUR_CALM,
 ]
 
-export interface Http2Options extends ConnectionContext {
+interface Http2Options extends ConnectionContext {
   /** Connected, with HTTP/2 agreed upon. */
   readonly socket: Socket
   readonly authority: string

@@ -24,7 +24,7 @@ export function createWatchReader(contentType: string, options: ReaderOptions): 
 const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const JSON_TYPE = 'application/json'
 
-export type Encoding = 'protobuf' | 'json'
+type Encoding = 'protobuf' | 'json'
 
 /** How a body of this Content-Type is read; parameters count for nothing. Throws WireError for any other type. */
 export function encodingOf(contentType: string): Encoding {
