@@ -68,12 +68,10 @@ export async function readTls(files: ApiTls): Promise<TlsPems> {
 }
 
 async function readPems({ certFile, keyFile, clientCaFile }: ApiTls): Promise<TlsPems> {
-  const [cert, key, clientCa] = await Promise.all([
-    read('--api-tls-cert', certFile),
-    read('--api-tls-key', keyFile),
-    read('--api-tls-client-ca', clientCaFile),
-  ])
-  return { cert, key, clientCa }
+  // One after the other, so that of several unreadable files the error always names the first.
+  const cert = await read('--api-tls-cert', certFile)
+  const key = await read('--api-tls-key', keyFile)
+  return { cert, key, clientCa: await read('--api-tls-client-ca', clientCaFile) }
 }
 
 function check({ certFile, keyFile, clientCaFile }: ApiTls, pems: TlsPems): void {
