@@ -76,6 +76,15 @@ describe('a Node that is missing', () => {
     expect(await said(600_000)).toEqual(['I Node found node=here ips=["192.168.1.7"]\n'])
   })
 
+  it('is one warning where the Node came and went while the names were read', async () => {
+    open('--source=kube', '--hostname-override=wrong-node')
+    watch.follow(undefined)
+    watch.follow(node(['192.0.2.1']))
+    watch.follow(undefined)
+    const lines = await said(1_000)
+    expect(lines.filter(line => line.startsWith('W Node not found'))).toHaveLength(1)
+  })
+
   it('is no news where it is found at once, nor after stop()', async () => {
     open('--source=kube')
     watch.follow(node(['192.168.1.7']))
