@@ -30,9 +30,17 @@ export async function crowd(options: CrowdOptions): Promise<void> {
     if (isOver) return
     const socket = connect({ port, host, localAddress })
     sockets.add(socket)
-    socket.on('error', () => undefined)
+    let isOpen = false
+    const opened = (): void => {
+      if (!isOpen) connected++
+      isOpen = true
+    }
+    // A server that closes at once may reset a connection before this process has seen it open.
+    socket.on('error', error => {
+      if ('code' in error && error.code === 'ECONNRESET') opened()
+    })
     socket.resume().once('connect', () => {
-      connected++
+      opened()
       socket.write(words)
     })
     socket.once('close', () => {

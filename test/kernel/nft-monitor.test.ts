@@ -34,6 +34,7 @@ beforeEach(() => {
 afterEach(async () => {
   watch.stop()
   await Promise.all([client.close(), ears.close()])
+  execFileSync('nft', ['flush', 'ruleset'])
 })
 
 it('names the process that damages a table of ours, and leaves out our own commits', async () => {

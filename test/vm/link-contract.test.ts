@@ -92,7 +92,7 @@ describe('a device that is down', () => {
     client = createDummyClient({ transport: open(), clock: systemClock })
   })
 
-  /** Whether one of five packets is answered: neighbor discovery alone may take a second of an emulated machine. */
+  /** Whether one of five packets is answered: an emulated machine may take longer than ping waits. */
   const reached = (address: string): boolean => Array.from({ length: 5 }).some(() => answers(address))
   /** Whether a packet of another machine's is answered by this one. */
   const answers = (address: string): boolean => {

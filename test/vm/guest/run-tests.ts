@@ -1,4 +1,5 @@
 import './worker-state.ts'
+import { execFileSync } from 'node:child_process'
 import { type File, startTests, type Task, type Test, type VitestRunner } from '@vitest/runner'
 import { getTests } from '@vitest/runner/utils'
 import { enterNetns } from '../../support/lab/netns.ts'
@@ -37,8 +38,9 @@ export async function runTests(loaders: Loaders, options: RunOptions): Promise<v
   const runner = createRunner(loaders, options)
   const files: File[] = []
   for (const path of Object.keys(loaders)) {
-    // Where a process of its own would begin.
+    // Where a process of its own would begin: rules of an earlier file would judge the packets of this one.
     enterNetns('/proc/1/ns/net')
+    execFileSync('nft', ['flush', 'ruleset'])
     const began = performance.now()
     const ran = await startTests([path], runner)
     files.push(...ran)
