@@ -2,24 +2,33 @@ import { spawnSync } from 'node:child_process'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { goal, print } from '../bench/report.ts'
 import { type AttackFigures, attackProxy } from './attacks.ts'
-import { FIGURES, type Figure, type Figures, measure } from './measure.ts'
-import type { ProxyName } from './proxies.ts'
+import { FIGURES, type Figure, type Figures, type Measured, measure } from './measure.ts'
+import { CONTENDERS, type Contender, contenderText, type ProxyName } from './proxies.ts'
+import { type SizeResult, writePage } from './table.ts'
 
 const SIZES: readonly ClusterSize[] = [
   { services: 1_000, endpoints: 10 },
   { services: 10_000, endpoints: 2 },
 ]
+/** Of the page: a large cluster, and a Service whose endpoints fill ten slices. */
+const TABLE_SIZES: readonly ClusterSize[] = [
+  ...SIZES,
+  { services: 30_000, endpoints: 1 },
+  { services: 1, endpoints: 10_000 },
+]
+const RUNS = 3
 
-const [mode = 'both', ...rest] = process.argv.slice(2)
-if (mode === 'measure') await measureHere(rest)
-else if (mode === 'attacks') await attack(rest.length === 0 ? ['kube-proxy', 'kprobe'] : rest)
-else compare(mode, rest)
+const [command = 'both', ...rest] = process.argv.slice(2)
+if (command === 'measure') await measureHere(rest)
+else if (command === 'attacks') await attack(rest.length === 0 ? ['kube-proxy', 'kprobe'] : rest)
+else if (command === 'table') makeTable(rest)
+else compare(command, rest)
 
 /** One size, in a process of its own: it goes into namespaces that it does not come back from. */
-async function measureHere([services, endpoints, ...names]: readonly string[]): Promise<void> {
+async function measureHere([services, endpoints, runs, ...names]: readonly string[]): Promise<void> {
   const size = { services: Number(services), endpoints: Number(endpoints) }
-  const results = await measure(size, names.filter(isProxy))
-  console.log(JSON.stringify(results))
+  const contenders = CONTENDERS.filter(contender => names.includes(contenderText(contender)))
+  console.log(JSON.stringify(await measure(size, contenders, Number(runs))))
 }
 
 /** kube-proxy goes first, and each on empty nodes. */
@@ -36,29 +45,49 @@ async function attack(names: readonly string[]): Promise<void> {
   )
 }
 
-function compare(mode: string, sizes: readonly string[]): void {
-  const proxies = mode === 'both' ? ['kube-proxy', 'kprobe'] : [mode]
-  if (!proxies.every(isProxy)) throw new Error(`neither kube-proxy, kprobe nor both: ${mode}`)
-  for (const { services, endpoints } of sizes.length === 0 ? SIZES : sizes.map(parseSize)) {
-    const args = ['measure', String(services), String(endpoints), ...proxies]
-    const run = spawnSync(process.execPath, [process.argv[1] ?? '', ...args], {
-      encoding: 'utf8',
-      stdio: ['ignore', 'pipe', 'inherit'],
-    })
-    if (run.status !== 0) throw new Error(`${services} x ${endpoints} failed`)
-    const results: ReadonlyArray<readonly [ProxyName, Figures]> = JSON.parse(
-      run.stdout.trimEnd().split('\n').at(-1) ?? '',
-    )
+/** Both proxies in both modes, by turns, as a page of the documentation. */
+function makeTable(args: readonly string[]): void {
+  const runs = Number(args.find(arg => arg.startsWith('--runs='))?.slice('--runs='.length) ?? RUNS)
+  const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
+  const results: SizeResult[] = []
+  for (const size of sizes.length === 0 ? TABLE_SIZES : sizes) {
+    results.push({ size, measured: measureApart(size, CONTENDERS, runs) })
+    // A table of what is there: the next size may take an hour.
+    writePage(results, runs)
+  }
+}
+
+function compare(proxies: string, sizes: readonly string[]): void {
+  const isAsked = ({ name, mode }: Contender): boolean =>
+    mode === 'nftables' && (proxies === 'both' || proxies === name)
+  const contenders = CONTENDERS.filter(isAsked)
+  if (contenders.length === 0) throw new Error(`neither kube-proxy, kprobe nor both: ${proxies}`)
+  for (const size of sizes.length === 0 ? SIZES : sizes.map(parseSize)) {
+    const { runs } = measureApart(size, contenders, 1)
     print(
-      `${services} Services x ${endpoints} endpoints, from one API server`,
+      `${size.services} Services x ${size.endpoints} endpoints, from one API server`,
       FIGURES.map(figure => ({
         '': figure.title,
         ...Object.fromEntries(
-          results.map(([name, figures]) => [name, cell({ name, figure, figures, services })]),
+          runs.map(({ contender, figures }) => [
+            contenderText(contender),
+            cell({ name: contender.name, figure, figures, services: size.services }),
+          ]),
         ),
       })),
     )
   }
+}
+
+function measureApart(size: ClusterSize, contenders: readonly Contender[], runs: number): Measured {
+  const names = contenders.map(contenderText)
+  const args = ['measure', String(size.services), String(size.endpoints), String(runs), ...names]
+  const run = spawnSync(process.execPath, [process.argv[1] ?? '', ...args], {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  if (run.status !== 0) throw new Error(`${size.services} x ${size.endpoints} failed`)
+  return JSON.parse(run.stdout.trimEnd().split('\n').at(-1) ?? '')
 }
 
 interface CellOptions {

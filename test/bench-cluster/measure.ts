@@ -13,20 +13,26 @@ import { ControlPlane } from '../support/reference/control-plane.ts'
 import { LAB_NODE, namespaceObject } from '../support/reference/lab-node.ts'
 import type { Program } from '../support/reference/process.ts'
 import { Relay } from '../support/reference/relay.ts'
-import { cpuMs, rssMiB } from './cost.ts'
+import { cpuMs, kernelMiB, rssMiB } from './cost.ts'
 import { Marksman } from './marksman.ts'
-import { freshAddress, namespaces, SERVICE_CIDR, serviceOf, sliceOf, vipOf } from './objects.ts'
-import { type ProxyName, startProxy } from './proxies.ts'
+import { freshAddress, namespaces, SERVICE_CIDR, serviceOf, sliceOf, slicesOf, vipOf } from './objects.ts'
+import { type PathFigures, pathCosts } from './path.ts'
+import { type Contender, contenderText, startProxy } from './proxies.ts'
 
 export interface Figures {
   readonly startMs: number
   readonly startCpuMs: number
   readonly startBytes: number
   readonly idleMiB: number
+  /** What the kernel's memory grew by from before the start. */
+  readonly kernelMiB: number
+  /** What first packets of connections cost. */
+  readonly path: PathFigures
   readonly idleCpuPercent: number
   readonly changeMs: readonly number[]
   readonly changeCpuMs: number
   readonly changeBytes: number
+  readonly changeCommits: number
   readonly stormRate: number
   readonly stormCpuPercent: number
   readonly stormLagMs: number
@@ -48,6 +54,7 @@ export const FIGURES: readonly Figure[] = [
   { title: 'CPU of the start, ms', value: f => f.startCpuMs, digits: 0 },
   { title: 'bytes from the API server, start, KiB', value: f => f.startBytes / 1024, digits: 0 },
   { title: 'idle RSS, MiB', value: f => f.idleMiB, digits: 0, most: [90, 110] },
+  { title: 'memory of the kernel, MiB', value: f => f.kernelMiB, digits: 0 },
   { title: 'idle CPU, % of a core', value: f => f.idleCpuPercent, digits: 2 },
   {
     title: 'one endpoint replaced to first packet, p50 ms',
@@ -58,6 +65,7 @@ export const FIGURES: readonly Figure[] = [
   { title: 'the same, max ms', value: f => quantile(f.changeMs, 1), digits: 1, most: [25, 25] },
   { title: 'CPU per such change, ms', value: f => f.changeCpuMs, digits: 2, most: [2, 2] },
   { title: 'bytes from the API server per change', value: f => f.changeBytes, digits: 0 },
+  { title: 'commits per change', value: f => f.changeCommits, digits: 2 },
   { title: 'a storm of changes/s', value: f => f.stormRate, digits: 0 },
   { title: 'CPU in the storm, % of a core', value: f => f.stormCpuPercent, digits: 1, most: [5, 5] },
   { title: 'lag of its last change, ms', value: f => f.stormLagMs, digits: 0, most: [30, 30] },
@@ -70,6 +78,9 @@ const START_MAX_MS = 300_000
 const CHANGE_MAX_MS = 60_000
 const SAMPLE = 200
 const CHANGES = 30
+/** Of all single changes: kube-proxy takes half a minute for one where there are many Services. */
+const CHANGES_MAX_MS = 240_000
+const ENDPOINTS_HIT_MAX = 1_000
 const STORM_RATE = 100
 const STORM_SECONDS = 20
 /** No processor time for so long: whatever was to be done is done. */
@@ -78,21 +89,38 @@ const QUIET_CPU_MS = 50
 const IDLE_MS = 10_000
 const CHANGE_QUIET_MS = 1_200
 
-/** Each proxy in turn, on the same objects. */
+export interface Measured {
+  /** Without a proxy. */
+  readonly bare: PathFigures
+  readonly runs: readonly Run[]
+}
+
+export interface Run {
+  readonly contender: Contender
+  readonly figures: Figures
+}
+
+/** The proxies by turns, `runs` times, on the same objects: each round begins with another one. */
 export async function measure(
   size: ClusterSize,
-  names: readonly ProxyName[],
-): Promise<ReadonlyArray<readonly [ProxyName, Figures]>> {
+  contenders: readonly Contender[],
+  runs: number,
+): Promise<Measured> {
   const plane = await ControlPlane.start({ serviceCidrs: SERVICE_CIDR })
   await load(plane, size)
   const marksman = await Marksman.start()
   const relay = await Relay.start({ listen: { port: plane.port }, dial: plane.way })
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-cluster-'))
-  const results: Array<readonly [ProxyName, Figures]> = []
+  const bare = pathCosts(size)
+  const results: Run[] = []
   try {
-    for (const name of names) {
-      const bench = new Bench({ plane, marksman, relay, size, name, log: join(folder, name) })
-      results.push([name, await bench.run()])
+    const turns = Array.from({ length: runs }, (_, run) =>
+      contenders.map((_, index) => contenders[(run + index) % contenders.length]),
+    )
+    for (const contender of turns.flat()) {
+      if (contender === undefined) continue
+      const bench = new Bench({ plane, marksman, relay, size, contender, log: join(folder, contender.name) })
+      results.push({ contender, figures: await bench.run() })
     }
     rmSync(folder, { recursive: true })
   } finally {
@@ -100,7 +128,7 @@ export async function measure(
     await marksman.close()
     await plane.stop()
   }
-  return results
+  return { bare, runs: results }
 }
 
 async function load({ api }: ControlPlane, size: ClusterSize): Promise<void> {
@@ -110,9 +138,9 @@ async function load({ api }: ControlPlane, size: ClusterSize): Promise<void> {
   const indexes = Array.from({ length: size.services }, (_, index) => index)
   await api.each(indexes, async index => {
     await api.create(serviceOf(index))
-    await api.create(sliceOf(index, size))
+    for (const slice of slicesOf(index, size)) await api.create(slice)
   })
-  say(`${2 * size.services} objects created in ${((performance.now() - began) / 1000).toFixed(0)} s`)
+  say(`objects of ${size.services} Services created in ${((performance.now() - began) / 1000).toFixed(0)} s`)
 }
 
 interface BenchOptions {
@@ -120,7 +148,7 @@ interface BenchOptions {
   readonly marksman: Marksman
   readonly relay: Relay
   readonly size: ClusterSize
-  readonly name: ProxyName
+  readonly contender: Contender
   readonly log: string
 }
 
@@ -134,12 +162,14 @@ class Bench {
   }
 
   async run(): Promise<Figures> {
-    const { name } = this.#options
+    const name = contenderText(this.#options.contender)
+    const kernelBefore = kernelMiB()
     const first = await this.#start()
     say(`${name}: started`)
     await quiet(first.program)
     const startCpuMs = cpuMs(first.program.pid)
     const idleMiB = rssMiB(first.program.pid)
+    const heldMiB = Math.max(0, kernelMiB() - kernelBefore)
     const single = await this.#singleChanges(first.program)
     // Behind the first changes: a process that has just begun still compiles what it has run.
     const idleCpuPercent = await idle(first.program)
@@ -148,6 +178,7 @@ class Bench {
     const storm = await this.#storm(first.program)
     say(`${name}: storm done`)
     await quiet(first.program)
+    const path = pathCosts(this.#options.size)
     await first.program.stop()
     const restart = await this.#restart()
     say(`${name}: restarted`)
@@ -158,6 +189,8 @@ class Bench {
       startBytes: first.bytes,
       startCpuMs,
       idleMiB,
+      kernelMiB: heldMiB,
+      path,
       idleCpuPercent,
       ...changes,
       ...storm,
@@ -166,9 +199,9 @@ class Bench {
   }
 
   #launch(): Program {
-    const { plane, name, log } = this.#options
+    const { plane, contender, log } = this.#options
     const kubeconfig = plane.kubeconfig('admin')
-    return startProxy({ name, kubeconfig, nodeName: LAB_NODE.metadata.name, log })
+    return startProxy({ ...contender, kubeconfig, nodeName: LAB_NODE.metadata.name, log })
   }
 
   async #start() {
@@ -191,16 +224,15 @@ class Bench {
   /** One endpoint replaced, far from each other in time and place. */
   async #singleChanges(program: Program): Promise<SingleChanges> {
     const { pid } = program
-    const { marksman, relay, size } = this.#options
+    const { relay } = this.#options
     const changeMs: number[] = []
     const cpuBefore = cpuMs(pid)
+    const commitsBefore = this.#commits.count()
     const began = performance.now()
     const bytesBefore = relay.receivedBytes
-    for (let change = 0; change < CHANGES; change++) {
-      const { index, endpoint } = this.#nextChange(change)
-      const acknowledged = await this.#replace(index, endpoint)
-      const target = { vip: vipOf(index), endpoint }
-      changeMs.push(await marksman.untilReached(target, size.endpoints, acknowledged, CHANGE_MAX_MS))
+    while (changeMs.length < CHANGES && performance.now() - began < CHANGES_MAX_MS) {
+      const { index, endpoint } = this.#nextChange(changeMs.length)
+      changeMs.push(await this.#untilEffective(index, endpoint))
       // Until its work is done, and then as long as kube-proxy makes a change wait that comes too early.
       await quiet(program, CHANGE_QUIET_MS)
     }
@@ -208,8 +240,29 @@ class Bench {
       changeMs,
       spentCpuMs: cpuMs(pid) - cpuBefore,
       tookMs: performance.now() - began,
-      changeBytes: (relay.receivedBytes - bytesBefore) / CHANGES,
+      changeBytes: (relay.receivedBytes - bytesBefore) / changeMs.length,
+      changeCommits: (this.#commits.count() - commitsBefore) / changeMs.length,
     }
+  }
+
+  /**
+   * Gives the time from the API server's acknowledgement to the first packet at the new endpoint. A packet finds one of
+   * thousands of endpoints too rarely: there, to the first commit.
+   */
+  async #untilEffective(index: number, endpoint: string): Promise<number> {
+    const { marksman, size } = this.#options
+    if (size.endpoints < ENDPOINTS_HIT_MAX) {
+      const acknowledged = await this.#replace(index, endpoint)
+      const target = { vip: vipOf(index), endpoint }
+      return await marksman.untilReached(target, size.endpoints, acknowledged, CHANGE_MAX_MS)
+    }
+    const before = this.#commits.count()
+    const acknowledged = await this.#replace(index, endpoint)
+    while (this.#commits.count() === before) {
+      if (performance.now() - acknowledged > CHANGE_MAX_MS) throw new Error(`${endpoint} was never committed`)
+      await sleep(1)
+    }
+    return Math.max(0, performance.now() - acknowledged)
   }
 
   async #storm({ pid }: Program) {
@@ -227,7 +280,10 @@ class Bench {
     const elapsedMs = acknowledged - began
     const stormCpuPercent = ((cpuMs(pid) - cpuBefore) / elapsedMs) * 100
     const target = { vip: vipOf(last.index), endpoint: last.endpoint }
-    const stormLagMs = await marksman.untilReached(target, size.endpoints, acknowledged, CHANGE_MAX_MS)
+    const isHit = size.endpoints < ENDPOINTS_HIT_MAX
+    const stormLagMs = isHit
+      ? await marksman.untilReached(target, size.endpoints, acknowledged, CHANGE_MAX_MS)
+      : Number.NaN
     return { stormRate: (pending.length * 1000) / elapsedMs, stormCpuPercent, stormLagMs }
   }
 
@@ -259,10 +315,9 @@ class Bench {
     return performance.now()
   }
 
+  /** The node is this bench's own: all rules are the proxy's. */
   #removeRules(): void {
-    for (const family of ['ip', 'ip6']) {
-      execFileSync('nft', [`add table ${family} kube-proxy; delete table ${family} kube-proxy`])
-    }
+    execFileSync('nft', ['flush', 'ruleset'])
   }
 }
 
@@ -279,18 +334,18 @@ async function quiet({ pid }: Program, quietMs = QUIET_MS): Promise<number> {
   return busyAt
 }
 
-interface SingleChanges extends Pick<Figures, 'changeMs' | 'changeBytes'> {
+interface SingleChanges extends Pick<Figures, 'changeMs' | 'changeBytes' | 'changeCommits'> {
   readonly spentCpuMs: number
   readonly tookMs: number
 }
 
 /** What the changes took, less what would have been taken without them in that time. */
 function withoutIdle(
-  { changeMs, changeBytes, spentCpuMs, tookMs }: SingleChanges,
+  { spentCpuMs, tookMs, ...changes }: SingleChanges,
   idleCpuPercent: number,
-): Pick<Figures, 'changeMs' | 'changeCpuMs' | 'changeBytes'> {
+): Pick<Figures, 'changeMs' | 'changeCpuMs' | 'changeBytes' | 'changeCommits'> {
   const idleCpuMs = (tookMs * idleCpuPercent) / 100
-  return { changeMs, changeBytes, changeCpuMs: Math.max(0, spentCpuMs - idleCpuMs) / CHANGES }
+  return { ...changes, changeCpuMs: Math.max(0, spentCpuMs - idleCpuMs) / changes.changeMs.length }
 }
 
 /** Percent of a core that it takes when there is nothing to do. */

@@ -14,9 +14,22 @@ export function serviceOf(index: number): KubeObject {
   return withoutIdentity(serviceObject(FIRST + index))
 }
 
-/** `replaced` takes the place of its first endpoint, if it is given. */
+/** No more endpoints than the EndpointSlice controller puts into one. */
+const SLICE_MAX = 1_000
+
+/** The slices of a Service, the first one first. */
+export function slicesOf(index: number, size: ClusterSize): readonly KubeObject[] {
+  const [first, ...more] = Array.from({ length: Math.ceil(size.endpoints / SLICE_MAX) }, (_, part) => {
+    const from = part * SLICE_MAX
+    const slice = sliceObject(FIRST + index, Math.min(SLICE_MAX, size.endpoints - from), from)
+    return withoutIdentity(slice, part === 0 ? '' : `-${part}`)
+  })
+  return first === undefined ? [] : [first, ...more]
+}
+
+/** The first slice of a Service; `replaced` takes the place of its first endpoint, if it is given. */
 export function sliceOf(index: number, { endpoints }: ClusterSize, replaced?: string): KubeObject {
-  const slice = withoutIdentity(sliceObject(FIRST + index, endpoints))
+  const slice = withoutIdentity(sliceObject(FIRST + index, Math.min(SLICE_MAX, endpoints)))
   if (replaced === undefined || !Array.isArray(slice.endpoints)) return slice
   const [first, ...rest] = slice.endpoints
   return { ...slice, endpoints: [{ ...first, addresses: [replaced] }, ...rest] }
@@ -34,8 +47,8 @@ export function freshAddress(change: number): string {
 }
 
 /** The API server gives uids and versions. */
-function withoutIdentity(object: object): KubeObject {
+function withoutIdentity(object: object, suffix = ''): KubeObject {
   if (!isObject(object)) throw new Error('not an object')
   const { uid, resourceVersion, ...metadata } = object.metadata
-  return { ...object, metadata }
+  return { ...object, metadata: { ...metadata, name: `${metadata.name}${suffix}` } }
 }

@@ -1,0 +1,54 @@
+import { execFileSync } from 'node:child_process'
+import { mkdirSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import type { ClusterSize } from '../bench/cluster.ts'
+import { POD_GATEWAYS } from '../support/lab/address.ts'
+import { vipOf } from './objects.ts'
+
+const ROUNDS = '15'
+const BATCH_US = '3000'
+/** An address of the Service range that no Service has. */
+const NO_SERVICE = '10.111.255.254'
+
+/**
+ * Nanoseconds of processor time of a connection's first packet, from a socket of the node through the proxy's rules: to the
+ * first, the middle and the last Service by address, and to an address that is no Service's.
+ */
+export interface PathFigures {
+  readonly first: number
+  readonly middle: number
+  readonly last: number
+  readonly elsewhere: number
+}
+
+/** Measures in the namespace of this process. A rule behind all others drops the packets, so that none is a known connection's. */
+export function pathCosts({ services }: ClusterSize): PathFigures {
+  const [source = ''] = POD_GATEWAYS
+  const indexes = [0, Math.floor(services / 2), services - 1]
+  const targets = [...indexes.map(vipOf), NO_SERVICE].map(address => `${address}:80`)
+  const chain = `chain out { type filter hook output priority 10; oifname "pod0" ip saddr ${source} drop; }`
+  nft(`table ip bench { ${chain}; }`)
+  try {
+    const text = execFileSync(program(), [ROUNDS, BATCH_US, source, ...targets], { encoding: 'utf8' })
+    const [first = 0, middle = 0, last = 0, elsewhere = 0] = text.trim().split('\n').map(Number)
+    return { first, middle, last, elsewhere }
+  } finally {
+    nft('delete table ip bench')
+  }
+}
+
+function nft(input: string): void {
+  execFileSync('nft', ['-f', '-'], { input })
+}
+
+let built: string | undefined
+
+/** The same program as that of the benchmark `iptables-path`. */
+function program(): string {
+  if (built !== undefined) return built
+  const root = process.env.KPROBE_ROOT ?? '.'
+  built = join(root, '.cache/bench-cluster/path')
+  mkdirSync(dirname(built), { recursive: true })
+  execFileSync('cc', ['-O2', '-Wall', '-o', built, join(root, 'test/bench/iptables-path.c')])
+  return built
+}
