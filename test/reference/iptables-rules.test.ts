@@ -38,9 +38,9 @@ const counts = { scenarios: 0, steps: 0, lines: 0, different: 0 }
 
 beforeAll(async () => {
   arena = await Arena.open(async ({ kubeconfig, config }) => {
-    // What another one left of KUBE-FIREWALL would stay.
+    // What the former one started may still write, and what it left of KUBE-FIREWALL would stay.
+    await restore.done()
     execFileSync('nft', ['flush', 'ruleset'])
-    restore.forget()
     const peer = new KubeProxyPeer({
       kubeconfig,
       nodeName: NODE_NAME,

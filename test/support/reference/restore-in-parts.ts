@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { eventually } from '../patience.ts'
@@ -13,7 +13,9 @@ const RULES_AT_ONCE = 150
 function script(program: string, busy: string): string {
   return `#!/bin/sh
 case " $* " in *' --version '*) exec ${program}-nft-restore "$@" ;; esac
-parts=$(mktemp -d ${busy}/XXXXXX) || exit 1
+parts=${busy}/$$
+rm -rf "$parts"
+mkdir "$parts" || exit 1
 trap 'rm -rf "$parts"' EXIT
 awk -v parts="$parts" '
   function end() { if (out != "") { print "COMMIT" > out; close(out); out = "" } }
@@ -43,18 +45,26 @@ export class RestoreInParts {
 
   /** Resolves once nothing is half written. Fails when no part is written for long. */
   async done(): Promise<void> {
-    const describe = () => 'iptables-restore does not end'
-    const progress = () => readdirSync(this.#busy, { recursive: true }).length
-    await eventually(() => readdirSync(this.#busy).length === 0, { describe, progress })
+    const describe = () => `iptables-restore does not end: processes ${this.#running().join(', ')}`
+    const progress = () => readdirSync(this.#busy, { recursive: true }).join()
+    await eventually(() => this.#running().length === 0, { describe, progress })
   }
 
-  /** For a proxy that starts: one that was stopped may have taken a restore with it. */
-  forget(): void {
-    for (const name of readdirSync(this.#busy))
-      rmSync(join(this.#busy, name), { recursive: true, force: true })
+  /** The folder of one that was killed with the proxy that had started it, or by its closed pipe, stays behind. */
+  #running(): readonly string[] {
+    return readdirSync(this.#busy).filter(pid => commandOf(pid).includes(this.#folder))
   }
 
   remove(): void {
     rmSync(this.#folder, { recursive: true, force: true })
+  }
+}
+
+/** Empty for a process that is gone. */
+function commandOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+  } catch {
+    return ''
   }
 }
