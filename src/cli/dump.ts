@@ -15,7 +15,7 @@ import { askServiceNames } from './admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
 import { tableText, writeDocument, writeWarnings } from './output.ts'
-import { damageText, type ProgrammedMode, programmedModes } from './programmed.ts'
+import { damageText, type ProgrammedMode, programmedModes, remedyText, withRelays } from './programmed.ts'
 import { usageErrors } from './request.ts'
 import { serviceTable, sortedRows } from './service-rows.ts'
 
@@ -62,7 +62,7 @@ export const command: Command = {
         'packets do not reach a listed frontend, and when the kernel has nothing for the Service of --service.',
       details: [
         'What:',
-        '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules',
+        '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode looks whether a process listens',
         "  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when libnftables is on this machine, by kprobe's own printer otherwise",
         '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
         '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
@@ -116,7 +116,7 @@ async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): P
     ...(missing === undefined ? [] : [missing]),
     ...(isUnnamed ? [UNNAMED] : []),
     ...(dump.modes.length < 2 ? [] : [modesText(dump.modes)]),
-    ...(damage === undefined ? [] : [`DAMAGED: ${damage}; \`kprobe verify\` names what differs`]),
+    ...(damage === undefined ? [] : [`DAMAGED: ${damage}; ${remedyText(dump.modes)}`]),
   ]
   await writeWarnings(warnings, io)
   return damage === undefined ? exitOf(request, missing) : EXIT_FAILED
@@ -232,7 +232,7 @@ interface Dump extends ReadModes {
 
 async function readKernel(request: Request, ask: KernelRead['names']): Promise<Dump> {
   const read = await readModes({ ...HERE, ...request }, ask)
-  const modes = request.what === 'nft' ? [] : programmedModes(read.held, request.service)
+  const modes = request.what === 'nft' ? [] : withRelays(programmedModes(read.held, request.service))
   return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes }
 }
 
@@ -241,6 +241,8 @@ function whatIsMissing(request: Request, { held, chains, modes }: Dump): string 
   const withTables = held.filter(({ tables }) => tables.length > 0)
   const iptables = request.what !== 'nft' && chains.some(({ ours }) => ours) ? chains : []
   if (withTables.length + iptables.length === 0) return nothingText({ ...request, service: '' })
+  if (service === '' && modes.length > 0 && modes.every(({ rows }) => rows.length === 0))
+    return noFrontend(modes)
   const isHeld =
     service === '' ||
     modes.some(({ rows }) => rows.length > 0) ||
@@ -249,6 +251,12 @@ function whatIsMissing(request: Request, { held, chains, modes }: Dump): string 
     held.some(({ tablesOf }) => tablesOf(service).length > 0) ||
     iptables.some(({ rules }) => rules.some(({ services }) => isOfService(services, service)))
   return isHeld ? undefined : nothingText(request)
+}
+
+/** A mode that can serve no Service on this node leaves the same rules as one without Services. */
+function noFrontend(modes: readonly ProgrammedMode[]): string {
+  const names = modes.map(({ mode }) => mode).join(' and ')
+  return `the rules of ${names} mode serve no frontend: there are no Services, or the daemon skips them, and logs why`
 }
 
 function nothingText({ service, families, proxyName }: Request): string {

@@ -6,11 +6,13 @@ import type { Config } from '../config/config.ts'
 import { KERNEL } from '../daemon/open.ts'
 import type { Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
+import { PROTOCOL_NUMBERS } from '../modes/common/expressions.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
 import { findMode } from '../modes/registry.ts'
 import { tableText } from './output.ts'
+import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
 
 /** The path of one connection, with the reasons. */
 export interface Explanation {
@@ -187,7 +189,10 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
       families: NFT_FAMILIES,
       proxyName: config.serviceProxyName,
     })
-    return kernelOutcome(read.held, config.proxyMode, question)
+    const found = kernelOutcome(read.held, config.proxyMode, question)
+    return found.kind === 'same' && found.listener !== undefined
+      ? relayedOutcome(found, question, readListening())
+      : found
   } catch (error) {
     return { kind: 'unknown', reason: oneLine(failureText(error)) }
   }
@@ -215,6 +220,18 @@ export function kernelOutcome(
   const family = packet.source.length === 4 ? 'IPv4' : 'IPv6'
   const reason = obstacle(family, packet.origin === 'process' ? 'output' : 'prerouting')
   return { kind: 'different', outcomes, ...(reason === undefined ? {} : { reason }) }
+}
+
+/** The rules of a mode that relays stay when its daemon ends: connections are then refused. */
+function relayedOutcome(
+  found: Extract<KernelOutcome, { kind: 'same' }>,
+  { packet: { protocol } }: KernelQuestion,
+  isListening: IsListening,
+): KernelOutcome {
+  const name = protocol === PROTOCOL_NUMBERS.UDP ? 'UDP' : 'TCP'
+  const reason = whyNotRelayed(name, [found.listener], isListening)
+  if (reason === undefined) return found
+  return { kind: 'different', reason, outcomes: [{ verdict: 'reject', sourceReplaced: false, percent: 100 }] }
 }
 
 /**

@@ -2,15 +2,17 @@ import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/errors.ts'
 import { type Family, familyOf, formatIpPort, type Ip, parseCidr, parseIp } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL } from '../daemon/open.ts'
+import { KERNEL, openSockDiag } from '../daemon/open.ts'
 import type { Trace } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
+import { listListeners } from '../kernel/socket/listeners.ts'
 import { PROTOCOL_NUMBERS } from '../modes/common/expressions.ts'
 import { NFT_FAMILIES } from '../modes/common/family.ts'
 import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
 import { type Hook, isOfService, NOT_REACHED, type ReadRules, type ServiceRow } from '../modes/common/show.ts'
 import type { Finding, HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
+import { Connection } from '../netlink/connection.ts'
 import { sortedRows } from './service-rows.ts'
 
 /** One mode whose rules the kernel holds, with the rows that a command prints. */
@@ -31,6 +33,65 @@ export function programmedModes(held: readonly HeldMode[], service = ''): readon
   })
 }
 
+/** Tests whether a process accepts connections at an `ADDRESS:PORT` that rules lead to. */
+export type IsListening = (protocol: string, place: string) => boolean
+
+const LIST_TRIES = 5
+
+/**
+ * Reads which processes listen on this node. Everything counts as listening where the kernel cannot say, or where the
+ * list changed during every try: a false alarm would be worse.
+ */
+export function readListening(list: typeof listListeners = listListeners): IsListening {
+  for (let tries = 0; tries < LIST_TRIES; tries++) {
+    const connection = new Connection({ transport: openSockDiag(), clock: systemClock })
+    try {
+      let isKnown = true
+      const listeners = list(connection, () => {
+        isKnown = false
+      })
+      const places = new Set(
+        listeners.map(({ protocol, ip, port }) => `${protocol} ${formatIpPort(ip, port)}`),
+      )
+      return (protocol, place) => !isKnown || places.has(`${protocol} ${place}`)
+    } catch {
+      // The next try reads the whole list again.
+    } finally {
+      void connection.close()
+    }
+  }
+  return () => true
+}
+
+/** Says that no process relays what the rules lead to `places`; undefined if one does. */
+export function whyNotRelayed(
+  protocol: string,
+  places: readonly (string | undefined)[],
+  isListening: IsListening,
+): string | undefined {
+  const silent = places.find(place => place !== undefined && !isListening(protocol, place))
+  return silent === undefined ? undefined : `no process listens at ${silent}, which these rules lead to`
+}
+
+/** Marks the rows of a mode that relays whose listener is gone: the daemon ended, and its rules stayed. */
+export function withRelays(
+  modes: readonly ProgrammedMode[],
+  read: () => IsListening = readListening,
+): readonly ProgrammedMode[] {
+  const isRelayed = ({ listener, insideListener }: ServiceRow) => (listener ?? insideListener) !== undefined
+  if (!modes.some(({ rows }) => rows.some(isRelayed))) return modes
+  const isListening = read()
+  return modes.map(mode => ({
+    ...mode,
+    rows: mode.rows.map(row => {
+      const why = whyNotRelayed(row.protocol, [row.listener, row.insideListener], isListening)
+      return why === undefined || row.problem !== undefined
+        ? row
+        : { ...row, problem: `${NOT_RELAYED}: ${why}` }
+    }),
+  }))
+}
+
 /** Gives the first problem, and the number of affected rows; undefined if there is none. */
 export function damageText(modes: readonly ProgrammedMode[]): string | undefined {
   const rows = modes.flatMap(mode => mode.rows)
@@ -43,6 +104,15 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
 }
 
+/** Names the command that says or does more about the damage. */
+export function remedyText(modes: readonly ProgrammedMode[]): string {
+  const isRest = ({ rows, damage }: ProgrammedMode) =>
+    damage.length > 0 || rows.some(({ problem }) => problem !== undefined && !problem.startsWith(NOT_RELAYED))
+  return modes.some(isRest)
+    ? '`kprobe verify` names what differs'
+    : 'start kprobe again, or remove its rules with `kprobe cleanup`'
+}
+
 /** Checks whether packets reach the Services that the kernel holds rules for. No findings if it holds none. */
 export async function damageFindings({ serviceProxyName }: Config): Promise<readonly Finding[]> {
   let modes: readonly ProgrammedMode[]
@@ -53,7 +123,7 @@ export async function damageFindings({ serviceProxyName }: Config): Promise<read
       families: NFT_FAMILIES,
       proxyName: serviceProxyName,
     })
-    modes = programmedModes(held.filter(mode => !isOfKubeProxy(mode)))
+    modes = withRelays(programmedModes(held.filter(mode => !isOfKubeProxy(mode))))
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`
     return [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }]
@@ -70,6 +140,8 @@ export async function damageFindings({ serviceProxyName }: Config): Promise<read
 function isOfKubeProxy({ tables }: HeldMode): boolean {
   return tables.length > 0 && tables.every(table => isKubeProxyTable(outlinesOf(table)))
 }
+
+const NOT_RELAYED = 'NOT RELAYED'
 
 const HOOKS: readonly Hook[] = ['prerouting', 'output']
 

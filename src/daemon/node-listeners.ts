@@ -179,7 +179,7 @@ export class NodeListeners {
    */
   #listeners(): ReadonlyMap<string, readonly Listener[]> {
     const { sockets, ownSockets } = this.#options
-    const all = this.#over(sockets.diag, listListeners)
+    const all = this.#over(sockets.diag, connection => listListeners(connection))
     const own = ownSockets()
     const byPort = new Map<string, Listener[]>()
     for (const listener of all) {

@@ -26,6 +26,25 @@ const quoted = (args: readonly string[]): string => args.map(arg => `'${arg}'`).
 const KPROBE = quoted([process.execPath, COMMAND])
 const daemons = new Daemons()
 
+const FIVE_IPS = [1, 2, 3, 4, 5].map(last => `10.244.0.${last}`)
+const ALL_FIVE = `web:http +ClusterIP +10.96.9.1:80/TCP +${FIVE_IPS.map(ip => `${ip}:8080`).join(', ')}`
+const FIVE_ENDPOINTS = [
+  {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace: 'ns', name: 'web' },
+    spec: { clusterIP: '10.96.9.1', clusterIPs: ['10.96.9.1'], ports: [{ name: 'http', port: 80 }] },
+  },
+  {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'ns', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
+    addressType: 'IPv4',
+    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
+    endpoints: FIVE_IPS.map(ip => ({ addresses: [ip], conditions: { ready: true } })),
+  },
+]
+
 /** A copy of the command with nothing around it: neither packages nor sources. */
 function lonelyCopy(): string {
   const folder = join(daemons.folder(), 'dist')
@@ -154,6 +173,21 @@ describe('kprobe dump', () => {
     const dumped = (await kprobe('dump')).out.trim().split('\n').slice(1)
     expect(dumped.length).toBeGreaterThan(20)
     expect(ran.out).toContain(dumped.join('\n'))
+  })
+
+  it.each([
+    [
+      [],
+      'web:http +ClusterIP +10.96.9.1:80/TCP +10.244.0.1:8080, 10.244.0.2:8080, 10.244.0.3:8080 \\+2 more',
+    ],
+    [['-o', 'wide'], ALL_FIVE],
+    [['--service=ns/web'], ALL_FIVE],
+  ])('dump %j names as many endpoints as it should', async (args, line) => {
+    const file = join(daemons.folder(), 'five.json')
+    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: FIVE_ENDPOINTS }))
+    const ran = await kprobe('run', '--once', `--source=file:${file}`, '--hostname-override=example-node')
+    expect(ran.code, ran.err).toBe(0)
+    expect((await kprobe('dump', ...args)).out).toMatch(new RegExp(`^ns/${line}$`, 'm'))
   })
 
   it('shows the tables in the words of nft, through its library', async () => {

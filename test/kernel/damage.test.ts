@@ -19,12 +19,20 @@ const tool = (line: string): string => {
   return execFileSync(name, args, { encoding: 'utf8' })
 }
 
-/** A daemon of userspace mode leaves its rules behind when it ends. */
+/** The processes that stand still until the end of the test. */
+const stopped: number[] = []
+
+function relaying(): ReturnType<Daemons['running']> {
+  const args = [NODE, '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
+  return daemons.running({ source: EXAMPLES, args })
+}
+
+/** A daemon of userspace mode that stands still listens, and repairs nothing. */
 async function program(mode: string): Promise<void> {
   if (mode === 'userspace') {
-    const args = [NODE, '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
-    await daemons.running({ source: EXAMPLES, args })
-    await daemons.end()
+    const { pid } = await relaying()
+    process.kill(pid, 'SIGSTOP')
+    stopped.push(pid)
     return
   }
   const ran = await kprobe('run', '--once', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`)
@@ -40,6 +48,7 @@ beforeEach(() => {
   tool('ip addr add 10.1.2.3/24 dev lo')
 })
 afterEach(async () => {
+  for (const pid of stopped.splice(0)) process.kill(pid, 'SIGCONT')
   await daemons.end()
   tool('nft flush ruleset')
 })
@@ -123,7 +132,8 @@ it('notices that the table of one family is gone', async () => {
 })
 
 it('says in which mode a row is while rules of two modes are there, and warns', async () => {
-  await program('userspace')
+  await relaying()
+  await daemons.end()
   const left = tool('nft list ruleset')
   tool('nft flush ruleset')
   await program('nftables')
@@ -134,9 +144,41 @@ it('says in which mode a row is while rules of two modes are there, and warns', 
   // A daemon would remove what the other mode left.
   execFileSync('nft', ['-f', '-'], { input: left })
   const { code, out, err } = await kprobe('dump')
-  expect(code).toBe(0)
+  // No daemon relays any more.
+  expect(code).toBe(1)
   expect(out).toMatch(/^SERVICE +MODE +TYPE /)
   expect(out).toMatch(/^shop\/cart:http +nftables +ClusterIP +10\.96\.1\.1:80\/TCP/m)
   expect(out).toMatch(/^shop\/cart:http +userspace +ClusterIP +10\.96\.1\.1:80\/TCP/m)
   expect(err).toMatch(/^warning: rules of nftables and userspace mode are both in the kernel/m)
+})
+
+it('says that nothing is relayed after the daemon of userspace mode has ended', async () => {
+  await relaying()
+  expect(await kprobe('dump')).toMatchObject({ code: 0, err: '' })
+  await daemons.end()
+  const { code, out, err } = await kprobe('dump')
+  expect(code).toBe(1)
+  expect(out).toMatch(
+    /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +NOT RELAYED: no process listens at 10\.1\.2\.3:\d+, /m,
+  )
+  expect(out).toMatch(/^kube-system\/kube-dns:dns +ClusterIP +10\.96\.0\.10:53\/UDP +NOT RELAYED: /m)
+  expect(out).not.toContain('relayed at')
+  expect(err).toMatch(/^DAMAGED: .* start kprobe again, or remove its rules with `kprobe cleanup`$/m)
+  const explained = await explain('userspace')
+  expect(explained.code).toBe(3)
+  expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT: no process listens at 10\.1\.2\.3:\d+, /m)
+  expect(explained.out).not.toMatch(/% {2}goes to/)
+  const examined = await kprobe('doctor', NODE, '--proxy-mode=userspace')
+  expect(examined.code).toBe(3)
+  expect(examined.out).toMatch(/^DAMAGED +rules of userspace mode +/m)
+})
+
+it('says that userspace mode serves nothing on a node without an address', async () => {
+  tool('ip addr del 10.1.2.3/24 dev lo')
+  await relaying()
+  expect(await kprobe('dump')).toMatchObject({
+    code: 0,
+    out: 'SERVICE   TYPE   FRONTEND   ENDPOINTS\n',
+    err: 'the rules of userspace mode serve no frontend: there are no Services, or the daemon skips them, and logs why\n',
+  })
 })

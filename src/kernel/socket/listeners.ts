@@ -99,10 +99,10 @@ const QUERIES: readonly (readonly [Listener['protocol'], SocketQuery])[] = [AF_I
 
 /**
  * Lists the listeners of this network namespace synchronously, over a NETLINK_SOCK_DIAG connection: a millisecond for
- * hundreds. Empty where the kernel has no inet_diag. Throws what dumpNow throws, and when the list changed during the
- * read.
+ * hundreds. Empty where the kernel has no inet_diag, which `absent` learns. Throws what dumpNow throws, and when the list
+ * changed during the read.
  */
-export function listListeners(connection: Connection): readonly Listener[] {
+export function listListeners(connection: Connection, absent?: () => void): readonly Listener[] {
   const found: Listener[] = []
   for (const [protocol, query] of QUERIES) {
     try {
@@ -118,6 +118,7 @@ export function listListeners(connection: Connection): readonly Listener[] {
       if (!isWhole) throw new Error(`the listeners of ${protocol} changed while they were listed`)
     } catch (error) {
       if (!(error instanceof NetlinkError && error.code === 'ENOENT')) throw error
+      absent?.()
     }
   }
   return found

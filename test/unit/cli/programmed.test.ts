@@ -1,7 +1,7 @@
 import { describe, expect, it, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explanation.ts'
-import { damageText, programmedModes } from '../../../src/cli/programmed.ts'
+import { damageText, programmedModes, readListening } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
@@ -329,5 +329,32 @@ describe('the table of Services', () => {
     expect(serviceTable(rows, { color: false })).toMatch(
       /^SERVICE +MODE +TYPE.*\n.* nftables .*\n.* iptables /,
     )
+  })
+})
+
+describe('which processes listen', () => {
+  const place = '192.0.2.1:5000'
+
+  it('is read again when the list changed during the read', () => {
+    let reads = 0
+    const isListening = readListening(() => {
+      reads += 1
+      if (reads < 3) throw new Error('the listeners of UDP changed while they were listed')
+      return []
+    })
+    expect(isListening('TCP', place)).toBe(false)
+    expect(reads).toBe(3)
+  })
+
+  it('counts as known only where the kernel lists them', () => {
+    const failing = (): never => {
+      throw new Error('the listeners of UDP changed while they were listed')
+    }
+    expect(readListening(failing)('TCP', place)).toBe(true)
+    const without = readListening((_, absent) => {
+      absent?.()
+      return []
+    })
+    expect(without('UDP', place)).toBe(true)
   })
 })
