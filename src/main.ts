@@ -61,8 +61,13 @@ const io: Io = {
   processId: process.pid,
 }
 
-const code = await runCommand(process.argv.slice(2), io)
-await out.drained({ stop, clock: systemClock })
-if (out.failure !== undefined) err.write(`kprobe: standard output is incomplete: ${out.failure.message}\n`)
-await err.drained({ stop, clock: systemClock })
-process.exit(out.failure === undefined ? code : EXIT_FAILED)
+// No await out here: deploy/build.mjs makes a script of this, which V8 can keep compiled, and not a module.
+void main()
+
+async function main(): Promise<never> {
+  const code = await runCommand(process.argv.slice(2), io)
+  await out.drained({ stop, clock: systemClock })
+  if (out.failure !== undefined) err.write(`kprobe: standard output is incomplete: ${out.failure.message}\n`)
+  await err.drained({ stop, clock: systemClock })
+  return process.exit(out.failure === undefined ? code : EXIT_FAILED)
+}
