@@ -1,4 +1,4 @@
-// Leaves the whole command in dist/: kprobe.mjs, the parts that it loads when they are needed, and the addon.
+// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, and the addon.
 import { execFileSync } from 'node:child_process'
 import {
   chmodSync,
@@ -38,38 +38,43 @@ function git(...argv) {
   }
 }
 
-// Bundled CommonJS packages call require() for Node's own modules, which an ES module does not have.
-const BANNER = `#!/usr/bin/env node
-import { createRequire as createRequireForBundle } from 'node:module'
-const require = createRequireForBundle(import.meta.url)`
-
+/**
+ * One function, of which deploy/loader.mjs makes a script: V8 can keep the code of a script, and of no module before
+ * Node 22. Modules that only some commands need are bundled as functions that run when they are asked for.
+ */
 async function bundle() {
-  const { metafile } = await build({
+  await build({
     absWorkingDir: root,
-    entryPoints: { kprobe: 'src/main.ts' },
+    entryPoints: { program: 'src/main.ts' },
     outdir: 'dist',
-    outExtension: { '.js': '.mjs' },
-    // Commands and the client of the API server are loaded when they are asked for: they cost the others nothing.
-    splitting: true,
-    chunkNames: '[name]-[hash]',
-    metafile: true,
     bundle: true,
-    format: 'esm',
+    format: 'cjs',
     platform: 'node',
     target: 'node20',
+    supported: { 'dynamic-import': false },
     external: ['*.node', 'ffi-rs'],
-    banner: { js: BANNER },
-    define: Object.fromEntries(
-      Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),
-    ),
+    banner: { js: '(function (require, importMetaUrl) {' },
+    footer: { js: '})' },
+    define: {
+      'import.meta.url': 'importMetaUrl',
+      ...Object.fromEntries(
+        Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),
+      ),
+    },
     minifySyntax: true,
     legalComments: 'eof',
     logLevel: 'warning',
   })
+  copyFileSync(`${root}deploy/loader.mjs`, `${root}dist/kprobe.mjs`)
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
-  const made = new Set(Object.keys(metafile.outputs).map(path => path.slice('dist/'.length)))
   for (const name of readdirSync(`${root}dist`))
-    if (name.endsWith('.mjs') && !made.has(name)) rmSync(`${root}dist/${name}`)
+    if (name.endsWith('.mjs') && name !== 'kprobe.mjs') rmSync(`${root}dist/${name}`)
+}
+
+/** Runs the program once, and keeps what V8 has compiled by then. */
+function keepCode() {
+  rmSync(`${root}dist/program.cache`, { force: true })
+  execFileSync(process.execPath, [`${root}deploy/keep-code.mjs`], { stdio: ['ignore', 'ignore', 'pipe'] })
 }
 
 function placeAddon() {
@@ -92,4 +97,5 @@ function linkCommand() {
 
 await bundle()
 placeAddon()
+keepCode()
 linkCommand()

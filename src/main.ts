@@ -1,6 +1,5 @@
 import { close as closeInspector, url as inspectorUrl } from 'node:inspector'
 import { hostname } from 'node:os'
-import { setFlagsFromString } from 'node:v8'
 import { systemClock } from './base/clock.ts'
 import { runCommand } from './cli/commands.ts'
 import { EXIT_FAILED, type Io } from './cli/io.ts'
@@ -13,11 +12,6 @@ const PATIENCE_MS = 4_500
  * Signals this close together count as one: npm forwards the Ctrl-C that the terminal has already sent to this process.
  */
 const SAME_REQUEST_MS = 500
-
-// V8 lets the space for new objects grow to 48 MiB, which a load fills and later work leaves idle. At its first size a
-// load takes no longer and needs 176 MiB for 30,000 Services instead of 203. The flag is not --max-semi-space-size,
-// because V8 reads that one only before it runs code.
-setFlagsFromString('--semi-space-growth-factor=1')
 
 function stopOnSignals(): AbortSignal {
   const stop = new AbortController()
@@ -67,8 +61,13 @@ const io: Io = {
   processId: process.pid,
 }
 
-const code = await runCommand(process.argv.slice(2), io)
-await out.drained({ stop, clock: systemClock })
-if (out.failure !== undefined) err.write(`kprobe: standard output is incomplete: ${out.failure.message}\n`)
-await err.drained({ stop, clock: systemClock })
-process.exit(out.failure === undefined ? code : EXIT_FAILED)
+// No await out here: deploy/build.mjs makes a script of this, which V8 can keep compiled, and not a module.
+void main()
+
+async function main(): Promise<never> {
+  const code = await runCommand(process.argv.slice(2), io)
+  await out.drained({ stop, clock: systemClock })
+  if (out.failure !== undefined) err.write(`kprobe: standard output is incomplete: ${out.failure.message}\n`)
+  await err.drained({ stop, clock: systemClock })
+  return process.exit(out.failure === undefined ? code : EXIT_FAILED)
+}

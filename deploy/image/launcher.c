@@ -11,7 +11,7 @@
 
 int main(int argc, char **argv)
 {
-	static char *const fixed[] = {"node", "--max-semi-space-size=2", "--v8-pool-size=1", "/opt/kprobe/kprobe.mjs"};
+	static char *const fixed[] = {"node", "--v8-pool-size=1", "/opt/kprobe/kprobe.mjs"};
 	const size_t fixed_count = sizeof(fixed) / sizeof(fixed[0]);
 	const char *slash = strrchr(argv[0], '/');
 	const char *name = slash == NULL ? argv[0] : slash + 1;

@@ -114,13 +114,14 @@ class Daemon {
   }
 
   async run(): Promise<number> {
-    const { log, signal, follow, asked } = this.#io
+    const { log, signal, follow, asked, engine } = this.#io
     logStart(log, this.#config, this.#io)
     if (!(await this.#open())) return 1
     if ((await this.#api?.listen()) === false) return await this.#close(1)
     const aborted = () => this.#finish(this.#config.once ? 1 : 0, reasonOf(signal))
     signal.addEventListener('abort', aborted, { once: true })
     if (signal.aborted) aborted()
+    engine?.loads()
     this.#localIps = this.#watchIps()
     await this.#intake.follow(this.#source(this.#config))
     const unfollow = follow?.({
@@ -419,6 +420,7 @@ class Daemon {
     const { table, snapshot } = status
     const quarantined = status.quarantined.map(({ service }) => service)
     if (this.#previous === undefined) {
+      this.#io.engine?.loaded()
       void this.#reach.synced()
       this.#cluster?.warnOfLoop(table, this.#io.log)
       logFirstSync(this.#io.log, { table, quarantined, written: this.#written })

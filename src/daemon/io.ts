@@ -14,6 +14,7 @@ import type { PassReason, ReconcilerEvent } from '../reconcile/pass.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
+import type { Engine } from './process-room.ts'
 
 /** The dependencies of the daemon, and its callbacks. */
 export interface DaemonIo {
@@ -56,6 +57,8 @@ export interface DaemonIo {
   readonly asked?: (logState: () => void) => () => void
   /** Writes kernel settings: those of the mode and, without --once, those of conntrack. */
   readonly tune?: (config: Config) => Promise<void>
+  /** Without it, the settings of the JavaScript engine stay as they are. */
+  readonly engine?: Engine
   readonly setOomScoreAdj?: (value: number) => Promise<void>
   readonly setLogging?: (config: Config) => void
   /** Called after a repair of drift. */

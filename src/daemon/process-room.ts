@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { getHeapStatistics } from 'node:v8'
+import { getHeapStatistics, setFlagsFromString } from 'node:v8'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
@@ -18,6 +18,33 @@ export function processRoom(): ProcessRoom {
     heapBytes: heapLimit(getHeapStatistics().heap_size_limit, args),
   }
 }
+
+/** Settings of the JavaScript engine around the first load, when this process does the most work of its life. */
+export interface Engine {
+  /** Called once all code is loaded, before the first objects arrive. */
+  readonly loads: () => void
+  /** Called after the first sync. */
+  readonly loaded: () => void
+}
+
+/**
+ * The flags of this process's engine. They change what V8 expects of code that Node.js keeps compiled for its own
+ * modules, and it compiles such modules anew: that is why they are not set at the start.
+ */
+export const ENGINE: Engine = {
+  loads() {
+    // V8 lets the space for new objects grow to 48 MiB, which a load fills and later work leaves idle. At its first
+    // size a load takes no longer and needs 176 MiB for 30,000 Services instead of 203. The flag is not
+    // --max-semi-space-size, because V8 reads that one only before it runs code.
+    setFlagsFromString('--semi-space-growth-factor=1')
+    // A load is over before most of the code that V8 optimizes during it can pay for the time of its threads.
+    setFlagsFromString(`--interrupt-budget=${8 * INTERRUPT_BUDGET}`)
+  },
+  loaded: () => setFlagsFromString(`--interrupt-budget=${INTERRUPT_BUDGET}`),
+}
+
+/** V8's default: so many bytes of bytecode run until it considers to optimize a function. */
+const INTERRUPT_BUDGET = 66 << 10
 
 const MIB = 1 << 20
 

@@ -1,7 +1,6 @@
 import { readdir, readFile } from 'node:fs/promises'
-import type { Registry } from 'prom-client'
 import type { BuildInfo } from '../base/build-info.ts'
-import { LabelValues, metricSet } from './metric-set.ts'
+import { LabelValues, metricSet, type Registry } from './metric-set.ts'
 
 /** The metrics of every Kubernetes component (component-base): build, features, and API requests. */
 export interface ComponentMetrics {

@@ -1,4 +1,3 @@
-import type { Registry } from 'prom-client'
 import { errorOf } from '../base/errors.ts'
 import {
   ConnectionTotals,
@@ -7,7 +6,7 @@ import {
   type TrafficCount,
   type Volume,
 } from './connection-totals.ts'
-import { metricSet } from './metric-set.ts'
+import { metricSet, type Registry } from './metric-set.ts'
 
 export interface ConnectionMetricsOptions {
   /** Maximum number of series. Above it the series of endpoints are omitted first, then those of Services. */

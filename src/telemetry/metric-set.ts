@@ -1,4 +1,184 @@
-import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
+import { assert } from '../base/errors.ts'
+
+type Labels<L extends string> = Readonly<Partial<Record<L, string>>>
+
+interface MetricOptions<L extends string> {
+  readonly name: string
+  readonly help: string
+  readonly labelNames: readonly L[]
+}
+
+/** Numbers by the values of labels. They are plain numbers until a scrape makes text of them. */
+abstract class Metric<L extends string, S> {
+  readonly name: string
+  readonly labelNames: readonly L[]
+  readonly #help: string
+  readonly #type: string
+  readonly #series = new Map<string, { readonly labels: Labels<L> | undefined; readonly value: S }>()
+  /** Updates the metric for a scrape. */
+  collect: () => void | Promise<void> = () => undefined
+
+  constructor(type: string, { name, help, labelNames }: MetricOptions<L>) {
+    this.name = name
+    this.labelNames = labelNames
+    this.#help = help
+    this.#type = type
+  }
+
+  /** In Prometheus' text format. */
+  text(): string {
+    const lines = [`# HELP ${this.name} ${escaped(this.#help)}`, `# TYPE ${this.name} ${this.#type}`]
+    for (const { labels, value } of this.#series.values()) this.addLines(lines, this.#textOf(labels), value)
+    return lines.join('\n')
+  }
+
+  /** Without labels, the metric has a value from the start. */
+  reset(): void {
+    this.#series.clear()
+    if (this.labelNames.length === 0) this.of(undefined)
+  }
+
+  protected abstract addLines(lines: string[], labels: string, value: S): void
+
+  protected abstract zero(): S
+
+  protected of(labels: Labels<L> | undefined): S {
+    const { labelNames } = this
+    let key = ''
+    for (const name of labelNames) key += `${labels?.[name] ?? ''}\0`
+    const known = this.#series.get(key)
+    if (known !== undefined) return known.value
+    const value = this.zero()
+    this.#series.set(key, { labels, value })
+    return value
+  }
+
+  #textOf(labels: Labels<L> | undefined): string {
+    if (labels === undefined) return ''
+    const given = this.labelNames.filter(name => labels[name] !== undefined)
+    return given.map(name => `${name}="${escaped(labels[name] ?? '').replace(/"/g, '\\"')}"`).join(',')
+  }
+}
+
+function escaped(text: string): string {
+  return text.replace(/\\/g, '\\\\').replace(/\n/g, '\\n')
+}
+
+interface Cell {
+  value: number
+}
+
+abstract class Single<L extends string> extends Metric<L, Cell> {
+  constructor(type: string, options: MetricOptions<L>) {
+    super(type, options)
+    this.reset()
+  }
+
+  protected override zero(): Cell {
+    return { value: 0 }
+  }
+
+  protected override addLines(lines: string[], labels: string, { value }: Cell): void {
+    lines.push(line(this.name, labels, value))
+  }
+}
+
+export class Counter<L extends string = never> extends Single<L> {
+  constructor(options: MetricOptions<L>) {
+    super('counter', options)
+  }
+
+  inc(labels: Labels<L> | number = 1, value = 1): void {
+    const [at, by] = typeof labels === 'number' ? [undefined, labels] : [labels, value]
+    assert(by >= 0, `counter ${this.name} cannot fall`)
+    this.of(at).value += by
+  }
+}
+
+export class Gauge<L extends string = never> extends Single<L> {
+  constructor(options: MetricOptions<L>) {
+    super('gauge', options)
+  }
+
+  set(labels: Labels<L> | number, value = 0): void {
+    if (typeof labels === 'number') this.of(undefined).value = labels
+    else this.of(labels).value = value
+  }
+}
+
+interface Distribution {
+  /** Values by the first bucket that holds them; those above all buckets are in the count alone. */
+  readonly inBucket: number[]
+  sum: number
+  count: number
+}
+
+export class Histogram<L extends string = never> extends Metric<L, Distribution> {
+  readonly #buckets: readonly number[]
+
+  constructor(options: MetricOptions<L> & { readonly buckets: readonly number[] }) {
+    super('histogram', options)
+    this.#buckets = options.buckets
+    this.reset()
+  }
+
+  observe(labels: Labels<L> | number, value = 0): void {
+    const [at, seen] = typeof labels === 'number' ? [undefined, labels] : [labels, value]
+    assert(Number.isFinite(seen), `histogram ${this.name} cannot hold ${seen}`)
+    const distribution = this.of(at)
+    const bucket = this.#buckets.findIndex(most => seen <= most)
+    if (bucket >= 0) distribution.inBucket[bucket] = (distribution.inBucket[bucket] ?? 0) + 1
+    distribution.sum += seen
+    distribution.count++
+  }
+
+  protected override zero(): Distribution {
+    return { inBucket: this.#buckets.map(() => 0), sum: 0, count: 0 }
+  }
+
+  protected override addLines(lines: string[], labels: string, { inBucket, sum, count }: Distribution): void {
+    const within = (most: number | string) => `le="${most}"${labels === '' ? '' : `,${labels}`}`
+    let total = 0
+    for (const [index, most] of this.#buckets.entries()) {
+      total += inBucket[index] ?? 0
+      lines.push(line(`${this.name}_bucket`, within(most), total))
+    }
+    lines.push(line(`${this.name}_bucket`, within('+Inf'), count))
+    lines.push(line(`${this.name}_sum`, labels, sum), line(`${this.name}_count`, labels, count))
+  }
+}
+
+function line(name: string, labels: string, value: number): string {
+  return `${name}${labels === '' ? '' : `{${labels}}`} ${valueText(value)}`
+}
+
+function valueText(value: number): string {
+  if (Number.isFinite(value) || Number.isNaN(value)) return String(value)
+  return value > 0 ? '+Inf' : '-Inf'
+}
+
+type Registered = Pick<Metric<string, unknown>, 'name' | 'collect' | 'text'>
+
+/** The metrics of one page. */
+export class Registry {
+  readonly #metrics = new Map<string, Registered>()
+
+  add(metric: Registered): void {
+    assert(!this.#metrics.has(metric.name), `the metric ${metric.name} exists`)
+    this.#metrics.set(metric.name, metric)
+  }
+
+  remove(name: string): void {
+    this.#metrics.delete(name)
+  }
+
+  /** Collects all metrics, and gives them in Prometheus' text format. */
+  async text(): Promise<string> {
+    const metrics = [...this.#metrics.values()]
+    await Promise.all(metrics.map(metric => metric.collect()))
+    return `${metrics.map(metric => metric.text()).join('\n\n')}\n`
+  }
+}
 
 /** A metric that each scrape resets and fills. */
 interface Filled<L extends string, M> {
@@ -23,45 +203,35 @@ interface MetricSet {
 }
 
 export function metricSet(registry: Registry, prefix: string): MetricSet {
-  const registers = [registry]
-  const common = <L extends string>(name: string, help: string, labelNames: readonly L[] = []) => ({
-    name: prefix + name,
-    help,
-    labelNames: [...labelNames],
-    registers,
-  })
+  const added = <M extends Registered>(metric: M): M => {
+    registry.add(metric)
+    return metric
+  }
+  const filledAtScrape = <M extends Registered & { reset(): void }>(
+    metric: M,
+    fill: Filled<never, M>['fill'],
+  ): void => {
+    added(metric).collect = () => {
+      metric.reset()
+      return fill(metric)
+    }
+  }
   return {
-    counter: (name, help, labelNames) => new Counter(common(name, help, labelNames)),
-    gauge: (name, help, labelNames) => new Gauge(common(name, help, labelNames)),
-    filled<L extends string>(name: string, help: string, { labelNames, fill }: Filled<L, Counter<L>>) {
-      const counter: Counter<L> = new Counter({
-        ...common(name, help, labelNames),
-        collect: () => {
-          counter.reset()
-          return fill(counter)
-        },
-      })
-    },
-    levels<L extends string>(name: string, help: string, { labelNames, fill }: Filled<L, Gauge<L>>) {
-      const gauge: Gauge<L> = new Gauge({
-        ...common(name, help, labelNames),
-        collect: () => {
-          gauge.reset()
-          return fill(gauge)
-        },
-      })
-    },
+    counter: (name, help, labelNames = []) => added(new Counter({ name: prefix + name, help, labelNames })),
+    gauge: (name, help, labelNames = []) => added(new Gauge({ name: prefix + name, help, labelNames })),
+    filled: (name, help, { labelNames, fill }) =>
+      filledAtScrape(new Counter({ name: prefix + name, help, labelNames }), fill),
+    levels: (name, help, { labelNames, fill }) =>
+      filledAtScrape(new Gauge({ name: prefix + name, help, labelNames }), fill),
     asked(name, help, value) {
-      const gauge: Gauge = new Gauge({
-        ...common(name, help),
-        collect: async () => {
-          const now = await value()
-          if (now !== undefined) gauge.set(now)
-        },
-      })
+      const gauge = added(new Gauge({ name: prefix + name, help, labelNames: [] }))
+      gauge.collect = async () => {
+        const now = await value()
+        if (now !== undefined) gauge.set(now)
+      }
     },
-    histogram: (name, help, { buckets, labelNames }) =>
-      new Histogram({ ...common(name, help, labelNames), buckets: [...buckets] }),
+    histogram: (name, help, { buckets, labelNames = [] }) =>
+      added(new Histogram({ name: prefix + name, help, labelNames, buckets })),
   }
 }
 

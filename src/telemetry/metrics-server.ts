@@ -1,4 +1,3 @@
-import { Registry } from 'prom-client'
 import type { Family } from '../base/ip.ts'
 import { count } from '../base/text.ts'
 import {
@@ -12,7 +11,7 @@ import {
 } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { metricSet } from './metric-set.ts'
+import { metricSet, Registry } from './metric-set.ts'
 
 interface MetricsServerOptions extends Omit<HttpServerOptions, 'handle'>, MetricsPages {}
 
@@ -116,7 +115,7 @@ export function createSliMetrics(): SliSource {
       last.set(check, 1)
       total.inc({ ...check, status: 'success' })
     },
-    text: () => registry.metrics(),
+    text: () => registry.text(),
   }
 }
 

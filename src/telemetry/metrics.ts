@@ -1,4 +1,3 @@
-import { Registry } from 'prom-client'
 import type { BuildInfo } from '../base/build-info.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import {
@@ -8,6 +7,7 @@ import {
   type FeatureState,
 } from './component-metrics.ts'
 import { addConnectionMetrics, type ConnectionMetricsOptions } from './connection-metrics.ts'
+import { Registry } from './metric-set.ts'
 import { type ModeMetric, ModeMetrics } from './mode-metrics.ts'
 import { createProxyMetrics, type ProxyMetrics } from './proxy-metrics.ts'
 import { type ApiNumbers, addApiMetrics, addServerMetrics, type ServersState } from './server-metrics.ts'
@@ -72,7 +72,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     proxy: createProxyMetrics(registry, families),
     text: async () => {
       modeMetrics.take(await ofMode())
-      return await registry.metrics()
+      return await registry.text()
     },
   }
 }

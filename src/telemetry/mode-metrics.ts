@@ -1,5 +1,4 @@
-import type { Registry } from 'prom-client'
-import { metricSet } from './metric-set.ts'
+import { metricSet, type Registry } from './metric-set.ts'
 
 /** A metric that a proxy mode declares, with its values now. */
 export interface ModeMetric {
@@ -27,7 +26,7 @@ export class ModeMetrics {
   take(metrics: readonly ModeMetric[]): void {
     const before = this.#now
     this.#now = new Map(metrics.map(metric => [metric.name, metric]))
-    for (const name of before.keys()) if (!this.#now.has(name)) this.#registry.removeSingleMetric(name)
+    for (const name of before.keys()) if (!this.#now.has(name)) this.#registry.remove(name)
     for (const metric of metrics) if (!before.has(metric.name)) this.#add(metric)
   }
 

@@ -1,9 +1,8 @@
-import type { Registry } from 'prom-client'
 import type { Family } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { metricSet } from './metric-set.ts'
+import { metricSet, type Registry } from './metric-set.ts'
 
 /**
  * The metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets

@@ -1,7 +1,6 @@
-import { Registry } from 'prom-client'
 import type { OverShare } from '../base/shares.ts'
 import { addProcessMetrics } from './component-metrics.ts'
-import { metricSet } from './metric-set.ts'
+import { metricSet, Registry } from './metric-set.ts'
 
 /** Numbers of the servers and of the event recorder at the time of a scrape; undefined for a part that does not run. */
 export interface ServersState {
@@ -124,5 +123,5 @@ export function createApiMetrics(
   addProcessMetrics(registry)
   addApiMetrics(registry, read)
   addOverShareMetric(registry, overShare)
-  return () => registry.metrics()
+  return () => registry.text()
 }

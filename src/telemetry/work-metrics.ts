@@ -1,7 +1,6 @@
-import type { Registry } from 'prom-client'
 import type { Family } from '../base/ip.ts'
 import type { SourceObservation } from '../source/source.ts'
-import { LabelValues, metricSet } from './metric-set.ts'
+import { LabelValues, metricSet, type Registry } from './metric-set.ts'
 
 /** kprobe's own metrics of its work on the kernel. */
 export interface WorkMetrics {

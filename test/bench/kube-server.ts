@@ -8,8 +8,10 @@ import { systemClock } from '../../src/base/clock.ts'
 import type { ApiClient } from '../../src/source/kube/api-client.ts'
 import { openApiClient } from '../../src/source/kube/client/http-client.ts'
 import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
+import { type Changes, drive, replacements } from '../support/apiserver/churn.ts'
 import { type ClusterShape, clusterOf, nodeOf, serviceOf, slicesOf } from '../support/apiserver/generator.ts'
 import { ApiServer } from '../support/apiserver/http-server.ts'
+import { createRandom } from '../support/apiserver/random.ts'
 import type { Binaries as ReferenceBinaries } from '../support/reference/binaries.ts'
 import { kubeconfigText } from '../support/reference/kubeconfig.ts'
 import { freePorts } from '../support/reference/ports.ts'
@@ -25,6 +27,12 @@ export interface RunningServer {
   readonly certificateAuthority: string
   readonly token: string
   stop(): Promise<void>
+}
+
+/** Its objects change on demand: an endpoint of some slice is replaced, so often. */
+export interface TestServer extends RunningServer {
+  /** The rate lasts until the next call; `once` is a single change, at once. */
+  change(perSecond: number | 'once'): void
 }
 
 /** What a line of the test API server says once it is ready. */
@@ -44,7 +52,7 @@ const NAMESPACES = 50
 const REQUESTS = 32
 
 /** The test API server, from this bundle again. */
-export async function startTestServer(bundle: string, shape: ClusterShape): Promise<RunningServer> {
+export async function startTestServer(bundle: string, shape: ClusterShape): Promise<TestServer> {
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-'))
   const { services, endpointsPerService } = shape
   const words = [bundle, 'serve', String(services), String(endpointsPerService)]
@@ -55,6 +63,7 @@ export async function startTestServer(bundle: string, shape: ClusterShape): Prom
     name: 'test API server',
     port,
     ...credentials(folder, port, caPem),
+    change: perSecond => void child.stdin.write(`${perSecond}\n`),
     async stop() {
       const closed = once(child, 'close')
       child.stdin.end()
@@ -64,7 +73,10 @@ export async function startTestServer(bundle: string, shape: ClusterShape): Prom
   }
 }
 
-/** Runs the test API server until standard input ends. Each object is encoded once, before anybody asks. */
+/**
+ * Runs the test API server until standard input ends; each of its lines is a rate of changes. Each object is encoded
+ * once, before anybody asks.
+ */
 export async function serve(shape: ClusterShape): Promise<void> {
   const server = await ApiServer.start({ relay: false })
   for (const { resource, object } of clusterOf(shape)) server.store.create(resource, object)
@@ -74,9 +86,20 @@ export async function serve(shape: ClusterShape): Promise<void> {
   await warm(kubeconfig)
   rmSync(folder, { recursive: true })
   console.log(JSON.stringify({ port, caPem: authority?.caPem }))
-  process.stdin.resume()
-  await once(process.stdin, 'end')
+  await changeByLines(server, replacements({ shape, random: createRandom(1) }))
   await server.close()
+}
+
+async function changeByLines({ store }: ApiServer, changes: Changes): Promise<void> {
+  let stop: () => void = () => undefined
+  for await (const line of createInterface(process.stdin)) {
+    stop()
+    const next = line === 'once' ? changes.next().value : undefined
+    if (next !== undefined) store.put(next.resource, next.object)
+    const perSecond = Number(line)
+    stop = perSecond > 0 ? drive(changes, { store, clock: systemClock, perSecond }) : () => undefined
+  }
+  stop()
 }
 
 async function warm(kubeconfig: string): Promise<void> {

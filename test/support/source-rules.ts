@@ -106,8 +106,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
-  telemetry: ['prom-client'],
-  'telemetry/component-metrics.ts': ['node:fs/promises', 'prom-client'],
+  'telemetry/component-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.

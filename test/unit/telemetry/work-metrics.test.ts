@@ -1,5 +1,5 @@
-import { Registry } from 'prom-client'
 import { expect, it } from 'vitest'
+import { Registry } from '../../../src/telemetry/metric-set.ts'
 import { createConntrackMetrics } from '../../../src/telemetry/work-metrics.ts'
 
 const TABLE = { entries: 7, entriesMax: 100, insertFailed: 40, dropped: 2, droppedEarly: 0 }
@@ -9,7 +9,7 @@ it('reports the usage of the table, and the losses since the start', async () =>
   const metrics = createConntrackMetrics(registry)
   metrics.conntrackTable(TABLE)
   metrics.conntrackTable({ ...TABLE, insertFailed: 43, dropped: 1 })
-  const lines = (await registry.metrics()).split('\n').filter(line => line !== '' && !line.startsWith('#'))
+  const lines = (await registry.text()).split('\n').filter(line => line !== '' && !line.startsWith('#'))
   expect(lines.sort()).toEqual([
     'kprobe_conntrack_entries 7',
     'kprobe_conntrack_entries_limit 100',

@@ -1,0 +1,20 @@
+#!/usr/bin/env node
+// dist/kprobe.mjs: runs program.js with the code in program.cache, which deploy/keep-code.mjs left there at build time.
+// V8 ignores what another version of it compiled, or one with other flags, and then compiles as if there were nothing.
+import { readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { Script } from 'node:vm'
+
+const program = new URL('program.js', import.meta.url)
+
+function keptCode() {
+  try {
+    return readFileSync(new URL('program.cache', import.meta.url))
+  } catch {
+    return undefined
+  }
+}
+
+// The program is all ASCII: esbuild escapes the rest.
+const script = new Script(readFileSync(program, 'latin1'), { filename: program.href, cachedData: keptCode() })
+script.runInThisContext()(createRequire(import.meta.url), import.meta.url)

@@ -1,0 +1,56 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { createInterface } from 'node:readline'
+import { type CpuMs, cpuOf } from './daemon-cost.ts'
+
+/** `kprobe run` in nftables mode; everything but the kernel settings of the whole machine is its default. */
+export class Daemon {
+  readonly startMs: number
+  readonly syncedCpu: CpuMs
+  readonly pid: number
+  readonly #child: ChildProcess
+
+  private constructor(child: ChildProcess, started: Pick<Daemon, 'startMs' | 'syncedCpu' | 'pid'>) {
+    this.#child = child
+    this.startMs = started.startMs
+    this.syncedCpu = started.syncedCpu
+    this.pid = started.pid
+  }
+
+  static async start(command: string, kubeconfig: string): Promise<Daemon> {
+    const nodeArgs = (process.env.KPROBE_NODE_ARGS ?? '').split(' ').filter(Boolean)
+    const began = performance.now()
+    const child = spawn(process.execPath, [...nodeArgs, command, 'run', ...flags(kubeconfig)], {
+      stdio: ['ignore', 'ignore', 'pipe'],
+    })
+    const { pid = 0 } = child
+    const lines = createInterface(child.stderr)
+    const last: string[] = []
+    lines.on('line', line => last.splice(0, last.length - 4, line))
+    for (;;) {
+      const line = await Promise.race([once(lines, 'line'), once(child, 'exit').then(() => undefined)])
+      if (line === undefined) throw new Error(`the daemon ended:\n${last.join('\n')}`)
+      if (String(line[0]).includes('first sync complete')) break
+    }
+    return new Daemon(child, { startMs: performance.now() - began, syncedCpu: cpuOf(pid), pid })
+  }
+
+  async stop(): Promise<void> {
+    const exited = once(this.#child, 'exit')
+    this.#child.kill()
+    await exited
+  }
+}
+
+function flags(kubeconfig: string): readonly string[] {
+  return [
+    `--kubeconfig=${kubeconfig}`,
+    '--hostname-override=node-0',
+    '--proxy-mode=nftables',
+    '--cluster-cidr=10.128.0.0/9',
+    '--conntrack-max-per-core=0',
+    '--conntrack-min=0',
+    '--conntrack-tcp-timeout-established=0',
+    '--conntrack-tcp-timeout-close-wait=0',
+  ]
+}
