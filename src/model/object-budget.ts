@@ -3,7 +3,7 @@ import { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
-import type { EndpointSlice, Service } from './service.ts'
+import { type EndpointSlice, NO_HINTS, type Service } from './service.ts'
 import { applyEvents, type Snapshot, type SourceEvent } from './snapshot.ts'
 
 /** Counts the parts of the objects of one namespace. */
@@ -258,19 +258,21 @@ function addressParts(service: Service): number {
   return ips + (textLength(labels) + textLength(annotations) + textLength(targetPorts)) / TEXT_LENGTH
 }
 
-function endpointParts({ endpoints, targetNames = '', hostnames = {} }: EndpointSlice): number {
+function endpointParts({ endpoints, targetNames = '', targetUids = '', hostnames }: EndpointSlice): number {
   let text = targetNames.length + textLength(hostnames)
+  if (targetUids !== '') text += targetUids.length - (endpoints.length - 1)
   for (let index = 0; index < endpoints.length; index++) {
-    const endpoint = endpoints[index]
-    if (endpoint === undefined) continue
-    text += endpoint.targetUid.length + endpoint.nodeName.length
-    for (const name of endpoint.hints.forZones) text += HINT_LENGTH + name.length
-    for (const name of endpoint.hints.forNodes) text += HINT_LENGTH + name.length
+    const traits = endpoints[index]?.traits
+    if (traits === undefined) continue
+    text += traits.nodeName.length
+    if (traits.hints === NO_HINTS) continue
+    for (const name of traits.hints.forZones) text += HINT_LENGTH + name.length
+    for (const name of traits.hints.forNodes) text += HINT_LENGTH + name.length
   }
   return endpoints.length + Math.max(0, text - ENDPOINT_TEXT_LENGTH * endpoints.length) / TEXT_LENGTH
 }
 
-function textLength(texts: Readonly<Record<string, string | number>>): number {
+function textLength(texts: Readonly<Record<string, string | number>> = {}): number {
   let length = 0
   for (const name in texts) length += name.length + String(texts[name]).length
   return length
@@ -285,7 +287,7 @@ function leavingOut(event: CountedEvent, partsMax: number): CountedEvent {
   if (value === undefined || !isReducible(partsOf(value))) return event
   const leftOut = partsOf(value)
   if (kind === 'EndpointSlice') {
-    const { targetNames: _names, hostnames: _hostnames, ...slice } = value
+    const { targetNames: _names, targetUids: _uids, hostnames: _hostnames, ...slice } = value
     const { ports, endpoints } = slice
     const reason = `holds ${leftOut} parts (${ports.length} ports, ${endpoints.length} endpoints), ${over(partsMax)}; no endpoint of it is used; ${ADVICE}`
     const refusal = {
