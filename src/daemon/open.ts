@@ -3,8 +3,8 @@ import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
-import { createNamePool } from '../model/fields.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
+import { ValuePool } from '../model/value-pool.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
 import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
@@ -85,7 +85,7 @@ export function openFileSource(
 ): Source {
   const { source, nodeName, serviceProxyName } = config
   if (source.kind !== 'file') throw new Error(`${source.kind} is not a file source`)
-  const pool = createNamePool()
+  const pool = new ValuePool()
   const parsing = { ...reading, headlessSlices: serviceProxyName !== undefined }
   return new FileSource({
     path: source.path,

@@ -103,8 +103,8 @@ function endpointsOf(slices: SliceList, port: PortFrontends, protocol: FlowProto
     if (slice.family !== port.family) continue
     for (const its of slice.ports) {
       if (its.name !== name || its.protocol !== protocol) continue
-      for (const { ip, conditions } of slice.endpoints)
-        if (protocol === 'TCP' || conditions.serving) found.add(socketKey(ip, its.port))
+      for (const { ip, traits } of slice.endpoints)
+        if (protocol === 'TCP' || traits.conditions.serving) found.add(socketKey(ip, its.port))
     }
   }
   return found

@@ -25,7 +25,6 @@ export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts
 export { PersistentMap } from '../base/persistent-map.ts'
 export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 export type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
-export { createNamePool, type NamePool } from '../model/fields.ts'
 export type {
   Backend,
   Frontend,
@@ -50,6 +49,7 @@ export type {
   EndpointHints,
   EndpointPort,
   EndpointSlice,
+  EndpointTraits,
   Headless,
   Protocol,
   Service,
@@ -68,6 +68,7 @@ export {
   type SnapshotEvent,
   type SourceEvent,
 } from '../model/snapshot.ts'
+export { ValuePool } from '../model/value-pool.ts'
 export {
   type CommitOptions,
   commitsBetween,

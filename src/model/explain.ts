@@ -60,10 +60,10 @@ export function explainEndpoints(query: ExplainQuery): PortExplanation | undefin
     ip: endpoint.ip,
     port: number,
     slice: slice.key,
-    nodeName: endpoint.nodeName,
-    local: endpoint.nodeName === here.nodeName,
-    cluster: clusterVerdict(endpoint, found, here),
-    localList: localVerdict(endpoint, found, here),
+    nodeName: endpoint.traits.nodeName,
+    local: endpoint.traits.nodeName === here.nodeName,
+    cluster: clusterVerdict(endpoint.traits, found, here),
+    localList: localVerdict(endpoint.traits, found, here),
   }))
   return { topology: found.topology, endpoints }
 }

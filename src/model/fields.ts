@@ -243,28 +243,6 @@ export function isDnsSubdomain(text: string): boolean {
 }
 
 /**
- * One copy of each string that many objects repeat (node names, zones). Bounded: when it is full it starts over, which
- * costs memory and nothing else.
- */
-export type NamePool = Map<string, string>
-
-const POOL_MAX = 65_536
-
-export function pooled(pool: NamePool | undefined, text: string): string {
-  if (pool === undefined || text === '') return text
-  const known = pool.get(text)
-  if (known !== undefined) return known
-  if (pool.size >= POOL_MAX) pool.clear()
-  pool.set(text, text)
-  return text
-}
-
-/** An empty pool, for parseObject: equal names of many objects become one string. */
-export function createNamePool(): NamePool {
-  return new Map()
-}
-
-/**
  * Why no Service may catch traffic to this address or send traffic to it, or undefined. Sources: CVE-2020-8554
  * (addresses that belong to the node or its cloud), CVE-2021-25736 (the empty address), CVE-2021-25740 (endpoints that
  * mean something else on every node), CVE-2021-29923 (text that two programs read differently).

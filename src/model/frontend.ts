@@ -150,6 +150,6 @@ function countLocal(slices: SliceList, family: Family, nodeName: string): number
 }
 
 function addLocal(ips: Set<Ip>, { endpoints }: EndpointSlice, nodeName: string): void {
-  for (const { ip, conditions, nodeName: its } of endpoints)
-    if (conditions.ready && its === nodeName) ips.add(ip)
+  for (const { ip, traits } of endpoints)
+    if (traits.conditions.ready && traits.nodeName === nodeName) ips.add(ip)
 }

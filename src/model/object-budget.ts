@@ -3,7 +3,7 @@ import { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
-import type { EndpointSlice, Service } from './service.ts'
+import { type EndpointSlice, NO_HINTS, type Service } from './service.ts'
 import { applyEvents, type Snapshot, type SourceEvent } from './snapshot.ts'
 
 /** Counts the parts of the objects of one namespace. */
@@ -43,7 +43,7 @@ export class PartsLedger {
   #held: number
   #tolerated: number
 
-  /** `limit` is what there is room for at the moment, at most `partsMax`. */
+  /** `limit` is what there is room for at the moment, LEAST_SHARE of `partsMax` to all of it. */
   constructor(partsMax: number, budget = NOTHING_HELD, limit = () => partsMax) {
     this.#partsMax = partsMax
     this.#limit = limit
@@ -56,8 +56,9 @@ export class PartsLedger {
   put({ kind, key, value }: CountedEvent, before: CountedObject | undefined): void {
     if (value?.leftOut !== undefined) this.#leftOut.set(`${kind}/${key}`, { kind, key })
     else if (before?.leftOut !== undefined) this.#leftOut.set(`${kind}/${key}`, undefined)
-    this.#move(namespaceOf(key), before, -1)
-    this.#move(namespaceOf(key), value, 1)
+    const namespace = namespaceOf(key)
+    this.#move(namespace, before, -1)
+    this.#move(namespace, value, 1)
   }
 
   get held(): number {
@@ -66,6 +67,8 @@ export class PartsLedger {
 
   /** Whether more parts are held than the limit allows, and some can be left out. */
   get isOver(): boolean {
+    // Asked at each object of a list, which is far below every limit nearly always.
+    if (this.#held <= LEAST_SHARE * this.#partsMax) return false
     return this.#held > Math.max(this.#limit(), this.#tolerated / FIRM)
   }
 
@@ -118,11 +121,11 @@ export class PartsLedger {
 
   #move(namespace: string, object: CountedObject | undefined, sign: 1 | -1): void {
     if (object === undefined) return
-    const parts = sign * partsOf(object)
+    const parts = partsOf(object)
     const { held, asked } = this.#holding(namespace)
-    const after = { held: held + parts, asked: asked + sign * wholePartsOf(object) }
+    const after = { held: held + sign * parts, asked: asked + sign * (object.leftOut ?? parts) }
     this.#holdings.set(namespace, after.held === 0 ? undefined : after)
-    this.#held += parts
+    this.#held += sign * parts
   }
 
   #holding(namespace: string): Holding {
@@ -159,6 +162,8 @@ export function* withinBudget({
   before,
   after,
 }: BudgetInput): Steps<{ readonly snapshot: Snapshot; readonly budget: ObjectBudget }> {
+  if (before.services === after.services && before.sliceByKey === after.sliceByKey)
+    return { snapshot: after, budget }
   const ledger = new PartsLedger(partsMax, budget)
   const pauses = new Pauses()
   for (const [was, event] of changesBetween(before, after)) {
@@ -258,19 +263,21 @@ function addressParts(service: Service): number {
   return ips + (textLength(labels) + textLength(annotations) + textLength(targetPorts)) / TEXT_LENGTH
 }
 
-function endpointParts({ endpoints, targetNames = '', hostnames = {} }: EndpointSlice): number {
+function endpointParts({ endpoints, targetNames = '', targetUids = '', hostnames }: EndpointSlice): number {
   let text = targetNames.length + textLength(hostnames)
+  if (targetUids !== '') text += targetUids.length - (endpoints.length - 1)
   for (let index = 0; index < endpoints.length; index++) {
-    const endpoint = endpoints[index]
-    if (endpoint === undefined) continue
-    text += endpoint.targetUid.length + endpoint.nodeName.length
-    for (const name of endpoint.hints.forZones) text += HINT_LENGTH + name.length
-    for (const name of endpoint.hints.forNodes) text += HINT_LENGTH + name.length
+    const traits = endpoints[index]?.traits
+    if (traits === undefined) continue
+    text += traits.nodeName.length
+    if (traits.hints === NO_HINTS) continue
+    for (const name of traits.hints.forZones) text += HINT_LENGTH + name.length
+    for (const name of traits.hints.forNodes) text += HINT_LENGTH + name.length
   }
   return endpoints.length + Math.max(0, text - ENDPOINT_TEXT_LENGTH * endpoints.length) / TEXT_LENGTH
 }
 
-function textLength(texts: Readonly<Record<string, string | number>>): number {
+function textLength(texts: Readonly<Record<string, string | number>> = {}): number {
   let length = 0
   for (const name in texts) length += name.length + String(texts[name]).length
   return length
@@ -285,7 +292,7 @@ function leavingOut(event: CountedEvent, partsMax: number): CountedEvent {
   if (value === undefined || !isReducible(partsOf(value))) return event
   const leftOut = partsOf(value)
   if (kind === 'EndpointSlice') {
-    const { targetNames: _names, hostnames: _hostnames, ...slice } = value
+    const { targetNames: _names, targetUids: _uids, hostnames: _hostnames, ...slice } = value
     const { ports, endpoints } = slice
     const reason = `holds ${leftOut} parts (${ports.length} ports, ${endpoints.length} endpoints), ${over(partsMax)}; no endpoint of it is used; ${ADVICE}`
     const refusal = {

@@ -27,6 +27,7 @@ import {
 } from './fields.ts'
 import { isHeadless, readAddresses, readHeadlessAddresses, type ServiceAddresses } from './parse-addresses.ts'
 import type { Headless, Service, ServiceDetails, ServicePortSpec, TrafficPolicy } from './service.ts'
+import { ValuePool } from './value-pool.ts'
 
 /** Hands a Service to the proxy of that name. */
 export const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'
@@ -47,7 +48,7 @@ const NO_ADDRESSES: ServiceAddresses = {
 }
 
 /** Reads an object of kind Service; a Refusal means that nothing of it can be used. */
-export function parseService(watched: WatchedIdentity): Service | Refusal {
+export function parseService(watched: WatchedIdentity, pool = new ValuePool()): Service | Refusal {
   const identity = readIdentity(watched)
   if (isRefusal(identity)) return identity
   const findings: Findings = identity
@@ -71,7 +72,7 @@ export function parseService(watched: WatchedIdentity): Service | Refusal {
     creationTimestamp: readTime(metadata.creationTimestamp),
     type,
     clusterIps: addresses.clusterIps,
-    ports: readPorts(findings, spec.ports),
+    ports: pool.servicePorts(readPorts(findings, spec.ports)),
     externalIps: addresses.externalIps,
     loadBalancerIps: addresses.loadBalancerIps,
     sourceRanges: addresses.sourceRanges,

@@ -12,12 +12,10 @@ import {
   type Json,
   labelsOf,
   listField,
-  type NamePool,
   NOT_A_LABEL,
   NOT_A_PORT,
   NOT_A_PROTOCOL,
   objectText,
-  pooled,
   printable,
   protocolOf,
   type Refusal,
@@ -42,6 +40,7 @@ import {
   NO_HINTS,
 } from './service.ts'
 import type { SourceEvent } from './snapshot.ts'
+import { ValuePool } from './value-pool.ts'
 
 export interface ParseOptions {
   /** Keep the slices of headless Services: a named proxy may serve these. */
@@ -57,7 +56,7 @@ export interface ParseOptions {
  */
 export function parseObject(
   object: unknown,
-  pool?: NamePool,
+  pool = new ValuePool(),
   options: ParseOptions = {},
 ): SourceEvent | Refusal | undefined {
   const identity = watchedIdentity(object)
@@ -68,7 +67,7 @@ export function parseObject(
 /** The same, for an object whose identity was read already. */
 export function parseIdentified(
   identity: WatchedIdentity,
-  pool?: NamePool,
+  pool = new ValuePool(),
   { headlessSlices = false, details = false }: ParseOptions = {},
 ): SourceEvent | Refusal {
   const { kind, key, root } = identity
@@ -78,7 +77,7 @@ export function parseIdentified(
   }
   switch (kind) {
     case 'Service': {
-      const value = parseService(identity)
+      const value = parseService(identity, pool)
       if (isRefusal(value)) return value
       return { kind, key, value: details ? { ...value, details: readServiceDetails(root) } : value }
     }
@@ -141,11 +140,11 @@ function isHeadlessSlice(watched: WatchedIdentity): boolean {
   return labelsOf(watched)[HEADLESS_LABEL] !== undefined
 }
 
-/**
- * Reads an object of kind EndpointSlice; a Refusal means that nothing of it can be used. `pool` lends one copy of each
- * node and zone name to all slices.
- */
-export function parseEndpointSlice(watched: WatchedIdentity, pool?: NamePool): EndpointSlice | Refusal {
+/** Reads an object of kind EndpointSlice; a Refusal means that nothing of it can be used. */
+export function parseEndpointSlice(
+  watched: WatchedIdentity,
+  pool = new ValuePool(),
+): EndpointSlice | Refusal {
   const identity = readIdentity(watched)
   if (isRefusal(identity)) return identity
   const { root } = identity
@@ -161,18 +160,27 @@ export function parseEndpointSlice(watched: WatchedIdentity, pool?: NamePool): E
     const refusal = wholeRefusal(objectText(identity.kind, identity.key), 'addressType', family, reason)
     return { ...refusal, service: `${identity.namespace}/${service}` }
   }
-  const ports = readPorts(identity, root.ports)
-  const { endpoints, targetNames } = readEndpoints({ findings: identity, family, pool }, root.endpoints)
-  const slice: EndpointSlice = {
-    key: identity.key,
-    service: joined([identity.namespace, service], '/'),
-    family,
-    triggerTimeMs: readTriggerTime(identity),
-    ports,
-    endpoints,
-    refusals: refusalsOf(identity),
-  }
-  return targetNames === undefined ? slice : { ...slice, targetNames }
+  const ports = pool.endpointPorts(readPorts(identity, root.ports))
+  const endpoints = readEndpoints({ findings: identity, family, pool }, root.endpoints)
+  const triggerTimeMs = readTriggerTime(identity)
+  const key = joined([identity.namespace, service], '/')
+  return sliceOf({ key: identity.key, service: key, family, triggerTimeMs, ports }, endpoints, identity)
+}
+
+/** Each form is a literal of its own: V8 gives every copy that `...` makes and extends a hidden class of its own. */
+function sliceOf(
+  { key, service, family, triggerTimeMs, ports }: Omit<EndpointSlice, 'endpoints' | 'refusals'>,
+  { endpoints, targetNames, targetUids }: ReadEndpoints,
+  findings: Findings,
+): EndpointSlice {
+  const refusals = refusalsOf(findings)
+  if (targetNames !== undefined && targetUids !== undefined)
+    return { key, service, family, triggerTimeMs, ports, endpoints, refusals, targetNames, targetUids }
+  if (targetNames !== undefined)
+    return { key, service, family, triggerTimeMs, ports, endpoints, refusals, targetNames }
+  if (targetUids !== undefined)
+    return { key, service, family, triggerTimeMs, ports, endpoints, refusals, targetUids }
+  return { key, service, family, triggerTimeMs, ports, endpoints, refusals }
 }
 
 function readTriggerTime(identity: Identity): number {
@@ -215,57 +223,78 @@ function readPort(findings: Findings, value: unknown, index: number): EndpointPo
 interface EndpointReading {
   readonly findings: Findings
   readonly family: Family
-  readonly pool: NamePool | undefined
+  readonly pool: ValuePool
 }
 
 /** What a slice says of its endpoints (EndpointSlice). */
-type ReadEndpoints = Pick<EndpointSlice, 'endpoints'> & { readonly targetNames: string | undefined }
+interface ReadEndpoints {
+  readonly endpoints: readonly Endpoint[]
+  readonly targetNames: string | undefined
+  readonly targetUids: string | undefined
+}
 
-/** The endpoints of a slice, sorted by address, with the names of their pods. */
+/** The endpoints of a slice, sorted by address, with the names and UIDs of their pods. */
 function readEndpoints(reading: EndpointReading, value: unknown): ReadEndpoints {
   const list = listField(reading.findings, value, 'endpoints')
   const endpoints = listFor<Endpoint>(list.length)
   const names = listFor<string>(list.length)
+  const uids = listFor<string>(list.length)
   let count = 0
   let isSorted = true
-  let isNamed = false
   let last = ''
   for (let index = 0; index < list.length; index++) {
     const endpoint = readEndpoint(reading, list[index], index)
     if (endpoint === undefined) continue
-    const name = targetNameOf(list[index])
-    isNamed ||= name !== ''
-    names[count] = name
+    const target = targetOf(list[index])
+    names[count] = targetNameIn(target)
+    uids[count] = targetUidIn(target)
     endpoints[count++] = endpoint
     isSorted &&= last <= endpoint.ip
     last = endpoint.ip
   }
   const read = cut(endpoints, count)
-  const inOrder = isSorted ? read : read.toSorted(byIp)
-  const known = cut(names, count)
-  const namesInOrder = isSorted || !isNamed ? known : namesOfSorted(inOrder, read, known)
-  return { endpoints: inOrder, targetNames: isNamed ? joined(namesInOrder, ',') : undefined }
+  if (isSorted) return { endpoints: read, ...targetsOf(cut(names, count), cut(uids, count)) }
+  const order = [...read.keys()].sort((a, b) => compareTexts(read[a]?.ip, read[b]?.ip))
+  return {
+    endpoints: order.flatMap(index => read[index] ?? []),
+    ...targetsOf(
+      order.map(index => names[index] ?? ''),
+      order.map(index => uids[index] ?? ''),
+    ),
+  }
 }
 
-function namesOfSorted(
-  sorted: readonly Endpoint[],
-  read: readonly Endpoint[],
-  names: readonly string[],
-): readonly string[] {
-  const byEndpoint = new Map(read.map((endpoint, index) => [endpoint, names[index] ?? '']))
-  return sorted.map(endpoint => byEndpoint.get(endpoint) ?? '')
+/** Addresses of one family compare as text. */
+function compareTexts(a = '', b = ''): number {
+  return a < b ? -1 : a > b ? 1 : 0
+}
+
+function targetsOf(names: readonly string[], uids: readonly string[]): Omit<ReadEndpoints, 'endpoints'> {
+  return { targetNames: textOf(names), targetUids: textOf(uids) }
+}
+
+/** Undefined for nothing but empty texts, among them one: a text that is empty would say the same. */
+function textOf(texts: readonly string[]): string | undefined {
+  for (let index = 0; index < texts.length; index++) if (texts[index] !== '') return joined(texts, ',')
+  return undefined
+}
+
+function targetOf(endpoint: unknown): Json | undefined {
+  const target = isJson(endpoint) ? endpoint.targetRef : undefined
+  return isJson(target) ? target : undefined
 }
 
 /** Empty for what cannot be the name of a pod. */
-function targetNameOf(value: unknown): string {
-  const targetRef = isJson(value) ? value.targetRef : undefined
-  const name = isJson(targetRef) ? targetRef.name : undefined
+function targetNameIn(target: Json | undefined): string {
+  const name = target?.name
   return typeof name === 'string' && isDnsSubdomain(name) ? name : ''
 }
 
-/** Compares endpoints of one family, whose addresses compare as text. */
-function byIp(a: Endpoint, b: Endpoint): number {
-  return a.ip < b.ip ? -1 : a.ip > b.ip ? 1 : 0
+/** UIDs are any text, of which only commas have a meaning here. */
+function targetUidIn(target: Json | undefined): string {
+  const uid = target?.uid
+  if (typeof uid !== 'string') return ''
+  return /[%,]/.test(uid) ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : uid
 }
 
 function readEndpoint(reading: EndpointReading, value: unknown, index: number): Endpoint | undefined {
@@ -277,14 +306,13 @@ function readEndpoint(reading: EndpointReading, value: unknown, index: number): 
   if (ip === undefined) return undefined
   const conditions = readConditions(reading.findings, value.conditions, index)
   if (conditions === undefined) return undefined
-  const { targetRef, hints, nodeName } = value
-  return {
-    ip,
-    targetUid: isJson(targetRef) && typeof targetRef.uid === 'string' ? targetRef.uid : '',
-    nodeName: typeof nodeName === 'string' ? pooled(reading.pool, nodeName) : '',
+  const { hints, nodeName } = value
+  const traits = reading.pool.traits(
+    typeof nodeName === 'string' ? nodeName : '',
     conditions,
-    hints: isJson(hints) ? readHints(reading, hints, index) : NO_HINTS,
-  }
+    isJson(hints) ? readHints(reading, hints, index) : NO_HINTS,
+  )
+  return { ip, traits }
 }
 
 /** Consumers must take the first address only: the API says that they are interchangeable. An empty list has none. */
@@ -352,12 +380,12 @@ function readHints(reading: EndpointReading, hints: Json, index: number): Endpoi
 const NO_NAMES: readonly string[] = []
 
 /** Undefined for what is not a list. */
-function namesOf(pool: NamePool | undefined, value: unknown): readonly string[] | undefined {
+function namesOf(pool: ValuePool, value: unknown): readonly string[] | undefined {
   if (value === undefined || value === null) return NO_NAMES
   if (!Array.isArray(value)) return undefined
   const names: string[] = []
   for (const hint of value)
-    if (isJson(hint) && typeof hint.name === 'string') names.push(pooled(pool, hint.name))
+    if (isJson(hint) && typeof hint.name === 'string') names.push(pool.name(hint.name))
   return trimmed(names)
 }
 

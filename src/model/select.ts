@@ -2,7 +2,14 @@ import { cut, listFor, trimmed } from '../base/compact.ts'
 import type { Family } from '../base/ip.ts'
 import { finish, Pauses, type Steps } from '../base/steps.ts'
 import type { Backend, Frontend, Route } from './frontend.ts'
-import type { Endpoint, EndpointSlice, Service, ServicePortSpec, SliceList } from './service.ts'
+import type {
+  Endpoint,
+  EndpointSlice,
+  EndpointTraits,
+  Service,
+  ServicePortSpec,
+  SliceList,
+} from './service.ts'
 
 /** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
 export type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
@@ -34,14 +41,14 @@ export function survey(endpoints: readonly Endpoint[], place: Place): Survey {
   let localReady = false
   let localDraining = false
   for (let index = 0; index < endpoints.length; index++) {
-    const endpoint = endpoints[index]
-    if (endpoint === undefined) continue
-    const isLocal = endpoint.nodeName === place.nodeName
-    if (endpoint.conditions.ready) {
+    const traits = endpoints[index]?.traits
+    if (traits === undefined) continue
+    const isLocal = traits.nodeName === place.nodeName
+    if (traits.conditions.ready) {
       ready = true
       localReady ||= isLocal
     }
-    if (!isDraining(endpoint)) continue
+    if (!isDraining(traits)) continue
     draining = true
     localDraining ||= isLocal
   }
@@ -55,13 +62,14 @@ function topologyOf(endpoints: readonly Endpoint[], place: Place): TopologyMode 
   let isNodeNamed = false
   let isZoneNamed = false
   for (let index = 0; index < endpoints.length; index++) {
-    const endpoint = endpoints[index]
-    if (endpoint?.conditions.ready !== true) continue
-    hasNodeHints &&= endpoint.hints.forNodes.length > 0
-    hasZoneHints &&= endpoint.hints.forZones.length > 0
+    const traits = endpoints[index]?.traits
+    if (traits?.conditions.ready !== true) continue
+    const { forNodes, forZones } = traits.hints
+    hasNodeHints &&= forNodes.length > 0
+    hasZoneHints &&= forZones.length > 0
     if (!hasNodeHints && !hasZoneHints) return 'none'
-    isNodeNamed ||= endpoint.hints.forNodes.includes(place.nodeName)
-    isZoneNamed ||= endpoint.hints.forZones.includes(place.zone)
+    isNodeNamed ||= forNodes.includes(place.nodeName)
+    isZoneNamed ||= forZones.includes(place.zone)
   }
   if (hasNodeHints && isNodeNamed) return 'PreferSameNode'
   return hasZoneHints && isZoneNamed ? 'PreferSameZone' : 'none'
@@ -158,28 +166,28 @@ const LOCAL_DRAINING_SPARE: Verdict = {
 }
 
 /** Policy Cluster: the ready endpoints that hints leave; without any, those that still serve while terminating. */
-export function clusterVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
-  if (endpoint.conditions.ready) return hintVerdict(endpoint, found, place)
-  if (!isDraining(endpoint)) return NOT_READY
+export function clusterVerdict(traits: EndpointTraits, found: Survey, place: Place): Verdict {
+  if (traits.conditions.ready) return hintVerdict(traits, found, place)
+  if (!isDraining(traits)) return NOT_READY
   return found.ready ? DRAINING_SPARE : DRAINING_NEEDED
 }
 
 /** Policy Local: the ready endpoints of this node whatever their hints; without any, those that still serve. */
-export function localVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
-  if (endpoint.nodeName !== place.nodeName) return ELSEWHERE
-  if (endpoint.conditions.ready) return READY
-  if (!isDraining(endpoint)) return NOT_READY
+export function localVerdict(traits: EndpointTraits, found: Survey, place: Place): Verdict {
+  if (traits.nodeName !== place.nodeName) return ELSEWHERE
+  if (traits.conditions.ready) return READY
+  if (!isDraining(traits)) return NOT_READY
   return found.localReady ? LOCAL_DRAINING_SPARE : LOCAL_DRAINING_NEEDED
 }
 
-function hintVerdict(endpoint: Endpoint, found: Survey, place: Place): Verdict {
+function hintVerdict({ hints }: EndpointTraits, found: Survey, place: Place): Verdict {
   switch (found.topology) {
     case 'none':
       return READY
     case 'PreferSameNode':
-      return endpoint.hints.forNodes.includes(place.nodeName) ? HINTED_TO_NODE : HINTED_TO_OTHER_NODES
+      return hints.forNodes.includes(place.nodeName) ? HINTED_TO_NODE : HINTED_TO_OTHER_NODES
     case 'PreferSameZone':
-      return endpoint.hints.forZones.includes(place.zone) ? HINTED_TO_ZONE : HINTED_TO_OTHER_ZONES
+      return hints.forZones.includes(place.zone) ? HINTED_TO_ZONE : HINTED_TO_OTHER_ZONES
   }
 }
 
@@ -204,11 +212,11 @@ export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendL
   for (let index = 0; index < endpoints.length; index++) {
     const endpoint = endpoints[index]
     if (endpoint === undefined) continue
-    const inCluster = needs.cluster && clusterVerdict(endpoint, found, place).isIn
-    const inLocal = needs.local && localVerdict(endpoint, found, place).isIn
+    const { ip, traits } = endpoint
+    const inCluster = needs.cluster && clusterVerdict(traits, found, place).isIn
+    const inLocal = needs.local && localVerdict(traits, found, place).isIn
     if (!inCluster && !inLocal) continue
-    const isLocal = endpoint.nodeName === place.nodeName
-    const backend = { ip: endpoint.ip, port: portAt(among, index), local: isLocal }
+    const backend = { ip, port: portAt(among, index), local: traits.nodeName === place.nodeName }
     if (inCluster) cluster[count++] = backend
     if (inLocal) local.push(backend)
   }
@@ -224,6 +232,8 @@ interface Candidate {
   readonly endpoint: Endpoint
   readonly port: number
   readonly slice: EndpointSlice
+  /** Where the slice has it. */
+  readonly index: number
 }
 
 /** Which endpoints are asked for. Ports are joined by name and protocol; the number is each slice's own. */
@@ -244,7 +254,7 @@ function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly C
     if (slice.family !== wanted.family) continue
     for (const { name, protocol, port } of slice.ports) {
       if (name !== wanted.name || protocol !== wanted.protocol) continue
-      runs.push(slice.endpoints.map(endpoint => ({ endpoint, port, slice })))
+      runs.push(slice.endpoints.map((endpoint, index) => ({ endpoint, port, slice, index })))
       if (pauses.due(slice.endpoints.length)) yield
     }
   }
@@ -255,7 +265,7 @@ function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly C
 export function wholeCandidatesOf(slices: SliceList, family: Family): readonly Candidate[] {
   const runs = slices
     .filter(slice => slice.family === family)
-    .map(slice => slice.endpoints.map(endpoint => ({ endpoint, port: 0, slice })))
+    .map(slice => slice.endpoints.map((endpoint, index) => ({ endpoint, port: 0, slice, index })))
   return finish(eachOnce(runs))
 }
 
@@ -302,8 +312,8 @@ function merged(left: readonly Candidate[], right: readonly Candidate[]): readon
 }
 
 /** Serves what it has while it goes away. */
-function isDraining(endpoint: Endpoint): boolean {
-  return endpoint.conditions.serving && endpoint.conditions.terminating
+function isDraining({ conditions }: EndpointTraits): boolean {
+  return conditions.serving && conditions.terminating
 }
 
 function isStrictlyUp(candidates: readonly Candidate[]): boolean {
@@ -324,11 +334,12 @@ function compare(a: Candidate, b: Candidate): number {
 
 function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
   const once: Candidate[] = []
+  const uids: TargetUids = new Map()
   let from = 0
   for (let first = sorted[from]; first !== undefined; first = sorted[from]) {
     let to = from + 1
     for (let next = sorted[to]; next !== undefined && compare(first, next) === 0; next = sorted[to]) to++
-    once.push(to === from + 1 ? first : best(sorted.slice(from, to), first))
+    once.push(to === from + 1 ? first : best(sorted.slice(from, to), first, uids))
     from = to
   }
   return once
@@ -339,23 +350,36 @@ function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
  * knows better. Between pods, a terminating one is a ghost whose address went on to another (k/k#135266), and a ready
  * one is the better bet.
  */
-function best(run: readonly Candidate[], first: Candidate): Candidate {
+function best(run: readonly Candidate[], first: Candidate, uids: TargetUids): Candidate {
   const newest = new Map<string, number>()
-  for (const { endpoint, slice } of run) {
-    newest.set(endpoint.targetUid, Math.max(newest.get(endpoint.targetUid) ?? 0, slice.triggerTimeMs))
+  for (const candidate of run) {
+    const uid = uidOf(candidate, uids)
+    newest.set(uid, Math.max(newest.get(uid) ?? 0, candidate.slice.triggerTimeMs))
   }
   let winner: Candidate | undefined
   for (const candidate of run) {
-    const { endpoint, slice } = candidate
-    const isOutdated =
-      endpoint.targetUid !== '' && slice.triggerTimeMs < (newest.get(endpoint.targetUid) ?? 0)
+    const uid = uidOf(candidate, uids)
+    const isOutdated = uid !== '' && candidate.slice.triggerTimeMs < (newest.get(uid) ?? 0)
     if (isOutdated) continue
-    if (winner === undefined || rank(endpoint) > rank(winner.endpoint)) winner = candidate
+    if (winner === undefined || rank(candidate) > rank(winner)) winner = candidate
   }
   return winner ?? first
 }
 
-function rank({ conditions }: Endpoint): number {
+/** The UIDs of pods by slice, read when they are needed: an address is seldom in two slices. */
+type TargetUids = Map<EndpointSlice, readonly string[]>
+
+function uidOf({ slice, index }: Candidate, known: TargetUids): string {
+  let uids = known.get(slice)
+  if (uids === undefined) {
+    uids = slice.targetUids?.split(',') ?? []
+    known.set(slice, uids)
+  }
+  return uids[index] ?? ''
+}
+
+function rank({ endpoint }: Candidate): number {
+  const { conditions } = endpoint.traits
   return (conditions.terminating ? 0 : 4) + (conditions.ready ? 2 : 0) + (conditions.serving ? 1 : 0)
 }
 

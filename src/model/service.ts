@@ -90,6 +90,8 @@ export interface EndpointSlice {
    * Absent where no endpoint has one.
    */
   readonly targetNames?: string
+  /** The same of their UIDs, which distinguish a pod that moved between slices from one that inherited an address. */
+  readonly targetUids?: string
   /** Present where no port and no endpoint is held, for want of memory: the parts of the whole (see partsOf). */
   readonly leftOut?: number
   readonly refusals: readonly Refusal[]
@@ -103,8 +105,11 @@ export interface EndpointPort {
 
 export interface Endpoint {
   readonly ip: Ip
-  /** UID of the pod: distinguishes a pod that moved between slices from one that inherited an address; may be empty. */
-  readonly targetUid: string
+  readonly traits: EndpointTraits
+}
+
+/** What many endpoints have in common. Those of one pool (ValuePool) share equal ones. */
+export interface EndpointTraits {
   readonly nodeName: string
   /** One of eight objects, that all endpoints share. */
   readonly conditions: EndpointConditions

@@ -237,12 +237,12 @@ function hasOwn({ endpoints }: EndpointSlice, own: readonly Ip[]): boolean {
 }
 
 function withoutOwn(slice: EndpointSlice, own: readonly Ip[], findings: Findings | undefined): EndpointSlice {
-  const endpoints = slice.endpoints.filter(endpoint => {
-    if (!own.includes(endpoint.ip)) return true
-    if (findings !== undefined) refuseEndpoint(findings, slice, endpoint.ip)
-    return false
-  })
-  return { ...slice, endpoints }
+  const isOther = (_: unknown, at: number): boolean => !own.includes(slice.endpoints[at]?.ip ?? '')
+  if (findings !== undefined)
+    for (const { ip } of slice.endpoints) if (own.includes(ip)) refuseEndpoint(findings, slice, ip)
+  const endpoints = slice.endpoints.filter(isOther)
+  const uids = slice.targetUids?.split(',').filter(isOther)
+  return uids === undefined ? { ...slice, endpoints } : { ...slice, endpoints, targetUids: uids.join(',') }
 }
 
 function refuseEndpoint(findings: Findings, slice: EndpointSlice, ip: Ip): void {

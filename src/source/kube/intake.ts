@@ -231,7 +231,7 @@ export class Intake {
     const version = versionIn(identity.metadata)
     if (version === undefined || !isNamed(identity))
       throw new WireError(`a list of ${kind}s with an item that has no name or no resource version`)
-    return this.#selected({ ...identity, version })
+    return this.#selected(identified(identity, version))
   }
 
   /** Undefined when the object is not one of this resource. */
@@ -247,12 +247,12 @@ export class Intake {
       skipped('no-identity')
       return undefined
     }
-    return this.#selected({ ...identity, version })
+    return this.#selected(identified(identity, version))
   }
 
-  #selected(identified: Identified): Identified | undefined {
+  #selected(object: Identified): Identified | undefined {
     const { only } = this.#options.resource
-    return only === undefined || identified.key === only ? identified : undefined
+    return only === undefined || object.key === only ? object : undefined
   }
 
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
@@ -413,6 +413,11 @@ export class Listing implements PartsHolder {
     if (this.#items.delete(key) && !isHeld) this.#options.shares?.removed(key)
     this.#count(undefined, twin?.parsed)
   }
+}
+
+/** A literal, which takes less time than a copy that is extended. */
+function identified({ kind, key, root, metadata }: WatchedIdentity, version: Version): Identified {
+  return { kind, key, root, metadata, version }
 }
 
 function countedIn(parsed: Listed['parsed']): CountedEvent | undefined {

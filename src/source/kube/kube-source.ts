@@ -1,8 +1,9 @@
 import type { Clock } from '../../base/clock.ts'
-import { createNamePool, type Refusal } from '../../model/fields.ts'
+import type { Refusal } from '../../model/fields.ts'
 import type { LeftOut, PartsRoom } from '../../model/object-budget.ts'
 import { parseIdentified } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
+import { ValuePool } from '../../model/value-pool.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
@@ -67,7 +68,7 @@ export class KubeSource implements Source {
     )
     const exchange = new Exchange({ client, clock, accept, details })
     const traits = { streamsLists: true }
-    const pool = createNamePool()
+    const pool = new ValuePool()
     const parsing = { details, headlessSlices: serviceProxyName !== undefined }
     const parseObject: ParseObject = identity => parseIdentified(identity, pool, parsing)
     const shared = { exchange, traits, parseObject }

@@ -38,6 +38,7 @@ const GROUPS_MAX = 16
  */
 export class ProtobufDecoder {
   #pool: StringPool | undefined
+  #shared: MessagePool | undefined
   #bytes: Buffer = Buffer.alloc(0)
   #at = 0
   /** The halves of the last varint of more than one byte. */
@@ -111,7 +112,7 @@ export class ProtobufDecoder {
         this.#pool ??= new StringPool()
         return this.#pool.text(this.#bytes, this.#at, stop)
       case 'message':
-        return this.#message(shape.table, stop, {})
+        return shape.isShared ? this.#pooled(shape.table, stop) : this.#message(shape.table, stop, {})
       case 'bytes':
         return this.#bytes.subarray(this.#at, stop)
       case 'converted':
@@ -119,6 +120,16 @@ export class ProtobufDecoder {
       default:
         return unreachable(shape)
     }
+  }
+
+  #pooled(table: Table, stop: number): Message {
+    const start = this.#at
+    this.#shared ??= new MessagePool()
+    const known = this.#shared.get(table, this.#bytes, start, stop)
+    if (known !== undefined) return known
+    const value = this.#message(table, stop, {})
+    this.#shared.put(table, this.#bytes.subarray(start, stop), value)
+    return value
   }
 
   /** Maps are lists of messages {key = 1, value = 2}. */
@@ -136,7 +147,10 @@ export class ProtobufDecoder {
       if (tag === KEY_TAG)
         key =
           keys === undefined ? textOf(this.#bytes, this.#at, next) : keyAt(keys, this.#bytes, this.#at, next)
-      else [start, end] = [this.#at, next]
+      else {
+        start = this.#at
+        end = next
+      }
       this.#at = next
     }
     if (key === undefined) return
@@ -270,9 +284,40 @@ export class StringPool {
   }
 }
 
+const MESSAGE_SLOTS = 256
+
+interface PooledMessage {
+  readonly table: Table
+  /** Its bytes, each a character. */
+  readonly text: string
+  readonly value: Message
+}
+
+/** One copy of each short message that comes again and again, bounded as StringPool is. */
+class MessagePool {
+  readonly #slots = new Array<PooledMessage | undefined>(MESSAGE_SLOTS).fill(undefined)
+
+  get(table: Table, bytes: Buffer, start: number, end: number): Message | undefined {
+    if (end - start > BYTES_MAX) return undefined
+    const known = this.#slots[slotOf(bytes, start, end)]
+    return known?.table === table && says(known.text, bytes, start, end) ? known.value : undefined
+  }
+
+  put(table: Table, bytes: Buffer, value: Message): void {
+    if (bytes.length > BYTES_MAX) return
+    this.#slots[slotOf(bytes, 0, bytes.length)] = { table, text: bytes.toString('latin1'), value }
+  }
+}
+
+function slotOf(bytes: Buffer, start: number, end: number): number {
+  let hash = 0
+  for (let at = start; at < end; at++) hash = (Math.imul(hash, 31) + (bytes[at] ?? 0)) | 0
+  return (hash ^ (hash >>> 8)) & (MESSAGE_SLOTS - 1)
+}
+
 const ASCII_MAX = 0x7f
 
-/** Whether these bytes are this ASCII text. */
+/** Whether these bytes are this text, each a character. */
 function says(text: string, bytes: Buffer, start: number, end: number): boolean {
   if (text.length !== end - start) return false
   for (let at = 0; at < text.length; at++) if (text.charCodeAt(at) !== bytes[start + at]) return false

@@ -33,6 +33,8 @@ interface RawShape {
 export interface MessageShape<T extends Table = Table> {
   readonly kind: 'message'
   readonly keepsEmpty: true
+  /** Many messages repeat it: a reader gives one value for equal bytes. */
+  readonly isShared: boolean
   readonly table: T
 }
 
@@ -79,6 +81,7 @@ export type MessageOf<T extends Table> =
 const ANY = {
   kind: '',
   keepsEmpty: false,
+  isShared: false,
   table: undefined,
   toValue: undefined,
   of: undefined,
@@ -105,6 +108,11 @@ export function given<S extends NumberShape | TextShape | RawShape | ConvertedSh
 
 export function message<T extends Table>(table: T): MessageShape<T> {
   return { ...ANY, kind: 'message', keepsEmpty: true, table }
+}
+
+/** The same of a short message that many messages repeat, such as conditions. Nothing may change its value. */
+export function shared<T extends Table>(table: T): MessageShape<T> {
+  return { ...message(table), isShared: true }
 }
 
 export function converted<T extends Table, V>(

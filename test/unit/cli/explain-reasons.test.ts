@@ -40,7 +40,7 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
     .map(
       (its): ExplainedEndpoint => ({
         address: formatIpPort(its.ip, 8080),
-        node: its.nodeName,
+        node: its.traits.nodeName,
         slice: '',
         cluster: IN,
         local: IN,

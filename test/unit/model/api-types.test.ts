@@ -90,9 +90,11 @@ it('reads each field of an EndpointSlice under its official name', () => {
     ports: [{ name: 'http', port: 8080, protocol: 'UDP' }],
     endpoints: [
       {
-        nodeName: 'n1',
-        conditions: { ready: false, serving: true, terminating: true },
-        hints: { forZones: ['z1'], forNodes: ['n1'] },
+        traits: {
+          nodeName: 'n1',
+          conditions: { ready: false, serving: true, terminating: true },
+          hints: { forZones: ['z1'], forNodes: ['n1'] },
+        },
       },
     ],
   })

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { createNamePool, isDnsLabel, isDnsSubdomain, pooled } from '../../../src/model/fields.ts'
+import { isDnsLabel, isDnsSubdomain } from '../../../src/model/fields.ts'
+import { ValuePool } from '../../../src/model/value-pool.ts'
 
 describe('names', () => {
   it.each(['a', '0', 'web', 'web-1', '1-a', 'x'.repeat(63)])('%s is a DNS label', text => {
@@ -24,10 +25,9 @@ describe('names', () => {
   })
 
   it('a pool gives equal text back and forgets all when it is full', () => {
-    const pool = createNamePool()
+    const pool = new ValuePool()
     const names = Array.from({ length: 65_537 }, (_, index) => `node-${index}`)
-    expect(names.filter(name => pooled(pool, name) !== name)).toEqual([])
+    expect(names.filter(name => pool.name(name) !== name)).toEqual([])
     expect(pool.size).toBe(1)
-    expect(pooled(undefined, 'a')).toBe('a')
   })
 })

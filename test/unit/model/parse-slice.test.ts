@@ -1,20 +1,15 @@
 import { describe, expect, it } from 'vitest'
-import {
-  createNamePool,
-  identityOf,
-  isRefusal,
-  type NamePool,
-  type Refusal,
-} from '../../../src/model/fields.ts'
+import { identityOf, isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import { parseEndpointSlice as parseIdentified } from '../../../src/model/parse.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
+import { ValuePool } from '../../../src/model/value-pool.ts'
 import { endpoint, type Fields, ip, refusalLines, slice, texts } from './objects.ts'
 
-const parseEndpointSlice = (object: Fields, pool?: NamePool) =>
+const parseEndpointSlice = (object: Fields, pool?: ValuePool) =>
   parseIdentified(identityOf('EndpointSlice', object), pool)
 
 function parsed(object: Fields): EndpointSlice {
-  const value = parseEndpointSlice(object, createNamePool())
+  const value = parseEndpointSlice(object, new ValuePool())
   if (isRefusal(value)) throw new Error(JSON.stringify(value))
   return value
 }
@@ -58,12 +53,14 @@ describe('parseEndpointSlice', () => {
       endpoints: [
         {
           ip: ip('10.1.0.1'),
-          targetUid: 'u1',
-          nodeName: 'node-1',
-          conditions: { ready: false, serving: true, terminating: true },
-          hints: { forZones: ['a', 'b'], forNodes: ['node-1'] },
+          traits: {
+            nodeName: 'node-1',
+            conditions: { ready: false, serving: true, terminating: true },
+            hints: { forZones: ['a', 'b'], forNodes: ['node-1'] },
+          },
         },
       ],
+      targetUids: 'u1',
       refusals: [],
     })
   })
@@ -72,10 +69,11 @@ describe('parseEndpointSlice', () => {
     expect(one({ addresses: ['10.1.0.1'] }).endpoints).toEqual([
       {
         ip: ip('10.1.0.1'),
-        targetUid: '',
-        nodeName: '',
-        conditions: { ready: true, serving: true, terminating: false },
-        hints: { forZones: [], forNodes: [] },
+        traits: {
+          nodeName: '',
+          conditions: { ready: true, serving: true, terminating: false },
+          hints: { forZones: [], forNodes: [] },
+        },
       },
     ])
     expect(
@@ -112,7 +110,7 @@ describe('parseEndpointSlice', () => {
 
   it('sorts endpoints by address, those of one address as they come', () => {
     const uid = (text: string) => ({ targetRef: { uid: text } })
-    const { endpoints } = parsed(
+    const { endpoints, targetUids } = parsed(
       slice('web-1', 'web', [
         endpoint('10.1.0.9', uid('a')),
         endpoint('10.1.0.10', uid('b')),
@@ -120,7 +118,44 @@ describe('parseEndpointSlice', () => {
         endpoint('9.255.255.255', uid('d')),
       ]),
     )
-    expect(endpoints.map(its => its.targetUid)).toEqual(['d', 'a', 'c', 'b'])
+    expect(texts(endpoints.map(its => its.ip))).toEqual([
+      '9.255.255.255',
+      '10.1.0.9',
+      '10.1.0.9',
+      '10.1.0.10',
+    ])
+    expect(targetUids).toBe('d,a,c,b')
+  })
+
+  it('keeps the UIDs of pods apart, whatever is in them', () => {
+    const uidsOf = (...uids: string[]) =>
+      parsed(
+        slice(
+          'web-1',
+          'web',
+          uids.map((uid, at) => endpoint(`10.1.0.${at}`, { targetRef: { uid } })),
+        ),
+      ).targetUids?.split(',')
+    expect(uidsOf('a,b', 'a%2Cb')).toHaveLength(2)
+    expect(new Set(uidsOf('a,b', 'a%2Cb', 'a%252Cb', ''))).toHaveProperty('size', 4)
+    expect(uidsOf('', '')).toBeUndefined()
+  })
+
+  it('shares equal traits of endpoints and equal lists of ports between slices', () => {
+    const pool = new ValuePool()
+    const read = (name: string, hints: object, port = 80) => {
+      const fields = endpoint('10.1.0.1', { nodeName: 'node-1', hints })
+      const value = parseEndpointSlice(slice(name, 'web', [fields], { ports: [{ name: '', port }] }), pool)
+      if (isRefusal(value)) throw new Error('refused')
+      return { traits: value.endpoints[0]?.traits, ports: value.ports }
+    }
+    const first = read('web-1', { forZones: [{ name: 'a' }] })
+    const same = read('web-2', { forZones: [{ name: 'a' }] })
+    const other = read('web-3', { forZones: [{ name: 'b' }] }, 81)
+    expect(same.traits).toBe(first.traits)
+    expect(same.ports).toBe(first.ports)
+    expect(other.traits?.hints.forZones).toEqual(['b'])
+    expect(other.ports).toEqual([{ name: '', protocol: 'TCP', port: 81 }])
   })
 
   it.each([
@@ -138,13 +173,13 @@ describe('parseEndpointSlice', () => {
       { ready: false, serving: false, terminating: false },
     ],
   ])('reads conditions %j as %j', (conditions, read) => {
-    expect(one({ addresses: ['10.1.0.1'], conditions }).endpoints[0]?.conditions).toEqual(read)
+    expect(one({ addresses: ['10.1.0.1'], conditions }).endpoints[0]?.traits.conditions).toEqual(read)
   })
 
   it('ignores hints that are not names', () => {
     expect(
       one(endpoint('10.1.0.1', { hints: { forZones: [{}, null, { name: 7 }, { name: 'a' }] } })).endpoints[0]
-        ?.hints.forZones,
+        ?.traits.hints.forZones,
     ).toEqual(['a'])
   })
 

@@ -10,6 +10,7 @@ import {
   list,
   message,
   name,
+  shared,
   type Table,
   table,
   text,
@@ -103,7 +104,7 @@ const SERVICE_STATUS = [3, message(table({ loadBalancer: [1, message(LOAD_BALANC
 
 const SERVICE = table({
   metadata: METADATA,
-  spec: [2, message(table({ ...SPEC_FIELDS, ports: [1, list(message(table(PORT_FIELDS)))] }))],
+  spec: [2, message(table({ ...SPEC_FIELDS, ports: [1, list(shared(table(PORT_FIELDS)))] }))],
   status: SERVICE_STATUS,
 })
 
@@ -113,18 +114,18 @@ const ENDPOINT_FIELDS = {
   addresses: [1, list(text)],
   conditions: [
     2,
-    message(table({ ready: [1, given(bool)], serving: [2, given(bool)], terminating: [3, given(bool)] })),
+    shared(table({ ready: [1, given(bool)], serving: [2, given(bool)], terminating: [3, given(bool)] })),
   ],
   targetRef: [4, message(table({ name: [3, text], uid: [4, text] }))],
   nodeName: [6, given(name)],
-  hints: [8, message(table({ forZones: [1, list(message(HINT))], forNodes: [2, list(message(HINT))] }))],
+  hints: [8, message(table({ forZones: [1, list(shared(HINT))], forNodes: [2, list(shared(HINT))] }))],
 } as const
 
 const SLICE_FIELDS = {
   metadata: METADATA,
   ports: [
     3,
-    list(message(table({ name: [1, given(name)], protocol: [2, given(name)], port: [3, given(int32)] }))),
+    list(shared(table({ name: [1, given(name)], protocol: [2, given(name)], port: [3, given(int32)] }))),
   ],
   addressType: [4, name],
 } as const
@@ -208,7 +209,7 @@ const TYPE_META = table({ apiVersion: [1, name], kind: [2, name] })
 /** What stands around every object: runtime.Unknown. */
 export const UNKNOWN_RAW = 2
 export const UNKNOWN = table({
-  typeMeta: [1, message(TYPE_META)],
+  typeMeta: [1, shared(TYPE_META)],
   raw: [UNKNOWN_RAW, bytes],
   contentEncoding: [3, text],
   contentType: [4, text],

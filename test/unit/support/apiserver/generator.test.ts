@@ -20,7 +20,7 @@ function addressesOf(object: unknown): readonly string[] {
   const parsed = parseObject(object)
   if (parsed === undefined || isRefusal(parsed) || parsed.kind !== 'EndpointSlice') return []
   return (parsed.value?.endpoints ?? [])
-    .filter(({ conditions }) => conditions.ready)
+    .filter(({ traits }) => traits.conditions.ready)
     .map(({ ip }) => String(ip))
 }
 

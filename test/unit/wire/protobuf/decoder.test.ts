@@ -10,6 +10,7 @@ import {
   list,
   message,
   name,
+  shared,
   table,
   text,
 } from '../../../../src/wire/protobuf/table.ts'
@@ -79,6 +80,26 @@ describe('a message', () => {
     expect(decode(...foreign)).toEqual({})
     expect(decode(0x52, 3, 0x0a, 1, 0x6b)).toEqual({ map: { k: '' } })
     expect(decode(0x52, 8, 0x18, 1, 0x12, 1, 0x76, 0x0a, 1, 0x6b)).toEqual({ map: { k: 'v' } })
+  })
+
+  it('is one value for equal bytes where many messages repeat it, and none of another table', () => {
+    const long = table({ a: [1, text] })
+    const both = table({ one: [1, list(shared(INNER))], other: [2, shared(long)] })
+    const decoder = new ProtobufDecoder()
+    const read = (...fields: readonly (readonly [number, string])[]) => {
+      const parts = fields.map(([number, a]) => {
+        const inner = Buffer.concat([Buffer.from([0x0a, a.length]), Buffer.from(a)])
+        return Buffer.concat([Buffer.from([number * 8 + 2, inner.length]), inner])
+      })
+      const bytes = Buffer.concat(parts)
+      return decoder.decode(both, { bytes, start: 0, end: bytes.length })
+    }
+    const first = read([1, 'x'], [1, 'y'])
+    const second = read([1, 'y'], [2, 'x'], [1, 'z'.repeat(100)])
+    expect(first.one).toEqual([{ a: 'x' }, { a: 'y' }])
+    expect(second).toEqual({ one: [{ a: 'y' }, { a: 'z'.repeat(100) }], other: { a: 'x' } })
+    expect(second.one?.[0]).toBe(first.one?.[1])
+    expect(second.other).not.toBe(first.one?.[0])
   })
 
   it('reads text that is not UTF-8 as Go writes it in JSON, so it cannot stop a stream', () => {
