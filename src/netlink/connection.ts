@@ -173,9 +173,9 @@ export class Connection {
   }
 
   /** Receives the replies to a burst that was sent. */
-  #collect({ then }: Burst, deadlineMs: number): void {
+  #collect({ last }: Burst, deadlineMs: number): void {
     try {
-      if (then !== undefined) this.#transport.sendSync(then)
+      if (last !== undefined) this.#transport.sendSync(last)
     } catch (error) {
       // The messages were sent: only the answer to this request is missing.
       if (!(error instanceof SystemError)) throw error

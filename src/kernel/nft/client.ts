@@ -363,7 +363,7 @@ class NetlinkNftClient implements NftClient {
     let generation: number | undefined
     const burst: Burst = {
       bytes,
-      then: setSequence(this.#generationRequest, question),
+      last: setSequence(this.#generationRequest, question),
       has: sequence => sequence === question || batch.has(sequence),
       onMessage(view, message) {
         if (message.sequence !== question) noteHandle(handles, batch, { view, message })
