@@ -130,16 +130,19 @@ type Segment = readonly [ElementOperation, ...ElementOperation[]]
  * transaction. Operations on one set keep their order, and consecutive ones with one verb are joined.
  */
 function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
-  const bySet = new Map<string, [ElementOperation, ...ElementOperation[]][]>()
+  const bySet: [ElementOperation, ...ElementOperation[]][][] = []
   for (const operation of run) {
-    const key = `${operation.family}/${operation.table}/${operation.set.name}`
-    const segments = bySet.get(key)
+    const segments = bySet.find(([segment]) => segment !== undefined && isOnSet(operation, segment[0]))
     const last = segments?.at(-1)
     if (last !== undefined && last[0].verb === operation.verb) last.push(operation)
     else if (segments !== undefined) segments.push([operation])
-    else bySet.set(key, [[operation]])
+    else bySet.push([[operation]])
   }
-  return [...bySet.values()].flat()
+  return bySet.flat()
+}
+
+function isOnSet({ set, family, table }: ElementOperation, other: ElementOperation): boolean {
+  return set.name === other.set.name && family === other.family && table === other.table
 }
 
 /** Writes the batch, with its begin and end messages. */
