@@ -25,9 +25,10 @@ export class Batch<T> {
   readonly #tags: T[] = []
   #openedAt = 0
 
-  constructor(firstSequence: number, capacity?: number) {
+  /** `out` is empty. */
+  constructor(firstSequence: number, out = new ByteWriter()) {
     this.firstSequence = firstSequence
-    this.out = new AttributeWriter(new ByteWriter(capacity))
+    this.out = new AttributeWriter(out)
   }
 
   get messages(): number {
@@ -167,7 +168,7 @@ export async function sendEach<T>(sender: Sender, tags: readonly T[], sending: S
   while (from < waiting.length) {
     const room = roomFor(waiting, from, { connection, sending })
     const sent = waiting.slice(from, from + room.messages)
-    const batch = new Batch<T>(connection.takeSequences(sent.length), room.bytes)
+    const batch = new Batch<T>(connection.takeSequences(sent.length), new ByteWriter(room.bytes))
     for (const tag of sent) sending.write(batch, tag)
     batch.acknowledgeLast()
     const { object, onError } = sending

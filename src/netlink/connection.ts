@@ -41,6 +41,7 @@ export class Connection {
   readonly #clock: Clock
   readonly #timeoutMs: number
   readonly #buffer = new Uint8Array(RECEIVE_BYTES)
+  readonly #view = viewOf(this.#buffer)
   readonly #conversations = new Set<Conversation>()
   #tail: Promise<unknown> | undefined
   #sequence = 0
@@ -132,22 +133,54 @@ export class Connection {
    * Sends messages that the kernel has processed when the send returns, and collects their errors. `pool` keeps the
    * event loop free meanwhile. Throws SystemError when sending failed: then nothing was sent.
    */
-  burst(burst: Burst, options: { readonly pool: boolean; readonly object: string }): Promise<BurstReplies> {
+  async burst(
+    burst: Burst,
+    options: { readonly pool: boolean; readonly object: string },
+  ): Promise<BurstReplies> {
     const request = { operation: 'commit', object: options.object }
-    return this.#exclusive(request, async deadlineMs => {
-      const conversation = new BurstConversation(burst)
-      this.#conversations.add(conversation)
-      try {
-        if (!options.pool) this.#transport.sendSync(burst.bytes)
-        else if (!(await this.#sendBefore(burst.bytes, deadlineMs))) {
-          conversation.lose(unknownOutcome(request, 'ETIMEDOUT'))
-        }
-        this.#drain(deadlineMs)
-      } finally {
-        this.#conversations.delete(conversation)
-      }
-      return conversation
-    })
+    if (options.pool)
+      return this.#exclusive(request, deadlineMs => this.#burstInPool(burst, request, deadlineMs))
+    if (this.#tail !== undefined)
+      return this.#exclusive(request, async deadlineMs => this.#burstNow(burst, deadlineMs))
+    const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
+    this.#drain(deadlineMs)
+    return this.#burstNow(burst, deadlineMs)
+  }
+
+  #burstNow(burst: Burst, deadlineMs: number): BurstReplies {
+    const conversation = new BurstConversation(burst)
+    this.#conversations.add(conversation)
+    try {
+      this.#transport.sendSync(burst.bytes)
+      this.#collect(burst, deadlineMs)
+    } finally {
+      this.#conversations.delete(conversation)
+    }
+    return conversation
+  }
+
+  async #burstInPool(burst: Burst, request: Words, deadlineMs: number): Promise<BurstReplies> {
+    const conversation = new BurstConversation(burst)
+    this.#conversations.add(conversation)
+    try {
+      const inTime = await this.#sendBefore(burst.bytes, deadlineMs)
+      if (!inTime) conversation.lose(unknownOutcome(request, 'ETIMEDOUT'))
+      this.#collect(burst, deadlineMs)
+    } finally {
+      this.#conversations.delete(conversation)
+    }
+    return conversation
+  }
+
+  /** Receives the replies to a burst that was sent. */
+  #collect({ last }: Burst, deadlineMs: number): void {
+    try {
+      if (last !== undefined) this.#transport.sendSync(last)
+    } catch (error) {
+      // The messages were sent: only the answer to this request is missing.
+      if (!(error instanceof SystemError)) throw error
+    }
+    this.#drain(deadlineMs)
   }
 
   /** Maximum length of a datagram, as in Transport. */
@@ -257,8 +290,7 @@ export class Connection {
     try {
       const length = this.#transport.receive(this.#buffer)
       if (length === undefined) return false
-      const view = viewOf(this.#buffer.subarray(0, length))
-      for (const message of readMessages(view)) this.#route(view, message)
+      for (const message of readMessages(this.#view, length)) this.#route(this.#view, message)
     } catch (error) {
       this.#lose(error)
     } finally {

@@ -28,6 +28,8 @@ export interface Burst {
   onMessage?(view: ByteView, message: Message): void
   /** Called for each error, for attributes that only its subsystem writes. The view is only valid during the call. */
   onError?(view: ByteView, message: Message): void
+  /** A request that is sent after the messages: its answer comes after all of theirs. It is not sent again. */
+  readonly last?: Uint8Array
 }
 
 export interface BurstReplies {

@@ -93,27 +93,27 @@ export function readNfGenMsg(view: ByteView, message: Message): NfGenMsg {
 }
 
 /**
- * Splits a datagram into messages. Throws NetlinkError when a length is shorter than a header or exceeds the
- * datagram.
+ * Splits a datagram, the first `length` bytes of the view, into messages. Throws NetlinkError when a message is shorter
+ * than a header or exceeds the datagram.
  */
-export function readMessages(view: ByteView): Message[] {
+export function readMessages(view: ByteView, length: number = view.data.byteLength): Message[] {
   const messages: Message[] = []
   const { data } = view
   let at = 0
-  while (at < data.byteLength) {
-    const left = data.byteLength - at
+  while (at < length) {
+    const left = length - at
     if (left < NLMSG_HDRLEN) throw malformed(`${left} stray bytes after the messages`, at)
-    const length = data.getUint32(at, true)
-    if (length < NLMSG_HDRLEN || length > left) throw malformed(`a message of ${length} bytes`, at)
+    const bytes = data.getUint32(at, true)
+    if (bytes < NLMSG_HDRLEN || bytes > left) throw malformed(`a message of ${bytes} bytes`, at)
     messages.push({
       type: data.getUint16(at + 4, true),
       flags: data.getUint16(at + 6, true),
       sequence: data.getUint32(at + SEQUENCE_OFFSET, true),
       portId: data.getUint32(at + 12, true),
       start: at + NLMSG_HDRLEN,
-      end: at + length,
+      end: at + bytes,
     })
-    at += align4(length)
+    at += align4(bytes)
   }
   return messages
 }

@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
 import { errnoName, errnoNumber } from './errors.ts'
-import { SystemError, type Transport } from './transport.ts'
+import { type Repetition, SystemError, type Transport } from './transport.ts'
 
 export interface NetlinkOptions {
   /** NETLINK_*. */
@@ -48,6 +48,7 @@ interface Addon {
   receive(handle: Handle, into: Uint8Array): number
   watch(handle: Handle, readable: () => void): number
   repeat(handle: Handle, datagram: Uint8Array, everyMs: number): number
+  expect(handle: Handle, at: number, octets: Uint8Array): number
   unwatch(handle: Handle): void
   close(handle: Handle): void
 }
@@ -57,7 +58,7 @@ interface Handle {
   readonly sendLimitBytes: number
 }
 
-const ABI = 2
+const ABI = 3
 const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
 
@@ -134,12 +135,15 @@ class NetlinkSocket implements Transport {
     }
   }
 
-  repeat(datagram: Uint8Array, everyMs: number, changed: () => void): () => void {
+  repeat(datagram: Uint8Array, everyMs: number, changed: () => void): Repetition {
     const stop = this.watch(changed)
     const status = this.#addon.repeat(this.#handle, datagram, everyMs)
     if (status < 0) stop()
     check('repeat', status)
-    return stop
+    return {
+      expect: (at, octets) => check('expect', this.#addon.expect(this.#handle, at, octets)),
+      stop,
+    }
   }
 
   join(group: number): void {

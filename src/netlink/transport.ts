@@ -24,9 +24,9 @@ export interface Transport {
   /**
    * Sends a short request every `everyMs`, and calls `changed` when its answer differs from the one before or is
    * missing. The answers are compared in C, so one that stays the same costs little. The first one counts as changed.
-   * Takes the place of `watch`, and the socket must be used for nothing else until the returned function is called.
+   * Takes the place of `watch`, and the socket must be used for nothing else until the repetition is stopped.
    */
-  repeat?(datagram: Uint8Array, everyMs: number, changed: () => void): () => void
+  repeat?(datagram: Uint8Array, everyMs: number, changed: () => void): Repetition
   /** Joins a multicast group (NFNLGRP_*). */
   join(group: number): void
   leave(group: number): void
@@ -36,6 +36,13 @@ export interface Transport {
   readonly sendLimitBytes: number
   /** Settles when all sends in flight have ended; idempotent. */
   close(): Promise<void>
+}
+
+/** A request that is repeated. */
+export interface Repetition {
+  /** Lets an answer that has these octets (64 at most) at this offset pass without a call, though it changed. */
+  expect(at: number, octets: Uint8Array): void
+  stop(): void
 }
 
 /** A failed system call. `code` is the errno's name. */

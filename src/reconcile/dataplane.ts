@@ -59,7 +59,8 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   generation(): Generation
   /**
    * Calls `changed` within about `everyMs` after `generation` changes, and once at first, for less than it costs to call
-   * `generation` as often. The result ends it. Undefined, or absent: this plane or its sockets cannot do so.
+   * `generation` as often. It may leave out a change that a Receipt reports as not foreign. The result ends it.
+   * Undefined, or absent: this plane or its sockets cannot do so.
    */
   watchGeneration?(everyMs: number, changed: () => void): (() => void) | undefined
   /**

@@ -2,17 +2,24 @@ import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
 import { type DatagramReplies, sendDatagram } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
-import type { BurstError } from '../../netlink/conversation.ts'
+import type { Burst, BurstError } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { Message } from '../../netlink/message.ts'
+import { type Message, setSequence } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
-import { generationReader, nextGeneration } from './dump.ts'
 import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
 import { type EncodedTransaction, splitBatch } from './encoded-transaction.ts'
+import {
+  GenerationWatch,
+  generationIn,
+  generationReader,
+  generationRequest,
+  isGeneration,
+  nextGeneration,
+} from './generation.ts'
 import {
   type IndexOfIpset,
   type IpsetNames,
@@ -32,7 +39,7 @@ import {
   readRuleCounters,
 } from './list-chains.ts'
 import { missingPart } from './missing-part.ts'
-import { errorWordsOf, type Operation, type OwnedElement, type Transaction } from './operation.ts'
+import { addsRule, errorWordsOf, type Operation, type OwnedElement, type Transaction } from './operation.ts'
 import type { TableName } from './state.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
@@ -42,6 +49,12 @@ export interface NftClient {
    * Synchronous, under 10 us.
    */
   generation(): number
+  /**
+   * Calls `changed` within about `everyMs` after the generation changed by a commit that this client did not make, or
+   * that another program's commit came close to, and once at first. No JavaScript runs meanwhile. The transport serves
+   * only this, and is closed when the returned function is called; undefined for one that cannot repeat a request.
+   */
+  watchGeneration(transport: Transport, everyMs: number, changed: () => void): (() => void) | undefined
   /** Sends one batch. The result has the kernel's answer; only a bug of ours throws. */
   commit(transaction: Transaction, options?: CommitOptions): Promise<CommitResult>
   /**
@@ -117,8 +130,12 @@ export interface NftClientOptions {
 }
 
 const ASYNC_ELEMENTS = 500
-/** Placeholder in a batch until the generation before it is known. */
-const UNKNOWN_GENERATION = 0
+/** The kernel takes a batch that names this at any generation. */
+const ANY_GENERATION = 0
+/** Tries of a batch that name the generation last seen, before it goes out at any. */
+const GUARDED_TRIES = 3
+/** A longer buffer is not kept for the next batch. */
+const SPARE_BYTES_MAX = 64 * 1024
 const SYNC_BYTES_MAX = 64 * 1024
 const NEWRULE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWRULE
 /** Room for the rest of a batch, apart from the longest list of elements. */
@@ -135,8 +152,12 @@ class NetlinkNftClient implements NftClient {
   readonly #ipsets: IpsetNames | undefined
   readonly #asyncElements: number
   readonly #readGeneration: () => number
+  readonly #generationRequest = generationRequest()
   /** The last generation that a caller has received. */
   #seen: number | undefined
+  /** The buffer of the last batch. */
+  #spare: ByteWriter | undefined
+  #watch: GenerationWatch | undefined
 
   constructor(options: NftClientOptions) {
     const { transport, clock, ipsets, asyncElements = ASYNC_ELEMENTS, timeoutMs } = options
@@ -150,6 +171,12 @@ class NetlinkNftClient implements NftClient {
   generation(): number {
     this.#seen = this.#readGeneration()
     return this.#seen
+  }
+
+  watchGeneration(transport: Transport, everyMs: number, changed: () => void): (() => void) | undefined {
+    const watch = GenerationWatch.open(transport, everyMs, changed)
+    this.#watch = watch
+    return watch && (() => watch.stop())
   }
 
   async list(tables: readonly TableName[]): Promise<Listing> {
@@ -184,25 +211,50 @@ class NetlinkNftClient implements NftClient {
     const startMs = this.#clock.nowMs()
     const first = transaction[0]
     if (first === undefined) return this.#nothing()
-    const { indexOf } = rememberIpsets(this.#ipsets)
-    const unwritable = unwritableRules(transaction, indexOf)
+    const indexOf = transaction.some(addsRule) ? rememberIpsets(this.#ipsets).indexOf : NO_INDEX
+    const unwritable = indexOf === NO_INDEX ? [] : unwritableRules(transaction, indexOf)
     if (unwritable.length > 0) return this.#unsent(unwritable)
-    const { follows, generation = follows && UNKNOWN_GENERATION } = options
-    const batch = await this.#encode(transaction, { generation, indexOfIpset: indexOf })
-    const before = await follows
+    const out = this.#takeBuffer()
+    const batch = await this.#encode(transaction, out, indexOf)
+    const before = await options.follows
     if (before !== undefined && (before.outcome !== 'committed' || before.foreign))
       return { ...this.#nothing(), outcome: 'stale' }
-    if (before !== undefined) nameGeneration(batch, before.generation)
-    const sent = await this.#sendParts(batch, elementsIn(transaction) > this.#asyncElements)
+    const pool = elementsIn(transaction) > this.#asyncElements
+    const sent = await this.#sendGuarded(batch, before?.generation ?? options.generation, pool)
+    if (sent.outcome === 'committed' && !sent.foreign) this.#watch?.expect(sent.generation)
+    const failures = failuresOf(sent.replies, batch, first)
+    this.#spare = out
     return {
       outcome: sent.outcome,
       generation: sent.generation,
       foreign: sent.foreign,
-      failures: failuresOf(sent.replies, batch, first),
+      failures,
       handles: sent.handles,
       bytes: batch.bytes.length,
       messages: batch.messages,
       durationMs: this.#clock.nowMs() - startMs,
+    }
+  }
+
+  /**
+   * Commits a batch that names the generation it expects: the one that the caller asked for, or the last one seen. In
+   * the latter case a commit of another program only counts as foreign, and the batch is sent again.
+   */
+  async #sendGuarded(
+    batch: EncodedTransaction,
+    asked: number | undefined,
+    pool: boolean,
+  ): Promise<SentBatch> {
+    const seen = this.#seen ?? asked ?? this.generation()
+    let before = asked ?? seen
+    for (let attempt = 1; ; attempt++) {
+      const isAny = attempt > GUARDED_TRIES
+      nameGeneration(batch.bytes, isAny ? ANY_GENERATION : before)
+      const sent = await this.#sendParts(batch, before, pool)
+      if (sent.outcome === 'stale' && asked !== undefined)
+        return { ...sent, foreign: sent.generation !== seen }
+      if (sent.outcome !== 'stale' || isAny) return attempt === 1 ? sent : { ...sent, foreign: true }
+      before = sent.generation
     }
   }
 
@@ -212,20 +264,22 @@ class NetlinkNftClient implements NftClient {
    * only a readback can determine: the outcome is `unknown`. The outcome is also `unknown` when another program
    * commits before a part that deletes rules by handle, since those handles may then belong to other rules.
    */
-  async #sendParts(batch: EncodedTransaction, manyElements: boolean): Promise<SentBatch> {
-    const seen = this.#seen
-    const start = this.generation()
-    const foreign = seen !== undefined && seen !== start
+  async #sendParts(batch: EncodedTransaction, start: number, manyElements: boolean): Promise<SentBatch> {
     const handles = new Map<Operation, bigint>()
-    let sent: SentBatch = { outcome: 'committed', generation: start, foreign, handles, replies: NO_REPLIES }
+    let sent: SentBatch = {
+      outcome: 'committed',
+      generation: start,
+      foreign: false,
+      handles,
+      replies: NO_REPLIES,
+    }
     const isByNumber = (message: number): boolean =>
       batch.operationAt(batch.firstSequence + message)?.verb === 'delete-rule'
     const parts = splitBatch(batch.bytes, this.#connection.sendLimitBytes, isByNumber)
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
-      const replies = await this.#send(batch, { bytes, pool, handles })
-      const generation = this.generation()
+      const { generation, ...replies } = await this.#send(batch, { bytes, pool, handles })
       const outcome = outcomeOf(replies, { before, after: generation })
       const expected = outcome === 'committed' ? nextGeneration(before) : before
       sent = {
@@ -268,34 +322,67 @@ class NetlinkNftClient implements NftClient {
     return { ...this.#nothing(), outcome: 'refused', failures }
   }
 
-  async #encode(transaction: Transaction, options: BatchOptions): Promise<EncodedTransaction> {
+  /** Gives the buffer of an earlier batch, if it is not in use. */
+  #takeBuffer(): ByteWriter {
+    const spare = this.#spare
+    this.#spare = undefined
+    if (spare === undefined || spare.bytes.length > SPARE_BYTES_MAX) return new ByteWriter()
+    spare.length = 0
+    return spare
+  }
+
+  async #encode(
+    transaction: Transaction,
+    out: ByteWriter,
+    indexOfIpset: IndexOfIpset,
+  ): Promise<EncodedTransaction> {
     // An upper limit: the exact count is known only after encoding.
     const firstSequence = this.#connection.takeSequences(transaction.length + elementsIn(transaction) + 2)
     const elementListBytesMax = this.#connection.sendLimitBytes - BATCH_OVERHEAD_BYTES
-    const steps = encodeBatch(transaction, { firstSequence, elementListBytesMax, ...options })
+    const generation = ANY_GENERATION
+    const steps = encodeBatch(transaction, {
+      firstSequence,
+      elementListBytesMax,
+      generation,
+      indexOfIpset,
+      out,
+    })
     const isSmall = transaction.length + elementsIn(transaction) <= this.#asyncElements
     if (isSmall) return finish(steps)
     return finishInSlices(steps, slicingOf(this.#clock))
   }
 
-  /** Sends one part. A send that fails for good counts as a rejection of the whole batch. */
-  async #send(batch: EncodedTransaction, { bytes, pool, handles }: SentPart): Promise<Replies> {
+  /**
+   * Sends one part, and asks for the generation right behind it. A send that fails for good counts as a rejection of
+   * the whole batch.
+   */
+  async #send(batch: EncodedTransaction, { bytes, pool, handles }: SentPart): Promise<SentReplies> {
     const object = `nf_tables batch of ${batch.messages} messages`
     const link = { connection: this.#connection, clock: this.#clock }
-    const has = (sequence: number): boolean => batch.has(sequence)
-    const onMessage = (view: ByteView, message: Message): void =>
-      noteHandle(handles, batch, { view, message })
-    const { errors, loss, unsent } = await sendDatagram(link, { bytes, has, onMessage }, { pool, object })
-    if (unsent === undefined) return { errors, loss }
-    return { errors: [{ sequence: batch.firstSequence, ...unsent }], loss }
+    const question = this.#connection.takeSequences(1)
+    let generation: number | undefined
+    const burst: Burst = {
+      bytes,
+      last: setSequence(this.#generationRequest, question),
+      has: sequence => sequence === question || batch.has(sequence),
+      onMessage(view, message) {
+        if (message.sequence !== question) noteHandle(handles, batch, { view, message })
+        else if (isGeneration(message)) generation = generationIn(view, message)
+      },
+    }
+    const { errors, loss, unsent } = await sendDatagram(link, burst, { pool, object })
+    if (generation === undefined) generation = this.generation()
+    this.#seen = generation
+    if (unsent === undefined) return { errors, loss, generation }
+    return { errors: [{ sequence: batch.firstSequence, ...unsent }], loss, generation }
   }
 }
 
 type Replies = Pick<DatagramReplies, 'errors' | 'loss'>
 
-interface BatchOptions {
-  readonly generation: number | undefined
-  readonly indexOfIpset: IndexOfIpset
+interface SentReplies extends Replies {
+  /** The generation after the part. */
+  readonly generation: number
 }
 
 interface SentPart {
@@ -311,6 +398,7 @@ interface SentBatch extends Pick<CommitResult, 'outcome' | 'generation' | 'forei
   readonly replies: Replies
 }
 
+const NO_INDEX: IndexOfIpset = () => undefined
 const NO_REPLIES: Replies = { errors: [], loss: undefined }
 
 /** Stores the handle of an NFT_MSG_NEWRULE, which carries the sequence number of the message that requested it. */

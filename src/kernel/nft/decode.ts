@@ -57,10 +57,6 @@ export function familyOf(view: ByteView, message: Message): NftFamily | undefine
   return family === nft.NFPROTO_IPV6 ? 'ip6' : undefined
 }
 
-export function familyNumber(family: NftFamily): number {
-  return family === 'ip' ? nft.NFPROTO_IPV4 : nft.NFPROTO_IPV6
-}
-
 /** Decodes NFT_MSG_NEWTABLE. */
 export function decodeTable(view: ByteView, message: Message): Pick<Table, 'name' | 'flags' | 'comment'> {
   const { name, flags = 0, userdata } = attributesIn(view, message, TABLE)

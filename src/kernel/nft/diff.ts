@@ -40,13 +40,16 @@ interface TableDiff {
 export const diffRulesets: DiffRulesets = function* (from, to, options) {
   const transaction: Operation[] = []
   const tables: Table[] = []
-  const wanted = new Set(to.tables.map(nameOf))
-  const present = new Map(from.tables.map(table => [nameOf(table), table] as const))
   for (const table of from.tables) {
-    if (!wanted.has(nameOf(table))) transaction.push({ ...targetOf(table), verb: 'delete-table' })
+    if (findTable(to, table) === undefined) transaction.push({ ...targetOf(table), verb: 'delete-table' })
   }
   for (const table of to.tables) {
-    const { operations, after } = yield* diffTable(present.get(nameOf(table)), table, options)
+    const before = findTable(from, table)
+    if (before === table) {
+      tables.push(table)
+      continue
+    }
+    const { operations, after } = yield* diffTable(before, table, options)
     for (const operation of operations) transaction.push(operation)
     tables.push(after)
   }
@@ -54,8 +57,12 @@ export const diffRulesets: DiffRulesets = function* (from, to, options) {
   return { transaction, after: complete ? to : { tables }, complete }
 }
 
+function findTable({ tables }: Ruleset, { family, name }: Table): Table | undefined {
+  for (const table of tables) if (table.family === family && table.name === name) return table
+  return undefined
+}
+
 function* diffTable(from: Table | undefined, to: Table, options: DiffOptions): Steps<TableDiff> {
-  if (from === to) return { operations: [], after: to }
   if (from === undefined) return yield* createTable(to)
   if (needsReplacing(from, to)) return yield* replaceTable(from, to)
   return yield* changeTable(from, to, options)
@@ -118,9 +125,7 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
   const elements = yield* diffElements(from, to, options.lateSets)
   const stale = retireChains(from, to, elements)
   const operations: Operation[] = []
-  for (const set of to.sets.values()) {
-    if (!from.sets.has(set.name)) operations.push({ ...target, verb: 'add-set', set })
-  }
+  for (const set of onlyIn(to.sets, from.sets)) operations.push({ ...target, verb: 'add-set', set })
   for (const operation of diffChains(from, to)) operations.push(operation)
   for (const { set, remove } of elements.sets) {
     if (remove.elements.length > 0) operations.push({ ...target, verb: 'delete-elements', set, ...remove })
@@ -129,9 +134,9 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
     if (add.elements.length > 0) operations.push({ ...target, verb: 'add-elements', set, ...add })
   }
   operations.push(...stale.flush)
-  for (const set of from.sets.values()) {
+  for (const set of onlyIn(from.sets, to.sets)) {
     // The kernel removes an anonymous set with the rule that uses it.
-    if (to.sets.has(set.name) || (set.flags & NFT_SET_ANONYMOUS) !== 0) continue
+    if ((set.flags & NFT_SET_ANONYMOUS) !== 0) continue
     operations.push({ ...target, verb: 'delete-set', set: set.name })
   }
   operations.push(...stale.remove)
@@ -141,19 +146,27 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
   return { operations, after: { ...to, chains, elements: to.elements.with([[LATE_GROUP, pending]]) } }
 }
 
+/** Returns the sets of `these` that `those` lack. Most changes have no set that came or went. */
+function onlyIn(these: Table['sets'], those: Table['sets']): readonly NftSet[] {
+  return these === those ? [] : [...these.values()].filter(({ name }) => !those.has(name))
+}
+
 /** Returns true when the kernel cannot change a difference in place. */
 function needsReplacing(from: Table, to: Table): boolean {
   if (from.flags !== to.flags) return true
-  for (const set of to.sets.values()) {
-    const before = from.sets.get(set.name)
-    if (before !== undefined && before !== set && !sameDeclaration(before, set)) return true
-  }
+  if (from.sets !== to.sets && [...to.sets.values()].some(set => isDeclaredAnew(from, set))) return true
+  if (from.chains === to.chains) return false
   for (const chain of to.chains.values()) {
     const before = from.chains.get(chain.name)
     // Only deleting a chain makes it a base chain or a regular one, and references to it prevent that.
     if (before !== undefined && (before.hook === undefined) !== (chain.hook === undefined)) return true
   }
   return false
+}
+
+function isDeclaredAnew({ sets }: Table, set: NftSet): boolean {
+  const before = sets.get(set.name)
+  return before !== undefined && before !== set && !sameDeclaration(before, set)
 }
 
 /** Returns whether two sets are declared alike. */
@@ -171,10 +184,6 @@ function sameShape(a: NftSet, b: NftSet): boolean {
     // The kernel reports the size of its own structure for verdicts.
     (a.dataLength === b.dataLength || a.dataType === NFT_DATA_VERDICT)
   )
-}
-
-function nameOf(table: Table): string {
-  return `${table.family} ${table.name}`
 }
 
 function targetOf(table: Table): TableOperation {
@@ -238,6 +247,8 @@ interface StaleChains {
   readonly left: readonly Chain[]
 }
 
+const NONE_STALE: StaleChains = { flush: [], remove: [], left: [] }
+
 /**
  * Removes chains that only `from` has, in up to two steps. A chain that an element still uses afterwards stays
  * unchanged. A chain that any reference in `from` leads to is emptied, and the next transaction removes it: kernels
@@ -249,9 +260,9 @@ function retireChains(
   to: Table,
   elements: { readonly referenced: ReadonlySet<string>; readonly late: ElementGroup },
 ): StaleChains {
-  const isSame = from.chains === to.chains
-  const stale = isSame ? [] : [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
-  if (stale.length === 0) return { flush: [], remove: [], left: [] }
+  if (from.chains === to.chains) return NONE_STALE
+  const stale = [...from.chains.values()].filter(chain => !to.chains.has(chain.name))
+  if (stale.length === 0) return NONE_STALE
   const target: TableOperation = { family: to.family, table: to.name }
   const referenced = new Set([...elements.referenced, ...[...from.chains.values()].flatMap(targetsOfChain)])
   const used = inUse(from, to, elements.late)

@@ -1,12 +1,11 @@
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { AttributeWriter } from '../../netlink/attribute.ts'
 import { Batch } from '../../netlink/batch.ts'
-import { viewOf } from '../../netlink/bytes.ts'
+import { ByteWriter } from '../../netlink/bytes.ts'
 import * as netlink from '../../netlink/constants.ts'
 import { NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
 import { writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import { familyNumber } from './decode.ts'
 import { type ElementRun, EncodedTransaction, type MessageTag } from './encoded-transaction.ts'
 import { isCompiled } from './expression.ts'
 import type { IndexOfIpset } from './ipsets.ts'
@@ -22,6 +21,7 @@ import {
 import {
   addsRule,
   type ElementOperation,
+  familyNumber,
   isOnElements,
   type Operation,
   type Transaction,
@@ -38,6 +38,8 @@ interface EncodeOptions {
   readonly elementListBytesMax?: number
   /** Looks up ipsets for rules about them. */
   readonly indexOfIpset?: IndexOfIpset
+  /** An empty buffer to write into. */
+  readonly out?: ByteWriter
 }
 
 /** Bytes of elements in one message: nla_len of the list has 16 bits. */
@@ -60,7 +62,9 @@ export function elementsIn(transaction: Transaction): number {
  * for batch end). Throws NetlinkError for a value that does not fit its attribute, and for an ipset without a number.
  */
 export function* encodeBatch(transaction: Transaction, options: EncodeOptions): Steps<EncodedTransaction> {
-  const batch = new TransactionWriter(expectedBytes(transaction), options)
+  const { out = new ByteWriter(0) } = options
+  out.reserve(expectedBytes(transaction))
+  const batch = new TransactionWriter(out, options)
   batch.begin(options.generation)
   const pauses = new Pauses()
   let setId = 0
@@ -85,8 +89,8 @@ export function* encodeBatch(transaction: Transaction, options: EncodeOptions): 
 const GENERATION_OFFSET = netlink.NLMSG_HDRLEN + NFGENMSG_LENGTH + netlink.NLA_HDRLEN
 
 /** Replaces the generation in an encoded batch that has one. */
-export function nameGeneration({ bytes }: EncodedTransaction, generation: number): void {
-  viewOf(bytes).data.setUint32(GENERATION_OFFSET, generation)
+export function nameGeneration(bytes: Uint8Array, generation: number): void {
+  for (let i = 0; i < 4; i++) bytes[GENERATION_OFFSET + i] = generation >>> (24 - 8 * i)
 }
 
 function compiledBytesOf(operation: Operation): number {
@@ -126,16 +130,19 @@ type Segment = readonly [ElementOperation, ...ElementOperation[]]
  * transaction. Operations on one set keep their order, and consecutive ones with one verb are joined.
  */
 function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
-  const bySet = new Map<string, [ElementOperation, ...ElementOperation[]][]>()
+  const bySet: [ElementOperation, ...ElementOperation[]][][] = []
   for (const operation of run) {
-    const key = `${operation.family}/${operation.table}/${operation.set.name}`
-    const segments = bySet.get(key)
+    const segments = bySet.find(([segment]) => segment !== undefined && isOnSet(operation, segment[0]))
     const last = segments?.at(-1)
     if (last !== undefined && last[0].verb === operation.verb) last.push(operation)
     else if (segments !== undefined) segments.push([operation])
-    else bySet.set(key, [[operation]])
+    else bySet.push([[operation]])
   }
-  return [...bySet.values()].flat()
+  return bySet.flat()
+}
+
+function isOnSet({ set, family, table }: ElementOperation, other: ElementOperation): boolean {
+  return set.name === other.set.name && family === other.family && table === other.table
 }
 
 /** Writes the batch, with its begin and end messages. */
@@ -144,9 +151,9 @@ class TransactionWriter {
   readonly elementListBytesMax: number
   readonly #batch: Batch<MessageTag>
 
-  constructor(capacity: number, options: EncodeOptions) {
+  constructor(out: ByteWriter, options: EncodeOptions) {
     const { firstSequence, elementListBytesMax = ELEMENT_LIST_BYTES_MAX } = options
-    this.#batch = new Batch(firstSequence, capacity)
+    this.#batch = new Batch(firstSequence, out)
     this.out = this.#batch.out
     this.elementListBytesMax = Math.min(elementListBytesMax, ELEMENT_LIST_BYTES_MAX)
   }

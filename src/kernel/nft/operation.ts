@@ -1,4 +1,5 @@
 import type { Words } from '../../netlink/conversation.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6 } from './constants.ts'
 import type { CompiledRule, Rule } from './expression.ts'
 import type { Chain, Element, NftFamily, NftSet } from './state.ts'
 
@@ -61,6 +62,11 @@ type RuleOperation = Extract<Operation, { readonly verb: 'add-rule' | 'insert-ru
 
 export function isOnElements(operation: Operation): operation is ElementOperation {
   return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
+}
+
+/** Returns the number of a family in struct nfgenmsg. */
+export function familyNumber(family: NftFamily): number {
+  return family === 'ip' ? NFPROTO_IPV4 : NFPROTO_IPV6
 }
 
 /** Returns whether an operation adds a rule. */

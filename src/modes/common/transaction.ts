@@ -44,9 +44,26 @@ export function transactionPlan<State>({
 /** Counts the changes of a transaction. An element that is deleted and added again is one change. */
 export function countChanges(transaction: Transaction): number {
   let changes = 0
-  for (const operation of transaction) changes += isOnElements(operation) ? operation.elements.length : 1
-  for (const elements of replacements(transaction).values()) changes -= elements.size
+  for (const operation of transaction) {
+    changes += isOnElements(operation) ? operation.elements.length : 1
+    if (operation.verb === 'delete-elements') changes -= countAddedAgain(transaction, operation)
+  }
   return changes
+}
+
+function countAddedAgain(transaction: Transaction, gone: ElementOperation): number {
+  let keys: Set<string> | undefined
+  let count = 0
+  for (const operation of transaction) {
+    if (operation.verb !== 'add-elements' || !isSameSet(operation, gone)) continue
+    keys ??= new Set(gone.elements.map(({ key }) => key))
+    for (const { key } of operation.elements) if (keys.delete(key)) count++
+  }
+  return count
+}
+
+function isSameSet(a: ElementOperation, b: ElementOperation): boolean {
+  return a.set.name === b.set.name && a.family === b.family && a.table === b.table
 }
 
 /** Elements that are deleted and added again, by set and key. */

@@ -1,4 +1,4 @@
-import { watchGeneration } from '../../kernel/nft/dump.ts'
+import type { NftClient } from '../../kernel/nft/client.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
 import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile/dataplane.ts'
 
@@ -8,22 +8,12 @@ export interface WatchedSocket {
   readonly own: number
 }
 
-/** Watches the generation over a socket of its own, which is closed with the watch. */
+/** Watches the generation for the client that makes our own commits, over a socket of its own. */
 export function generationWatch(
+  client: Pick<NftClient, 'watchGeneration'>,
   openTransport: WatchedSocket['openTransport'],
 ): NonNullable<Dataplane<unknown>['watchGeneration']> {
-  return (everyMs, changed) => {
-    const transport = openTransport()
-    const stop = watchGeneration(transport, everyMs, changed)
-    if (stop === undefined) {
-      void transport.close()
-      return undefined
-    }
-    return () => {
-      stop()
-      void transport.close()
-    }
-  }
+  return (everyMs, changed) => client.watchGeneration(openTransport(), everyMs, changed)
 }
 
 interface WatchedObjects extends WatchedSocket {

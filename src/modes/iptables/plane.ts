@@ -21,7 +21,7 @@ import {
 } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES } from '../common/family.ts'
 import { refusalTo } from '../common/transaction.ts'
-import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
+import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'
 import { touchesUs } from '../xt-common/touches.ts'
@@ -104,8 +104,8 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
-    const { writers } = this.#given
-    return writers && generationWatch(writers.openTransport)(everyMs, changed)
+    const { client, writers } = this.#given
+    return writers && client.watchGeneration(writers.openTransport(), everyMs, changed)
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

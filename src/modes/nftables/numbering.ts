@@ -221,6 +221,11 @@ export class TallyDraft {
     return [...this.#prefixLengths.keys()].sort((a, b) => b - a)
   }
 
+  /** Uses by prefix length, at the moment. */
+  get perPrefixLength(): ReadonlyMap<number, number> {
+    return this.#prefixLengths
+  }
+
   elements(set: string): number {
     return this.#elements.get(set) ?? 0
   }

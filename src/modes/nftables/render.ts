@@ -9,7 +9,7 @@ import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { changedServices } from '../common/changed-services.ts'
 import { GROUP_NODEPORT_IPS, sameGroup } from '../common/elements.ts'
-import { type FamilyLayout, forFamilies, LAYOUTS, tableOf } from '../common/family.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
 import { chooseChains, makeChains } from './chains.ts'
 import {
@@ -40,48 +40,87 @@ export function* renderState(
   options: NftablesOptions,
 ): Steps<NftablesState> {
   const before = base.frontends
-  const open = (family: NftFamily) =>
-    new TableDraft({
-      layout: LAYOUTS[family],
-      options,
-      base: tableOf(base.ruleset, family),
-      allocation: base.allocations[family],
-      continuing: before !== undefined,
-    })
-  const drafts = forFamilies(open)
-  const refusals = new Map(base.refusals)
+  const isSame = before !== undefined && hasSameSurroundings(before, frontends)
+  const drafts = new Drafts(isSame, family => {
+    const allocation = base.allocations[family]
+    const table = tableOf(base.ruleset, family)
+    const continuing = before !== undefined
+    return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
+  })
+  let refused: Map<string, readonly Refusal[]> | undefined
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
-    const reason = replace(drafts, key, change)
-    if (reason !== undefined) refusals.set(key, [refusal(key, reason)])
-    else if (refusals.size > 0) refusals.delete(key)
+    const reason = drafts.replace(key, change)
+    if (reason !== undefined || (refused ?? base.refusals).has(key)) {
+      refused ??= new Map(base.refusals)
+      if (reason === undefined) refused.delete(key)
+      else refused.set(key, [refusal(key, reason)])
+    }
     yield
   }
   const locals = changedKeys(before?.localBackends, frontends.localBackends)
   for (const ip of locals) {
-    const draft = familyOf(ip) === 'IPv4' ? drafts.ip : drafts.ip6
+    const draft = drafts.of(familyOf(ip) === 'IPv4' ? 'ip' : 'ip6')
     draft.hairpin(ip, frontends.localBackends.has(ip))
   }
   yield
-  const ip = yield* drafts.ip.finish(frontends)
-  const ip6 = yield* drafts.ip6.finish(frontends)
+  const [ip, ip6] = [
+    yield* drafts.finish('ip', base, frontends),
+    yield* drafts.finish('ip6', base, frontends),
+  ]
   return {
     ruleset: { tables: [ip.table, ip6.table] },
     frontends,
     without,
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
-    refusals,
+    refusals: refused ?? base.refusals,
   }
 }
 
-type Drafts = Readonly<Record<NftFamily, TableDraft>>
+/** Whether the tables differ in their Services at most. */
+function hasSameSurroundings(a: FrontendTable, b: FrontendTable): boolean {
+  return a.nodePorts === b.nodePorts && a.serviceCidrs === b.serviceCidrs && a.node === b.node
+}
 
-/** Replaces a Service. Gives the reason when the Service is in neither table. */
-function replace(drafts: Drafts, key: string, change: ServiceChange): string | undefined {
-  const refused = drafts.ip.replace(key, change)
-  const refused6 = drafts.ip6.replace(key, change)
-  return refused?.reason ?? refused6?.reason
+/** The drafts of both tables. One that no change concerns is not begun. */
+class Drafts {
+  readonly #isSame: boolean
+  readonly #begin: (family: NftFamily) => TableDraft
+  readonly #begun = new Map<NftFamily, TableDraft>()
+
+  /** `isSame` if the tables differ from their base in their Services at most. */
+  constructor(isSame: boolean, begin: (family: NftFamily) => TableDraft) {
+    this.#isSame = isSame
+    this.#begin = begin
+  }
+
+  of(family: NftFamily): TableDraft {
+    const begun = this.#begun.get(family)
+    if (begun !== undefined) return begun
+    const draft = this.#begin(family)
+    this.#begun.set(family, draft)
+    return draft
+  }
+
+  /** Replaces a Service. Gives the reason when the Service is in neither table. */
+  replace(key: string, change: ServiceChange): string | undefined {
+    let reason: string | undefined
+    for (const family of NFT_FAMILIES) {
+      const layout = LAYOUTS[family]
+      if (!isIn(layout, change.before) && !isIn(layout, change.after)) continue
+      const refused = this.of(family).replace(key, change)
+      reason ??= refused?.reason
+    }
+    return reason
+  }
+
+  *finish(family: NftFamily, base: NftablesState, frontends: FrontendTable): Steps<FinishedTable> {
+    const [table, allocation] = [tableOf(base.ruleset, family), base.allocations[family]]
+    const isUnchanged = this.#isSame && allocation.fixed !== undefined && !this.#begun.has(family)
+    if (isUnchanged && table !== undefined) return { table, allocation }
+    return yield* this.of(family).finish(frontends)
+  }
 }
 
 function changedKeys<V>(before: PersistentMap<V> | undefined, after: PersistentMap<V>): Iterable<string> {
@@ -104,6 +143,8 @@ interface TableDraftOptions {
    * their numbers.
    */
   readonly continuing: boolean
+  /** Continues, and differs from `base` in its Services at most. */
+  readonly isSame: boolean
 }
 
 interface FinishedTable {
@@ -145,11 +186,9 @@ class TableDraft {
 
   /** Replaces the elements of a Service, which `before` was rendered to. */
   replace(key: string, change: ServiceChange): OutOfNumbers | undefined {
-    const { base, layout } = this.#given
-    const { before, after, leftOut } = change
-    if (!isIn(layout, before) && !isIn(layout, after)) return undefined
+    const { after, leftOut } = change
     this.#renumber(change)
-    const present = base?.elements.get(key)
+    const present = this.#given.base?.elements.get(key)
     const made = after === undefined || leftOut ? NO_ELEMENTS : this.#make(after, present)
     if ('reason' in made) {
       this.#put(key, undefined, present)
@@ -182,19 +221,16 @@ class TableDraft {
 
   *finish(frontends: FrontendTable): Steps<FinishedTable> {
     const { layout, options, base, allocation, continuing } = this.#given
-    const inputs = { frontends, prefixLengths: this.#tally.prefixLengths }
-    const skeleton = skeletonOf(layout, options, inputs)
-    const key = skeletonKey(skeleton)
-    const fixed = continuing && key === allocation.fixed?.key ? allocation.fixed : undefined
+    const fixed = this.#finishFixed(frontends)
     const ids = this.#ids.finish()
     const isUntouched = this.#made.size === 0 && this.#gone.length === 0 && ids === allocation.ids
-    if (isUntouched && fixed !== undefined && base !== undefined) return { table: base, allocation }
-    const { chains, codes, own } = this.#finishChains(skeleton, fixed)
+    if (isUntouched && fixed === allocation.fixed && base !== undefined) return { table: base, allocation }
+    const { chains, codes } = this.#finishChains(frontends, fixed)
     if (codes !== allocation.codes || !continuing) this.#put(GROUP_DISPATCH, dispatchElements(codes))
-    if (fixed === undefined) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(skeleton))
+    if (fixed !== allocation.fixed) this.#put(GROUP_NODEPORT_IPS, nodePortAddresses(layout, frontends))
     const elements = this.#finishElements()
     yield
-    const sets = this.#finishSets(skeleton)
+    const sets = this.#finishSets(frontends)
     const { family } = layout
     const table: Table = {
       family,
@@ -206,7 +242,7 @@ class TableDraft {
       elements,
     }
     yield
-    return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed: { key, chains: own } } }
+    return { table, allocation: { ids, codes, tally: this.#tally.finish(), fixed } }
   }
 
   #put(
@@ -225,18 +261,33 @@ class TableDraft {
     }
   }
 
-  /** Gives all chains of the table, and the fixed ones among them. Reuses `fixed`, which equal inputs made. */
-  #finishChains(skeleton: Skeleton, fixed: FixedChains | undefined) {
+  #skeleton(frontends: FrontendTable): Skeleton {
+    const { layout, options } = this.#given
+    return skeletonOf(layout, options, { frontends, prefixLengths: this.#tally.prefixLengths })
+  }
+
+  /** Gives the fixed chains: those of the base if equal inputs made them. */
+  #finishFixed(frontends: FrontendTable): FixedChains {
+    const { allocation, continuing, isSame } = this.#given
+    const { fixed, tally } = allocation
+    if (isSame && fixed !== undefined && sameKeys(this.#tally.perPrefixLength, tally.prefixLengths))
+      return fixed
+    const skeleton = this.#skeleton(frontends)
+    const key = skeletonKey(skeleton)
+    return continuing && key === fixed?.key ? fixed : { key, chains: fixedChains(skeleton) }
+  }
+
+  /** Gives all chains of the table. Reuses those of the base if the fixed ones stay. */
+  #finishChains(frontends: FrontendTable, fixed: FixedChains) {
     const { base, allocation } = this.#given
+    const isFixed = fixed === allocation.fixed
     const inUse = this.#tally.codes
-    const before = allocation.tally.codes
-    const steady = inUse.size === before.size && [...inUse.keys()].every(code => before.has(code))
-    if (fixed !== undefined && steady && base !== undefined)
-      return { chains: base.chains, codes: allocation.codes, own: fixed.chains }
+    if (isFixed && base !== undefined && sameKeys(inUse, allocation.tally.codes))
+      return { chains: base.chains, codes: allocation.codes }
     const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
-    const own = fixed?.chains ?? fixedChains(skeleton)
-    const chains = [...own, ...makeChains(names, skeleton, fixed && base?.chains)]
-    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes, own }
+    const made = makeChains(names, this.#skeleton(frontends), isFixed ? base?.chains : undefined)
+    const chains = [...fixed.chains, ...made]
+    return { chains: new Map(chains.map(chain => [chain.name, chain])), codes }
   }
 
   #finishElements(): PersistentMap<ElementGroup> {
@@ -250,21 +301,30 @@ class TableDraft {
     return PersistentMap.owning(this.#made)
   }
 
-  #finishSets({ nodePorts }: Skeleton): ReadonlyMap<string, NftSet> {
+  /** Gives the declarations: those of the base where they stay, and its Map where all do. */
+  #finishSets({ nodePorts }: FrontendTable): ReadonlyMap<string, NftSet> {
     const { base, layout, continuing, options } = this.#given
     const { connectionCounters } = options
-    const names = SET_NAMES.filter(name => name !== 'nodeport-ips' || nodePorts.kind === 'only')
-    const sets = names.map(name => {
+    const hasNodePortIps = nodePorts[layout.model].kind === 'only'
+    const sets = new Map<string, NftSet>()
+    let isSame = true
+    for (const name of SET_NAMES) {
+      if (name === 'nodeport-ips' && !hasNodePortIps) continue
       const before = base?.sets.get(name)
       const size = sizeFor(name, this.#tally.elements(name), before?.size)
       const counted = isCounted(name, connectionCounters)
-      // Declaring the sets anew was a fifth of all that a pass allocates.
-      const isSame = continuing && before?.size === size && (before.counted === true) === counted
-      return isSame ? before : declareSet(name, { layout, size, connectionCounters })
-    })
-    const same = base?.sets.size === sets.length && sets.every(set => base.sets.get(set.name) === set)
-    return same ? base.sets : new Map(sets.map(set => [set.name, set]))
+      const stays = continuing && before?.size === size && (before.counted === true) === counted
+      isSame &&= stays
+      sets.set(name, stays ? before : declareSet(name, { layout, size, connectionCounters }))
+    }
+    return isSame && base?.sets.size === sets.size ? base.sets : sets
   }
+}
+
+function sameKeys<K>(a: ReadonlyMap<K, unknown>, b: ReadonlyMap<K, unknown>): boolean {
+  if (a.size !== b.size) return false
+  for (const key of a.keys()) if (!b.has(key)) return false
+  return true
 }
 
 /** Whether a Service has anything in the table. */
@@ -292,7 +352,8 @@ function dispatchElements(codes: Codes): ElementGroup {
   return [goTo(CODE_REJECT, CHAIN_REJECT), drop, ...[...codes].map(([chain, code]) => goTo(code, chain))]
 }
 
-function nodePortAddresses({ layout, nodePorts }: Skeleton): ElementGroup | undefined {
+function nodePortAddresses(layout: FamilyLayout, frontends: FrontendTable): ElementGroup | undefined {
+  const nodePorts = frontends.nodePorts[layout.model]
   if (nodePorts.kind === 'all' || nodePorts.ips.length === 0) return undefined
   return [...new Set(nodePorts.ips)]
     .filter(ip => ip.length === layout.addressLength)

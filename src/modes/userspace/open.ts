@@ -30,7 +30,7 @@ export function openUserspace({
     client,
     clock,
     options,
-    watchGeneration: generationWatch(sockets.netfilter),
+    watchGeneration: generationWatch(client, sockets.netfilter),
     watchWriters: report => watchTableWriters(watching, report),
     report: event => tell?.(modeEvent(event)),
   })

@@ -14,24 +14,43 @@ describe('repeat', () => {
   it('calls for the first answer, and not for the same one again', async () => {
     const transport = openRoute()
     let calls = 0
-    const stop = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
+    const first = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
     await later(EVERY_MS * 10)
     expect(calls).toBe(1)
     expect(receiveTypes(transport)).toBeUndefined()
-    stop?.()
+    first?.stop()
     const again = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
     await later(EVERY_MS * 10)
     expect(calls).toBe(2)
-    again?.()
+    again?.stop()
+  })
+
+  it('does not call for another answer that has the expected octets in their place', async () => {
+    const transport = openRoute()
+    let calls = 0
+    const repetition = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
+    // NLMSG_ERROR with -ENODEV, at which each first answer is refused.
+    const errno = new Uint8Array(Int32Array.of(-19).buffer)
+    repetition?.expect(12, errno)
+    await later(EVERY_MS * 10)
+    expect(calls).toBe(1)
+    repetition?.stop()
+    const again = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
+    again?.expect(16, errno)
+    await later(EVERY_MS * 10)
+    expect(calls).toBe(1)
+    again?.stop()
+    expect(thrownBy(() => again?.expect(0, new Uint8Array(65)))).toMatchObject({ syscall: 'expect' })
+    expect(thrownBy(() => again?.expect(-1, errno))).toMatchObject({ code: 'EINVAL' })
   })
 
   it('calls each time for an answer that is too long to compare, and no more when it is stopped', async () => {
     const transport = openRoute()
     let calls = 0
     await new Promise<void>(resolve => {
-      const stop = transport.repeat?.(getLink(), EVERY_MS, () => {
+      const repetition = transport.repeat?.(getLink(), EVERY_MS, () => {
         if (++calls < 3) return
-        stop?.()
+        repetition?.stop()
         resolve()
       })
     })

@@ -104,7 +104,7 @@ function writeByTable(batch: Batch<Step>, step: Step, family: number): void {
 
 /** Into a buffer that has to grow, and has been used before. */
 function written(list: readonly IpvsOperation[], family: number, write: typeof writeStep): Uint8Array {
-  const batch = new Batch<Step>(1, 64)
+  const batch = new Batch<Step>(1)
   batch.out.out.bytes.fill(0xff)
   for (const operation of list) write(batch, firstStep(operation), family)
   for (const [i, operation] of list.entries()) {

@@ -33,6 +33,8 @@ class ScriptedClient implements NftClient {
     return 7
   }
 
+  watchGeneration(): undefined {}
+
   async commit(
     transaction: Transaction,
     options: { readonly generation?: number } = {},
