@@ -33,7 +33,9 @@ class ScriptedClient implements NftClient {
     return 7
   }
 
-  watchGeneration(): undefined {}
+  watchGeneration(): undefined {
+    return undefined
+  }
 
   async commit(
     transaction: Transaction,
