@@ -38,6 +38,15 @@ export function findAddon(): string {
   return found
 }
 
+/**
+ * Gives free memory of malloc back to the kernel, and these pages: pairs of address and length, which must be of mappings
+ * that the kernel reads again from files. Throws a SystemError.
+ */
+export function releasePages(ranges: BigUint64Array): void {
+  const { buffer, byteOffset, byteLength } = ranges
+  check('madvise', loadAddon(findAddon()).releasePages(new Uint8Array(buffer, byteOffset, byteLength)))
+}
+
 /** native/binding.c. Numbers below zero are -errno. */
 interface Addon {
   readonly abi: number
@@ -50,6 +59,7 @@ interface Addon {
   repeat(handle: Handle, datagram: Uint8Array, everyMs: number): number
   unwatch(handle: Handle): void
   close(handle: Handle): void
+  releasePages(ranges: Uint8Array): number
 }
 
 interface Handle {
@@ -57,7 +67,7 @@ interface Handle {
   readonly sendLimitBytes: number
 }
 
-const ABI = 2
+const ABI = 3
 const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
 
