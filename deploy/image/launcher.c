@@ -2,6 +2,7 @@
  * Starts kprobe in an image that has no shell: as `kube-proxy` it runs `kprobe run` with the arguments it was given, so that
  * kube-proxy's DaemonSet needs another image and nothing else; under any other name the arguments are kprobe's own.
  */
+#define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
