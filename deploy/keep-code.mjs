@@ -1,24 +1,52 @@
-// Runs dist/program.js on the examples, without a kernel, and leaves the code that V8 compiled meanwhile in
+// Runs dist/program.js on a small cluster, without a kernel, and leaves the code that V8 compiled meanwhile in
 // dist/program.cache, for deploy/loader.mjs.
-import { readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
 import { Script } from 'node:vm'
+import { build } from 'esbuild'
 
-const dist = new URL('../dist/', import.meta.url)
-const command = new URL('kprobe.mjs', dist)
-const program = new URL('program.js', dist)
-const examples = fileURLToPath(new URL('examples', import.meta.url))
+const root = fileURLToPath(new URL('..', import.meta.url))
+const folder = `${root}.cache/keep-code/`
+const command = new URL('../dist/kprobe.mjs', import.meta.url)
+const program = new URL('program.js', command)
+const cache = `${root}dist/program.cache`
+
+/** The API server of the tests, for what a daemon runs of HTTP/2, TLS and protobuf. Gives the path of a kubeconfig. */
+async function startApiServer() {
+  mkdirSync(folder, { recursive: true })
+  const outfile = `${folder}api-server.mjs`
+  const contents = `export { ApiServer } from './test/support/apiserver/http-server.ts'
+    export { clusterOf } from './test/support/apiserver/generator.ts'`
+  await build({
+    stdin: { contents, resolveDir: root },
+    absWorkingDir: root,
+    outfile,
+    bundle: true,
+    format: 'esm',
+    platform: 'node',
+    target: 'node20',
+    logLevel: 'warning',
+  })
+  const { ApiServer, clusterOf } = await import(outfile)
+  const server = await ApiServer.start({ relay: false })
+  for (const { resource, object } of clusterOf({ services: 10, endpointsPerService: 3, nodes: 1 }))
+    server.store.create(resource, object)
+  const kubeconfig = `${folder}kubeconfig`
+  writeFileSync(kubeconfig, server.kubeconfig({ token: 'none' }))
+  return kubeconfig
+}
 
 const require = createRequire(command)
 /** V8 keeps code for the flags of the moment: those of this process stay as they were at its start, as they are then. */
 const withoutFlags = name =>
   name === 'node:v8' ? { ...require(name), setFlagsFromString: () => undefined } : require(name)
 
+const kubeconfig = await startApiServer()
 const script = new Script(readFileSync(program, 'latin1'), { filename: program.href })
 process.on('exit', code => {
+  rmSync(folder, { recursive: true })
   if (code !== 0) return
-  const cache = fileURLToPath(new URL('program.cache', dist))
   writeFileSync(`${cache}.new`, script.createCachedData())
   renameSync(`${cache}.new`, cache)
 })
@@ -29,9 +57,9 @@ process.argv = [
   'run',
   '--once',
   '--backend=dry-run',
-  `--source=file:${examples}`,
-  '--hostname-override=example-node',
-  '--cluster-cidr=10.244.0.0/16',
+  `--kubeconfig=${kubeconfig}`,
+  '--hostname-override=node-0',
+  '--cluster-cidr=10.128.0.0/9',
   '-v=0',
 ]
 script.runInThisContext()(withoutFlags, command.href)

@@ -3,16 +3,18 @@
 #define NAPI_VERSION 9
 #include <errno.h>
 #include <limits.h>
+#include <malloc.h>
 #include <node_api.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <uv.h>
 
 #include "netlink_socket.h"
 
 /* ABI grows with every change of what JavaScript sees: a stale build is refused in clear words. */
-enum { ABI = 3, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256, EXPECTED_MAX = 64 };
+enum { ABI = 4, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256, EXPECTED_MAX = 64 };
 
 static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper = 0x9d3c51f0a7e24b86U };
 
@@ -340,6 +342,17 @@ static napi_value close_socket(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
+/* releasePages(ranges): 0 | -errno. Pairs of address and length, of pages that are read again from their files. */
+static napi_value release_pages(napi_env env, napi_callback_info info) {
+  UNPACK("b");
+  const uint64_t *range = args.data, *end = range + args.length / sizeof(*range);
+  int error = 0;
+  (void)malloc_trim(0);
+  for (; error == 0 && end - range >= 2; range += 2)
+    error = madvise((void *)(uintptr_t)range[0], range[1], MADV_DONTNEED) == 0 ? 0 : -errno;
+  return integer(env, error);
+}
+
 NAPI_MODULE_INIT() {
   const napi_property_descriptor properties[] = {
     { .utf8name = "abi", .value = integer(env, ABI), .attributes = napi_enumerable },
@@ -353,6 +366,7 @@ NAPI_MODULE_INIT() {
     { .utf8name = "expect", .method = expect },
     { .utf8name = "unwatch", .method = unwatch },
     { .utf8name = "close", .method = close_socket },
+    { .utf8name = "releasePages", .method = release_pages },
   };
   (void)napi_define_properties(env, exports, sizeof(properties) / sizeof(properties[0]), properties);
   return exports;

@@ -17,7 +17,7 @@ import { totalsOf } from '../daemon/banner.ts'
 import { type DaemonIo, runDaemon, type Sync, type Written } from '../daemon/daemon.ts'
 import { systemLock } from '../daemon/network-lock.ts'
 import { KERNEL, openClient, openNetfilter, openSockDiag } from '../daemon/open.ts'
-import { ENGINE, setOomScoreAdj } from '../daemon/process-room.ts'
+import { engine, setOomScoreAdj } from '../daemon/process-room.ts'
 import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
@@ -156,7 +156,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
       openClient(config, { clock, env: process.env, warn: text => log.warn(text), dials }),
     takeLock: systemLock(clock, Math.random),
     listens: true,
-    engine: ENGINE,
+    engine: engine({ clock, log }),
     setOomScoreAdj: value => setOomScoreAdj(value, log),
     setLogging: ({ logFormat, verbosity }) => set({ format: logFormat, verbosity }),
     tune: async config => {

@@ -15,7 +15,7 @@ import {
   serviceReleased,
   starting,
 } from '../telemetry/event.ts'
-import { HealthTracker } from '../telemetry/health.ts'
+import { HealthTracker, type Moment } from '../telemetry/health.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
 import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
 import { Receipts } from '../telemetry/receipts.ts'
@@ -51,10 +51,17 @@ const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
 
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
 
+/** A Snapshot that is to be programmed, and when it came. */
+interface Offer extends Moment {
+  readonly snapshot: Snapshot
+}
+
+/** Offers that wait to be counted; the last one counts all of them. */
+const OFFERS_MAX = 64
+
 /** Turns what happens into logs, metrics, health and events. Makes no decisions. */
 export class Observer {
   readonly metrics: Metrics
-  readonly health: HealthTracker
   readonly receipts: Receipts
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
@@ -64,7 +71,9 @@ export class Observer {
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
   #heardMs: number
+  readonly #health: HealthTracker
   readonly #pending = new PendingChanges()
+  #offers: Offer[] = []
   readonly #localPolicies = new LocalPolicyCounter()
   /** The Snapshot of the previous sync. */
   #programmed: Snapshot | undefined
@@ -74,7 +83,7 @@ export class Observer {
     const { servers, features, connections, ofMode, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
-    this.health = new HealthTracker({ families, clock, wallMs, syncPeriodMs, eligibleWithoutNode })
+    this.#health = new HealthTracker({ families, clock, wallMs, syncPeriodMs, eligibleWithoutNode })
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
     // The staleness of a source without data counts from the start, and that of a new source from the last data of the
@@ -83,16 +92,17 @@ export class Observer {
       this.#heardMs = source()?.heardMs ?? this.#heardMs
       return (clock.nowMs() - this.#heardMs) / 1000
     }
-    this.metrics = createMetrics({
-      families,
-      staleS,
-      servers,
-      features,
-      connections,
-      ofMode,
-      api,
-      build,
-    })
+    const metrics = createMetrics({ families, staleS, servers, features, connections, ofMode, api, build })
+    const text = () => {
+      this.#countOffers()
+      return metrics.text()
+    }
+    this.metrics = { ...metrics, text }
+  }
+
+  get health(): HealthTracker {
+    this.#countOffers()
+    return this.#health
   }
 
   get nodeName(): string {
@@ -142,18 +152,28 @@ export class Observer {
     this.metrics.refusals(this.#refused.services + this.#refused.objects)
   }
 
-  /** Takes a Snapshot that is offered for programming. */
+  /** Takes a Snapshot that is offered for programming. It is counted later: the kernel is waiting for it. */
   offered(snapshot: Snapshot): void {
+    const { clock, wallMs } = this.#options
+    this.#offers.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
+    if (this.#offers.length === OFFERS_MAX) this.#countOffers()
+  }
+
+  #countOffers(): void {
+    if (this.#offers.length === 0) return
     const { proxy } = this.metrics
-    proxy.changes(this.#pending.offered(snapshot))
+    for (const offer of this.#offers) {
+      proxy.changes(this.#pending.offered(offer.snapshot))
+      proxy.queued(offer.wallMs)
+      this.#health.queued(offer.snapshot.number, offer)
+    }
+    this.#offers = []
     proxy.pending(this.#pending.now)
-    proxy.queued(this.#options.wallMs())
-    this.health.queued(snapshot.number)
   }
 
   /** Takes the Node of the Snapshots from the next one on. */
   node(node: NodeInfo | undefined): void {
-    this.health.node(node?.eligible, node?.deleted)
+    this.#health.node(node?.eligible, node?.deleted)
     this.metrics.nodeKnown(node !== undefined && node.deleted !== true)
   }
 
@@ -201,6 +221,7 @@ export class Observer {
     const { proxy } = this.metrics
     const nowWallMs = wallMs()
     if (this.#programmed === undefined) tell(starting(nodeName))
+    this.#countOffers()
     proxy.synced({ full: event.looked, durationMs: event.durationMs, wallMs: nowWallMs })
     const times = { startedWallMs: this.startedWallMs, nowWallMs }
     proxy.programmed(programmingLatencies(this.#programmed, snapshot, times))
@@ -209,7 +230,7 @@ export class Observer {
     proxy.pending(this.#pending.now)
     proxy.noLocalEndpoints(this.#localPolicies.update(table))
     this.metrics.services(table.services.size)
-    this.health.synced(event.number)
+    this.#health.synced(event.number)
     this.#look(table)
   }
 

@@ -2,12 +2,14 @@ import { readFileSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { getHeapStatistics, setFlagsFromString } from 'node:v8'
+import type { Clock } from '../base/clock.ts'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { PartsRoom } from '../model/object-budget.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
+import { releasePages } from '../netlink/native.ts'
 
 /** Reads the limits of this process, synchronously. */
 export function processRoom(): ProcessRoom {
@@ -28,19 +30,48 @@ export interface Engine {
 }
 
 /**
- * The flags of this process's engine. They change what V8 expects of code that Node.js keeps compiled for its own
- * modules, and it compiles such modules anew: that is why they are not set at the start.
+ * Sets flags of V8. They change what it expects of code that Node.js keeps compiled for its own modules, and it compiles
+ * such modules anew: that is why they are not set at the start.
  */
-export const ENGINE: Engine = {
-  loads() {
-    // V8 lets the space for new objects grow to 48 MiB, which a load fills and later work leaves idle. At its first
-    // size a load takes no longer and needs 176 MiB for 30,000 Services instead of 203. The flag is not
-    // --max-semi-space-size, because V8 reads that one only before it runs code.
-    setFlagsFromString('--semi-space-growth-factor=1')
-    // A load is over before most of the code that V8 optimizes during it can pay for the time of its threads.
-    setFlagsFromString(`--interrupt-budget=${8 * INTERRUPT_BUDGET}`)
-  },
-  loaded: () => setFlagsFromString(`--interrupt-budget=${INTERRUPT_BUDGET}`),
+export function engine({ clock, log }: { readonly clock: Clock; readonly log: Log }): Engine {
+  return {
+    loads() {
+      // V8 lets the space for new objects grow to 48 MiB, which a load fills and later work leaves idle. At its first
+      // size a load takes no longer and needs 176 MiB for 30,000 Services instead of 203. The flag is not
+      // --max-semi-space-size, because V8 reads that one only before it runs code.
+      setFlagsFromString('--semi-space-growth-factor=1')
+      // A load is over before most of the code that V8 optimizes during it can pay for the time of its threads.
+      setFlagsFromString(`--interrupt-budget=${8 * INTERRUPT_BUDGET}`)
+    },
+    loaded() {
+      setFlagsFromString(`--interrupt-budget=${INTERRUPT_BUDGET}`)
+      clock.after(CALM_MS, () => {
+        try {
+          releasePages(pagesOfFiles(readFileSync('/proc/self/smaps', 'latin1')))
+        } catch (err) {
+          log.debug({ err }, 'cannot release memory of the start')
+        }
+      })
+    },
+  }
+}
+
+/** Time after the first sync until the memory of the start is released. */
+const CALM_MS = 1_000
+
+/**
+ * Finds what this process has only read of programs and libraries, in /proc/PID/smaps: pairs of address and length. The
+ * start needs most of these pages, and later work one in four; the kernel reads them again from its cache.
+ */
+export function pagesOfFiles(smaps: string): BigUint64Array {
+  const ranges: bigint[] = []
+  for (const mapping of smaps.split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)) {
+    const [, start, end] = /^([0-9a-f]+)-([0-9a-f]+) r-[x-]p \S+ \S+ [1-9]\d* /.exec(mapping) ?? []
+    // A page that was written once is in no file.
+    if (start === undefined || end === undefined || !/^Anonymous: +0 kB$/m.test(mapping)) continue
+    ranges.push(BigInt(`0x${start}`), BigInt(`0x${end}`) - BigInt(`0x${start}`))
+  }
+  return BigUint64Array.from(ranges)
 }
 
 /** V8's default: so many bytes of bytecode run until it considers to optimize a function. */

@@ -126,7 +126,10 @@ export class Servers {
       clock,
       connectionsMax: this.#options.descriptors.healthz,
       hardFail: bindAddressHardFail,
-      health: observer.health,
+      health: {
+        readiness: () => observer.health.readiness(),
+        liveness: () => observer.health.liveness(),
+      },
       probed: (probe, code) => observer.metrics.proxy.probed(probe, code),
       report: news => this.#serverNews('healthz', config, news),
     })

@@ -38,6 +38,15 @@ export function findAddon(): string {
   return found
 }
 
+/**
+ * Gives free memory of malloc back to the kernel, and these pages: pairs of address and length, which must be of mappings
+ * that the kernel reads again from files. Throws a SystemError.
+ */
+export function releasePages(ranges: BigUint64Array): void {
+  const { buffer, byteOffset, byteLength } = ranges
+  check('madvise', loadAddon(findAddon()).releasePages(new Uint8Array(buffer, byteOffset, byteLength)))
+}
+
 /** native/binding.c. Numbers below zero are -errno. */
 interface Addon {
   readonly abi: number
@@ -51,6 +60,7 @@ interface Addon {
   expect(handle: Handle, at: number, octets: Uint8Array): number
   unwatch(handle: Handle): void
   close(handle: Handle): void
+  releasePages(ranges: Uint8Array): number
 }
 
 interface Handle {
@@ -58,7 +68,7 @@ interface Handle {
   readonly sendLimitBytes: number
 }
 
-const ABI = 3
+const ABI = 4
 const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
 

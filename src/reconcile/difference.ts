@@ -62,9 +62,10 @@ export function dryRun<State, P extends Plan<State>>(
       return { state: pretended, generation: generationOf(commits) }
     },
     commit(plan) {
+      // It may throw: then nothing was committed.
+      options.planned(plan)
       pretended = plan.after
       commits++
-      options.planned(plan)
       return Promise.resolve({
         outcome: 'committed',
         generation: generationOf(commits),

@@ -22,7 +22,7 @@ interface HealthState {
 }
 
 /** One moment by both clocks: the monotonic one for durations, the wall clock for texts. */
-interface Moment {
+export interface Moment {
   readonly monotonicMs: number
   readonly wallMs: number
 }
@@ -200,9 +200,9 @@ export class HealthTracker {
     this.#state = startOf(options.families)
   }
 
-  /** A Snapshot is to be programmed. */
-  queued(number: number): void {
-    this.#state = afterQueued(this.#state, number, this.#now())
+  /** A Snapshot is to be programmed, since `at`. */
+  queued(number: number, at = this.#now()): void {
+    this.#state = afterQueued(this.#state, number, at)
   }
 
   /** The kernel holds the Snapshot of this number. */

@@ -1,14 +1,16 @@
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import {
   heapLimit,
   memoryLimit,
+  pagesOfFiles,
   partsMax,
   partsRoomOf,
   servicesBytes,
 } from '../../../src/daemon/process-room.ts'
+import { releasePages } from '../../../src/netlink/native.ts'
 
 const MIB = 1 << 20
 let root: string
@@ -68,5 +70,51 @@ describe('the memory of this process', () => {
     expect(heapLimit(259 * MIB, ['--enable-source-maps'])).toBe(259 * MIB)
     expect(heapLimit(144 * MIB, ['--max_old_space_size=200', '--max-old-space-size=96'])).toBe(96 * MIB)
     expect(heapLimit(259 * MIB, ['--max-old-space-size=0'])).toBe(259 * MIB)
+  })
+})
+
+const SMAPS = `00400000-00e00000 r--p 00000000 fe:00 83      /usr/bin/node
+Size:              10240 kB
+Anonymous:             0 kB
+00e00000-01000000 r-xp 00a00000 fe:00 83      /usr/bin/node
+Anonymous:             0 kB
+01000000-01002000 r--p 00c00000 fe:00 83      /usr/bin/node
+Anonymous:             8 kB
+01002000-01003000 rw-p 00c02000 fe:00 83      /usr/bin/node
+Anonymous:             0 kB
+7f0000000000-7f0000001000 r-xp 00000000 00:00 0
+Anonymous:             0 kB
+7ffff0000000-7ffff0002000 r-xp 00000000 00:00 0                          [vdso]
+Anonymous:             0 kB
+7f1000000000-7f1000001000 r--s 00000000 fe:00 9      /var/data
+Anonymous:             0 kB
+7f2000000000-7f2000003000 r--p 00000000 fe:00 9      /usr/lib/a library
+Anonymous:             0 kB
+`
+
+describe('the pages that are released after the start', () => {
+  it('are of files alone: private, not writable, and never written', () => {
+    expect([...pagesOfFiles(SMAPS)]).toEqual([
+      0x400000n,
+      0xa00000n,
+      0xe00000n,
+      0x200000n,
+      0x7f2000000000n,
+      0x3000n,
+    ])
+  })
+
+  it('are read again when they are needed', () => {
+    const read = () => readFileSync('/proc/self/smaps', 'latin1')
+    const residentKb = () => {
+      const program = read()
+        .split(/^(?=[0-9a-f]+-)/m)
+        .filter(mapping => mapping.includes(process.execPath))
+      return program.reduce((sum, mapping) => sum + Number(/^Rss: +(\d+)/m.exec(mapping)?.[1]), 0)
+    }
+    const before = residentKb()
+    releasePages(pagesOfFiles(read()))
+    expect(residentKb()).toBeLessThan(before)
+    expect(JSON.parse('[1,2]')).toEqual([1, 2])
   })
 })

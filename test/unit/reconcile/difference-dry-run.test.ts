@@ -31,6 +31,22 @@ it('starts from nothing when the kernel cannot be read, and says why', async () 
   expect(reasons).toEqual(['EPERM'])
 })
 
+it('commits nothing when the plan cannot be handed over', async () => {
+  let isFull = true
+  const planned = () => {
+    if (isFull) throw new Error('ENOSPC')
+  }
+  const plane = dryRun(new FakePlane(), { planned, unreadable: fail })
+  const { state, generation } = await plane.observe()
+  const wanted = finish(plane.render(tableOf(1, { 'ns/a': '1' }), { base: state, without: new Set() }))
+  const plan = finish(plane.diff(state, wanted))
+  await expect((async () => await plane.commit(plan, {}))()).rejects.toThrow('ENOSPC')
+  expect(await plane.observe()).toEqual({ state, generation })
+  isFull = false
+  expect((await plane.commit(plan, {})).outcome).toBe('committed')
+  expect(finish(plane.diff((await plane.observe()).state, wanted)).empty).toBe(true)
+})
+
 function fail(error: Error): never {
   throw error
 }
