@@ -10,6 +10,7 @@ import {
   type Ip,
   mergeCidrs,
 } from '../base/ip.ts'
+import { PersistentMap } from '../base/persistent-map.ts'
 import {
   type AddressOwnership,
   addressPlace,
@@ -20,19 +21,12 @@ import {
   placeOwner,
   whyNotCaught,
 } from './claims.ts'
-import { type Findings, refuse } from './fields.ts'
-import type { Frontend, PortFrontends, Route } from './frontend.ts'
+import { type Findings, isSame, refuse } from './fields.ts'
+import type { Backend, Frontend, FrontendTable, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
+import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import {
-  externalRoute,
-  internalRoute,
-  needsOf,
-  type PortEndpoints,
-  type Survey,
-  selectBackends,
-  survey,
-} from './select.ts'
-import type { Protocol, Service, ServicePortSpec, SliceList } from './service.ts'
+import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './select.ts'
+import type { Protocol, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 
 /** A Service on its way to its frontends. */
 export interface ServiceWork {
@@ -56,6 +50,8 @@ interface PortWork {
   /** Undefined for a headless Service. */
   readonly clusterIp: Ip | undefined
   readonly among: PortEndpoints
+  /** What an earlier version of the Service has at its place: most of its back ends are the same. */
+  readonly former: PortFrontends | undefined
 }
 
 /** The ends of PortFrontends.key. */
@@ -72,7 +68,8 @@ export function resolvePort(work: ServiceWork, at: PortWork): PortFrontends | un
   const found = survey(among.endpoints, ownership.here)
   const frontends = frontendsOf(work, at, found)
   if (frontends.length === 0) return undefined
-  const lists = selectBackends({ among, found, place: ownership.here }, needsOf(frontends))
+  const former = at.former?.cluster ?? NO_BACKENDS
+  const lists = selectBackends({ among, found, place: ownership.here, former }, needsOf(frontends))
   const { name, protocol } = port
   // Of these texts all parts are there anyway, so that pieces put together cost less than a copy.
   const displayName = name === '' ? service.key : `${service.key}:${name}`
@@ -320,5 +317,84 @@ function clientsOf(
   return {
     sourceRanges: mergeCidrs([...sourceRanges, ...own]),
     writtenRanges: [...writtenRanges, ...own],
+  }
+}
+
+/** As isSame(), with a short way through the lists of backends, which may be long. */
+export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
+  if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
+  const { ports: portsOfA, ...restOfA } = a
+  const { ports: portsOfB, ...restOfB } = b
+  return portsOfA.every((port, index) => isSamePort(port, portsOfB[index])) && isSame(restOfA, restOfB)
+}
+
+function isSamePort(a: PortFrontends, b: PortFrontends | undefined): boolean {
+  if (b === undefined) return false
+  const { cluster: clusterOfA, local: localOfA, ...restOfA } = a
+  const { cluster: clusterOfB, local: localOfB, ...restOfB } = b
+  return isSameList(clusterOfA, clusterOfB) && isSameList(localOfA, localOfB) && isSame(restOfA, restOfB)
+}
+
+function isSameList(a: readonly Backend[], b: readonly Backend[]): boolean {
+  if (a.length !== b.length) return false
+  for (let index = 0; index < a.length; index++) {
+    const left = a[index]
+    const right = b[index]
+    if (left === right) continue
+    if (left?.ip !== right?.ip || left?.port !== right?.port || left?.local !== right?.local) return false
+  }
+  return true
+}
+
+/** FrontendTable.localBackends after some Services changed. */
+export function localBackendsAfter(
+  table: FrontendTable | undefined,
+  changes: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
+): PersistentMap<number> {
+  const deltas = new Map<Ip, number>()
+  for (const [key, now] of changes) countPorts(deltas, table?.services.get(key)?.ports, now?.ports)
+  const counts = table?.localBackends ?? PersistentMap.empty<number>()
+  const updates = new Map<Ip, number | undefined>()
+  for (const [ip, delta] of deltas) {
+    const now = (counts.get(ip) ?? 0) + delta
+    updates.set(ip, now === 0 ? undefined : now)
+  }
+  return counts.withOwn(updates)
+}
+
+const NO_PORTS: readonly PortFrontends[] = []
+const NO_BACKENDS: readonly Backend[] = []
+
+function countPorts(deltas: Map<Ip, number>, before = NO_PORTS, now = NO_PORTS): void {
+  for (let index = 0; index < Math.max(before.length, now.length); index++) {
+    const [was, is] = [before[index], now[index]]
+    countLists(deltas, was?.cluster, is?.cluster)
+    countLists(deltas, was?.local, is?.local)
+  }
+}
+
+/** Passes over what begins and ends both lists: most back ends of an earlier version are used again. */
+function countLists(deltas: Map<Ip, number>, before = NO_BACKENDS, now = NO_BACKENDS): void {
+  let from = 0
+  while (from < before.length && before[from] === now[from]) from++
+  let [endBefore, endNow] = [before.length, now.length]
+  while (endBefore > from && endNow > from && before[endBefore - 1] === now[endNow - 1]) {
+    endBefore--
+    endNow--
+  }
+  countList(deltas, before, { from, to: endBefore, by: -1 })
+  countList(deltas, now, { from, to: endNow, by: 1 })
+}
+
+interface Part {
+  readonly from: number
+  readonly to: number
+  readonly by: number
+}
+
+function countList(deltas: Map<Ip, number>, backends: readonly Backend[], { from, to, by }: Part): void {
+  for (let index = from; index < to; index++) {
+    const backend = backends[index]
+    if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
   }
 }

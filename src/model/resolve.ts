@@ -1,5 +1,6 @@
 import { cut, listFor } from '../base/compact.ts'
 import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
+import { append } from '../base/lists.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { Pauses, type Steps } from '../base/steps.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
@@ -16,7 +17,6 @@ import {
 } from './claims.ts'
 import { type Findings, isSame, type Refusal, refusalsOf, refuse } from './fields.ts'
 import {
-  type Backend,
   type FrontendTable,
   healthCheckOf,
   type PortFrontends,
@@ -30,18 +30,26 @@ import {
   nodePortAddresses,
   type ResolveOptions,
 } from './node-context.ts'
-import { API_ADDRESS, externalsOf, firstPortsOf, resolvePort, type ServiceWork } from './port-frontends.ts'
-import { changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
 import {
   endpointsOf,
   endpointsOfOneSlice,
-  externalRoute,
-  needsForRoute,
-  selectBackends,
-  survey,
+  type MergedEndpoints,
+  mergeOf,
+  type PortEndpoints,
   type Wanted,
   wholeCandidatesOf,
-} from './select.ts'
+} from './port-endpoints.ts'
+import {
+  API_ADDRESS,
+  externalsOf,
+  firstPortsOf,
+  isSameService,
+  localBackendsAfter,
+  resolvePort,
+  type ServiceWork,
+} from './port-frontends.ts'
+import { changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
+import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
 
@@ -57,6 +65,8 @@ export interface Memo {
   readonly claims: Claims
   /** Which Services there is memory for; undefined without a bound. */
   readonly admission: Admission | undefined
+  /** Of Services with many endpoints in several slices, those of each port. */
+  readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
 
 /**
@@ -84,8 +94,8 @@ export function* resolve(
     listeners: { before: known?.snapshot.listeners ?? snapshot.listeners, after: snapshot.listeners },
   })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
-  const changes = yield* resolveAll(
-    { here, claims, snapshot: view, before },
+  const { changes, merges } = yield* resolveAll(
+    { here, claims, snapshot: view, before, merges: previous?.memo.merges ?? PersistentMap.empty() },
     withAffected(admitted, affected, view),
   )
   const table = {
@@ -94,7 +104,7 @@ export function* resolve(
     services: before.withOwn(changes),
     ...surroundings(here, previous, snapshot),
   }
-  return { snapshot, table, memo: { claims, admission: update?.admission } }
+  return { snapshot, table, memo: { claims, admission: update?.admission, merges } }
 }
 
 /** Whether a Service that stays as it is has the claims and the refusals that it had. */
@@ -108,22 +118,32 @@ interface Pass {
   readonly claims: Claims
   readonly snapshot: Snapshot
   readonly before: PersistentMap<ServiceFrontends>
+  /** Memo.merges of before. */
+  readonly merges: PersistentMap<readonly MergedEndpoints[]>
 }
 
 const NO_CIDRS: readonly Cidr[] = []
 
 type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 
-function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
+/** With fewer endpoints a merge costs less than what it is kept for. */
+const KEPT_ENDPOINTS_MIN = 1_000
+
+function* resolveAll(
+  pass: Pass,
+  touched: Touched,
+): Steps<Pick<Pass, 'merges'> & { readonly changes: Changes }> {
   const { snapshot, before } = pass
   const { keys, services } = touched
   const { services: all, listeners } = snapshot
   const ownership: AddressOwnership = { here: pass.here, services: all, listeners, claims: pass.claims }
   const changes: Changes = new Map()
+  const merges = new Map<ServiceKey, MergedEndpoints[]>()
   const pauses = new Pauses()
   for (let index = 0; index < keys.length; index++) {
     const key = keys[index] ?? ''
     const service = services[index]
+    const was = before.get(key)
     let now: ServiceFrontends | undefined
     if (service !== undefined) {
       const slices = snapshot.slices.get(key) ?? NO_SLICES
@@ -136,10 +156,17 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
         for (let at = 0; at < places.length; at++) {
           const place = places[at]
           if (place === undefined) break
-          const among = endpointsOfOneSlice(work.slices, place) ?? (yield* endpointsOf(work.slices, place))
+          let among: PortEndpoints | undefined = endpointsOfOneSlice(work.slices, place)
+          if (among === undefined) {
+            const former = mergeOf(pass.merges.get(key), place)
+            const merge = yield* endpointsOf({ slices: work.slices, wanted: place, former })
+            if (merge.endpoints.length >= KEPT_ENDPOINTS_MIN) append(merges, key, merge)
+            among = merge
+          }
           if (isLong) yield
           const { port, family, clusterIp } = place
-          const resolved = resolvePort(work, { port, family, clusterIp, among })
+          const former = was?.ports[count]
+          const resolved = resolvePort(work, { port, family, clusterIp, among, former })
           if (resolved !== undefined) ports[count++] = resolved
           if (isLong) yield
         }
@@ -147,10 +174,22 @@ function* resolveAll(pass: Pass, touched: Touched): Steps<Changes> {
       }
     }
     // An object that says the same is not a change: planes compare by identity.
-    if (!isSameService(before.get(key), now)) changes.set(key, now)
+    if (!isSameService(was, now)) changes.set(key, now)
     if (pauses.due()) yield
   }
-  return changes
+  return { changes, merges: mergesAfter(pass.merges, touched, merges) }
+}
+
+/** What is kept of merges; Services that were merged and are not any more drop theirs. */
+function mergesAfter(
+  before: Pass['merges'],
+  { keys }: Touched,
+  merges: ReadonlyMap<ServiceKey, readonly MergedEndpoints[]>,
+): Pass['merges'] {
+  const updates = new Map<ServiceKey, readonly MergedEndpoints[] | undefined>(merges)
+  if (before.size > 0)
+    for (const key of keys) if (!merges.has(key) && before.has(key)) updates.set(key, undefined)
+  return before.withOwn(updates)
 }
 
 const NO_SLICES: SliceList = []
@@ -208,42 +247,6 @@ function surroundings(here: NodeContext, previous: Resolved | undefined, snapsho
 function serviceCidrsOf({ options }: NodeContext, snapshot: Snapshot): readonly Cidr[] {
   if (options.serviceProxyName !== undefined) return NO_CIDRS
   return mergeCidrs(snapshot.serviceCidrs.values().flat())
-}
-
-/** FrontendTable.localBackends after some Services changed. */
-function localBackendsAfter(
-  table: FrontendTable | undefined,
-  changes: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
-): PersistentMap<number> {
-  const deltas = new Map<Ip, number>()
-  changes.forEach((now, key) => {
-    const before = table?.services.get(key)
-    if (before !== undefined) count(deltas, before, -1)
-    if (now !== undefined) count(deltas, now, 1)
-  })
-  const counts = table?.localBackends ?? PersistentMap.empty<number>()
-  const updates = new Map<Ip, number | undefined>()
-  for (const [ip, delta] of deltas) {
-    const now = (counts.get(ip) ?? 0) + delta
-    updates.set(ip, now === 0 ? undefined : now)
-  }
-  return counts.withOwn(updates)
-}
-
-function count(deltas: Map<Ip, number>, { ports }: ServiceFrontends, by: number): void {
-  for (let index = 0; index < ports.length; index++) {
-    const port = ports[index]
-    if (port === undefined) continue
-    countList(deltas, port.cluster, by)
-    countList(deltas, port.local, by)
-  }
-}
-
-function countList(deltas: Map<Ip, number>, backends: readonly Backend[], by: number): void {
-  for (let index = 0; index < backends.length; index++) {
-    const backend = backends[index]
-    if (backend?.local === true) deltas.set(backend.ip, (deltas.get(backend.ip) ?? 0) + by)
-  }
 }
 
 /** A Service whose ports are resolved one after the other. */
@@ -396,7 +399,7 @@ function wholeOf(
   const found = survey(endpoints, ownership.here)
   const route = externalRoute(service, found)
   const among = { endpoints, ports: 0 }
-  const lists = selectBackends({ among, found, place: ownership.here }, needsForRoute(route))
+  const lists = selectBackends({ among, found, place: ownership.here, former: [] }, needsForRoute(route))
   return { family, ips, route, affinityTimeoutS: service.affinityTimeoutS, ...lists }
 }
 
@@ -410,28 +413,4 @@ function isOwn({ ownership, service, findings }: ServiceWork, ip: Ip): boolean {
   const reason = `already claimed as a whole by Service ${owner.key}, which comes first`
   refuse(findings, 'spec.externalIPs', formatIp(ip), reason)
   return false
-}
-
-/** As isSame(), with a short way through the lists of backends, which may be long. */
-export function isSameService(a: ServiceFrontends | undefined, b: ServiceFrontends | undefined): boolean {
-  if (a === undefined || b === undefined || a.ports.length !== b.ports.length) return a === b
-  const { ports: portsOfA, ...restOfA } = a
-  const { ports: portsOfB, ...restOfB } = b
-  return portsOfA.every((port, index) => isSamePort(port, portsOfB[index])) && isSame(restOfA, restOfB)
-}
-
-function isSamePort(a: PortFrontends, b: PortFrontends | undefined): boolean {
-  if (b === undefined) return false
-  const { cluster: clusterOfA, local: localOfA, ...restOfA } = a
-  const { cluster: clusterOfB, local: localOfB, ...restOfB } = b
-  return isSameList(clusterOfA, clusterOfB) && isSameList(localOfA, localOfB) && isSame(restOfA, restOfB)
-}
-
-function isSameList(a: readonly Backend[], b: readonly Backend[]): boolean {
-  if (a.length !== b.length) return false
-  for (let index = 0; index < a.length; index++) {
-    const [left, right] = [a[index], b[index]]
-    if (left?.ip !== right?.ip || left?.port !== right?.port || left?.local !== right?.local) return false
-  }
-  return true
 }

@@ -1,15 +1,8 @@
 import { cut, listFor, trimmed } from '../base/compact.ts'
-import type { Family } from '../base/ip.ts'
-import { finish, Pauses, type Steps } from '../base/steps.ts'
+import type { Ip } from '../base/ip.ts'
 import type { Backend, Frontend, Route } from './frontend.ts'
-import type {
-  Endpoint,
-  EndpointSlice,
-  EndpointTraits,
-  Service,
-  ServicePortSpec,
-  SliceList,
-} from './service.ts'
+import type { PortEndpoints } from './port-endpoints.ts'
+import type { Endpoint, EndpointTraits, Service } from './service.ts'
 
 /** How hints narrow the ready endpoints (KEP-2433, KEP-3015). */
 export type TopologyMode = 'none' | 'PreferSameNode' | 'PreferSameZone'
@@ -201,14 +194,17 @@ interface Selecting {
   readonly among: PortEndpoints
   readonly found: Survey
   readonly place: Place
+  /** The list of an earlier version, whose back ends are used again. */
+  readonly former: readonly Backend[]
 }
 
 export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendLists {
-  const { among, found, place } = selecting
+  const { among, found, place, former } = selecting
   const { endpoints } = among
   const cluster = listFor<Backend>(needs.cluster ? endpoints.length : 0)
   const local: Backend[] = []
   let count = 0
+  let at = 0
   for (let index = 0; index < endpoints.length; index++) {
     const endpoint = endpoints[index]
     if (endpoint === undefined) continue
@@ -216,214 +212,31 @@ export function selectBackends(selecting: Selecting, needs: ListNeeds): BackendL
     const inCluster = needs.cluster && clusterVerdict(traits, found, place).isIn
     const inLocal = needs.local && localVerdict(traits, found, place).isIn
     if (!inCluster && !inLocal) continue
-    const backend = { ip, port: portAt(among, index), local: traits.nodeName === place.nodeName }
+    const port = portAt(among, index)
+    const isLocal = traits.nodeName === place.nodeName
+    at = indexFrom(former, at, ip)
+    const known = former[at]
+    const isKnown = known?.ip === ip && known.port === port && known.local === isLocal
+    const backend = isKnown ? known : { ip, port, local: isLocal }
     if (inCluster) cluster[count++] = backend
     if (inLocal) local.push(backend)
   }
   return { cluster: cut(cluster, count), local: trimmed(local) }
 }
 
+/** The index of the first back end from `at` on that is at the address or behind it. */
+function indexFrom(list: readonly Backend[], at: number, ip: Ip): number {
+  let index = at
+  for (let next = list[index]; next !== undefined && next.ip !== ip && next.ip < ip; next = list[index])
+    index++
+  return index
+}
+
 function portAt({ ports }: PortEndpoints, index: number): number {
   return typeof ports === 'number' ? ports : (ports[index] ?? 0)
-}
-
-/** An endpoint of one port of a Service, before anything is known about its use. */
-interface Candidate {
-  readonly endpoint: Endpoint
-  readonly port: number
-  readonly slice: EndpointSlice
-  /** Where the slice has it. */
-  readonly index: number
-}
-
-/** Which endpoints are asked for. Ports are joined by name and protocol; the number is each slice's own. */
-export interface Wanted extends Pick<ServicePortSpec, 'name' | 'protocol'> {
-  readonly family: Family
-}
-
-/** The endpoints of a port in one family, sorted by address and port, each once. */
-export function candidatesOf(slices: SliceList, wanted: Wanted): readonly Candidate[] {
-  return finish(candidatesInSteps(slices, wanted))
-}
-
-/** The same with pauses, for tens of thousands of endpoints. */
-function* candidatesInSteps(slices: SliceList, wanted: Wanted): Steps<readonly Candidate[]> {
-  const runs: (readonly Candidate[])[] = []
-  const pauses = new Pauses()
-  for (const slice of slices) {
-    if (slice.family !== wanted.family) continue
-    for (const { name, protocol, port } of slice.ports) {
-      if (name !== wanted.name || protocol !== wanted.protocol) continue
-      runs.push(slice.endpoints.map((endpoint, index) => ({ endpoint, port, slice, index })))
-      if (pauses.due(slice.endpoints.length)) yield
-    }
-  }
-  return yield* eachOnce(runs)
-}
-
-/** All endpoints of a family, sorted by address, each once, whatever ports their slices list; their port is 0. */
-export function wholeCandidatesOf(slices: SliceList, family: Family): readonly Candidate[] {
-  const runs = slices
-    .filter(slice => slice.family === family)
-    .map(slice => slice.endpoints.map((endpoint, index) => ({ endpoint, port: 0, slice, index })))
-  return finish(eachOnce(runs))
-}
-
-/** Merges sorted lists, each candidate once. */
-function* eachOnce(lists: readonly (readonly Candidate[])[]): Steps<readonly Candidate[]> {
-  let runs = lists
-  while (runs.length > 1) runs = yield* mergedInPairs(runs)
-  const [sorted] = runs
-  yield
-  return sorted === undefined ? [] : isStrictlyUp(sorted) ? sorted : withoutDuplicates(sorted)
-}
-
-/** Half as many sorted lists of the same candidates; of equal ones those of earlier lists come first. */
-function* mergedInPairs(runs: readonly (readonly Candidate[])[]): Steps<(readonly Candidate[])[]> {
-  const pairs: (readonly Candidate[])[] = []
-  const pauses = new Pauses()
-  for (let index = 0; index < runs.length; index += 2) {
-    const left = runs[index] ?? []
-    const right = runs[index + 1] ?? []
-    pairs.push(right.length === 0 ? left : merged(left, right))
-    if (pauses.due(left.length + right.length)) yield
-  }
-  return pairs
-}
-
-function merged(left: readonly Candidate[], right: readonly Candidate[]): readonly Candidate[] {
-  const all = listFor<Candidate>(left.length + right.length)
-  let count = 0
-  let at = 0
-  for (let index = 0; index < left.length; index++) {
-    const a = left[index]
-    if (a === undefined) continue
-    for (let b = right[at]; b !== undefined && compare(b, a) < 0; b = right[at]) {
-      all[count++] = b
-      at++
-    }
-    all[count++] = a
-  }
-  for (let b = right[at]; b !== undefined; b = right[at]) {
-    all[count++] = b
-    at++
-  }
-  return all
 }
 
 /** Serves what it has while it goes away. */
 function isDraining({ conditions }: EndpointTraits): boolean {
   return conditions.serving && conditions.terminating
-}
-
-function isStrictlyUp(candidates: readonly Candidate[]): boolean {
-  let last: Candidate | undefined
-  for (const candidate of candidates) {
-    if (last !== undefined && compare(last, candidate) >= 0) return false
-    last = candidate
-  }
-  return true
-}
-
-/** All candidates are of one family, so that addresses compare as text. */
-function compare(a: Candidate, b: Candidate): number {
-  const left = a.endpoint.ip
-  const right = b.endpoint.ip
-  return left < right ? -1 : left > right ? 1 : a.port - b.port
-}
-
-function withoutDuplicates(sorted: readonly Candidate[]): readonly Candidate[] {
-  const once: Candidate[] = []
-  const uids: TargetUids = new Map()
-  let from = 0
-  for (let first = sorted[from]; first !== undefined; first = sorted[from]) {
-    let to = from + 1
-    for (let next = sorted[to]; next !== undefined && compare(first, next) === 0; next = sorted[to]) to++
-    once.push(to === from + 1 ? first : best(sorted.slice(from, to), first, uids))
-    from = to
-  }
-  return once
-}
-
-/**
- * Which of several entries for one address and port speaks for it. Of one pod that is in two slices, the newer slice
- * knows better. Between pods, a terminating one is a ghost whose address went on to another (k/k#135266), and a ready
- * one is the better bet.
- */
-function best(run: readonly Candidate[], first: Candidate, uids: TargetUids): Candidate {
-  const newest = new Map<string, number>()
-  for (const candidate of run) {
-    const uid = uidOf(candidate, uids)
-    newest.set(uid, Math.max(newest.get(uid) ?? 0, candidate.slice.triggerTimeMs))
-  }
-  let winner: Candidate | undefined
-  for (const candidate of run) {
-    const uid = uidOf(candidate, uids)
-    const isOutdated = uid !== '' && candidate.slice.triggerTimeMs < (newest.get(uid) ?? 0)
-    if (isOutdated) continue
-    if (winner === undefined || rank(candidate) > rank(winner)) winner = candidate
-  }
-  return winner ?? first
-}
-
-/** The UIDs of pods by slice, read when they are needed: an address is seldom in two slices. */
-type TargetUids = Map<EndpointSlice, readonly string[]>
-
-function uidOf({ slice, index }: Candidate, known: TargetUids): string {
-  let uids = known.get(slice)
-  if (uids === undefined) {
-    uids = slice.targetUids?.split(',') ?? []
-    known.set(slice, uids)
-  }
-  return uids[index] ?? ''
-}
-
-function rank({ endpoint }: Candidate): number {
-  const { conditions } = endpoint.traits
-  return (conditions.terminating ? 0 : 4) + (conditions.ready ? 2 : 0) + (conditions.serving ? 1 : 0)
-}
-
-/** The endpoints of a port in one family, sorted by address and port, each once. */
-export interface PortEndpoints {
-  readonly endpoints: readonly Endpoint[]
-  /** The port of all of them, or of each. */
-  readonly ports: number | readonly number[]
-}
-
-/** The same choice as candidatesOf(), without the slices. */
-export function* endpointsOf(slices: SliceList, wanted: Wanted): Steps<PortEndpoints> {
-  const candidates = yield* candidatesInSteps(slices, wanted)
-  return { endpoints: candidates.map(({ endpoint }) => endpoint), ports: candidates.map(({ port }) => port) }
-}
-
-const NONE: PortEndpoints = { endpoints: [], ports: 0 }
-
-/**
- * The same without a copy where one slice says it all, as it mostly does; undefined when several slices have endpoints of
- * the port, or one has an address twice.
- */
-export function endpointsOfOneSlice(slices: SliceList, wanted: Wanted): PortEndpoints | undefined {
-  let only: PortEndpoints = NONE
-  for (let index = 0; index < slices.length; index++) {
-    const slice = slices[index]
-    if (slice === undefined || slice.family !== wanted.family) continue
-    for (let at = 0; at < slice.ports.length; at++) {
-      const its = slice.ports[at]
-      if (its === undefined || its.name !== wanted.name || its.protocol !== wanted.protocol) continue
-      if (only !== NONE || !isOnce(slice)) return undefined
-      only = { endpoints: slice.endpoints, ports: its.port }
-    }
-  }
-  return only
-}
-
-/** Whether each address is there once; they are sorted. */
-function isOnce({ endpoints }: EndpointSlice): boolean {
-  let last = ''
-  for (let index = 0; index < endpoints.length; index++) {
-    const ip = endpoints[index]?.ip ?? ''
-    if (ip === last) return false
-    last = ip
-  }
-  return true
 }

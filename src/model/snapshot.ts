@@ -2,6 +2,7 @@ import { type Cidr, compareIps, formatIp, type Ip } from '../base/ip.ts'
 import { PersistentMap } from '../base/persistent-map.ts'
 import { finish, Pauses, type Steps } from '../base/steps.ts'
 import { addRefusal, type Findings, isSame, type Refusal } from './fields.ts'
+import { hasEndpointAt } from './port-endpoints.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
 import type { EndpointSlice, Service, ServiceKey, SliceList } from './service.ts'
 
@@ -230,9 +231,8 @@ export function withoutLoops(slices: SliceList, service: Service, findings?: Fin
   return slices
 }
 
-function hasOwn({ endpoints }: EndpointSlice, own: readonly Ip[]): boolean {
-  for (let index = 0; index < endpoints.length; index++)
-    if (own.includes(endpoints[index]?.ip ?? '')) return true
+function hasOwn(slice: EndpointSlice, own: readonly Ip[]): boolean {
+  for (let index = 0; index < own.length; index++) if (hasEndpointAt(slice, own[index] ?? '')) return true
   return false
 }
 

@@ -109,7 +109,7 @@ function unstreaming(client: ApiClient): ApiClient {
 async function openKprobe(kubeconfig: string, { contentType, streams }: Asking): Promise<Loader> {
   const { openBenchClient } = await import('./kube-server.ts')
   const { KubeSource } = await import('../../src/source/kube/kube-source.ts')
-  const { acceptFor } = await import('../../src/source/kube/wire/readers.ts')
+  const { acceptFor } = await import('../../src/source/kube/wire/encodings.ts')
   const { Intake } = await import('../../src/daemon/intake.ts')
   const client = await openBenchClient(kubeconfig)
   const source = new KubeSource({

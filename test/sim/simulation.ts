@@ -1,4 +1,4 @@
-import { acceptFor } from '../../src/source/kube/wire/readers.ts'
+import { acceptFor } from '../../src/source/kube/wire/encodings.ts'
 import { FaultScript } from '../support/apiserver/faults.ts'
 import { MemoryNetwork } from '../support/apiserver/memory-network.ts'
 import { createRandom, type Random } from '../support/apiserver/random.ts'

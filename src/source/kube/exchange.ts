@@ -3,6 +3,7 @@ import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
 import { WireError } from '../../wire/wire-error.ts'
 import { type ApiClient, ApiError, type ApiResponse } from './api-client.ts'
+import { createListReader, createWatchReader } from './wire/encodings.ts'
 import {
   type ApiKind,
   type ApiObject,
@@ -12,7 +13,6 @@ import {
   type WatchEvent,
   type WatchReader,
 } from './wire/reader.ts'
-import { createListReader, createWatchReader } from './wire/readers.ts'
 import { type ApiStatus, readStatus } from './wire/status.ts'
 
 interface ExchangeOptions {

@@ -13,8 +13,8 @@ import {
   SPACE,
   TAB,
 } from '../../json-bytes.ts'
-import { defaultVersion, versionOfList, withType } from './kinds.ts'
 import {
+  defaultVersion,
   isMessage,
   type ListMeta,
   type ListReader,
@@ -23,8 +23,10 @@ import {
   type Message,
   type ReaderOptions,
   Rest,
+  versionOfList,
   type WatchEvent,
   type WatchReader,
+  withType,
 } from './reader.ts'
 
 function isBlank(byte: number): boolean {

@@ -1,27 +1,54 @@
+import { printable } from '../../../model/fields.ts'
 import { type FieldSpan, fieldAt, ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { LENGTH, type MessageOf } from '../../../wire/protobuf/table.ts'
 import { WireError } from '../../../wire/wire-error.ts'
 import {
-  defaultVersion,
-  hasMagic,
-  isOfKind,
-  MAGIC,
-  openEnvelope,
-  refuseEncodings,
-  versionOfList,
-} from './kinds.ts'
-import {
   type ApiObject,
+  defaultVersion,
+  isOfKind,
   type ListMeta,
   type ListReader,
   type ListReaderOptions,
   listMetaIn,
   type ReaderOptions,
   Rest,
+  type TypeMeta,
+  versionOfList,
   type WatchEvent,
   type WatchReader,
 } from './reader.ts'
 import { LIST, LIST_ITEMS, STATUS, tableFor, UNKNOWN, UNKNOWN_RAW, WATCH_EVENT } from './tables.ts'
+
+/** What every body in protobuf begins with: `k8s` and a NUL; a runtime.Unknown follows. */
+const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]
+
+function hasMagic(bytes: Buffer, at = 0): boolean {
+  return MAGIC.every((byte, index) => bytes[at + index] === byte)
+}
+
+/** An object in its envelope. */
+interface Enveloped {
+  readonly type: TypeMeta
+  /** The object's own bytes. */
+  readonly raw: Buffer
+}
+
+/** Throws WireError for anything but an object in protobuf. */
+export function openEnvelope(decoder: ProtobufDecoder, bytes: Buffer): Enveloped {
+  if (!hasMagic(bytes)) throw new WireError('protobuf without its first four bytes, k8s and NUL')
+  const unknown = decoder.decode(UNKNOWN, { bytes, start: MAGIC.length, end: bytes.length })
+  refuseEncodings(unknown)
+  const { typeMeta = {}, raw = bytes.subarray(0, 0) } = unknown
+  return { type: typeMeta, raw }
+}
+
+/** The API server leaves both empty; anything else is not what our tables read. */
+function refuseEncodings({ contentEncoding, contentType }: MessageOf<typeof UNKNOWN>): void {
+  if (contentEncoding !== undefined)
+    throw new WireError(`an object in the encoding ${printable(contentEncoding)}; none is expected`)
+  if (contentType !== undefined)
+    throw new WireError(`an object of the type ${printable(contentType)} within protobuf`)
+}
 
 const RAW_TAG = UNKNOWN_RAW * 8 + LENGTH
 const ITEM_TAG = LIST_ITEMS * 8 + LENGTH

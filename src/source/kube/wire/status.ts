@@ -1,9 +1,9 @@
 import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { WireError } from '../../../wire/wire-error.ts'
+import { encodingOf } from './encodings.ts'
 import { objectIn } from './json.ts'
-import { openEnvelope } from './kinds.ts'
+import { openEnvelope } from './protobuf.ts'
 import { type ApiObject, isMessage, type Message, textIn } from './reader.ts'
-import { encodingOf } from './readers.ts'
 import { STATUS } from './tables.ts'
 
 /** Why a request failed, in the server's words: metav1.Status. */

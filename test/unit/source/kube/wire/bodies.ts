@@ -1,5 +1,5 @@
+import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/encodings.ts'
 import type { ApiKind, ApiObject, ListMeta, WatchEvent } from '../../../../../src/source/kube/wire/reader.ts'
-import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/readers.ts'
 import { WireError } from '../../../../../src/wire/wire-error.ts'
 import {
   type EncodedListMeta,

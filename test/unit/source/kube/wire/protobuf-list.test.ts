@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { createListReader } from '../../../../../src/source/kube/wire/encodings.ts'
 import type { ApiObject } from '../../../../../src/source/kube/wire/reader.ts'
-import { createListReader } from '../../../../../src/source/kube/wire/readers.ts'
 import { WireError } from '../../../../../src/wire/wire-error.ts'
 import { encodeStatus, enveloped } from '../../../../support/apiserver/encode-protobuf.ts'
 import { pieces } from './api-arbitraries.ts'

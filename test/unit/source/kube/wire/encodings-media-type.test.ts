@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { acceptFor } from '../../../../../src/source/kube/wire/readers.ts'
+import { acceptFor } from '../../../../../src/source/kube/wire/encodings.ts'
 
 describe('acceptFor', () => {
   it('asks for the configured type, and for JSON from servers that have nothing else', () => {
