@@ -279,7 +279,8 @@ class NetlinkNftClient implements NftClient {
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
-      const { generation, ...replies } = await this.#send(batch, { bytes, pool, handles })
+      const replies = await this.#send(batch, { bytes, pool, handles })
+      const { generation } = replies
       const outcome = outcomeOf(replies, { before, after: generation })
       const expected = outcome === 'committed' ? nextGeneration(before) : before
       sent = {
