@@ -1,4 +1,5 @@
-import type { CommitResult, NftClient, OperationFailure, TableName } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client.ts'
+import type { OperationFailure } from '../../kernel/nft/failures.ts'
 import {
   type ElementOperation,
   isOnElements,
