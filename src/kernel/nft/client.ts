@@ -19,7 +19,6 @@ import {
   generationReader,
   generationRequest,
   isGeneration,
-  nextGeneration,
 } from './generation.ts'
 import {
   type IndexOfIpset,
@@ -39,7 +38,7 @@ import {
   readRule,
   readRuleCounters,
 } from './list-chains.ts'
-import { addsRule, errorWordsOf, type Operation, type Transaction } from './operation.ts'
+import { addsRule, errorWordsOf, nextGeneration, type Operation, type Transaction } from './operation.ts'
 import type { TableName } from './state.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */

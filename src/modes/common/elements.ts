@@ -5,7 +5,6 @@ import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { ElementGroup, NftSet, Ruleset } from '../../kernel/nft/state.ts'
 import type { PortFrontends } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
-import type { Extent } from '../mode.ts'
 
 const GROUP_LENGTH_MAX = 64
 
@@ -112,7 +111,7 @@ export function sizeToHold(count: number, before: number | undefined, growth: Gr
 type OfSet = (set: string) => boolean
 
 /** Counts the elements of our own tables by the sets that contain them. */
-export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet): Extent {
+export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet) {
   let frontends = 0
   let endpoints = 0
   for (const { elements } of tables)
