@@ -14,7 +14,7 @@
 #include "netlink_socket.h"
 
 /* ABI grows with every change of what JavaScript sees: a stale build is refused in clear words. */
-enum { ABI = 4, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256, EXPECTED_MAX = 64 };
+enum { ABI = 4, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256 };
 
 static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper = 0x9d3c51f0a7e24b86U };
 
@@ -24,8 +24,6 @@ struct handle {
   uv_timer_t timer; /* asks `question` again and again, while watched */
   uint8_t question[QUESTION_MAX], answer[ANSWER_MAX];
   size_t question_length, answer_length; /* no answer is of length 0 */
-  uint8_t expected[EXPECTED_MAX]; /* what a new answer may hold at `expected_at` and be no news; none of length 0 */
-  size_t expected_at, expected_length;
   napi_env env;
   napi_async_cleanup_hook_handle hook;
   napi_ref callback;
@@ -284,13 +282,7 @@ static napi_value watch(napi_env env, napi_callback_info info) {
   return integer(env, uv_poll_start(&args.handle->poll, UV_READABLE, on_readable));
 }
 
-static bool is_expected(const struct handle *handle, const uint8_t *answer, size_t length) {
-  return handle->expected_length > 0 && handle->expected_at + handle->expected_length <= length &&
-         memcmp(answer + handle->expected_at, handle->expected, handle->expected_length) == 0;
-}
-
-/* Sends the request without entering JavaScript, which is called when the answer is missing, or changed and is not the
- * expected one. */
+/* Sends the request without entering JavaScript, which is called when the answer changed or is missing. */
 static void on_timer(uv_timer_t *timer) {
   struct handle *handle = timer->data;
   uint8_t answer[ANSWER_MAX];
@@ -302,8 +294,7 @@ static void on_timer(uv_timer_t *timer) {
     return;
   memcpy(handle->answer, answer, length);
   handle->answer_length = length;
-  if (error < 0 || !is_expected(handle, answer, length))
-    on_readable(&handle->poll, 0, UV_READABLE);
+  on_readable(&handle->poll, 0, UV_READABLE);
 }
 
 /* repeat(socket that is watched, datagram, everyMs): 0 | -errno. Ends with the watch. */
@@ -314,18 +305,17 @@ static napi_value repeat(napi_env env, napi_callback_info info) {
     return integer(env, handle->callback == NULL ? -EINVAL : -EMSGSIZE);
   memcpy(handle->question, args.data, args.length);
   handle->question_length = args.length;
-  handle->answer_length = handle->expected_length = 0;
+  handle->answer_length = 0;
   return integer(env, uv_timer_start(&handle->timer, on_timer, (uint64_t)args.numbers[2], (uint64_t)args.numbers[2]));
 }
 
-/* expect(socket, at, octets): 0 | -errno. The next answers that hold them are no news, until other octets are expected. */
+/* expect(socket, at, octets): 0 | -errno. They count as a part of the last answer, which is no news when it comes. */
 static napi_value expect(napi_env env, napi_callback_info info) {
   UNPACK("hib");
-  if (args.numbers[1] < 0 || args.length > EXPECTED_MAX)
+  size_t room = args.numbers[1] < 0 ? 0 : ANSWER_MAX - (size_t)args.numbers[1];
+  if (args.numbers[1] > ANSWER_MAX || args.length > room)
     return integer(env, -EINVAL);
-  memcpy(args.handle->expected, args.data, args.length);
-  args.handle->expected_length = args.length;
-  args.handle->expected_at = (size_t)args.numbers[1];
+  memcpy(args.handle->answer + args.numbers[1], args.data, args.length);
   return integer(env, 0);
 }
 

@@ -13,7 +13,6 @@ export {
   type Listing,
   type NftClient,
   type NftClientOptions,
-  type OperationFailure,
   type TableName,
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
@@ -21,6 +20,7 @@ export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
 export type { CompiledRule, Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
+export type { OperationFailure } from '../kernel/nft/failures.ts'
 export type { IndexOfIpset, IpsetNames, NameOfIpset } from '../kernel/nft/ipsets.ts'
 export {
   type ForeignCommit,
@@ -53,7 +53,7 @@ export type {
   Ruleset,
   Table,
 } from '../kernel/nft/state.ts'
-export { plainSet } from '../modes/common/elements.ts'
+export { plainSet, portData, portKey } from '../modes/common/elements.ts'
 export type { Detector } from '../modes/common/expressions.ts'
 export {
   askMasquerade,
@@ -68,8 +68,6 @@ export {
   maskBytes,
   maskNumber,
   matches,
-  portData,
-  portKey,
   portOfPacket,
   prefixMask,
   type RuleContext,

@@ -139,13 +139,13 @@ export function readError(view: ByteView, message: Message): Acknowledgement {
   const echoed = view.data.getUint32(echoAt, true)
   const capped = errno === 0 || (message.flags & NLM_F_CAPPED) !== 0
   const attributesAt = echoAt + (capped ? NLMSG_HDRLEN : Math.max(align4(echoed), NLMSG_HDRLEN))
-  return { errno, ...readExtendedAck(view, message, attributesAt) }
+  return acknowledgementOf(errno, { view, message, start: attributesAt })
 }
 
 /** Reads NLMSG_DONE: an errno (absent in old protocols), then attributes if NLM_F_ACK_TLVS is set. */
 export function readDone(view: ByteView, message: Message): Acknowledgement {
   if (message.end === message.start) return { errno: 0, extendedAck: undefined, offset: undefined }
-  return { errno: readErrno(view, message), ...readExtendedAck(view, message, message.start + 4) }
+  return acknowledgementOf(readErrno(view, message), { view, message, start: message.start + 4 })
 }
 
 function readErrno(view: ByteView, message: Message): number {
@@ -155,11 +155,18 @@ function readErrno(view: ByteView, message: Message): number {
   return errno === 0 ? 0 : errno
 }
 
+interface ExtendedAck {
+  readonly view: ByteView
+  readonly message: Message
+  /** Of its attributes. */
+  readonly start: number
+}
+
 /** Ignores an unreadable explanation: the error still has its number. */
-function readExtendedAck(view: ByteView, message: Message, start: number): Omit<Acknowledgement, 'errno'> {
+function acknowledgementOf(errno: number, { view, message, start }: ExtendedAck): Acknowledgement {
   let extendedAck: string | undefined
   let offset: number | undefined
-  if ((message.flags & NLM_F_ACK_TLVS) === 0) return { extendedAck, offset }
+  if ((message.flags & NLM_F_ACK_TLVS) === 0) return { errno, extendedAck, offset }
   try {
     forEachAttribute(view, start, message.end, (type, from, to) => {
       if (type === NLMSGERR_ATTR_MSG) extendedAck = string.read(view, from, to, 0)
@@ -169,5 +176,5 @@ function readExtendedAck(view: ByteView, message: Message, start: number): Omit<
     if (!(error instanceof NetlinkError)) throw error
     extendedAck = `unreadable extended acknowledgement (${error.extendedAck})`
   }
-  return { extendedAck, offset }
+  return { errno, extendedAck, offset }
 }

@@ -149,8 +149,9 @@ export class Pass<State, P extends Plan<State>> {
     // A rejection may only mean that another program changed our tables: it counts once it answers a plan of an observed state.
     const isProof = (observed: boolean, round: number): boolean =>
       observed && (!this.#unsettled || round > STALE_TRIES)
-    const { rejection, ...result } = await this.#commit({ table, reason, without, isProof })
-    return rejection === undefined ? result : await this.#exclude(table, reason, rejection, without)
+    const outcome = await this.#commit({ table, reason, without, isProof })
+    const { rejection } = outcome
+    return rejection === undefined ? outcome : await this.#exclude(table, reason, rejection, without)
   }
 
   /** Commits until the kernel holds `table` without these Services or rejects a plan, or throws. */

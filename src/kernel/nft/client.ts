@@ -1,24 +1,24 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
 import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
-import { type DatagramReplies, sendDatagram } from '../../netlink/batch.ts'
+import { sendDatagram } from '../../netlink/batch.ts'
 import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
-import type { Burst, BurstError } from '../../netlink/conversation.ts'
+import type { Burst } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, setSequence } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
 import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
 import { type EncodedTransaction, splitBatch } from './encoded-transaction.ts'
+import { failuresOf, isStale, type OperationFailure, type Replies } from './failures.ts'
 import {
   GenerationWatch,
   generationIn,
   generationReader,
   generationRequest,
   isGeneration,
-  nextGeneration,
 } from './generation.ts'
 import {
   type IndexOfIpset,
@@ -38,8 +38,7 @@ import {
   readRule,
   readRuleCounters,
 } from './list-chains.ts'
-import { missingPart } from './missing-part.ts'
-import { addsRule, errorWordsOf, type Operation, type OwnedElement, type Transaction } from './operation.ts'
+import { addsRule, errorWordsOf, nextGeneration, type Operation, type Transaction } from './operation.ts'
 import type { TableName } from './state.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
@@ -103,19 +102,6 @@ export interface CommitResult {
   readonly bytes: number
   readonly messages: number
   readonly durationMs: number
-}
-
-/** One message of a batch that the kernel rejected. */
-export interface OperationFailure {
-  readonly operation: Operation
-  /**
-   * The elements that contain the rejected one: only that one if the kernel reported its offset, otherwise all of the
-   * message.
-   */
-  readonly elements: readonly OwnedElement[]
-  /** Name of the errno. */
-  readonly code: string
-  readonly error: Error
 }
 
 export interface NftClientOptions {
@@ -279,7 +265,8 @@ class NetlinkNftClient implements NftClient {
     for (const bytes of parts) {
       const before = sent.generation
       const pool = manyElements || bytes.length > SYNC_BYTES_MAX
-      const { generation, ...replies } = await this.#send(batch, { bytes, pool, handles })
+      const replies = await this.#send(batch, { bytes, pool, handles })
+      const { generation } = replies
       const outcome = outcomeOf(replies, { before, after: generation })
       const expected = outcome === 'committed' ? nextGeneration(before) : before
       sent = {
@@ -378,8 +365,6 @@ class NetlinkNftClient implements NftClient {
   }
 }
 
-type Replies = Pick<DatagramReplies, 'errors' | 'loss'>
-
 interface SentReplies extends Replies {
   /** The generation after the part. */
   readonly generation: number
@@ -412,10 +397,6 @@ function noteHandle(
   if (operation !== undefined) handles.set(operation, handleIn(view, message))
 }
 
-function isStale({ errors }: Replies): boolean {
-  return errors.some(({ errno }) => errno === errnoNumber('ERESTART'))
-}
-
 /**
  * Derives the outcome. One error undoes the whole batch. Without errors, only a new generation proves the commit: the
  * kernel also acknowledges, with 0, messages of a batch that was cut off. A batch that changes nothing (all elements
@@ -428,35 +409,4 @@ function outcomeOf(
   if (isStale(replies)) return 'stale'
   if (replies.errors.length > 0) return 'refused'
   return replies.loss !== undefined || after === before ? 'unknown' : 'committed'
-}
-
-/**
- * Returns the failures. An error about the batch as a whole (on its first message) names the first operation and no
- * element.
- */
-function failuresOf(
-  replies: Replies,
-  batch: EncodedTransaction,
-  first: Operation,
-): readonly OperationFailure[] {
-  return isStale(replies) ? [] : replies.errors.map(error => failureOf(error, batch, first))
-}
-
-function failureOf(failed: BurstError, batch: EncodedTransaction, first: Operation) {
-  const { sequence, errno, offset } = failed
-  const operation = batch.operationAt(sequence, offset)
-  const elements = batch.elementsAt(sequence, offset)
-  const words =
-    operation === undefined
-      ? { operation: 'commit', object: `nf_tables batch of ${batch.messages} messages` }
-      : errorWordsOf(operation, elements)
-  const extendedAck = failed.extendedAck ?? (operation && lackOf(operation, failed, batch))
-  const error = new NetlinkError({ ...words, errno, extendedAck, offset, sequence })
-  return { operation: operation ?? first, elements, code: error.code, error }
-}
-
-/** The kernel itself reports only ENOENT where a module is missing. */
-function lackOf(operation: Operation, { sequence, errno, offset }: BurstError, batch: EncodedTransaction) {
-  if (errno !== errnoNumber('ENOENT')) return undefined
-  return missingPart(operation, offset === undefined ? undefined : batch.expressionAt(sequence, offset))
 }

@@ -122,16 +122,20 @@ function* keepWhatPacketsMade(from: Table, to: Table): Steps<readonly Operation[
 
 function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<TableDiff> {
   const target = targetOf(to)
-  const elements = yield* diffElements(from, to, options.lateSets)
-  const stale = retireChains(from, to, elements)
+  const { family, table } = target
+  const changes = yield* diffElements(from, to, options.lateSets)
+  const stale = retireChains(from, to, changes)
   const operations: Operation[] = []
   for (const set of onlyIn(to.sets, from.sets)) operations.push({ ...target, verb: 'add-set', set })
   for (const operation of diffChains(from, to)) operations.push(operation)
-  for (const { set, remove } of elements.sets) {
-    if (remove.elements.length > 0) operations.push({ ...target, verb: 'delete-elements', set, ...remove })
+  for (const { set, remove } of changes.sets) {
+    const { elements, groups } = remove
+    if (elements.length > 0)
+      operations.push({ family, table, verb: 'delete-elements', set, elements, groups })
   }
-  for (const { set, add } of elements.sets) {
-    if (add.elements.length > 0) operations.push({ ...target, verb: 'add-elements', set, ...add })
+  for (const { set, add } of changes.sets) {
+    const { elements, groups } = add
+    if (elements.length > 0) operations.push({ family, table, verb: 'add-elements', set, elements, groups })
   }
   operations.push(...stale.flush)
   for (const set of onlyIn(from.sets, to.sets)) {
@@ -140,9 +144,9 @@ function* changeTable(from: Table, to: Table, options: DiffOptions): Steps<Table
     operations.push({ ...target, verb: 'delete-set', set: set.name })
   }
   operations.push(...stale.remove)
-  if (elements.late.length === 0 && stale.left.length === 0) return { operations, after: to }
+  if (changes.late.length === 0 && stale.left.length === 0) return { operations, after: to }
   const chains = new Map([...to.chains, ...stale.left.map(chain => [chain.name, chain] as const)])
-  const pending = elements.late.length === 0 ? undefined : elements.late
+  const pending = changes.late.length === 0 ? undefined : changes.late
   return { operations, after: { ...to, chains, elements: to.elements.with([[LATE_GROUP, pending]]) } }
 }
 

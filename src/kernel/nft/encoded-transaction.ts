@@ -10,8 +10,13 @@ import {
   NFTA_RULE_EXPRESSIONS,
   NFTA_SET_ELEM_LIST_ELEMENTS,
 } from './constants.ts'
-import { nextGeneration } from './generation.ts'
-import { addsRule, type ElementOperation, type Operation, type OwnedElement } from './operation.ts'
+import {
+  addsRule,
+  type ElementOperation,
+  nextGeneration,
+  type Operation,
+  type OwnedElement,
+} from './operation.ts'
 
 /** Elements `from` (inclusive) to `to` (exclusive) of an operation in one message. */
 export interface ElementRun {

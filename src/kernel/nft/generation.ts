@@ -60,11 +60,6 @@ export function generationIn(view: ByteView, message: Message): number {
   return isFirst ? data.getUint32(at + 4) : decodeGeneration(view, message).id
 }
 
-/** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
-export function nextGeneration(generation: number): number {
-  return generation === 0xffff_ffff ? 1 : generation + 1
-}
-
 /** Reads the generation again and again without JavaScript, over a socket of its own. */
 export class GenerationWatch {
   readonly #transport: Transport

@@ -69,6 +69,11 @@ export function familyNumber(family: NftFamily): number {
   return family === 'ip' ? NFPROTO_IPV4 : NFPROTO_IPV6
 }
 
+/** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
+export function nextGeneration(generation: number): number {
+  return generation === 0xffff_ffff ? 1 : generation + 1
+}
+
 /** Returns whether an operation adds a rule. */
 export function addsRule(operation: Operation): operation is RuleOperation {
   return operation.verb === 'add-rule' || operation.verb === 'insert-rule'

@@ -1,6 +1,7 @@
 import { finish, finishInSlices, Pauses, type Slicing, type Steps } from '../../base/steps.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import type { CommitResult, NftClient, OperationFailure } from '../nft/client.ts'
+import type { CommitResult, NftClient } from '../nft/client.ts'
+import type { OperationFailure } from '../nft/failures.ts'
 import type { Operation } from '../nft/operation.ts'
 import type { RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'

@@ -1,8 +1,10 @@
+import type { Octets } from '../../base/octets.ts'
+import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../kernel/nft/constants.ts'
 import { concatenatedType } from '../../kernel/nft/datatypes.ts'
 import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { ElementGroup, NftSet, Ruleset } from '../../kernel/nft/state.ts'
 import type { PortFrontends } from '../../model/frontend.ts'
-import type { Extent } from '../mode.ts'
+import type { Protocol } from '../../model/service.ts'
 
 const GROUP_LENGTH_MAX = 64
 
@@ -61,6 +63,30 @@ export function plainSet(
   }
 }
 
+export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
+  TCP: IPPROTO_TCP,
+  UDP: IPPROTO_UDP,
+  SCTP: IPPROTO_SCTP,
+}
+
+/** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
+export function portKey(protocol: Protocol, port: number): Octets {
+  return String.fromCharCode(PROTOCOL_NUMBERS[protocol], 0, 0, 0, port >>> 8, port & 255, 0, 0)
+}
+
+/** Gives the protocol of a key that ends in a portKey. */
+export function protocolOfKey(key: Octets): Protocol | undefined {
+  const number = key.charCodeAt(key.length - 8)
+  if (number === PROTOCOL_NUMBERS.TCP) return 'TCP'
+  if (number === PROTOCOL_NUMBERS.UDP) return 'UDP'
+  return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
+}
+
+/** Encodes a port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */
+export function portData(port: number): Octets {
+  return String.fromCharCode(port >>> 8, port & 255, 0, 0)
+}
+
 interface Growth {
   /** The minimum size of a new set, so that small clusters grow without a replacement of the table. */
   readonly min: number
@@ -85,7 +111,7 @@ export function sizeToHold(count: number, before: number | undefined, growth: Gr
 type OfSet = (set: string) => boolean
 
 /** Counts the elements of our own tables by the sets that contain them. */
-export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet): Extent {
+export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet) {
   let frontends = 0
   let endpoints = 0
   for (const { elements } of tables)

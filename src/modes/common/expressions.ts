@@ -2,9 +2,6 @@ import { type Cidr, type Family, familyOf } from '../../base/ip.ts'
 import { type Octets, u32host, zeros } from '../../base/octets.ts'
 import type { DetectLocal } from '../../config/config.ts'
 import {
-  IPPROTO_SCTP,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
   NF_DROP,
   NFT_GOTO,
   NFT_JUMP,
@@ -19,7 +16,6 @@ import {
 } from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { Protocol } from '../../model/service.ts'
 import type { FamilyLayout } from './family.ts'
 
 /** Fragments of rules that every mode uses. Fragments work in the registers from WORK on. */
@@ -182,30 +178,6 @@ export function translate(layout: FamilyLayout, reg: number): Expression {
  */
 export function translateAddress({ family }: FamilyLayout, reg: number): Expression {
   return { kind: 'dnat', family, addressReg: reg, portReg: undefined }
-}
-
-export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
-  TCP: IPPROTO_TCP,
-  UDP: IPPROTO_UDP,
-  SCTP: IPPROTO_SCTP,
-}
-
-/** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
-export function portKey(protocol: Protocol, port: number): Octets {
-  return String.fromCharCode(PROTOCOL_NUMBERS[protocol], 0, 0, 0, port >>> 8, port & 255, 0, 0)
-}
-
-/** Gives the protocol of a key that ends in a portKey. */
-export function protocolOfKey(key: Octets): Protocol | undefined {
-  const number = key.charCodeAt(key.length - 8)
-  if (number === PROTOCOL_NUMBERS.TCP) return 'TCP'
-  if (number === PROTOCOL_NUMBERS.UDP) return 'UDP'
-  return number === PROTOCOL_NUMBERS.SCTP ? 'SCTP' : undefined
-}
-
-/** Encodes a port as the second half of an endpoint: two bytes and the padding of a 32-bit register. */
-export function portData(port: number): Octets {
-  return String.fromCharCode(port >>> 8, port & 255, 0, 0)
 }
 
 /** Gives `length` bytes of which the first `bits` bits are set. */

@@ -4,7 +4,7 @@ import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../
 import type { Chain, Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import { createTracer, type Tracer } from '../../kernel/nft/trace.ts'
 import type { Backend } from '../../model/frontend.ts'
-import { protocolOfKey } from './expressions.ts'
+import { protocolOfKey } from './elements.ts'
 import { LAYOUTS, tableOf } from './family.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
 

@@ -1,4 +1,5 @@
-import type { CommitResult, NftClient, OperationFailure, TableName } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client.ts'
+import type { OperationFailure } from '../../kernel/nft/failures.ts'
 import {
   type ElementOperation,
   isOnElements,
@@ -26,14 +27,16 @@ export interface TransactionPlan<State> extends Plan<State> {
 /** Makes a plan. `ruleset` is the part of `after` that the transaction changes. */
 export function transactionPlan<State>({
   transaction,
+  after,
+  complete,
   ruleset,
-  ...its
 }: Pick<TransactionPlan<State>, 'transaction' | 'after' | 'complete'> & {
   readonly ruleset: Ruleset
 }): TransactionPlan<State> {
   return {
-    ...its,
     transaction,
+    after,
+    complete,
     empty: transaction.length === 0,
     changes: countChanges(transaction),
     rebuilds: transaction.some(({ verb }) => verb === 'delete-table'),
@@ -218,8 +221,11 @@ export function nameOfTable({ family, name }: Table): string {
 const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
 
 /** Makes the receipt of a commit whose operations are those of one transaction. */
-export function receiptOf({ failures, handles: _, ...result }: CommitResult): Receipt {
-  return { ...result, generation: generationOf(result.generation), refusals: failures.map(refusalOf) }
+export function receiptOf(result: CommitResult): Receipt {
+  const { outcome, foreign, bytes, messages, durationMs } = result
+  const generation = generationOf(result.generation)
+  const refusals = result.failures.map(refusalOf)
+  return { outcome, generation, foreign, refusals, bytes, messages, durationMs }
 }
 
 /** Makes a refusal from one rejected message of an nf_tables batch. */

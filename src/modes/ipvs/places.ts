@@ -11,7 +11,8 @@ import type {
   ServiceFrontends,
 } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { detectorFor, PROTOCOL_NUMBERS } from '../common/expressions.ts'
+import { PROTOCOL_NUMBERS } from '../common/elements.ts'
+import { detectorFor } from '../common/expressions.ts'
 import { cidrKey, detectorKey } from '../common/rules.ts'
 import { NODE_PORT_SETS, PRIVATE_PORT_MAX, setName } from './layout.ts'
 import type { IpvsOptions } from './settings.ts'

@@ -13,6 +13,7 @@ import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain, ChainHook, NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
+import { PROTOCOL_NUMBERS } from '../common/elements.ts'
 import {
   askMasquerade,
   compare,
@@ -27,7 +28,6 @@ import {
   mapped,
   maskNumber,
   matches,
-  PROTOCOL_NUMBERS,
   portOfPacket,
   type RuleContext,
   readMark,

@@ -5,7 +5,7 @@ import { isPersistent, serverKey, type VirtualServer } from '../../kernel/ipvs/s
 import { createAddressReader } from '../../kernel/link/addresses.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
-import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/expressions.ts'
+import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/elements.ts'
 import { LAYOUTS } from '../common/family.ts'
 import { CHAIN_POSTROUTING } from '../common/rules.ts'
 import {

@@ -274,15 +274,17 @@ function add(chains: Set<string>, name: string): void {
   for (const behind of chainsBehind(name)) add(chains, behind)
 }
 
-/** Makes the chains. Chains of `same`, which were made from equal inputs, are reused. */
+/** Makes the chains. Chains of `same`, which were made from equal inputs, are reused and need no context. */
 export function makeChains(
   names: Iterable<string>,
-  context: RuleContext,
+  contextOf: () => RuleContext,
   same: ReadonlyMap<string, Chain> | undefined,
 ): readonly Chain[] {
   const chains: Chain[] = []
+  let context: RuleContext | undefined
   for (const name of names) {
-    const chain = same?.get(name) ?? makeChain(name, context)
+    context ??= same?.has(name) ? undefined : contextOf()
+    const chain = same?.get(name) ?? (context && makeChain(name, context))
     if (chain !== undefined) chains.push(chain)
   }
   return chains

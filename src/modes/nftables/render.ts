@@ -285,7 +285,7 @@ class TableDraft {
     if (isFixed && base !== undefined && sameKeys(inUse, allocation.tally.codes))
       return { chains: base.chains, codes: allocation.codes }
     const { chains: names, codes } = chooseChains(base, this.#codes, inUse)
-    const made = makeChains(names, this.#skeleton(frontends), isFixed ? base?.chains : undefined)
+    const made = makeChains(names, () => this.#skeleton(frontends), isFixed ? base?.chains : undefined)
     const chains = [...fixed.chains, ...made]
     return { chains: new Map(chains.map(chain => [chain.name, chain])), codes }
   }

@@ -12,6 +12,7 @@ import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
+import { PROTOCOL_NUMBERS } from '../common/elements.ts'
 import {
   askMasquerade,
   compare,
@@ -25,7 +26,6 @@ import {
   maskBytes,
   maskNumber,
   matches,
-  PROTOCOL_NUMBERS,
   portOfPacket,
   prefixMask,
   type RuleContext,

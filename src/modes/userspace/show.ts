@@ -3,7 +3,7 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
-import { protocolOfKey } from '../common/expressions.ts'
+import { protocolOfKey } from '../common/elements.ts'
 import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
 import {
   type CaughtPlace,

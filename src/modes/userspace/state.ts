@@ -6,7 +6,7 @@ import type { Element, ElementData, NftFamily, Ruleset } from '../../kernel/nft/
 import type { Refusal } from '../../model/fields.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { portData, portKey } from '../common/expressions.ts'
+import { portData, portKey } from '../common/elements.ts'
 import { LAYOUTS } from '../common/family.ts'
 import type { Balance, ListName } from './relay/balancer.ts'
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
-import { missingPart } from '../../../../src/kernel/nft/missing-part.ts'
+import { missingPart } from '../../../../src/kernel/nft/failures.ts'
 import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import { probe } from '../../../../src/kernel/nft/probe.ts'
 import { nftablesFeatures } from '../../../../src/modes/nftables/doctor.ts'
