@@ -40,7 +40,7 @@ export interface Transport {
 
 /** A request that is repeated. */
 export interface Repetition {
-  /** Lets an answer that has these octets (64 at most) at this offset pass without a call, though it changed. */
+  /** Puts these octets at this offset of the last answer: an answer that equals that is no change. */
   expect(at: number, octets: Uint8Array): void
   stop(): void
 }

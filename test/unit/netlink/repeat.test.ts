@@ -25,23 +25,31 @@ describe('repeat', () => {
     again?.stop()
   })
 
-  it('does not call for another answer that has the expected octets in their place', async () => {
+  it('compares with the last answer and what is expected of it', async () => {
     const transport = openRoute()
     let calls = 0
     const repetition = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
-    // NLMSG_ERROR with -ENODEV, at which each first answer is refused.
+    await later(EVERY_MS * 10)
+    expect(calls).toBe(1)
+    // NLMSG_ERROR with -ENODEV, at which the answers are refused.
     const errno = new Uint8Array(Int32Array.of(-19).buffer)
-    repetition?.expect(12, errno)
+    repetition?.expect(16, Uint8Array.of(0, 0, 0, 0))
+    repetition?.expect(16, errno)
     await later(EVERY_MS * 10)
     expect(calls).toBe(1)
+    repetition?.expect(16, Uint8Array.of(0, 0, 0, 0))
+    await later(EVERY_MS * 10)
+    expect(calls).toBe(2)
     repetition?.stop()
-    const again = transport.repeat?.(getNoLink(), EVERY_MS, () => calls++)
-    again?.expect(16, errno)
-    await later(EVERY_MS * 10)
-    expect(calls).toBe(1)
-    again?.stop()
-    expect(thrownBy(() => again?.expect(0, new Uint8Array(65)))).toMatchObject({ syscall: 'expect' })
-    expect(thrownBy(() => again?.expect(-1, errno))).toMatchObject({ code: 'EINVAL' })
+    for (const [at, octets] of [
+      [-1, errno],
+      [253, errno],
+      [257, new Uint8Array()],
+    ] as const)
+      expect(thrownBy(() => repetition?.expect(at, octets))).toMatchObject({
+        syscall: 'expect',
+        code: 'EINVAL',
+      })
   })
 
   it('calls each time for an answer that is too long to compare, and no more when it is stopped', async () => {
