@@ -64,8 +64,8 @@ export function generationIn(view: ByteView, message: Message): number {
 export class GenerationWatch {
   readonly #transport: Transport
   readonly #repetition: Repetition
-  /** The attribute that an answer with the expected generation has. */
-  readonly #expected = new DataView(new ArrayBuffer(ID_LENGTH))
+  /** The nfgenmsg, whose resource is the generation's lower half, and the attribute of the expected generation. */
+  readonly #expected = new DataView(new ArrayBuffer(NFGENMSG_LENGTH + ID_LENGTH))
 
   /** Undefined for a transport that cannot repeat a request, which is closed then. */
   static open(transport: Transport, everyMs: number, changed: () => void): GenerationWatch | undefined {
@@ -78,13 +78,14 @@ export class GenerationWatch {
   private constructor(transport: Transport, repetition: Repetition) {
     this.#transport = transport
     this.#repetition = repetition
-    this.#expected.setUint32(0, ID_HEAD, true)
+    this.#expected.setUint32(NFGENMSG_LENGTH, ID_HEAD, true)
   }
 
   /** The generation became this by a commit of ours: that is no news. */
   expect(generation: number): void {
-    this.#expected.setUint32(4, generation)
-    this.#repetition.expect(NLMSG_HDRLEN + NFGENMSG_LENGTH, new Uint8Array(this.#expected.buffer))
+    this.#expected.setUint16(2, generation & 0xffff)
+    this.#expected.setUint32(NFGENMSG_LENGTH + 4, generation)
+    this.#repetition.expect(NLMSG_HDRLEN, new Uint8Array(this.#expected.buffer))
   }
 
   stop(): void {
