@@ -14,6 +14,7 @@ import {
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
 
+const KEEP_CODE_MAX_MS = 60_000
 const root = fileURLToPath(new URL('..', import.meta.url))
 const { version } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
 
@@ -74,10 +75,15 @@ async function bundle() {
     if (name.endsWith('.mjs') && name !== 'kprobe.mjs') rmSync(`${root}dist/${name}`)
 }
 
-/** Runs the program once, and keeps what V8 has compiled by then. */
+/** Runs the program once, and keeps what V8 has compiled by then. Without that, a start is slower, and nothing else. */
 function keepCode() {
   rmSync(`${root}dist/program.cache`, { force: true })
-  execFileSync(process.execPath, [`${root}deploy/keep-code.mjs`], { stdio: ['ignore', 'ignore', 'pipe'] })
+  const options = { stdio: ['ignore', 'ignore', 'pipe'], timeout: KEEP_CODE_MAX_MS }
+  try {
+    execFileSync(process.execPath, [`${root}deploy/keep-code.mjs`], options)
+  } catch (error) {
+    console.error(`dist/ has no compiled code, and a start takes longer: ${error.message}`)
+  }
 }
 
 function placeAddon() {

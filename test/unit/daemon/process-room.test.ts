@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -5,6 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import {
   heapLimit,
   memoryLimit,
+  optimizingThreshold,
   pagesOfFiles,
   partsMax,
   partsRoomOf,
@@ -91,6 +93,21 @@ Anonymous:             0 kB
 7f2000000000-7f2000003000 r--p 00000000 fe:00 9      /usr/lib/a library
 Anonymous:             0 kB
 `
+
+describe('the flags of V8', () => {
+  it('are known to this Node.js, and the usual value is its own', () => {
+    const threshold = optimizingThreshold(Number.parseInt(process.versions.node, 10))
+    const flags = [threshold?.raised, threshold?.usual, '--semi-space-growth-factor=1']
+    const script = `for (const flag of ${JSON.stringify(flags)}) require('v8').setFlagsFromString(flag)`
+    expect(spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' }).stderr).toBe('')
+    const { stdout } = spawnSync(process.execPath, ['--v8-options'], { encoding: 'utf8' })
+    expect(stdout).toContain(`default: ${threshold?.usual}\n`)
+  })
+
+  it('are not set where no test has tried them', () => {
+    expect([21, 27, 40].map(optimizingThreshold)).toEqual([undefined, undefined, undefined])
+  })
+})
 
 describe('the pages that are released after the start', () => {
   it('are of files alone: private, not writable, and never written', () => {
