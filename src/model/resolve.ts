@@ -48,7 +48,7 @@ import {
   resolvePort,
   type ServiceWork,
 } from './port-frontends.ts'
-import { changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
+import { API_SERVICE, changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
 import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
@@ -62,6 +62,7 @@ export interface Resolved {
 
 /** What the next `resolve` continues from, so that its cost follows the change. */
 export interface Memo {
+  readonly here: NodeContext
   readonly claims: Claims
   /** Which Services there is memory for; undefined without a bound. */
   readonly admission: Admission | undefined
@@ -80,7 +81,9 @@ export function* resolve(
   previous: Resolved | undefined,
   snapshot: Snapshot,
 ): Steps<Resolved> {
-  const here = nodeContextOf(options, snapshot)
+  const here = hasContextOf(previous, options, snapshot)
+    ? previous.memo.here
+    : nodeContextOf(options, snapshot)
   const known = isSeenFrom(here, previous?.memo.claims) ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
   const update = yield* admit({ here, previous: known?.memo.admission, snapshot, touched: touched.keys })
@@ -98,13 +101,33 @@ export function* resolve(
     { here, claims, snapshot: view, before, merges: previous?.memo.merges ?? PersistentMap.empty() },
     withAffected(admitted, affected, view),
   )
+  const { nodePorts, serviceCidrs, localIps, node } = surroundings(here, previous, snapshot)
   const table = {
     number: snapshot.number,
     localBackends: localBackendsAfter(previous?.table, changes),
     services: before.withOwn(changes),
-    ...surroundings(here, previous, snapshot),
+    nodePorts,
+    serviceCidrs,
+    localIps,
+    node,
   }
-  return { snapshot, table, memo: { claims, admission: update?.admission, merges } }
+  return { snapshot, table, memo: { here, claims, admission: update?.admission, merges } }
+}
+
+/** Whether all that nodeContextOf() reads is the same. */
+function hasContextOf(
+  previous: Resolved | undefined,
+  options: ResolveOptions,
+  { node, localIps, apiEndpoints, slices }: Snapshot,
+): previous is Resolved {
+  if (previous === undefined || previous.memo.here.options !== options) return false
+  const before = previous.snapshot
+  return (
+    before.node === node &&
+    before.localIps === localIps &&
+    before.apiEndpoints === apiEndpoints &&
+    before.slices.get(API_SERVICE) === slices.get(API_SERVICE)
+  )
 }
 
 /** Whether a Service that stays as it is has the claims and the refusals that it had. */
@@ -227,6 +250,8 @@ type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps
 
 /** What belongs to no Service; equal values keep their objects. */
 function surroundings(here: NodeContext, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
+  if (previous?.memo.here === here && previous.snapshot.serviceCidrs === snapshot.serviceCidrs)
+    return previous.table
   const now: Surroundings = {
     nodePorts: nodePortAddresses(here, snapshot.localIps),
     serviceCidrs: serviceCidrsOf(here, snapshot),

@@ -118,8 +118,15 @@ interface News {
 
 function* collect(snapshot: Snapshot, events: Iterable<SnapshotEvent>): Steps<News> {
   const { node, localIps, apiEndpoints } = snapshot
-  const objects = { services: new Map(), slices: new Map(), serviceCidrs: new Map(), listeners: new Map() }
-  const news: News = { ...objects, node, localIps, apiEndpoints }
+  const news: News = {
+    services: new Map(),
+    slices: new Map(),
+    serviceCidrs: new Map(),
+    listeners: new Map(),
+    node,
+    localIps,
+    apiEndpoints,
+  }
   const pauses = new Pauses()
   for (const event of events) {
     take(news, snapshot, event)
@@ -169,6 +176,7 @@ interface SliceChange {
 
 /** The slices by Service after a change. Lists of Services that it does not touch stay the same. */
 function* regrouped(change: SliceChange): Steps<PersistentMap<SliceList>> {
+  if (change.changes.size === 0) return change.groups
   const draft: Draft = { ...change, lists: new Map(), open: new Set() }
   const keys = [...change.changes.keys()]
   const slices = [...change.changes.values()]
