@@ -10,8 +10,7 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, setSequence } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
-import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
-import { type EncodedTransaction, splitBatch } from './encoded-transaction.ts'
+import { encodeBatch } from './encode.ts'
 import { failuresOf, isStale, type OperationFailure, type Replies } from './failures.ts'
 import {
   GenerationWatch,
@@ -38,8 +37,18 @@ import {
   readRule,
   readRuleCounters,
 } from './list-chains.ts'
-import { addsRule, errorWordsOf, nextGeneration, type Operation, type Transaction } from './operation.ts'
 import type { TableName } from './state.ts'
+import {
+  addsRule,
+  type EncodedTransaction,
+  elementsIn,
+  errorWordsOf,
+  nameGeneration,
+  nextGeneration,
+  type Operation,
+  splitBatch,
+  type Transaction,
+} from './transaction.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {

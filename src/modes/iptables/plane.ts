@@ -19,7 +19,7 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import { refusalTo } from '../common/transaction.ts'
 import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'

@@ -18,8 +18,7 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { portKey } from '../common/elements.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { LAYOUTS, NFT_FAMILIES, portKey } from '../common/tables.ts'
 import { deleteTables, receiptOf } from '../common/transaction.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
 import type { RelayCounts } from './metrics.ts'

@@ -1,8 +1,13 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
-import { type CommitOptions, type CommitResult, createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
-import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
+import {
+  type CommitOptions,
+  type CommitResult,
+  createNftClient,
+  type NftClient,
+} from '../../../../src/kernel/nft/client.ts'
+import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import { countAhead } from '../../../../src/kernel/xt/scope-commit.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'
