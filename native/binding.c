@@ -12,7 +12,7 @@
 #include "netlink_socket.h"
 
 /* ABI grows with every change of what JavaScript sees: a stale build is refused in clear words. */
-enum { ABI = 3, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256, EXPECTED_MAX = 64 };
+enum { ABI = 4, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256 };
 
 static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper = 0x9d3c51f0a7e24b86U };
 
@@ -20,10 +20,8 @@ static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper =
 struct handle {
   uv_poll_t poll;
   uv_timer_t timer; /* asks `question` again and again, while watched */
-  uint8_t question[QUESTION_MAX], answer[ANSWER_MAX];
-  size_t question_length, answer_length; /* no answer is of length 0 */
-  uint8_t expected[EXPECTED_MAX]; /* what a new answer may hold at `expected_at` and be no news; none of length 0 */
-  size_t expected_at, expected_length;
+  uint8_t question[QUESTION_MAX]; /* a request, and behind it how an answer goes on that is no news */
+  size_t question_length;
   napi_env env;
   napi_async_cleanup_hook_handle hook;
   napi_ref callback;
@@ -282,49 +280,31 @@ static napi_value watch(napi_env env, napi_callback_info info) {
   return integer(env, uv_poll_start(&args.handle->poll, UV_READABLE, on_readable));
 }
 
-static bool is_expected(const struct handle *handle, const uint8_t *answer, size_t length) {
-  return handle->expected_length > 0 && handle->expected_at + handle->expected_length <= length &&
-         memcmp(answer + handle->expected_at, handle->expected, handle->expected_length) == 0;
-}
-
-/* Sends the request without entering JavaScript, which is called when the answer is missing, or changed and is not the
- * expected one. */
+/* Sends the request without entering JavaScript, which is called when the answer is missing or not the expected one. */
 static void on_timer(uv_timer_t *timer) {
   struct handle *handle = timer->data;
   uint8_t answer[ANSWER_MAX];
-  size_t length = 0;
-  int error = netlink_socket_send(handle->socket.fd, handle->question, handle->question_length);
+  uint32_t request = 0; /* nlmsg_len */
+  memcpy(&request, handle->question, sizeof(request));
+  size_t length = 0, to = handle->question_length, from = request < to ? request : to;
+  int error = netlink_socket_send(handle->socket.fd, handle->question, from);
   if (error == 0)
     error = netlink_socket_receive(handle->socket.fd, answer, sizeof(answer), &length);
-  if (error == 0 && length == handle->answer_length && memcmp(answer, handle->answer, length) == 0)
-    return;
-  memcpy(handle->answer, answer, length);
-  handle->answer_length = length;
-  if (error < 0 || !is_expected(handle, answer, length))
+  if (error < 0 || from == to || length < to || memcmp(answer + from, handle->question + from, to - from) != 0)
     on_readable(&handle->poll, 0, UV_READABLE);
 }
 
-/* repeat(socket that is watched, datagram, everyMs): 0 | -errno. Ends with the watch. */
+/* repeat(watched socket, request and expectation, everyMs): 0 | -errno. Ends with the watch; once more: expects anew. */
 static napi_value repeat(napi_env env, napi_callback_info info) {
   UNPACK("hbi");
   struct handle *handle = args.handle;
+  uint64_t every = (uint64_t)args.numbers[2];
   if (handle->callback == NULL || args.length > QUESTION_MAX)
     return integer(env, handle->callback == NULL ? -EINVAL : -EMSGSIZE);
   memcpy(handle->question, args.data, args.length);
   handle->question_length = args.length;
-  handle->answer_length = handle->expected_length = 0;
-  return integer(env, uv_timer_start(&handle->timer, on_timer, (uint64_t)args.numbers[2], (uint64_t)args.numbers[2]));
-}
-
-/* expect(socket, at, octets): 0 | -errno. The next answers that hold them are no news, until other octets are expected. */
-static napi_value expect(napi_env env, napi_callback_info info) {
-  UNPACK("hib");
-  if (args.numbers[1] < 0 || args.length > EXPECTED_MAX)
-    return integer(env, -EINVAL);
-  memcpy(args.handle->expected, args.data, args.length);
-  args.handle->expected_length = args.length;
-  args.handle->expected_at = (size_t)args.numbers[1];
-  return integer(env, 0);
+  bool begun = uv_is_active((uv_handle_t *)&handle->timer) != 0;
+  return integer(env, begun ? 0 : uv_timer_start(&handle->timer, on_timer, every, every));
 }
 
 static napi_value unwatch(napi_env env, napi_callback_info info) {
@@ -350,7 +330,6 @@ NAPI_MODULE_INIT() {
     { .utf8name = "receive", .method = receive },
     { .utf8name = "watch", .method = watch },
     { .utf8name = "repeat", .method = repeat },
-    { .utf8name = "expect", .method = expect },
     { .utf8name = "unwatch", .method = unwatch },
     { .utf8name = "close", .method = close_socket },
   };

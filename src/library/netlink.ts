@@ -72,4 +72,4 @@ export {
   type Variants,
   writeAttributes,
 } from '../netlink/schema.ts'
-export { SystemError, type Transport } from '../netlink/transport.ts'
+export { type Repetition, SystemError, type Transport } from '../netlink/transport.ts'

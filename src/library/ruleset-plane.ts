@@ -73,7 +73,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
     },
     diff: planOf,
     generation: () => generationOf(client.generation()),
-    ...(writers && { watchGeneration: generationWatch(client, writers.openTransport) }),
+    ...(writers && { watchGeneration: generationWatch(writers.openTransport) }),
     watchWriters: report =>
       writers === undefined ? () => undefined : watchWritersOf({ ...writers, touchesUs }, report),
     async observe() {

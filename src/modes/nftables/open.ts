@@ -30,7 +30,7 @@ export function openNftables({
     plane: createNftablesPlane({
       client,
       options,
-      watchGeneration: generationWatch(client, sockets.netfilter),
+      watchGeneration: generationWatch(sockets.netfilter),
       watchWriters: report => watchTableWriters(watching, report),
     }),
     demand: () => undefined,

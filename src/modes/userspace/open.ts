@@ -30,7 +30,7 @@ export function openUserspace({
     client,
     clock,
     options,
-    watchGeneration: generationWatch(client, sockets.netfilter),
+    watchGeneration: generationWatch(sockets.netfilter),
     watchWriters: report => watchTableWriters(watching, report),
     report: event => tell?.(modeEvent(event)),
   })

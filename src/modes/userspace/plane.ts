@@ -11,6 +11,7 @@ import {
   type CommitOptions,
   type Dataplane,
   type Generation,
+  type GenerationWatch,
   generationOf,
   guardOf,
   type Observation,
@@ -115,7 +116,7 @@ class RelayingPlane implements UserspacePlane {
     return generationOf(this.#given.client.generation())
   }
 
-  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
+  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
     return this.#given.watchGeneration?.(everyMs, changed)
   }
 

@@ -34,7 +34,6 @@ function world(meddle: (commit: Commit, nth: number, options?: CommitOptions) =>
   let nth = 0
   const client: NftClient = {
     generation: () => real.generation(),
-    watchGeneration: () => undefined,
     async commit(transaction, options) {
       const commit: Commit = (...args) => real.commit(...args)
       if (transaction.length === 0) return commit(transaction, options)

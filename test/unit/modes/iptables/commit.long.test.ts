@@ -42,7 +42,6 @@ function between(): Between {
     asked: 0,
     client: {
       generation: () => real.generation(),
-      watchGeneration: () => undefined,
       async commit(transaction, options) {
         if (transaction.length === 0) return real.commit(transaction, options)
         state.transactions.push(transaction)

@@ -33,10 +33,6 @@ class ScriptedClient implements NftClient {
     return 7
   }
 
-  watchGeneration(): (() => void) | undefined {
-    return undefined
-  }
-
   async commit(
     transaction: Transaction,
     options: { readonly generation?: number } = {},
