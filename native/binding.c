@@ -22,8 +22,8 @@ static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper =
 struct handle {
   uv_poll_t poll;
   uv_timer_t timer; /* asks `question` again and again, while watched */
-  uint8_t question[QUESTION_MAX], answer[ANSWER_MAX];
-  size_t question_length, answer_length; /* no answer is of length 0 */
+  uint8_t question[QUESTION_MAX]; /* a request, and behind it how an answer goes on that is no news */
+  size_t question_length;
   napi_env env;
   napi_async_cleanup_hook_handle hook;
   napi_ref callback;
@@ -282,41 +282,31 @@ static napi_value watch(napi_env env, napi_callback_info info) {
   return integer(env, uv_poll_start(&args.handle->poll, UV_READABLE, on_readable));
 }
 
-/* Sends the request without entering JavaScript, which is called when the answer changed or is missing. */
+/* Sends the request without entering JavaScript, which is called when the answer is missing or not the expected one. */
 static void on_timer(uv_timer_t *timer) {
   struct handle *handle = timer->data;
   uint8_t answer[ANSWER_MAX];
-  size_t length = 0;
-  int error = netlink_socket_send(handle->socket.fd, handle->question, handle->question_length);
+  uint32_t request = 0; /* nlmsg_len */
+  memcpy(&request, handle->question, sizeof(request));
+  size_t length = 0, to = handle->question_length, from = request < to ? request : to;
+  int error = netlink_socket_send(handle->socket.fd, handle->question, from);
   if (error == 0)
     error = netlink_socket_receive(handle->socket.fd, answer, sizeof(answer), &length);
-  if (error == 0 && length == handle->answer_length && memcmp(answer, handle->answer, length) == 0)
-    return;
-  memcpy(handle->answer, answer, length);
-  handle->answer_length = length;
-  on_readable(&handle->poll, 0, UV_READABLE);
+  if (error < 0 || from == to || length < to || memcmp(answer + from, handle->question + from, to - from) != 0)
+    on_readable(&handle->poll, 0, UV_READABLE);
 }
 
-/* repeat(socket that is watched, datagram, everyMs): 0 | -errno. Ends with the watch. */
+/* repeat(watched socket, request and expectation, everyMs): 0 | -errno. Ends with the watch; once more: expects anew. */
 static napi_value repeat(napi_env env, napi_callback_info info) {
   UNPACK("hbi");
   struct handle *handle = args.handle;
+  uint64_t every = (uint64_t)args.numbers[2];
   if (handle->callback == NULL || args.length > QUESTION_MAX)
     return integer(env, handle->callback == NULL ? -EINVAL : -EMSGSIZE);
   memcpy(handle->question, args.data, args.length);
   handle->question_length = args.length;
-  handle->answer_length = 0;
-  return integer(env, uv_timer_start(&handle->timer, on_timer, (uint64_t)args.numbers[2], (uint64_t)args.numbers[2]));
-}
-
-/* expect(socket, at, octets): 0 | -errno. They count as a part of the last answer, which is no news when it comes. */
-static napi_value expect(napi_env env, napi_callback_info info) {
-  UNPACK("hib");
-  size_t room = args.numbers[1] < 0 ? 0 : ANSWER_MAX - (size_t)args.numbers[1];
-  if (args.numbers[1] > ANSWER_MAX || args.length > room)
-    return integer(env, -EINVAL);
-  memcpy(args.handle->answer + args.numbers[1], args.data, args.length);
-  return integer(env, 0);
+  bool begun = uv_is_active((uv_handle_t *)&handle->timer) != 0;
+  return integer(env, begun ? 0 : uv_timer_start(&handle->timer, on_timer, every, every));
 }
 
 static napi_value unwatch(napi_env env, napi_callback_info info) {
@@ -353,7 +343,6 @@ NAPI_MODULE_INIT() {
     { .utf8name = "receive", .method = receive },
     { .utf8name = "watch", .method = watch },
     { .utf8name = "repeat", .method = repeat },
-    { .utf8name = "expect", .method = expect },
     { .utf8name = "unwatch", .method = unwatch },
     { .utf8name = "close", .method = close_socket },
     { .utf8name = "releasePages", .method = release_pages },

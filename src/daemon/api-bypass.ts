@@ -12,8 +12,8 @@ import {
   NFT_TABLE_F_OWNER,
 } from '../kernel/nft/constants.ts'
 import type { Expression } from '../kernel/nft/expression.ts'
-import type { Operation, Transaction } from '../kernel/nft/operation.ts'
 import type { ChainHook } from '../kernel/nft/state.ts'
+import type { Operation, Transaction } from '../kernel/nft/transaction.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import {
   compare,
@@ -23,7 +23,7 @@ import {
   sourceAddress,
   translateAddress,
 } from '../modes/common/expressions.ts'
-import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/tables.ts'
 
 /**
  * A priority before every nat chain of kprobe, of kube-proxy and of other proxies. Nat chains must come

@@ -75,6 +75,7 @@ export {
   counterOf,
   type Dataplane,
   type Generation,
+  type GenerationWatch,
   generationOf,
   type KernelRefusal,
   type Observation,

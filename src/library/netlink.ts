@@ -4,11 +4,11 @@
  */
 export type { Clock } from '../base/clock.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
-export { AttributeWriter, forEachAttribute } from '../netlink/attribute.ts'
-export { type ByteView, ByteWriter, viewOf } from '../netlink/bytes.ts'
 export {
+  AttributeWriter,
   type Codec,
   flag,
+  forEachAttribute,
   nestedOctets,
   octets,
   s32be,
@@ -20,7 +20,8 @@ export {
   u32host,
   u64be,
   u64host,
-} from '../netlink/codec.ts'
+} from '../netlink/attribute.ts'
+export { type ByteView, ByteWriter, viewOf } from '../netlink/bytes.ts'
 export { Connection, type ConnectionOptions, REQUEST_SEQUENCE_MAX } from '../netlink/connection.ts'
 export * from '../netlink/constants.ts'
 export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/conversation.ts'

@@ -29,14 +29,6 @@ export {
   type Touched,
   watchForeignCommits,
 } from '../kernel/nft/monitor.ts'
-export type {
-  Operation,
-  OwnedElement,
-  OwnedElements,
-  RuleAddition,
-  TableOperation,
-  Transaction,
-} from '../kernel/nft/operation.ts'
 export { type DescribeOptions, describeOperation, printRuleset } from '../kernel/nft/print.ts'
 export type {
   Chain,
@@ -53,7 +45,14 @@ export type {
   Ruleset,
   Table,
 } from '../kernel/nft/state.ts'
-export { plainSet, portData, portKey } from '../modes/common/elements.ts'
+export type {
+  Operation,
+  OwnedElement,
+  OwnedElements,
+  RuleAddition,
+  TableOperation,
+  Transaction,
+} from '../kernel/nft/transaction.ts'
 export type { Detector } from '../modes/common/expressions.ts'
 export {
   askMasquerade,
@@ -79,8 +78,15 @@ export {
   WORK,
   writeMark,
 } from '../modes/common/expressions.ts'
-export { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
 export { masquerade, masqueradeMarked } from '../modes/common/rules.ts'
+export {
+  type FamilyLayout,
+  LAYOUTS,
+  NFT_FAMILIES,
+  plainSet,
+  portData,
+  portKey,
+} from '../modes/common/tables.ts'
 export {
   addressMap,
   addressSet,

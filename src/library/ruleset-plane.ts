@@ -13,11 +13,10 @@ import {
 import { type DiffOptions, diffRulesets } from '../kernel/nft/diff.ts'
 import type { Rule } from '../kernel/nft/expression.ts'
 import type { Touched } from '../kernel/nft/monitor.ts'
-import type { Transaction } from '../kernel/nft/operation.ts'
 import type { Chain, Element, NftFamily, NftSet, Ruleset, Table, TableName } from '../kernel/nft/state.ts'
+import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { plainSet } from '../modes/common/elements.ts'
-import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/family.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, plainSet } from '../modes/common/tables.ts'
 import { deleteTables, receiptOf, transactionPlan } from '../modes/common/transaction.ts'
 import { generationWatch, watchWritersOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
@@ -74,7 +73,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
     },
     diff: planOf,
     generation: () => generationOf(client.generation()),
-    ...(writers && { watchGeneration: generationWatch(client, writers.openTransport) }),
+    ...(writers && { watchGeneration: generationWatch(writers.openTransport) }),
     watchWriters: report =>
       writers === undefined ? () => undefined : watchWritersOf({ ...writers, touchesUs }, report),
     async observe() {

@@ -1,6 +1,5 @@
-import { AttributeWriter, forEachAttribute } from './attribute.ts'
+import { AttributeWriter, forEachAttribute, string, u32host } from './attribute.ts'
 import { align4, type ByteView, ByteWriter } from './bytes.ts'
-import { string, u32host } from './codec.ts'
 import {
   NFNETLINK_V0,
   NLM_F_ACK_TLVS,

@@ -57,7 +57,6 @@ interface Addon {
   receive(handle: Handle, into: Uint8Array): number
   watch(handle: Handle, readable: () => void): number
   repeat(handle: Handle, datagram: Uint8Array, everyMs: number): number
-  expect(handle: Handle, at: number, octets: Uint8Array): number
   unwatch(handle: Handle): void
   close(handle: Handle): void
   releasePages(ranges: Uint8Array): number
@@ -151,7 +150,8 @@ class NetlinkSocket implements Transport {
     if (status < 0) stop()
     check('repeat', status)
     return {
-      expect: (at, octets) => check('expect', this.#addon.expect(this.#handle, at, octets)),
+      expect: octets =>
+        check('repeat', this.#addon.repeat(this.#handle, Buffer.concat([datagram, octets]), everyMs)),
       stop,
     }
   }

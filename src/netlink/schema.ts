@@ -1,7 +1,16 @@
 import { type Octets, octetsFromBytes } from '../base/octets.ts'
-import { ATTRIBUTE_LENGTH_MAX, AttributeWriter, forEachAttribute, NESTING_MAX } from './attribute.ts'
+import {
+  ATTRIBUTE_LENGTH_MAX,
+  AttributeWriter,
+  type Codec,
+  forEachAttribute,
+  NESTING_MAX,
+  type OctetsCodec,
+  u8,
+  type WordCodec,
+  wordOf,
+} from './attribute.ts'
 import { type ByteView, ByteWriter } from './bytes.ts'
-import { type Codec, type OctetsCodec, u8, type WordCodec, wordOf } from './codec.ts'
 import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 

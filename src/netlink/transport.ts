@@ -22,9 +22,9 @@ export interface Transport {
    */
   watch(readable: () => void): () => void
   /**
-   * Sends a short request every `everyMs`, and calls `changed` when its answer differs from the one before or is
-   * missing. The answers are compared in C, so one that stays the same costs little. The first one counts as changed.
-   * Takes the place of `watch`, and the socket must be used for nothing else until the repetition is stopped.
+   * Sends a short request every `everyMs`, and calls `changed` when its answer is not the expected one or is missing.
+   * The answers are compared in C, so an expected one costs little. Takes the place of `watch`, and the socket must be
+   * used for nothing else until the repetition is stopped.
    */
   repeat?(datagram: Uint8Array, everyMs: number, changed: () => void): Repetition
   /** Joins a multicast group (NFNLGRP_*). */
@@ -40,8 +40,8 @@ export interface Transport {
 
 /** A request that is repeated. */
 export interface Repetition {
-  /** Puts these octets at this offset of the last answer: an answer that equals that is no change. */
-  expect(at: number, octets: Uint8Array): void
+  /** From now on, an answer is expected that has these octets behind as many bytes as the request has. */
+  expect(octets: Uint8Array): void
   stop(): void
 }
 

@@ -58,11 +58,10 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   /** Cheap to read. Changes whenever anyone commits to the kernel; our own commits report theirs in the Receipt. */
   generation(): Generation
   /**
-   * Calls `changed` within about `everyMs` after `generation` changes, and once at first, for less than it costs to call
-   * `generation` as often. It may leave out a change that a Receipt reports as not foreign. The result ends it.
-   * Undefined, or absent: this plane or its sockets cannot do so.
+   * Calls `changed` about every `everyMs` while `generation` is not the expected one, for less than it costs to call
+   * `generation` as often. Undefined, or absent: this plane or its sockets cannot do so.
    */
-  watchGeneration?(everyMs: number, changed: () => void): (() => void) | undefined
+  watchGeneration?(everyMs: number, changed: () => void): GenerationWatch | undefined
   /**
    * Subscribes to the commits of everyone on the node, until the result is called. It names the process behind each
    * commit, but taxes every writer while it lasts: for a while, after damage came back.
@@ -70,6 +69,12 @@ export interface Dataplane<State, P extends Plan<State> = Plan<State>> {
   watchWriters(report: (commit: WriterCommit) => void): () => void
   /** Removes everything that is provably ours. */
   cleanup(): Promise<void>
+}
+
+/** Compares the plane's generation with the expected one; nothing is expected at first. */
+export interface GenerationWatch {
+  expect(generation: Generation): void
+  stop(): void
 }
 
 /** One commit by any program, kprobe included. */

@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { Pacer } from '../base/pacer.ts'
-import { commitsBetween, type Generation, type WriterCommit } from './dataplane.ts'
+import { commitsBetween, type Generation, type GenerationWatch, type WriterCommit } from './dataplane.ts'
 
 interface DriftOptions {
   readonly clock: Clock
@@ -14,7 +14,7 @@ interface DriftOptions {
   readonly subscriptionMs: number
   readonly generation: () => Generation
   /** As in Dataplane. Without it, a timer checks the generation every `pollMs`. */
-  readonly watchGeneration: (everyMs: number, changed: () => void) => (() => void) | undefined
+  readonly watchGeneration: (everyMs: number, changed: () => void) => GenerationWatch | undefined
   /** A pass is running: whether the generation moved by a commit of ours is not known before it ends. */
   readonly busy: () => boolean
   readonly watchWriters: (report: (commit: WriterCommit) => void) => () => void
@@ -46,7 +46,7 @@ export class DriftDetector {
   #suspicious = false
   readonly #checks: Pacer
   #isStarted = false
-  #unwatch: (() => void) | undefined
+  #generationWatch: GenerationWatch | undefined
   #recent: number[] = []
   #unsubscribe: (() => void) | undefined
   #subscribedUntilMs = 0
@@ -80,6 +80,7 @@ export class DriftDetector {
     this.#expected = generation
     this.#suspicious ||= foreign
     if (foreign && this.#isStarted) this.#checks.wake(this.#options.pollMs)
+    this.#expectExpected()
     // Our own commits cause no notification.
     if (!foreign && this.#accounted !== undefined && commitsBetween(this.#accounted, generation) === 1)
       this.#accounted = generation
@@ -92,8 +93,8 @@ export class DriftDetector {
 
   stop(): void {
     void this.#checks.stop()
-    this.#unwatch?.()
-    this.#unwatch = undefined
+    this.#generationWatch?.stop()
+    this.#generationWatch = undefined
     this.#leave()
   }
 
@@ -141,7 +142,7 @@ export class DriftDetector {
   #watch(): void {
     const { pollMs, watchGeneration, onError } = this.#options
     try {
-      this.#unwatch = watchGeneration(pollMs, () => this.#checks.wake())
+      this.#generationWatch = watchGeneration(pollMs, () => this.#checks.wake())
     } catch (error) {
       // The timer checks instead.
       onError(errorOf(error))
@@ -151,8 +152,16 @@ export class DriftDetector {
   #tick(): number | undefined {
     const isBusy = this.#options.busy()
     if (!isBusy) this.check()
+    this.#expectExpected()
     // From here on, only a change of the generation requires a check.
-    return this.#unwatch !== undefined && !isBusy && this.#isSettled ? undefined : this.#options.pollMs
+    return this.#generationWatch !== undefined && !isBusy && this.#isSettled
+      ? undefined
+      : this.#options.pollMs
+  }
+
+  /** Lets the watch be silent about the expected generation, unless a check has to follow in any case. */
+  #expectExpected(): void {
+    if (this.#expected !== undefined && this.#isSettled) this.#generationWatch?.expect(this.#expected)
   }
 
   get #isSettled(): boolean {

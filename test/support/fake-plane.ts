@@ -5,6 +5,7 @@ import {
   type CommitOptions,
   type Dataplane,
   type Generation,
+  type GenerationWatch,
   generationOf,
   guardOf,
   type Observation,
@@ -135,7 +136,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
     return receipt
   }
 
-  watchGeneration(everyMs: number, changed: () => void): Cancel | undefined {
+  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
     const clock = this.watchedBy
     if (clock === undefined) return undefined
     let last: number | undefined
@@ -147,7 +148,7 @@ export class FakePlane implements Dataplane<FakeState, FakePlan> {
       changed()
     }
     cancel = clock.after(everyMs, tick)
-    return () => cancel()
+    return { expect: () => undefined, stop: () => cancel() }
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

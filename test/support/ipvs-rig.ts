@@ -79,5 +79,5 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
 }
 
 function onceChanged(clock: FakeClock): NonNullable<IpvsPlane['watchGeneration']> {
-  return (everyMs, changed) => clock.after(everyMs, changed)
+  return (everyMs, changed) => ({ expect: () => undefined, stop: clock.after(everyMs, changed) })
 }

@@ -1,4 +1,4 @@
-import type { OwnedElement, OwnedElements } from '../../src/kernel/nft/operation.ts'
+import type { OwnedElement, OwnedElements } from '../../src/kernel/nft/transaction.ts'
 
 /** Elements with their groups as an operation carries them. */
 export function columns(list: readonly OwnedElement[]): OwnedElements {

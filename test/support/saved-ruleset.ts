@@ -3,7 +3,7 @@ import { expect } from 'vitest'
 import { finish } from '../../src/base/steps.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
-import { NFT_FAMILIES } from '../../src/modes/common/family.ts'
+import { NFT_FAMILIES } from '../../src/modes/common/tables.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 
 /** Runs a program in the network namespace this process is in now; throws with what it writes to stderr. */

@@ -23,7 +23,7 @@ export function sourceFile(path: string, text: string): SourceFile {
 
 export const FILE_LINES_MAX = 450
 export const FUNCTION_LINES_MAX = 60
-export const NATIVE_LINES_MAX = 520
+export const NATIVE_LINES_MAX = 500
 
 const EVERYTHING = 'everything' as const
 

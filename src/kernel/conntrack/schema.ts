@@ -1,4 +1,4 @@
-import { nestedOctets, octets, u8, u16be, u32be, u32host } from '../../netlink/codec.ts'
+import { nestedOctets, octets, u8, u16be, u32be, u32host } from '../../netlink/attribute.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import {
   CTA_FILTER,

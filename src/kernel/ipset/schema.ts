@@ -1,4 +1,4 @@
-import { octets, string, u8, u16be, u32be } from '../../netlink/codec.ts'
+import { octets, string, u8, u16be, u32be } from '../../netlink/attribute.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'

@@ -1,6 +1,6 @@
 import { readU32host } from '../../base/octets.ts'
-import type { Codec } from '../../netlink/codec.ts'
 import {
+  type Codec,
   nestedOctets,
   octets,
   paddedOctets,
@@ -9,7 +9,7 @@ import {
   u16host,
   u32host,
   u64host,
-} from '../../netlink/codec.ts'
+} from '../../netlink/attribute.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import {

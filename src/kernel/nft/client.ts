@@ -10,16 +10,9 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, setSequence } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
-import { elementsIn, encodeBatch, nameGeneration } from './encode.ts'
-import { type EncodedTransaction, splitBatch } from './encoded-transaction.ts'
+import { encodeBatch } from './encode.ts'
 import { failuresOf, isStale, type OperationFailure, type Replies } from './failures.ts'
-import {
-  GenerationWatch,
-  generationIn,
-  generationReader,
-  generationRequest,
-  isGeneration,
-} from './generation.ts'
+import { generationIn, generationReader, generationRequest, isGeneration } from './generation.ts'
 import {
   type IndexOfIpset,
   type IpsetNames,
@@ -38,8 +31,18 @@ import {
   readRule,
   readRuleCounters,
 } from './list-chains.ts'
-import { addsRule, errorWordsOf, nextGeneration, type Operation, type Transaction } from './operation.ts'
 import type { TableName } from './state.ts'
+import {
+  addsRule,
+  type EncodedTransaction,
+  elementsIn,
+  errorWordsOf,
+  nameGeneration,
+  nextGeneration,
+  type Operation,
+  splitBatch,
+  type Transaction,
+} from './transaction.ts'
 
 /** A client for the kernel's nf_tables, with the operations that kprobe uses. */
 export interface NftClient {
@@ -48,12 +51,6 @@ export interface NftClient {
    * Synchronous, under 10 us.
    */
   generation(): number
-  /**
-   * Calls `changed` within about `everyMs` after the generation changed by a commit that this client did not make, or
-   * that another program's commit came close to, and once at first. No JavaScript runs meanwhile. The transport serves
-   * only this, and is closed when the returned function is called; undefined for one that cannot repeat a request.
-   */
-  watchGeneration(transport: Transport, everyMs: number, changed: () => void): (() => void) | undefined
   /** Sends one batch. The result has the kernel's answer; only a bug of ours throws. */
   commit(transaction: Transaction, options?: CommitOptions): Promise<CommitResult>
   /**
@@ -143,7 +140,6 @@ class NetlinkNftClient implements NftClient {
   #seen: number | undefined
   /** The buffer of the last batch. */
   #spare: ByteWriter | undefined
-  #watch: GenerationWatch | undefined
 
   constructor(options: NftClientOptions) {
     const { transport, clock, ipsets, asyncElements = ASYNC_ELEMENTS, timeoutMs } = options
@@ -157,12 +153,6 @@ class NetlinkNftClient implements NftClient {
   generation(): number {
     this.#seen = this.#readGeneration()
     return this.#seen
-  }
-
-  watchGeneration(transport: Transport, everyMs: number, changed: () => void): (() => void) | undefined {
-    const watch = GenerationWatch.open(transport, everyMs, changed)
-    this.#watch = watch
-    return watch && (() => watch.stop())
   }
 
   async list(tables: readonly TableName[]): Promise<Listing> {
@@ -207,7 +197,6 @@ class NetlinkNftClient implements NftClient {
       return { ...this.#nothing(), outcome: 'stale' }
     const pool = elementsIn(transaction) > this.#asyncElements
     const sent = await this.#sendGuarded(batch, before?.generation ?? options.generation, pool)
-    if (sent.outcome === 'committed' && !sent.foreign) this.#watch?.expect(sent.generation)
     const failures = failuresOf(sent.replies, batch, first)
     this.#spare = out
     return {

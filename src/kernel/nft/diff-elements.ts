@@ -1,8 +1,8 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import { NFT_SET_EVAL } from './constants.ts'
-import type { OwnedElements } from './operation.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
+import type { OwnedElements } from './transaction.ts'
 
 /** The group of elements whose removal waits for the next transaction. No Service, and so no wanted state, has it. */
 export const LATE_GROUP = '\0late'

@@ -3,8 +3,8 @@ import type { Steps } from '../../base/steps.ts'
 import { NFT_DATA_VERDICT, NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
 import { type Rule, targetsOf } from './expression.ts'
-import type { Operation, TableOperation, Transaction } from './operation.ts'
 import type { Chain, Element, ElementGroup, NftSet, Ruleset, Table } from './state.ts'
+import type { Operation, TableOperation, Transaction } from './transaction.ts'
 
 export interface RulesetDiff {
   readonly transaction: Transaction

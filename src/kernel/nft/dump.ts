@@ -9,8 +9,8 @@ import { encodeMessage, type Message, writeNfGenMsg } from '../../netlink/messag
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import { familyOf } from './decode.ts'
 import { generationReader } from './generation.ts'
-import { familyNumber } from './operation.ts'
 import type { TableName } from './state.ts'
+import { familyNumber } from './transaction.ts'
 
 /** A dump of objects of one table, or of one family. */
 interface Dump<F extends Fields> {

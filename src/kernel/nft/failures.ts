@@ -1,9 +1,14 @@
 import type { DatagramReplies } from '../../netlink/batch.ts'
 import type { BurstError } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import type { EncodedTransaction } from './encoded-transaction.ts'
-import { addsRule, errorWordsOf, type Operation, type OwnedElement } from './operation.ts'
 import type { NftFamily } from './state.ts'
+import {
+  addsRule,
+  type EncodedTransaction,
+  errorWordsOf,
+  type Operation,
+  type OwnedElement,
+} from './transaction.ts'
 
 /** One message of a batch that the kernel rejected. */
 export interface OperationFailure {

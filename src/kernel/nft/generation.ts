@@ -1,6 +1,6 @@
 import type { ByteView } from '../../netlink/bytes.ts'
 import type { Connection } from '../../netlink/connection.ts'
-import { NFNL_SUBSYS_NFTABLES, NLM_F_REQUEST, NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import { NFNL_SUBSYS_NFTABLES, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import type { Request, Words } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import {
@@ -64,8 +64,6 @@ export function generationIn(view: ByteView, message: Message): number {
 export class GenerationWatch {
   readonly #transport: Transport
   readonly #repetition: Repetition
-  /** The nfgenmsg, whose resource is the generation's lower half, and the attribute of the expected generation. */
-  readonly #expected = new DataView(new ArrayBuffer(NFGENMSG_LENGTH + ID_LENGTH))
 
   /** Undefined for a transport that cannot repeat a request, which is closed then. */
   static open(transport: Transport, everyMs: number, changed: () => void): GenerationWatch | undefined {
@@ -78,14 +76,14 @@ export class GenerationWatch {
   private constructor(transport: Transport, repetition: Repetition) {
     this.#transport = transport
     this.#repetition = repetition
-    this.#expected.setUint32(NFGENMSG_LENGTH, ID_HEAD, true)
   }
 
-  /** The generation became this by a commit of ours: that is no news. */
+  /** Any other generation is news from now on. The kernel puts the attribute right behind what the request has, too. */
   expect(generation: number): void {
-    this.#expected.setUint16(2, generation & 0xffff)
-    this.#expected.setUint32(NFGENMSG_LENGTH + 4, generation)
-    this.#repetition.expect(NLMSG_HDRLEN, new Uint8Array(this.#expected.buffer))
+    const attribute = new DataView(new ArrayBuffer(ID_LENGTH))
+    attribute.setUint32(0, ID_HEAD, true)
+    attribute.setUint32(4, generation)
+    this.#repetition.expect(new Uint8Array(attribute.buffer))
   }
 
   stop(): void {

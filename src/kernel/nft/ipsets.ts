@@ -3,7 +3,7 @@ import { errnoNumber, NetlinkError, unencodable } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import { IPSET_DIM_MAX, IPSET_DIM_ONE_SRC, IPSET_INV_MATCH } from './constants.ts'
 import { type Expression, isCompiled } from './expression.ts'
-import { addsRule, type Operation, type RuleAddition, type Transaction } from './operation.ts'
+import { addsRule, type Operation, type RuleAddition, type Transaction } from './transaction.ts'
 
 export type IpsetMatch = Extract<Expression, { readonly kind: 'ipset' }>
 

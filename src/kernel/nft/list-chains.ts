@@ -9,9 +9,9 @@ import { writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeChain, decodeTable } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, type OnMessage, readSettled, type Settled } from './dump.ts'
-import { familyNumber } from './operation.ts'
 import { CHAIN, RULE, TABLE } from './schema.ts'
 import type { NftFamily, Observed, ObservedChain, ObservedRule, TableName } from './state.ts'
+import { familyNumber } from './transaction.ts'
 
 /** The chains to read from a table that other programs use as well. */
 export interface ChainPlace {

@@ -12,7 +12,6 @@ import {
 import * as nft from './datatypes.ts'
 import { readCompiled } from './decode.ts'
 import { isCompiled } from './expression.ts'
-import { addsRule, isOnElements, type Operation, wordsOf } from './operation.ts'
 import {
   formatComment,
   formatDuration,
@@ -23,6 +22,7 @@ import {
 } from './print-data.ts'
 import { formatRule, metaSource } from './print-rule.ts'
 import type { Chain, ChainHook, Element, NftSet, Ruleset, Table } from './state.ts'
+import { addsRule, isOnElements, type Operation, wordsOf } from './transaction.ts'
 import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, decodeUserdata, SOURCE } from './userdata.ts'
 
 /**

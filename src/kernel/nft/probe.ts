@@ -1,12 +1,12 @@
-import { string, u32be } from '../../netlink/codec.ts'
+import { string, u32be } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, writeAttributes } from '../../netlink/schema.ts'
 import type { NftClient } from './client.ts'
-import type { Operation, Transaction } from './operation.ts'
 import type { NftFamily } from './state.ts'
+import type { Operation, Transaction } from './transaction.ts'
 
 interface ProbeResult {
   readonly works: boolean

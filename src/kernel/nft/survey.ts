@@ -12,9 +12,9 @@ import { decodeChain } from './decode.ts'
 import { dumpRequest, getRequest } from './dump.ts'
 import { COMMENT_MATCH, type Expression, targetsOf } from './expression.ts'
 import { expressionOf } from './expression-attributes.ts'
-import type { Operation, Transaction } from './operation.ts'
 import { RULE, TABLE_MEMBER } from './schema.ts'
 import type { Chain, TableName } from './state.ts'
+import type { Operation, Transaction } from './transaction.ts'
 import { commentOf } from './userdata.ts'
 
 /** A chain of any program. */

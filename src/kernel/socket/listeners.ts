@@ -1,7 +1,7 @@
 import { type Ip, isIpv4Mapped, isUnspecified } from '../../base/ip.ts'
 import { octetsFromBytes } from '../../base/octets.ts'
+import { octets, u8, u32host } from '../../netlink/attribute.ts'
 import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
-import { octets, u8, u32host } from '../../netlink/codec.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'

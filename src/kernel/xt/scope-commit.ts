@@ -2,7 +2,7 @@ import { finish, finishInSlices, Pauses, type Slicing, type Steps } from '../../
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient } from '../nft/client.ts'
 import type { OperationFailure } from '../nft/failures.ts'
-import type { Operation } from '../nft/operation.ts'
+import type { Operation } from '../nft/transaction.ts'
 import type { RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
 import { chainKey, type DeleteRule, type ScopeOperation, type ScopeOperations } from './scope.ts'

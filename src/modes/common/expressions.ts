@@ -16,7 +16,7 @@ import {
 } from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { FamilyLayout } from './family.ts'
+import type { FamilyLayout } from './tables.ts'
 
 /** Fragments of rules that every mode uses. Fragments work in the registers from WORK on. */
 export type Expressions = readonly Expression[]

@@ -29,7 +29,7 @@ import {
   WORK,
   writeMark,
 } from './expressions.ts'
-import type { FamilyLayout } from './family.ts'
+import type { FamilyLayout } from './tables.ts'
 
 /** The comment of the tables of every mode. */
 export const TABLE_COMMENT = 'rules of kprobe'

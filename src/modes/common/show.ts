@@ -4,9 +4,8 @@ import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../
 import type { Chain, Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import { createTracer, type Tracer } from '../../kernel/nft/trace.ts'
 import type { Backend } from '../../model/frontend.ts'
-import { protocolOfKey } from './elements.ts'
-import { LAYOUTS, tableOf } from './family.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
+import { LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
 
 /** Where packets enter the rules: from other hosts and pods, or from processes of this node. */
 export type Hook = 'prerouting' | 'output'

@@ -1,14 +1,14 @@
 import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client.ts'
 import type { OperationFailure } from '../../kernel/nft/failures.ts'
+import { describeOperation } from '../../kernel/nft/print.ts'
+import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
+import type { Element, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
 import {
   type ElementOperation,
   isOnElements,
   type Operation,
   type Transaction,
-} from '../../kernel/nft/operation.ts'
-import { describeOperation } from '../../kernel/nft/print.ts'
-import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
-import type { Element, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
+} from '../../kernel/nft/transaction.ts'
 import {
   generationOf,
   type KernelRefusal,
@@ -16,8 +16,7 @@ import {
   type PlanLine,
   type Receipt,
 } from '../../reconcile/dataplane.ts'
-import { serviceOfGroup } from './elements.ts'
-import { tableOf } from './family.ts'
+import { serviceOfGroup, tableOf } from './tables.ts'
 
 /** A plan of one nf_tables transaction, with the state of the kernel after it. */
 export interface TransactionPlan<State> extends Plan<State> {

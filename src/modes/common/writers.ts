@@ -1,6 +1,12 @@
-import type { NftClient } from '../../kernel/nft/client.ts'
+import { GenerationWatch } from '../../kernel/nft/generation.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
-import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile/dataplane.ts'
+import {
+  counterOf,
+  type Dataplane,
+  type Generation,
+  generationOf,
+  type WriterCommit,
+} from '../../reconcile/dataplane.ts'
 
 export interface WatchedSocket {
   readonly openTransport: () => ForeignCommitsOptions['transport']
@@ -8,12 +14,15 @@ export interface WatchedSocket {
   readonly own: number
 }
 
-/** Watches the generation for the client that makes our own commits, over a socket of its own. */
+/** Watches the generation over a socket of its own, which is closed with the watch. */
 export function generationWatch(
-  client: Pick<NftClient, 'watchGeneration'>,
   openTransport: WatchedSocket['openTransport'],
+  counter: (generation: Generation) => number = counterOf,
 ): NonNullable<Dataplane<unknown>['watchGeneration']> {
-  return (everyMs, changed) => client.watchGeneration(openTransport(), everyMs, changed)
+  return (everyMs, changed) => {
+    const watch = GenerationWatch.open(openTransport(), everyMs, changed)
+    return watch && { expect: generation => watch.expect(counter(generation)), stop: () => watch.stop() }
+  }
 }
 
 interface WatchedObjects extends WatchedSocket {

@@ -2,7 +2,7 @@ import { cidrOf, hostCidr, isLoopback } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import { type ChainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import {
   ACCEPT,

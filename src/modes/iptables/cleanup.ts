@@ -1,10 +1,10 @@
 import { count } from '../../base/text.ts'
 import type { Config } from '../../config/config.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../../kernel/nft/client.ts'
-import type { Operation } from '../../kernel/nft/operation.ts'
 import type { Observed } from '../../kernel/nft/state.ts'
+import type { Operation } from '../../kernel/nft/transaction.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/sysctls.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import type { Cleaned, CleanupContext, CleanupRest, ModeContext, RecordKernel, Retired } from '../mode.ts'
 import {
   type ChainNames,

@@ -12,6 +12,7 @@ import {
   counterOf,
   type Dataplane,
   type Generation,
+  type GenerationWatch,
   generationOf,
   guardOf,
   type Observation,
@@ -19,9 +20,9 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import { refusalTo } from '../common/transaction.ts'
-import { type WatchedSocket, watchWritersOf } from '../common/writers.ts'
+import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'
 import { touchesUs } from '../xt-common/touches.ts'
@@ -103,9 +104,10 @@ class KernelIptablesPlane implements IptablesPlane {
     return generationOf((generation - this.#reordered) >>> 0)
   }
 
-  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
-    const { client, writers } = this.#given
-    return writers && client.watchGeneration(writers.openTransport(), everyMs, changed)
+  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
+    const { writers } = this.#given
+    const unshifted = (generation: Generation): number => (counterOf(generation) + this.#reordered) >>> 0
+    return writers && generationWatch(writers.openTransport, unshifted)(everyMs, changed)
   }
 
   watchWriters(report: (commit: WriterCommit) => void): () => void {

@@ -1,7 +1,6 @@
 import { type Family, formatCidr, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import { targetChain, type XtMatch, type XtRule } from '../../kernel/xt/rule.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
 import {
   endpointTexts,
   familyName,
@@ -12,6 +11,7 @@ import {
   remembered,
   type ServiceRow,
 } from '../common/show.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import {
   type ChainNames,

@@ -21,7 +21,7 @@ import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import { Committed, commonOf, heldInKernel, NOTHING_COMMON } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/expressions.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import {
   isIpvsChain,
   isOurChain,

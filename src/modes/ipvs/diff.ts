@@ -10,7 +10,7 @@ import {
   sameSettings,
 } from '../../kernel/ipvs/state.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
-import type { Operation } from '../../kernel/nft/operation.ts'
+import type { Operation } from '../../kernel/nft/transaction.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { diffChains } from './chains.ts'
 import type { NftSetName } from './layout.ts'

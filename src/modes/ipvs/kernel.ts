@@ -3,7 +3,7 @@ import { createIpsetClient, type IpsetClient } from '../../kernel/ipset/client.t
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import { createDummyClient, type DummyClient } from '../../kernel/link/dummy.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import type { KernelSockets, ModeContext } from '../mode.ts'
 import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 

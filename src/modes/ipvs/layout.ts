@@ -4,8 +4,7 @@ import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
-import { plainSet, sizeToHold } from '../common/elements.ts'
-import type { FamilyLayout } from '../common/family.ts'
+import { type FamilyLayout, plainSet, sizeToHold } from '../common/tables.ts'
 
 /** The sets of node ports of each protocol: all of them, and those of policy Local. */
 export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; readonly local: SetStem }>> =

@@ -12,8 +12,7 @@ import {
   type VirtualAddress,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
-import { PROTOCOL_NUMBERS } from '../common/elements.ts'
-import { NFT_FAMILIES, tableOf } from '../common/family.ts'
+import { NFT_FAMILIES, PROTOCOL_NUMBERS, tableOf } from '../common/tables.ts'
 import { observeChains } from './chains.ts'
 import type { IpvsKernel } from './kernel.ts'
 import { allSetNames, type NftSetName, type SetStem, setName } from './layout.ts'

@@ -28,7 +28,7 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
     ...kernel,
     clock,
     options,
-    watchGeneration: generationWatch(kernel.nft, sockets.netfilter),
+    watchGeneration: generationWatch(sockets.netfilter),
     watchWriters: (report, touches) =>
       watchWritersOf({ ...watching, touchesUs: its => isTable(its) || touches(its) }, report),
     watchAddresses: changed => addresses.watch(changed),

@@ -11,9 +11,9 @@ import type {
   ServiceFrontends,
 } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { PROTOCOL_NUMBERS } from '../common/elements.ts'
 import { detectorFor } from '../common/expressions.ts'
 import { cidrKey, detectorKey } from '../common/rules.ts'
+import { PROTOCOL_NUMBERS } from '../common/tables.ts'
 import { NODE_PORT_SETS, PRIVATE_PORT_MAX, setName } from './layout.ts'
 import type { IpvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'

@@ -12,6 +12,7 @@ import {
   counterOf,
   type Dataplane,
   type Generation,
+  type GenerationWatch,
   generationOf,
   guardOf,
   type Observation,
@@ -127,13 +128,16 @@ class KernelIpvsPlane implements IpvsPlane {
     return this.#shifted(this.#given.nft.generation())
   }
 
-  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
-    const stop = this.#given.watchGeneration?.(everyMs, changed)
-    if (stop === undefined) return undefined
+  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
+    const watch = this.#given.watchGeneration?.(everyMs, changed)
+    if (watch === undefined) return undefined
     this.#changed = changed
-    return () => {
-      this.#changed = undefined
-      stop()
+    return {
+      expect: generation => watch.expect(generationOf((counterOf(generation) - this.#epoch) >>> 0)),
+      stop: () => {
+        this.#changed = undefined
+        watch.stop()
+      },
     }
   }
 

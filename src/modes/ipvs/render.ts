@@ -9,10 +9,16 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { changedServices } from '../common/changed-services.ts'
-import { ElementsDraft } from '../common/elements-draft.ts'
-import { type FamilyLayout, forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { TABLE_COMMENT } from '../common/rules.ts'
+import {
+  changedServices,
+  ElementsDraft,
+  type FamilyLayout,
+  forFamilies,
+  LAYOUTS,
+  NFT_FAMILIES,
+  tableOf,
+} from '../common/tables.ts'
 import { wantedChains } from './chains.ts'
 import { declareIpset, declareNftSet, NFT_SET_NAMES, SET_STEMS, setName, sizeOfNftSet } from './layout.ts'
 import {

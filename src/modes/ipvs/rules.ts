@@ -13,7 +13,6 @@ import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain, ChainHook, NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
-import { PROTOCOL_NUMBERS } from '../common/elements.ts'
 import {
   askMasquerade,
   compare,
@@ -36,7 +35,6 @@ import {
   WORK,
   writeMark,
 } from '../common/expressions.ts'
-import { LAYOUTS } from '../common/family.ts'
 import {
   CHAIN_FIREWALL,
   CHAIN_OUTPUT,
@@ -50,6 +48,7 @@ import {
   rejectChain,
   unallocatedChains,
 } from '../common/rules.ts'
+import { LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
 import {
   CHAIN_CLUSTER_LIST,
   CHAIN_EXTERNAL,

@@ -5,8 +5,6 @@ import { isPersistent, serverKey, type VirtualServer } from '../../kernel/ipvs/s
 import { createAddressReader } from '../../kernel/link/addresses.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
-import { PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/elements.ts'
-import { LAYOUTS } from '../common/family.ts'
 import { CHAIN_POSTROUTING } from '../common/rules.ts'
 import {
   asleep,
@@ -22,6 +20,7 @@ import {
   type ServiceRow,
   tableObstacle,
 } from '../common/show.ts'
+import { LAYOUTS, PROTOCOL_NUMBERS, portKey, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import type { ReadChain } from '../xt-common/read-chains.ts'

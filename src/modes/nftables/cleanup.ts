@@ -1,8 +1,7 @@
 import { count } from '../../base/text.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
-import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { NftSet, Table } from '../../kernel/nft/state.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import { isKubeProxyTable, outlinesOf } from '../common/kube-proxy.ts'
 import {
   CHAIN_EARLY_POSTROUTING,
@@ -10,6 +9,7 @@ import {
   CHAIN_LATE_PREROUTING,
   CHAIN_REJECT,
 } from '../common/rules.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/transaction.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'

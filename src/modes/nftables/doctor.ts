@@ -1,10 +1,10 @@
 import { u32host, zeros } from '../../base/octets.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Expression } from '../../kernel/nft/expression.ts'
-import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { ChainHook, NftFamily } from '../../kernel/nft/state.ts'
+import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import { destinationAddress } from '../common/expressions.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import type { NftFeature } from '../mode.ts'
 import { declareSet } from './layout.ts'
 

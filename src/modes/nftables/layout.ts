@@ -16,8 +16,7 @@ import {
   typedSet,
 } from '../../kernel/nft/userdata.ts'
 import type { Protocol } from '../../model/service.ts'
-import { sizeToHold } from '../common/elements.ts'
-import type { FamilyLayout } from '../common/family.ts'
+import { type FamilyLayout, sizeToHold } from '../common/tables.ts'
 
 /**
  * The value V of a frontend, a 32-bit number that travels in the priority of the connection's first packet, where nft

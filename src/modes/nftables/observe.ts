@@ -3,8 +3,14 @@ import { type Octets, readU32host } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
-import { GROUP_NODEPORT_IPS, GROUP_UNKNOWN, protocolOfKey } from '../common/elements.ts'
-import { LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
+import {
+  GROUP_NODEPORT_IPS,
+  GROUP_UNKNOWN,
+  LAYOUTS,
+  NFT_FAMILIES,
+  protocolOfKey,
+  tableOf,
+} from '../common/tables.ts'
 import { parseChain } from './chains.ts'
 import {
   CODE_FIRST,

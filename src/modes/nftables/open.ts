@@ -4,9 +4,9 @@ import type { Config } from '../../config/config.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { createTracer } from '../../kernel/nft/trace.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { elementExtent } from '../common/elements.ts'
 import { detectorOf } from '../common/expressions.ts'
 import { natPriorityOf } from '../common/rules.ts'
+import { elementExtent } from '../common/tables.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
@@ -30,7 +30,7 @@ export function openNftables({
     plane: createNftablesPlane({
       client,
       options,
-      watchGeneration: generationWatch(client, sockets.netfilter),
+      watchGeneration: generationWatch(sockets.netfilter),
       watchWriters: report => watchTableWriters(watching, report),
     }),
     demand: () => undefined,

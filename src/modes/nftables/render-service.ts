@@ -1,9 +1,8 @@
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
-import { commentOf, portData, portKey } from '../common/elements.ts'
-import type { FamilyLayout } from '../common/family.ts'
 import { CHAIN_REJECT } from '../common/rules.ts'
+import { commentOf, type FamilyLayout, portData, portKey } from '../common/tables.ts'
 import { externalChain, externalLocalChain, firewallChain, pickChain } from './chains.ts'
 import {
   CODE_DROP,

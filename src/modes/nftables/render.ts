@@ -7,10 +7,16 @@ import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kern
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { changedServices } from '../common/changed-services.ts'
-import { GROUP_NODEPORT_IPS, sameGroup } from '../common/elements.ts'
-import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
+import {
+  changedServices,
+  type FamilyLayout,
+  GROUP_NODEPORT_IPS,
+  LAYOUTS,
+  NFT_FAMILIES,
+  sameGroup,
+  tableOf,
+} from '../common/tables.ts'
 import { chooseChains, makeChains } from './chains.ts'
 import {
   CODE_DROP,

@@ -12,7 +12,6 @@ import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
-import { PROTOCOL_NUMBERS } from '../common/elements.ts'
 import {
   askMasquerade,
   compare,
@@ -36,7 +35,6 @@ import {
   WORK,
   writePriority,
 } from '../common/expressions.ts'
-import type { FamilyLayout } from '../common/family.ts'
 import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_FIREWALL,
@@ -51,6 +49,7 @@ import {
   toNodePortAddress,
   unallocatedChains,
 } from '../common/rules.ts'
+import { type FamilyLayout, PROTOCOL_NUMBERS } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
   CODE_MASK,

@@ -5,8 +5,6 @@ import { finishInSlices, slicingOf } from '../../base/steps.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
-import { GROUP_NODEPORT_IPS, protocolOfKey, serviceOfGroup } from '../common/elements.ts'
-import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
 import { CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
 import {
   type CaughtPlace,
@@ -19,6 +17,13 @@ import {
   rulesOfTables,
   type ServiceRow,
 } from '../common/show.ts'
+import {
+  type FamilyLayout,
+  GROUP_NODEPORT_IPS,
+  LAYOUTS,
+  protocolOfKey,
+  serviceOfGroup,
+} from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { parseChain } from './chains.ts'
 import {

@@ -1,7 +1,7 @@
 import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Steps } from '../../base/steps.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
-import type { Transaction } from '../../kernel/nft/operation.ts'
+import type { Transaction } from '../../kernel/nft/transaction.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
 import { countChanges, describeTransaction } from '../common/transaction.ts'
 import { type Relay, resolveTransaction, sameRelay, type UserspaceState } from './state.ts'

@@ -7,7 +7,7 @@ import {
   type TypeofField,
   typedSet,
 } from '../../kernel/nft/userdata.ts'
-import type { FamilyLayout } from '../common/family.ts'
+import type { FamilyLayout } from '../common/tables.ts'
 
 const REDIRECTS = ['inside', 'nodeports-inside', 'frontends', 'nodeports'] as const
 /** A map whose data is the address and port of a listener. */

@@ -1,5 +1,5 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
-import { elementExtent } from '../common/elements.ts'
+import { elementExtent } from '../common/tables.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { ModeContext, ModeEvent, OpenPlane, ProcessRoom } from '../mode.ts'
 import type { UserspacePlan } from './diff.ts'
@@ -30,7 +30,7 @@ export function openUserspace({
     client,
     clock,
     options,
-    watchGeneration: generationWatch(client, sockets.netfilter),
+    watchGeneration: generationWatch(sockets.netfilter),
     watchWriters: report => watchTableWriters(watching, report),
     report: event => tell?.(modeEvent(event)),
   })

@@ -11,6 +11,7 @@ import {
   type CommitOptions,
   type Dataplane,
   type Generation,
+  type GenerationWatch,
   generationOf,
   guardOf,
   type Observation,
@@ -18,8 +19,7 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { portKey } from '../common/elements.ts'
-import { LAYOUTS, NFT_FAMILIES } from '../common/family.ts'
+import { LAYOUTS, NFT_FAMILIES, portKey } from '../common/tables.ts'
 import { deleteTables, receiptOf } from '../common/transaction.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
 import type { RelayCounts } from './metrics.ts'
@@ -116,7 +116,7 @@ class RelayingPlane implements UserspacePlane {
     return generationOf(this.#given.client.generation())
   }
 
-  watchGeneration(everyMs: number, changed: () => void): (() => void) | undefined {
+  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
     return this.#given.watchGeneration?.(everyMs, changed)
   }
 

@@ -5,10 +5,16 @@ import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kern
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { changedServices } from '../common/changed-services.ts'
-import { ElementsDraft } from '../common/elements-draft.ts'
-import { type FamilyLayout, forFamilies, LAYOUTS, NFT_FAMILIES, tableOf } from '../common/family.ts'
 import { TABLE_COMMENT } from '../common/rules.ts'
+import {
+  changedServices,
+  ElementsDraft,
+  type FamilyLayout,
+  forFamilies,
+  LAYOUTS,
+  NFT_FAMILIES,
+  tableOf,
+} from '../common/tables.ts'
 import { declareFixedSet, declareRanges, FIXED_SETS, rangeBits } from './layout.ts'
 import { type ServiceElements, serviceElements } from './render-service.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'

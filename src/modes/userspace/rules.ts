@@ -26,7 +26,6 @@ import {
   translate,
   WORK,
 } from '../common/expressions.ts'
-import type { FamilyLayout } from '../common/family.ts'
 import {
   CHAIN_FIREWALL,
   CHAIN_POSTROUTING,
@@ -39,6 +38,7 @@ import {
   toNodePortAddress,
   unallocatedChains,
 } from '../common/rules.ts'
+import type { FamilyLayout } from '../common/tables.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'
 import type { UserspaceOptions } from './settings.ts'
 

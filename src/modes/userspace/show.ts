@@ -3,8 +3,6 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
 import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
-import { protocolOfKey } from '../common/elements.ts'
-import { type FamilyLayout, LAYOUTS } from '../common/family.ts'
 import {
   type CaughtPlace,
   damageOfTables,
@@ -16,6 +14,7 @@ import {
   rulesOfTables,
   type ServiceRow,
 } from '../common/show.ts'
+import { type FamilyLayout, LAYOUTS, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
 import { CHAIN_INPUT, rangeBits } from './layout.ts'
 import { portName } from './observe.ts'

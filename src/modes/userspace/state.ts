@@ -1,13 +1,12 @@
 import type { Family, Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Operation, Transaction } from '../../kernel/nft/operation.ts'
 import type { Element, ElementData, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
+import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { portData, portKey } from '../common/elements.ts'
-import { LAYOUTS } from '../common/family.ts'
+import { LAYOUTS, portData, portKey } from '../common/tables.ts'
 import type { Balance, ListName } from './relay/balancer.ts'
 
 /** All that this plane keeps, in the kernel and in this process. Immutable. */

@@ -9,7 +9,7 @@ import { readRule } from '../../kernel/xt/read.ts'
 import { targetChain, type XtRule } from '../../kernel/xt/rule.ts'
 import { builtinChains, type XtPlace, type XtTableName } from '../../kernel/xt/scope.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { NFT_FAMILIES } from '../common/family.ts'
+import { NFT_FAMILIES } from '../common/tables.ts'
 import { type ChainNames, isIpvsChain, isOurChain, isServiceChain } from './layout.ts'
 
 /** A chain of a table of iptables as it was read, with the Services that it serves. */

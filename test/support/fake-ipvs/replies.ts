@@ -1,5 +1,4 @@
-import type { Octets } from '../../../src/base/octets.ts'
-import { octetsFromBytes } from '../../../src/base/octets.ts'
+import { type Octets, octetsFromBytes } from '../../../src/base/octets.ts'
 import {
   IP_VS_SVC_F_HASHED,
   IPVS_CMD_ATTR_SERVICE,
@@ -11,9 +10,8 @@ import {
 } from '../../../src/kernel/ipvs/constants.ts'
 import { COMMAND, SERVICE, STATS, STATS64 } from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
+import { AttributeWriter, nestedOctets } from '../../../src/netlink/attribute.ts'
 import { ByteWriter } from '../../../src/netlink/bytes.ts'
-import { nestedOctets } from '../../../src/netlink/codec.ts'
 import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'
 import { closeMessage, openMessage } from '../../../src/netlink/message.ts'
 import {

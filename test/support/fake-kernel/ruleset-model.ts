@@ -2,8 +2,8 @@ import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import { ruleKey } from '../../../src/kernel/nft/diff.ts'
 import { isCompiled } from '../../../src/kernel/nft/expression.ts'
-import type { Operation, Transaction } from '../../../src/kernel/nft/operation.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
+import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
 
 /**
  * nf_tables as plain values, stricter than any kernel: it refuses what some supported kernel refuses, and also what

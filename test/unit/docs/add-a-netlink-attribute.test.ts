@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
+import { AttributeWriter, u32be, u64be } from '../../../src/netlink/attribute.ts'
 import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
-import { u32be, u64be } from '../../../src/netlink/codec.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../../src/netlink/schema.ts'
 
 const NFTA_QUOTA_BYTES = 1

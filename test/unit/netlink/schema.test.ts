@@ -1,7 +1,6 @@
 import { describe, expect, expectTypeOf, it } from 'vitest'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
 import {
+  AttributeWriter,
   type Codec,
   flag,
   octets,
@@ -14,7 +13,8 @@ import {
   u32host,
   u64be,
   u64host,
-} from '../../../src/netlink/codec.ts'
+} from '../../../src/netlink/attribute.ts'
+import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
   type AttributeSet,

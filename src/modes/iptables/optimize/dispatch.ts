@@ -2,7 +2,7 @@ import type { NftFamily } from '../../../kernel/nft/state.ts'
 import type { XtAddress, XtMatch, XtPorts, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtPlace, XtTableName } from '../../../kernel/xt/scope.ts'
 import type { Protocol } from '../../../model/service.ts'
-import { NFT_FAMILIES } from '../../common/family.ts'
+import { NFT_FAMILIES } from '../../common/tables.ts'
 import { type ChainNames, dispatchNames } from '../../xt-common/layout.ts'
 import { jump, NO_MATCHES, PROTOCOLS } from '../../xt-common/rules-parts.ts'
 

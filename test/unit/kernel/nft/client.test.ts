@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
-import type { Operation } from '../../../../src/kernel/nft/operation.ts'
+import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { columns } from '../../../support/owned.ts'

@@ -2,9 +2,13 @@ import { describe, expect, it } from 'vitest'
 import { u32host } from '../../../../src/base/octets.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
-import type { EncodedTransaction } from '../../../../src/kernel/nft/encoded-transaction.ts'
-import type { Operation, OwnedElement, Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { NftSet } from '../../../../src/kernel/nft/state.ts'
+import type {
+  EncodedTransaction,
+  Operation,
+  OwnedElement,
+  Transaction,
+} from '../../../../src/kernel/nft/transaction.ts'
 import { viewOf } from '../../../../src/netlink/bytes.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { columns } from '../../../support/owned.ts'

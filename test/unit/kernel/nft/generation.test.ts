@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { generationReader } from '../../../../src/kernel/nft/generation.ts'
-import { nextGeneration } from '../../../../src/kernel/nft/operation.ts'
+import { nextGeneration } from '../../../../src/kernel/nft/transaction.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import {

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { rememberIpsets, unwritableRules } from '../../../../src/kernel/nft/ipsets.ts'
-import type { Operation } from '../../../../src/kernel/nft/operation.ts'
+import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 
 function ruleAbout(...sets: readonly string[]): Operation {

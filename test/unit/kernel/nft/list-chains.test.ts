@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
-import type { Operation } from '../../../../src/kernel/nft/operation.ts'
+import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { compiledOf } from '../../../support/compiled.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 

@@ -1,11 +1,11 @@
 import { describe, expect, test } from 'vitest'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
-import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import { describeOperation, printRuleset, rulesetToJson } from '../../../../src/kernel/nft/print.ts'
 import { formatElementKey } from '../../../../src/kernel/nft/print-data.ts'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { columns } from '../../../support/owned.ts'
 
 const [IP, IP6, PROTO, SERVICE, MARK, VERDICT] = [7, 8, 12, 13, 19, 0xffffff00] as const

@@ -7,7 +7,7 @@ import {
   createNftClient,
   type NftClient,
 } from '../../../../src/kernel/nft/client.ts'
-import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
+import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import { countAhead } from '../../../../src/kernel/xt/scope-commit.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'
@@ -34,7 +34,6 @@ function world(meddle: (commit: Commit, nth: number, options?: CommitOptions) =>
   let nth = 0
   const client: NftClient = {
     generation: () => real.generation(),
-    watchGeneration: () => undefined,
     async commit(transaction, options) {
       const commit: Commit = (...args) => real.commit(...args)
       if (transaction.length === 0) return commit(transaction, options)

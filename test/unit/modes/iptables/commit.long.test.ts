@@ -3,7 +3,7 @@ import { systemClock } from '../../../../src/base/clock.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import { isCompiled } from '../../../../src/kernel/nft/expression.ts'
-import type { Operation, Transaction } from '../../../../src/kernel/nft/operation.ts'
+import type { Operation, Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
@@ -42,7 +42,6 @@ function between(): Between {
     asked: 0,
     client: {
       generation: () => real.generation(),
-      watchGeneration: () => undefined,
       async commit(transaction, options) {
         if (transaction.length === 0) return real.commit(transaction, options)
         state.transactions.push(transaction)

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { FAMILIES } from '../../../../src/base/ip.ts'
-import { LAYOUTS } from '../../../../src/modes/common/family.ts'
+import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
 import {
   declareIpset,
   declareNftSet,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
-import type { Operation } from '../../../../src/kernel/nft/operation.ts'
 import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { splitTransaction } from '../../../../src/modes/ipvs/plan.ts'
 
 const TARGET = { family: 'ip', table: 't' } as const

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { NftFamily } from '../../../../src/kernel/nft/state.ts'
-import { LAYOUTS } from '../../../../src/modes/common/family.ts'
+import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
 import { declareNftSet, NFT_SET_NAMES } from '../../../../src/modes/ipvs/layout.ts'
 import { type RuleInputs, rulesOf } from '../../../../src/modes/ipvs/rules.ts'
 import type { RuleWriter } from '../../../../src/modes/ipvs/settings.ts'

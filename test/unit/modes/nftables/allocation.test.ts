@@ -4,7 +4,7 @@ import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import type { Element, ElementGroup, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Backend, ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { portData } from '../../../../src/modes/common/elements.ts'
+import { portData } from '../../../../src/modes/common/tables.ts'
 import {
   ID_MAX,
   LATE_SETS,

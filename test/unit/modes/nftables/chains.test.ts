@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { RuleContext } from '../../../../src/modes/common/expressions.ts'
-import { LAYOUTS } from '../../../../src/modes/common/family.ts'
+import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
 import {
   chainsBehind,
   externalChain,

@@ -2,8 +2,8 @@ import { describe, expect, it } from 'vitest'
 import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { finish } from '../../../../src/base/steps.ts'
 import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
-import type { Transaction } from '../../../../src/kernel/nft/operation.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
+import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/options.ts'
 import { createNftablesPlane } from '../../../../src/modes/nftables/plane.ts'
@@ -31,10 +31,6 @@ class ScriptedClient implements NftClient {
 
   generation(): number {
     return 7
-  }
-
-  watchGeneration(): undefined {
-    return undefined
   }
 
   async commit(

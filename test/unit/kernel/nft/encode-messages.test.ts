@@ -1,7 +1,7 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { u16be, u32be, u32host } from '../../../../src/base/octets.ts'
-import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from '../../../../src/kernel/nft/messages.ts'
+import { ELEMENT_BYTES_MAX, writeElement, writeElementKey } from '../../../../src/kernel/nft/encode.ts'
 import { SET_ELEMENT } from '../../../../src/kernel/nft/schema.ts'
 import type { Element, NftSet } from '../../../../src/kernel/nft/state.ts'
 import { commentUserdata } from '../../../../src/kernel/nft/userdata.ts'

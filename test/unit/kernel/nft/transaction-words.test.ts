@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { errorWordsOf, type Operation, type OwnedElement } from '../../../../src/kernel/nft/operation.ts'
+import { errorWordsOf, type Operation, type OwnedElement } from '../../../../src/kernel/nft/transaction.ts'
 import { creationOf, skeleton } from '../../../support/nft-skeleton.ts'
 
 const target = { family: 'ip6', table: 'kube-proxy' } as const

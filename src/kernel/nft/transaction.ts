@@ -1,22 +1,184 @@
-import { forEachAttribute } from '../../netlink/attribute.ts'
+import { forEachAttribute, string } from '../../netlink/attribute.ts'
 import type { Batch, BatchMessage } from '../../netlink/batch.ts'
 import { viewOf } from '../../netlink/bytes.ts'
-import { string } from '../../netlink/codec.ts'
 import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
+import type { Words } from '../../netlink/conversation.ts'
 import { NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import {
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
   NFTA_EXPR_NAME,
   NFTA_LIST_ELEM,
   NFTA_RULE_EXPRESSIONS,
   NFTA_SET_ELEM_LIST_ELEMENTS,
 } from './constants.ts'
-import {
-  addsRule,
-  type ElementOperation,
-  nextGeneration,
-  type Operation,
-  type OwnedElement,
-} from './operation.ts'
+import type { CompiledRule, Rule } from './expression.ts'
+import type { Chain, Element, NftFamily, NftSet } from './state.ts'
+
+/** One step of a transaction, in nft's verbs. The order within a transaction matters to the kernel. */
+export type Operation = TableOperation &
+  (
+    | { readonly verb: 'add-table'; readonly flags: number; readonly comment: string | undefined }
+    | { readonly verb: 'delete-table' }
+    | { readonly verb: 'add-chain'; readonly chain: Chain }
+    | { readonly verb: 'flush-chain'; readonly chain: string }
+    | { readonly verb: 'delete-chain'; readonly chain: string }
+    /** Appends after the rules of the chain. */
+    | (RuleAddition & { readonly verb: 'add-rule' })
+    /** Inserts before the rules of the chain. */
+    | (RuleAddition & { readonly verb: 'insert-rule' })
+    /** Deletes one rule by the kernel's handle. */
+    | { readonly verb: 'delete-rule'; readonly chain: string; readonly handle: bigint }
+    | { readonly verb: 'add-set'; readonly set: NftSet }
+    | { readonly verb: 'delete-set'; readonly set: string }
+    | (OwnedElements & { readonly verb: 'add-elements'; readonly set: NftSet })
+    | (OwnedElements & { readonly verb: 'delete-elements'; readonly set: NftSet })
+  )
+
+export interface TableOperation {
+  readonly family: NftFamily
+  readonly table: string
+}
+
+export interface RuleAddition {
+  readonly chain: string
+  readonly rule: Rule | CompiledRule
+  /**
+   * NLM_F_ECHO: the kernel reports the handle of the new rule. It repeats the rule for that. About 3,000 rules fit
+   * into the queue of a socket; with more, answers are lost and the outcome is `unknown`.
+   */
+  readonly echo?: true
+}
+
+/**
+ * Elements with the groups that they belong to, so that an error can name the Service. A full load has 100,000 and
+ * more.
+ */
+export interface OwnedElements {
+  readonly elements: readonly Element[]
+  /** Group of the element with the same index. */
+  readonly groups: readonly string[]
+}
+
+/** One element with its group. */
+export interface OwnedElement {
+  readonly element: Element
+  readonly group: string
+}
+
+/** Operations that the kernel applies entirely or not at all. */
+export type Transaction = readonly Operation[]
+
+export type ElementOperation = Extract<Operation, { readonly verb: 'add-elements' | 'delete-elements' }>
+type RuleOperation = Extract<Operation, { readonly verb: 'add-rule' | 'insert-rule' }>
+
+export function isOnElements(operation: Operation): operation is ElementOperation {
+  return operation.verb === 'add-elements' || operation.verb === 'delete-elements'
+}
+
+/** Returns the number of a family in struct nfgenmsg. */
+export function familyNumber(family: NftFamily): number {
+  return family === 'ip' ? NFPROTO_IPV4 : NFPROTO_IPV6
+}
+
+/** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */
+export function nextGeneration(generation: number): number {
+  return generation === 0xffff_ffff ? 1 : generation + 1
+}
+
+export function elementsIn(transaction: Transaction): number {
+  let count = 0
+  for (const operation of transaction) if (isOnElements(operation)) count += operation.elements.length
+  return count
+}
+
+/** Returns the operations on elements that follow each other from `start` on. */
+export function elementRunAt(transaction: Transaction, start: number): readonly ElementOperation[] {
+  const run: ElementOperation[] = []
+  for (let i = start; i < transaction.length; i++) {
+    const operation = transaction[i]
+    if (operation === undefined || !isOnElements(operation)) break
+    run.push(operation)
+  }
+  return run
+}
+
+/** Operations with one verb on one set; they share messages. */
+export type Segment = readonly [ElementOperation, ...ElementOperation[]]
+
+/**
+ * Sorts consecutive element operations by set: operations on different sets do not affect each other within a
+ * transaction. Operations on one set keep their order, and consecutive ones with one verb are joined.
+ */
+export function segmentsOf(run: readonly ElementOperation[]): readonly Segment[] {
+  const bySet: [ElementOperation, ...ElementOperation[]][][] = []
+  for (const operation of run) {
+    const segments = bySet.find(([segment]) => segment !== undefined && isOnSet(operation, segment[0]))
+    const last = segments?.at(-1)
+    if (last !== undefined && last[0].verb === operation.verb) last.push(operation)
+    else if (segments !== undefined) segments.push([operation])
+    else bySet.push([[operation]])
+  }
+  return bySet.flat()
+}
+
+function isOnSet({ set, family, table }: ElementOperation, other: ElementOperation): boolean {
+  return set.name === other.set.name && family === other.family && table === other.table
+}
+
+/** Returns whether an operation adds a rule. */
+export function addsRule(operation: Operation): operation is RuleOperation {
+  return operation.verb === 'add-rule' || operation.verb === 'insert-rule'
+}
+
+/** Returns the words for an operation in errors: `add element` and `ip kube-proxy frontends (ns1/web)`. */
+export function errorWordsOf(operation: Operation, elements: readonly OwnedElement[]): Words {
+  const words = wordsOf(operation)
+  const owners = ownersOf(elements)
+  return owners === '' ? words : { ...words, object: `${words.object} ${owners}` }
+}
+
+/** Returns an operation in nft's words: the verb with its noun, and the object. */
+export function wordsOf(operation: Operation): Words {
+  const place = `${operation.family} ${operation.table}`
+  const object = objectOf(operation)
+  const verb = operation.verb.replace('-', ' ').replace(/elements$/, 'element')
+  return { operation: verb, object: object === '' ? place : `${place} ${object}` }
+}
+
+function objectOf(operation: Operation): string {
+  switch (operation.verb) {
+    case 'add-table':
+    case 'delete-table':
+      return ''
+    case 'add-chain':
+      return operation.chain.name
+    case 'flush-chain':
+    case 'delete-chain':
+    case 'add-rule':
+    case 'insert-rule':
+      return operation.chain
+    case 'delete-rule':
+      return `${operation.chain} handle ${operation.handle}`
+    case 'add-set':
+      return operation.set.name
+    case 'delete-set':
+      return operation.set
+    case 'add-elements':
+    case 'delete-elements':
+      return operation.set.name
+  }
+}
+
+/** Maximum number of groups that an error names; beyond it the error counts them. */
+const OWNERS_MAX = 3
+
+function ownersOf(elements: readonly OwnedElement[]): string {
+  const groups = new Set(elements.map(({ group }) => group).filter(group => group !== ''))
+  if (groups.size === 0) return ''
+  if (groups.size > OWNERS_MAX) return `(one of ${elements.length} elements of ${groups.size} groups)`
+  return `(${[...groups].join(', ')})`
+}
 
 /** Elements `from` (inclusive) to `to` (exclusive) of an operation in one message. */
 export interface ElementRun {
@@ -148,6 +310,11 @@ const BORDER_LENGTH = NLMSG_HDRLEN + NFGENMSG_LENGTH
 /** NFNL_BATCH_GENID, their only attribute, big endian. */
 const GENERATION_OFFSET = BORDER_LENGTH + NLA_HDRLEN
 const FLAGS_OFFSET = 6
+
+/** Replaces the generation in a batch that names one. */
+export function nameGeneration(bytes: Uint8Array, generation: number): void {
+  for (let i = 0; i < 4; i++) bytes[GENERATION_OFFSET + i] = generation >>> (24 - 8 * i)
+}
 
 /**
  * Splits a batch that is longer than the socket's limit into several that are committed one after the other. The
