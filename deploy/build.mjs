@@ -69,10 +69,19 @@ async function bundle() {
     legalComments: 'eof',
     logLevel: 'warning',
   })
+  requireAscii(`${root}dist/program.js`)
   copyFileSync(`${root}deploy/loader.mjs`, `${root}dist/kprobe.mjs`)
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
   for (const name of readdirSync(`${root}dist`))
     if (name.endsWith('.mjs') && name !== 'kprobe.mjs') rmSync(`${root}dist/${name}`)
+}
+
+/** The loader reads Latin-1. esbuild escapes other letters in strings and in names, but not in regular expressions. */
+function requireAscii(path) {
+  const program = readFileSync(path)
+  const at = program.findIndex(byte => byte > 0x7f)
+  if (at < 0) return
+  throw new Error(`${path} is not all ASCII: escape what follows "${program.toString('utf8', at - 40, at)}"`)
 }
 
 /** Runs the program once, and keeps what V8 has compiled by then. Without that, a start is slower, and nothing else. */
