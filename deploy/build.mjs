@@ -10,9 +10,11 @@ import {
   renameSync,
   rmSync,
   symlinkSync,
+  writeFileSync,
 } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
+import { withOwnLength } from './own-length.mjs'
 
 const KEEP_CODE_MAX_MS = 60_000
 const root = fileURLToPath(new URL('..', import.meta.url))
@@ -69,7 +71,9 @@ async function bundle() {
     legalComments: 'eof',
     logLevel: 'warning',
   })
-  requireAscii(`${root}dist/program.js`)
+  const program = `${root}dist/program.js`
+  requireAscii(program)
+  writeFileSync(program, withOwnLength(readFileSync(program)))
   copyFileSync(`${root}deploy/loader.mjs`, `${root}dist/kprobe.mjs`)
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
   for (const name of readdirSync(`${root}dist`))
@@ -86,7 +90,6 @@ function requireAscii(path) {
 
 /** Runs the program once, and keeps what V8 has compiled by then. Without that, a start is slower, and nothing else. */
 function keepCode() {
-  rmSync(`${root}dist/program.cache`, { force: true })
   const options = { stdio: ['ignore', 'ignore', 'pipe'], timeout: KEEP_CODE_MAX_MS }
   try {
     execFileSync(process.execPath, [`${root}deploy/keep-code.mjs`], options)
@@ -113,6 +116,7 @@ function linkCommand() {
   symlinkSync('../../dist/kprobe.mjs', link)
 }
 
+rmSync(`${root}dist/program.cache`, { force: true })
 await bundle()
 placeAddon()
 keepCode()

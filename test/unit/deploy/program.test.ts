@@ -1,4 +1,5 @@
 import { fileURLToPath } from 'node:url'
+import { Script } from 'node:vm'
 import { build } from 'esbuild'
 import { expect, it } from 'vitest'
 
@@ -10,11 +11,21 @@ it('is all ASCII, since its loader reads Latin-1', async () => {
     format: 'cjs',
     platform: 'node',
     target: 'node20',
-    external: ['*.node', 'ffi-rs'],
+    // deploy/build.mjs looks at the packages, too.
+    packages: 'external',
     define: { 'import.meta.url': 'importMetaUrl' },
     logLevel: 'silent',
     write: false,
   })
   const lines = outputFiles.flatMap(({ text }) => text.split('\n'))
   expect(lines.filter(line => [...line].some(letter => letter > '\x7f'))).toEqual([])
+})
+
+it('has a length of its own, by which V8 tells whether kept code is of it', async () => {
+  const { withOwnLength } = await import(new URL('../../../deploy/own-length.mjs', import.meta.url).href)
+  const scriptOf = (source: string, cachedData?: Buffer) =>
+    new Script(withOwnLength(Buffer.from(source)).toString('latin1'), { cachedData })
+  const kept = scriptOf('(() => 500)').createCachedData()
+  expect(scriptOf('(() => 600)', kept).runInThisContext()()).toBe(600)
+  expect(scriptOf('(() => 500)', kept).cachedDataRejected).toBe(false)
 })
