@@ -198,7 +198,8 @@ class NetlinkNftClient implements NftClient {
     const pool = elementsIn(transaction) > this.#asyncElements
     const sent = await this.#sendGuarded(batch, before?.generation ?? options.generation, pool)
     const failures = failuresOf(sent.replies, batch, first)
-    this.#spare = out
+    // A send that outlasted the deadline still reads the buffer.
+    if (sent.replies.loss === undefined) this.#spare = out
     return {
       outcome: sent.outcome,
       generation: sent.generation,

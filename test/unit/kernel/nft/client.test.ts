@@ -201,6 +201,24 @@ describe('a commit', () => {
     expect(kernel.pooled).toHaveLength(3)
   })
 
+  it('leaves the bytes alone that a send in the thread pool has not read by its deadline', async () => {
+    const { client, transport, clock } = start({ asyncElements: 10 })
+    let inFlight: Uint8Array = new Uint8Array()
+    transport.send = bytes => {
+      inFlight = bytes
+      return new Promise(() => undefined)
+    }
+    const late = client.commit([addElements(11)])
+    await clock.advance(0)
+    const asSent = inFlight.slice()
+    await clock.advance(15_000)
+    expect(await late).toMatchObject({ outcome: 'unknown' })
+    void client.commit([ADD_CHAIN])
+    await clock.advance(0)
+    expect(asSent.length).toBeGreaterThan(0)
+    expect(inFlight).toEqual(asSent)
+  })
+
   it('uses no sequence number twice', async () => {
     const { client, kernel } = start()
     const firsts: number[] = []
