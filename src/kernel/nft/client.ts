@@ -347,7 +347,10 @@ class NetlinkNftClient implements NftClient {
         else if (isGeneration(message)) generation = generationIn(view, message)
       },
     }
-    const { errors, loss, unsent } = await sendDatagram(link, burst, { pool, object })
+    const replies = await sendDatagram(link, burst, { pool, object })
+    const { loss, unsent } = replies
+    // A failed question says nothing about the part.
+    const errors = replies.errors.filter(({ sequence }) => sequence !== question)
     if (generation === undefined) generation = this.generation()
     this.#seen = generation
     if (unsent === undefined) return { errors, loss, generation }

@@ -112,6 +112,24 @@ describe('a commit', () => {
     expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 11 })
   })
 
+  it('is not refused because the question for the generation behind it failed', async () => {
+    const ENOMEM = 12
+    const { client, kernel, transport } = start()
+    const { receive } = transport
+    let question = 0
+    transport.receive = into => {
+      const length = receive.call(transport, into)
+      const sequence = length === undefined ? 0 : sequenceOf(into)
+      if (sequence < 0x8000_0000 || question > 0) return length
+      question = sequence
+      const failed = datagram(errorMessage(question, ENOMEM))
+      into.set(failed)
+      return failed.length
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'committed', generation: 11 })
+    expect([question > 0, kernel.generation]).toEqual([true, 11])
+  })
+
   it('is refused with an error for each message that failed', async () => {
     const { client, kernel } = start()
     const elements = addElements(3)
