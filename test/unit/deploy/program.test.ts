@@ -1,9 +1,10 @@
+import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { Script } from 'node:vm'
-import { build } from 'esbuild'
+import { type BuildOptions, build, type PluginBuild } from 'esbuild'
 import { expect, it } from 'vitest'
 
-it('is all ASCII, since its loader reads Latin-1', async () => {
+async function bundled(options: BuildOptions = {}): Promise<string> {
   const { outputFiles } = await build({
     absWorkingDir: fileURLToPath(new URL('../../..', import.meta.url)),
     entryPoints: ['src/main.ts'],
@@ -15,10 +16,27 @@ it('is all ASCII, since its loader reads Latin-1', async () => {
     packages: 'external',
     define: { 'import.meta.url': 'importMetaUrl' },
     logLevel: 'silent',
+    ...options,
     write: false,
   })
-  const lines = outputFiles.flatMap(({ text }) => text.split('\n'))
+  return outputFiles.map(({ text }) => text).join('\n')
+}
+
+it('is all ASCII, since its loader reads Latin-1', async () => {
+  const lines = (await bundled()).split('\n')
   expect(lines.filter(line => [...line].some(letter => letter > '\x7f'))).toEqual([])
+})
+
+it('fails when a command waits for ever and nothing is left that could end that', async () => {
+  const commands = {
+    name: 'commands',
+    setup(of: PluginBuild) {
+      const contents = 'export const runCommand = () => new Promise(() => undefined)'
+      of.onLoad({ filter: /\/cli\/commands\.ts$/ }, () => ({ contents }))
+    },
+  }
+  const program = await bundled({ plugins: [commands] })
+  expect(spawnSync(process.execPath, ['-'], { input: program }).status).toBe(1)
 })
 
 it('has a length of its own, by which V8 tells whether kept code is of it', async () => {
