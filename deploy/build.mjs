@@ -10,9 +10,11 @@ import {
   renameSync,
   rmSync,
   symlinkSync,
+  writeFileSync,
 } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { build } from 'esbuild'
+import { withOwnLength } from './own-length.mjs'
 
 const KEEP_CODE_MAX_MS = 60_000
 const root = fileURLToPath(new URL('..', import.meta.url))
@@ -69,15 +71,25 @@ async function bundle() {
     legalComments: 'eof',
     logLevel: 'warning',
   })
+  const program = `${root}dist/program.js`
+  requireAscii(program)
+  writeFileSync(program, withOwnLength(readFileSync(program)))
   copyFileSync(`${root}deploy/loader.mjs`, `${root}dist/kprobe.mjs`)
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
   for (const name of readdirSync(`${root}dist`))
     if (name.endsWith('.mjs') && name !== 'kprobe.mjs') rmSync(`${root}dist/${name}`)
 }
 
+/** The loader reads Latin-1. esbuild escapes other letters in strings and in names, but not in regular expressions. */
+function requireAscii(path) {
+  const program = readFileSync(path)
+  const at = program.findIndex(byte => byte > 0x7f)
+  if (at < 0) return
+  throw new Error(`${path} is not all ASCII: escape what follows "${program.toString('utf8', at - 40, at)}"`)
+}
+
 /** Runs the program once, and keeps what V8 has compiled by then. Without that, a start is slower, and nothing else. */
 function keepCode() {
-  rmSync(`${root}dist/program.cache`, { force: true })
   const options = { stdio: ['ignore', 'ignore', 'pipe'], timeout: KEEP_CODE_MAX_MS }
   try {
     execFileSync(process.execPath, [`${root}deploy/keep-code.mjs`], options)
@@ -104,6 +116,7 @@ function linkCommand() {
   symlinkSync('../../dist/kprobe.mjs', link)
 }
 
+rmSync(`${root}dist/program.cache`, { force: true })
 await bundle()
 placeAddon()
 keepCode()

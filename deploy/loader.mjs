@@ -15,6 +15,6 @@ function keptCode() {
   }
 }
 
-// The program is all ASCII: esbuild escapes the rest.
+// The program is all ASCII, which deploy/build.mjs makes sure of.
 const script = new Script(readFileSync(program, 'latin1'), { filename: program.href, cachedData: keptCode() })
 script.runInThisContext()(createRequire(import.meta.url), import.meta.url)

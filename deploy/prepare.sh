@@ -50,7 +50,7 @@ build_all() {
     step 'building the addon' npm run -s build:native
     touch build/Release/kprobe.node
   fi
-  if newer_than dist/program.js src deploy/build.mjs deploy/loader.mjs deploy/keep-code.mjs package.json build/Release/kprobe.node ||
+  if newer_than dist/program.js src deploy/build.mjs deploy/loader.mjs deploy/keep-code.mjs deploy/own-length.mjs package.json build/Release/kprobe.node ||
     [ ! -e node_modules/.bin/kprobe ] || [ ! -e dist/kprobe.node ]; then
     step 'building the command' npm run -s build:bundle
   fi

@@ -327,7 +327,9 @@ static napi_value release_pages(napi_env env, napi_callback_info info) {
   UNPACK("b");
   const uint64_t *range = args.data, *end = range + args.length / sizeof(*range);
   int error = 0;
+#ifdef __GLIBC__
   (void)malloc_trim(0);
+#endif
   for (; error == 0 && end - range >= 2; range += 2)
     error = madvise((void *)(uintptr_t)range[0], range[1], MADV_DONTNEED) == 0 ? 0 : -errno;
   return integer(env, error);

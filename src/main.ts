@@ -63,6 +63,8 @@ const io: Io = {
 
 // No await out here: deploy/build.mjs makes a script of this, which V8 can keep compiled, and not a module.
 void main()
+// For a command that waits for something that no longer comes: the process ends by itself then.
+process.exitCode = EXIT_FAILED
 
 async function main(): Promise<never> {
   const code = await runCommand(process.argv.slice(2), io)

@@ -1,4 +1,4 @@
-/** Nanoseconds in each unit of Go's durations. */
+/** Nanoseconds in each unit of Go's durations. The expressions below spell both signs in ASCII: see deploy/build.mjs. */
 const UNIT_NS: Readonly<Record<string, bigint>> = {
   ns: 1n,
   us: 1_000n,
@@ -23,10 +23,10 @@ export function parseGoDuration(text: string): bigint | undefined {
   const negative = text.startsWith('-')
   const rest = text.replace(/^[-+]/, '')
   if (rest === '0') return 0n
-  if (!/^((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$/.test(rest)) return undefined
+  if (!/^((\d+(\.\d*)?|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h))+$/.test(rest)) return undefined
   let total = 0n
   for (const [, whole = '', fraction = '', unit = ''] of rest.matchAll(
-    /(\d*)\.?(\d*)(ns|us|µs|μs|ms|s|m|h)/g,
+    /(\d*)\.?(\d*)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)/g,
   ))
     total += inNanoseconds(whole, fraction, UNIT_NS[unit] ?? 0n)
   if (total > NS_MAX) return undefined

@@ -67,8 +67,9 @@ export function pagesOfFiles(smaps: string): BigUint64Array {
   const ranges: bigint[] = []
   for (const mapping of smaps.split(/^(?=[0-9a-f]+-[0-9a-f]+ )/m)) {
     const [, start, end] = /^([0-9a-f]+)-([0-9a-f]+) r-[x-]p \S+ \S+ [1-9]\d* /.exec(mapping) ?? []
-    // A page that was written once is in no file.
-    if (start === undefined || end === undefined || !/^Anonymous: +0 kB$/m.test(mapping)) continue
+    // A page that was written once is in no file, and counts as anonymous only while it is not swapped out.
+    const isWritten = !/^Anonymous: +0 kB$/m.test(mapping) || !/^Swap: +0 kB$/m.test(mapping)
+    if (start === undefined || end === undefined || isWritten) continue
     ranges.push(BigInt(`0x${start}`), BigInt(`0x${end}`) - BigInt(`0x${start}`))
   }
   return BigUint64Array.from(ranges)

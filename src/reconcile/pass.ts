@@ -180,6 +180,8 @@ export class Pass<State, P extends Plan<State>> {
       if (receipt.outcome === 'unknown') throw new CommitError('the outcome of a commit is unknown', receipt)
       if (receipt.outcome === 'stale') report({ kind: 'stale', attempt: round })
       const isRejected = receipt.outcome === 'refused' && isProof(observed, round)
+      // The kernel need not be read for a rejection, and the next receipt no longer knows of commits before this one.
+      if (isRejected && receipt.foreign) this.#options.committed(receipt.generation, true)
       if (!isRejected || receipt.partial === true) this.#applied = undefined
       if (isRejected) return { complete: false, looked, rejection: receipt }
     }

@@ -198,7 +198,8 @@ class NetlinkNftClient implements NftClient {
     const pool = elementsIn(transaction) > this.#asyncElements
     const sent = await this.#sendGuarded(batch, before?.generation ?? options.generation, pool)
     const failures = failuresOf(sent.replies, batch, first)
-    this.#spare = out
+    // A send that outlasted the deadline still reads the buffer.
+    if (sent.replies.loss === undefined) this.#spare = out
     return {
       outcome: sent.outcome,
       generation: sent.generation,
@@ -346,7 +347,10 @@ class NetlinkNftClient implements NftClient {
         else if (isGeneration(message)) generation = generationIn(view, message)
       },
     }
-    const { errors, loss, unsent } = await sendDatagram(link, burst, { pool, object })
+    const replies = await sendDatagram(link, burst, { pool, object })
+    const { loss, unsent } = replies
+    // A failed question says nothing about the part.
+    const errors = replies.errors.filter(({ sequence }) => sequence !== question)
     if (generation === undefined) generation = this.generation()
     this.#seen = generation
     if (unsent === undefined) return { errors, loss, generation }

@@ -39,6 +39,24 @@ describe('quarantine', () => {
     expect(reconciler.status.quarantined).toEqual([])
   })
 
+  it('reads again when another program committed just before a commit that was refused', async () => {
+    const plane = new FakePlane()
+    plane.poisoned.add('bad').add('cured')
+    const { clock, offer } = bench(plane)
+    offer({ a: '1', bad: '1', cured: '1' })
+    await clock.advance(100)
+    plane.namesCulprit = false
+    plane.poisoned.delete('cured')
+    plane.afterCommit = () => {
+      plane.afterCommit = undefined
+      plane.tamper(plane.kernel)
+    }
+    const { observations } = plane
+    await clock.advance(3_000)
+    expect(plane.kernel.has('cured')).toBe(true)
+    expect(plane.observations).toBe(observations + 1)
+  })
+
   it('takes back what a refused retry has left in a kernel that does not undo', async () => {
     const plane = new FakePlane()
     plane.poisoned.add('bad')

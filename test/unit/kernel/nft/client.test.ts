@@ -112,6 +112,24 @@ describe('a commit', () => {
     expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'unknown', generation: 11 })
   })
 
+  it('is not refused because the question for the generation behind it failed', async () => {
+    const ENOMEM = 12
+    const { client, kernel, transport } = start()
+    const { receive } = transport
+    let question = 0
+    transport.receive = into => {
+      const length = receive.call(transport, into)
+      const sequence = length === undefined ? 0 : sequenceOf(into)
+      if (sequence < 0x8000_0000 || question > 0) return length
+      question = sequence
+      const failed = datagram(errorMessage(question, ENOMEM))
+      into.set(failed)
+      return failed.length
+    }
+    expect(await client.commit([ADD_CHAIN])).toMatchObject({ outcome: 'committed', generation: 11 })
+    expect([question > 0, kernel.generation]).toEqual([true, 11])
+  })
+
   it('is refused with an error for each message that failed', async () => {
     const { client, kernel } = start()
     const elements = addElements(3)
@@ -199,6 +217,24 @@ describe('a commit', () => {
     expect(kernel.pooled).toHaveLength(2)
     await client.commit(Array.from({ length: 150 }, () => insertion))
     expect(kernel.pooled).toHaveLength(3)
+  })
+
+  it('leaves the bytes alone that a send in the thread pool has not read by its deadline', async () => {
+    const { client, transport, clock } = start({ asyncElements: 10 })
+    let inFlight: Uint8Array = new Uint8Array()
+    transport.send = bytes => {
+      inFlight = bytes
+      return new Promise(() => undefined)
+    }
+    const late = client.commit([addElements(11)])
+    await clock.advance(0)
+    const asSent = inFlight.slice()
+    await clock.advance(15_000)
+    expect(await late).toMatchObject({ outcome: 'unknown' })
+    void client.commit([ADD_CHAIN])
+    await clock.advance(0)
+    expect(asSent.length).toBeGreaterThan(0)
+    expect(inFlight).toEqual(asSent)
   })
 
   it('uses no sequence number twice', async () => {
