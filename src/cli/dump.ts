@@ -232,7 +232,7 @@ interface Dump extends ReadModes {
 
 async function readKernel(request: Request, ask: KernelRead['names']): Promise<Dump> {
   const read = await readModes({ ...HERE, ...request }, ask)
-  const modes = request.what === 'nft' ? [] : withRelays(programmedModes(read.held, request.service))
+  const modes = request.what === 'nft' ? [] : programmedModes(withRelays(read.held), request.service)
   return { ...read, names: read.held.find(mode => mode.names !== undefined)?.names, modes }
 }
 

@@ -72,11 +72,14 @@ export function whyNotRelayed(
   return silent === undefined ? undefined : `no process listens at ${silent}, which these rules lead to`
 }
 
-/** Marks the rows of a mode that relays whose listener is gone: the daemon ended, and its rules stayed. */
+/**
+ * Marks the rows of a mode that relays whose listener is gone: the daemon ended, and its rules stayed. Listeners come and
+ * go with Services and endpoints: call it right after the rules were read, before the packets are followed.
+ */
 export function withRelays(
-  modes: readonly ProgrammedMode[],
+  modes: readonly HeldMode[],
   read: () => IsListening = readListening,
-): readonly ProgrammedMode[] {
+): readonly HeldMode[] {
   const isRelayed = ({ listener, insideListener }: ServiceRow) => (listener ?? insideListener) !== undefined
   if (!modes.some(({ rows }) => rows.some(isRelayed))) return modes
   const isListening = read()
@@ -122,7 +125,7 @@ export async function damageFindings({ serviceProxyName }: Config): Promise<read
       families: NFT_FAMILIES,
       proxyName: serviceProxyName,
     })
-    modes = withRelays(programmedModes(held.filter(mode => !isOfKubeProxy(mode))))
+    modes = programmedModes(withRelays(held.filter(mode => !isOfKubeProxy(mode))))
   } catch (error) {
     const text = `cannot be read: ${failureText(error)}`
     return [{ kind: 'warning', subject: 'rules of kprobe in the kernel', text }]

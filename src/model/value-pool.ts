@@ -8,27 +8,36 @@ import type {
   ServicePortSpec,
 } from './service.ts'
 
-const ENTRIES_MAX = 65_536
+/** What one part of a pool may hold: entries, and their text. Long values take the room of several short ones. */
+const ROOM = 65_536
+/** Of the lists of ports, which are larger, and of which a cluster has fewer. */
+const PORTS_ROOM = 16_384
+/** Text that takes the room of an entry. */
+const ENTRY_TEXT = 64
+/** A hint, beside its name. */
+const HINT_TEXT = 32
+/** What takes more room is hardly ever repeated. */
+const ENTRY_ROOM_MAX = 64
 /** Conditions and hints of the endpoints of one node. */
 const TRAITS_MAX = 16
 /** Longer lists are hardly ever repeated. */
 const PORTS_MAX = 8
 
 /**
- * One copy of each value that many objects repeat: names of nodes and zones, traits of endpoints, lists of ports. Bounded:
- * a part that is full starts over, which costs memory and nothing else.
+ * One copy of each value that many objects repeat: names of nodes and zones, traits of endpoints, lists of ports. Bounded
+ * by what the values hold, because they stay when the objects that brought them are gone: a part that is full starts over,
+ * which costs memory and nothing else.
  */
 export class ValuePool {
-  readonly #names = new Map<string, string>()
+  readonly #names = new Part<string>(ROOM)
   /** By node name. */
-  readonly #traits = new Map<string, EndpointTraits[]>()
-  #traitsHeld = 0
-  readonly #endpointPorts = new Map<string, readonly EndpointPort[]>()
-  readonly #servicePorts = new Map<string, readonly ServicePortSpec[]>()
+  readonly #traits = new Part<EndpointTraits[]>(ROOM)
+  readonly #endpointPorts = new Part<readonly EndpointPort[]>(PORTS_ROOM)
+  readonly #servicePorts = new Part<readonly ServicePortSpec[]>(PORTS_ROOM)
 
   /** Names that are held. */
   get size(): number {
-    return this.#names.size
+    return this.#names.values.size
   }
 
   name(text: string): string {
@@ -37,7 +46,7 @@ export class ValuePool {
 
   /** `conditions` are compared by identity. */
   traits(nodeName: string, conditions: EndpointConditions, hints: EndpointHints): EndpointTraits {
-    const ofNode = this.#traits.get(nodeName)
+    const ofNode = this.#traits.values.get(nodeName)
     if (ofNode !== undefined)
       for (const known of ofNode)
         if (known.conditions === conditions && isSame(known.hints, hints)) return known
@@ -47,12 +56,7 @@ export class ValuePool {
   }
 
   #addTraits(traits: EndpointTraits): void {
-    if (this.#traitsHeld >= ENTRIES_MAX) {
-      this.#traits.clear()
-      this.#traitsHeld = 0
-    }
-    append(this.#traits, traits.nodeName, traits)
-    this.#traitsHeld++
+    if (this.#traits.makesRoom(textOf(traits))) append(this.#traits.values, traits.nodeName, traits)
   }
 
   endpointPorts(ports: readonly EndpointPort[]): readonly EndpointPort[] {
@@ -66,12 +70,40 @@ export class ValuePool {
   }
 }
 
-function shared<V>(pool: Map<string, V>, key: string, value: V): V {
-  const known = pool.get(key)
+class Part<V> {
+  readonly values = new Map<string, V>()
+  readonly #room: number
+  #held = 0
+
+  constructor(room: number) {
+    this.#room = room
+  }
+
+  /** Counts an entry with so much text, for which the others may have to go; false for one that is too long. */
+  makesRoom(text: number): boolean {
+    const needed = 1 + Math.floor(text / ENTRY_TEXT)
+    if (needed > ENTRY_ROOM_MAX) return false
+    if (this.#held + needed > this.#room) {
+      this.values.clear()
+      this.#held = 0
+    }
+    this.#held += needed
+    return true
+  }
+}
+
+function shared<V>(part: Part<V>, key: string, value: V): V {
+  const known = part.values.get(key)
   if (known !== undefined) return known
-  if (pool.size >= ENTRIES_MAX) pool.clear()
-  pool.set(key, value)
+  if (part.makesRoom(key.length)) part.values.set(key, value)
   return value
+}
+
+function textOf({ nodeName, hints: { forZones, forNodes } }: EndpointTraits): number {
+  let length = nodeName.length
+  for (const name of forZones) length += HINT_TEXT + name.length
+  for (const name of forNodes) length += HINT_TEXT + name.length
+  return length
 }
 
 function isShort({ length }: readonly EndpointPort[]): boolean {

@@ -1,7 +1,7 @@
 import { describe, expect, it, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/persistent-map.ts'
 import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explanation.ts'
-import { damageText, programmedModes, readListening } from '../../../src/cli/programmed.ts'
+import { damageText, programmedModes, readListening, withRelays } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
@@ -334,6 +334,18 @@ describe('the table of Services', () => {
 
 describe('which processes listen', () => {
   const place = '192.0.2.1:5000'
+
+  it('is known before packets are followed, and worse problems stay', () => {
+    const read = readUserspace(stateOf(USERSPACE))
+    const problems = (held: ReturnType<typeof heldModes>) =>
+      programmedModes(held).flatMap(({ rows }) => rows.map(({ problem }) => problem ?? ''))
+    const silent = () => () => false
+    const relayed = withRelays(heldModes(read), silent)
+    expect(problems(relayed)).toEqual(problems(relayed).map(() => expect.stringMatching(/^NOT RELAYED: /)))
+    const cut = withTables(read, table => ({ ...table, chains: new Map() }))
+    const unreached = problems(withRelays(heldModes(cut), silent))
+    expect(unreached).toEqual(unreached.map(() => expect.stringMatching(/^NOT REACHED /)))
+  })
 
   it('is read again when the list changed during the read', () => {
     let reads = 0

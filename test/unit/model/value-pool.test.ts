@@ -1,0 +1,66 @@
+import { describe, expect, it } from 'vitest'
+import { type EndpointConditions, NO_HINTS } from '../../../src/model/service.ts'
+import { ValuePool } from '../../../src/model/value-pool.ts'
+
+const READY: EndpointConditions = { ready: true, serving: true, terminating: false }
+
+function hints(prefix: string, count: number) {
+  return {
+    forZones: [],
+    forNodes: Array.from({ length: count }, (_, at) => `${prefix}-${at}-`.padEnd(253, 'x')),
+  }
+}
+
+function ports(prefix: string) {
+  return Array.from({ length: 8 }, (_, at) => ({
+    name: `${prefix}-${at}-`.padEnd(63, 'x'),
+    protocol: 'TCP' as const,
+    port: 80,
+    nodePort: 0,
+  }))
+}
+
+describe('a pool of values', () => {
+  it('gives equal traits of one node back', () => {
+    const pool = new ValuePool()
+    const known = pool.traits('node', READY, { forZones: ['a'], forNodes: [] })
+    expect(pool.traits('node', READY, { forZones: ['a'], forNodes: [] })).toBe(known)
+    expect(pool.traits('node', READY, { forZones: [], forNodes: ['a'] })).not.toBe(known)
+    expect(pool.traits('node', { ...READY }, { forZones: ['a'], forNodes: [] })).not.toBe(known)
+    expect(pool.traits('other', READY, { forZones: ['a'], forNodes: [] })).not.toBe(known)
+  })
+
+  // Whoever may write slices may write them again and again, with names that no object has any more.
+  it('holds fewer traits the more text is in them', () => {
+    const pool = new ValuePool()
+    const first = pool.traits('first', READY, NO_HINTS)
+    for (let at = 0; at < 500; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8))
+    expect(pool.traits('first', READY, NO_HINTS)).toBe(first)
+    for (let at = 0; at < 2_000; at++) pool.traits(`node-${at}`, READY, hints(`${at}`, 8))
+    expect(pool.traits('first', READY, NO_HINTS)).not.toBe(first)
+  })
+
+  it('holds none with more text than values have that come again', () => {
+    const pool = new ValuePool()
+    const first = pool.traits('first', READY, NO_HINTS)
+    const long = hints('', 1_000)
+    expect(pool.traits('node', READY, long)).not.toBe(pool.traits('node', READY, long))
+    for (let at = 0; at < 300; at++) pool.traits(`node-${at}`, READY, long)
+    expect(pool.traits('first', READY, NO_HINTS)).toBe(first)
+    expect(pool.name('x'.repeat(10_000))).toHaveLength(10_000)
+    expect(pool.size).toBe(0)
+  })
+
+  it('holds fewer lists of ports the more text is in them', () => {
+    const pool = new ValuePool()
+    const first = pool.servicePorts(ports('first'))
+    expect(pool.servicePorts(ports('first'))).toBe(first)
+    const slices = pool.endpointPorts(ports('first'))
+    for (let at = 0; at < 2_000; at++) {
+      pool.servicePorts(ports(`${at}`))
+      pool.endpointPorts(ports(`${at}`))
+    }
+    expect(pool.servicePorts(ports('first'))).not.toBe(first)
+    expect(pool.endpointPorts(ports('first'))).not.toBe(slices)
+  })
+})
