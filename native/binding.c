@@ -2,7 +2,6 @@
  * errors with words; only arguments of a wrong type throw. */
 #define NAPI_VERSION 9
 #include <errno.h>
-#include <limits.h>
 #include <malloc.h>
 #include <node_api.h>
 #include <stdbool.h>
@@ -30,8 +29,7 @@ struct handle {
   napi_ref object; /* the callback's `this`, which thus lives while watched */
   struct netlink_socket socket;
   bool closed;
-  size_t sends;
-  size_t users;
+  size_t sends, users;
 };
 
 struct transfer {
@@ -204,7 +202,7 @@ static napi_value send_sync(napi_env env, napi_callback_info info) {
 /* receive(socket, into): length | -errno */
 static napi_value receive(napi_env env, napi_callback_info info) {
   UNPACK("hb");
-  size_t length = 0, capacity = args.length < INT_MAX ? args.length : INT_MAX;
+  size_t length = 0, capacity = args.length < INT32_MAX ? args.length : INT32_MAX;
   int error = netlink_socket_receive(args.handle->socket.fd, args.data, capacity, &length);
   return integer(env, error < 0 ? error : (int)length);
 }
