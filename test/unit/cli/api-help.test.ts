@@ -7,6 +7,7 @@ import type { FlagSpec } from '../../../src/config/flag.ts'
 import { RUN_FLAGS } from '../../../src/config/flags.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { endpoint, node, service, slice } from '../model/objects.ts'
+import { IS_QUICK } from '../../support/runs.ts'
 
 let folder: string
 
@@ -82,7 +83,7 @@ const BY_KIND: Readonly<Record<FlagSpec['kind'], readonly string[]>> = {
   text: ['0'],
 }
 
-it('names every flag that changes what is printed; of no other flag of kprobe run is there any effect', async () => {
+it.skipIf(IS_QUICK)('names every flag that changes what is printed; of no other flag of kprobe run is there any effect', async () => {
   const help = command.help()({ all: true })
   const before = await printed()
   expect(before.code).toBe(0)
