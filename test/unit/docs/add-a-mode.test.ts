@@ -15,7 +15,6 @@ import {
 import { parseFlags } from '../../support/parse-flags.ts'
 import { change, compute } from '../../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
-import { IS_QUICK } from '../../support/runs.ts'
 
 /** Service port to its endpoints: what the toy mode keeps in its kernel, which is a variable. */
 type ToyState = ReadonlyMap<string, string>
@@ -121,7 +120,7 @@ const TOY_TRACER: ModeTracer = {
   ownSource: () => undefined,
 }
 
-test.skipIf(IS_QUICK)('the toy mode programs a scenario, and finds nothing to do afterwards', async () => {
+test('the toy mode programs a scenario, and finds nothing to do afterwards', async () => {
   const [step] = loadScenarios().find(({ file }) => file === 'cluster-ip.yaml')?.steps ?? []
   if (step === undefined) throw new Error('no such scenario')
   const { resolved } = change(compute({}, LOCAL_IPS), step)
