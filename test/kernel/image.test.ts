@@ -311,7 +311,8 @@ describe('in the image', () => {
 
   it('the commands answer, and V8 takes the compiled code', () => {
     const { version } = readJson(join(TOP, 'dist/build.json'))
-    const answer = startInImage('/usr/local/bin/kube-proxy', [], ['--version'])
+    // As RKE2 starts it: by name.
+    const answer = startInImage('kube-proxy', [], ['--version'])
     expect({ status: answer.status, stdout: answer.stdout }).toEqual({
       status: 0,
       stdout: expect.stringContaining(version),
