@@ -22,6 +22,8 @@ import { sbomOf } from './sbom.mjs'
 const PROGRAM = ['kprobe.mjs', 'program.js', 'program.cache', 'kprobe.node']
 const NEEDED = ['kprobe.mjs', 'program.js', 'build.json', 'kprobe.node']
 const LICENSE_FILE = /^(licen[sc]e|copying|notice)(\.\w+)?$/i
+/** Commands load it when it is there: `doctor` and `cleanup`, to read legacy iptables. */
+const FFI = 'node_modules/ffi-rs'
 const ETC = {
   passwd: 'root:x:0:0:root:/:/nonexistent\nkprobe:x:65532:65532:kprobe:/:/nonexistent\n',
   group: 'root:x:0:\nkprobe:x:65532:\n',
@@ -47,18 +49,24 @@ export function rootFiles({ top, node, scratch, created }) {
   const launcher = join(scratch, 'launcher')
   compileLauncher(join(top, 'deploy/image/launcher.c'), launcher)
   const addon = join(top, 'dist/kprobe.node')
-  const { interpreter: _, ...platform } = readElf(node)
-  requireSame(platform, [addon, launcher])
-  const libraries = librariesOf([node, addon, launcher])
+  const { interpreter, ...platform } = readElf(node)
+  const lock = JSON.parse(readFileSync(join(top, 'package-lock.json'), 'utf8'))
+  const loaded = loadedPackages({ top, lock, interpreter })
+  const native = loaded.map(({ from }) => from).filter(path => path.endsWith('.node'))
+  requireSame(platform, [addon, launcher, ...native])
+  const libraries = librariesOf([node, addon, launcher, ...native])
   const owners = packagesOf(libraries)
-  const licenses = licensesOf({ top, node, owners })
-  const sbom = sbomFor({ top, node, libraries, owners, created })
+  const { packages: bundled } = JSON.parse(readFileSync(join(top, 'dist/build.json'), 'utf8'))
+  const packages = [...new Set([...bundled, ...loaded.map(({ key }) => key)])].sort()
+  const licenses = licensesOf({ top, node, owners, packages })
+  const sbom = sbomFor({ top, node, lock, packages, libraries, owners, created })
   const program = PROGRAM.filter(name => existsSync(join(top, 'dist', name)))
   return {
     platform,
     sbom,
     warnings: [
       ...(program.includes('program.cache') ? [] : ['no compiled code in dist/: starts take longer']),
+      ...(loaded.length > 0 ? [] : ['ffi-rs is not installed: kprobe doctor cannot read legacy iptables']),
       ...licenses.missing.map(name => `no licence text of ${name} found on this machine`),
     ],
     layers: [
@@ -82,6 +90,7 @@ export function rootFiles({ top, node, scratch, created }) {
           ...program.map(name =>
             file(`opt/kprobe/${name}`, join(top, 'dist', name), name === 'kprobe.mjs' ? 0o755 : 0o644),
           ),
+          ...loaded.map(({ key, name, from }) => file(`opt/kprobe/${key}/${name}`, from)),
           file('opt/kprobe/sbom.cdx.json', Buffer.from(`${JSON.stringify(sbom, null, 2)}\n`)),
           file('usr/local/bin/kprobe', launcher, 0o755),
           { kind: 'link', path: 'usr/local/bin/kube-proxy', mode: 0o777, target: 'kprobe' },
@@ -102,17 +111,33 @@ function requireSame({ architecture }, files) {
   }
 }
 
-const bundledPackages = top => JSON.parse(readFileSync(join(top, 'dist/build.json'), 'utf8')).packages
+/** Files of the packages that stay outside the program, with their keys in the lock file. */
+function loadedPackages({ top, lock, interpreter = '' }) {
+  const libc = interpreter.includes('/ld-musl') ? 'musl' : 'glibc'
+  const builds = Object.keys(lock.packages[FFI]?.optionalDependencies ?? {}).map(
+    name => `node_modules/${name}`,
+  )
+  const fits = key => {
+    const { os = [], cpu = [], libc: of = [] } = lock.packages[key]
+    return os.includes('linux') && cpu.includes(process.arch) && of.includes(libc)
+  }
+  const build = builds.find(key => fits(key) && existsSync(join(top, key)))
+  if (build === undefined || !existsSync(join(top, FFI))) return []
+  return [FFI, build].flatMap(key => {
+    const { main } = JSON.parse(readFileSync(join(top, key, 'package.json'), 'utf8'))
+    return ['package.json', main].map(name => ({ key, name, from: join(top, key, name) }))
+  })
+}
 
-function sbomFor({ top, node, libraries, owners, created }) {
+function sbomFor({ top, node, lock, packages, libraries, owners, created }) {
   const { name, version, license } = JSON.parse(readFileSync(join(top, 'package.json'), 'utf8'))
   return sbomOf({
     name,
     version,
     license,
     created,
-    lock: JSON.parse(readFileSync(join(top, 'package-lock.json'), 'utf8')),
-    packages: bundledPackages(top),
+    lock,
+    packages,
     node: { versions: process.versions, sha256: sha256(node) },
     files: libraries.map(path => ({ path, sha256: sha256(path), owner: owners.get(path) })),
     system: systemName(),
@@ -120,7 +145,7 @@ function sbomFor({ top, node, libraries, owners, created }) {
 }
 
 /** Files below usr/share/licenses, a folder for each component; `missing` names those that have no licence here. */
-function licensesOf({ top, node, owners }) {
+function licensesOf({ top, node, owners, packages }) {
   const to = (name, path) => file(join('usr/share/licenses', name, 'LICENSE'), path)
   const missing = []
   const take = (name, candidates) => {
@@ -135,18 +160,19 @@ function licensesOf({ top, node, owners }) {
     ofSystem: [...take('node', ofNode), ...[...systemPackages].flatMap(([name, path]) => take(name, [path]))],
     ofProgram: [
       to('kprobe', join(top, 'LICENSE')),
-      ...bundledPackages(top).flatMap(key => {
-        const names = readdirSync(join(top, key))
-          .filter(name => LICENSE_FILE.test(name))
-          .sort()
-        return take(
-          key,
-          names.map(name => join(top, key, name)),
-        )
-      }),
+      ...packages.flatMap(key => take(key, packageLicenses(top, key))),
     ],
     missing,
   }
+}
+
+/** Where the licence of a package may be. A build of ffi-rs for one system has it in ffi-rs alone. */
+function packageLicenses(top, key) {
+  const folders = key.includes('/ffi-rs-') ? [key, FFI] : [key]
+  return folders.flatMap(folder => {
+    const names = readdirSync(join(top, folder)).filter(name => LICENSE_FILE.test(name))
+    return names.sort().map(name => join(top, folder, name))
+  })
 }
 
 /** Puts the layers into a folder, for an engine that builds its image from that (deploy/image/Dockerfile). */

@@ -6,7 +6,7 @@ const NOT_A_PART = new Set(['node', 'modules', 'napi', 'cldr', 'tz', 'unicode', 
 
 /**
  * `{ name, version, license, lock, packages, node, files, system, created }`:
- * `lock` is package-lock.json; `packages` are the keys there of what the program contains; `node` is `{ versions, sha256,
+ * `lock` is package-lock.json; `packages` are the keys there of what the image contains; `node` is `{ versions, sha256,
  * size }`; `files` are the shared libraries, `{ path, sha256, owner }`; `created` is in RFC 3339.
  */
 export function sbomOf(image) {
@@ -54,7 +54,7 @@ function licensesOf(text) {
 
 function entryOf(key, lock) {
   const entry = lock.packages[key]
-  if (entry === undefined) throw new Error(`package-lock.json has no ${key}, which the program contains`)
+  if (entry === undefined) throw new Error(`package-lock.json has no ${key}, which the image contains`)
   return { name: key.replace(/^.*node_modules\//, ''), ...entry }
 }
 
@@ -64,23 +64,23 @@ function refOf(key, lock) {
 }
 
 function npmComponent(key, lock) {
-  const { name, version, license, integrity = '' } = entryOf(key, lock)
+  const { name, version, license, integrity = '', optional = false } = entryOf(key, lock)
   const [, digest] = /^sha512-(.*)$/.exec(integrity) ?? []
   return {
     'bom-ref': `${name}@${version}`,
     type: 'library',
     name,
     version,
-    scope: 'required',
+    scope: optional ? 'optional' : 'required',
     purl: `pkg:npm/${name.replace('@', '%40')}@${version}`,
     licenses: licensesOf(license),
     hashes: digest && [{ alg: 'SHA-512', content: Buffer.from(digest, 'base64').toString('hex') }],
   }
 }
 
-/** Keys of `names` as npm finds them from the package at `key`, as far as the program contains them. */
-function resolveFrom(key, names, packages) {
-  return names.flatMap(name => {
+/** Keys of the dependencies of an entry as npm finds them from the package at `key`, as far as the image contains them. */
+function resolveFrom(key, { dependencies = {}, optionalDependencies = {} }, packages) {
+  return Object.keys({ ...dependencies, ...optionalDependencies }).flatMap(name => {
     for (let folder = key; ; folder = folder.replace(/\/?node_modules\/(@[^/]+\/)?[^/]+$/, '')) {
       const candidate = folder === '' ? `node_modules/${name}` : `${folder}/node_modules/${name}`
       if (packages.includes(candidate)) return [candidate]
@@ -90,13 +90,11 @@ function resolveFrom(key, names, packages) {
 }
 
 function dependenciesOf(key, { lock, packages }) {
-  const names = Object.keys(entryOf(key, lock).dependencies ?? {})
-  return resolveFrom(key, names, packages).map(each => refOf(each, lock))
+  return resolveFrom(key, entryOf(key, lock), packages).map(each => refOf(each, lock))
 }
 
 function directOf({ lock, packages }) {
-  const names = Object.keys(lock.packages[''].dependencies ?? {})
-  return resolveFrom('', names, packages).map(each => refOf(each, lock))
+  return resolveFrom('', lock.packages[''], packages).map(each => refOf(each, lock))
 }
 
 function nodeComponent({ versions, sha256 }) {

@@ -205,7 +205,7 @@ describe('the bill of materials', () => {
     )
     const names = bill().components.map(({ name }) => name)
     expect([...new Set(inProgram)].filter(name => !names.includes(name ?? ''))).toEqual([])
-    expect(names).toEqual(expect.arrayContaining(['pino', 'yaml', 'node']))
+    expect(names).toEqual(expect.arrayContaining(['pino', 'yaml', 'ffi-rs', 'node']))
   })
 
   it('has Node.js and each library of the image, and is in the image', () => {
@@ -309,7 +309,7 @@ describe('in the image', () => {
     expect(stderr).toContain('first sync complete')
   })
 
-  it('the commands answer, and V8 takes the compiled code', () => {
+  it('the commands answer, V8 takes the compiled code, and what doctor loads is there', () => {
     const { version } = readJson(join(TOP, 'dist/build.json'))
     // As RKE2 starts it: by name.
     const answer = startInImage('kube-proxy', [], ['--version'])
@@ -320,6 +320,8 @@ describe('in the image', () => {
     const doctor = startInImage('/usr/local/bin/kprobe', ['net_admin'], ['doctor'])
     expect({ status: doctor.status, stderr: doctor.stderr }).toEqual({ status: 0, stderr: '' })
     expect(doctor.stdout).toContain('kprobe can serve here')
+    const load = "require('module').createRequire('/opt/kprobe/kprobe.mjs')('ffi-rs').load.length"
+    expect(startInImage('/usr/bin/node', [], ['-p', load])).toMatchObject({ status: 0, stdout: '1\n' })
     const code = `const source = fs.readFileSync('/opt/kprobe/program.js', 'latin1')
       const cachedData = fs.readFileSync('/opt/kprobe/program.cache')
       const filename = 'program.js'
