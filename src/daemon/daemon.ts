@@ -100,8 +100,8 @@ class Daemon {
         this.#node.follow(node)
         this.#observer.node(node)
       },
+      offers: this.#observer.offers,
       changed: snapshot => {
-        this.#observer.offered(snapshot)
         // With --once, an empty source may be a wrong path, and must not remove every Service.
         if (!this.#isOnceOfNothing) this.#switcher?.offer(snapshot)
       },

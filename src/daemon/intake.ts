@@ -23,10 +23,13 @@ import {
   type SourceEvent,
 } from '../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import type { Moment } from '../telemetry/health.ts'
 import type { Occasion } from './node-listeners.ts'
 
 interface IntakeOptions {
   readonly clock: Clock
+  /** Notes each Snapshot that `changed` gets. */
+  readonly offers?: Offers
   /** Gets each new Snapshot, from the first complete one on. */
   readonly changed: (snapshot: Snapshot) => void
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
@@ -240,6 +243,7 @@ export class Intake implements PartsHolder {
     const now = this.#snapshot
     this.#offered = now
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
+    this.#options.offers?.add(now)
     this.#options.changed(now)
   }
 }
@@ -269,6 +273,43 @@ function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
 
 function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
   return before.keys().filter(key => !now.has(key))
+}
+
+/** A Snapshot that is to be programmed, and when it came. */
+interface Offer extends Moment {
+  readonly snapshot: Snapshot
+}
+
+interface OffersOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** Called when the list is as long as it may be, to take it. */
+  readonly full: () => void
+}
+
+const OFFERS_MAX = 64
+
+/** The Snapshots that were offered since the last take. */
+export class Offers {
+  readonly #options: OffersOptions
+  #list: Offer[] = []
+
+  constructor(options: OffersOptions) {
+    this.#options = options
+  }
+
+  add(snapshot: Snapshot): void {
+    const { clock, wallMs, full } = this.#options
+    this.#list.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
+    if (this.#list.length === OFFERS_MAX) full()
+  }
+
+  take(): readonly Offer[] {
+    const list = this.#list
+    this.#list = []
+    return list
+  }
 }
 
 interface LeftOutOptions {

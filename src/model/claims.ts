@@ -62,7 +62,7 @@ export function whyNotCaught(
   return `outside ${kind === 'ExternalIP' ? '--allowed-external-cidrs' : '--allowed-load-balancer-cidrs'}`
 }
 
-interface ClaimUpdate {
+export interface ClaimUpdate {
   readonly claims: Claims
   /** Services that meet a changed one on some address or port, the changed ones left aside. */
   readonly affected: ReadonlySet<ServiceKey>
@@ -262,7 +262,6 @@ export interface AddressOwnership {
 
 /** Whether any ClusterIP of the Service is another one's, too. */
 export function isContested(ownership: AddressOwnership, { clusterIps }: Service): boolean {
-  if (ownership.claims.contested === 0) return false
   for (let index = 0; index < clusterIps.length; index++)
     if (typeof ownership.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true
   return false

@@ -304,3 +304,12 @@ function isOnce({ endpoints }: EndpointSlice): boolean {
   }
   return true
 }
+
+/** Endpoints that may be resolved without a pause: some milliseconds of work. */
+const LARGE = 10_000
+
+export function isLarge(slices: SliceList): boolean {
+  let endpoints = 0
+  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
+  return endpoints > LARGE
+}
