@@ -1,7 +1,6 @@
 import type { ApiFeed } from '../api/feed.ts'
-import type { Clock } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { PartsRoom } from '../model/object-budget.ts'

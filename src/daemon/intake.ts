@@ -1,8 +1,6 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Pacer, type Steps, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
-import { Pacer } from '../base/pacer.ts'
-import type { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
+import type { PersistentMap } from '../base/collections.ts'
 import {
   fitting,
   type LeftOut,

@@ -7,8 +7,7 @@ import {
   type TakeLock,
   takeLock,
 } from '../base/instance-lock.ts'
-import { abstractListeners, type UnixListener } from '../kernel/socket/listeners.ts'
-import { socketsOfProcess } from '../kernel/socket/own-sockets.ts'
+import { type UnixListener, abstractListeners, socketsOfProcess } from '../kernel/socket/listeners.ts'
 import { PASSING } from '../netlink/batch.ts'
 import { Connection } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'

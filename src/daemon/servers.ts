@@ -26,7 +26,7 @@ import {
 import type { Receipts } from '../telemetry/receipts.ts'
 import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
-import type { ActiveMode } from './active-mode.ts'
+import type { ActiveMode } from './mode-switcher.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
 import type { Observer } from './observer.ts'

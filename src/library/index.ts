@@ -22,8 +22,8 @@ export {
 } from '../base/ip.ts'
 export { createLog, type Log, type LogOptions } from '../base/log.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
-export { PersistentMap } from '../base/persistent-map.ts'
-export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
+export { PersistentMap } from '../base/collections.ts'
+export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/clock.ts'
 export type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
 export type {
   Backend,
@@ -68,7 +68,7 @@ export {
   type SnapshotEvent,
   type SourceEvent,
 } from '../model/snapshot.ts'
-export { ValuePool } from '../model/value-pool.ts'
+export { ValuePool } from '../model/snapshot.ts'
 export {
   type CommitOptions,
   commitsBetween,

@@ -21,10 +21,10 @@ export {
   u64be,
   u64host,
 } from '../netlink/attribute.ts'
-export { type ByteView, ByteWriter, viewOf } from '../netlink/bytes.ts'
+export { type ByteView, ByteWriter, viewOf } from '../netlink/attribute.ts'
 export { Connection, type ConnectionOptions, REQUEST_SEQUENCE_MAX } from '../netlink/connection.ts'
 export * from '../netlink/constants.ts'
-export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/conversation.ts'
+export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/message.ts'
 export {
   errnoName,
   errnoNumber,

@@ -1,6 +1,5 @@
-import { type Clock, systemClock } from '../base/clock.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { type Clock, type Steps, systemClock } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import {
   NF_INET_LOCAL_OUT,
@@ -16,8 +15,7 @@ import type { Touched } from '../kernel/nft/monitor.ts'
 import type { Chain, Element, NftFamily, NftSet, Ruleset, Table, TableName } from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, plainSet } from '../modes/common/tables.ts'
-import { deleteTables, receiptOf, transactionPlan } from '../modes/common/transaction.ts'
+import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, deleteTables, plainSet, receiptOf, transactionPlan } from '../modes/common/tables.ts'
 import { generationWatch, watchWritersOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'

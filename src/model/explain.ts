@@ -1,7 +1,6 @@
 import type { Family, Ip } from '../base/ip.ts'
-import { nodeContextOf, type ResolveOptions } from './node-context.ts'
+import { type ResolveOptions, type TopologyMode, type Verdict, clusterVerdict, localVerdict, nodeContextOf, survey } from './node-context.ts'
 import { candidatesOf } from './port-endpoints.ts'
-import { clusterVerdict, localVerdict, survey, type TopologyMode, type Verdict } from './select.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
 

@@ -1,4 +1,4 @@
-import { cut, joined, listFor, trimmed } from '../base/compact.ts'
+import { cut, joined, listFor, trimmed } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import {
   type Findings,
@@ -39,8 +39,7 @@ import {
   type EndpointSlice,
   NO_HINTS,
 } from './service.ts'
-import type { SourceEvent } from './snapshot.ts'
-import { ValuePool } from './value-pool.ts'
+import { type SourceEvent, ValuePool } from './snapshot.ts'
 
 export interface ParseOptions {
   /** Keep the slices of headless Services: a named proxy may serve these. */

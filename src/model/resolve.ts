@@ -1,8 +1,6 @@
-import { cut, listFor } from '../base/compact.ts'
+import { PersistentMap, append, cut, listFor } from '../base/collections.ts'
 import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
-import { append } from '../base/lists.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/clock.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import {
   type AddressOwnership,
@@ -24,13 +22,7 @@ import {
   type ServiceFrontends,
   type WholeAddresses,
 } from './frontend.ts'
-import {
-  isOurs,
-  type NodeContext,
-  nodeContextOf,
-  nodePortAddresses,
-  type ResolveOptions,
-} from './node-context.ts'
+import { type NodeContext, type ResolveOptions, externalRoute, isOurs, needsForRoute, nodeContextOf, nodePortAddresses, selectBackends, survey } from './node-context.ts'
 import {
   endpointsOf,
   endpointsOfOneSlice,
@@ -51,7 +43,6 @@ import {
   type ServiceWork,
 } from './port-frontends.ts'
 import { API_SERVICE, changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
-import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
 

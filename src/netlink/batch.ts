@@ -1,12 +1,9 @@
-import type { Clock } from '../base/clock.ts'
-import { Slice, slicingOf } from '../base/steps.ts'
-import { AttributeWriter } from './attribute.ts'
-import { ByteWriter } from './bytes.ts'
+import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { AttributeWriter, ByteWriter } from './attribute.ts'
 import type { Connection } from './connection.ts'
 import { NLM_F_ACK, NLM_F_REQUEST } from './constants.ts'
-import { type Burst, type BurstReplies, unknownOutcome } from './conversation.ts'
+import { type Acknowledgement, type Burst, type BurstReplies, addFlags, closeMessage, openMessage, unknownOutcome } from './message.ts'
 import { errnoNumber, type NetlinkError, OutcomeUnknownError } from './errors.ts'
-import { type Acknowledgement, addFlags, closeMessage, openMessage } from './message.ts'
 import { SystemError } from './transport.ts'
 
 /** A message of a batch: its tag and its position. */

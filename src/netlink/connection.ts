@@ -1,20 +1,9 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
-import { Slice, slicingOf } from '../base/steps.ts'
-import { type ByteView, viewOf } from './bytes.ts'
+import { type ByteView, viewOf } from './attribute.ts'
 import { NLMSG_OVERRUN } from './constants.ts'
-import {
-  type Burst,
-  BurstConversation,
-  type BurstReplies,
-  type Conversation,
-  type Request,
-  RequestConversation,
-  unknownOutcome,
-  type Words,
-} from './conversation.ts'
+import { type Burst, BurstConversation, type BurstReplies, type Conversation, type Message, type Request, RequestConversation, type Words, readMessages, unknownOutcome } from './message.ts'
 import { errnoNumber, NetlinkError } from './errors.ts'
-import { type Message, readMessages } from './message.ts'
 import { SystemError, type Transport } from './transport.ts'
 
 export interface ConnectionOptions {

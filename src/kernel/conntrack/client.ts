@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
 import { type Sender, sendEach } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'

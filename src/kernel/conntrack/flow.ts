@@ -1,7 +1,7 @@
 import type { Family, Ip } from '../../base/ip.ts'
 import { type Octets, u16be } from '../../base/octets.ts'
 import type { Batch } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import {

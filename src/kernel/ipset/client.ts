@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Refused } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
-import type { Request } from '../../netlink/conversation.ts'
+import type { Request } from '../../netlink/message.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'

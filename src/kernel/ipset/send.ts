@@ -1,6 +1,6 @@
 import type { Family } from '../../base/ip.ts'
 import { type FollowUp, type Refused, type Sender, type Sent, sendEach } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_CAPPED, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'

@@ -1,6 +1,6 @@
 import { unreachable } from '../../base/errors.ts'
 import { type Refused, type Sender, sendEach } from '../../netlink/batch.ts'
-import type { Words } from '../../netlink/conversation.ts'
+import type { Words } from '../../netlink/message.ts'
 import { errnoName, NetlinkError } from '../../netlink/errors.ts'
 import {
   IPVS_CMD_NEW_DEST,

@@ -1,5 +1,5 @@
 import { bytesFromOctets, type Octets } from '../../base/octets.ts'
-import { type ByteView, viewOf } from '../../netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../netlink/attribute.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
 import {
@@ -10,11 +10,7 @@ import {
   type ValuesOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import {
-  NFTNL_UDATA_RULE_COMMENT,
-  NFTNL_UDATA_SET_ELEM_COMMENT,
-  NFTNL_UDATA_TABLE_COMMENT,
-} from './datatypes.ts'
+import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_SET_ELEM_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './constants.ts'
 import type { CompiledRule, Rule } from './expression.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
 import type { NameOfIpset } from './ipsets.ts'

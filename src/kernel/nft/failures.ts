@@ -1,5 +1,5 @@
 import type { DatagramReplies } from '../../netlink/batch.ts'
-import type { BurstError } from '../../netlink/conversation.ts'
+import type { BurstError } from '../../netlink/message.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { NftFamily } from './state.ts'
 import {

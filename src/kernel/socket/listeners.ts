@@ -1,23 +1,27 @@
 import { type Ip, isIpv4Mapped, isUnspecified } from '../../base/ip.ts'
 import { octetsFromBytes } from '../../base/octets.ts'
-import { octets, u8, u32host } from '../../netlink/attribute.ts'
-import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { type ByteView, type ByteWriter, octets, u32host, u8 } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import { encodeMessage, type Message } from '../../netlink/message.ts'
+import { NetlinkError, malformed } from '../../netlink/errors.ts'
+import { type Message, encodeMessage } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
-import {
-  AF_INET,
-  AF_INET6,
-  INET_DIAG_NOCOOKIE,
-  INET_DIAG_SKV6ONLY,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
-  SOCK_DIAG_BY_FAMILY,
-  TCPF_CLOSE,
-  TCPF_LISTEN,
-} from './constants.ts'
+import { readdirSync, readlinkSync } from 'node:fs'
+
+/** linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h, under the headers' own names. */
+
+export const SOCK_DIAG_BY_FAMILY = 20
+export const INET_DIAG_SKV6ONLY = 11
+export const INET_DIAG_NOCOOKIE = 0xffff_ffff
+
+export const AF_INET = 2
+export const AF_INET6 = 10
+export const IPPROTO_TCP = 6
+export const IPPROTO_UDP = 17
+
+/** Bits by state: TCP_LISTEN, and TCP_CLOSE, which sockets of UDP have while they are not connected. */
+export const TCPF_LISTEN = 1 << 10
+export const TCPF_CLOSE = 1 << 7
 
 /** The query that struct inet_diag_req_v2 carries. */
 interface SocketQuery {
@@ -201,4 +205,30 @@ function encodeUnixQuery(sequence: number): Uint8Array {
     out.u16(0)
     for (const word of [TCPF_LISTEN, 0, show, INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE]) out.u32(word)
   })
+}
+
+/** Returns the inodes of this process's open sockets, synchronously. Throws where /proc cannot be read. */
+export function ownSockets(): ReadonlySet<number> {
+  return socketsOfProcess('self')
+}
+
+/** Returns the inodes of a process's open sockets. */
+export function socketsOfProcess(process: number | 'self'): ReadonlySet<number> {
+  const folder = `/proc/${process}/fd`
+  const inodes = new Set<number>()
+  for (const name of readdirSync(folder)) {
+    const inode = /^socket:\[(\d+)\]$/.exec(targetOf(`${folder}/${name}`))?.[1]
+    if (inode !== undefined) inodes.add(Number(inode))
+  }
+  return inodes
+}
+
+/** Returns an empty string for a descriptor that was closed meanwhile, such as that of the directory itself. */
+function targetOf(path: string): string {
+  try {
+    return readlinkSync(path)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return ''
+    throw error
+  }
 }

@@ -1,6 +1,7 @@
 import type { NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Owner } from '../../kernel/nft/survey.ts'
 import { CHAIN_SERVICES } from './rules.ts'
+import type { ModeFields } from '../mode.ts'
 
 /** The tables of iptables-nft that kube-proxy writes into. */
 export const IPTABLES_TABLES: readonly { readonly family: NftFamily; readonly name: string }[] = (
@@ -90,3 +91,12 @@ export function isKubeProxyIpset(name: string): boolean {
 
 /** The device that kube-proxy's IPVS mode binds the addresses of Services to. */
 export const DUMMY_DEVICE = 'kube-ipvs0'
+
+/** The section `iptables` of a configuration file, and its flags. */
+export const IPTABLES_SECTION: ModeFields = {
+  masqueradeAll: 'iptables.masqueradeAll',
+  masqueradeBit: 'iptables.masqueradeBit',
+  minSyncPeriod: 'iptables.minSyncPeriod',
+  syncPeriod: 'iptables.syncPeriod',
+  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
+}

@@ -1,4 +1,4 @@
-import { GenerationWatch } from '../../kernel/nft/generation.ts'
+import { GenerationWatch } from '../../kernel/nft/dump.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
 import {
   counterOf,

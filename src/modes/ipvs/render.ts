@@ -1,6 +1,6 @@
 import { FAMILIES } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { PersistentMap } from '../../base/collections.ts'
+import type { Steps } from '../../base/clock.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import { sameDeclaration } from '../../kernel/nft/diff.ts'

@@ -9,8 +9,7 @@ import {
   CHAIN_LATE_PREROUTING,
   CHAIN_REJECT,
 } from '../common/rules.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
-import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/transaction.ts'
+import { type AsRead, NFT_FAMILIES, commitAsRead, deleteTable, nameOfTable } from '../common/tables.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'
 import { hasOurSets, SET_NAMES, type SetName } from './layout.ts'

@@ -1,7 +1,6 @@
-import { trimmed } from '../../base/compact.ts'
+import { PersistentMap, trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import {
   GROUP_NODEPORT_IPS,
@@ -12,17 +11,7 @@ import {
   tableOf,
 } from '../common/tables.ts'
 import { parseChain } from './chains.ts'
-import {
-  CODE_FIRST,
-  CODE_MASK,
-  ENDPOINTS_MAPS,
-  GROUP_AFFINITY,
-  GROUP_DISPATCH,
-  hairpinGroup,
-  idOf,
-  portKeyOf,
-} from './layout.ts'
-import { type Codes, type Ids, idsInUse } from './numbering.ts'
+import { CODE_FIRST, CODE_MASK, type Codes, ENDPOINTS_MAPS, GROUP_AFFINITY, GROUP_DISPATCH, type Ids, hairpinGroup, idOf, idsInUse, portKeyOf } from './layout.ts'
 import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
 
 /**

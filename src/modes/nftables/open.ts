@@ -1,5 +1,5 @@
 import { FAMILIES } from '../../base/ip.ts'
-import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
+import { finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import type { Config } from '../../config/config.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { createTracer } from '../../kernel/nft/trace.ts'

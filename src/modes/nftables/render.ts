@@ -1,7 +1,7 @@
 import { familyOf } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { PersistentMap } from '../../base/collections.ts'
+import type { Steps } from '../../base/clock.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
@@ -18,18 +18,7 @@ import {
   tableOf,
 } from '../common/tables.ts'
 import { chooseChains, makeChains } from './chains.ts'
-import {
-  CODE_DROP,
-  CODE_REJECT,
-  declareSet,
-  GROUP_AFFINITY,
-  GROUP_DISPATCH,
-  hairpinGroup,
-  isCounted,
-  SET_NAMES,
-  sizeFor,
-} from './layout.ts'
-import { CodeDraft, type Codes, IdDraft, NOTHING, TallyDraft } from './numbering.ts'
+import { CODE_DROP, CODE_REJECT, CodeDraft, type Codes, GROUP_AFFINITY, GROUP_DISPATCH, IdDraft, NOTHING, SET_NAMES, TallyDraft, declareSet, hairpinGroup, isCounted, sizeFor } from './layout.ts'
 import type { NftablesOptions } from './options.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'

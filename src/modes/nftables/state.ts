@@ -1,8 +1,8 @@
 import type { Chain, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { TransactionPlan } from '../common/transaction.ts'
-import { type Codes, type Ids, NO_IDS, NOTHING, type Tally } from './numbering.ts'
+import type { TransactionPlan } from '../common/tables.ts'
+import { type Codes, type Ids, NO_IDS, NOTHING, type Tally } from './layout.ts'
 
 /** All that this plane keeps in the kernel, with the numbering that the next version continues. Immutable. */
 export interface NftablesState {

@@ -1,6 +1,6 @@
 import { type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import { PersistentMap } from '../../base/collections.ts'
+import type { Steps } from '../../base/clock.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'

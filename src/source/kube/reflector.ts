@@ -1,25 +1,15 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, type Steps, finishInSlices, slicingOf } from '../../base/clock.ts'
 import { isMostGone } from '../../base/most-gone.ts'
-import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { WireError } from '../../wire/wire-error.ts'
+import { WireError } from '../../base/errors.ts'
 import type { SourceObservation } from '../source.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
-import {
-  type Exchange,
-  type Failure,
-  FailureError,
-  failureOfError,
-  failureOfStatus,
-  type Opening,
-  type WatchStream,
-} from './exchange.ts'
+import { type Exchange, type Failure, FailureError, type Opening, type WatchStream, type WholeList, failureOfError, failureOfStatus, readPages } from './exchange.ts'
 import { Intake, type ParseObject, type SkipReason } from './intake.ts'
 import { isOlder, isPosition } from './object-index.ts'
-import { readPages, type WholeList } from './pages.ts'
 import {
   type Attempted,
   afterList,
@@ -38,8 +28,8 @@ import {
   watchSeconds,
 } from './reflector-state.ts'
 import { type Resource, requestPath } from './resources.ts'
-import type { WatchEvent } from './wire/reader.ts'
-import { statusOf } from './wire/status.ts'
+import type { WatchEvent } from './wire/tables.ts'
+import { statusOf } from './wire/encodings.ts'
 
 export interface ReflectorOptions {
   readonly resource: Resource

@@ -1,5 +1,4 @@
-import { unreachable } from '../../base/errors.ts'
-import { WireError } from '../wire-error.ts'
+import { WireError, unreachable } from '../../base/errors.ts'
 import {
   type BytesShape,
   type ElementShape,

@@ -1,10 +1,9 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
-import type { ActiveMode, ActiveModeOptions } from '../../../src/daemon/active-mode.ts'
-import { ModeSwitcher } from '../../../src/daemon/mode-switcher.ts'
+import { type ActiveMode, type ActiveModeOptions, ModeSwitcher } from '../../../src/daemon/mode-switcher.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
-import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
+import { MODES, MODE_NAMES } from '../../../src/modes/registry.ts'
 import type { ReconcilerEvent } from '../../../src/reconcile/pass.ts'
 
 /* docs/decisions/0015: who programs the kernel, and when the mode from before goes. The planes are not ours here. */
@@ -24,7 +23,7 @@ const retired: ProxyMode[] = []
 /** Modes that the process has programmed the kernel in. */
 const known: ProxyMode[] = []
 
-vi.mock('../../../src/daemon/active-mode.ts', () => ({
+vi.mock('../../../src/daemon/mode-switcher.ts', () => ({
   startMode(config: Config, options: ActiveModeOptions): Pick<ActiveMode, 'mode' | 'offer' | 'stop'> {
     let stopped = (): void => undefined
     const end = new Promise<void>(resolve => {

@@ -61,7 +61,7 @@ describe('importComplaints', () => {
     ['src/cli/plan.ts', './libnftables.ts'],
     ['src/model/resolve.ts', 'node:fs'],
     ['src/kernel/nft/client.ts', 'node:fs'],
-    ['src/netlink/bytes.ts', 'node:fs'],
+    ['src/netlink/attribute.ts', 'node:fs'],
     ['src/cli/dump.ts', 'ffi-rs'],
     ['src/base/log.ts', 'prom-client'],
   ])('refuses %s importing %s', (path, module) => {

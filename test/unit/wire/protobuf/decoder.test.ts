@@ -14,7 +14,7 @@ import {
   table,
   text,
 } from '../../../../src/wire/protobuf/table.ts'
-import { WireError } from '../../../../src/wire/wire-error.ts'
+import { WireError } from '../../../../src/base/errors.ts'
 
 const INNER = table({ a: [1, text] })
 const TABLE = table({

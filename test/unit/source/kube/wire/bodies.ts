@@ -1,6 +1,6 @@
 import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/encodings.ts'
-import type { ApiKind, ApiObject, ListMeta, WatchEvent } from '../../../../../src/source/kube/wire/reader.ts'
-import { WireError } from '../../../../../src/wire/wire-error.ts'
+import type { ApiKind, ApiObject, ListMeta, WatchEvent } from '../../../../../src/source/kube/wire/tables.ts'
+import { WireError } from '../../../../../src/base/errors.ts'
 import {
   type EncodedListMeta,
   encodeList,
