@@ -1,6 +1,6 @@
 import { type ChildProcessWithoutNullStreams as Child, type ChildProcess, spawn } from 'node:child_process'
 import { pipeline, Readable, type Writable } from 'node:stream'
-import { type Clock, backoffMs, pause } from '../base/clock.ts'
+import { backoffMs, type Clock, pause } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { signalGroup } from '../base/process-group.ts'

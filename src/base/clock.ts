@@ -275,3 +275,44 @@ export class Mutex {
     return turn
   }
 }
+
+/**
+ * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch; a caller that brings them waits, so
+ * that at most one piece of each bringer is gathered.
+ */
+export class Batcher<T> {
+  #hand: (batch: readonly T[]) => Promise<void> = () => Promise.resolve()
+  #gathering: { readonly batch: T[]; readonly taken: Promise<void> } | undefined
+  #last: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  /** Hands all batches to this taker. */
+  start(hand: (batch: readonly T[]) => Promise<void>): void {
+    this.#hand = hand
+  }
+
+  /** Resolves once these were taken, in the order given and in one piece. Rejects when taking them failed. */
+  readonly put = (items: readonly T[]): Promise<void> => {
+    if (items.length === 0) return Promise.resolve()
+    const gathering = this.#gathering ?? this.#open()
+    for (const item of items) gathering.batch.push(item)
+    return gathering.taken
+  }
+
+  /** Nothing is handed on from now on. */
+  close(): void {
+    this.#closed = true
+  }
+
+  #open() {
+    const batch: T[] = []
+    const taken = this.#last.then(() => {
+      this.#gathering = undefined
+      return this.#closed ? undefined : this.#hand(batch)
+    })
+    // The caller that brought the items gets the failure; the next batch only needs to know that this one is over.
+    this.#last = taken.then(undefined, () => undefined)
+    this.#gathering = { batch, taken }
+    return this.#gathering
+  }
+}

@@ -1,7 +1,7 @@
+import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 import { type DestinationStream, type Logger, pino } from 'pino'
 import { errorText } from './errors.ts'
 import { oneLine } from './text.ts'
-import { constants, fstatSync, openSync, writeSync } from 'node:fs'
 
 export type Log = Logger
 

@@ -1,5 +1,5 @@
-import type { HelpPage } from '../config/help.ts'
 import { open, readFile, rm, stat } from 'node:fs/promises'
+import type { HelpPage } from '../config/help.ts'
 
 /** The parts of the process that a command may use. */
 export interface Io {

@@ -55,13 +55,15 @@ export class ApiNode {
       clock,
       partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
-      changed: snapshot => {
-        this.#next = snapshot
-        this.#working ??= this.#work()
-      },
       handlers: {
         refusals: list => this.#tellRefusals(list),
         problem: problem => this.#tellProblem(problem),
+      },
+    })
+    this.#intake.deliverTo({
+      offer: snapshot => {
+        this.#next = snapshot
+        this.#working ??= this.#work()
       },
     })
   }

@@ -1,6 +1,6 @@
-import { type Clock, Pacer, type Steps, finishInSlices, slicingOf } from '../base/clock.ts'
-import type { Ip } from '../base/ip.ts'
+import { type Clock, finishInSlices, Pacer, type Steps, slicingOf } from '../base/clock.ts'
 import type { PersistentMap } from '../base/collections.ts'
+import type { Ip } from '../base/ip.ts'
 import {
   fitting,
   type LeftOut,
@@ -26,10 +26,8 @@ import type { Occasion } from './node-listeners.ts'
 
 interface IntakeOptions {
   readonly clock: Clock
-  /** Notes each Snapshot that `changed` gets. */
+  /** Notes each Snapshot that is offered. */
   readonly offers?: Offers
-  /** Gets each new Snapshot, from the first complete one on. */
-  readonly changed: (snapshot: Snapshot) => void
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
   /** Handlers for everything but the events of a source. */
@@ -43,6 +41,11 @@ interface IntakeOptions {
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
   /** Bounds the parts of all objects; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
+}
+
+/** A reader of Snapshots. */
+interface SnapshotReader {
+  offer(snapshot: Snapshot): void
 }
 
 /** The run of one source. */
@@ -67,6 +70,7 @@ export class Intake implements PartsHolder {
   #complete = false
   #ipsMissing = false
   #offered: Snapshot | undefined
+  #reader: SnapshotReader | undefined
   /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
@@ -106,6 +110,11 @@ export class Intake implements PartsHolder {
     const status = this.#run?.source.status
     if (status === undefined || !this.#ipsMissing) return status
     return { ...status, missing: [...status.missing, 'addresses of this machine'] }
+  }
+
+  /** Offers each new Snapshot to this reader, from the first complete one on. */
+  deliverTo(reader: SnapshotReader | undefined): void {
+    this.#reader = reader
   }
 
   /** Stops the current source and follows this one. */
@@ -242,7 +251,7 @@ export class Intake implements PartsHolder {
     this.#offered = now
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
     this.#options.offers?.add(now)
-    this.#options.changed(now)
+    this.#reader?.offer(now)
   }
 }
 

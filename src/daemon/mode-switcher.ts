@@ -1,13 +1,15 @@
 import { type Clock, slicingOf, within } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import { isMostGone } from '../base/most-gone.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
+import { whyNotInstance } from '../config/own-flags.ts'
 import type { Refusal } from '../model/fields.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
-import { MODE_NAMES, findMode } from '../modes/registry.ts'
+import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf, dryRun } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
@@ -15,8 +17,6 @@ import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { servicesBytes } from './process-room.ts'
-import { errorOf } from '../base/errors.ts'
-import { whyNotInstance } from '../config/own-flags.ts'
 
 export interface ActiveModeOptions {
   readonly clock: Clock
@@ -34,7 +34,7 @@ export interface ActiveModeOptions {
   /** Reads the source again, before most of the kernel state is removed. */
   readonly confirm?: () => Promise<void> | undefined
   /** Gets each resolved state at once, whatever the result of its commit. */
-  readonly resolved?: (resolved: Resolved) => void
+  readonly resolved?: ((resolved: Resolved) => void) | undefined
 }
 
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
@@ -192,13 +192,18 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   }
 }
 
+export interface ModeSwitcherOptions extends ActiveModeOptions {
+  /** Begins a mode: startMode. */
+  readonly start?: typeof startMode
+}
+
 /**
  * Runs the active mode, and switches between modes. A data plane of the same mode adopts the kernel state of the
  * previous one. A data plane of another mode first converges beside the active one; only then does the old mode retire
  * (docs/decisions/0015). At its start, a daemon retires leftovers of other modes in the same way.
  */
 export class ModeSwitcher {
-  readonly #options: ActiveModeOptions
+  readonly #options: ModeSwitcherOptions
   /** The last configuration of each mode, which identifies the objects of that mode. */
   readonly #configs = new Map<ProxyMode, Config>()
   #current: ActiveMode | undefined
@@ -212,7 +217,7 @@ export class ModeSwitcher {
   #retirement: Retirement | undefined
 
   /** Throws if the kernel cannot be reached. */
-  constructor(config: Config, options: ActiveModeOptions) {
+  constructor(config: Config, options: ModeSwitcherOptions) {
     this.#options = options
     this.#current = this.#begin(config)
   }
@@ -285,7 +290,8 @@ export class ModeSwitcher {
 
   #begin(config: Config): ActiveMode {
     let isFirst = true
-    const begun: ActiveMode = startMode(config, {
+    const { start = startMode } = this.#options
+    const begun: ActiveMode = start(config, {
       ...this.#options,
       // The next mode resolves the same Snapshots, and may be the only one that does.
       resolved: its => {

@@ -1,7 +1,7 @@
 import { type Clock, Pacer } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { PersistentMap } from '../base/collections.ts'
 import type { Config } from '../config/config.ts'
 import { findLink, type LinkAddress, listAddressesNow, ownAddresses } from '../kernel/link/links.ts'
 import { type Listener, listListeners, ownSockets, reach } from '../kernel/socket/listeners.ts'

@@ -1,7 +1,16 @@
-import { type BackoffOptions, type Clock, Pacer, Pauses, type Slicing, type Steps, finishInSlices, slicingOf } from '../base/clock.ts'
+import {
+  type BackoffOptions,
+  type Clock,
+  finishInSlices,
+  Pacer,
+  Pauses,
+  type Slicing,
+  type Steps,
+  slicingOf,
+} from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Family } from '../base/ip.ts'
-import { PersistentMap } from '../base/collections.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'

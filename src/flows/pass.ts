@@ -1,4 +1,4 @@
-import { type Clock, type Slicing, finishInSlices } from '../base/clock.ts'
+import { type Clock, finishInSlices, type Slicing } from '../base/clock.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'

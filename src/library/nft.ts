@@ -16,7 +16,7 @@ export {
   type TableName,
 } from '../kernel/nft/client.ts'
 export * from '../kernel/nft/constants.ts'
-export * from '../kernel/nft/constants.ts'
+export * from '../kernel/nft/datatypes.ts'
 export { type DiffOptions, type DiffRulesets, diffRulesets, type RulesetDiff } from '../kernel/nft/diff.ts'
 export type { Settled } from '../kernel/nft/dump.ts'
 export type { CompiledRule, Expression, Rule, Verdict } from '../kernel/nft/expression.ts'

@@ -1,5 +1,13 @@
 import type { Family, Ip } from '../base/ip.ts'
-import { type ResolveOptions, type TopologyMode, type Verdict, clusterVerdict, localVerdict, nodeContextOf, survey } from './node-context.ts'
+import {
+  clusterVerdict,
+  localVerdict,
+  nodeContextOf,
+  type ResolveOptions,
+  survey,
+  type TopologyMode,
+  type Verdict,
+} from './node-context.ts'
 import { candidatesOf } from './port-endpoints.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'

@@ -1,11 +1,24 @@
-import { type Cidr, FAMILIES, type Family, type Ip, anyContains, compareIps, familyOf, formatCidr, formatIp, isLinkLocal, isLoopback, isUnspecified } from '../base/ip.ts'
+import { cut, listFor, trimmed } from '../base/collections.ts'
+import {
+  anyContains,
+  type Cidr,
+  compareIps,
+  FAMILIES,
+  type Family,
+  familyOf,
+  formatCidr,
+  formatIp,
+  type Ip,
+  isLinkLocal,
+  isLoopback,
+  isUnspecified,
+} from '../base/ip.ts'
 import type { Backend, Frontend, NodePortAddresses, Route } from './frontend.ts'
 import type { CostRates } from './memory-shares.ts'
+import type { PortEndpoints } from './port-endpoints.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
 import type { Endpoint, EndpointTraits, Service, ServiceKey } from './service.ts'
 import type { NodeInfo, Snapshot } from './snapshot.ts'
-import { cut, listFor, trimmed } from '../base/collections.ts'
-import type { PortEndpoints } from './port-endpoints.ts'
 
 /** What resolving depends on besides the objects of the sources. */
 export interface ResolveOptions {

@@ -63,11 +63,15 @@ export function parseObject(
   return isJson(object) ? undefined : wholeRefusal('object', '', object, 'not an object')
 }
 
-/** The same, for an object whose identity was read already. */
-export function parseIdentified(
+/** The same, for objects whose identity was read already. */
+export function parserOf(pool = new ValuePool(), options: ParseOptions = {}) {
+  return (identity: WatchedIdentity): SourceEvent | Refusal => parseIdentified(identity, pool, options)
+}
+
+function parseIdentified(
   identity: WatchedIdentity,
-  pool = new ValuePool(),
-  { headlessSlices = false, details = false }: ParseOptions = {},
+  pool: ValuePool,
+  { headlessSlices = false, details = false }: ParseOptions,
 ): SourceEvent | Refusal {
   const { kind, key, root } = identity
   if (!isReadVersion(kind, root.apiVersion)) {

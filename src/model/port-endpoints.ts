@@ -1,6 +1,6 @@
+import { finish, Pauses, type Steps } from '../base/clock.ts'
 import { listFor } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
-import { finish, Pauses, type Steps } from '../base/clock.ts'
 import type { Endpoint, EndpointSlice, ServicePortSpec, SliceList } from './service.ts'
 
 /** An endpoint of one port of a Service, before anything is known about its use. */

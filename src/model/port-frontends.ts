@@ -22,9 +22,9 @@ import {
 } from './claims.ts'
 import { type Findings, isSame, refuse } from './fields.ts'
 import type { Backend, Frontend, FrontendTable, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
+import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './node-context.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './node-context.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 
 /** A Service on its way to its frontends. */

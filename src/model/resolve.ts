@@ -1,6 +1,6 @@
-import { PersistentMap, append, cut, listFor } from '../base/collections.ts'
-import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
 import { Pauses, type Steps } from '../base/clock.ts'
+import { append, cut, listFor, PersistentMap } from '../base/collections.ts'
+import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import {
   type AddressOwnership,
@@ -22,7 +22,17 @@ import {
   type ServiceFrontends,
   type WholeAddresses,
 } from './frontend.ts'
-import { type NodeContext, type ResolveOptions, externalRoute, isOurs, needsForRoute, nodeContextOf, nodePortAddresses, selectBackends, survey } from './node-context.ts'
+import {
+  externalRoute,
+  isOurs,
+  type NodeContext,
+  needsForRoute,
+  nodeContextOf,
+  nodePortAddresses,
+  type ResolveOptions,
+  selectBackends,
+  survey,
+} from './node-context.ts'
 import {
   endpointsOf,
   endpointsOfOneSlice,

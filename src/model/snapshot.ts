@@ -1,10 +1,20 @@
-import { type Cidr, type Ip, compareIps, formatIp } from '../base/ip.ts'
-import { PersistentMap, append } from '../base/collections.ts'
-import { Pauses, type Steps, finish } from '../base/clock.ts'
-import { type Findings, type Refusal, addRefusal, isSame } from './fields.ts'
+import { finish, Pauses, type Steps } from '../base/clock.ts'
+import { append, PersistentMap } from '../base/collections.ts'
+import { type Cidr, compareIps, formatIp, type Ip } from '../base/ip.ts'
+import { addRefusal, type Findings, isSame, type Refusal } from './fields.ts'
 import { hasEndpointAt } from './port-endpoints.ts'
 import { type ApiEndpoint, type ServiceListeners, sortedEndpoints } from './reserved.ts'
-import type { EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, EndpointTraits, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
+import type {
+  EndpointConditions,
+  EndpointHints,
+  EndpointPort,
+  EndpointSlice,
+  EndpointTraits,
+  Service,
+  ServiceKey,
+  ServicePortSpec,
+  SliceList,
+} from './service.ts'
 
 /** This node, as its Node object describes it. */
 export interface NodeInfo {

@@ -1,6 +1,26 @@
-import { AttributeWriter, type ByteView, ByteWriter, align4, forEachAttribute, string, u32host } from './attribute.ts'
-import { NFNETLINK_V0, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS, NLMSG_DONE, NLMSG_ERROR, NLMSG_HDRLEN, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR } from './constants.ts'
-import { NetlinkError, OutcomeUnknownError, errnoNumber, malformed } from './errors.ts'
+import {
+  AttributeWriter,
+  align4,
+  type ByteView,
+  ByteWriter,
+  forEachAttribute,
+  string,
+  u32host,
+} from './attribute.ts'
+import {
+  NFNETLINK_V0,
+  NLM_F_ACK,
+  NLM_F_ACK_TLVS,
+  NLM_F_CAPPED,
+  NLM_F_DUMP_INTR,
+  NLM_F_REQUEST,
+  NLMSG_DONE,
+  NLMSG_ERROR,
+  NLMSG_HDRLEN,
+  NLMSGERR_ATTR_MSG,
+  NLMSGERR_ATTR_OFFS,
+} from './constants.ts'
+import { errnoNumber, malformed, NetlinkError, OutcomeUnknownError } from './errors.ts'
 
 /** One message of a datagram; its payload is between `start` and `end` of its view. */
 export interface Message {
@@ -312,5 +332,69 @@ export class BurstConversation implements Conversation, BurstReplies {
 
   lose(error: NetlinkError): void {
     this.loss ??= error
+  }
+}
+
+/** A message of a batch: its tag and its position. */
+export interface BatchMessage<T> {
+  readonly tag: T
+  readonly start: number
+  readonly end: number
+}
+
+/** Messages of one datagram, with consecutive sequence numbers. The tag of each identifies its subject. */
+export class Batch<T> {
+  readonly firstSequence: number
+  readonly out: AttributeWriter
+  // A full load has tens of thousands of messages, so messages are positions and not objects.
+  readonly #starts: number[] = []
+  readonly #tags: T[] = []
+  #openedAt = 0
+
+  /** `out` is empty. */
+  constructor(firstSequence: number, out = new ByteWriter()) {
+    this.firstSequence = firstSequence
+    this.out = new AttributeWriter(out)
+  }
+
+  get messages(): number {
+    return this.#starts.length
+  }
+
+  get bytes(): Uint8Array {
+    return this.out.out.written()
+  }
+
+  /** Begins a message; the bytes written to `out` until `close` are its payload. */
+  open(type: number, flags = 0): void {
+    const sequence = this.firstSequence + this.#starts.length
+    this.#openedAt = openMessage(this.out.out, { type, flags: flags | NLM_F_REQUEST, sequence })
+  }
+
+  close(tag: T): void {
+    closeMessage(this.out.out, this.#openedAt)
+    this.#starts.push(this.#openedAt)
+    this.#tags.push(tag)
+  }
+
+  /** Requests an acknowledgement of the last message, also on success. */
+  acknowledgeLast(): void {
+    addFlags(this.out.out, this.#openedAt, NLM_F_ACK)
+  }
+
+  has(sequence: number): boolean {
+    return sequence >= this.firstSequence && sequence < this.firstSequence + this.#starts.length
+  }
+
+  tagOf(sequence: number): T | undefined {
+    return this.#tags[sequence - this.firstSequence]
+  }
+
+  at(sequence: number): BatchMessage<T> | undefined {
+    const index = sequence - this.firstSequence
+    const start = this.#starts[index]
+    const tag = this.#tags[index]
+    if (start === undefined || tag === undefined) return undefined
+    return { tag, start, end: this.#starts[index + 1] ?? this.out.out.length }
   }
 }

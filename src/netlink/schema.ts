@@ -1,5 +1,17 @@
 import { type Octets, octetsFromBytes } from '../base/octets.ts'
-import { ATTRIBUTE_LENGTH_MAX, AttributeWriter, type ByteView, ByteWriter, type Codec, NESTING_MAX, type OctetsCodec, type WordCodec, forEachAttribute, u8, wordOf } from './attribute.ts'
+import {
+  ATTRIBUTE_LENGTH_MAX,
+  AttributeWriter,
+  type ByteView,
+  ByteWriter,
+  type Codec,
+  forEachAttribute,
+  NESTING_MAX,
+  type OctetsCodec,
+  u8,
+  type WordCodec,
+  wordOf,
+} from './attribute.ts'
 import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 

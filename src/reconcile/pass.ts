@@ -1,4 +1,4 @@
-import { type BackoffOptions, type Slicing, backoffMs, finishInSlices } from '../base/clock.ts'
+import { type BackoffOptions, backoffMs, finishInSlices, type Slicing } from '../base/clock.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
 

@@ -1,4 +1,11 @@
-import { type BackoffOptions, type Clock, Pacer, type Steps, finishInSlices, slicingOf } from '../base/clock.ts'
+import {
+  type BackoffOptions,
+  type Clock,
+  finishInSlices,
+  Pacer,
+  type Steps,
+  slicingOf,
+} from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Memo, Resolved } from '../model/resolve.ts'

@@ -34,7 +34,7 @@ export interface SourceHandlers {
    * A set of changes that belong together: a reader never shows half of it. The source waits until it is taken, so
    * that a slow reader slows the source down instead of filling the memory.
    */
-  events(batch: readonly SourceEvent[]): Promise<void>
+  readonly events: (batch: readonly SourceEvent[]) => Promise<void>
   /** Every existing object has been delivered once. Before this, absence means nothing. Called once. */
   synced(): void
   /** Objects that could not be used at all; all that are refused now, at each change. */

@@ -1,4 +1,4 @@
-import { type BackoffOptions, type Clock, Pacer, backoffMs } from '../base/clock.ts'
+import { type BackoffOptions, backoffMs, type Clock, Pacer } from '../base/clock.ts'
 import type { ServiceKey } from '../model/service.ts'
 import {
   creation,

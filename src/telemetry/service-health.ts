@@ -1,6 +1,6 @@
 import { type Clock, Pacer } from '../base/clock.ts'
-import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { PersistentMap } from '../base/collections.ts'
+import { type Family, formatIpPort, type Ip, parseIp } from '../base/ip.ts'
 import { type ConnectionLimits, type Crowd, type OverShare, Shares, sharesOf } from '../base/shares.ts'
 import { count } from '../base/text.ts'
 import { type HttpAnswer, HttpConnections, JSON_TYPE } from '../http/connections.ts'

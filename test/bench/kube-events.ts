@@ -28,11 +28,9 @@ export async function measureEvents(shape: ClusterShape): Promise<EventCost> {
   let snapshots = 0
   const intake = new Intake({
     clock: systemClock,
-    changed: () => {
-      snapshots++
-    },
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
+  intake.deliverTo({ offer: () => snapshots++ })
   const source = new KubeSource({
     client: script.client,
     clock: systemClock,

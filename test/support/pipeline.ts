@@ -1,4 +1,4 @@
-import { type Steps, finish, systemClock } from '../../src/base/clock.ts'
+import { finish, type Steps, systemClock } from '../../src/base/clock.ts'
 import { assert } from '../../src/base/errors.ts'
 import { type Family, familyOf, type Ip, parseCidr, parseIp } from '../../src/base/ip.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'

@@ -1,6 +1,12 @@
-import { type Sysctl, type TuneOptions, type TuneReport, type WantedSysctl, tuneSysctls } from '../sysctl/sysctls.ts'
 import { readFile } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
+import {
+  type Sysctl,
+  type TuneOptions,
+  type TuneReport,
+  tuneSysctls,
+  type WantedSysctl,
+} from '../sysctl/sysctls.ts'
 
 /** The conntrack settings of an operator; undefined keeps the kernel's value. */
 export interface ConntrackSettings {

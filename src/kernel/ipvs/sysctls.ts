@@ -1,5 +1,11 @@
-import { type TuneOptions, type TuneReport, type WantedSysctl, tuneSysctls, wantedSysctl as wanted } from '../sysctl/sysctls.ts'
 import { readFile } from 'node:fs/promises'
+import {
+  type TuneOptions,
+  type TuneReport,
+  tuneSysctls,
+  type WantedSysctl,
+  wantedSysctl as wanted,
+} from '../sysctl/sysctls.ts'
 
 /** The IPVS sysctl settings of an operator. */
 interface IpvsSysctlSettings {

@@ -5,7 +5,8 @@ import { Connection } from '../../netlink/connection.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { type Message, readMessages } from '../../netlink/message.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
-import { RTM_DELADDR, RTM_NEWADDR, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR, findLink, ipsOf, listAddresses, readIfAddrMsg } from './links.ts'
+import { RTM_DELADDR, RTM_NEWADDR, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR } from './constants.ts'
+import { findLink, ipsOf, listAddresses, readIfAddrMsg } from './links.ts'
 
 interface AddressReaderOptions {
   /** Opens a NETLINK_ROUTE socket. */

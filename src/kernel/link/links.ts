@@ -1,37 +1,29 @@
 import type { Clock } from '../../base/clock.ts'
-import { type Ip, cidrOf, contains, formatCidr } from '../../base/ip.ts'
+import { cidrOf, contains, formatCidr, type Ip } from '../../base/ip.ts'
 import { type ByteView, type ByteWriter, octets, string } from '../../netlink/attribute.ts'
-import type { Batch } from '../../netlink/batch.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { NetlinkError, errnoNumber, malformed } from '../../netlink/errors.ts'
-import { type Message, encodeMessage } from '../../netlink/message.ts'
+import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
+import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
-
-/** linux/rtnetlink.h, linux/if_link.h and linux/if_addr.h, under the headers' own names. */
-
-export const RTM_NEWLINK = 16
-export const RTM_DELLINK = 17
-export const RTM_GETLINK = 18
-export const RTM_NEWADDR = 20
-export const RTM_DELADDR = 21
-export const RTM_GETADDR = 22
-
-export const AF_UNSPEC = 0
-export const AF_INET = 2
-export const AF_INET6 = 10
-
-export const IFLA_IFNAME = 3
-export const IFLA_LINKINFO = 18
-export const IFLA_INFO_KIND = 1
-
-export const IFA_ADDRESS = 1
-export const IFA_LOCAL = 2
-export const IFA_F_SECONDARY = 0x01
-export const IFA_F_NODAD = 0x02
-
-export const RTNLGRP_IPV4_IFADDR = 5
-export const RTNLGRP_IPV6_IFADDR = 9
+import {
+  AF_INET,
+  AF_INET6,
+  AF_UNSPEC,
+  IFA_ADDRESS,
+  IFA_F_NODAD,
+  IFA_F_SECONDARY,
+  IFA_LOCAL,
+  IFLA_IFNAME,
+  IFLA_INFO_KIND,
+  IFLA_LINKINFO,
+  RTM_DELADDR,
+  RTM_DELLINK,
+  RTM_GETADDR,
+  RTM_GETLINK,
+  RTM_NEWADDR,
+  RTM_NEWLINK,
+} from './constants.ts'
 
 /** The attributes of an interface address that kprobe uses, as linux/if_addr.h describes them. */
 export const ADDRESS = attributeSet({

@@ -10,7 +10,11 @@ import {
   type ValuesOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_SET_ELEM_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './constants.ts'
+import {
+  NFTNL_UDATA_RULE_COMMENT,
+  NFTNL_UDATA_SET_ELEM_COMMENT,
+  NFTNL_UDATA_TABLE_COMMENT,
+} from './datatypes.ts'
 import type { CompiledRule, Rule } from './expression.ts'
 import { expressionOf, verdictOf } from './expression-attributes.ts'
 import type { NameOfIpset } from './ipsets.ts'

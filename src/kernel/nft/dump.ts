@@ -1,13 +1,21 @@
+import type { Clock } from '../../base/clock.ts'
 import type { AttributeWriter, ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES, NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { type Message, NFGENMSG_LENGTH, type Request, type Words, encodeMessage, setSequence, writeNfGenMsg } from '../../netlink/message.ts'
-import { NetlinkError, errnoNumber } from '../../netlink/errors.ts'
+import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
+import {
+  encodeMessage,
+  type Message,
+  NFGENMSG_LENGTH,
+  type Request,
+  setSequence,
+  type Words,
+  writeNfGenMsg,
+} from '../../netlink/message.ts'
+import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import type { Repetition, Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_GETGEN, NFT_MSG_NEWGEN } from './constants.ts'
 import { decodeGeneration, familyOf } from './decode.ts'
-import type { Clock } from '../../base/clock.ts'
-import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import type { TableName } from './state.ts'
 import { familyNumber } from './transaction.ts'
 

@@ -1,9 +1,8 @@
-import type { Octets } from '../../base/octets.ts'
 import { Pauses, type Steps } from '../../base/clock.ts'
+import type { Octets } from '../../base/octets.ts'
 import { type AttributeWriter, ByteWriter } from '../../netlink/attribute.ts'
-import { Batch } from '../../netlink/batch.ts'
 import * as netlink from '../../netlink/constants.ts'
-import { writeNfGenMsg } from '../../netlink/message.ts'
+import { Batch, writeNfGenMsg } from '../../netlink/message.ts'
 import {
   type SourcesOf,
   type ValuesOf,
@@ -12,7 +11,11 @@ import {
   writerOf,
 } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import { NFTNL_UDATA_RULE_COMMENT, NFTNL_UDATA_SET_ELEM_COMMENT, NFTNL_UDATA_TABLE_COMMENT } from './constants.ts'
+import {
+  NFTNL_UDATA_RULE_COMMENT,
+  NFTNL_UDATA_SET_ELEM_COMMENT,
+  NFTNL_UDATA_TABLE_COMMENT,
+} from './datatypes.ts'
 import { type CompiledRule, isCompiled, type Rule } from './expression.ts'
 import { attributesOf } from './expression-attributes.ts'
 import type { IndexOfIpset } from './ipsets.ts'

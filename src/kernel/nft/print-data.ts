@@ -1,6 +1,29 @@
 import { formatIp } from '../../base/ip.ts'
 import { hex, type Octets, readU16be, readU32host } from '../../base/octets.ts'
-import { IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP, NFT_BREAK, NFT_CONTINUE, NFT_DATA_VERDICT, NFT_GOTO, NFT_JUMP, NFT_RETURN, NF_ACCEPT, NF_DROP, TYPE_CLASSID, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, TYPE_INTEGER, TYPE_IP6ADDR, TYPE_IPADDR, TYPE_MARK } from './constants.ts'
+import {
+  IPPROTO_ICMP,
+  IPPROTO_ICMPV6,
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
+  NF_ACCEPT,
+  NF_DROP,
+  NFT_BREAK,
+  NFT_CONTINUE,
+  NFT_DATA_VERDICT,
+  NFT_GOTO,
+  NFT_JUMP,
+  NFT_RETURN,
+} from './constants.ts'
+import {
+  TYPE_CLASSID,
+  TYPE_INET_PROTOCOL,
+  TYPE_INET_SERVICE,
+  TYPE_INTEGER,
+  TYPE_IP6ADDR,
+  TYPE_IPADDR,
+  TYPE_MARK,
+} from './datatypes.ts'
 import type { Verdict } from './expression.ts'
 import type { Element, ElementData, NftSet } from './state.ts'
 

@@ -1,6 +1,15 @@
 import { type Octets, readU32host } from '../../base/octets.ts'
-import * as nft from './constants.ts'
-import { NFT_SET_CONSTANT, NFT_SET_EVAL, NFT_SET_INTERVAL, NFT_SET_TIMEOUT, NFT_TABLE_F_DORMANT, NFT_TABLE_F_OWNER, NFT_TABLE_F_PERSIST, NF_DROP } from './constants.ts'
+import {
+  NF_DROP,
+  NFT_SET_CONSTANT,
+  NFT_SET_EVAL,
+  NFT_SET_INTERVAL,
+  NFT_SET_TIMEOUT,
+  NFT_TABLE_F_DORMANT,
+  NFT_TABLE_F_OWNER,
+  NFT_TABLE_F_PERSIST,
+} from './constants.ts'
+import * as nft from './datatypes.ts'
 import { readCompiled } from './decode.ts'
 import { isCompiled } from './expression.ts'
 import {

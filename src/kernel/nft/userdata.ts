@@ -1,7 +1,14 @@
 import { bytesFromOctets, cString, type Octets, octetsFromBytes, u32host } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
-import * as nft from './constants.ts'
-import { NFT_DATA_VERDICT, NFT_META_L4PROTO, NFT_META_PRIORITY, NFT_NG_RANDOM, NFT_SET_MAP, NFT_USERDATA_MAXLEN } from './constants.ts'
+import {
+  NFT_DATA_VERDICT,
+  NFT_META_L4PROTO,
+  NFT_META_PRIORITY,
+  NFT_NG_RANDOM,
+  NFT_SET_MAP,
+  NFT_USERDATA_MAXLEN,
+} from './constants.ts'
+import * as nft from './datatypes.ts'
 import type { NftFamily, NftSet } from './state.ts'
 
 /** libnftnl's userdata: type (8 bits), length (8 bits), value. The kernel stores it without parsing it. */

@@ -1,27 +1,23 @@
+import { readdirSync, readlinkSync } from 'node:fs'
 import { type Ip, isIpv4Mapped, isUnspecified } from '../../base/ip.ts'
 import { octetsFromBytes } from '../../base/octets.ts'
-import { type ByteView, type ByteWriter, octets, u32host, u8 } from '../../netlink/attribute.ts'
+import { type ByteView, type ByteWriter, octets, u8, u32host } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
-import { NetlinkError, malformed } from '../../netlink/errors.ts'
-import { type Message, encodeMessage } from '../../netlink/message.ts'
+import { malformed, NetlinkError } from '../../netlink/errors.ts'
+import { encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
-import { readdirSync, readlinkSync } from 'node:fs'
-
-/** linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h, under the headers' own names. */
-
-export const SOCK_DIAG_BY_FAMILY = 20
-export const INET_DIAG_SKV6ONLY = 11
-export const INET_DIAG_NOCOOKIE = 0xffff_ffff
-
-export const AF_INET = 2
-export const AF_INET6 = 10
-export const IPPROTO_TCP = 6
-export const IPPROTO_UDP = 17
-
-/** Bits by state: TCP_LISTEN, and TCP_CLOSE, which sockets of UDP have while they are not connected. */
-export const TCPF_LISTEN = 1 << 10
-export const TCPF_CLOSE = 1 << 7
+import {
+  AF_INET,
+  AF_INET6,
+  INET_DIAG_NOCOOKIE,
+  INET_DIAG_SKV6ONLY,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
+  SOCK_DIAG_BY_FAMILY,
+  TCPF_CLOSE,
+  TCPF_LISTEN,
+} from './constants.ts'
 
 /** The query that struct inet_diag_req_v2 carries. */
 interface SocketQuery {

@@ -1,7 +1,7 @@
 import type { NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Owner } from '../../kernel/nft/survey.ts'
-import { CHAIN_SERVICES } from './rules.ts'
 import type { ModeFields } from '../mode.ts'
+import { CHAIN_SERVICES } from './rules.ts'
 
 /** The tables of iptables-nft that kube-proxy writes into. */
 export const IPTABLES_TABLES: readonly { readonly family: NftFamily; readonly name: string }[] = (

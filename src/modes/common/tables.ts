@@ -1,17 +1,39 @@
-import type { Family, Ip } from '../../base/ip.ts'
-import type { Octets } from '../../base/octets.ts'
 import { PersistentMap } from '../../base/collections.ts'
-import { ICMPV6_PORT_UNREACH, ICMP_PORT_UNREACH, IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP, NFPROTO_IPV4, NFPROTO_IPV6, TYPE_IP6ADDR, TYPE_IPADDR, concatenatedType } from '../../kernel/nft/constants.ts'
+import type { Family } from '../../base/ip.ts'
+import type { Octets } from '../../base/octets.ts'
+import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
+import {
+  ICMP_PORT_UNREACH,
+  ICMPV6_PORT_UNREACH,
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
+} from '../../kernel/nft/constants.ts'
+import { concatenatedType, TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/datatypes.ts'
 import { sameElement } from '../../kernel/nft/diff-elements.ts'
-import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
-import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
-import type { Protocol, ServiceKey } from '../../model/service.ts'
-import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client.ts'
 import type { OperationFailure } from '../../kernel/nft/failures.ts'
 import { describeOperation } from '../../kernel/nft/print.ts'
 import { formatElementData, formatElementKey } from '../../kernel/nft/print-data.ts'
-import { type ElementOperation, type Operation, type Transaction, isOnElements } from '../../kernel/nft/transaction.ts'
-import { type KernelRefusal, type Plan, type PlanLine, type Receipt, generationOf } from '../../reconcile/dataplane.ts'
+import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
+import {
+  type ElementOperation,
+  isOnElements,
+  type Operation,
+  type Transaction,
+} from '../../kernel/nft/transaction.ts'
+import type { FrontendTable, PortFrontends } from '../../model/frontend.ts'
+import type { Protocol, ServiceKey } from '../../model/service.ts'
+import {
+  type CommitOptions,
+  generationOf,
+  guardOf,
+  type KernelRefusal,
+  type Plan,
+  type PlanLine,
+  type Receipt,
+} from '../../reconcile/dataplane.ts'
 
 /** The differences between the tables of the two families. */
 export interface FamilyLayout {
@@ -166,66 +188,6 @@ export function sizeToHold(count: number, before: number | undefined, growth: Gr
   const { min, full, headroom = HEADROOM } = growth
   if (before !== undefined && before > 0 && count <= before * full) return before
   return 2 ** Math.ceil(Math.log2(Math.max(min, count * headroom)))
-}
-
-type OfSet = (set: string) => boolean
-
-/** Counts the elements of our own tables by the sets that contain them. */
-export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint: OfSet) {
-  let frontends = 0
-  let endpoints = 0
-  for (const { elements } of tables)
-    for (const group of elements.values())
-      for (const { set } of group) {
-        if (isFrontend(set)) frontends++
-        else if (isEndpoint(set)) endpoints++
-      }
-  return { frontends, endpoints }
-}
-
-interface ElementsDraftOptions {
-  readonly base: PersistentMap<ElementGroup> | undefined
-  /** Continues the groups of `base`; otherwise all groups are made again. */
-  readonly continuing: boolean
-  /** Counts elements that come (1) or go (-1). */
-  readonly count: (elements: ElementGroup, by: 1 | -1) => void
-}
-
-/** Builds the elements of one table during one render. An equal result is the base's own object. */
-export class ElementsDraft {
-  readonly #given: ElementsDraftOptions
-  readonly #changes = new Map<string, ElementGroup | undefined>()
-
-  constructor(given: ElementsDraftOptions) {
-    this.#given = given
-  }
-
-  /** Replaces the elements of the group. */
-  put(group: string, elements: ElementGroup): void {
-    const { base, continuing, count } = this.#given
-    const there = base?.get(group)
-    const before = continuing ? there : undefined
-    if (before === undefined && elements.length === 0) return
-    if (before !== undefined) count(before, -1)
-    count(elements, 1)
-    if (elements.length === 0) this.#changes.set(group, undefined)
-    else this.#changes.set(group, there !== undefined && sameGroup(there, elements) ? there : elements)
-  }
-
-  putNodePortIps(ips: readonly Ip[]): void {
-    this.put(
-      GROUP_NODEPORT_IPS,
-      ips.map((key): Element => ({ set: 'nodeport-ips', key, data: undefined, comment: '' })),
-    )
-  }
-
-  finish(): PersistentMap<ElementGroup> {
-    const { base, continuing } = this.#given
-    if (base === undefined) return PersistentMap.empty<ElementGroup>().withOwn(this.#changes)
-    if (!continuing)
-      for (const group of base.keys()) if (!this.#changes.has(group)) this.#changes.set(group, undefined)
-    return base.withOwn(this.#changes)
-  }
 }
 
 /** What a state of any mode contains about how it was rendered. */
@@ -392,64 +354,6 @@ function bare(set: NftSet, { data }: Element): string {
   return formatElementData(set, data)
 }
 
-/**
- * The maximum number of tries. A commit names the generation from before its read; when another program
- * committed in between, the next try reads again.
- */
-const TRIES = 16
-
-export interface AsRead<T> {
-  readonly value: T
-  readonly transaction: Transaction
-}
-
-/**
- * Commits the changes that `read` computes from what it reads from the kernel, in one transaction. Reads
- * again when another program committed in between. Gives the value of the read that the commit was based on.
- * Throws an error that begins with `what` when the kernel rejects the transaction, or when each try meets another commit.
- */
-export async function commitAsRead<T>(
-  client: NftClient,
-  read: () => Promise<AsRead<T>>,
-  what = 'clean up',
-): Promise<T> {
-  for (let tries = 1; tries <= TRIES; tries++) {
-    const generation = client.generation()
-    const { value, transaction } = await read()
-    if (transaction.length === 0) return value
-    const result = await client.commit(transaction, { generation })
-    if (result.outcome === 'committed') return value
-    if (result.outcome !== 'stale') throw refusal(what, result)
-  }
-  throw new Error(`${what}: the kernel's generation moved on before each of ${TRIES} commits`)
-}
-
-function refusal(what: string, { outcome, failures }: CommitResult): Error {
-  const [first] = failures
-  return new Error(`${what}: ${first?.error.message ?? outcome}`, { cause: first?.error })
-}
-
-/** Deletes those of the tables that are ours. Throws as commitAsRead does. */
-export async function deleteTables(
-  client: NftClient,
-  tables: readonly TableName[],
-  isOurs: (table: Table) => boolean = () => true,
-): Promise<void> {
-  const read = async (): Promise<AsRead<void>> => {
-    const { ruleset } = await client.list(tables)
-    return { value: undefined, transaction: ruleset.tables.filter(isOurs).map(deleteTable) }
-  }
-  await commitAsRead(client, read, 'delete tables')
-}
-
-export function deleteTable({ family, name }: Pick<Table, 'family' | 'name'>): Operation {
-  return { verb: 'delete-table', family, table: name }
-}
-
-export function nameOfTable({ family, name }: Table): string {
-  return `${family} ${name}`
-}
-
 /** The kernel's errors for lack of room. The element at which it stopped is not the cause. */
 const NO_ROOM: ReadonlySet<string> = new Set(['ENFILE', 'ENOMEM', 'ENOSPC', 'ENOBUFS'])
 
@@ -459,6 +363,16 @@ export function receiptOf(result: CommitResult): Receipt {
   const generation = generationOf(result.generation)
   const refusals = result.failures.map(refusalOf)
   return { outcome, generation, foreign, refusals, bytes, messages, durationMs }
+}
+
+/** Commits plans through the client, each in one transaction. */
+export function commitWith(
+  client: NftClient,
+): (plan: { readonly transaction: Transaction }, options: CommitOptions) => Promise<Receipt> {
+  return async ({ transaction }, options) => {
+    const guard = options.generation === undefined ? undefined : guardOf(options)
+    return receiptOf(await client.commit(transaction, guard))
+  }
 }
 
 /** Makes a refusal from one rejected message of an nf_tables batch. */

@@ -1,6 +1,7 @@
 import { FAMILIES, type Family } from '../../base/ip.ts'
 import type { Ipset, IpsetType } from '../../kernel/ipset/state.ts'
-import { NFT_DATA_VERDICT, NFT_SET_MAP, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE, concatenatedType } from '../../kernel/nft/constants.ts'
+import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
+import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
 import { type FamilyLayout, plainSet, sizeToHold } from '../common/tables.ts'

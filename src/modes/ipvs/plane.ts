@@ -1,4 +1,4 @@
-import { type Clock, Mutex, type Steps, finish } from '../../base/clock.ts'
+import { type Clock, finish, Mutex, type Steps } from '../../base/clock.ts'
 import type { PersistentMap } from '../../base/collections.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import type { Touched } from '../../kernel/nft/monitor.ts'

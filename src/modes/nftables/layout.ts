@@ -1,11 +1,9 @@
+import { PersistentMap } from '../../base/collections.ts'
 import type { Family } from '../../base/ip.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
-import { NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT, PROTO_BASE_NETWORK_HDR } from '../../kernel/nft/constants.ts'
-import type { ElementGroup, NftSet } from '../../kernel/nft/state.ts'
-import { DESTINATION, DESTINATION_PORT, DESTINATION_PORTS, PRIORITY, PROTOCOL, RANDOM, SOURCE, type TypeofField, rawPayload, typedSet } from '../../kernel/nft/userdata.ts'
+import type { ElementGroup } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
-import { type FamilyLayout, sizeToHold } from '../common/tables.ts'
-import { PersistentMap } from '../../base/collections.ts'
+import { sizeToHold } from '../common/tables.ts'
 
 /**
  * The value V of a frontend, a 32-bit number that travels in the priority of the connection's first packet, where nft
@@ -156,9 +154,6 @@ const SIZE_MIN: Readonly<Record<SetName, number>> = {
 }
 const FULL = 0.9
 
-/** The timeout of affinity entries whose rule names no other: the default of Services. */
-const AFFINITY_TIMEOUT_MS = 10_800_000
-
 /**
  * Gives the size of a set, see sizeToHold. Kernels up to 6.1 ignore a new size, so growing replaces the
  * table.
@@ -167,73 +162,9 @@ export function sizeFor(name: SetName, count: number, before: number | undefined
   return sizeToHold(count, before, { min: SIZE_MIN[name], full: FULL })
 }
 
-/**
- * Whether the sets are those of nftables mode. Up to version 0.1 one map held the endpoints of all protocols.
- */
-export function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknown> }): boolean {
-  const hasEndpoints = sets.has(ENDPOINTS.TCP) || sets.has('endpoints')
-  return sets.has('frontends') && sets.has('dispatch') && hasEndpoints
-}
-
-interface SetDeclaration {
-  readonly layout: FamilyLayout
-  readonly size: number
-  /** Endpoints count the connections for which they were chosen. */
-  readonly connectionCounters: boolean
-}
-
 /** Whether the kernel counts the connections of the elements of a set. */
 export function isCounted(name: SetName, connectionCounters: boolean): boolean {
   return connectionCounters && ENDPOINTS_MAPS.has(name)
-}
-
-export function declareSet(name: SetName, { layout, size, connectionCounters }: SetDeclaration): NftSet {
-  const { family } = layout
-  const [source, destination] = [SOURCE[family], DESTINATION[family]]
-  switch (name) {
-    case 'cluster-ips':
-    case 'nodeport-ips':
-      return typedSet(name, { size, key: [destination] })
-    case 'hairpin':
-      return typedSet(name, { size, key: [source, destination] })
-    case 'ranges':
-      return typedSet(name, { size, key: [PRIORITY, source] })
-    case 'frontends':
-      return typedSet(name, { size, key: [destination, PROTOCOL, DESTINATION_PORT], data: [PRIORITY] })
-    case 'nodeports':
-      return typedSet(name, { size, key: [PROTOCOL, DESTINATION_PORT], data: [PRIORITY] })
-    case 'slots':
-      return typedSet(name, { size, key: [PRIORITY, RANDOM], data: [PRIORITY] })
-    case 'affinity':
-      return {
-        ...typedSet(name, { size, key: [PRIORITY, clientField(layout)], data: [PRIORITY] }),
-        flags: NFT_SET_MAP | NFT_SET_TIMEOUT | NFT_SET_EVAL,
-        timeoutMs: AFFINITY_TIMEOUT_MS,
-      }
-    case 'endpoints-tcp':
-    case 'endpoints-udp':
-    case 'endpoints-sctp':
-      return {
-        ...typedSet(name, { size, key: [PRIORITY, RANDOM], data: [destination, PORTS[name]] }),
-        ...(isCounted(name, connectionCounters) ? { counted: true as const } : {}),
-      }
-    case 'dispatch':
-      return typedSet(name, { size, key: [PRIORITY], data: 'verdict' })
-  }
-}
-
-/** The type of an endpoint's port, for each map. */
-const PORTS: Readonly<Record<EndpointsMap, TypeofField>> = {
-  'endpoints-tcp': DESTINATION_PORTS.TCP,
-  'endpoints-udp': DESTINATION_PORTS.UDP,
-  'endpoints-sctp': DESTINATION_PORTS.SCTP,
-}
-
-/** The type of the field that clientKey() loads. */
-function clientField({ family, sourceOffset, addressLength }: FamilyLayout): TypeofField {
-  if (family === 'ip') return SOURCE.ip
-  const offset = sourceOffset + addressLength - CLIENT_6_LENGTH
-  return rawPayload(PROTO_BASE_NETWORK_HDR, offset, CLIENT_6_LENGTH)
 }
 
 /** The ids of service ports in one table. */

@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { Pauses, type Steps } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'

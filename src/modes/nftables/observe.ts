@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { PersistentMap, trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
-import { Pauses, type Steps } from '../../base/clock.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import {
   GROUP_NODEPORT_IPS,
@@ -11,7 +11,19 @@ import {
   tableOf,
 } from '../common/tables.ts'
 import { parseChain } from './chains.ts'
-import { CODE_FIRST, CODE_MASK, type Codes, ENDPOINTS_MAPS, GROUP_AFFINITY, GROUP_DISPATCH, type Ids, hairpinGroup, idOf, idsInUse, portKeyOf } from './layout.ts'
+import {
+  CODE_FIRST,
+  CODE_MASK,
+  type Codes,
+  ENDPOINTS_MAPS,
+  GROUP_AFFINITY,
+  GROUP_DISPATCH,
+  hairpinGroup,
+  type Ids,
+  idOf,
+  idsInUse,
+  portKeyOf,
+} from './layout.ts'
 import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
 
 /**

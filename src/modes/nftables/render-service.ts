@@ -4,7 +4,23 @@ import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../m
 import { CHAIN_REJECT } from '../common/rules.ts'
 import { commentOf, type FamilyLayout, portData, portKey } from '../common/tables.ts'
 import { externalChain, externalLocalChain, firewallChain, pickChain } from './chains.ts'
-import { CODE_DROP, CODE_REJECT, type CodeDraft, ENDPOINTS, ENDPOINTS_MAPS, type EndpointsMap, ID_MAX, type IdDraft, LOCAL_LIST, STABLE, STABLE_LOCAL, STABLE_MAX, listOfPort, pairKey, readPairKey } from './layout.ts'
+import {
+  CODE_DROP,
+  CODE_REJECT,
+  type CodeDraft,
+  ENDPOINTS,
+  ENDPOINTS_MAPS,
+  type EndpointsMap,
+  ID_MAX,
+  type IdDraft,
+  LOCAL_LIST,
+  listOfPort,
+  pairKey,
+  readPairKey,
+  STABLE,
+  STABLE_LOCAL,
+  STABLE_MAX,
+} from './layout.ts'
 
 interface ElementContext {
   readonly layout: FamilyLayout

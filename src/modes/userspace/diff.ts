@@ -1,5 +1,5 @@
-import { PersistentMap } from '../../base/collections.ts'
 import type { Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Transaction } from '../../kernel/nft/transaction.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'

@@ -1,5 +1,5 @@
 import { basename } from 'node:path'
-import { type Clock, Pacer, finishInSlices, slicingOf } from '../../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, slicingOf } from '../../base/clock.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'

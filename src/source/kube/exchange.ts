@@ -1,11 +1,19 @@
 import type { Clock } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
-import { WireError } from '../../base/errors.ts'
 import { type ApiClient, ApiError, type ApiResponse } from './api-client.ts'
-import { type ApiStatus, createListReader, createWatchReader, readStatus } from './wire/encodings.ts'
-import { type ApiKind, type ApiObject, type ListMeta, type ReaderOptions, type WatchEvent, type WatchReader, listMetaIn } from './wire/tables.ts'
 import type { Listing } from './intake.ts'
+import { type ApiStatus, createListReader, createWatchReader, readStatus } from './wire/encodings.ts'
+import {
+  type ApiKind,
+  type ApiObject,
+  type ListMeta,
+  listMetaIn,
+  type ReaderOptions,
+  type WatchEvent,
+  type WatchReader,
+} from './wire/tables.ts'
 
 interface ExchangeOptions {
   readonly client: ApiClient

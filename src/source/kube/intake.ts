@@ -1,4 +1,5 @@
-import { type Clock, Pauses, type Steps, finish } from '../../base/clock.ts'
+import { type Clock, finish, Pauses, type Steps } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import {
   isRefusal,
   objectText,
@@ -20,7 +21,6 @@ import {
 } from '../../model/object-budget.ts'
 import { watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { WireError } from '../../base/errors.ts'
 import type { SourceObservation } from '../source.ts'
 import {
   isOlder,

@@ -1,13 +1,23 @@
-import { type Clock, type Steps, finishInSlices, slicingOf } from '../../base/clock.ts'
+import { type Clock, finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import { isMostGone } from '../../base/most-gone.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { WireError } from '../../base/errors.ts'
 import type { SourceObservation } from '../source.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
-import { type Exchange, type Failure, FailureError, type Opening, type WatchStream, type WholeList, failureOfError, failureOfStatus, readPages } from './exchange.ts'
+import {
+  type Exchange,
+  type Failure,
+  FailureError,
+  failureOfError,
+  failureOfStatus,
+  type Opening,
+  readPages,
+  type WatchStream,
+  type WholeList,
+} from './exchange.ts'
 import { Intake, type ParseObject, type SkipReason } from './intake.ts'
 import { isOlder, isPosition } from './object-index.ts'
 import {
@@ -28,8 +38,8 @@ import {
   watchSeconds,
 } from './reflector-state.ts'
 import { type Resource, requestPath } from './resources.ts'
-import type { WatchEvent } from './wire/tables.ts'
 import { statusOf } from './wire/encodings.ts'
+import type { WatchEvent } from './wire/tables.ts'
 
 export interface ReflectorOptions {
   readonly resource: Resource

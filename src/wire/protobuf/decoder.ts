@@ -1,4 +1,4 @@
-import { WireError, unreachable } from '../../base/errors.ts'
+import { unreachable, WireError } from '../../base/errors.ts'
 import {
   type BytesShape,
   type ElementShape,

@@ -1,5 +1,24 @@
 import type { Ip } from '../../../src/base/ip.ts'
-import { ADDRESS, AF_INET, IFADDRMSG_LENGTH, IFINFOMSG_LENGTH, type IfAddrMsg, LINK, RTM_DELADDR, RTM_DELLINK, RTM_GETADDR, RTM_GETLINK, RTM_NEWADDR, RTM_NEWLINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR, readIfAddrMsg, readIfInfoMsg } from '../../../src/kernel/link/links.ts'
+import {
+  AF_INET,
+  RTM_DELADDR,
+  RTM_DELLINK,
+  RTM_GETADDR,
+  RTM_GETLINK,
+  RTM_NEWADDR,
+  RTM_NEWLINK,
+  RTNLGRP_IPV4_IFADDR,
+  RTNLGRP_IPV6_IFADDR,
+} from '../../../src/kernel/link/constants.ts'
+import {
+  ADDRESS,
+  IFADDRMSG_LENGTH,
+  IFINFOMSG_LENGTH,
+  type IfAddrMsg,
+  LINK,
+  readIfAddrMsg,
+  readIfInfoMsg,
+} from '../../../src/kernel/link/links.ts'
 import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
 import {
   NLM_F_ACK,

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { type Steps, finish, systemClock } from '../../../src/base/clock.ts'
+import { finish, type Steps, systemClock } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { IPTABLES_SECTION } from '../../../src/modes/common/kube-proxy.ts'

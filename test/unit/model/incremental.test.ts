@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { PersistentMap } from '../../../src/base/collections.ts'
 import { finish } from '../../../src/base/clock.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'

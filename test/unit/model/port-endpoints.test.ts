@@ -5,7 +5,7 @@ import { parseObject } from '../../../src/model/parse.ts'
 import { endpointsOf, hasEndpointAt, type MergedEndpoints } from '../../../src/model/port-endpoints.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
-import { EMPTY_SNAPSHOT, type SourceEvent, ValuePool, applyEvents } from '../../../src/model/snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent, ValuePool } from '../../../src/model/snapshot.ts'
 import { createRandom, type Random } from '../../support/apiserver/random.ts'
 import { endpoint, ip, OPTIONS, service, slice } from './objects.ts'
 

@@ -1,5 +1,21 @@
 import { describe, expect, expectTypeOf, it } from 'vitest'
-import { AttributeWriter, ByteWriter, type Codec, flag, octets, s32be, string, u16be, u16host, u32be, u32host, u64be, u64host, u8, viewOf } from '../../../src/netlink/attribute.ts'
+import {
+  AttributeWriter,
+  ByteWriter,
+  type Codec,
+  flag,
+  octets,
+  s32be,
+  string,
+  u8,
+  u16be,
+  u16host,
+  u32be,
+  u32host,
+  u64be,
+  u64host,
+  viewOf,
+} from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
   type AttributeSet,

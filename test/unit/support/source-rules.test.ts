@@ -45,7 +45,7 @@ describe('importComplaints', () => {
   it.each([
     ['src/base/ip.ts', '../model/service.ts'],
     ['src/netlink/message.ts', '../kernel/nft/client.ts'],
-    ['src/model/resolve.ts', '../netlink/bytes.ts'],
+    ['src/model/resolve.ts', '../netlink/attribute.ts'],
     ['src/kernel/nft/client.ts', '../../model/service.ts'],
     ['src/modes/nftables/plane.ts', '../../reconcile/reconciler.ts'],
     ['src/reconcile/pass.ts', '../modes/nftables/plane.ts'],

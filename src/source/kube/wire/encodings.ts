@@ -1,9 +1,19 @@
-import { printable } from '../../../model/fields.ts'
 import { WireError } from '../../../base/errors.ts'
-import { JsonListReader, JsonWatchReader, objectIn } from './json.ts'
-import { ProtobufListReader, ProtobufWatchReader, openEnvelope } from './protobuf.ts'
-import { type ApiObject, type ListReader, type ListReaderOptions, type Message, type ReaderOptions, STATUS, type WatchReader, isMessage, textIn } from './tables.ts'
+import { printable } from '../../../model/fields.ts'
 import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
+import { JsonListReader, JsonWatchReader, objectIn } from './json.ts'
+import { openEnvelope, ProtobufListReader, ProtobufWatchReader } from './protobuf.ts'
+import {
+  type ApiObject,
+  isMessage,
+  type ListReader,
+  type ListReaderOptions,
+  type Message,
+  type ReaderOptions,
+  STATUS,
+  textIn,
+  type WatchReader,
+} from './tables.ts'
 
 /**
  * Reads a list from a body of this Content-Type. Items are delivered one by one as their last byte arrives; whether they are

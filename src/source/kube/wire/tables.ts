@@ -1,6 +1,22 @@
-import { printable } from '../../../model/fields.ts'
 import { WireError } from '../../../base/errors.ts'
-import { type Table, allEntries, bool, bytes, converted, entries, given, int32, int64, list, message, name, shared, table, text } from '../../../wire/protobuf/table.ts'
+import { printable } from '../../../model/fields.ts'
+import {
+  allEntries,
+  bool,
+  bytes,
+  converted,
+  entries,
+  given,
+  int32,
+  int64,
+  list,
+  message,
+  name,
+  shared,
+  type Table,
+  table,
+  text,
+} from '../../../wire/protobuf/table.ts'
 
 /*
  * What a list or a watch is once its bytes are read, in either encoding. Objects have the shape and the field

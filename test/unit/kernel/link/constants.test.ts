@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import * as link from '../../../../src/kernel/link/links.ts'
+import * as link from '../../../../src/kernel/link/constants.ts'
 import { valuesInHeaders } from '../../../support/header-values.ts'
 
 it('gives every constant the value it has in the kernel headers', () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { u32host } from '../../../../src/base/octets.ts'
 import { finish } from '../../../../src/base/clock.ts'
+import { u32host } from '../../../../src/base/octets.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
 import type { NftSet } from '../../../../src/kernel/nft/state.ts'
 import type {

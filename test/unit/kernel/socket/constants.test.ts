@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import * as socket from '../../../../src/kernel/socket/listeners.ts'
+import * as socket from '../../../../src/kernel/socket/constants.ts'
 import { valuesInHeaders } from '../../../support/header-values.ts'
 
 it('gives every constant the value it has in the kernel headers', () => {

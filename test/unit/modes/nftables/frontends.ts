@@ -1,5 +1,5 @@
-import type { Cidr, Ip } from '../../../../src/base/ip.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
+import type { Cidr, Ip } from '../../../../src/base/ip.ts'
 import type {
   Backend,
   Frontend,

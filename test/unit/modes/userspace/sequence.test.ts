@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { PersistentMap } from '../../../../src/base/collections.ts'
 import { finish } from '../../../../src/base/clock.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Table } from '../../../../src/kernel/nft/state.ts'
 import { diffStates } from '../../../../src/modes/userspace/diff.ts'
 import { adoptRuleset, bookOf } from '../../../../src/modes/userspace/observe.ts'

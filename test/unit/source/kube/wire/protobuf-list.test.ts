@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../../src/base/errors.ts'
 import { createListReader } from '../../../../../src/source/kube/wire/encodings.ts'
 import type { ApiObject } from '../../../../../src/source/kube/wire/tables.ts'
-import { WireError } from '../../../../../src/base/errors.ts'
 import { encodeStatus, enveloped } from '../../../../support/apiserver/encode-protobuf.ts'
 import { pieces } from './api-arbitraries.ts'
 import { listBody, OBJECT_BYTES_MAX, PROTOBUF, readList, wired } from './bodies.ts'
