@@ -31,7 +31,7 @@ const EVENTS = 4
 /** A commit is longer than the request for the generation and the empty batch before it. */
 const COMMIT_BYTES_MIN = 100
 /** Of each wait. */
-const WAIT_MS = 20_000
+const WAIT_MS = 120_000
 const BUNDLE = 'trip-kprobe.mjs'
 
 const cache = join(root, '.cache')
