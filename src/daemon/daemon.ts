@@ -21,12 +21,11 @@ import { logFieldChanges, programmingFields, tuningFields } from './followed-fie
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
-import { followLocalIps } from './local-ips.ts'
 import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
-import { openFileSource, socketsOf } from './open.ts'
+import { followLocalIps, openFileSource, socketsOf } from './open.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
 import { adminPages, Servers } from './servers.ts'
 

@@ -1,10 +1,9 @@
 import { type Clock, finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
-import { isMostGone } from '../../base/most-gone.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import type { SourceObservation } from '../source.ts'
+import { isMostGone, type SourceObservation } from '../source.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
 import {

@@ -38,7 +38,7 @@ const JSON_TYPE = 'application/json'
 type Encoding = 'protobuf' | 'json'
 
 /** How a body of this Content-Type is read; parameters count for nothing. Throws WireError for any other type. */
-export function encodingOf(contentType: string): Encoding {
+function encodingOf(contentType: string): Encoding {
   const encoding = knownEncoding(contentType)
   if (encoding !== undefined) return encoding
   throw new WireError(
