@@ -22,7 +22,9 @@ import {
 } from '../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
 import type { Moment } from '../telemetry/health.ts'
-import type { Occasion } from './node-listeners.ts'
+
+/** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
+export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
   readonly clock: Clock

@@ -12,6 +12,7 @@ import type { OpenSocket } from '../modes/mode.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
+import type { Occasion } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import { openRoute } from './open.ts'
 
@@ -57,9 +58,6 @@ interface NodeListenersOptions {
   /** Inodes of this process's own sockets, which do not conflict with Services. */
   readonly ownSockets: () => ReadonlySet<number>
 }
-
-/** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
-export type Occasion = 'start' | 'change' | 'resync'
 
 type Completed = Pick<Snapshot, 'services' | 'listeners'>
 
