@@ -8,7 +8,7 @@ import { readStatus } from '../../src/source/kube/wire/encodings.ts'
 import type { ApiKind, ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { createRandom, type Random } from '../support/apiserver/random.ts'
 import { change, compute } from '../support/pipeline.ts'
-import { runs } from '../support/runs.ts'
+import { IS_QUICK, runs } from '../support/runs.ts'
 import { API_OBJECTS, KINDS, pieces } from '../unit/source/kube/wire/api-arbitraries.ts'
 import {
   type BodyType,
@@ -138,18 +138,19 @@ function attack(index: number, tally: Tally): readonly string[] {
 }
 
 describe('lists and watch events of the API server', () => {
-  it('F144: damaged in any way, are read or refused in proportion to their length, and the model holds what it promises', ({
-    task,
-  }) => {
-    const tally = new Tally(task)
-    const complaints: string[] = []
-    for (const index of rounds('wire', MUTATIONS)) {
-      tally.add('mutations')
-      complaints.push(...attack(index, tally))
-      if (complaints.length >= 5) break
-    }
-    expectHeld(complaints)
-  })
+  it.skipIf(IS_QUICK)(
+    'F144: damaged in any way, are read or refused in proportion to their length, and the model holds what it promises',
+    ({ task }) => {
+      const tally = new Tally(task)
+      const complaints: string[] = []
+      for (const index of rounds('wire', MUTATIONS)) {
+        tally.add('mutations')
+        complaints.push(...attack(index, tally))
+        if (complaints.length >= 5) break
+      }
+      expectHeld(complaints)
+    },
+  )
 
   it('F144: the corpus itself is read, each body of it', () => {
     expect(CORPUS.length).toBeGreaterThan(50)

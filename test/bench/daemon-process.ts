@@ -2,8 +2,9 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { type CpuMs, cpuOf } from './daemon-cost.ts'
+import { proxyFlags } from './proxy-flags.ts'
 
-/** `kprobe run` in nftables mode; everything but the kernel settings of the whole machine is its default. */
+/** `kprobe run` in nftables mode. */
 export class Daemon {
   readonly startMs: number
   readonly syncedCpu: CpuMs
@@ -22,7 +23,7 @@ export class Daemon {
     const began = performance.now()
     // Node.js decodes all certificates of its own at the start where this is set: 30 ms that are not of kprobe.
     const env = { ...process.env, NODE_EXTRA_CA_CERTS: undefined }
-    const child = spawn(process.execPath, [...nodeArgs, command, 'run', ...flags(kubeconfig)], {
+    const child = spawn(process.execPath, [...nodeArgs, command, 'run', ...proxyFlags({ kubeconfig })], {
       stdio: ['ignore', 'ignore', 'pipe'],
       env,
     })
@@ -43,17 +44,4 @@ export class Daemon {
     this.#child.kill()
     await exited
   }
-}
-
-function flags(kubeconfig: string): readonly string[] {
-  return [
-    `--kubeconfig=${kubeconfig}`,
-    '--hostname-override=node-0',
-    '--proxy-mode=nftables',
-    '--cluster-cidr=10.128.0.0/9',
-    '--conntrack-max-per-core=0',
-    '--conntrack-min=0',
-    '--conntrack-tcp-timeout-established=0',
-    '--conntrack-tcp-timeout-close-wait=0',
-  ]
 }

@@ -7,6 +7,7 @@ import { Program } from '../support/reference/process.ts'
 import { Relay } from '../support/reference/relay.ts'
 import { type Method, openLoader } from './kube-load.ts'
 import { ask, findBinaries, openBenchClient, type RunningServer, writeKubeconfig } from './kube-server.ts'
+import { proxyFlags } from './proxy-flags.ts'
 
 /** Bytes from the API server as they go through a socket, TLS and all. */
 export interface Bytes {
@@ -45,17 +46,7 @@ async function listen(listener: Listener, kubeconfig: string, folder: string): P
     await loader.run()
     return () => loader.stop()
   }
-  const args = [
-    `--kubeconfig=${kubeconfig}`,
-    '--hostname-override=node-0',
-    '--proxy-mode=nftables',
-    '--cluster-cidr=10.128.0.0/9',
-    // Of the whole machine.
-    '--conntrack-max-per-core=0',
-    '--conntrack-min=0',
-    '--conntrack-tcp-timeout-established=0',
-    '--conntrack-tcp-timeout-close-wait=0',
-  ]
+  const args = proxyFlags({ kubeconfig })
   const file = findBinaries()?.kubeProxy ?? ''
   const program = new Program({ name: 'kube-proxy', file, args, log: join(folder, 'kube-proxy.log') })
   return () => program.stop('SIGKILL')

@@ -1,4 +1,5 @@
 import { writeFileSync } from 'node:fs'
+import { setTimeout as pause } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { BAD_UTF8, EXPIRED_EVENT, type Fault, gzipBomb, longLine, NULS } from '../support/apiserver/faults.ts'
 import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
@@ -19,10 +20,6 @@ async function open(server: ApiServerOptions = {}): Promise<void> {
 }
 
 afterEach(() => cluster.close())
-
-function pause(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms))
-}
 
 /** Something changes, and the kernel follows. */
 async function keepsUp(): Promise<void> {

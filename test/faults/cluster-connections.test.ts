@@ -1,5 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
+import { setTimeout as pause } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { Fault } from '../support/apiserver/faults.ts'
 import { ApiServer, type ApiServerOptions } from '../support/apiserver/http-server.ts'
@@ -20,10 +21,6 @@ async function open(server: ApiServerOptions = {}): Promise<void> {
 }
 
 afterEach(() => cluster.close())
-
-function pause(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms))
-}
 
 describe('a server that ends everything at once', () => {
   beforeEach(() => open())

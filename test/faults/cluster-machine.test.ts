@@ -1,6 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { closeSync, openSync, writeFileSync, writeSync } from 'node:fs'
 import { connect, createServer, type Socket } from 'node:net'
+import { setTimeout as pause } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
@@ -18,10 +19,6 @@ beforeEach(async () => {
 })
 
 afterEach(() => cluster.close())
-
-function pause(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms))
-}
 
 /** Something changes, and the kernel follows. */
 async function keepsUp(number = 40): Promise<void> {

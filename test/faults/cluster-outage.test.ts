@@ -1,3 +1,4 @@
+import { setTimeout as pause } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { eventually } from '../support/patience.ts'
@@ -22,10 +23,6 @@ async function open(
 }
 
 afterEach(() => cluster.close())
-
-function pause(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms))
-}
 
 describe('an API server that cannot be reached', () => {
   beforeEach(() => open({ packets: true }))

@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { Lab } from '../support/lab/lab.ts'
@@ -64,10 +65,6 @@ async function expectNoFailure(traffic: readonly TrafficClient[], requestsMin: n
     expect(report.ok).toBeGreaterThan(requestsMin)
     expect([...report.endpoints.keys()].filter(endpoint => !ENDPOINTS.includes(endpoint))).toEqual([])
   }
-}
-
-function delay(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms))
 }
 
 async function synced(folder: string): Promise<Daemon> {

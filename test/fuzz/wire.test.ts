@@ -5,7 +5,7 @@ import { parseObject } from '../../src/model/parse.ts'
 import { readStatus } from '../../src/source/kube/wire/encodings.ts'
 import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { encodeStatus } from '../support/apiserver/encode-protobuf.ts'
-import { runs } from '../support/runs.ts'
+import { IS_QUICK, runs } from '../support/runs.ts'
 import { API_OBJECTS, cuts, KINDS, pieces } from '../unit/source/kube/wire/api-arbitraries.ts'
 import {
   type BodyType,
@@ -61,7 +61,7 @@ function isRefused(outcome: unknown): boolean {
 }
 
 describe.each(TYPES)('a body of type %s', type => {
-  it('is refused wherever a list is truncated', () => {
+  it.skipIf(IS_QUICK)('is refused wherever a list is truncated', () => {
     const body = bodyOf(type)
     // Behind the list two empty fields follow, and nothing says that they are to come.
     const complete = type === PROTOBUF ? [body.length - 4, body.length - 2] : []
@@ -79,20 +79,23 @@ describe.each(TYPES)('a body of type %s', type => {
     expect(accepted).toHaveLength(1 + ITEMS.length + 1)
   })
 
-  it('is read or refused whichever bit is flipped, and cut as it may be to the same result', () => {
-    for (const [body, read] of [
-      [bodyOf(type), outcome],
-      [watchOf(type), watchOutcome],
-    ] as const)
-      for (let bit = 0; bit < body.length * 8; bit += 23) {
-        const damaged = Buffer.from(body)
-        damaged[bit >> 3] = (damaged[bit >> 3] ?? 0) ^ (1 << (bit & 7))
-        const whole = read(type, damaged)
-        const cut = read(type, damaged, [1 + (bit % 97)])
-        if (isRefused(whole)) expect(isRefused(cut), `bit ${bit}`).toBe(true)
-        else expect(cut, `bit ${bit}`).toEqual(whole)
-      }
-  })
+  it.skipIf(IS_QUICK)(
+    'is read or refused whichever bit is flipped, and cut as it may be to the same result',
+    () => {
+      for (const [body, read] of [
+        [bodyOf(type), outcome],
+        [watchOf(type), watchOutcome],
+      ] as const)
+        for (let bit = 0; bit < body.length * 8; bit += 23) {
+          const damaged = Buffer.from(body)
+          damaged[bit >> 3] = (damaged[bit >> 3] ?? 0) ^ (1 << (bit & 7))
+          const whole = read(type, damaged)
+          const cut = read(type, damaged, [1 + (bit % 97)])
+          if (isRefused(whole)) expect(isRefused(cut), `bit ${bit}`).toBe(true)
+          else expect(cut, `bit ${bit}`).toEqual(whole)
+        }
+    },
+  )
 
   it('is read or refused when bytes are taken out, put in or repeated', () => {
     const edit = fc.record({ at: fc.nat(), drop: fc.nat(20), insert: fc.uint8Array({ maxLength: 12 }) })

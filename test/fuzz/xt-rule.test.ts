@@ -32,6 +32,7 @@ describe('rules of anybody', () => {
       how: fc.constantFrom('set', 'cut', 'insert'),
     })
     const rules = family.chain(family => ruleOf(family).map(rule => ({ family, rule })))
+    const tries = runs(1500)
     let different = 0
     fc.assert(
       fc.property(rules, fc.array(change, { minLength: 1, maxLength: 4 }), ({ family, rule }, changes) => {
@@ -47,9 +48,9 @@ describe('rules of anybody', () => {
         expect(printRule(read, family)).toBeTypeOf('string')
         if (read.matches.some(match => match.kind === 'unknown')) different++
       }),
-      { seed: 72, numRuns: runs(1500) },
+      { seed: 72, numRuns: tries },
     )
-    expect(different).toBeGreaterThan(200)
+    expect(different).toBeGreaterThan(tries * 0.8)
   })
 })
 

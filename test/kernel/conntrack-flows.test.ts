@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { setTimeout as pause } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { type FlowEvent, FlowReconciler } from '../../src/flows/flow-reconciler.ts'
@@ -144,10 +145,6 @@ class World {
   deleted(): number {
     return this.events.reduce((sum, event) => sum + (event.kind === 'reconciled' ? event.deleted : 0), 0)
   }
-}
-
-function pause(ms: number): Promise<void> {
-  return new Promise(resolve => setTimeout(resolve, ms))
 }
 
 const VIP = '172.30.0.53'

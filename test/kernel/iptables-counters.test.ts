@@ -1,13 +1,13 @@
 import { execFileSync } from 'node:child_process'
 import { expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { parseRequest } from '../../src/config/load-config.ts'
 import { createNfacctClient } from '../../src/kernel/nfacct/client.ts'
 import { openIptables } from '../../src/modes/iptables/open.ts'
 import { NFACCT_INVALID_DROPPED, NFACCT_LOCALHOST_ACCEPTED } from '../../src/modes/iptables/settings.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { configFrom } from '../support/parse-flags.ts'
 import { PlaneRig } from '../support/plane-rig.ts'
 
 const SOCKETS = {
@@ -18,10 +18,8 @@ const SOCKETS = {
 
 it('rules come back when whoever flushed them removed the counters of nfacct, too', async () => {
   freshNetns()
-  const parsed = parseRequest(['--proxy-mode=iptables'], { hostName: 'node' }, undefined)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
   const { plane, start, close } = openIptables({
-    config: parsed.value.config,
+    config: configFrom(['--proxy-mode=iptables']),
     clock: systemClock,
     sockets: SOCKETS,
   })

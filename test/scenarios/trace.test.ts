@@ -12,7 +12,7 @@ import {
   BY_RULES,
   type Player,
 } from '../support/players.ts'
-import { runs, tried } from '../support/runs.ts'
+import { IS_QUICK, runs, tried } from '../support/runs.ts'
 import { LOCAL_IPS, loadScenarios, type PacketRow, type Scenario } from '../support/scenario.ts'
 import { expectedLine, tracedLine } from '../support/scenario-outcome.ts'
 
@@ -30,38 +30,42 @@ const ofChains = loadDifferences('iptables')
 const SEEDS = [1, 2, 3, 4, 5, 6]
 const SOME_SEEDS = SEEDS.slice(0, runs(SEEDS.length, 1 / 3))
 
-describe.each(scenarios.map(scenario => [`${scenario.file}: ${scenario.name}`, scenario] as const))(
-  '%s',
-  (_, scenario) => {
-    test('every way through the computed rules is the expected one', () => {
-      expectTraced(BY_RULES, scenario)
-    })
+/** Of the modes but nftables, `npm run ok` follows packets through one a scenario. */
+const OTHER_MODES = 4
 
-    test('every way through sets, rules and virtual servers is the expected one', () => {
-      const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
-      for (const seed of remembers ? SOME_SEEDS : SEEDS.slice(0, 1))
-        expectTraced(BY_IPVS, withDifferences(scenario, differences), seed)
-    })
+describe.each(
+  scenarios.map((scenario, number) => [`${scenario.file}: ${scenario.name}`, scenario, number] as const),
+)('%s', (_, scenario, number) => {
+  const other = (mode: number) => test.skipIf(IS_QUICK && number % OTHER_MODES !== mode)
 
-    test('and those with --ipvs-rules=iptables are the same', () => {
-      const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
-      for (const seed of remembers ? SOME_SEEDS : SEEDS.slice(0, 1))
-        expectTraced(BY_IPVS_CHAINS, withDifferences(scenario, differencesOfRules), seed)
-    })
+  test('every way through the computed rules is the expected one', () => {
+    expectTraced(BY_RULES, scenario)
+  })
 
-    test('every way through the chains of iptables is the expected one', () => {
-      expectTraced(BY_CHAINS, withDifferences(scenario, ofChains))
-    })
+  other(0)('every way through sets, rules and virtual servers is the expected one', () => {
+    const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
+    for (const seed of remembers ? SOME_SEEDS : SEEDS.slice(0, 1))
+      expectTraced(BY_IPVS, withDifferences(scenario, differences), seed)
+  })
 
-    test("IPVS serves the node's own connections as they are when the kernel chooses their source", () => {
-      const { rows, played } = fromTheirDestinations(withDifferences(scenario, differences))
-      expect(played).toEqual(rows.map(expectedLine))
-    })
-  },
-)
+  other(1)('and those with --ipvs-rules=iptables are the same', () => {
+    const remembers = scenario.steps.some(({ rows }) => rows.some(isSticky))
+    for (const seed of remembers ? SOME_SEEDS : SEEDS.slice(0, 1))
+      expectTraced(BY_IPVS_CHAINS, withDifferences(scenario, differencesOfRules), seed)
+  })
+
+  other(2)('every way through the chains of iptables is the expected one', () => {
+    expectTraced(BY_CHAINS, withDifferences(scenario, ofChains))
+  })
+
+  other(3)("IPVS serves the node's own connections as they are when the kernel chooses their source", () => {
+    const { rows, played } = fromTheirDestinations(withDifferences(scenario, differences))
+    expect(played).toEqual(rows.map(expectedLine))
+  })
+})
 
 // A mode that renders a thousand chains, whatever the scenario: packets-iptables.test.ts sends real packets through all of them.
-describe.each(
+describe.skipIf(IS_QUICK).each(
   tried(scenarios.length)
     .flatMap(number => scenarios[number - 1] ?? [])
     .map(scenario => [`${scenario.file}: ${scenario.name}`, scenario] as const),

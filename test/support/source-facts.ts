@@ -30,7 +30,11 @@ export const ARROW = 'arrow function'
 
 /** Reads TypeScript and JavaScript. */
 export function factsOf(text: string): SourceFacts {
-  const { program } = parse(text, { sourceType: 'module', plugins: ['typescript'] })
+  const { program } = parse(text, {
+    sourceType: 'module',
+    plugins: ['typescript'],
+    attachComment: false,
+  })
   const facts = {
     imports: [] as string[],
     functions: [] as FunctionSpan[],
@@ -69,8 +73,7 @@ export function functionsOfC(text: string): readonly FunctionSpan[] {
 function visit(node: Node, parents: Node[], look: (node: Node, parents: readonly Node[]) => void): void {
   look(node, parents)
   parents.push(node)
-  for (const [field, value] of Object.entries(node)) {
-    if (field.endsWith('Comments')) continue
+  for (const value of Object.values(node)) {
     for (const child of Array.isArray(value) ? value : [value]) if (isNode(child)) visit(child, parents, look)
   }
   parents.pop()

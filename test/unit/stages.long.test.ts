@@ -53,10 +53,10 @@ describe('npm test', () => {
       shell('vm', 'echo "skipped: there is no QEMU"'),
     ])
     expect(failed).toBe(0)
-    expect(lines.slice(0, 3).map(line => line.replace(/ +/g, ' '))).toEqual([
-      'ok types 0 s 0 s CPU ',
-      'ok unit 0 s 0 s CPU 40 passed, 2 skipped',
-      'skip vm 0 s 0 s CPU skipped: there is no QEMU',
+    expect(lines.slice(0, 3).map(line => line.replace(/ +/g, ' ').replace(/\d+ s/g, 'N s'))).toEqual([
+      'ok types N s N s CPU ',
+      'ok unit N s N s CPU 40 passed, 2 skipped',
+      'skip vm N s N s CPU skipped: there is no QEMU',
     ])
     expect(lines.slice(-2)).toEqual([
       'tests: 40 passed, 0 failed, 2 skipped',

@@ -14,7 +14,7 @@ import { PersistentMap } from '../../../src/base/collections.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { messageIn } from '../../support/api/states.ts'
-import { runs } from '../../support/runs.ts'
+import { IS_QUICK, runs } from '../../support/runs.ts'
 import { DRAINING, endpoint, node, OPTIONS, service, slice, UNREADY } from '../model/objects.ts'
 import { detailed, Viewer } from './views.ts'
 
@@ -312,7 +312,7 @@ describe('a client that applies differences', () => {
     )
   })
 
-  it('costs what differs, and not how often it changed', () => {
+  it.skipIf(IS_QUICK)('costs what differs, and not how often it changed', () => {
     const viewer = new Viewer()
     const feed = new ApiFeed({ clock: { nowMs: () => 0 }, source: () => undefined })
     feed.offer(viewer.take([node(), service('a')].map(detailed)))

@@ -1,12 +1,10 @@
 import { expect, it } from 'vitest'
 import { type ApiWanted, readApiWanted } from '../../../src/cli/api-wanted.ts'
 import { API_FLAGS } from '../../../src/config/flags.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { parsedOf, parseFlags } from '../../support/parse-flags.ts'
 
 async function wanted(...argv: string[]): Promise<ApiWanted> {
-  const parsed = parseFlags(argv, { hostName: 'here', extra: API_FLAGS, modeless: true })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  const { config, extra } = parsed.value
+  const { config, extra } = parsedOf(parseFlags(argv, { hostName: 'here', extra: API_FLAGS, modeless: true }))
   const its = await readApiWanted(extra, { config, args: [], path: process.env.PATH })
   expect(extra.errors).toEqual([])
   return its

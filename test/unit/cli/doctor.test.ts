@@ -2,12 +2,10 @@ import { describe, expect, it } from 'vitest'
 import { conntrackFindings, settingFindings } from '../../../src/cli/doctor.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { ipvsSettingFindings } from '../../../src/modes/ipvs/doctor.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 
 function config(...flags: readonly string[]): Config {
-  const parsed = parseFlags(['--source=file:unused', ...flags], { hostName: 'node' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(['--source=file:unused', ...flags])
 }
 
 async function found(files: Readonly<Record<string, string>>, wroteIptables = false): Promise<string[]> {

@@ -9,7 +9,7 @@ import { readModelRequest } from '../../../src/cli/request.ts'
 import { modelFlags } from '../../../src/config/daemon-config.ts'
 import { networkNamespace } from '../../../src/daemon/instance-lock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 
 const VERSION = buildText(buildInfo())
 
@@ -31,9 +31,7 @@ afterEach(() => {
 
 /** A daemon that was started with these flags answers at the socket. */
 async function daemon(argv: readonly string[], changes: object = {}): Promise<void> {
-  const parsed = parseFlags(argv, { hostName: 'node' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  const flags = modelFlags(parsed.value.config)
+  const flags = modelFlags(configFrom(argv))
   const config = { version: VERSION, network: await networkNamespace(), flags, ...changes }
   server = createServer((_, response) => response.end(JSON.stringify(config)))
   await new Promise<void>(done => server.listen(socket, done))

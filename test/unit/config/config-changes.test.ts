@@ -1,13 +1,10 @@
 import { expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { configChanges, fieldChanges, needsRestart } from '../../../src/config/config-changes.ts'
-import { parseRequest } from '../../../src/config/load-config.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom, requestFrom } from '../../support/parse-flags.ts'
 
 function configOf(...argv: string[]): Config {
-  const parsed = parseFlags(argv, { hostName: 'node' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(argv)
 }
 
 it('finds nothing between two readings of the same', () => {
@@ -49,13 +46,9 @@ it('classifies every field that a configuration has', () => {
 })
 
 it('names fields of the file that changed, with both values, and those that wait for a restart', () => {
-  const requestOf = (text: string) => {
-    const parsed = parseRequest([], { hostName: 'node' }, { path: 'config.yaml', text: `${HEAD}${text}` })
-    if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-    return parsed.value
-  }
-  const before = requestOf('nftables:\n  masqueradeBit: 14\n')
-  const after = requestOf(
+  const before = requestFrom([], 'nftables:\n  masqueradeBit: 14\n')
+  const after = requestFrom(
+    [],
     'nftables:\n  masqueradeBit: 15\n  masqueradeAll: true\n  syncPeriod: 10s\nnodePortAddresses: [10.0.0.0/8]\n',
   )
   const fields = fieldChanges(before.settings, after.settings)
@@ -72,8 +65,6 @@ it('names fields of the file that changed, with both values, and those that wait
   expect(fieldChanges(after.settings, after.settings)).toEqual([])
 })
 
-const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
-
 it.each([
   [[], undefined, undefined],
   [['--proxy-mode=ipvs'], undefined, '--proxy-mode'],
@@ -81,10 +72,5 @@ it.each([
   [[], 'mode: ""\n', undefined],
   [[], 'mode: iptables\n', expect.stringMatching(/^c\.yaml:3:\d+: mode$/)],
 ])('says what set the mode: flags %j, file %j', (argv, text, origin) => {
-  const head = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
-  const file = text === undefined ? undefined : { path: 'c.yaml', text: head + text }
-  const parsed = parseRequest(argv, { hostName: 'node' }, file)
-  expect(parsed.kind === 'ok' && parsed.value.settings.origin('mode')).toEqual(
-    origin === undefined ? undefined : origin,
-  )
+  expect(requestFrom(argv, text).settings.origin('mode')).toEqual(origin)
 })

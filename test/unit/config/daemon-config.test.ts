@@ -2,12 +2,10 @@ import { describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
 import { flagDifferences, modelFlags } from '../../../src/config/daemon-config.ts'
 import { MODEL_FLAGS } from '../../../src/config/flags.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 
 function configOf(...argv: string[]): Config {
-  const parsed = parseFlags(argv, { hostName: 'node' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(argv)
 }
 
 function again(config: Config): Config {

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { MODE_NAMES } from '../../../src/modes/registry.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { parsedOf, parseFlags } from '../../support/parse-flags.ts'
 
 const SOURCE = '--source=file:/tmp/objects'
 
@@ -11,9 +11,7 @@ function parse(...argv: string[]) {
 }
 
 function configOf(...argv: string[]): Config {
-  const parsed = parse(SOURCE, ...argv)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return parsedOf(parse(SOURCE, ...argv)).config
 }
 
 /** `path: message` of every error. */

@@ -2,46 +2,20 @@ import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { formatCidr, parseIp } from '../../../src/base/ip.ts'
-import type { Config } from '../../../src/config/config.ts'
 import { ConfigFileError, readConfigFile } from '../../../src/config/config-file.ts'
 import { KUBE_PROXY_FLAGS, outputFlag, RUN_FLAGS } from '../../../src/config/flags.ts'
-import { loadConfig, type Parsed, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
+import { loadConfig, parseRequest } from '../../../src/config/load-config.ts'
 import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { configFrom, errorsFrom, parsedOf, requestFrom } from '../../support/parse-flags.ts'
 
 const KUBEADM = fileURLToPath(new URL('kubeadm-config.yaml', import.meta.url))
-const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
-
-/** A request from flags, and from a file when there is a body. */
-function parse(argv: readonly string[], body?: string): Parsed<RunRequest> {
-  const file = body === undefined ? undefined : { path: 'c.yaml', text: `${HEAD}${body}` }
-  return parseRequest(argv, { hostName: 'Host' }, file)
-}
-
-function requestOf(argv: readonly string[], body?: string): RunRequest {
-  const parsed = parse(argv, body)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value
-}
-
-function configOf(argv: readonly string[], body?: string): Config {
-  return requestOf(argv, body).config
-}
-
-/** `path: message` of every error. */
-function errorsOf(argv: readonly string[], body?: string): string[] {
-  const parsed = parse(argv, body)
-  return parsed.kind === 'ok' ? [] : parsed.errors.map(({ path, message }) => `${path}: ${message}`)
-}
-
 describe("kubeadm's file", () => {
   it('means the defaults of flags, but for what kubeadm fills in', async () => {
     const text = await readFile(KUBEADM, 'utf8')
-    const parsed = parseRequest([], { hostName: 'Host' }, { path: KUBEADM, text })
-    if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-    const { config, warnings } = parsed.value
+    const { config, warnings } = parsedOf(parseRequest([], { hostName: 'node' }, { path: KUBEADM, text }))
     expect(warnings).toEqual([])
     expect(config).toEqual(
-      configOf(['--cluster-cidr=10.244.0.0/16', '--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf']),
+      configFrom(['--cluster-cidr=10.244.0.0/16', '--kubeconfig=/var/lib/kube-proxy/kubeconfig.conf']),
     )
     expect(config).toMatchObject({
       proxyMode: 'nftables',
@@ -99,7 +73,7 @@ describe('flags beside a file', () => {
       '--masquerade-bit=20',
       '--conntrack-lower',
     ]
-    const { config, warnings } = requestOf(argv, body)
+    const { config, warnings } = requestFrom(argv, body)
     expect(config).toMatchObject({
       nodeName: 'of-the-flag',
       verbosity: 3,
@@ -117,32 +91,32 @@ describe('flags beside a file', () => {
 
   it('reads the timeouts of FIN_WAIT and TIME_WAIT from flags and file; flags override the file', () => {
     const body = 'conntrack: { tcpFinWaitTimeout: 20s, tcpTimeWaitTimeout: 30s }\n'
-    expect(requestOf([]).config.conntrack).toMatchObject({
+    expect(requestFrom([]).config.conntrack).toMatchObject({
       tcpFinWaitTimeoutMs: undefined,
       tcpTimeWaitTimeoutMs: undefined,
     })
-    expect(requestOf([], body).config.conntrack).toMatchObject({
+    expect(requestFrom([], body).config.conntrack).toMatchObject({
       tcpFinWaitTimeoutMs: 20_000,
       tcpTimeWaitTimeoutMs: 30_000,
     })
     const flags = ['--conntrack-tcp-timeout-fin-wait=1m', '--conntrack-tcp-timeout-time-wait=0']
-    expect(requestOf(flags, body).config.conntrack).toMatchObject({
+    expect(requestFrom(flags, body).config.conntrack).toMatchObject({
       tcpFinWaitTimeoutMs: 60_000,
       tcpTimeWaitTimeoutMs: undefined,
     })
-    expect(errorsOf(['--conntrack-tcp-timeout-fin-wait=-1s'])).toEqual([
+    expect(errorsFrom(['--conntrack-tcp-timeout-fin-wait=-1s'])).toEqual([
       '--conntrack-tcp-timeout-fin-wait: cannot be negative',
     ])
-    expect(errorsOf([], 'conntrack: { tcpTimeWaitTimeout: -1s }\n')).toHaveLength(1)
+    expect(errorsFrom([], 'conntrack: { tcpTimeWaitTimeout: -1s }\n')).toHaveLength(1)
   })
 
   it('checks their texts, not their values', () => {
-    expect(errorsOf(['--conntrack-min=-1', '--cluster-cidr=nonsense'], '')).toEqual([])
-    expect(errorsOf(['--conntrack-min=many', '--bind-address=nonsense'], '')).toHaveLength(2)
+    expect(errorsFrom(['--conntrack-min=-1', '--cluster-cidr=nonsense'], '')).toEqual([])
+    expect(errorsFrom(['--conntrack-min=many', '--bind-address=nonsense'], '')).toHaveLength(2)
   })
 
   it('puts module levels of flags before those of the file', () => {
-    const { settings } = requestOf(
+    const { settings } = requestFrom(
       ['--vmodule=a=1'],
       'logging: { vmodule: [{ filePattern: b, verbosity: 2 }] }\n',
     )
@@ -163,7 +137,7 @@ describe('errors of flags', () => {
       '--v=loud',
       '--sorce=kube',
     ]
-    expect(errorsOf(argv).map(text => text.replace(/[[:].*/, ''))).toEqual(
+    expect(errorsFrom(argv).map(text => text.replace(/[[:].*/, ''))).toEqual(
       expect.arrayContaining(argv.map(flag => flag.split('=')[0])),
     )
   })
@@ -182,7 +156,7 @@ describe('errors of flags', () => {
 
   it('guess what a wrong --source means', () => {
     const hintOf = (text: string) =>
-      errorsOf([`--source=${text}`])
+      errorsFrom([`--source=${text}`])
         .join()
         .replace(/.*did you mean /, '')
     expect(hintOf('deploy/examples')).toBe('file:deploy/examples?')
@@ -197,7 +171,7 @@ describe('errors of a file', () => {
       'clusterCIDR: 10.0.0.0/8,11.0.0.0/8\noomScoreAdj: 1001\nmetricsBindAddress: "foo"\n' +
       'nftables: { masqueradeBit: 32, syncPeriod: 1s, minSyncPeriod: 2s }\nfeatureGates: { Nope: true }\n' +
       'showHiddenMetricsForVersion: "1.2"\nlogging: { format: xml, flushFrequency: nonsense }\n'
-    expect(errorsOf(['--backend=x'], body)).toEqual([
+    expect(errorsFrom(['--backend=x'], body)).toEqual([
       '--backend: "x" is not one of netlink, dry-run',
       expect.stringMatching(/^c\.yaml:14:41: logging\.flushFrequency: "nonsense" is not a duration/),
       'c.yaml:5:8: conntrack.min: cannot be negative',
@@ -216,13 +190,13 @@ describe('errors of a file', () => {
   })
 
   it('name the field where the file says nothing', () => {
-    expect(errorsOf([], 'detectLocalMode: BridgeInterface\n')).toEqual([
+    expect(errorsFrom([], 'detectLocalMode: BridgeInterface\n')).toEqual([
       'c.yaml: detectLocal.bridgeInterface: is required with detectLocalMode BridgeInterface',
     ])
   })
 
   it('come with the unknown names', () => {
-    expect(errorsOf([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
+    expect(errorsFrom([], 'bindAdress: 10.0.0.1\nmode: other\n')).toEqual([
       `c.yaml:4:7: mode: "other" is not one of ${MODE_NAMES.join(', ')}`,
       'warning: c.yaml:3:1: bindAdress: unknown field ignored; did you mean bindAddress?',
     ])
@@ -230,7 +204,7 @@ describe('errors of a file', () => {
 
   it('end after a hundred', () => {
     const fields = Array.from({ length: 150 }, (_, index) => `f${index}: { }`)
-    const { warnings } = requestOf([], `${fields.join('\n')}\n`)
+    const { warnings } = requestFrom([], `${fields.join('\n')}\n`)
     expect(warnings).toHaveLength(101)
     expect(warnings.at(-1)).toBe('and 50 more of this kind')
   })
@@ -238,28 +212,31 @@ describe('errors of a file', () => {
 
 describe('zero', () => {
   it('stands for nothing in a file, and for itself in a flag', () => {
-    expect(configOf([], 'nftables: { syncPeriod: 0s }\nconfigSyncPeriod: 0s\n').syncPeriodMs).toBe(600_000)
-    expect(errorsOf(['--iptables-sync-period=0', '--config-sync-period=0'])).toEqual([
+    expect(configFrom([], 'nftables: { syncPeriod: 0s }\nconfigSyncPeriod: 0s\n').syncPeriodMs).toBe(600_000)
+    expect(errorsFrom(['--iptables-sync-period=0', '--config-sync-period=0'])).toEqual([
       '--config-sync-period: must be longer than 0',
       '--iptables-sync-period: must be longer than 0',
     ])
   })
 
   it('means our own least distance between commits, in both', () => {
-    expect(configOf([], 'nftables: { minSyncPeriod: 0s }\n').minSyncPeriodMs).toBe(20)
-    expect(configOf(['--iptables-min-sync-period=0']).minSyncPeriodMs).toBe(20)
-    expect(configOf(['--iptables-min-sync-period=1s']).minSyncPeriodMs).toBe(1_000)
-    expect(configOf([], 'mode: nftables\nnftables: { minSyncPeriod: 1s }\n').minSyncPeriodMs).toBe(1_000)
+    expect(configFrom([], 'nftables: { minSyncPeriod: 0s }\n').minSyncPeriodMs).toBe(20)
+    expect(configFrom(['--iptables-min-sync-period=0']).minSyncPeriodMs).toBe(20)
+    expect(configFrom(['--iptables-min-sync-period=1s']).minSyncPeriodMs).toBe(1_000)
+    expect(configFrom([], 'mode: nftables\nnftables: { minSyncPeriod: 1s }\n').minSyncPeriodMs).toBe(1_000)
   })
 
   it('of a conntrack timeout leaves the kernel alone', () => {
     const body = 'conntrack: { tcpEstablishedTimeout: 0s, maxPerCore: 0 }\n'
-    expect(configOf([], body).conntrack).toMatchObject({ tcpEstablishedTimeoutMs: undefined, maxPerCore: 0 })
+    expect(configFrom([], body).conntrack).toMatchObject({
+      tcpEstablishedTimeoutMs: undefined,
+      maxPerCore: 0,
+    })
   })
 
   it('of the rate to the API server means what client-go makes of it', () => {
-    expect(configOf(['--kube-api-qps=0', '--kube-api-burst=0']).client).toMatchObject({ qps: 5, burst: 10 })
-    expect(configOf(['--kube-api-qps=-1']).client.qps).toBe(0)
+    expect(configFrom(['--kube-api-qps=0', '--kube-api-burst=0']).client).toMatchObject({ qps: 5, burst: 10 })
+    expect(configFrom(['--kube-api-qps=-1']).client.qps).toBe(0)
   })
 })
 
@@ -267,31 +244,31 @@ describe('an empty mode', () => {
   it('reads what it reads in kube-proxy, the iptables section, unless the nftables section says more', () => {
     const iptables =
       'iptables: { masqueradeAll: true, masqueradeBit: 5, syncPeriod: 9s, minSyncPeriod: 2s }\n'
-    expect(configOf([], iptables)).toMatchObject({
+    expect(configFrom([], iptables)).toMatchObject({
       masqueradeAll: true,
       masqueradeBit: 5,
       syncPeriodMs: 9_000,
       minSyncPeriodMs: 2_000,
     })
-    expect(configOf([], `${iptables}nftables: { masqueradeBit: 6 }\n`).masqueradeBit).toBe(6)
-    expect(configOf([], `${iptables}mode: nftables\n`)).toMatchObject({
+    expect(configFrom([], `${iptables}nftables: { masqueradeBit: 6 }\n`).masqueradeBit).toBe(6)
+    expect(configFrom([], `${iptables}mode: nftables\n`)).toMatchObject({
       masqueradeAll: false,
       masqueradeBit: 14,
       syncPeriodMs: 600_000,
     })
-    expect(configOf(['--iptables-masquerade-bit=5']).masqueradeBit).toBe(5)
-    expect(configOf(['--iptables-masquerade-bit=5', '--proxy-mode=nftables']).masqueradeBit).toBe(14)
+    expect(configFrom(['--iptables-masquerade-bit=5']).masqueradeBit).toBe(5)
+    expect(configFrom(['--iptables-masquerade-bit=5', '--proxy-mode=nftables']).masqueradeBit).toBe(14)
   })
 })
 
 describe('addresses', () => {
   it('of a file follow the family of bindAddress, and get ports', () => {
-    expect(configOf([], 'bindAddress: "::"\n')).toMatchObject({
+    expect(configFrom([], 'bindAddress: "::"\n')).toMatchObject({
       bindAddress: undefined,
       healthzBindAddress: { ip: parseIp('::'), port: 10_256 },
       metricsBindAddress: { ip: parseIp('::1'), port: 10_249 },
     })
-    expect(configOf([], 'bindAddress: 192.0.2.1\nhealthzBindAddress: fd00::1\n')).toMatchObject({
+    expect(configFrom([], 'bindAddress: 192.0.2.1\nhealthzBindAddress: fd00::1\n')).toMatchObject({
       bindAddress: parseIp('192.0.2.1'),
       healthzBindAddress: { ip: parseIp('fd00::1'), port: 10_256 },
     })
@@ -299,27 +276,29 @@ describe('addresses', () => {
 
   it('of flags get ports, and keep their defaults where they are empty', () => {
     const argv = ['--bind-address=fd00::1', '--metrics-bind-address=192.0.2.1', '--healthz-bind-address=']
-    expect(configOf(argv)).toMatchObject({
+    expect(configFrom(argv)).toMatchObject({
       bindAddress: parseIp('fd00::1'),
       healthzBindAddress: { ip: parseIp('0.0.0.0'), port: 10_256 },
       metricsBindAddress: { ip: parseIp('192.0.2.1'), port: 10_249 },
     })
-    expect(configOf(['--healthz-bind-address=[::1]:99']).healthzBindAddress).toEqual({
+    expect(configFrom(['--healthz-bind-address=[::1]:99']).healthzBindAddress).toEqual({
       ip: parseIp('::1'),
       port: 99,
     })
   })
 
   it('are taken away by a port of 0, which metrics do not allow', () => {
-    expect(configOf(['--healthz-port=0']).healthzBindAddress).toBeUndefined()
-    expect(errorsOf(['--metrics-port=0'])).toEqual(['--metrics-port: "" is not written IP:PORT or [IP]:PORT'])
+    expect(configFrom(['--healthz-port=0']).healthzBindAddress).toBeUndefined()
+    expect(errorsFrom(['--metrics-port=0'])).toEqual([
+      '--metrics-port: "" is not written IP:PORT or [IP]:PORT',
+    ])
   })
 
   it('take a deprecated port only where they have none, and report an ignored one', () => {
-    expect(configOf(['--healthz-port=99', '--healthz-bind-address=192.0.2.1']).healthzBindAddress?.port).toBe(
-      99,
-    )
-    const { config, warnings } = requestOf(['--healthz-port=99'])
+    expect(
+      configFrom(['--healthz-port=99', '--healthz-bind-address=192.0.2.1']).healthzBindAddress?.port,
+    ).toBe(99)
+    const { config, warnings } = requestFrom(['--healthz-port=99'])
     expect(config.healthzBindAddress?.port).toBe(10_256)
     expect(warnings).toEqual([
       '--healthz-port is ignored: the address has a port already; --healthz-bind-address sets both',
@@ -332,7 +311,7 @@ describe('addresses', () => {
     ['--metrics-bind-address=nonsense', '"nonsense" is not an IP address'],
     ['--bind-address=192.0.2.1:80', '"192.0.2.1:80" is not an IP address'],
   ])('refuse %s', (flag, message) => {
-    const errors = errorsOf([flag])
+    const errors = errorsFrom([flag])
     expect(errors).toHaveLength(1)
     expect(errors[0]).toContain(message)
   })
@@ -347,16 +326,16 @@ describe('the request', () => {
     [['--version', '--write-config-to=f'], 'version'],
     [['--version=false'], 'run'],
   ] as const)('of %j is to %s', (argv, action) => {
-    expect(requestOf(argv).action).toBe(action)
+    expect(requestFrom(argv).action).toBe(action)
   })
 
   it('knows the raw version, and refuses others', () => {
-    expect(requestOf(['--version=raw'])).toMatchObject({ action: 'version', rawVersion: true })
-    expect(errorsOf(['--version=new'])).toEqual(['--version: "new" is not true, false or raw'])
+    expect(requestFrom(['--version=raw'])).toMatchObject({ action: 'version', rawVersion: true })
+    expect(errorsFrom(['--version=new'])).toEqual(['--version: "new" is not true, false or raw'])
   })
 
   it('has every flag as text, with what was given or its default', () => {
-    const flags = requestOf([
+    const flags = requestFrom([
       '--nodeport-addresses=10.0.0.0/8',
       '--nodeport-addresses=fd00::/8',
       '-v2',
@@ -369,35 +348,35 @@ describe('the request', () => {
 
   it('names what is set and means nothing here in one warning', () => {
     const body = 'portRange: 5-6\nwinkernel: { enableDSR: true }\nipvs: { scheduler: lc }\n'
-    expect(requestOf(['--boot-id-file=x', '--vmodule=a=1'], body).warnings).toEqual([
+    expect(requestFrom(['--boot-id-file=x', '--vmodule=a=1'], body).warnings).toEqual([
       'no effect in kprobe: --vmodule, c.yaml:3:12: portRange, c.yaml:4:25: winkernel.enableDSR, --boot-id-file',
     ])
-    expect(requestOf(['--profiling']).warnings).toEqual(['no effect in kprobe: --profiling'])
-    expect(requestOf(['--ipvs-scheduler=lc', '--iptables-localhost-nodeports=false']).warnings).toEqual([])
+    expect(requestFrom(['--profiling']).warnings).toEqual(['no effect in kprobe: --profiling'])
+    expect(requestFrom(['--ipvs-scheduler=lc', '--iptables-localhost-nodeports=false']).warnings).toEqual([])
   })
 
   it('passes over empty arguments', () => {
-    expect(errorsOf([''])).toEqual([])
+    expect(errorsFrom([''])).toEqual([])
   })
 })
 
 describe('feature gates', () => {
   it('decide whether externalIPs are served', () => {
-    expect(configOf(['--feature-gates=AllowServiceExternalIPs=false'])).toMatchObject({
+    expect(configFrom(['--feature-gates=AllowServiceExternalIPs=false'])).toMatchObject({
       allowServiceExternalIps: false,
       featureGates: {},
     })
-    expect(configOf(['--feature-gates=NativeHistograms=true'])).toMatchObject({
+    expect(configFrom(['--feature-gates=NativeHistograms=true'])).toMatchObject({
       allowServiceExternalIps: true,
       featureGates: { NativeHistograms: true },
     })
   })
 
   it('open the options of logging', () => {
-    expect(errorsOf(['--log-text-split-stream', '--log-json-info-buffer-size=1k'])).toEqual([
+    expect(errorsFrom(['--log-text-split-stream', '--log-json-info-buffer-size=1k'])).toEqual([
       '--log-text-split-stream: needs the feature gate LoggingAlphaOptions',
       '--log-json-info-buffer-size: needs the feature gate LoggingAlphaOptions',
     ])
-    expect(errorsOf(['--log-text-split-stream', '--feature-gates=AllAlpha=true'])).toEqual([])
+    expect(errorsFrom(['--log-text-split-stream', '--feature-gates=AllAlpha=true'])).toEqual([])
   })
 })

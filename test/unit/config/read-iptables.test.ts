@@ -1,37 +1,14 @@
 import { describe, expect, it } from 'vitest'
-import type { Config } from '../../../src/config/config.ts'
 import { configChanges } from '../../../src/config/config-changes.ts'
-import { type ConfigFile, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
 import { publishedConfig } from '../../../src/config/written-config.ts'
 import { answersAtLoopback } from '../../../src/modes/iptables/settings.ts'
-
-const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
-
-function parse(argv: readonly string[], body?: string) {
-  const file: ConfigFile | undefined = body === undefined ? undefined : { path: 'c.yaml', text: HEAD + body }
-  return parseRequest(argv, { hostName: 'node' }, file)
-}
-
-function requestOf(argv: readonly string[], body?: string): RunRequest {
-  const parsed = parse(argv, body)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value
-}
-
-function configOf(argv: readonly string[], body?: string): Config {
-  return requestOf(argv, body).config
-}
-
-function errorsOf(argv: readonly string[], body?: string): readonly string[] {
-  const parsed = parse(argv, body)
-  return parsed.kind === 'errors' ? parsed.errors.map(({ path, message }) => `${path}: ${message}`) : []
-}
+import { configFrom, errorsFrom, requestFrom } from '../../support/parse-flags.ts'
 
 const MODE = '--proxy-mode=iptables'
 
 describe('iptables mode', () => {
   it('has the defaults of kube-proxy, but for the periods, which are ours', () => {
-    const config = configOf([MODE])
+    const config = configFrom([MODE])
     expect(config).toMatchObject({
       proxyMode: 'iptables',
       syncPeriodMs: 600_000,
@@ -41,7 +18,7 @@ describe('iptables mode', () => {
       nodePortAddresses: { primary: false, cidrs: [] },
       iptables: { localhostNodePorts: true, optimize: false },
     })
-    expect(configOf([], 'mode: iptables\n')).toEqual({ ...config })
+    expect(configFrom([], 'mode: iptables\n')).toEqual({ ...config })
   })
 
   it('takes every flag, by either name', () => {
@@ -60,14 +37,14 @@ describe('iptables mode', () => {
       syncPeriodMs: 40_000,
       iptables: { localhostNodePorts: false, optimize: true },
     }
-    expect(configOf([MODE, ...flags])).toMatchObject(wanted)
+    expect(configFrom([MODE, ...flags])).toMatchObject(wanted)
     const own = ['--masquerade-bit=9', '--min-sync-period=2s', '--sync-period=40s', '--iptables-optimize']
-    expect(configOf([MODE, ...own])).toMatchObject({
+    expect(configFrom([MODE, ...own])).toMatchObject({
       ...wanted,
       masqueradeAll: false,
       iptables: { optimize: true },
     })
-    expect(errorsOf([MODE, '--masquerade-bit=9', '--iptables-masquerade-bit=8'])).toEqual([
+    expect(errorsFrom([MODE, '--masquerade-bit=9', '--iptables-masquerade-bit=8'])).toEqual([
       '--masquerade-bit: means the same as --iptables-masquerade-bit and differs from it',
     ])
   })
@@ -76,7 +53,7 @@ describe('iptables mode', () => {
     const body =
       'mode: iptables\niptables:\n  masqueradeAll: true\n  masqueradeBit: 3\n  localhostNodePorts: false\n' +
       '  syncPeriod: 45s\n  minSyncPeriod: 1s\nnftables: { masqueradeBit: 5, syncPeriod: 7m }\n'
-    expect(configOf(['--iptables-optimize'], body)).toMatchObject({
+    expect(configFrom(['--iptables-optimize'], body)).toMatchObject({
       masqueradeAll: true,
       masqueradeBit: 3,
       syncPeriodMs: 45_000,
@@ -86,7 +63,7 @@ describe('iptables mode', () => {
   })
 
   it('publishes its section with the periods, and an empty choice of NodePort addresses, as kube-proxy does', () => {
-    const { settings } = requestOf([MODE, '--iptables-sync-period=40s', '--iptables-min-sync-period=2s'])
+    const { settings } = requestFrom([MODE, '--iptables-sync-period=40s', '--iptables-min-sync-period=2s'])
     expect(publishedConfig(settings)).toMatchObject({
       mode: 'iptables',
       nodePortAddresses: null,
@@ -102,7 +79,7 @@ describe('iptables mode', () => {
     ['--iptables-min-sync-period=11m', '--iptables-min-sync-period: cannot be longer than --sync-period'],
     ['--iptables-optimize=perhaps', '--iptables-optimize: "perhaps" is not true or false'],
   ])('refuses %s', (flag, error) => {
-    expect(errorsOf([MODE, flag])).toEqual([error])
+    expect(errorsFrom([MODE, flag])).toEqual([error])
   })
 })
 
@@ -110,7 +87,7 @@ describe('userspace mode', () => {
   it('reads the section of iptables, and takes every address for NodePorts', () => {
     const body =
       'mode: userspace\niptables: { masqueradeBit: 3, masqueradeAll: true, syncPeriod: 45s, minSyncPeriod: 1s }\n'
-    expect(configOf([], body)).toMatchObject({
+    expect(configFrom([], body)).toMatchObject({
       proxyMode: 'userspace',
       masqueradeAll: true,
       masqueradeBit: 3,
@@ -118,14 +95,14 @@ describe('userspace mode', () => {
       minSyncPeriodMs: 1_000,
       nodePortAddresses: { primary: false, cidrs: [] },
     })
-    expect(configOf(['--proxy-mode=userspace', '--iptables-sync-period=40s']).syncPeriodMs).toBe(40_000)
+    expect(configFrom(['--proxy-mode=userspace', '--iptables-sync-period=40s']).syncPeriodMs).toBe(40_000)
   })
 
   it('cannot be used with --once, as what it relays ends with the process', () => {
-    expect(errorsOf(['--proxy-mode=userspace', '--once'])).toEqual([
+    expect(errorsFrom(['--proxy-mode=userspace', '--once'])).toEqual([
       '--once: cannot be combined with userspace mode, which relays only while kprobe runs',
     ])
-    expect(errorsOf(['--proxy-mode=userspace', '--once=false'])).toEqual([])
+    expect(errorsFrom(['--proxy-mode=userspace', '--once=false'])).toEqual([])
   })
 })
 
@@ -140,20 +117,20 @@ describe('NodePorts at 127.0.0.1', () => {
     ['in every address', ['--nodeport-addresses=0.0.0.0/0'], true],
     ['when ranges are of IPv6 alone', ['--nodeport-addresses=fd00::/8'], true],
   ])('answer %s', (_, argv, answers) => {
-    expect(answersAtLoopback(configOf([MODE, ...argv]))).toBe(answers)
+    expect(answersAtLoopback(configFrom([MODE, ...argv]))).toBe(answers)
   })
 })
 
 describe('our own flag in another mode', () => {
   it('is without effect, which is said', () => {
-    expect(requestOf(['--iptables-optimize', '--ipvs-digest-period=2s']).warnings).toEqual([
+    expect(requestFrom(['--iptables-optimize', '--ipvs-digest-period=2s']).warnings).toEqual([
       'no effect in nftables mode: --ipvs-digest-period, --iptables-optimize',
     ])
-    expect(requestOf([MODE, '--iptables-optimize', '--connection-metrics-max=0']).warnings).toEqual([])
-    expect(requestOf([MODE, '--connection-metrics-max=1000']).warnings).toEqual([
+    expect(requestFrom([MODE, '--iptables-optimize', '--connection-metrics-max=0']).warnings).toEqual([])
+    expect(requestFrom([MODE, '--connection-metrics-max=1000']).warnings).toEqual([
       'no effect in iptables mode: --connection-metrics-max',
     ])
-    expect(requestOf(['--connection-metrics-max=1000']).warnings).toEqual([])
+    expect(requestFrom(['--connection-metrics-max=1000']).warnings).toEqual([])
   })
 })
 
@@ -161,8 +138,8 @@ describe('changes', () => {
   it('of what the mode has are applied to a daemon that runs', () => {
     const change = (mode: string) =>
       configChanges(
-        configOf([], `mode: ${mode}\n`),
-        configOf([], `mode: ${mode}\niptables: { localhostNodePorts: false }\n`),
+        configFrom([], `mode: ${mode}\n`),
+        configFrom([], `mode: ${mode}\niptables: { localhostNodePorts: false }\n`),
       )
     expect(change('iptables')).toEqual({ live: ['iptables'], restart: [], process: [] })
     expect(change('nftables')).toEqual({ live: [], restart: [], process: [] })

@@ -1,30 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr } from '../../../src/base/ip.ts'
-import type { Config } from '../../../src/config/config.ts'
 import { configChanges } from '../../../src/config/config-changes.ts'
-import { type ConfigFile, parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
-
-const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
-
-function parse(argv: readonly string[], body?: string) {
-  const file: ConfigFile | undefined = body === undefined ? undefined : { path: 'c.yaml', text: HEAD + body }
-  return parseRequest(argv, { hostName: 'node' }, file)
-}
-
-function requestOf(argv: readonly string[], body?: string): RunRequest {
-  const parsed = parse(argv, body)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value
-}
-
-function configOf(argv: readonly string[], body?: string): Config {
-  return requestOf(argv, body).config
-}
-
-function errorsOf(argv: readonly string[], body?: string): readonly string[] {
-  const parsed = parse(argv, body)
-  return parsed.kind === 'errors' ? parsed.errors.map(({ path, message }) => `${path}: ${message}`) : []
-}
+import { configFrom, errorsFrom, requestFrom } from '../../support/parse-flags.ts'
 
 const DEFAULTS = {
   scheduler: 'rr',
@@ -54,7 +31,7 @@ const FLAGS = [
 
 describe('IPVS mode', () => {
   it('has defaults of its own', () => {
-    const config = configOf(['--proxy-mode=ipvs'])
+    const config = configFrom(['--proxy-mode=ipvs'])
     expect(config).toMatchObject({
       proxyMode: 'ipvs',
       syncPeriodMs: 30_000,
@@ -64,11 +41,11 @@ describe('IPVS mode', () => {
       nodePortAddresses: { primary: true, cidrs: [] },
     })
     expect(config.ipvs).toEqual(DEFAULTS)
-    expect(configOf([], 'mode: ipvs\n')).toEqual({ ...config })
+    expect(configFrom([], 'mode: ipvs\n')).toEqual({ ...config })
   })
 
   it('takes every flag', () => {
-    const config = configOf(['--proxy-mode=ipvs', ...FLAGS])
+    const config = configFrom(['--proxy-mode=ipvs', ...FLAGS])
     const { excludeCidrs, ...rest } = config.ipvs
     expect(config).toMatchObject({ syncPeriodMs: 40_000, minSyncPeriodMs: 2_000 })
     expect(excludeCidrs.map(formatCidr)).toEqual(['10.1.0.0/16', 'fd00:1::/64'])
@@ -90,7 +67,7 @@ describe('IPVS mode', () => {
       'nftables: { masqueradeBit: 5, syncPeriod: 7m }\n' +
       'ipvs:\n  scheduler: lc\n  syncPeriod: 45s\n  minSyncPeriod: 1s\n  strictARP: true\n' +
       '  excludeCIDRs: [10.1.0.0/16]\n  tcpTimeout: 2h\n  tcpFinTimeout: 30s\n  udpTimeout: 20s\n'
-    const config = configOf(['--ipvs-drain-timeout=0s'], body)
+    const config = configFrom(['--ipvs-drain-timeout=0s'], body)
     expect(config).toMatchObject({
       masqueradeAll: true,
       masqueradeBit: 3,
@@ -109,28 +86,28 @@ describe('IPVS mode', () => {
 
   it('reads what iptables says of masquerading, by either name of the bit', () => {
     const ipvs = '--proxy-mode=ipvs'
-    expect(configOf([ipvs, '--masquerade-all', '--iptables-masquerade-bit=9'])).toMatchObject({
+    expect(configFrom([ipvs, '--masquerade-all', '--iptables-masquerade-bit=9'])).toMatchObject({
       masqueradeAll: true,
       masqueradeBit: 9,
     })
-    expect(configOf([ipvs, '--masquerade-bit=9'])).toMatchObject({ masqueradeBit: 9 })
-    expect(errorsOf([ipvs, '--masquerade-bit=9', '--iptables-masquerade-bit=8'])).toEqual([
+    expect(configFrom([ipvs, '--masquerade-bit=9'])).toMatchObject({ masqueradeBit: 9 })
+    expect(errorsFrom([ipvs, '--masquerade-bit=9', '--iptables-masquerade-bit=8'])).toEqual([
       '--masquerade-bit: means the same as --iptables-masquerade-bit and differs from it',
     ])
-    expect(configOf([ipvs, '--sync-period=5m'])).toMatchObject({ syncPeriodMs: 300_000 })
-    expect(errorsOf([ipvs, '--sync-period=5m', '--ipvs-sync-period=6m'])).toEqual([
+    expect(configFrom([ipvs, '--sync-period=5m'])).toMatchObject({ syncPeriodMs: 300_000 })
+    expect(errorsFrom([ipvs, '--sync-period=5m', '--ipvs-sync-period=6m'])).toEqual([
       '--sync-period: means the same as --ipvs-sync-period and differs from it',
     ])
   })
 
   it('leaves the periods of another mode alone, and reads their texts', () => {
     const ipvs = '--proxy-mode=ipvs'
-    expect(configOf([ipvs, '--iptables-sync-period=9m', '--iptables-min-sync-period=9s'])).toMatchObject({
+    expect(configFrom([ipvs, '--iptables-sync-period=9m', '--iptables-min-sync-period=9s'])).toMatchObject({
       syncPeriodMs: 30_000,
       minSyncPeriodMs: 20,
     })
-    expect(errorsOf([ipvs, '--iptables-sync-period=soon'])[0]).toMatch(/^--iptables-sync-period: "soon"/)
-    expect(errorsOf(['--ipvs-sync-period=soon'])[0]).toMatch(/^--ipvs-sync-period: "soon"/)
+    expect(errorsFrom([ipvs, '--iptables-sync-period=soon'])[0]).toMatch(/^--iptables-sync-period: "soon"/)
+    expect(errorsFrom(['--ipvs-sync-period=soon'])[0]).toMatch(/^--ipvs-sync-period: "soon"/)
   })
 
   it.each([
@@ -148,28 +125,28 @@ describe('IPVS mode', () => {
     ['--ipvs-digest-period=0', /^--ipvs-digest-period: must be longer than 0$/],
     ['--ipvs-rules=none', /^--ipvs-rules: "none" is not one of nftables, iptables$/],
   ])('refuses %s', (flag, error) => {
-    expect(errorsOf(['--proxy-mode=ipvs', flag])).toEqual([expect.stringMatching(error)])
+    expect(errorsFrom(['--proxy-mode=ipvs', flag])).toEqual([expect.stringMatching(error)])
   })
 })
 
 describe('another mode', () => {
   it('takes exception to nothing that is of ipvs, as kube-proxy does not', () => {
     const flags = ['--ipvs-tcp-timeout=-1s', '--ipvs-exclude-cidrs=nonsense', '--ipvs-scheduler=A B']
-    const { config, warnings } = requestOf(flags)
+    const { config, warnings } = requestFrom(flags)
     expect(config.ipvs).toEqual({ ...DEFAULTS, scheduler: 'A B' })
     expect(warnings).toEqual([])
   })
 
   it('knows what was excluded, for what IPVS has left', () => {
-    const { excludeCidrs } = configOf([], 'ipvs: { excludeCIDRs: [10.1.0.0/16] }\n').ipvs
+    const { excludeCidrs } = configFrom([], 'ipvs: { excludeCIDRs: [10.1.0.0/16] }\n').ipvs
     expect(excludeCidrs.map(formatCidr)).toEqual(['10.1.0.0/16'])
   })
 
   it('says that our own flags have no effect in it', () => {
-    expect(requestOf(['--ipvs-drain-timeout=1m', '--ipvs-digest-period=2s']).warnings).toEqual([
+    expect(requestFrom(['--ipvs-drain-timeout=1m', '--ipvs-digest-period=2s']).warnings).toEqual([
       'no effect in nftables mode: --ipvs-drain-timeout, --ipvs-digest-period',
     ])
-    expect(requestOf(['--proxy-mode=ipvs', '--ipvs-drain-timeout=1m']).warnings).toEqual([])
+    expect(requestFrom(['--proxy-mode=ipvs', '--ipvs-drain-timeout=1m']).warnings).toEqual([])
   })
 })
 
@@ -177,13 +154,13 @@ describe('changes', () => {
   const nftables = 'ipvs: { scheduler: lc }\n'
 
   it('of what ipvs has are applied to a daemon that runs', () => {
-    const before = configOf([], 'mode: ipvs\n')
-    const after = configOf([], 'mode: ipvs\nipvs: { scheduler: lc, strictARP: true }\n')
+    const before = configFrom([], 'mode: ipvs\n')
+    const after = configFrom([], 'mode: ipvs\nipvs: { scheduler: lc, strictARP: true }\n')
     expect(configChanges(before, after)).toEqual({ live: ['ipvs'], restart: [], process: [] })
   })
 
   it('of what ipvs has are none in another mode', () => {
-    expect(configChanges(configOf([], ''), configOf([], nftables))).toEqual({
+    expect(configChanges(configFrom([], ''), configFrom([], nftables))).toEqual({
       live: [],
       restart: [],
       process: [],
@@ -191,8 +168,8 @@ describe('changes', () => {
   })
 
   it('of the mode bring what it has with them', () => {
-    const after = configOf([], `mode: ipvs\n${nftables}`)
-    expect(configChanges(configOf([], nftables), after)).toEqual({
+    const after = configFrom([], `mode: ipvs\n${nftables}`)
+    expect(configChanges(configFrom([], nftables), after)).toEqual({
       live: ['proxyMode', 'syncPeriodMs'],
       restart: [],
       process: [],

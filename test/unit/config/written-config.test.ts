@@ -2,11 +2,10 @@ import { expect, it } from 'vitest'
 import { parse as parseYaml } from 'yaml'
 import { parseRequest, type RunRequest } from '../../../src/config/load-config.ts'
 import { publishedConfig, writtenConfig } from '../../../src/config/written-config.ts'
+import { requestFrom } from '../../support/parse-flags.ts'
 
 function requestOf(...argv: string[]): RunRequest {
-  const parsed = parseRequest(argv, { hostName: 'Host' }, undefined)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value
+  return requestFrom(argv, undefined, 'Host')
 }
 
 const DEFAULTS = `apiVersion: kubeproxy.config.k8s.io/v1alpha1

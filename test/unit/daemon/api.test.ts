@@ -2,14 +2,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
-import { createLog } from '../../../src/base/log.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
+import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { endpoint, service, slice } from '../model/objects.ts'
 
@@ -44,28 +43,12 @@ function describeService(address: string): void {
 
 function start(...flags: string[]): Promise<number> {
   const argv = [`--source=file:${join(folder, 'objects.json')}`, '--hostname-override=here', ...flags]
-  const parsed = parseFlags(argv, { hostName: 'unused' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
   const kernel = new FakeKernel()
-  const destination = {
-    write: (line: string) => {
-      logged += line
-    },
-  }
-  running = runDaemon(parsed.value.config, {
-    log: createLog({ format: 'text', verbosity: 2, destination }),
-    clock: systemClock,
-    wallMs: Date.now,
-    build: { version: 'test', commit: '', date: '' },
-    origins: { mode: 'default', nodeName: '--hostname-override' },
-    listens: false,
-    configz: () => ({}),
-    random: () => 0.5,
+  running = runDaemon(configFrom(argv), {
+    ...daemonIo({ write: line => (logged += line) }),
     signal: stop.signal,
-    processId: 77,
     openTransport: () => kernel.open(),
     openRoute: () => new FakeLinks().open(),
-    takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
     synced: () => syncs++,
     planned: () => {
       if (isBroken) throw new Error('broken')

@@ -3,7 +3,7 @@ import { createLog, type Log } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from '../../../src/daemon/banner.ts'
 import type { SourceStatus } from '../../../src/source/source.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 import { endpoint, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
 
 let records: Record<string, unknown>[]
@@ -19,9 +19,7 @@ beforeEach(() => {
 })
 
 function configOf(...flags: string[]): Config {
-  const parsed = parseFlags(flags, { hostName: 'here' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(flags, undefined, 'here')
 }
 
 const POD = slice('web-1', 'web', [endpoint('10.1.0.1')])

@@ -5,15 +5,15 @@ import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import type { LockResult } from '../../../src/base/instance-lock.ts'
-import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
+import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
@@ -61,23 +61,13 @@ afterEach(async () => {
 
 function configOf(...flags: string[]): Config {
   const argv = [`--source=file:${folder}`, '--hostname-override=example-node', '--v=4', ...flags]
-  const parsed = parseFlags(argv, { hostName: 'unused' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(argv)
 }
 
 function start(...flags: string[]): Promise<number> {
   running = runDaemon(configOf(...flags), {
-    log: createLog({ format: 'text', verbosity: 4, destination: { write: line => void logged.push(line) } }),
-    clock: systemClock,
-    wallMs: Date.now,
-    build: { version: 'test', commit: '', date: '' },
-    origins: { mode: 'default', nodeName: '--hostname-override' },
-    listens: false,
-    configz: () => ({}),
-    random: () => 0.5,
+    ...daemonIo({ write: line => void logged.push(line), verbosity: 4 }),
     signal: stop.signal,
-    processId: 77,
     openTransport: () => {
       if (isBroken) throw new Error('no descriptor is left')
       if (isForbidden) throw new SystemError('socket', 1, 'EPERM')

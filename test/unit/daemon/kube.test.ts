@@ -3,7 +3,6 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { openClient } from '../../../src/daemon/open.ts'
@@ -12,8 +11,9 @@ import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { keyOf } from '../../support/apiserver/store.ts'
+import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 
 let server: ApiServer
@@ -51,23 +51,13 @@ function configOf(...flags: string[]): Config {
   const path = join(folder, 'kubeconfig')
   writeFileSync(path, server.kubeconfig())
   const argv = ['--source=kube', `--kubeconfig=${path}`, '--hostname-override=node-1', ...flags]
-  const parsed = parseFlags(argv, { hostName: 'unused' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(argv)
 }
 
 function start(...flags: string[]): Promise<number> {
   running = runDaemon(configOf(...flags), {
-    log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
-    clock: systemClock,
-    wallMs: Date.now,
-    random: () => 0.5,
-    build: { version: 'test', commit: '', date: '' },
-    origins: { mode: 'default', nodeName: '--hostname-override' },
-    listens: false,
-    configz: () => ({}),
+    ...daemonIo({ write: line => void logged.push(line) }),
     signal: stop.signal,
-    processId: 77,
     openTransport: () => kernel.open(),
     openClient: config =>
       openClient(config, { clock: systemClock, env: {}, warn: text => logged.push(`${text}\n`) }),
@@ -75,7 +65,6 @@ function start(...flags: string[]): Promise<number> {
       reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
     },
-    takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
     synced: sync => syncs.push(sync),
     planned: () => plans++,
   })

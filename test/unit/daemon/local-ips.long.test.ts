@@ -3,14 +3,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { runDaemon } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
+import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 import { patientMs } from '../../support/patience.ts'
 import {
   attribute,
@@ -78,32 +78,20 @@ function openRoute(): ScriptedTransport {
 
 function configOf(nodePorts: string, ...flags: string[]): Config {
   const argv = [`--source=file:${folder}`, `--nodeport-addresses=${nodePorts}`, ...flags]
-  const parsed = parseFlags(argv, { hostName: 'node' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(argv)
 }
 
 function start(...flags: string[]): void {
   running = runDaemon(configOf('192.0.2.0/24', ...flags), {
-    log: createLog({ format: 'text', verbosity: 2, destination: { write: line => void logged.push(line) } }),
-    clock: systemClock,
-    wallMs: Date.now,
-    build: { version: 'test', commit: '', date: '' },
-    origins: { mode: 'default', nodeName: '--hostname-override' },
-    listens: false,
-    configz: () => ({}),
-    random: () => 0.5,
+    ...daemonIo({ write: line => void logged.push(line) }),
     signal: stop.signal,
-    processId: 77,
     openTransport: () => kernel.open(),
     openRoute,
     follow: handlers => {
       reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
     },
-    takeLock: () => Promise.resolve({ kind: 'held', release: () => Promise.resolve() }),
     synced: () => syncs++,
-    planned: () => undefined,
   })
 }
 

@@ -1,9 +1,8 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
-import type { Config } from '../../../src/config/config.ts'
 import { NodeWatch } from '../../../src/daemon/node-watch.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 import { node as nodeObject, OPTIONS, service, snapshotOf, tableOf } from '../model/objects.ts'
 
 let clock: FakeClock
@@ -12,9 +11,7 @@ let names: readonly string[] | Error
 let watch: NodeWatch
 
 function open(...flags: string[]): void {
-  const parsed = parseFlags(flags, { hostName: 'unused' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  const { config }: { readonly config: Config } = parsed.value
+  const config = configFrom(flags)
   watch = new NodeWatch({
     clock,
     log: createLog({ format: 'text', verbosity: 0, destination: { write: line => void logged.push(line) } }),

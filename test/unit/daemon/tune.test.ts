@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Config } from '../../../src/config/config.ts'
-import { parseRequest } from '../../../src/config/load-config.ts'
 import { tuneMode } from '../../../src/daemon/tune.ts'
 import { iptablesOptions } from '../../../src/modes/iptables/settings.ts'
+import { configFrom } from '../../support/parse-flags.ts'
 
 let root: string
 const LOCALNET = 'proc/sys/net/ipv4/conf/all/route_localnet'
@@ -22,9 +22,7 @@ function put(path: string, text: string): void {
 }
 
 function configOf(...argv: readonly string[]): Config {
-  const parsed = parseRequest(argv, { hostName: 'node' }, undefined)
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(argv)
 }
 
 describe('route_localnet', () => {

@@ -4,6 +4,7 @@ import type { ConntrackClient } from '../../../src/kernel/conntrack/client.ts'
 import type { Flow, FlowFilter } from '../../../src/kernel/conntrack/flow.ts'
 import type { Resolved } from '../../../src/model/resolve.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { IS_QUICK } from '../../support/runs.ts'
 import { flow, flowText } from '../kernel/conntrack/flows.ts'
 import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
 
@@ -202,19 +203,22 @@ describe('FlowReconciler', () => {
     expect(texts()).toEqual([flowText(FOREIGN)])
   })
 
-  it('I-16 deletes a great many in sends of a bounded size, and ends in the middle when it is stopped', async () => {
-    await started()
-    kernel.flows = Array.from({ length: 10_000 }, (_, n) =>
-      flow(`10.1.${n >> 8}.${n & 255}:4000`, '10.96.0.10:53', `${A}:1053`),
-    )
-    await offer(changed({ [B]: READY }))
-    expect([kernel.flows.length, kernel.deletes]).toEqual([0, Math.ceil(10_000 / 256)])
-    kernel.flows = [flow(CLIENT, '10.96.0.10:53', `${B}:1053`)]
-    kernel.meanwhile = () => void reconciler.stop()
-    await offer(changed({ [A]: READY }), 3_600_000)
-    expect(kernel.flows).toHaveLength(1)
-    expect(clock.pending).toBe(0)
-  })
+  it.skipIf(IS_QUICK)(
+    'I-16 deletes a great many in sends of a bounded size, and ends in the middle when it is stopped',
+    async () => {
+      await started()
+      kernel.flows = Array.from({ length: 10_000 }, (_, n) =>
+        flow(`10.1.${n >> 8}.${n & 255}:4000`, '10.96.0.10:53', `${A}:1053`),
+      )
+      await offer(changed({ [B]: READY }))
+      expect([kernel.flows.length, kernel.deletes]).toEqual([0, Math.ceil(10_000 / 256)])
+      kernel.flows = [flow(CLIENT, '10.96.0.10:53', `${B}:1053`)]
+      kernel.meanwhile = () => void reconciler.stop()
+      await offer(changed({ [A]: READY }), 3_600_000)
+      expect(kernel.flows).toHaveLength(1)
+      expect(clock.pending).toBe(0)
+    },
+  )
 
   it('looks at all Services when NodePorts move to other addresses', async () => {
     await started()

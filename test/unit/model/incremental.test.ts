@@ -6,7 +6,7 @@ import type { FrontendTable } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
-import { runs } from '../../support/runs.ts'
+import { IS_QUICK, runs } from '../../support/runs.ts'
 import {
   cidr,
   DRAINING,
@@ -288,14 +288,14 @@ describe('resolve with a previous result', () => {
     expect(finish(resolve(OPTIONS, second, same)).table.localIps).toBe(next.localIps)
   })
 
-  it('offers to pause at least every 200 Services', () => {
+  it.skipIf(IS_QUICK)('offers to pause at least every 200 Services', () => {
     const steps = resolve(OPTIONS, undefined, snapshotOf(CLUSTER))
     let pauses = 0
     while (steps.next().done !== true) pauses++
     expect(pauses).toBeGreaterThanOrEqual(5)
   })
 
-  it('resolves one Service of very many endpoints in many steps, to the same', () => {
+  it.skipIf(IS_QUICK)('resolves one Service of very many endpoints in many steps, to the same', () => {
     const at = (index: number) => `10.${2 + (index >> 16)}.${(index >> 8) & 255}.${index & 255}`
     // Every slice has addresses from all over the range, and shares one with its neighbor.
     const slices = Array.from({ length: 60 }, (_, its) =>

@@ -7,6 +7,7 @@ import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent, ValuePool } from '../../../src/model/snapshot.ts'
 import { createRandom, type Random } from '../../support/apiserver/random.ts'
+import { IS_QUICK } from '../../support/runs.ts'
 import { endpoint, ip, OPTIONS, service, slice } from './objects.ts'
 
 const WANTED = { name: '', protocol: 'TCP', family: 'IPv4' } as const
@@ -95,7 +96,7 @@ describe('a merge of slices', () => {
     expect(second.endpoints.map(its => first.endpoints.indexOf(its))).toEqual([0, 2, 3, 4, -1])
   })
 
-  it('finds addresses of a slice', () => {
+  it.skipIf(IS_QUICK)('finds addresses of a slice', () => {
     const value = sliceOf({ at: 0, hosts: [1, 3] })
     expect([1, 2, 3, 4].map(host => hasEndpointAt(value, ip(`10.1.0.${host}`)))).toEqual([
       true,
@@ -107,28 +108,31 @@ describe('a merge of slices', () => {
   })
 })
 
-it('a Service of many endpoints resolves after changes as it does anew, and keeps its back ends', () => {
-  const random = createRandom(9)
-  const hosts = (at: number) => Array.from({ length: 300 }, (_, slot) => at * 300 + slot)
-  const contents: Content[] = Array.from({ length: 5 }, (_, at) => ({ at, hosts: hosts(at) }))
-  let snapshot = applyEvents(EMPTY_SNAPSHOT, [service('web'), ...contents.map(sliceObject)].map(event))
-  let resolved: Resolved = finish(resolve(OPTIONS, undefined, snapshot))
-  expect(resolved.memo.merges.size).toBe(1)
-  for (let round = 0; round < 40; round++) {
-    const at = random.int(0, 4)
-    contents[at] = changed(contents[at] ?? { at, hosts: [] }, random)
-    snapshot = applyEvents(snapshot, [event(sliceObject(contents[at]))])
-    const before = resolved.table.services.get('ns/web')?.ports[0]?.cluster ?? []
-    resolved = finish(resolve(OPTIONS, resolved, snapshot))
-    const anew = finish(resolve(OPTIONS, undefined, snapshot))
-    expect(resolved.table.services.entries()).toEqual(anew.table.services.entries())
-    expect(resolved.table.localBackends.entries().toSorted()).toEqual(
-      anew.table.localBackends.entries().toSorted(),
-    )
-    const now = resolved.table.services.get('ns/web')?.ports[0]?.cluster ?? []
-    const known = new Set(before)
-    expect(now.filter(backend => known.has(backend)).length).toBeGreaterThan(500)
-  }
-  const gone = contents.map(({ at }) => event(sliceObject({ at, hosts: [at] })))
-  expect(finish(resolve(OPTIONS, resolved, applyEvents(snapshot, gone))).memo.merges.size).toBe(0)
-})
+it.skipIf(IS_QUICK)(
+  'a Service of many endpoints resolves after changes as it does anew, and keeps its back ends',
+  () => {
+    const random = createRandom(9)
+    const hosts = (at: number) => Array.from({ length: 300 }, (_, slot) => at * 300 + slot)
+    const contents: Content[] = Array.from({ length: 5 }, (_, at) => ({ at, hosts: hosts(at) }))
+    let snapshot = applyEvents(EMPTY_SNAPSHOT, [service('web'), ...contents.map(sliceObject)].map(event))
+    let resolved: Resolved = finish(resolve(OPTIONS, undefined, snapshot))
+    expect(resolved.memo.merges.size).toBe(1)
+    for (let round = 0; round < 40; round++) {
+      const at = random.int(0, 4)
+      contents[at] = changed(contents[at] ?? { at, hosts: [] }, random)
+      snapshot = applyEvents(snapshot, [event(sliceObject(contents[at]))])
+      const before = resolved.table.services.get('ns/web')?.ports[0]?.cluster ?? []
+      resolved = finish(resolve(OPTIONS, resolved, snapshot))
+      const anew = finish(resolve(OPTIONS, undefined, snapshot))
+      expect(resolved.table.services.entries()).toEqual(anew.table.services.entries())
+      expect(resolved.table.localBackends.entries().toSorted()).toEqual(
+        anew.table.localBackends.entries().toSorted(),
+      )
+      const now = resolved.table.services.get('ns/web')?.ports[0]?.cluster ?? []
+      const known = new Set(before)
+      expect(now.filter(backend => known.has(backend)).length).toBeGreaterThan(500)
+    }
+    const gone = contents.map(({ at }) => event(sliceObject({ at, hosts: [at] })))
+    expect(finish(resolve(OPTIONS, resolved, applyEvents(snapshot, gone))).memo.merges.size).toBe(0)
+  },
+)

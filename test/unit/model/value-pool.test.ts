@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { type EndpointConditions, NO_HINTS } from '../../../src/model/service.ts'
 import { ValuePool } from '../../../src/model/snapshot.ts'
+import { IS_QUICK } from '../../support/runs.ts'
 
 const READY: EndpointConditions = { ready: true, serving: true, terminating: false }
 
@@ -51,7 +52,7 @@ describe('a pool of values', () => {
     expect(pool.size).toBe(0)
   })
 
-  it('holds fewer lists of ports the more text is in them', () => {
+  it.skipIf(IS_QUICK)('holds fewer lists of ports the more text is in them', () => {
     const pool = new ValuePool()
     const first = pool.servicePorts(ports('first'))
     expect(pool.servicePorts(ports('first'))).toBe(first)

@@ -7,6 +7,7 @@ import { type AdminPages, openAdminServer } from '../../../src/telemetry/admin-s
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
+import { IS_QUICK } from '../../support/runs.ts'
 import { ask } from './http-client.ts'
 
 let folder = ''
@@ -42,7 +43,7 @@ function open(pages: Partial<AdminPages> = {}) {
 }
 
 describe('openAdminServer', () => {
-  it('answers its pages as JSON, and nothing else', async () => {
+  it.skipIf(IS_QUICK)('answers its pages as JSON, and nothing else', async () => {
     const { kinds } = open()
     await eventually(() => kinds().length === 1)
     expect(await ask({ socketPath: path, path: '/state' })).toMatchObject({
@@ -62,7 +63,7 @@ describe('openAdminServer', () => {
     expect(await ask({ socketPath: path, path: '/state', method: 'POST' })).toMatchObject({ status: 405 })
   })
 
-  it('streams a large state', async () => {
+  it.skipIf(IS_QUICK)('streams a large state', async () => {
     function* services() {
       for (let at = 0; at < 50_000; at++) yield { name: `ns/service-${at}`, clusterIp: '10.96.0.1' }
     }

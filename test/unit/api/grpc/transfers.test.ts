@@ -11,6 +11,7 @@ import {
   serviceObject,
 } from '../../../support/api/states.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { IS_QUICK } from '../../../support/runs.ts'
 
 function rigOf(state: ApiState) {
   const feed = feedOf(state)
@@ -76,7 +77,7 @@ const sent = (blocks: readonly Block[]): number => blocks.reduce((sum, { operati
 const path = 'namespace-0/service-0'
 
 describe('a new client', () => {
-  it('gets blocks that were made before it came', async () => {
+  it.skipIf(IS_QUICK)('gets blocks that were made before it came', async () => {
     const state = largeState(2_000, 2)
     const { transfers } = rigOf(state)
     await settled()
@@ -136,25 +137,28 @@ describe('a new client', () => {
     expect(rig.transfers.heldBytes).toBe(0)
   })
 
-  it('costs nothing to keep waiting for: what has changed since is bounded without any', async () => {
-    let state = largeState(1_000, 2)
-    const rig = rigOf(state)
-    const keys = state.endpoints.keys()
-    for (let round = 0; round < 60; round++) {
-      const some = keys.slice((round * 50) % 2_000, ((round * 50) % 2_000) + 50)
-      state = nextState(state, {
-        endpoints: some.map((key, i) => [key, endpointObject(key, round * 50 + i)]),
-      })
-      rig.move(state)
-      await settled()
-      expect(rig.feed.kept).toBeLessThanOrEqual(2)
-    }
-    // 3,000 endpoints were told since the start; at most 1,000 and one round are since what was made last.
-    const [whole, rest = 0] = readWhole(rig, state).counts
-    expect(whole).toBe(3_000)
-    expect(rest).toBeLessThanOrEqual(1_050)
-    rig.transfers.end()
-  })
+  it.skipIf(IS_QUICK)(
+    'costs nothing to keep waiting for: what has changed since is bounded without any',
+    async () => {
+      let state = largeState(1_000, 2)
+      const rig = rigOf(state)
+      const keys = state.endpoints.keys()
+      for (let round = 0; round < 60; round++) {
+        const some = keys.slice((round * 50) % 2_000, ((round * 50) % 2_000) + 50)
+        state = nextState(state, {
+          endpoints: some.map((key, i) => [key, endpointObject(key, round * 50 + i)]),
+        })
+        rig.move(state)
+        await settled()
+        expect(rig.feed.kept).toBeLessThanOrEqual(2)
+      }
+      // 3,000 endpoints were told since the start; at most 1,000 and one round are since what was made last.
+      const [whole, rest = 0] = readWhole(rig, state).counts
+      expect(whole).toBe(3_000)
+      expect(rest).toBeLessThanOrEqual(1_050)
+      rig.transfers.end()
+    },
+  )
 
   it('of a state without objects gets the Sync alone, and then what came', async () => {
     const rig = rigOf(EMPTY)
@@ -177,48 +181,54 @@ function texts(before: ApiState, round: number): ApiState {
 }
 
 describe('those who do not read', () => {
-  it('hold at most four whole states: of the one that is held longest they are evicted', async () => {
-    let state = texts(EMPTY, 0)
-    const rig = rigOf(state)
-    await settled()
-    const stalled: Stalled[] = []
-    for (let round = 1; round <= 5; round++) {
-      stalled.push(new Stalled(rig.transfers, undefined, state))
-      state = texts(state, round)
-      rig.move(state)
+  it.skipIf(IS_QUICK)(
+    'hold at most four whole states: of the one that is held longest they are evicted',
+    async () => {
+      let state = texts(EMPTY, 0)
+      const rig = rigOf(state)
       await settled()
-    }
-    expect(stalled.map(({ evictions }) => evictions)).toEqual([1, 1, 0, 0, 0])
-    expect(new Set(stalled.map(({ transfer }) => transfer)).size).toBe(4)
-    expect(rig.feed.kept).toBe(4)
-    for (const each of stalled) each.leave()
-    expect(rig.feed.kept).toBe(1)
-    rig.transfers.end()
-  })
+      const stalled: Stalled[] = []
+      for (let round = 1; round <= 5; round++) {
+        stalled.push(new Stalled(rig.transfers, undefined, state))
+        state = texts(state, round)
+        rig.move(state)
+        await settled()
+      }
+      expect(stalled.map(({ evictions }) => evictions)).toEqual([1, 1, 0, 0, 0])
+      expect(new Set(stalled.map(({ transfer }) => transfer)).size).toBe(4)
+      expect(rig.feed.kept).toBe(4)
+      for (const each of stalled) each.leave()
+      expect(rig.feed.kept).toBe(1)
+      rig.transfers.end()
+    },
+  )
 
-  it('hold at most sixteen large differences: the one that was read least lately is let go', async () => {
-    let state = texts(EMPTY, 0)
-    const rig = rigOf(state)
-    await settled()
-    const stalled: Stalled[] = []
-    for (let round = 1; round <= 18; round++) {
-      const from = state
-      rig.feed.hold(from)
-      state = texts(state, round)
-      rig.move(state)
-      stalled.push(new Stalled(rig.transfers, from, state))
-      rig.feed.release(from)
-      // The first goes on reading.
-      const [first] = stalled
-      if (first?.transfer !== undefined) rig.transfers.progressed(first.transfer)
-    }
-    expect(stalled.flatMap(({ evictions }, index) => (evictions > 0 ? [index] : []))).toEqual([1, 2])
-    for (const each of stalled) each.leave()
-    await settled()
-    rig.transfers.end()
-    expect(rig.feed.kept).toBe(1)
-    expect(rig.transfers.heldBytes).toBe(0)
-  })
+  it.skipIf(IS_QUICK)(
+    'hold at most sixteen large differences: the one that was read least lately is let go',
+    async () => {
+      let state = texts(EMPTY, 0)
+      const rig = rigOf(state)
+      await settled()
+      const stalled: Stalled[] = []
+      for (let round = 1; round <= 18; round++) {
+        const from = state
+        rig.feed.hold(from)
+        state = texts(state, round)
+        rig.move(state)
+        stalled.push(new Stalled(rig.transfers, from, state))
+        rig.feed.release(from)
+        // The first goes on reading.
+        const [first] = stalled
+        if (first?.transfer !== undefined) rig.transfers.progressed(first.transfer)
+      }
+      expect(stalled.flatMap(({ evictions }, index) => (evictions > 0 ? [index] : []))).toEqual([1, 2])
+      for (const each of stalled) each.leave()
+      await settled()
+      rig.transfers.end()
+      expect(rig.feed.kept).toBe(1)
+      expect(rig.transfers.heldBytes).toBe(0)
+    },
+  )
 
   it('share a difference, however large, and it is gone with the last of them', async () => {
     const state = texts(EMPTY, 0)

@@ -12,7 +12,7 @@ import {
   set,
 } from '../../../support/fake-kernel/random-rulesets.ts'
 import { applyTransaction, canonicalText } from '../../../support/fake-kernel/ruleset-model.ts'
-import { runs } from '../../../support/runs.ts'
+import { IS_QUICK, runs } from '../../../support/runs.ts'
 
 const NOTHING: Ruleset = { tables: [] }
 
@@ -266,7 +266,7 @@ function rulesetOf({ groups = {}, chains = [], slotsSize = 16, extraSets = [] }:
   return { tables: [table] }
 }
 
-test('a full load of 30,000 groups is one operation', () => {
+test.skipIf(IS_QUICK)('a full load of 30,000 groups is one operation', () => {
   const groups: [string, Element[]][] = []
   for (let i = 0; i < 30_000; i++) {
     groups.push([

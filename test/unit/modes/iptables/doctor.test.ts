@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { parseRequest } from '../../../../src/config/load-config.ts'
 import { XT_EXTENSIONS } from '../../../../src/kernel/xt/probe.ts'
 import { extensionFindings, iptablesSettingFindings } from '../../../../src/modes/iptables/doctor.ts'
+import { configFrom } from '../../../support/parse-flags.ts'
 
 function lacking(...names: readonly string[]) {
   const of = XT_EXTENSIONS.filter(({ name }) => names.includes(name))
@@ -35,9 +35,8 @@ describe('matches and targets of xtables', () => {
 
 describe('settings', () => {
   async function findings(files: Readonly<Record<string, string>>, ...argv: readonly string[]) {
-    const parsed = parseRequest(['--proxy-mode=iptables', ...argv], { hostName: 'node' }, undefined)
-    if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-    const found = await iptablesSettingFindings(parsed.value.config, path => Promise.resolve(files[path]))
+    const config = configFrom(['--proxy-mode=iptables', ...argv])
+    const found = await iptablesSettingFindings(config, path => Promise.resolve(files[path]))
     return found.map(({ kind, text }) => `${kind}: ${text}`)
   }
   const LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet'

@@ -15,7 +15,7 @@ import type { Frontend, FrontendTable, Route } from '../../../../src/model/front
 import { createIptablesTracer } from '../../../../src/modes/iptables/trace.ts'
 import { PROTOCOL_NUMBER } from '../../../support/lab/probe.ts'
 import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip, NFTABLES } from '../../../support/pipeline.ts'
-import { runs } from '../../../support/runs.ts'
+import { IS_QUICK, runs } from '../../../support/runs.ts'
 import { changes, configs, LOCAL_IPS, NODE, packets, SERVICE_CIDR } from './clusters.ts'
 
 /*
@@ -165,7 +165,7 @@ const steps = fc.array(fc.tuple(changes, fc.array(packets, { maxLength: 40, size
 const AT_FIRST = { objects: [NODE, SERVICE_CIDR] }
 
 describe('packets in this mode', () => {
-  it('end as in the nftables mode, step by step, but for what is listed', () => {
+  it.skipIf(IS_QUICK)('end as in the nftables mode, step by step, but for what is listed', () => {
     const property = fc.property(configs, fc.boolean(), steps, (config, optimize, walk) => {
       let here = change(computeIn(optimize ? IPTABLES_OPTIMIZED : IPTABLES, config, LOCAL_IPS), AT_FIRST)
       let there = change(computeIn(NFTABLES, config, LOCAL_IPS), AT_FIRST)

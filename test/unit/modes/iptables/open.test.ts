@@ -5,12 +5,10 @@ import { openIptables } from '../../../../src/modes/iptables/open.ts'
 import type { Transport } from '../../../../src/netlink/transport.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
-import { parseFlags } from '../../../support/parse-flags.ts'
+import { configFrom } from '../../../support/parse-flags.ts'
 
 function config(): Config {
-  const parsed = parseFlags(['--proxy-mode=iptables', '--source=file:unused'], { hostName: 'node' })
-  if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return parsed.value.config
+  return configFrom(['--proxy-mode=iptables', '--source=file:unused'])
 }
 
 it('keeps no socket open when the kernel may not be asked', () => {

@@ -8,6 +8,7 @@ import type {
 } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
 import { traceTables, type XtTables } from '../../../../src/modes/xt-common/trace.ts'
+import { IS_QUICK } from '../../../support/runs.ts'
 import { ip4, ip6 } from '../nftables/frontends.ts'
 
 /* Rules of no Service: what each match, target and hook does. */
@@ -273,7 +274,7 @@ describe('-m statistic', () => {
     return allWays(random => traceTables(all, packet(), { ...AROUND, random }), 10_000)
   }
 
-  it('gives every endpoint the same share, in as many ways as there are endpoints', () => {
+  it.skipIf(IS_QUICK)('gives every endpoint the same share, in as many ways as there are endpoints', () => {
     for (const endpoints of [1, 2, 3, 7, 40, 1_000]) {
       let runs = 0
       const all = tables({ 'ip nat PREROUTING': share(endpoints) })

@@ -4,6 +4,7 @@ import { DEVICE, IpvsNode } from '../../../support/ipvs-node.ts'
 import { ip } from '../../../support/ipvs-objects.ts'
 import { IpvsRig, type IpvsRigOptions } from '../../../support/ipvs-rig.ts'
 import { serviceOf } from '../../../support/ipvs-services.ts'
+import { IS_QUICK } from '../../../support/runs.ts'
 
 const WEB = serviceOf('web', { ip: '172.30.0.1', endpoints: ['10.1.0.1', '10.1.0.2'] })
 const FAR_OFF_MS = 10_000_000
@@ -78,7 +79,7 @@ describe('drift that no kernel tells of', () => {
     expect(rig.of('foreign-commit'), 'it is looked at no more').toHaveLength(looks)
   })
 
-  it.each(DAMAGE)('is healed when the generation is watched: %s', async (_, tamper) => {
+  it.skipIf(IS_QUICK).each(DAMAGE)('is healed when the generation is watched: %s', async (_, tamper) => {
     const { node, rig } = await synced({ quiet: true })
     const before = node.dump()
     tamper(node)
@@ -86,7 +87,7 @@ describe('drift that no kernel tells of', () => {
     expect(node.dump()).toEqual(before)
   })
 
-  it.each([false, true])(
+  it.skipIf(IS_QUICK).each([false, true])(
     'of addresses is told of, or else looked for: nobody to listen to is %s',
     async deaf => {
       const { node, rig } = await synced({ deaf })
@@ -99,7 +100,7 @@ describe('drift that no kernel tells of', () => {
     },
   )
 
-  it('is not what commits of our own do, however many there are', async () => {
+  it.skipIf(IS_QUICK)('is not what commits of our own do, however many there are', async () => {
     const { node, rig } = await synced()
     for (let round = 0; round < 40; round++) {
       const endpoints = ['10.1.0.1', `10.1.1.${round}`]
@@ -117,7 +118,7 @@ describe('drift that no kernel tells of', () => {
     expect(node.complaints()).toEqual([])
   })
 
-  it('looks at every real server within 60 periods, a slice at a time', async () => {
+  it.skipIf(IS_QUICK)('looks at every real server within 60 periods, a slice at a time', async () => {
     const { node, rig } = await synced()
     await rig.sync(
       Array.from({ length: 100 }, (_, i) =>

@@ -19,6 +19,7 @@ import {
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { assignSlots, stableIds } from '../../../../src/modes/nftables/render-service.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { IS_QUICK } from '../../../support/runs.ts'
 import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from './frontends.ts'
 import { complaints, differences, lines, listing, render, routes, tableIn } from './inspect.ts'
 
@@ -99,7 +100,7 @@ describe('chains made on demand', () => {
     expect(differences(two, three).join()).not.toContain('chain')
   })
 
-  it('are all dropped, but those in use, when more than 64 are unused', () => {
+  it.skipIf(IS_QUICK)('are all dropped, but those in use, when more than 64 are unused', () => {
     let state = render(table([]))
     for (let timeoutS = 1; timeoutS <= 66; timeoutS++) {
       const port = {
@@ -139,7 +140,7 @@ describe('sizes of sets', () => {
     expect(sizeFor('affinity', 0, undefined)).toBe(2 ** 20)
   })
 
-  it('grow with the table, which is then replaced as a whole', () => {
+  it.skipIf(IS_QUICK)('grow with the table, which is then replaced as a whole', () => {
     const few = render(table([web(1)]))
     const many = render(table(Array.from({ length: 1000 }, (_, i) => web(i))), few)
     expect(tableIn(many).sets.get('cluster-ips')?.size).toBe(2048)

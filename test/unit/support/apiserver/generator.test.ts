@@ -6,6 +6,7 @@ import { clusterOf } from '../../../support/apiserver/generator.ts'
 import { createRandom } from '../../../support/apiserver/random.ts'
 import { Store } from '../../../support/apiserver/store.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
+import { IS_QUICK } from '../../../support/runs.ts'
 
 const SHAPE = { services: 6, endpointsPerService: 250, nodes: 4 }
 
@@ -37,14 +38,14 @@ describe('a synthetic cluster', () => {
       }
   })
 
-  it('carries what controllers leave behind', () => {
+  it.skipIf(IS_QUICK)('carries what controllers leave behind', () => {
     const [service] = filled().list('services')
     expect(service?.metadata).toHaveProperty('managedFields')
   })
 })
 
 describe('changes', () => {
-  it('at 1,000 a second come at that rate, the same for the same seed', async () => {
+  it.skipIf(IS_QUICK)('at 1,000 a second come at that rate, the same for the same seed', async () => {
     const runs: string[] = []
     for (let run = 0; run < 2; run++) {
       const [store, clock] = [filled(), new FakeClock()]
