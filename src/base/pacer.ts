@@ -1,4 +1,4 @@
-import type { Cancel, Clock } from './clock.ts'
+import { type Cancel, type Clock, within } from './clock.ts'
 
 interface PacerOptions {
   readonly clock: Clock
@@ -38,6 +38,11 @@ export class Pacer {
     return this.#isRunning || this.#options.clock.nowMs() < this.#restUntilMs
   }
 
+  /** Tests whether a rest is in progress or ended within this time, or a run is in progress. */
+  isBusyOrWas(withinMs: number): boolean {
+    return this.#isRunning || this.#options.clock.nowMs() < this.#restUntilMs + withinMs
+  }
+
   /** Requests a run within this time. A run that may begin now begins before this returns. */
   wake(withinMs = 0): void {
     const nowMs = this.#options.clock.nowMs()
@@ -62,6 +67,16 @@ export class Pacer {
     const { clock } = this.#options
     const leftMs = this.#restUntilMs - clock.nowMs()
     return leftMs <= 0 ? Promise.resolve() : new Promise(resolve => void clock.after(leftMs, resolve))
+  }
+
+  /** Resolves when neither a run nor a rest is in progress, but after this time at the latest. */
+  async idle(limitMs: number): Promise<void> {
+    const { clock } = this.#options
+    const endMs = clock.nowMs() + limitMs
+    if (this.#isRunning) await within(clock, limitMs, this.#lastRun)
+    const leftMs = Math.min(endMs, this.#restUntilMs) - clock.nowMs()
+    // Timers of Node.js count whole milliseconds, and may be early by a part of one.
+    if (leftMs > 0) await new Promise<void>(resolve => void clock.after(Math.ceil(leftMs), resolve))
   }
 
   /** Requests a retry after a rest that grows with each failure in a row. Gives the rest, in milliseconds. */

@@ -51,6 +51,8 @@ export interface ActiveMode {
   /** Computes the diff from the observed state to the newest wanted state. */
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
+  /** See Reconciler.paced. */
+  paced(): Promise<void>
   /** Stops without a change of the kernel. */
   stop(): Promise<void>
 }
@@ -131,6 +133,10 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 
   offer(snapshot: Snapshot): void {
     this.#reconciler.offer(snapshot)
+  }
+
+  paced(): Promise<void> {
+    return this.#reconciler.paced()
   }
 
   async stop(): Promise<void> {

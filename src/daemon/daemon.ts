@@ -105,6 +105,7 @@ class Daemon {
         // With --once, an empty source may be a wrong path, and must not remove every Service.
         if (!this.#isOnceOfNothing) this.#switcher?.offer(snapshot)
       },
+      paced: () => this.#switcher?.paced(),
       handlers: {
         refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),

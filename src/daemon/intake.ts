@@ -31,6 +31,8 @@ interface IntakeOptions {
   readonly changed: (snapshot: Snapshot) => void
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
+  /** Resolves when another Snapshot can be programmed: until then, a source keeps further changes back. */
+  readonly paced?: () => Promise<void> | undefined
   /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>
   /**
@@ -69,6 +71,8 @@ export class Intake implements PartsHolder {
   /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
+  /** Lets the source go on that keeps changes back. */
+  #letGo: () => void = () => undefined
 
   constructor(options: IntakeOptions) {
     this.#options = options
@@ -161,6 +165,7 @@ export class Intake implements PartsHolder {
   }
 
   async stop(): Promise<void> {
+    this.#letGo()
     await this.#run?.source.stop()
     this.#leftOut.stop()
   }
@@ -187,6 +192,17 @@ export class Intake implements PartsHolder {
     if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
     this.#leftOut.follow(this.#snapshot, budget)
+    if (this.complete) await this.#untilPaced()
+  }
+
+  /** Ends early when the source is to stop. */
+  #untilPaced(): Promise<void> | undefined {
+    const paced = this.#options.paced?.()
+    if (paced === undefined) return undefined
+    return new Promise(resolve => {
+      this.#letGo = resolve
+      void paced.then(resolve)
+    })
   }
 
   *#applied(

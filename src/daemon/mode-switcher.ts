@@ -43,6 +43,11 @@ export class ModeSwitcher {
     this.#next?.offer(snapshot)
   }
 
+  /** See Reconciler.paced. */
+  paced(): Promise<void> | undefined {
+    return this.#current?.paced()
+  }
+
   /**
    * Takes a new configuration; the caller then offers the Snapshot again. Throws if it cannot be applied, and changes
    * nothing then.

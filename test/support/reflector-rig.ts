@@ -48,7 +48,10 @@ export class ReflectorRig {
       each => each.name === name,
     )
     if (resource === undefined) throw new Error(`no resource ${name}`)
-    const batcher = new EventBatcher(batch => this.#takeBatch(batch))
+    const batcher = new EventBatcher({
+      hand: batch => this.#takeBatch(batch),
+      breathe: () => clock.breathe(),
+    })
     this.reflector = new Reflector({
       resource,
       clock,

@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import { Slice, type Slicing } from '../../base/steps.ts'
 import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
 import { WireError } from '../../wire/wire-error.ts'
@@ -40,16 +41,21 @@ const METADATA_BYTES_MAX = 32 * 1024 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 /** How much is read in one go. */
 const PIECE_BYTES = 32 * 1024
+/** Events of a watch that arrived in so many bytes are passed on together. */
+const ARRIVED_BYTES_MAX = 256 * 1024
 /** How long one body computes before the event loop has its turn: what sockets bring in one turn takes 10 ms by itself. */
 const SLICE_MS = 2
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
 export class Exchange {
   readonly #options: ExchangeOptions
+  readonly #slicing: Slicing
   #sliceEndMs = 0
 
   constructor(options: ExchangeOptions) {
     this.#options = options
+    const { clock } = options
+    this.#slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
   }
 
   /** One page of a list. Throws ApiError, WireError and FailureError. */
@@ -88,9 +94,24 @@ export class Exchange {
   }
 
   async *#events(response: ApiResponse, reader: WatchReader): WatchStream {
-    for await (const piece of this.#pieces(response)) {
-      const events = reader.push(piece)
-      yield { events, bytes: piece.length }
+    const { body } = response
+    for await (const first of body) {
+      const events: WatchEvent[] = []
+      let bytes = 0
+      // The event loop has had its turn: this piece was waited for, or the caller has waited since it arrived.
+      const slice = new Slice(this.#slicing)
+      for (
+        let piece: Uint8Array | undefined = first;
+        piece !== undefined;
+        piece = bytes < ARRIVED_BYTES_MAX ? body.arrived?.() : undefined
+      ) {
+        bytes += piece.length
+        for (let at = 0; at < piece.length; at += PIECE_BYTES) {
+          for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
+          if (slice.isOver) await slice.next()
+        }
+      }
+      yield { events, bytes }
     }
     reader.end()
   }
@@ -133,7 +154,7 @@ export class Exchange {
   }
 }
 
-/** The events of one piece of a watch's body, in their order. */
+/** The events of a watch's body that have arrived, in their order. */
 export type WatchStream = AsyncGenerator<
   { readonly events: readonly WatchEvent[]; readonly bytes: number },
   void,

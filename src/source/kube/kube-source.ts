@@ -60,7 +60,10 @@ export class KubeSource implements Source {
   constructor(options: KubeSourceOptions) {
     this.#options = options
     const { client, clock, accept, details = false, serviceProxyName } = options
-    this.#batcher = new EventBatcher(async batch => await this.#handlers?.events(batch))
+    this.#batcher = new EventBatcher({
+      hand: async batch => await this.#handlers?.events(batch),
+      breathe: () => clock.breathe(),
+    })
     this.#troubles = new Troubles(
       client.server,
       problem => this.#handlers?.problem(problem),
@@ -182,18 +185,24 @@ export class KubeSource implements Source {
   }
 }
 
+interface EventBatcherOptions {
+  readonly hand: (batch: readonly SourceEvent[]) => Promise<void>
+  /** Resolves once other work of the event loop has had its turn. */
+  readonly breathe: () => Promise<void>
+}
+
 /**
  * Hands on changes, one batch at a time. Changes that arrive meanwhile form the next batch; a caller that brings
  * it waits, so that at most one piece of each bringer is gathered.
  */
 export class EventBatcher {
-  readonly #hand: (batch: readonly SourceEvent[]) => Promise<void>
+  readonly #options: EventBatcherOptions
   #gathering: Gathering | undefined
   #last: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  constructor(hand: (batch: readonly SourceEvent[]) => Promise<void>) {
-    this.#hand = hand
+  constructor(options: EventBatcherOptions) {
+    this.#options = options
   }
 
   /** Resolves once these were taken, in the order given and in one piece. Rejects when taking them failed. */
@@ -213,12 +222,18 @@ export class EventBatcher {
     const batch: SourceEvent[] = []
     const taken = this.#last.then(() => {
       this.#gathering = undefined
-      return this.#closed ? undefined : this.#hand(batch)
+      return this.#closed ? undefined : this.#options.hand(batch)
     })
     // The caller that brought the events gets the failure; the next batch only needs to know that this one is over.
-    this.#last = taken.then(undefined, () => undefined)
+    const isOver = () => this.#beforeNext()
+    this.#last = taken.then(isOver, isOver)
     this.#gathering = { batch, taken }
     return this.#gathering
+  }
+
+  /** Callers whose events were just taken may have more at hand, which then belong to the batch that waits. */
+  #beforeNext(): Promise<void> | undefined {
+    return this.#gathering === undefined ? undefined : this.#options.breathe()
   }
 }
 

@@ -55,6 +55,26 @@ describe('a pacer', () => {
     expect(pacer.isRunning).toBe(false)
   })
 
+  it('is idle once the run and the rest after it are over, or counts as idle after the limit', async () => {
+    const { clock, pacer } = rig({ runMs: 30 })
+    const idle: string[] = []
+    const note = (limitMs: number) => {
+      void pacer.idle(limitMs).then(() => idle.push(`${limitMs} at ${clock.nowMs()}`))
+    }
+    note(1_000)
+    await clock.advance(0)
+    pacer.wake()
+    note(1_000)
+    note(20)
+    await clock.advance(25)
+    pacer.rest(40)
+    note(1_001)
+    note(39)
+    await clock.advance(100)
+    expect(idle).toEqual(['1000 at 0', '20 at 20', '39 at 64', '1000 at 65', '1001 at 65'])
+    expect(clock.pending).toBe(0)
+  })
+
   it('does not nest a run in one that wakes it', async () => {
     let left = 3
     const { clock, begun, pacer } = rig({

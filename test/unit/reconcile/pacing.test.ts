@@ -52,6 +52,38 @@ describe('pacing', () => {
     expect(plane.kernel.get('a')).toBe('second')
   })
 
+  it('counts changes that come right behind the interval as those that keep coming', async () => {
+    const { clock, plane, offer, reconciler } = bench()
+    const times: number[] = []
+    plane.afterCommit = () => times.push(clock.nowMs())
+    for (let change = 0; change < 5; change++) {
+      offer({ a: String(change) })
+      await settle()
+      let isPaced = false
+      void reconciler.paced().then(() => {
+        isPaced = true
+      })
+      while (!isPaced) await clock.advance(1)
+      await clock.advance(2)
+    }
+    expect(times).toEqual([0, 22, 64, 106, 148])
+  })
+
+  it('holds changes back for 50 ms at most while a pass is stuck', async () => {
+    const { clock, plane, offer, reconciler } = bench()
+    plane.commit = () => new Promise(() => undefined)
+    offer({ a: '1' })
+    await settle()
+    let isPaced = false
+    void reconciler.paced().then(() => {
+      isPaced = true
+    })
+    await clock.advance(49)
+    expect(isPaced).toBe(false)
+    await clock.advance(1)
+    expect(isPaced).toBe(true)
+  })
+
   it.each([
     [0, 0],
     [20, 40],
