@@ -1,4 +1,7 @@
-import { type Cancel, type Clock, within } from './clock.ts'
+import type { Cancel, Clock } from './clock.ts'
+
+/** Timers of Node.js count whole milliseconds, and may be early by a part of one. */
+const TIMER_EARLY_MS = 1
 
 interface PacerOptions {
   readonly clock: Clock
@@ -18,6 +21,8 @@ export class Pacer {
   #failures = 0
   #timer: { readonly atMs: number; readonly cancel: Cancel } | undefined
   #isRunning = false
+  /** End the waits for an idle moment. */
+  readonly #waiters = new Set<() => void>()
   #lastRun: Promise<void> = Promise.resolve()
   #isStopped = false
 
@@ -55,6 +60,7 @@ export class Pacer {
   cancel(): void {
     this.#dueMs = Number.POSITIVE_INFINITY
     this.#disarm()
+    this.#arm(this.#options.clock.nowMs())
   }
 
   /** Lets no run begin for this time. A longer rest stays. */
@@ -69,14 +75,25 @@ export class Pacer {
     return leftMs <= 0 ? Promise.resolve() : new Promise(resolve => void clock.after(leftMs, resolve))
   }
 
-  /** Resolves when neither a run nor a rest is in progress, but after this time at the latest. */
-  async idle(limitMs: number): Promise<void> {
+  /**
+   * Resolves when neither a run nor a rest is in progress, but after this time at the latest; before a run that was
+   * requested meanwhile, which waits for one turn of the event loop.
+   */
+  idle(limitMs: number): Promise<void> {
+    if (!this.isBusy || this.#isStopped) return Promise.resolve()
     const { clock } = this.#options
-    const endMs = clock.nowMs() + limitMs
-    if (this.#isRunning) await within(clock, limitMs, this.#lastRun)
-    const leftMs = Math.min(endMs, this.#restUntilMs) - clock.nowMs()
-    // Timers of Node.js count whole milliseconds, and may be early by a part of one.
-    if (leftMs > 0) await new Promise<void>(resolve => void clock.after(Math.ceil(leftMs), resolve))
+    return new Promise(resolve => {
+      const cancel = clock.after(limitMs, () => {
+        this.#waiters.delete(end)
+        resolve()
+      })
+      const end = (): void => {
+        cancel()
+        resolve()
+      }
+      this.#waiters.add(end)
+      this.#arm(clock.nowMs())
+    })
   }
 
   /** Requests a retry after a rest that grows with each failure in a row. Gives the rest, in milliseconds. */
@@ -99,8 +116,10 @@ export class Pacer {
   }
 
   #arm(nowMs: number): void {
-    if (this.#isStopped || this.#isRunning || this.#dueMs === Number.POSITIVE_INFINITY) return
-    const atMs = Math.max(this.#dueMs, this.#restUntilMs)
+    const hasWaiters = this.#waiters.size > 0
+    if (this.#isStopped || this.#isRunning || (this.#dueMs === Number.POSITIVE_INFINITY && !hasWaiters))
+      return
+    const atMs = Math.max(hasWaiters ? nowMs : this.#dueMs, this.#restUntilMs)
     if (this.#timer?.atMs === atMs) return
     this.#disarm()
     // To the microsecond, because sums of times are inexact. Never 0 before the time: a run that finds itself early would
@@ -108,9 +127,22 @@ export class Pacer {
     const delayMs = atMs <= nowMs ? 0 : Math.max(1, Math.round((atMs - nowMs) * 1_000)) / 1_000
     const cancel = this.#options.clock.after(delayMs, () => {
       this.#timer = undefined
-      this.#launch()
+      if (this.#waiters.size === 0) this.#launch()
+      else this.#endWaits()
     })
     this.#timer = { atMs, cancel }
+  }
+
+  /** The waits end, if the rest is over; what is due follows by the timer. */
+  #endWaits(): void {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#restUntilMs - nowMs < TIMER_EARLY_MS) {
+      this.#restUntilMs = Math.min(this.#restUntilMs, nowMs)
+      const waiters = [...this.#waiters]
+      this.#waiters.clear()
+      for (const end of waiters) end()
+    }
+    this.#arm(nowMs)
   }
 
   #disarm(): void {
@@ -119,8 +151,8 @@ export class Pacer {
   }
 
   #launch(): void {
-    this.cancel()
     this.#isRunning = true
+    this.cancel()
     this.#lastRun = this.#run()
   }
 

@@ -52,7 +52,7 @@ export interface ActiveMode {
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
   /** See Reconciler.paced. */
-  paced(): Promise<void>
+  paced(): Promise<void> | undefined
   /** Stops without a change of the kernel. */
   stop(): Promise<void>
 }
@@ -135,7 +135,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     this.#reconciler.offer(snapshot)
   }
 
-  paced(): Promise<void> {
+  paced(): Promise<void> | undefined {
     return this.#reconciler.paced()
   }
 

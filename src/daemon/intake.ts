@@ -31,7 +31,10 @@ interface IntakeOptions {
   readonly changed: (snapshot: Snapshot) => void
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
-  /** Resolves when another Snapshot can be programmed: until then, a source keeps further changes back. */
+  /**
+   * Resolves when another Snapshot can be programmed: until then, a source keeps further changes back. Undefined when it
+   * need not.
+   */
   readonly paced?: () => Promise<void> | undefined
   /** Handlers for everything but the events of a source. */
   readonly handlers: Omit<SourceHandlers, 'events' | 'synced'>

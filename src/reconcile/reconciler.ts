@@ -144,11 +144,11 @@ export class Reconciler<State, P extends Plan<State>> {
   }
 
   /**
-   * Resolves when a pass for another change may begin at once, after 50 ms at the latest. Changes that come before that
-   * coalesce: a source that keeps them back reads them for less than one at a time.
+   * While changes keep coming, resolves when a pass for another one may begin at once, after 50 ms at the latest: changes
+   * that come before that coalesce, and a source that keeps them back reads them for less than one at a time.
    */
-  paced(): Promise<void> {
-    return this.#pacer.idle(HOLD_MS_MAX)
+  paced(): Promise<void> | undefined {
+    return this.#isSteady ? this.#pacer.idle(HOLD_MS_MAX) : undefined
   }
 
   /** Ends the pass that is running and starts no other. The kernel keeps what it holds. */

@@ -193,7 +193,7 @@ interface EventBatcherOptions {
 
 /**
  * Hands on changes, one batch at a time. Changes that arrive meanwhile form the next batch; a caller that brings
- * it waits, so that at most one piece of each bringer is gathered.
+ * it waits, so that of each bringer at most what it had at hand is gathered.
  */
 export class EventBatcher {
   readonly #options: EventBatcherOptions

@@ -75,6 +75,21 @@ describe('a pacer', () => {
     expect(clock.pending).toBe(0)
   })
 
+  it('is idle before a run that waited for the end of a rest, which then takes what comes at once', async () => {
+    const { clock, begun, pacer } = rig()
+    const order: string[] = []
+    pacer.rest(40)
+    pacer.wake()
+    void pacer.idle(1_000).then(() => {
+      order.push(`idle at ${clock.nowMs()}, ${begun.length} runs`)
+      pacer.wake()
+    })
+    await clock.advance(100)
+    expect(order).toEqual(['idle at 40, 0 runs'])
+    expect(begun).toEqual([40])
+    expect(clock.pending).toBe(0)
+  })
+
   it('does not nest a run in one that wakes it', async () => {
     let left = 3
     const { clock, begun, pacer } = rig({

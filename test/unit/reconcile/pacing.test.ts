@@ -52,30 +52,46 @@ describe('pacing', () => {
     expect(plane.kernel.get('a')).toBe('second')
   })
 
-  it('counts changes that come right behind the interval as those that keep coming', async () => {
+  it('lets changes wait while they keep coming, and counts those that come right behind the interval', async () => {
     const { clock, plane, offer, reconciler } = bench()
     const times: number[] = []
     plane.afterCommit = () => times.push(clock.nowMs())
-    for (let change = 0; change < 5; change++) {
-      offer({ a: String(change) })
-      await settle()
+    const paced = async () => {
       let isPaced = false
-      void reconciler.paced().then(() => {
+      const wait = reconciler.paced() ?? Promise.resolve()
+      void wait.then(() => {
         isPaced = true
       })
-      while (!isPaced) await clock.advance(1)
+      for (await settle(); !isPaced; ) await clock.advance(1)
+    }
+    const change = async () => {
+      offer({ a: String(clock.nowMs()) })
+      await paced()
       await clock.advance(2)
     }
-    expect(times).toEqual([0, 22, 64, 106, 148])
+    // Nothing waits before it is known that changes keep coming.
+    while (times.length < 3) await change()
+    expect(times).toEqual([0, 20, 60])
+    await paced()
+    await clock.advance(2)
+    await change()
+    await change()
+    expect(times).toEqual([0, 20, 60, 102, 144])
+    await clock.advance(200)
+    offer({ a: 'alone' })
+    await settle()
+    expect(reconciler.paced()).toBeUndefined()
   })
 
-  it('holds changes back for 50 ms at most while a pass is stuck', async () => {
+  it('lets changes wait for 50 ms at most while a pass is stuck', async () => {
     const { clock, plane, offer, reconciler } = bench()
-    plane.commit = () => new Promise(() => undefined)
     offer({ a: '1' })
     await settle()
+    offer({ a: '2' })
+    plane.commit = () => new Promise(() => undefined)
+    await clock.advance(20)
     let isPaced = false
-    void reconciler.paced().then(() => {
+    void reconciler.paced()?.then(() => {
       isPaced = true
     })
     await clock.advance(49)
