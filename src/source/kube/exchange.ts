@@ -81,11 +81,14 @@ export class Exchange {
     return metadataPage(body)
   }
 
-  /** Begins a watch: throws until the server has agreed to it. */
-  async watch(opening: Opening): Promise<WatchStream> {
+  /**
+   * Begins a watch: throws until the server has agreed to it. While `together` gives true, events that arrived in several
+   * pieces are passed on together.
+   */
+  async watch(opening: Opening, together = () => false): Promise<WatchStream> {
     const response = await this.#open(opening, true)
     const reader = createWatchReader(response.contentType, this.#reading(opening))
-    return this.#events(response, reader)
+    return this.#events(response, reader, together)
   }
 
   #reading({ kind }: Opening): ReaderOptions {
@@ -93,17 +96,16 @@ export class Exchange {
     return { kind, objectBytesMax: OBJECT_BYTES_MAX, details }
   }
 
-  async *#events(response: ApiResponse, reader: WatchReader): WatchStream {
+  async *#events(response: ApiResponse, reader: WatchReader, together: () => boolean): WatchStream {
     const { body } = response
     for await (const first of body) {
       const events: WatchEvent[] = []
       let bytes = 0
-      // The event loop has had its turn: this piece was waited for, or the caller has waited since it arrived.
       const slice = new Slice(this.#slicing)
       for (
         let piece: Uint8Array | undefined = first;
         piece !== undefined;
-        piece = bytes < ARRIVED_BYTES_MAX ? body.arrived?.() : undefined
+        piece = together() && bytes < ARRIVED_BYTES_MAX ? body.arrived?.() : undefined
       ) {
         bytes += piece.length
         for (let at = 0; at < piece.length; at += PIECE_BYTES) {
@@ -112,6 +114,8 @@ export class Exchange {
         }
       }
       yield { events, bytes }
+      // Changes are waited for in any case.
+      if (!together()) await this.#breathe()
     }
     reader.end()
   }

@@ -122,7 +122,7 @@ describe('exchange', () => {
     const each = new Exchange({ client, clock: new FakeClock(), accept: 'application/json' })
     const names: string[][] = []
     let total = 0
-    for await (const { events, bytes } of await each.watch(opening())) {
+    for await (const { events, bytes } of await each.watch(opening(), () => true)) {
       names.push(events.map(({ object }) => Object(object.metadata).name))
       total += bytes
       if (names.length === 1) held.push(line('b'), line('c'), line('d'))
