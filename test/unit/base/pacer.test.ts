@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Pacer } from '../../../src/base/pacer.ts'
+import { Pacer } from '../../../src/base/clock.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 
 /** A pacer whose runs are noted with their times, and last `runMs`. */
@@ -73,6 +73,18 @@ describe('a pacer', () => {
     await clock.advance(100)
     expect(idle).toEqual(['1000 at 0', '20 at 20', '39 at 64', '1000 at 65', '1001 at 65'])
     expect(clock.pending).toBe(0)
+  })
+
+  it('begins no run when a wait for an idle moment was over before the rest', async () => {
+    const { clock, begun, pacer } = rig({ run: () => 1_000 })
+    pacer.wake()
+    await clock.advance(0)
+    pacer.rest(100)
+    void pacer.idle(50)
+    await clock.advance(999)
+    expect(begun).toEqual([0])
+    await clock.advance(1)
+    expect(begun).toEqual([0, 1_000])
   })
 
   it('is idle before a run that waited for the end of a rest, which then takes what comes at once', async () => {

@@ -49,10 +49,10 @@ beforeEach(async () => {
   passed = []
   intake = new Intake({
     clock: new FakeClock(),
-    changed: snapshot => passed.push(snapshot),
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
   source = new HandSource()
+  intake.deliverTo({ offer: snapshot => passed.push(snapshot) })
   await intake.follow(source)
 })
 
@@ -81,10 +81,7 @@ describe('Intake', () => {
   it('lets the source wait until another Snapshot can be programmed, but not to its end', async () => {
     let open = (): void => undefined
     const paced = () => new Promise<void>(resolve => (open = resolve))
-    const clock = new FakeClock()
-    const handlers = { refusals: () => undefined, problem: () => undefined }
-    intake = new Intake({ clock, paced, changed: snapshot => passed.push(snapshot), handlers })
-    await intake.follow(source)
+    intake.deliverTo({ offer: snapshot => passed.push(snapshot), paced })
     await source.tell(service('a'))
     source.synced()
     let taken = 0
@@ -147,7 +144,6 @@ describe('Intake', () => {
     const keeping = new Intake({
       clock: new FakeClock(),
       keepsNode: true,
-      changed: snapshot => passed.push(snapshot),
       handlers: { refusals: () => undefined, problem: () => undefined },
     })
     const node = {
@@ -156,6 +152,7 @@ describe('Intake', () => {
       metadata: { name: 'here' },
       status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
     }
+    keeping.deliverTo({ offer: snapshot => passed.push(snapshot) })
     await keeping.follow(source)
     await source.tell(node)
     source.synced()
@@ -203,13 +200,13 @@ describe('an Intake that may hold so many parts', () => {
     intake = new Intake({
       clock,
       partsRoom: new PartsRoom(PARTS_MAX),
-      changed: snapshot => passed.push(snapshot),
       handlers: {
         refusals: list => refused.push(list.map(({ location, refusal }) => `${location}: ${refusal.object}`)),
         problem: () => undefined,
       },
     })
     source = new HandSource()
+    intake.deliverTo({ offer: snapshot => passed.push(snapshot) })
     await intake.follow(source)
   })
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../src/base/errors.ts'
 import type { ApiBody, ApiClient } from '../../../../src/source/kube/api-client.ts'
 import { Exchange, FailureError } from '../../../../src/source/kube/exchange.ts'
-import { WireError } from '../../../../src/wire/wire-error.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { ScriptedApi, service } from '../../../support/scripted-api.ts'
 
