@@ -127,6 +127,9 @@ export function slicingOf(clock: Pick<Clock, 'nowMs' | 'breathe'>): Slicing {
   return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }
 
+/** Timers of Node.js count whole milliseconds, and may be early by a part of one. */
+const TIMER_EARLY_MS = 1
+
 interface PacerOptions {
   readonly clock: Clock
   /** One run. Gives the milliseconds until the next; undefined if only a wake leads to one. Must not reject. */
@@ -145,6 +148,8 @@ export class Pacer {
   #failures = 0
   #timer: { readonly atMs: number; readonly cancel: Cancel } | undefined
   #isRunning = false
+  /** End the waits for an idle moment. */
+  readonly #waiters = new Set<() => void>()
   #lastRun: Promise<void> = Promise.resolve()
   #isStopped = false
 
@@ -165,6 +170,11 @@ export class Pacer {
     return this.#isRunning || this.#options.clock.nowMs() < this.#restUntilMs
   }
 
+  /** Tests whether a rest is in progress or ended within this time, or a run is in progress. */
+  isBusyOrWas(withinMs: number): boolean {
+    return this.#isRunning || this.#options.clock.nowMs() < this.#restUntilMs + withinMs
+  }
+
   /** Requests a run within this time. A run that may begin now begins before this returns. */
   wake(withinMs = 0): void {
     const nowMs = this.#options.clock.nowMs()
@@ -177,6 +187,7 @@ export class Pacer {
   cancel(): void {
     this.#dueMs = Number.POSITIVE_INFINITY
     this.#disarm()
+    this.#arm(this.#options.clock.nowMs())
   }
 
   /** Lets no run begin for this time. A longer rest stays. */
@@ -189,6 +200,27 @@ export class Pacer {
     const { clock } = this.#options
     const leftMs = this.#restUntilMs - clock.nowMs()
     return leftMs <= 0 ? Promise.resolve() : new Promise(resolve => void clock.after(leftMs, resolve))
+  }
+
+  /**
+   * Resolves when neither a run nor a rest is in progress, but after this time at the latest; before a run that was
+   * requested meanwhile, which waits for one turn of the event loop.
+   */
+  idle(limitMs: number): Promise<void> {
+    if (!this.isBusy || this.#isStopped) return Promise.resolve()
+    const { clock } = this.#options
+    return new Promise(resolve => {
+      const cancel = clock.after(limitMs, () => {
+        this.#waiters.delete(end)
+        resolve()
+      })
+      const end = (): void => {
+        cancel()
+        resolve()
+      }
+      this.#waiters.add(end)
+      this.#arm(clock.nowMs())
+    })
   }
 
   /** Requests a retry after a rest that grows with each failure in a row. Gives the rest, in milliseconds. */
@@ -211,8 +243,10 @@ export class Pacer {
   }
 
   #arm(nowMs: number): void {
-    if (this.#isStopped || this.#isRunning || this.#dueMs === Number.POSITIVE_INFINITY) return
-    const atMs = Math.max(this.#dueMs, this.#restUntilMs)
+    const hasWaiters = this.#waiters.size > 0
+    if (this.#isStopped || this.#isRunning || (this.#dueMs === Number.POSITIVE_INFINITY && !hasWaiters))
+      return
+    const atMs = Math.max(hasWaiters ? nowMs : this.#dueMs, this.#restUntilMs)
     if (this.#timer?.atMs === atMs) return
     this.#disarm()
     // To the microsecond, because sums of times are inexact. Never 0 before the time: a run that finds itself early would
@@ -220,9 +254,23 @@ export class Pacer {
     const delayMs = atMs <= nowMs ? 0 : Math.max(1, Math.round((atMs - nowMs) * 1_000)) / 1_000
     const cancel = this.#options.clock.after(delayMs, () => {
       this.#timer = undefined
-      this.#launch()
+      const isDue = this.#dueMs - this.#options.clock.nowMs() < TIMER_EARLY_MS
+      if (isDue && this.#waiters.size === 0) this.#launch()
+      else this.#endWaits()
     })
     this.#timer = { atMs, cancel }
+  }
+
+  /** The waits end, if the rest is over; what is due follows by the timer. */
+  #endWaits(): void {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#restUntilMs - nowMs < TIMER_EARLY_MS) {
+      this.#restUntilMs = Math.min(this.#restUntilMs, nowMs)
+      const waiters = [...this.#waiters]
+      this.#waiters.clear()
+      for (const end of waiters) end()
+    }
+    this.#arm(nowMs)
   }
 
   #disarm(): void {
@@ -231,8 +279,8 @@ export class Pacer {
   }
 
   #launch(): void {
-    this.cancel()
     this.#isRunning = true
+    this.cancel()
     this.#lastRun = this.#run()
   }
 
@@ -278,13 +326,18 @@ export class Mutex {
 
 /**
  * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch; a caller that brings them waits, so
- * that at most one piece of each bringer is gathered.
+ * that of each bringer at most what it had at hand is gathered.
  */
 export class Batcher<T> {
+  readonly #clock: Pick<Clock, 'breathe'>
   #hand: (batch: readonly T[]) => Promise<void> = () => Promise.resolve()
   #gathering: { readonly batch: T[]; readonly taken: Promise<void> } | undefined
   #last: Promise<unknown> = Promise.resolve()
   #closed = false
+
+  constructor(clock: Pick<Clock, 'breathe'>) {
+    this.#clock = clock
+  }
 
   /** Hands all batches to this taker. */
   start(hand: (batch: readonly T[]) => Promise<void>): void {
@@ -311,8 +364,14 @@ export class Batcher<T> {
       return this.#closed ? undefined : this.#hand(batch)
     })
     // The caller that brought the items gets the failure; the next batch only needs to know that this one is over.
-    this.#last = taken.then(undefined, () => undefined)
+    const isOver = () => this.#beforeNext()
+    this.#last = taken.then(isOver, isOver)
     this.#gathering = { batch, taken }
     return this.#gathering
+  }
+
+  /** Callers whose items were just taken may have more at hand, which then belong to the batch that waits. */
+  #beforeNext(): Promise<void> | undefined {
+    return this.#gathering === undefined ? undefined : this.#clock.breathe()
   }
 }

@@ -48,6 +48,11 @@ interface IntakeOptions {
 /** A reader of Snapshots. */
 interface SnapshotReader {
   offer(snapshot: Snapshot): void
+  /**
+   * Resolves when another Snapshot can be programmed: until then, a source keeps further changes back. Undefined when it
+   * need not.
+   */
+  paced?(): Promise<void> | undefined
 }
 
 /** The run of one source. */
@@ -76,6 +81,8 @@ export class Intake implements PartsHolder {
   /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
+  /** Lets the source go on that keeps changes back. */
+  #letGo: () => void = () => undefined
 
   constructor(options: IntakeOptions) {
     this.#options = options
@@ -173,6 +180,7 @@ export class Intake implements PartsHolder {
   }
 
   async stop(): Promise<void> {
+    this.#letGo()
     await this.#run?.source.stop()
     this.#leftOut.stop()
   }
@@ -199,6 +207,17 @@ export class Intake implements PartsHolder {
     if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
     this.#leftOut.follow(this.#snapshot, budget)
+    if (this.complete) await this.#untilPaced()
+  }
+
+  /** Ends early when the source is to stop. */
+  #untilPaced(): Promise<void> | undefined {
+    const paced = this.#reader?.paced?.()
+    if (paced === undefined) return undefined
+    return new Promise(resolve => {
+      this.#letGo = resolve
+      void paced.then(resolve)
+    })
   }
 
   *#applied(

@@ -52,6 +52,8 @@ export interface ActiveMode {
   /** Computes the diff from the observed state to the newest wanted state. */
   pending(): Promise<Difference | undefined>
   offer(snapshot: Snapshot): void
+  /** See Reconciler.paced. */
+  paced(): Promise<void> | undefined
   /** Stops without a change of the kernel. */
   stop(): Promise<void>
 }
@@ -132,6 +134,10 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 
   offer(snapshot: Snapshot): void {
     this.#reconciler.offer(snapshot)
+  }
+
+  paced(): Promise<void> | undefined {
+    return this.#reconciler.paced()
   }
 
   async stop(): Promise<void> {
@@ -230,6 +236,11 @@ export class ModeSwitcher {
     this.#newest = snapshot
     this.#current?.offer(snapshot)
     this.#next?.offer(snapshot)
+  }
+
+  /** See Reconciler.paced. */
+  paced(): Promise<void> | undefined {
+    return this.#current?.paced()
   }
 
   /**

@@ -21,7 +21,7 @@ export function processRoom(): ProcessRoom {
   }
 }
 
-/** Settings of the JavaScript engine around the first load, when this process does the most work of its life. */
+/** Settings of the JavaScript engine. */
 export interface Engine {
   /** Called once all code is loaded, before the first objects arrive. */
   readonly loads: () => void
@@ -41,10 +41,11 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
       // size a load takes no longer and needs 176 MiB for 30,000 Services instead of 203. The flag is not
       // --max-semi-space-size, because V8 reads that one only before it runs code.
       setFlagsFromString('--semi-space-growth-factor=1')
+      // This space holds 1 MiB, and to share so little between threads costs more than it saves.
+      setFlagsFromString('--no-parallel-scavenge')
       if (threshold !== undefined) setFlagsFromString(threshold.raised)
     },
     loaded() {
-      if (threshold !== undefined) setFlagsFromString(threshold.usual)
       clock.after(CALM_MS, () => {
         try {
           releasePages(pagesOfFiles(readFileSync('/proc/self/smaps', 'latin1')))
@@ -77,8 +78,9 @@ export function pagesOfFiles(smaps: string): BigUint64Array {
 
 /**
  * Gives the flags that set how often a function runs until V8 optimizes it: eight times as often as usual, and as usual.
- * A load is over before most of the code that V8 optimizes during it can pay for the time of its threads. V8 writes a
- * line about a flag that it does not know to standard error: undefined for other versions of Node.js than the tests run.
+ * Most of the code that V8 optimizes never pays for the time of its threads: a load is over before, and later this process
+ * seldom works. V8 writes a line about a flag that it does not know to standard error: undefined for other versions of
+ * Node.js than the tests run.
  */
 export function optimizingThreshold(
   nodeMajor: number,

@@ -53,6 +53,10 @@ const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_00
  * four changes as for two.
  */
 const STEADY_MS = 40
+/** A change that comes so soon after the minimum time counts as one that waited for it. */
+const STEADY_SLACK_MS = 5
+/** Maximum time for which a source may keep changes back. */
+const HOLD_MS_MAX = 50
 
 /**
  * Decides when passes run: the first change at once, then at a distance in which changes coalesce; again after a failure
@@ -67,7 +71,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #snapshot: Snapshot | undefined
   #resolved: Resolved | undefined
   #pending: PassReason | undefined
-  /** A change waits for a pass to end or for the minimum time to pass. */
+  /** A change came before a pass had ended and the minimum time had passed, or just then. */
   #hasWaiting = false
   /** The same held when the pass began that runs now: changes keep coming. */
   #isSteady = false
@@ -140,8 +144,16 @@ export class Reconciler<State, P extends Plan<State>> {
   /** Takes the newest Snapshot; older ones that were not applied yet are forgotten. */
   offer(snapshot: Snapshot): void {
     this.#snapshot = snapshot
-    this.#hasWaiting = this.#pacer.isBusy
+    this.#hasWaiting = this.#pacer.isBusyOrWas(STEADY_SLACK_MS)
     this.#wake(this.#resolved === undefined ? 'start' : 'change')
+  }
+
+  /**
+   * While changes keep coming, resolves when a pass for another one may begin at once, after 50 ms at the latest: changes
+   * that come before that coalesce, and a source that keeps them back reads them for less than one at a time.
+   */
+  paced(): Promise<void> | undefined {
+    return this.#isSteady ? this.#pacer.idle(HOLD_MS_MAX) : undefined
   }
 
   /** Ends the pass that is running and starts no other. The kernel keeps what it holds. */

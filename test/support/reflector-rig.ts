@@ -48,7 +48,7 @@ export class ReflectorRig {
       each => each.name === name,
     )
     if (resource === undefined) throw new Error(`no resource ${name}`)
-    const batcher = new Batcher<SourceEvent>()
+    const batcher = new Batcher<SourceEvent>(clock)
     batcher.start(batch => this.#takeBatch(batch))
     this.reflector = new Reflector({
       resource,

@@ -25,7 +25,12 @@ export interface ApiResponse {
    * The bytes as they arrive, decompressed. Throws ApiError when the connection is lost before their end. A caller that does
    * not read to the end leaves the loop (`return`), which cancels the stream at the server.
    */
-  readonly body: AsyncIterable<Uint8Array>
+  readonly body: ApiBody
+}
+
+export interface ApiBody extends AsyncIterable<Uint8Array> {
+  /** Gives the next piece if it has arrived; absent where only the loop gives pieces. */
+  arrived?(): Uint8Array | undefined
 }
 
 /**

@@ -1,4 +1,4 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, Slice, type Slicing } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
 import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
@@ -40,16 +40,21 @@ const METADATA_BYTES_MAX = 32 * 1024 * 1024
 const METADATA_ACCEPT = 'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1'
 /** How much is read in one go. */
 const PIECE_BYTES = 32 * 1024
+/** Events of a watch that arrived in so many bytes are passed on together. */
+const ARRIVED_BYTES_MAX = 256 * 1024
 /** How long one body computes before the event loop has its turn: what sockets bring in one turn takes 10 ms by itself. */
 const SLICE_MS = 2
 
 /** Requests and their bodies, read piece by piece with the event loop in between. */
 export class Exchange {
   readonly #options: ExchangeOptions
+  readonly #slicing: Slicing
   #sliceEndMs = 0
 
   constructor(options: ExchangeOptions) {
     this.#options = options
+    const { clock } = options
+    this.#slicing = { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
   }
 
   /** One page of a list. Throws ApiError, WireError and FailureError. */
@@ -75,11 +80,14 @@ export class Exchange {
     return metadataPage(body)
   }
 
-  /** Begins a watch: throws until the server has agreed to it. */
-  async watch(opening: Opening): Promise<WatchStream> {
+  /**
+   * Begins a watch: throws until the server has agreed to it. While `together` gives true, events that arrived in several
+   * pieces are passed on together.
+   */
+  async watch(opening: Opening, together = () => false): Promise<WatchStream> {
     const response = await this.#open(opening, true)
     const reader = createWatchReader(response.contentType, this.#reading(opening))
-    return this.#events(response, reader)
+    return this.#events(response, reader, together)
   }
 
   #reading({ kind }: Opening): ReaderOptions {
@@ -87,10 +95,26 @@ export class Exchange {
     return { kind, objectBytesMax: OBJECT_BYTES_MAX, details }
   }
 
-  async *#events(response: ApiResponse, reader: WatchReader): WatchStream {
-    for await (const piece of this.#pieces(response)) {
-      const events = reader.push(piece)
-      yield { events, bytes: piece.length }
+  async *#events(response: ApiResponse, reader: WatchReader, together: () => boolean): WatchStream {
+    const { body } = response
+    for await (const first of body) {
+      const events: WatchEvent[] = []
+      let bytes = 0
+      const slice = new Slice(this.#slicing)
+      for (
+        let piece: Uint8Array | undefined = first;
+        piece !== undefined;
+        piece = together() && bytes < ARRIVED_BYTES_MAX ? body.arrived?.() : undefined
+      ) {
+        bytes += piece.length
+        for (let at = 0; at < piece.length; at += PIECE_BYTES) {
+          for (const event of reader.push(piece.subarray(at, at + PIECE_BYTES))) events.push(event)
+          if (slice.isOver) await slice.next()
+        }
+      }
+      yield { events, bytes }
+      // Changes are waited for in any case.
+      if (!together()) await this.#breathe()
     }
     reader.end()
   }
@@ -133,7 +157,7 @@ export class Exchange {
   }
 }
 
-/** The events of one piece of a watch's body, in their order. */
+/** The events of a watch's body that have arrived, in their order. */
 export type WatchStream = AsyncGenerator<
   { readonly events: readonly WatchEvent[]; readonly bytes: number },
   void,

@@ -48,7 +48,7 @@ const REFUSALS_MAX = 1_000
  */
 export class KubeSource implements Source {
   readonly #options: KubeSourceOptions
-  readonly #batcher = new Batcher<SourceEvent>()
+  readonly #batcher: Batcher<SourceEvent>
   readonly #troubles: Troubles
   readonly #parts: readonly Part[]
   #handlers: SourceHandlers | undefined
@@ -58,6 +58,7 @@ export class KubeSource implements Source {
   constructor(options: KubeSourceOptions) {
     this.#options = options
     const { client, clock, accept, details = false, serviceProxyName } = options
+    this.#batcher = new Batcher<SourceEvent>(clock)
     this.#troubles = new Troubles(
       client.server,
       problem => this.#handlers?.problem(problem),

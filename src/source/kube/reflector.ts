@@ -213,7 +213,8 @@ export class Reflector {
     const { position } = this.#state
     const seconds = watchSeconds(random)
     const query = streaming ? streamingQuery(position, seconds) : watchQuery(position, seconds)
-    const stream = await exchange.watch(this.#opening(attempt, query))
+    // Of a list, so much together would outlive collections of new objects.
+    const stream = await exchange.watch(this.#opening(attempt, query), () => run.listing === undefined)
     const run = new WatchRun({ clock, position, listing: streaming ? this.#intake.openListing() : undefined })
     attempt.after(seconds * 1_000 + OVERTIME_MS, () => attempt.breakOff(run.ended()))
     if (streaming) this.#expectEnd(attempt, run)

@@ -11,7 +11,7 @@ function event(key: string): SourceEvent {
 function slowTaker() {
   const batches: string[][] = []
   const pending: { readonly done: () => void; readonly fail: (error: Error) => void }[] = []
-  const batcher = new Batcher<SourceEvent>()
+  const batcher = new Batcher<SourceEvent>({ breathe: () => new Promise(resolve => setImmediate(resolve)) })
   batcher.start(batch => {
     batches.push(batch.map(each => ('key' in each ? each.key : '')))
     return new Promise((done, fail) => pending.push({ done, fail }))
@@ -32,6 +32,7 @@ describe('batcher', () => {
     expect(taken).toEqual([])
     pending[0]?.done()
     await settle()
+    await settle()
     expect(batches).toEqual([
       ['a', 'b'],
       ['c', 'd'],
@@ -42,6 +43,21 @@ describe('batcher', () => {
     expect(taken).toEqual(['first', 'second', 'third'])
   })
 
+  it('adds to the batch that waits what the callers of the last one have at hand', async () => {
+    const { batcher, batches, pending } = slowTaker()
+    const more = async () => {
+      await batcher.put([event('a')])
+      await batcher.put([event('c')])
+    }
+    void more()
+    await settle()
+    void batcher.put([event('b')])
+    pending[0]?.done()
+    await settle()
+    await settle()
+    expect(batches).toEqual([['a'], ['b', 'c']])
+  })
+
   it('reports a failure to the callers whose events it concerns, and continues', async () => {
     const { batcher, batches, pending } = slowTaker()
     const first = batcher.put([event('a')])
@@ -49,6 +65,7 @@ describe('batcher', () => {
     const second = batcher.put([event('b')])
     pending[0]?.fail(new Error('no'))
     await expect(first).rejects.toThrow('no')
+    await settle()
     await settle()
     pending[1]?.done()
     await second

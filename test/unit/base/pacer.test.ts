@@ -55,6 +55,53 @@ describe('a pacer', () => {
     expect(pacer.isRunning).toBe(false)
   })
 
+  it('is idle once the run and the rest after it are over, or counts as idle after the limit', async () => {
+    const { clock, pacer } = rig({ runMs: 30 })
+    const idle: string[] = []
+    const note = (limitMs: number) => {
+      void pacer.idle(limitMs).then(() => idle.push(`${limitMs} at ${clock.nowMs()}`))
+    }
+    note(1_000)
+    await clock.advance(0)
+    pacer.wake()
+    note(1_000)
+    note(20)
+    await clock.advance(25)
+    pacer.rest(40)
+    note(1_001)
+    note(39)
+    await clock.advance(100)
+    expect(idle).toEqual(['1000 at 0', '20 at 20', '39 at 64', '1000 at 65', '1001 at 65'])
+    expect(clock.pending).toBe(0)
+  })
+
+  it('begins no run when a wait for an idle moment was over before the rest', async () => {
+    const { clock, begun, pacer } = rig({ run: () => 1_000 })
+    pacer.wake()
+    await clock.advance(0)
+    pacer.rest(100)
+    void pacer.idle(50)
+    await clock.advance(999)
+    expect(begun).toEqual([0])
+    await clock.advance(1)
+    expect(begun).toEqual([0, 1_000])
+  })
+
+  it('is idle before a run that waited for the end of a rest, which then takes what comes at once', async () => {
+    const { clock, begun, pacer } = rig()
+    const order: string[] = []
+    pacer.rest(40)
+    pacer.wake()
+    void pacer.idle(1_000).then(() => {
+      order.push(`idle at ${clock.nowMs()}, ${begun.length} runs`)
+      pacer.wake()
+    })
+    await clock.advance(100)
+    expect(order).toEqual(['idle at 40, 0 runs'])
+    expect(begun).toEqual([40])
+    expect(clock.pending).toBe(0)
+  })
+
   it('does not nest a run in one that wakes it', async () => {
     let left = 3
     const { clock, begun, pacer } = rig({

@@ -4,7 +4,7 @@ import { Intake } from '../../../src/daemon/intake.ts'
 import { type LeftOut, PartsRoom } from '../../../src/model/object-budget.ts'
 import type { Snapshot, SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
-import { FakeClock } from '../../support/fake-clock.ts'
+import { FakeClock, settle } from '../../support/fake-clock.ts'
 import { endpoint, eventsOf, service, slice } from '../model/objects.ts'
 
 /** A source that says what the test says. */
@@ -76,6 +76,26 @@ describe('Intake', () => {
     intake.takeIps([parseIp('192.0.2.1') ?? ''])
     expect(passed.map(names)).toEqual([['ns/a']])
     expect(intake.status?.missing).toEqual(['services'])
+  })
+
+  it('lets the source wait until another Snapshot can be programmed, but not to its end', async () => {
+    let open = (): void => undefined
+    const paced = () => new Promise<void>(resolve => (open = resolve))
+    intake.deliverTo({ offer: snapshot => passed.push(snapshot), paced })
+    await source.tell(service('a'))
+    source.synced()
+    let taken = 0
+    void source.tell(service('b')).then(() => taken++)
+    await settle()
+    expect([passed.map(names), taken]).toEqual([[['ns/a'], ['ns/a', 'ns/b']], 0])
+    open()
+    await settle()
+    expect(taken).toBe(1)
+    void source.tell(service('c')).then(() => taken++)
+    await settle()
+    await intake.stop()
+    await settle()
+    expect(taken).toBe(2)
   })
 
   it('keeps what is known while another source takes over, and then lets go of what is gone', async () => {

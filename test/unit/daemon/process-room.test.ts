@@ -108,7 +108,8 @@ Swap:                 12 kB
 describe('the flags of V8', () => {
   it('are known to this Node.js, and the usual value is its own', () => {
     const threshold = optimizingThreshold(Number.parseInt(process.versions.node, 10))
-    const flags = [threshold?.raised, threshold?.usual, '--semi-space-growth-factor=1']
+    const others = ['--semi-space-growth-factor=1', '--no-parallel-scavenge']
+    const flags = [threshold?.raised, threshold?.usual, ...others]
     const script = `for (const flag of ${JSON.stringify(flags)}) require('v8').setFlagsFromString(flag)`
     expect(spawnSync(process.execPath, ['-e', script], { encoding: 'utf8' }).stderr).toBe('')
     const { stdout } = spawnSync(process.execPath, ['--v8-options'], { encoding: 'utf8' })

@@ -52,6 +52,54 @@ describe('pacing', () => {
     expect(plane.kernel.get('a')).toBe('second')
   })
 
+  it('lets changes wait while they keep coming, and counts those that come right behind the interval', async () => {
+    const { clock, plane, offer, reconciler } = bench()
+    const times: number[] = []
+    plane.afterCommit = () => times.push(clock.nowMs())
+    const paced = async () => {
+      let isPaced = false
+      const wait = reconciler.paced() ?? Promise.resolve()
+      void wait.then(() => {
+        isPaced = true
+      })
+      for (await settle(); !isPaced; ) await clock.advance(1)
+    }
+    const change = async () => {
+      offer({ a: String(clock.nowMs()) })
+      await paced()
+      await clock.advance(2)
+    }
+    // Nothing waits before it is known that changes keep coming.
+    while (times.length < 3) await change()
+    expect(times).toEqual([0, 20, 60])
+    await paced()
+    await clock.advance(2)
+    await change()
+    await change()
+    expect(times).toEqual([0, 20, 60, 102, 144])
+    await clock.advance(200)
+    offer({ a: 'alone' })
+    await settle()
+    expect(reconciler.paced()).toBeUndefined()
+  })
+
+  it('lets changes wait for 50 ms at most while a pass is stuck', async () => {
+    const { clock, plane, offer, reconciler } = bench()
+    offer({ a: '1' })
+    await settle()
+    offer({ a: '2' })
+    plane.commit = () => new Promise(() => undefined)
+    await clock.advance(20)
+    let isPaced = false
+    void reconciler.paced()?.then(() => {
+      isPaced = true
+    })
+    await clock.advance(49)
+    expect(isPaced).toBe(false)
+    await clock.advance(1)
+    expect(isPaced).toBe(true)
+  })
+
   it.each([
     [0, 0],
     [20, 40],

@@ -1,7 +1,7 @@
 import { type Readable, Transform, type TransformCallback } from 'node:stream'
 import { createGunzip, constants as zlib } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
-import { ApiError } from '../api-client.ts'
+import { type ApiBody, ApiError } from '../api-client.ts'
 
 const PATH_CHARS_MAX = 200
 
@@ -103,7 +103,7 @@ interface BodyOptions {
 }
 
 /** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
-class Body implements AsyncIterable<Uint8Array> {
+class Body implements ApiBody {
   readonly #options: BodyOptions
   readonly #held: Uint8Array[] = []
   #heldBytes = 0
@@ -131,17 +131,21 @@ class Body implements AsyncIterable<Uint8Array> {
   async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
     try {
       for (;;) {
-        const piece = this.#held.shift()
-        if (piece !== undefined) {
-          this.#give(piece)
-          yield piece
-        } else if (this.#error !== undefined) throw this.#error
+        const piece = this.arrived()
+        if (piece !== undefined) yield piece
+        else if (this.#error !== undefined) throw this.#error
         else if (this.#ended) return
         else await this.#wait()
       }
     } finally {
       this.discard()
     }
+  }
+
+  arrived(): Uint8Array | undefined {
+    const piece = this.#held.shift()
+    if (piece !== undefined) this.#give(piece)
+    return piece
   }
 
   /** Gives the rest up. */

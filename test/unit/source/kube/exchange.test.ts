@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { WireError } from '../../../../src/base/errors.ts'
+import type { ApiBody, ApiClient } from '../../../../src/source/kube/api-client.ts'
 import { Exchange, FailureError } from '../../../../src/source/kube/exchange.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
@@ -101,6 +102,34 @@ describe('exchange', () => {
     const page = each.metadata(opening())
     api.take().body('{"metadata":{"resourceVersion":"4"},"items":null}')
     expect(await page).toEqual({ items: [], resourceVersion: '4', continue: '' })
+  })
+
+  it('passes on together what arrived while the reader was busy', async () => {
+    const line = (name: string) =>
+      Buffer.from(`${JSON.stringify({ type: 'ADDED', object: service(name, 1) })}\n`)
+    const held = [line('a')]
+    const body: ApiBody = {
+      arrived: () => held.shift(),
+      async *[Symbol.asyncIterator]() {
+        for (let piece = held.shift(); piece !== undefined; piece = held.shift()) yield piece
+      },
+    }
+    const contentType = 'application/json;stream=watch'
+    const client: ApiClient = {
+      server: 'test',
+      send: async () => ({ status: 200, contentType, retryAfterMs: undefined, body }),
+      close: async () => undefined,
+    }
+    const each = new Exchange({ client, clock: new FakeClock(), accept: 'application/json' })
+    const names: string[][] = []
+    let total = 0
+    for await (const { events, bytes } of await each.watch(opening(), () => true)) {
+      names.push(events.map(({ object }) => Object(object.metadata).name))
+      total += bytes
+      if (names.length === 1) held.push(line('b'), line('c'), line('d'))
+    }
+    expect(names).toEqual([['a'], ['b', 'c', 'd']])
+    expect(total).toBe(4 * line('a').length)
   })
 
   it('leaves the stream of a watch when its reader does', async () => {
