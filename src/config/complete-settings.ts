@@ -22,6 +22,7 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
     { path: syncPeriod, flag: 'sync-period', kind: 'duration' },
     { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
     { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
+    { path: 'stateDir', flag: 'state-dir', kind: 'text' },
   ]
 }
 

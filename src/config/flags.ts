@@ -225,6 +225,7 @@ export const OWN_FLAGS: readonly string[] = [
   'once',
   'service-proxy-name',
   'source',
+  'state-dir',
   'sync-period',
 ]
 

@@ -133,6 +133,7 @@ export function parseRequest(
       warnings: [
         ...firstOf([...doubts, ...warnings], more => `and ${more}`),
         ...withoutEffect(settings, reader),
+        ...idleStateDir(config, settings),
       ],
       settings,
       extra: reader,
@@ -231,6 +232,16 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
     ...(labels.length === 0 ? [] : [`no effect in kprobe: ${labels.join(', ')}`]),
     ...(names === '' ? [] : [`no effect in ${mode.title} mode: ${names}`]),
   ]
+}
+
+function idleStateDir({ stateDir, source, once, backend }: Config, settings: Settings): readonly string[] {
+  if (stateDir === '') return []
+  const idle = [
+    ...(source.kind === 'file' ? ['--source=file'] : []),
+    ...(once ? ['--once'] : []),
+    ...(backend === 'dry-run' ? ['--backend=dry-run'] : []),
+  ]
+  return idle.length === 0 ? [] : [`no effect with ${idle.join(', ')}: ${settings.label('stateDir')}`]
 }
 
 function readAction(reader: FlagReader): RunRequest['action'] {

@@ -43,6 +43,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     ...readServers(settings),
     bindAddressHardFail: settings.bool('bindAddressHardFail'),
     oomScoreAdj: settings.number('oomScoreAdj'),
+    stateDir: readStateDir(settings),
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
@@ -69,6 +70,13 @@ function readNodeName(settings: Settings, hostName: string): string {
   if (name === '')
     settings.fail('hostnameOverride', 'this machine has no host name; set the name of its Node')
   return name
+}
+
+function readStateDir(settings: Settings): string {
+  const path = settings.text('stateDir')
+  if (path !== '' && !path.startsWith('/'))
+    settings.fail('stateDir', `${quote(path)} is not an absolute path`)
+  return path
 }
 
 function readDetectLocal(settings: Settings): DetectLocal {

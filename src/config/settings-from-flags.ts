@@ -63,6 +63,7 @@ const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   'nftables.masqueradeBit': '--masquerade-bit',
   'nftables.minSyncPeriod': '--min-sync-period',
   'nftables.syncPeriod': '--sync-period',
+  stateDir: '--state-dir',
 }
 
 function flagLabel(path: FieldPath): string {

@@ -168,6 +168,7 @@ export function logState(log: Log, { activeMode, source, snapshot, health, nowMs
       node: node === undefined ? 'not found' : node.deleted === true ? 'deleted' : 'found',
       healthz: health.code,
       reason: health.body.reason,
+      staleS: health.body.staleSeconds,
       missing: source?.missing,
       trouble: source?.trouble,
       silentMs: heardMs === undefined ? undefined : Math.round(nowMs - heardMs),

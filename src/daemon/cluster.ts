@@ -9,6 +9,7 @@ import { failureOfStatus } from '../source/kube/exchange.ts'
 import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
 import { acceptFor } from '../source/kube/wire/encodings.ts'
 import { readStatus } from '../source/kube/wire/status.ts'
+import type { StateOwner } from '../source/saved/state-format.ts'
 import type { EventWrite } from '../telemetry/event.ts'
 import type { PostResult } from '../telemetry/events.ts'
 
@@ -63,6 +64,15 @@ export class Cluster {
       accept,
       ...reading,
     })
+  }
+
+  /** Gives the owner of the objects of this cluster. Throws ApiError 'credentials'. */
+  async owner({
+    nodeName,
+    serviceProxyName,
+  }: Pick<Config, 'nodeName' | 'serviceProxyName'>): Promise<StateOwner> {
+    const authorities = (await this.#options.client.authorities?.()) ?? []
+    return { node: nodeName, proxy: serviceProxyName ?? '', server: this.server, authorities }
   }
 
   /**

@@ -1,4 +1,3 @@
-import { buildText } from '../base/build-info.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { privilegeHint } from '../base/errors.ts'
 import { FAMILIES } from '../base/ip.ts'
@@ -17,8 +16,9 @@ import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
-import { Flows } from './flows.ts'
+import { type Flows, flowsOf } from './flows.ts'
 import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
+import { mayServe } from './held-services.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
@@ -29,7 +29,8 @@ import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
 import { openFileSource, socketsOf } from './open.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
-import { adminPages, Servers } from './servers.ts'
+import { type SavedState, savedStateOf } from './saved-state.ts'
+import { type Servers, serversOf } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
@@ -59,6 +60,7 @@ class Daemon {
   #recorder: EventRecorder | undefined
   #servers: Servers | undefined
   #flows: Flows | undefined
+  #saved: SavedState | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -96,6 +98,7 @@ class Daemon {
       partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
+      confirmed: () => this.#saved?.confirmed(),
       nodeChanged: node => {
         this.#node.follow(node)
         this.#observer.node(node)
@@ -124,6 +127,7 @@ class Daemon {
     engine?.loads()
     this.#localIps = this.#watchIps()
     await this.#intake.follow(this.#source(this.#config))
+    this.#saved?.begin()
     const unfollow = follow?.({
       changed: (config, changes) => this.#reconfigure(config, changes),
       refused: () => this.#observer.metrics.configChanged('refused'),
@@ -169,8 +173,22 @@ class Daemon {
     await tune?.(config)
     if (config.once) return true
     await setOomScoreAdj?.(config.oomScoreAdj)
-    this.#flows = this.#openFlows()
-    await this.#listen(config)
+    this.#flows = flowsOf(this.#io, {
+      metrics: this.#observer.metrics,
+      full: table => this.#recorder?.record(conntrackFull(config.nodeName, table)),
+    })
+    this.#saved = this.#openSavedState(config)
+    this.#servers = serversOf(config, this.#io, {
+      descriptors: this.#descriptors,
+      api: this.#api,
+      observer: this.#observer,
+      intake: this.#intake,
+      config: () => this.#config,
+      activeMode: () => this.#activeMode,
+      tell: fact => this.#recorder?.record(fact),
+      failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
+    })
+    await this.#servers?.follow(config)
     return true
   }
 
@@ -179,6 +197,7 @@ class Daemon {
     await this.#api?.close()
     await this.#localIps?.stop()
     await this.#intake.stop()
+    await this.#saved?.stop()
     await this.#flows?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
@@ -205,6 +224,7 @@ class Daemon {
       eligibleWithoutNode: () =>
         this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
       source: () => this.#intake.status,
+      servedStaleS: () => this.#saved?.staleS,
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
@@ -237,7 +257,8 @@ class Daemon {
       sockets: socketsOf(this.#io, this.#descriptors),
       planned,
       report: event => this.#report(event),
-      resolved: resolved => this.#api?.offer(resolved),
+      // Back ends get more of an object than a saved state has.
+      resolved: its => (this.#intake.isStale(its.snapshot) ? undefined : this.#api?.offer(its)),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
       unsupported: list => {
@@ -277,51 +298,20 @@ class Daemon {
     )
   }
 
-  #openFlows(): Flows | undefined {
-    const { clock, random, log, openConntrack } = this.#io
-    if (openConntrack === undefined) return undefined
-    const { nodeName } = this.#config
-    return new Flows({
-      clock,
-      random,
-      log,
-      openTransport: openConntrack,
-      metrics: this.#observer.metrics,
-      full: table => this.#recorder?.record(conntrackFull(nodeName, table)),
-    })
-  }
-
-  async #listen(config: Config): Promise<void> {
-    const { clock, log, listens, configz, flags = new Map(), wallMs, build } = this.#io
-    if (!listens) return
-    this.#servers = new Servers({
+  #openSavedState(config: Config): SavedState | undefined {
+    const { clock, log, wallMs } = this.#io
+    const sockets = socketsOf(this.#io, this.#descriptors)
+    return savedStateOf(config, {
       clock,
       log,
-      families: FAMILIES,
-      descriptors: this.#descriptors,
-      api: this.#api,
-      observer: this.#observer,
-      configz,
-      flags,
-      status: {
-        startedWallMs: this.#observer.startedWallMs,
-        version: buildText(build),
-        nodeName: config.nodeName,
-      },
       wallMs,
-      pages: adminPages({
-        activeMode: () => this.#activeMode,
-        config: () => this.#config,
-        version: buildText(build),
-        intake: this.#intake,
-        nowMs: () => clock.nowMs(),
-        receipts: this.#observer.receipts,
-      }),
-      proxyMode: () => this.#activeMode?.mode ?? this.#config.proxyMode,
-      tell: fact => this.#recorder?.record(fact),
-      failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
+      owner: async () => await this.#cluster?.owner(this.#config),
+      intake: this.#intake,
+      mayServe: async snapshot =>
+        this.#activeMode !== undefined &&
+        (await mayServe(snapshot, { config: this.#config, sockets, clock }, this.#activeMode)),
+      metrics: this.#observer.metrics.savedState,
     })
-    await this.#servers.follow(config)
   }
 
   #watchIps(): LocalAddresses | undefined {
@@ -396,6 +386,7 @@ class Daemon {
     if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
+    this.#saved?.troubled()
     if (isLast) this.#finish(1, '--once: cannot read the source')
   }
 
@@ -427,6 +418,7 @@ class Daemon {
     }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
+    this.#saved?.synced(snapshot)
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
     if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)

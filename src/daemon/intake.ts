@@ -1,16 +1,13 @@
 import type { Clock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
-import { Pacer } from '../base/pacer.ts'
+import { isMostGone } from '../base/most-gone.ts'
 import type { PersistentMap } from '../base/persistent-map.ts'
 import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import {
-  fitting,
-  type LeftOut,
   NOTHING_HELD,
   type ObjectBudget,
   type PartsHolder,
   type PartsRoom,
-  RereadPace,
   withinBudget,
 } from '../model/object-budget.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
@@ -23,6 +20,7 @@ import {
   type SourceEvent,
 } from '../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import { LeftOutWatch } from './left-out-watch.ts'
 import type { Occasion } from './node-listeners.ts'
 
 interface IntakeOptions {
@@ -42,6 +40,8 @@ interface IntakeOptions {
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
   /** Bounds the parts of all objects; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
+  /** Called when the objects of the source replace those that stood in for them, before their Snapshot. */
+  readonly confirmed?: () => void
 }
 
 /** The run of one source. */
@@ -52,7 +52,12 @@ interface Run {
   /** The parts that are held for this source. */
   budget: ObjectBudget
   complete: boolean
+  /** The source has been read once more, because its list lacked most of what stood in for it. */
+  isConfirmed: boolean
 }
+
+const MOST_GONE =
+  'the first list has less than half of the saved Services or EndpointSlices; kprobe reads it once more before it removes the rest'
 
 /**
  * Merges the events of the sources into one Snapshot. It offers none before the first source is complete, because
@@ -64,6 +69,10 @@ export class Intake implements PartsHolder {
   #snapshot = EMPTY_SNAPSHOT
   #run: Run | undefined
   #complete = false
+  /** Saved objects stand in for those of the source, which is not complete. */
+  #isStale = false
+  /** The last Snapshot with objects that no source has confirmed. */
+  #staleTo = 0
   #ipsMissing = false
   #offered: Snapshot | undefined
   /** Parts in the Snapshot of the previous source, while the next one reads. */
@@ -112,7 +121,13 @@ export class Intake implements PartsHolder {
     await this.stop()
     if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
     else if (this.#run?.complete === true) this.#partsBefore = this.#run.budget.held
-    const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
+    const run: Run = {
+      source,
+      gathered: EMPTY_SNAPSHOT,
+      budget: NOTHING_HELD,
+      complete: false,
+      isConfirmed: false,
+    }
     this.#run = run
     await source.start({
       ...this.#options.handlers,
@@ -120,6 +135,43 @@ export class Intake implements PartsHolder {
       events: batch => this.#take(run, batch),
       synced: () => this.#synced(run),
     })
+  }
+
+  /** Tests whether no source has confirmed the objects of a Snapshot that was offered. */
+  isStale({ number }: Snapshot): boolean {
+    return this.#isStale || number <= this.#staleTo
+  }
+
+  /**
+   * Offers saved objects if `allowed` agrees, until the source is complete; then its objects replace them in one change.
+   * Gives 'complete' when the source is complete already, and 'early' while the addresses of this machine are unknown.
+   */
+  async standIn(
+    saved: Snapshot,
+    allowed: (snapshot: Snapshot) => Promise<boolean>,
+  ): Promise<'stands' | 'denied' | 'early' | 'complete'> {
+    const { clock, partsRoom } = this.#options
+    const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
+    const input = { partsMax, budget: NOTHING_HELD, before: EMPTY_SNAPSHOT, after: saved }
+    const { snapshot, budget } = await finishInSlices(withinBudget(input), slicingOf(clock))
+    if (this.#ipsMissing) return 'early'
+    const isAllowed = this.#complete || (await allowed(this.#withFacts(snapshot)))
+    const run = this.#run
+    if (this.#complete || run === undefined) return 'complete'
+    if (!isAllowed) return 'denied'
+    run.gathered = this.#snapshot
+    this.#partsBefore = budget.held
+    this.#complete = true
+    this.#isStale = true
+    this.#become(this.#withFacts(snapshot))
+    return 'stands'
+  }
+
+  /** Adds what this process knows of its machine, and of the API server as far as it has dialed it. */
+  #withFacts(saved: Snapshot): Snapshot {
+    const { localIps, apiEndpoints, number } = this.#snapshot
+    const known = apiEndpoints.length > 0 ? apiEndpoints : saved.apiEndpoints
+    return this.#completed({ ...saved, number: number + 1, localIps, apiEndpoints: known }, 'change')
   }
 
   /** Waits for this machine's addresses: without them, node ports would close that the kernel already serves. */
@@ -177,11 +229,17 @@ export class Intake implements PartsHolder {
       // Another part of the source has completed it meanwhile, without this batch.
     }
     const before = this.#snapshot
+    const wasComplete = this.#complete
     const { snapshot: after, budget } = await finishInSlices(
       this.#applied(run, before, this.#keeping(batch)),
       slicing,
     )
     run.budget = budget
+    if (this.#complete && !wasComplete && !run.complete) {
+      // Saved objects stand in meanwhile.
+      run.gathered = after
+      return
+    }
     // This machine's addresses may have changed meanwhile, and are not part of the batch.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
     if (this.#snapshot === before) this.#become(after)
@@ -201,6 +259,13 @@ export class Intake implements PartsHolder {
   }
 
   #synced(run: Run): void {
+    const read = this.#doubts(run) ? run.source.confirm?.() : undefined
+    if (read !== undefined) {
+      run.isConfirmed = true
+      this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text: MOST_GONE })
+      void read.then(() => (this.#run === run ? this.#synced(run) : undefined))
+      return
+    }
     run.complete = true
     this.#partsBefore = 0
     const isFirst = !this.#complete
@@ -208,10 +273,32 @@ export class Intake implements PartsHolder {
     if (isFirst) this.#offer()
     else {
       const events = this.#keeping(differences(this.#snapshot, run.gathered))
-      this.#become(applyEvents(this.#snapshot, events))
+      this.#replace(applyEvents(this.#snapshot, events))
     }
     run.gathered = EMPTY_SNAPSHOT
     this.#leftOut.follow(this.#snapshot, run.budget)
+  }
+
+  /** After a reboot, only the saved objects tell of earlier ones; the reconciler compares the kernel in the same way. */
+  #doubts({ isConfirmed, gathered }: Run): boolean {
+    if (!this.#isStale || isConfirmed) return false
+    const { services, sliceByKey } = this.#snapshot
+    return (
+      isMostGone(services.size, absent(services, gathered.services).length) ||
+      isMostGone(sliceByKey.size, absent(sliceByKey, gathered.sliceByKey).length)
+    )
+  }
+
+  /** Takes the Snapshot of a complete source. It has a number of its own even where it confirms saved objects. */
+  #replace(snapshot: Snapshot): void {
+    if (!this.#isStale) {
+      this.#become(snapshot)
+      return
+    }
+    this.#isStale = false
+    this.#staleTo = this.#snapshot.number
+    this.#options.confirmed?.()
+    this.#become({ ...snapshot, number: this.#staleTo + 1 })
   }
 
   #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {
@@ -269,102 +356,4 @@ function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
 
 function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
   return before.keys().filter(key => !now.has(key))
-}
-
-interface LeftOutOptions {
-  readonly clock: Clock
-  readonly partsRoom?: PartsRoom | undefined
-  /** Gets the refusals of the source and those of objects without a Service, at each change. */
-  readonly refusals: (list: readonly LocatedRefusal[]) => void
-  /** Gets the objects that fit again. */
-  readonly reread: (objects: readonly LeftOut[]) => void
-}
-
-/** Time from a change to the check of the objects that are left out. */
-const CHECK_MS = 1_000
-/** Refusals that are reported, each by its object. */
-const ORPHANS_MAX = 1_000
-
-/**
- * Follows the objects that are left out for want of memory: reports slices without a Service that could report them, and
- * requests objects again once they fit.
- */
-class LeftOutWatch {
-  readonly #options: LeftOutOptions
-  #snapshot = EMPTY_SNAPSHOT
-  #budget = NOTHING_HELD
-  #ofSource: readonly LocatedRefusal[] = []
-  #orphans: readonly LocatedRefusal[] = []
-  readonly #checks: Pacer
-  readonly #pace: RereadPace
-
-  constructor(options: LeftOutOptions) {
-    this.#options = options
-    this.#checks = new Pacer({ clock: options.clock, run: () => this.#check() })
-    this.#pace = new RereadPace(options.clock)
-  }
-
-  /** What the source refuses now. */
-  get ofSource(): readonly LocatedRefusal[] {
-    return this.#ofSource
-  }
-
-  /** Takes what the source refuses now. */
-  refused(list: readonly LocatedRefusal[]): void {
-    this.#ofSource = list
-    this.#report()
-  }
-
-  follow(snapshot: Snapshot, budget: ObjectBudget): void {
-    this.#snapshot = snapshot
-    this.#budget = budget
-    if (budget.leftOut.size + this.#orphans.length > 0) this.#checks.wake(CHECK_MS)
-    else this.#pace.reset()
-  }
-
-  /** Ends all calls until the next `follow` or `refused`. */
-  stop(): void {
-    this.#checks.cancel()
-  }
-
-  #check(): number | undefined {
-    const orphans = orphansIn(this.#snapshot, this.#budget)
-    const isSame =
-      orphans.length === this.#orphans.length &&
-      orphans.every(({ refusal }, at) => refusal === this.#orphans[at]?.refusal)
-    this.#orphans = orphans
-    if (!isSame) this.#report()
-    return this.#reread()
-  }
-
-  #reread(): number | undefined {
-    const { partsRoom, reread } = this.#options
-    const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
-    const snapshot = this.#snapshot
-    const objects = fitting({ partsMax, budget: this.#budget, snapshot })
-    if (objects.length === 0) return undefined
-    if (this.#pace.waitMs === 0) {
-      this.#pace.began(snapshot.services.size + snapshot.sliceByKey.size)
-      reread(objects)
-    }
-    // A list may fail, so that a check follows it, too.
-    return this.#pace.waitMs
-  }
-
-  #report(): void {
-    this.#options.refusals([...this.#ofSource, ...this.#orphans])
-  }
-}
-
-/** Finds slices that are left out and have no Service that could report them. */
-function orphansIn({ services, sliceByKey }: Snapshot, { leftOut }: ObjectBudget): readonly LocatedRefusal[] {
-  const orphans: LocatedRefusal[] = []
-  for (const { kind, key } of leftOut.values()) {
-    const slice = kind === 'EndpointSlice' ? sliceByKey.get(key) : undefined
-    const service = slice === undefined ? undefined : services.get(slice.service)
-    if (service !== undefined && service.type !== 'ExternalName') continue
-    for (const refusal of slice?.refusals ?? [])
-      if (orphans.length < ORPHANS_MAX) orphans.push({ location: 'endpointslices', refusal })
-  }
-  return orphans
 }

@@ -14,8 +14,10 @@ import { type ApiNumbers, addApiMetrics, addServerMetrics, type ServersState } f
 import {
   type ConntrackMetrics,
   createConntrackMetrics,
+  createSavedStateMetrics,
   createSourceMetrics,
   createWorkMetrics,
+  type SavedStateMetrics,
   type SourceMetrics,
   type WorkMetrics,
 } from './work-metrics.ts'
@@ -24,6 +26,7 @@ import {
 export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, ConntrackMetrics {
   /** kube-proxy's metrics. */
   readonly proxy: ProxyMetrics
+  readonly savedState: SavedStateMetrics
   /** Gives all metrics in Prometheus' text format. */
   text(): Promise<string>
 }
@@ -70,6 +73,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     ...createSourceMetrics(registry, staleS),
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),
+    savedState: createSavedStateMetrics(registry),
     text: async () => {
       modeMetrics.take(await ofMode())
       return await registry.text()

@@ -92,6 +92,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'base/whole-file.ts': ['node:fs/promises'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
+  'source/saved': ['node:crypto', 'node:fs', 'node:fs/promises', 'node:path'],
   'source/kube/client': [
     'node:crypto',
     'node:dns',
