@@ -147,6 +147,8 @@ const FIELDS = {
   'nftables.masqueradeBit': { kind: 'int32', pointer: true, fallback: 14 },
   'nftables.minSyncPeriod': { kind: 'duration' },
   'nftables.syncPeriod': { kind: 'duration' },
+  // kprobe's own, as the two above.
+  nodeCondition: { kind: 'text', omitEmpty: true },
   nodePortAddresses: { kind: 'texts', flag: 'nodeport-addresses' },
   oomScoreAdj: { kind: 'int32', pointer: true, fallback: -999, flag: 'oom-score-adj' },
   portRange: { kind: 'text', unused: true },

@@ -222,6 +222,7 @@ export const OWN_FLAGS: readonly string[] = [
   ...MODES.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name),
   'masquerade-bit',
   'min-sync-period',
+  'node-condition',
   'once',
   'service-proxy-name',
   'source',

@@ -26,6 +26,19 @@ interface ClusterOptions {
   }) => void
 }
 
+/** A request about one object. */
+export interface ApiQuestion {
+  readonly method: 'GET' | 'PATCH'
+  readonly path: string
+  readonly body?: unknown
+  readonly contentType?: string
+}
+
+export type ApiAnswer =
+  | { readonly kind: 'taken'; readonly value: unknown }
+  /** `text` says why, in the words of the server where it has answered. */
+  | { readonly kind: 'failed'; readonly text: string }
+
 /** Maximum wait for the answer to an event, and between two pieces of it. */
 const EVENT_IDLE_MS = 10_000
 const NODE_NAMES = 3
@@ -102,6 +115,29 @@ export class Cluster {
     return items.flatMap(item => (isJson(item) && isJson(item.metadata) ? [String(item.metadata.name)] : []))
   }
 
+  /** Reads or changes one object. Never rejects: the caller may send it again. */
+  async ask({ method, path, body, contentType }: ApiQuestion): Promise<ApiAnswer> {
+    try {
+      const response = await this.#client.send({
+        method,
+        path,
+        accept: 'application/json',
+        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+        ...(contentType === undefined ? {} : { contentType }),
+        idleMs: EVENT_IDLE_MS,
+        longLived: false,
+        signal: this.#stop.signal,
+      })
+      const text = await textOf(response)
+      if (response.status >= 200 && response.status < 300) return { kind: 'taken', value: JSON.parse(text) }
+      const status = readStatus(response.contentType, Buffer.from(text))
+      return { kind: 'failed', text: failureOfStatus(response.status, status).text }
+    } catch (err) {
+      if (!(err instanceof ApiError) && !(err instanceof SyntaxError)) throw err
+      return { kind: 'failed', text: err.message }
+    }
+  }
+
   /** Sends an event. Never rejects: the caller may send a failed event again. */
   async post({ method, path, body }: EventWrite, log: Log): Promise<PostResult> {
     const contentType = method === 'POST' ? 'application/json' : 'application/merge-patch+json'
@@ -155,7 +191,7 @@ async function textOf({ body }: ApiResponse): Promise<string> {
   let text = ''
   for await (const chunk of body) {
     text += decoder.decode(chunk, { stream: true })
-    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'the list of Nodes is too long')
+    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'the answer is too long')
   }
   return text
 }

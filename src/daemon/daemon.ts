@@ -24,6 +24,7 @@ import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
 import { followLocalIps } from './local-ips.ts'
 import { ModeSwitcher } from './mode-switcher.ts'
+import { type NodeCondition, nodeConditionOf } from './node-condition.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
@@ -61,6 +62,7 @@ class Daemon {
   #servers: Servers | undefined
   #flows: Flows | undefined
   #saved: SavedState | undefined
+  #condition: NodeCondition | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -102,6 +104,7 @@ class Daemon {
       nodeChanged: node => {
         this.#node.follow(node)
         this.#observer.node(node)
+        this.#condition?.follow(node?.uid)
       },
       changed: snapshot => {
         this.#observer.offered(snapshot)
@@ -178,6 +181,7 @@ class Daemon {
       full: table => this.#recorder?.record(conntrackFull(config.nodeName, table)),
     })
     this.#saved = this.#openSavedState(config)
+    this.#condition = this.#openCondition(config)
     this.#servers = serversOf(config, this.#io, {
       descriptors: this.#descriptors,
       api: this.#api,
@@ -198,6 +202,7 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#saved?.stop()
+    await this.#condition?.stop()
     await this.#flows?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
@@ -208,17 +213,14 @@ class Daemon {
   }
 
   #observe(): Observer {
-    const { log, clock, wallMs, build } = this.#io
+    const { log, clock } = this.#io
     const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates, allowServiceExternalIps } =
       this.#config
     const gates = { ...featureGates, AllowServiceExternalIPs: allowServiceExternalIps }
     return new Observer({
-      log,
-      clock,
-      wallMs,
+      ...this.#io,
       nodeName,
       syncPeriodMs,
-      build,
       families: FAMILIES,
       // Files may omit all Nodes. Nodes of other names show that this node's name is wrong.
       eligibleWithoutNode: () =>
@@ -298,18 +300,25 @@ class Daemon {
     )
   }
 
+  #openCondition(config: Config): NodeCondition | undefined {
+    return nodeConditionOf(config, {
+      ...this.#io,
+      health: () => this.#observer.health,
+      difference: async () => await this.#activeMode?.pending(),
+      quarantined: () => this.#activeMode?.status.quarantined ?? [],
+      send: async question =>
+        (await this.#cluster?.ask(question)) ?? { kind: 'failed', text: 'no API client' },
+      metrics: this.#observer.metrics.nodeCondition,
+    })
+  }
+
   #openSavedState(config: Config): SavedState | undefined {
-    const { clock, log, wallMs } = this.#io
-    const sockets = socketsOf(this.#io, this.#descriptors)
+    const kernel = { clock: this.#io.clock, sockets: socketsOf(this.#io, this.#descriptors) }
     return savedStateOf(config, {
-      clock,
-      log,
-      wallMs,
+      ...this.#io,
       owner: async () => await this.#cluster?.owner(this.#config),
       intake: this.#intake,
-      mayServe: async snapshot =>
-        this.#activeMode !== undefined &&
-        (await mayServe(snapshot, { config: this.#config, sockets, clock }, this.#activeMode)),
+      mayServe: snapshot => mayServe(snapshot, { config: this.#config, ...kernel }, this.#activeMode),
       metrics: this.#observer.metrics.savedState,
     })
   }
@@ -419,6 +428,7 @@ class Daemon {
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
     this.#saved?.synced(snapshot)
+    if (!this.#intake.isStale(snapshot)) this.#condition?.synced()
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
     if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)

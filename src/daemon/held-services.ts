@@ -12,8 +12,9 @@ import type { ActiveMode } from './active-mode.ts'
 export async function mayServe(
   snapshot: Snapshot,
   { config, sockets, clock }: Pick<ModeContext, 'config' | 'sockets' | 'clock'>,
-  active: Pick<ActiveMode, 'mode' | 'differenceTo'>,
+  active: Pick<ActiveMode, 'mode' | 'differenceTo'> | undefined,
 ): Promise<boolean> {
+  if (active === undefined) return false
   const { serviceProxyName: proxyName } = config
   const { held } = await readModes({ families: NFT_FAMILIES, proxyName, sockets, clock })
   const lasting = held.filter(({ mode }) => findMode(mode).relays !== true)

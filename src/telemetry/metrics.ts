@@ -14,9 +14,11 @@ import { type ApiNumbers, addApiMetrics, addServerMetrics, type ServersState } f
 import {
   type ConntrackMetrics,
   createConntrackMetrics,
+  createNodeConditionMetrics,
   createSavedStateMetrics,
   createSourceMetrics,
   createWorkMetrics,
+  type NodeConditionMetrics,
   type SavedStateMetrics,
   type SourceMetrics,
   type WorkMetrics,
@@ -27,6 +29,7 @@ export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, C
   /** kube-proxy's metrics. */
   readonly proxy: ProxyMetrics
   readonly savedState: SavedStateMetrics
+  readonly nodeCondition: NodeConditionMetrics
   /** Gives all metrics in Prometheus' text format. */
   text(): Promise<string>
 }
@@ -74,6 +77,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),
     savedState: createSavedStateMetrics(registry),
+    nodeCondition: createNodeConditionMetrics(registry),
     text: async () => {
       modeMetrics.take(await ofMode())
       return await registry.text()

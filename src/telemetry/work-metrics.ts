@@ -231,6 +231,28 @@ export function createSavedStateMetrics(registry: Registry): SavedStateMetrics {
   }
 }
 
+/** Metrics of --node-condition. */
+export interface NodeConditionMetrics {
+  /** The Node says that this proxy is ready, or that it is not. */
+  condition(isTrue: boolean): void
+  patched(outcome: 'accepted' | 'failed'): void
+}
+
+export function createNodeConditionMetrics(registry: Registry): NodeConditionMetrics {
+  const { counter, gauge } = metricSet(registry, 'kprobe_node_condition_')
+  const now = gauge(
+    'status',
+    'Whether the Node has the condition of --node-condition with status True: 1 or 0.',
+  )
+  const patches = counter('patches_total', 'Attempts to set the condition of the Node, by outcome.', [
+    'outcome',
+  ])
+  return {
+    condition: isTrue => now.set(isTrue ? 1 : 0),
+    patched: outcome => patches.inc({ outcome }),
+  }
+}
+
 /** Statistics of the connection-tracking table; counts start with the network namespace. */
 interface ConntrackTable {
   readonly entries: number

@@ -38,16 +38,16 @@ function rig(options: { readonly mayServe?: () => boolean; readonly owner?: Stat
   const lines: { readonly level: string; readonly msg: string; readonly reason?: string }[] = []
   const offered: Snapshot[] = []
   const metrics = createMetrics()
-  const intake = {
+  const intake: { complete: boolean } & Pick<Intake, 'standIn' | 'isStale' | 'status'> = {
     complete: false,
     status: { missing: [], heardMs: 0, trouble: undefined },
-    isStale: () => offered.length > 0 && !intake.complete,
+    isStale: (): boolean => offered.length > 0 && !intake.complete,
     standIn: async (snapshot: Snapshot, allowed: (its: Snapshot) => Promise<boolean>) => {
       if (!(await allowed(snapshot))) return 'denied' as const
       offered.push(snapshot)
       return 'stands' as const
     },
-  } satisfies { complete: boolean } & Pick<Intake, 'standIn' | 'isStale' | 'status'>
+  }
   const saved = new SavedState({
     clock,
     log: createLog({
