@@ -2,7 +2,13 @@
 export const DEFAULT_CONDITION = 'ServiceProxyReady'
 
 /** Conditions that kubelet, or the cloud's controller, sets itself. */
-const TAKEN = ['Ready', 'MemoryPressure', 'DiskPressure', 'PIDPressure', 'NetworkUnavailable']
+const TAKEN: readonly string[] = [
+  'Ready',
+  'MemoryPressure',
+  'DiskPressure',
+  'PIDPressure',
+  'NetworkUnavailable',
+]
 const TYPE_LENGTH_MAX = 316
 const TYPE = /^([a-z0-9]([-a-z0-9.]*[a-z0-9])?\/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$/
 

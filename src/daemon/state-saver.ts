@@ -18,6 +18,12 @@ interface StateSaverOptions {
   readonly failed: (error: unknown) => void
 }
 
+/** What a save wrote, and how long it computed. */
+interface Saved {
+  readonly bytes: number
+  readonly computedMs: number
+}
+
 /** Time from the first sync to the first save: the start has other work. */
 const FIRST_MS = 1_000
 /** Minimum time between two saves. */
@@ -74,7 +80,7 @@ export class StateSaver {
   }
 
   /** Gives 0 bytes where nothing was written. */
-  async #save(): Promise<{ readonly bytes: number; readonly computedMs: number }> {
+  async #save(): Promise<Saved> {
     const { file, clock, wallMs, owner, saved, failed } = this.#options
     const snapshot = this.#newest
     if (snapshot === undefined) return NOTHING
@@ -106,7 +112,7 @@ export class StateSaver {
   }
 }
 
-const NOTHING = { bytes: 0, computedMs: 0 }
+const NOTHING: Saved = { bytes: 0, computedMs: 0 }
 
 /** Tests whether two Snapshots have the same file. */
 function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean {

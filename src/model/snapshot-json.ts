@@ -89,7 +89,12 @@ export function savedEvent(json: unknown, pool: ValuePool): SnapshotEvent {
 }
 
 /** JSON has no undefined: the parser gives these fields to every Service. */
-const ALWAYS = { tcpDrainMs: undefined, ipvsScheduler: undefined, proxyName: undefined, headless: undefined }
+const ALWAYS: Pick<Service, 'tcpDrainMs' | 'ipvsScheduler' | 'proxyName' | 'headless'> = {
+  tcpDrainMs: undefined,
+  ipvsScheduler: undefined,
+  proxyName: undefined,
+  headless: undefined,
+}
 
 function parsedService(service: Service, pool: ValuePool): Service {
   return { ...ALWAYS, ...service, ports: pool.servicePorts(service.ports) }

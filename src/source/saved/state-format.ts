@@ -116,11 +116,11 @@ export function* readState(bytes: Buffer, owner: StateOwner): Steps<Snapshot> {
   }
 }
 
-const MAGIC = Buffer.from(JSON.stringify({ kprobe: KIND }).slice(0, -1))
+/** The first bytes of every version. */
+const MAGIC = JSON.stringify({ kprobe: KIND }).slice(0, -1)
 
 function readHeader(bytes: Buffer): Json {
-  const start = bytes.subarray(0, MAGIC.length)
-  if (!start.equals(MAGIC.subarray(0, start.length)))
+  if (!MAGIC.startsWith(bytes.toString('latin1', 0, MAGIC.length)))
     throw new SavedStateError('foreign', 'it is not a saved state of kprobe')
   const header = jsonLine(bytes, 0, bytes.indexOf('\n'))
   if (header === undefined) throw torn()
