@@ -270,21 +270,21 @@ class Daemon {
   }
 
   async #connect(config: Config): Promise<void> {
-    const { clock, random, wallMs, log, openClient } = this.#io
+    const { log, openClient } = this.#io
     const { nodeName } = config
     if (openClient === undefined) throw new Error('no API client in this build; give --source=file:PATH')
     const cluster = new Cluster({
+      ...this.#io,
       client: await openClient(config, this.#reach),
-      clock,
-      random,
-      requested: request => this.#observer.metrics.apiRequest(request),
+      requested: request => {
+        this.#observer.metrics.apiRequest(request)
+        if (request.status !== undefined) this.#saved?.answered()
+      },
     })
     this.#cluster = cluster
     if (config.once || config.backend !== 'netlink') return
     this.#recorder ??= new EventRecorder({
-      clock,
-      wallMs,
-      random,
+      ...this.#io,
       nodeName,
       uidOf: service => this.#intake.snapshot.services.get(service)?.uid ?? '',
       post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',

@@ -37,8 +37,10 @@ interface SavedStateOptions {
   readonly metrics: SavedStateMetrics
 }
 
-/** Time that the API server has for its first lists, unless it turns out earlier that it does not answer. */
+/** Time that the API server has to answer, unless it turns out earlier that it does not. */
 const GRACE_MS = 500
+/** Time that it has for its first lists once it has answered: until then, reading the file would only delay them. */
+const LISTS_MS = 3_000
 /** Wait for the addresses of this machine, which come from the kernel. */
 const ADDRESSES_MS = 20
 /** Time between warnings, as those about a missing Node. */
@@ -60,6 +62,8 @@ export class SavedState {
   readonly #saver: StateSaver
   readonly #pacer: Pacer
   #loaded: Loaded | undefined
+  #beganMs = 0
+  #isAnswered = false
   #phase: 'waiting' | 'held-back' | 'serving' | 'over' = 'waiting'
   #repeatMs = FIRST_REPEAT_MS
   /** The failure to save that is in the log. */
@@ -89,11 +93,18 @@ export class SavedState {
 
   /** The source was started. */
   begin(): void {
+    this.#beganMs = this.#options.clock.nowMs()
     this.#pacer.wake(GRACE_MS)
+  }
+
+  /** The API server has answered a request. */
+  answered(): void {
+    this.#isAnswered = true
   }
 
   /** The source cannot be read. */
   troubled(): void {
+    this.#isAnswered = false
     if (this.#phase === 'waiting') this.#pacer.wake()
   }
 
@@ -129,7 +140,10 @@ export class SavedState {
   /** Gives the time to the next attempt, or to the repetition of the warning. */
   async #attempt(): Promise<number | undefined> {
     if (this.#phase === 'serving') return this.#warn(SERVING)
-    if (this.#phase === 'over' || this.#options.intake.complete) return undefined
+    const { clock, intake } = this.#options
+    if (this.#phase === 'over' || intake.complete) return undefined
+    const isReading = this.#isAnswered && clock.nowMs() < this.#beganMs + LISTS_MS
+    if (this.#phase === 'waiting' && isReading) return GRACE_MS
     try {
       this.#loaded ??= await this.#load()
       if (this.#loaded === undefined) return undefined

@@ -2,11 +2,9 @@ import { type Family, formatCidr, formatIp, parseIp } from '../base/ip.ts'
 import type { Steps } from '../base/steps.ts'
 import { isJson, type Refusal } from './fields.ts'
 import type { Backend, Frontend, FrontendKind, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
-import { sharedConditions } from './parse.ts'
 import type { ApiEndpoint } from './reserved.ts'
-import { type EndpointSlice, type EndpointTraits, NO_HINTS, type Protocol, type Service } from './service.ts'
+import type { Protocol } from './service.ts'
 import { applyEventsInSteps, EMPTY_SNAPSHOT, type Snapshot, type SnapshotEvent } from './snapshot.ts'
-import type { ValuePool } from './value-pool.ts'
 
 /** A Snapshot as plain data for JSON, with addresses as text. Its events are made when they are asked for. */
 interface SnapshotJson {
@@ -42,16 +40,8 @@ function* eventsOf(snapshot: Snapshot): Generator<unknown> {
   for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: written(value) }
 }
 
-/**
- * The objects of a Snapshot as plain data that outlives this process: without what each process finds out itself, its
- * addresses and listeners. The endpoints of the API server stay: before they are known again, no Service may capture them.
- */
-export function* savedObjects(snapshot: Snapshot): Generator<unknown> {
-  const { listeners } = EMPTY_SNAPSHOT
-  for (const event of eventsOf({ ...snapshot, listeners })) if (!isLocalIps(event)) yield event
-}
-
-function written(value: unknown): unknown {
+/** Gives plain data for JSON, with addresses as text. */
+export function written(value: unknown): unknown {
   return withIps(value, text => formatIp(text))
 }
 
@@ -67,7 +57,8 @@ function* eventsIn(list: readonly unknown[]): Generator<SnapshotEvent> {
   for (const each of list) yield eventIn(each)
 }
 
-function eventIn(json: unknown): SnapshotEvent {
+/** Reads an event that snapshotJson() has written. Throws when the value is something else. */
+export function eventIn(json: unknown): SnapshotEvent {
   const event = withIps(json, readIp)
   if (isLocalIps(event)) return { kind: 'LocalIps', value: event.localIps }
   if (isApiEndpoints(event)) return { kind: 'ApiEndpoints', value: event.apiEndpoints }
@@ -75,44 +66,8 @@ function eventIn(json: unknown): SnapshotEvent {
   throw new Error(`not an object of a snapshot: ${JSON.stringify(json).slice(0, 100)}`)
 }
 
-/**
- * Reads an object that savedObjects() has given. It equals the parsed one, so that a list that says the same changes
- * nothing, and shares values with others. Throws when the value is something else.
- */
-export function savedEvent(json: unknown, pool: ValuePool): SnapshotEvent {
-  const event = eventIn(json)
-  if (event.kind === 'Service' && event.value !== undefined)
-    return { ...event, value: parsedService(event.value, pool) }
-  if (event.kind === 'EndpointSlice' && event.value !== undefined)
-    return { ...event, value: parsedSlice(event.value, pool) }
-  return event
-}
-
-/** JSON has no undefined: the parser gives these fields to every Service. */
-const ALWAYS: Pick<Service, 'tcpDrainMs' | 'ipvsScheduler' | 'proxyName' | 'headless'> = {
-  tcpDrainMs: undefined,
-  ipvsScheduler: undefined,
-  proxyName: undefined,
-  headless: undefined,
-}
-
-function parsedService(service: Service, pool: ValuePool): Service {
-  return { ...ALWAYS, ...service, ports: pool.servicePorts(service.ports) }
-}
-
-function parsedSlice(slice: EndpointSlice, pool: ValuePool): EndpointSlice {
-  const endpoints = slice.endpoints.map(({ ip, traits }) => ({ ip, traits: sharedTraits(traits, pool) }))
-  return { ...slice, ports: pool.endpointPorts(slice.ports), endpoints }
-}
-
-function sharedTraits({ nodeName, conditions, hints }: EndpointTraits, pool: ValuePool): EndpointTraits {
-  const forZones = hints.forZones.map(name => pool.name(name))
-  const forNodes = hints.forNodes.map(name => pool.name(name))
-  const shared = forZones.length + forNodes.length === 0 ? NO_HINTS : { forZones, forNodes }
-  return pool.traits(nodeName, sharedConditions(conditions), shared)
-}
-
-function readIp(text: string): string {
+/** Reads an address. Throws when the text is none. */
+export function readIp(text: string): string {
   const ip = parseIp(text)
   if (ip === undefined) throw new Error(`not an address: ${text.slice(0, 100)}`)
   return ip

@@ -102,6 +102,24 @@ describe('SavedState', () => {
     await saved.stop()
   })
 
+  it('gives an API server that has answered three seconds for its lists, and none that fails then', async () => {
+    await save()
+    const slow = rig()
+    slow.saved.begin()
+    slow.saved.answered()
+    await slow.clock.advance(2_900)
+    expect(slow.lines).toEqual([])
+    await slow.clock.advance(200)
+    await eventually(() => slow.offered.length === 1)
+    await slow.saved.stop()
+    const failing = rig()
+    failing.saved.begin()
+    failing.saved.answered()
+    failing.saved.troubled()
+    await eventually(() => failing.offered.length === 1)
+    await failing.saved.stop()
+  })
+
   it('reads nothing when the first list comes in time', async () => {
     const path = await save()
     writeFileSync(path, 'nonsense')

@@ -135,7 +135,7 @@ describe('a saved state', () => {
       ServiceCIDR: '0',
       Service:
         'affinityTimeoutS clusterIps creationTimestamp externalIps externalTrafficPolicy healthCheckNodePort internalTrafficPolicy key loadBalancerIps ports proxyName refusals sourceRanges type uid writtenRanges',
-      EndpointSlice: 'endpoints family key ports refusals service targetNames targetUids triggerTimeMs',
+      EndpointSlice: 'at family ips key ports refusals service targetNames targetUids traits triggerTimeMs',
     })
     expect(STATE_VERSION).toBe(1)
   })
