@@ -11,7 +11,6 @@ import type { LocalAddresses } from '../source/local-addresses.ts'
 import { problemText, type Source, type SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event.ts'
 import { EventRecorder } from '../telemetry/events.ts'
-import type { ActiveMode } from './active-mode.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
@@ -22,13 +21,12 @@ import { mayServe } from './held-services.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
-import { followLocalIps } from './local-ips.ts'
-import { ModeSwitcher } from './mode-switcher.ts'
+import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
 import { type NodeCondition, nodeConditionOf } from './node-condition.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
-import { openFileSource, socketsOf } from './open.ts'
+import { followLocalIps, openFileSource, socketsOf } from './open.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
 import { type SavedState, savedStateOf } from './saved-state.ts'
 import { type Servers, serversOf } from './servers.ts'
@@ -67,7 +65,6 @@ class Daemon {
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
-  #isOnceOfNothing = false
   readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied = NO_FIELDS
@@ -106,11 +103,7 @@ class Daemon {
         this.#observer.node(node)
         this.#condition?.follow(node?.uid)
       },
-      changed: snapshot => {
-        this.#observer.offered(snapshot)
-        // With --once, an empty source may be a wrong path, and must not remove every Service.
-        if (!this.#isOnceOfNothing) this.#switcher?.offer(snapshot)
-      },
+      offers: this.#observer.offers,
       handlers: {
         refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),
@@ -158,6 +151,7 @@ class Daemon {
     const config = this.#config
     try {
       this.#switcher = this.#program(config)
+      this.#intake.deliverTo(this.#switcher)
     } catch (err) {
       const hint = privilegeHint(err)
       log.fatal({ err, ...(hint === undefined ? {} : { hint }) }, 'cannot open sockets to the kernel')
@@ -252,6 +246,7 @@ class Daemon {
 
   #program(config: Config): ModeSwitcher {
     const { clock, log, random, planned } = this.#io
+    const api = this.#api
     return new ModeSwitcher(config, {
       clock,
       log,
@@ -260,7 +255,7 @@ class Daemon {
       planned,
       report: event => this.#report(event),
       // Back ends get more of an object than a saved state has.
-      resolved: its => (this.#intake.isStale(its.snapshot) ? undefined : this.#api?.offer(its)),
+      resolved: api && (its => (this.#intake.isStale(its.snapshot) ? undefined : api.offer(its))),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
       unsupported: list => {
@@ -391,8 +386,11 @@ class Daemon {
     const text = isLast ? problem.text : problemText(problem)
     if (kind === 'recovered') log.info({ location }, text)
     else log.warn({ location }, text)
-    this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once
-    if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
+    if (kind === 'empty' && this.#config.once) {
+      // An empty source may be a wrong path, and must not remove every Service.
+      this.#intake.deliverTo(undefined)
+      this.#finish(1, '--once: the files hold no objects')
+    }
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
     this.#saved?.troubled()

@@ -3,7 +3,7 @@ import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { ModeContext } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
 import { findMode } from '../modes/registry.ts'
-import type { ActiveMode } from './active-mode.ts'
+import type { ActiveMode } from './mode-switcher.ts'
 
 /**
  * Tests whether serving a saved Snapshot makes no Service older that the kernel serves. It may where the kernel serves

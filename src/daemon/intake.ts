@@ -1,32 +1,43 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, type Steps, slicingOf } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
-import { isMostGone } from '../base/most-gone.ts'
-import type { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import {
+  fitting,
+  type LeftOut,
   NOTHING_HELD,
   type ObjectBudget,
+  orphansIn,
   type PartsHolder,
   type PartsRoom,
+  RereadPace,
+  wholeWithinBudget,
   withinBudget,
 } from '../model/object-budget.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import {
   applyEvents,
   applyEventsInSteps,
+  differences,
   EMPTY_SNAPSHOT,
   type NodeInfo,
   type Snapshot,
   type SourceEvent,
 } from '../model/snapshot.ts'
-import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
-import { LeftOutWatch } from './left-out-watch.ts'
-import type { Occasion } from './node-listeners.ts'
+import {
+  isMostlyGone,
+  type LocatedRefusal,
+  type Source,
+  type SourceHandlers,
+  type SourceStatus,
+} from '../source/source.ts'
+import type { Moment } from '../telemetry/health.ts'
+
+/** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
+export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
   readonly clock: Clock
-  /** Gets each new Snapshot, from the first complete one on. */
-  readonly changed: (snapshot: Snapshot) => void
+  /** Notes each Snapshot that is offered. */
+  readonly offers?: Offers
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
   /** Handlers for everything but the events of a source. */
@@ -40,9 +51,11 @@ interface IntakeOptions {
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
   /** Bounds the parts of all objects; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
-  /** Called when the objects of the source replace those that stood in for them, before their Snapshot. */
+  /** Called when the objects of the source replace saved ones, before their Snapshot. */
   readonly confirmed?: () => void
 }
+
+type SnapshotReader = { offer(snapshot: Snapshot): void }
 
 /** The run of one source. */
 interface Run {
@@ -53,11 +66,8 @@ interface Run {
   budget: ObjectBudget
   complete: boolean
   /** The source has been read once more, because its list lacked most of what stood in for it. */
-  isConfirmed: boolean
+  isConfirmed?: true
 }
-
-const MOST_GONE =
-  'the first list has less than half of the saved Services or EndpointSlices; kprobe reads it once more before it removes the rest'
 
 /**
  * Merges the events of the sources into one Snapshot. It offers none before the first source is complete, because
@@ -75,6 +85,7 @@ export class Intake implements PartsHolder {
   #staleTo = 0
   #ipsMissing = false
   #offered: Snapshot | undefined
+  #reader: SnapshotReader | undefined
   /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
@@ -116,18 +127,19 @@ export class Intake implements PartsHolder {
     return { ...status, missing: [...status.missing, 'addresses of this machine'] }
   }
 
+  /** Offers each new Snapshot to this reader, from the first complete one on. */
+  deliverTo(reader: SnapshotReader | undefined): void {
+    this.#reader = reader
+  }
+
   /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
     await this.stop()
-    if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
+    const { number, localIps, apiEndpoints } = this.#snapshot
+    // The next source would not report deletions since then.
+    if (!this.#complete) this.#snapshot = { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
     else if (this.#run?.complete === true) this.#partsBefore = this.#run.budget.held
-    const run: Run = {
-      source,
-      gathered: EMPTY_SNAPSHOT,
-      budget: NOTHING_HELD,
-      complete: false,
-      isConfirmed: false,
-    }
+    const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
     this.#run = run
     await source.start({
       ...this.#options.handlers,
@@ -151,9 +163,8 @@ export class Intake implements PartsHolder {
     allowed: (snapshot: Snapshot) => Promise<boolean>,
   ): Promise<'stands' | 'denied' | 'early' | 'complete'> {
     const { clock, partsRoom } = this.#options
-    const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
-    const input = { partsMax, budget: NOTHING_HELD, before: EMPTY_SNAPSHOT, after: saved }
-    const { snapshot, budget } = await finishInSlices(withinBudget(input), slicingOf(clock))
+    const fitted = wholeWithinBudget(saved, partsRoom?.partsMax)
+    const { snapshot, budget } = await finishInSlices(fitted, slicingOf(clock))
     if (this.#ipsMissing) return 'early'
     const isAllowed = this.#complete || (await allowed(this.#withFacts(snapshot)))
     const run = this.#run
@@ -235,14 +246,11 @@ export class Intake implements PartsHolder {
       slicing,
     )
     run.budget = budget
-    if (this.#complete && !wasComplete && !run.complete) {
-      // Saved objects stand in meanwhile.
-      run.gathered = after
-      return
-    }
     // This machine's addresses may have changed meanwhile, and are not part of the batch.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
-    if (this.#snapshot === before) this.#become(after)
+    // Saved objects stand in meanwhile.
+    if (this.#isStale && !wasComplete) run.gathered = after
+    else if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
     this.#leftOut.follow(this.#snapshot, budget)
   }
@@ -259,10 +267,12 @@ export class Intake implements PartsHolder {
   }
 
   #synced(run: Run): void {
-    const read = this.#doubts(run) ? run.source.confirm?.() : undefined
+    const isDoubtful = this.#isStale && run.isConfirmed !== true && isMostlyGone(this.#snapshot, run.gathered)
+    const read = isDoubtful ? run.source.confirm?.() : undefined
     if (read !== undefined) {
       run.isConfirmed = true
-      this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text: MOST_GONE })
+      const text = 'the first list lacks most of the saved objects; kprobe reads it once more before they go'
+      this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text })
       void read.then(() => (this.#run === run ? this.#synced(run) : undefined))
       return
     }
@@ -273,32 +283,19 @@ export class Intake implements PartsHolder {
     if (isFirst) this.#offer()
     else {
       const events = this.#keeping(differences(this.#snapshot, run.gathered))
-      this.#replace(applyEvents(this.#snapshot, events))
+      const after = applyEvents(this.#snapshot, events)
+      this.#become(this.#isStale ? this.#confirmed(after) : after)
     }
     run.gathered = EMPTY_SNAPSHOT
     this.#leftOut.follow(this.#snapshot, run.budget)
   }
 
-  /** After a reboot, only the saved objects tell of earlier ones; the reconciler compares the kernel in the same way. */
-  #doubts({ isConfirmed, gathered }: Run): boolean {
-    if (!this.#isStale || isConfirmed) return false
-    const { services, sliceByKey } = this.#snapshot
-    return (
-      isMostGone(services.size, absent(services, gathered.services).length) ||
-      isMostGone(sliceByKey.size, absent(sliceByKey, gathered.sliceByKey).length)
-    )
-  }
-
-  /** Takes the Snapshot of a complete source. It has a number of its own even where it confirms saved objects. */
-  #replace(snapshot: Snapshot): void {
-    if (!this.#isStale) {
-      this.#become(snapshot)
-      return
-    }
+  /** The Snapshot of a source that confirms saved objects: with a number of its own even if nothing changes. */
+  #confirmed(snapshot: Snapshot): Snapshot {
     this.#isStale = false
     this.#staleTo = this.#snapshot.number
     this.#options.confirmed?.()
-    this.#become({ ...snapshot, number: this.#staleTo + 1 })
+    return { ...snapshot, number: this.#staleTo + 1 }
   }
 
   #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {
@@ -327,33 +324,127 @@ export class Intake implements PartsHolder {
     const now = this.#snapshot
     this.#offered = now
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
-    this.#options.changed(now)
+    this.#options.offers?.add(now)
+    this.#reader?.offer(now)
   }
 }
 
-/** Drops the objects of an incomplete source. The next source would not report deletions since then. */
-function withoutObjects({ number, localIps, apiEndpoints }: Snapshot): Snapshot {
-  return { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
+/** A Snapshot that is to be programmed, and when it came. */
+interface Offer extends Moment {
+  readonly snapshot: Snapshot
 }
 
-/** Computes the events that turn `before` into `now`; equal objects keep their identity. */
-function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
-  const events: SourceEvent[] = []
-  for (const key of absent(before.services, now.services))
-    events.push({ kind: 'Service', key, value: undefined })
-  for (const key of absent(before.sliceByKey, now.sliceByKey))
-    events.push({ kind: 'EndpointSlice', key, value: undefined })
-  for (const key of absent(before.serviceCidrs, now.serviceCidrs))
-    events.push({ kind: 'ServiceCIDR', key, value: undefined })
-  if (before.node !== undefined && now.node === undefined)
-    events.push({ kind: 'Node', key: before.node.name, value: undefined })
-  for (const [key, value] of now.services.entries()) events.push({ kind: 'Service', key, value })
-  for (const [key, value] of now.sliceByKey.entries()) events.push({ kind: 'EndpointSlice', key, value })
-  for (const [key, value] of now.serviceCidrs.entries()) events.push({ kind: 'ServiceCIDR', key, value })
-  if (now.node !== undefined) events.push({ kind: 'Node', key: now.node.name, value: now.node })
-  return events
+interface OffersOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** Called when the list is as long as it may be, to take it. */
+  readonly full: () => void
 }
 
-function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
-  return before.keys().filter(key => !now.has(key))
+const OFFERS_MAX = 64
+
+/** The Snapshots that were offered since the last take. */
+export class Offers {
+  readonly #options: OffersOptions
+  #list: Offer[] = []
+
+  constructor(options: OffersOptions) {
+    this.#options = options
+  }
+
+  add(snapshot: Snapshot): void {
+    const { clock, wallMs, full } = this.#options
+    this.#list.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
+    if (this.#list.length === OFFERS_MAX) full()
+  }
+
+  take(): readonly Offer[] {
+    const list = this.#list
+    this.#list = []
+    return list
+  }
+}
+
+interface LeftOutOptions {
+  readonly clock: Clock
+  readonly partsRoom?: PartsRoom | undefined
+  /** Gets the refusals of the source and those of objects without a Service, at each change. */
+  readonly refusals: (list: readonly LocatedRefusal[]) => void
+  /** Gets the objects that fit again. */
+  readonly reread: (objects: readonly LeftOut[]) => void
+}
+
+/** Time from a change to the check of the objects that are left out. */
+const CHECK_MS = 1_000
+
+/**
+ * Follows the objects that are left out for want of memory: reports slices without a Service that could report them, and
+ * requests objects again once they fit.
+ */
+class LeftOutWatch {
+  readonly #options: LeftOutOptions
+  #snapshot = EMPTY_SNAPSHOT
+  #budget = NOTHING_HELD
+  #ofSource: readonly LocatedRefusal[] = []
+  #orphans: readonly LocatedRefusal[] = []
+  readonly #checks: Pacer
+  readonly #pace: RereadPace
+
+  constructor(options: LeftOutOptions) {
+    this.#options = options
+    this.#checks = new Pacer({ clock: options.clock, run: () => this.#check() })
+    this.#pace = new RereadPace(options.clock)
+  }
+
+  /** What the source refuses now. */
+  get ofSource(): readonly LocatedRefusal[] {
+    return this.#ofSource
+  }
+
+  /** Takes what the source refuses now. */
+  refused(list: readonly LocatedRefusal[]): void {
+    this.#ofSource = list
+    this.#report()
+  }
+
+  follow(snapshot: Snapshot, budget: ObjectBudget): void {
+    this.#snapshot = snapshot
+    this.#budget = budget
+    if (budget.leftOut.size + this.#orphans.length > 0) this.#checks.wake(CHECK_MS)
+    else this.#pace.reset()
+  }
+
+  /** Ends all calls until the next `follow` or `refused`. */
+  stop(): void {
+    this.#checks.cancel()
+  }
+
+  #check(): number | undefined {
+    const orphans = orphansIn(this.#snapshot, this.#budget)
+    const isSame =
+      orphans.length === this.#orphans.length &&
+      orphans.every(({ refusal }, at) => refusal === this.#orphans[at]?.refusal)
+    this.#orphans = orphans
+    if (!isSame) this.#report()
+    return this.#reread()
+  }
+
+  #reread(): number | undefined {
+    const { partsRoom, reread } = this.#options
+    const partsMax = partsRoom?.partsMax ?? Number.POSITIVE_INFINITY
+    const snapshot = this.#snapshot
+    const objects = fitting({ partsMax, budget: this.#budget, snapshot })
+    if (objects.length === 0) return undefined
+    if (this.#pace.waitMs === 0) {
+      this.#pace.began(snapshot.services.size + snapshot.sliceByKey.size)
+      reread(objects)
+    }
+    // A list may fail, so that a check follows it, too.
+    return this.#pace.waitMs
+  }
+
+  #report(): void {
+    this.#options.refusals([...this.#ofSource, ...this.#orphans])
+  }
 }

@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
+import { type BackoffOptions, Pacer } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import { type BackoffOptions, Pacer } from '../base/pacer.ts'
 import type { Config } from '../config/config.ts'
 import type { Difference } from '../reconcile/difference.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'

@@ -1,6 +1,5 @@
-import { type Clock, within } from '../base/clock.ts'
-import { Pacer } from '../base/pacer.ts'
-import { rfc3339 } from '../base/rfc3339.ts'
+import { type Clock, Pacer, within } from '../base/clock.ts'
+import { rfc3339 } from '../base/text.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { StateFile } from '../source/saved/state-file.ts'
 import { type StateOwner, stateChunks } from '../source/saved/state-format.ts'

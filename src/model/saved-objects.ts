@@ -2,9 +2,8 @@ import { type Cidr, formatIp } from '../base/ip.ts'
 import { isJson } from './fields.ts'
 import { sharedConditions } from './parse.ts'
 import { type Endpoint, type EndpointSlice, type EndpointTraits, NO_HINTS, type Service } from './service.ts'
-import type { Snapshot, SnapshotEvent } from './snapshot.ts'
+import type { Snapshot, SnapshotEvent, ValuePool } from './snapshot.ts'
 import { eventIn, readIp, written } from './snapshot-json.ts'
-import type { ValuePool } from './value-pool.ts'
 
 /**
  * The objects of a Snapshot as plain data that outlives this process: without labels, annotations, host names, and what

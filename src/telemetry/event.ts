@@ -1,5 +1,4 @@
-import { microTime } from '../base/rfc3339.ts'
-import { oneLine } from '../base/text.ts'
+import { microTime, oneLine } from '../base/text.ts'
 import { printable, type Refusal } from '../model/fields.ts'
 import type { ServiceKey } from '../model/service.ts'
 

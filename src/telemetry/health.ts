@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
-import { NEVER, rfc3339 } from '../base/rfc3339.ts'
+import { NEVER, rfc3339 } from '../base/text.ts'
 import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 

@@ -1,4 +1,4 @@
-import { rfc3339 } from '../base/rfc3339.ts'
+import { rfc3339 } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
 
 /** What the condition says, without the times. */

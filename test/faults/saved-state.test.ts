@@ -136,7 +136,7 @@ describe('a reboot while the API server is away', () => {
     for (let number = 2; number < 18; number++) cluster.remove(...service(number))
     await cluster.server.listen()
     await cluster.converged()
-    expect(stale.said('kprobe reads it once more before it removes the rest')).toHaveLength(1)
+    expect(stale.said('kprobe reads it once more before they go')).toHaveLength(1)
   })
 })
 

@@ -1,6 +1,6 @@
 import { createHash, type Hash } from 'node:crypto'
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import { isJson, type Json } from '../../model/fields.ts'
 import { savedEvent, savedObjects } from '../../model/saved-objects.ts'
 import {
@@ -8,8 +8,8 @@ import {
   EMPTY_SNAPSHOT,
   type Snapshot,
   type SnapshotEvent,
+  ValuePool,
 } from '../../model/snapshot.ts'
-import { ValuePool } from '../../model/value-pool.ts'
 
 /*
  * A saved state is lines of JSON: a header with the version and the owner, an object a line, and a last line with the

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish } from '../../../../src/base/clock.ts'
 import { isRefusal } from '../../../../src/model/fields.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../../src/model/snapshot.ts'
