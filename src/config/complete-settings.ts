@@ -3,7 +3,8 @@ import type { ModeFields } from '../modes/mode.ts'
 import { DEFAULT_MODE } from '../modes/registry.ts'
 import { isGateOn, whyNotGate } from './feature-gates.ts'
 import { type FieldPath, type PathOf, parseQuantity } from './fields.ts'
-import { type FlagReader, quote } from './flag.ts'
+import { type FlagReader, parseBool, quote } from './flag.ts'
+import { DEFAULT_CONDITION } from './node-condition-type.ts'
 import type { Settings } from './settings.ts'
 import {
   HEALTHZ_PORT,
@@ -22,6 +23,7 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
     { path: syncPeriod, flag: 'sync-period', kind: 'duration' },
     { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
     { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
+    { path: 'stateDir', flag: 'state-dir', kind: 'text' },
   ]
 }
 
@@ -71,10 +73,20 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
     settings.inherit('nftables.syncPeriod', 'iptables.syncPeriod')
   }
   for (const pairing of ownPairings(modeSettingsOf(settings))) setOwn(settings, reader, pairing)
+  setNodeCondition(settings, reader)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
   if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)
     setQuietly(settings, 'nodePortAddresses', ['primary'])
+}
+
+/** The flag has a value where another type is wanted. */
+function setNodeCondition(settings: Settings, reader: FlagReader): void {
+  const text = reader.text('node-condition')
+  if (text === undefined) return
+  const isOn = parseBool(text)
+  const value = isOn === true ? DEFAULT_CONDITION : isOn === false ? '' : text
+  settings.set('nodeCondition', { value, label: '--node-condition', exact: true })
 }
 
 function completePeriods(settings: Settings): void {

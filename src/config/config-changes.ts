@@ -55,6 +55,10 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   // Gates matter only at the start; the gate of externalIPs has a field of its own.
   featureGates: 'process',
   adminSocket: 'restart',
+  // The condition of the former type would stay at the Node as it was.
+  nodeCondition: 'process',
+  // The state of the first start is read there, and a file that is not written any more would grow old.
+  stateDir: 'process',
   // The metrics are created once, and the kernel's table would have to be created again.
   connectionMetricsMax: 'process',
   // The source keeps the fields that the API publishes from the start, or not at all.
@@ -101,6 +105,8 @@ const RESTART_FIELDS: Readonly<Partial<Record<FieldPath, keyof Config>>> = {
   'nftables.masqueradeBit': 'masqueradeBit',
   bindAddress: 'bindAddress',
   featureGates: 'featureGates',
+  stateDir: 'stateDir',
+  nodeCondition: 'nodeCondition',
 }
 
 export function needsRestart({ process }: ConfigChanges, field: FieldPath): boolean {

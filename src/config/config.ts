@@ -50,6 +50,10 @@ export interface Config {
   readonly featureGates: FeatureGates
   /** Unix socket of the daemon for the other commands; empty for none. */
   readonly adminSocket: string
+  /** Type of the condition of the Node that says whether this proxy is ready; empty for none. */
+  readonly nodeCondition: string
+  /** Folder of the saved state; empty for none. */
+  readonly stateDir: string
   /** Maximum number of time series for new connections per Service and endpoint; 0 for none. */
   readonly connectionMetricsMax: number
   /** The back-end API; undefined for none. */

@@ -147,10 +147,14 @@ const FIELDS = {
   'nftables.masqueradeBit': { kind: 'int32', pointer: true, fallback: 14 },
   'nftables.minSyncPeriod': { kind: 'duration' },
   'nftables.syncPeriod': { kind: 'duration' },
+  // kprobe's own, as the two above.
+  nodeCondition: { kind: 'text', omitEmpty: true },
   nodePortAddresses: { kind: 'texts', flag: 'nodeport-addresses' },
   oomScoreAdj: { kind: 'int32', pointer: true, fallback: -999, flag: 'oom-score-adj' },
   portRange: { kind: 'text', unused: true },
   showHiddenMetricsForVersion: { kind: 'text', flag: 'show-hidden-metrics-for-version', unused: true },
+  // kprobe's own, as the two above.
+  stateDir: { kind: 'text', omitEmpty: true },
   windowsRunAsService: { kind: 'bool', omitEmpty: true, unused: true },
   'winkernel.enableDSR': { kind: 'bool', unused: true },
   'winkernel.forwardHealthCheckVip': { kind: 'bool', unused: true },

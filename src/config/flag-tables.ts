@@ -202,6 +202,17 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
     help: 'write the effective KubeProxyConfiguration to this file, then exit',
   },
   {
+    name: 'node-condition',
+    kind: 'bool',
+    help: 'set the condition ServiceProxyReady of this Node once Services are verified in the kernel; --node-condition=TYPE sets that one. Needs the right to patch nodes/status',
+  },
+  {
+    name: 'state-dir',
+    kind: 'text',
+    placeholder: 'DIR',
+    help: 'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
+  },
+  {
     name: 'version',
     kind: 'bool',
     help: 'print the version, then exit; --version=raw prints one field a line',

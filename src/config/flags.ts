@@ -222,9 +222,11 @@ export const OWN_FLAGS: readonly string[] = [
   ...MODES.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name),
   'masquerade-bit',
   'min-sync-period',
+  'node-condition',
   'once',
   'service-proxy-name',
   'source',
+  'state-dir',
   'sync-period',
 ]
 

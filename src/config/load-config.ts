@@ -133,6 +133,7 @@ export function parseRequest(
       warnings: [
         ...firstOf([...doubts, ...warnings], more => `and ${more}`),
         ...withoutEffect(settings, reader),
+        ...idleInCluster(config, settings),
       ],
       settings,
       extra: reader,
@@ -231,6 +232,25 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
     ...(labels.length === 0 ? [] : [`no effect in kprobe: ${labels.join(', ')}`]),
     ...(names === '' ? [] : [`no effect in ${mode.title} mode: ${names}`]),
   ]
+}
+
+/** Settings that need the API server and a kernel that is kept up to date. */
+function idleInCluster(
+  { stateDir, nodeCondition, ...config }: Config,
+  settings: Settings,
+): readonly string[] {
+  const { source, once, backend } = config
+  const idle = [
+    ...(source.kind === 'file' ? ['--source=file'] : []),
+    ...(once ? ['--once'] : []),
+    ...(backend === 'dry-run' ? ['--backend=dry-run'] : []),
+  ]
+  const labels = [
+    ...(stateDir === '' ? [] : [settings.label('stateDir')]),
+    ...(nodeCondition === '' ? [] : [settings.label('nodeCondition')]),
+  ]
+  const isIdle = idle.length > 0 && labels.length > 0
+  return isIdle ? [`no effect with ${idle.join(', ')}: ${labels.join(', ')}`] : []
 }
 
 function readAction(reader: FlagReader): RunRequest['action'] {

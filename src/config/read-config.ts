@@ -14,6 +14,7 @@ import type {
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote, readCidrs } from './flag.ts'
+import { whyNotConditionType } from './node-condition-type.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
 import { modeOf, modeSettingsOf, readBindAddress } from './settings-from-flags.ts'
@@ -43,6 +44,8 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     ...readServers(settings),
     bindAddressHardFail: settings.bool('bindAddressHardFail'),
     oomScoreAdj: settings.number('oomScoreAdj'),
+    stateDir: readStateDir(settings),
+    nodeCondition: readNodeCondition(settings),
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
@@ -69,6 +72,20 @@ function readNodeName(settings: Settings, hostName: string): string {
   if (name === '')
     settings.fail('hostnameOverride', 'this machine has no host name; set the name of its Node')
   return name
+}
+
+function readStateDir(settings: Settings): string {
+  const path = settings.text('stateDir')
+  if (path !== '' && !path.startsWith('/'))
+    settings.fail('stateDir', `${quote(path)} is not an absolute path`)
+  return path
+}
+
+function readNodeCondition(settings: Settings): string {
+  const type = settings.text('nodeCondition')
+  const why = type === '' ? undefined : whyNotConditionType(type)
+  if (why !== undefined) settings.fail('nodeCondition', `${quote(type)} ${why}`)
+  return type
 }
 
 function readDetectLocal(settings: Settings): DetectLocal {

@@ -54,6 +54,7 @@ const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   'conntrack.tcpFinWaitTimeout': '--conntrack-tcp-timeout-fin-wait',
   'conntrack.tcpTimeWaitTimeout': '--conntrack-tcp-timeout-time-wait',
   hostnameOverride: '--hostname-override',
+  nodeCondition: '--node-condition',
   'iptables.masqueradeAll': '--masquerade-all',
   'iptables.minSyncPeriod': '--min-sync-period',
   'iptables.syncPeriod': '--sync-period',
@@ -63,6 +64,7 @@ const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   'nftables.masqueradeBit': '--masquerade-bit',
   'nftables.minSyncPeriod': '--min-sync-period',
   'nftables.syncPeriod': '--sync-period',
+  stateDir: '--state-dir',
 }
 
 function flagLabel(path: FieldPath): string {

@@ -45,7 +45,10 @@ function isLeftOut(path: FieldPath, of: ModeFields): boolean {
 function writtenValue(settings: Settings, path: FieldPath): YamlValue | undefined {
   const { kind, omitEmpty } = fieldAt(path)
   const value = settings.value(path)
-  if (omitEmpty === true && (value === undefined || value === false || value === 0n || isEmpty(value)))
+  if (
+    omitEmpty === true &&
+    (value === undefined || value === false || value === '' || value === 0n || isEmpty(value))
+  )
     return undefined
   if (value === undefined) return ZEROS[kind]
   return typeof value === 'bigint' ? formatGoDuration(value) : plainValue(value)

@@ -173,6 +173,7 @@ export function logState(log: Log, { activeMode, source, snapshot, health, nowMs
       node: nodeState(node, source),
       healthz: health.code,
       reason: health.body.reason,
+      staleS: health.body.staleSeconds,
       missing: source?.missing,
       trouble: source?.trouble,
       silentMs: heardMs === undefined ? undefined : Math.round(nowMs - heardMs),

@@ -8,6 +8,7 @@ import { dependsOnServices } from '../source/kube/client/dial.ts'
 import { failureOfStatus } from '../source/kube/exchange.ts'
 import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
 import { acceptFor, readStatus } from '../source/kube/wire/encodings.ts'
+import type { StateOwner } from '../source/saved/state-format.ts'
 import type { EventWrite } from '../telemetry/event.ts'
 import type { PostResult } from '../telemetry/events.ts'
 
@@ -23,6 +24,19 @@ interface ClusterOptions {
     readonly durationMs: number
   }) => void
 }
+
+/** A request about one object. */
+export interface ApiQuestion {
+  readonly method: 'GET' | 'PATCH'
+  readonly path: string
+  readonly body?: unknown
+  readonly contentType?: string
+}
+
+export type ApiAnswer =
+  | { readonly kind: 'taken'; readonly value: unknown }
+  /** `text` says why, in the words of the server where it has answered. */
+  | { readonly kind: 'failed'; readonly text: string }
 
 /** Maximum wait for the answer to an event, and between two pieces of it. */
 const EVENT_IDLE_MS = 10_000
@@ -64,6 +78,15 @@ export class Cluster {
     })
   }
 
+  /** Gives the owner of the objects of this cluster. Throws ApiError 'credentials'. */
+  async owner({
+    nodeName,
+    serviceProxyName,
+  }: Pick<Config, 'nodeName' | 'serviceProxyName'>): Promise<StateOwner> {
+    const authorities = (await this.#options.client.authorities?.()) ?? []
+    return { node: nodeName, proxy: serviceProxyName ?? '', server: this.server, authorities }
+  }
+
   /**
    * Warns if the API server is reached through a Service of this proxy: the proxy could not start on an empty kernel
    * (F97).
@@ -89,6 +112,29 @@ export class Cluster {
     const list: unknown = JSON.parse(await textOf(response))
     const items = isJson(list) && Array.isArray(list.items) ? list.items : []
     return items.flatMap(item => (isJson(item) && isJson(item.metadata) ? [String(item.metadata.name)] : []))
+  }
+
+  /** Reads or changes one object. Never rejects: the caller may send it again. */
+  async ask({ method, path, body, contentType }: ApiQuestion): Promise<ApiAnswer> {
+    try {
+      const response = await this.#client.send({
+        method,
+        path,
+        accept: 'application/json',
+        ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+        ...(contentType === undefined ? {} : { contentType }),
+        idleMs: EVENT_IDLE_MS,
+        longLived: false,
+        signal: this.#stop.signal,
+      })
+      const text = await textOf(response)
+      if (response.status >= 200 && response.status < 300) return { kind: 'taken', value: JSON.parse(text) }
+      const status = readStatus(response.contentType, Buffer.from(text))
+      return { kind: 'failed', text: failureOfStatus(response.status, status).text }
+    } catch (err) {
+      if (!(err instanceof ApiError) && !(err instanceof SyntaxError)) throw err
+      return { kind: 'failed', text: err.message }
+    }
   }
 
   /** Sends an event. Never rejects: the caller may send a failed event again. */
@@ -144,7 +190,7 @@ async function textOf({ body }: ApiResponse): Promise<string> {
   let text = ''
   for await (const chunk of body) {
     text += decoder.decode(chunk, { stream: true })
-    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'the list of Nodes is too long')
+    if (text.length > NODES_BYTES_MAX) throw new ApiError('protocol', 'the answer is too long')
   }
   return text
 }

@@ -1,4 +1,3 @@
-import { buildText } from '../base/build-info.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { privilegeHint } from '../base/errors.ts'
 import { FAMILIES } from '../base/ip.ts'
@@ -16,18 +15,21 @@ import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
 import { Cluster } from './cluster.ts'
-import { Flows } from './flows.ts'
+import { type Flows, flowsOf } from './flows.ts'
 import { logFieldChanges, programmingFields, tuningFields } from './followed-fields.ts'
+import { mayServe } from './held-services.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
 import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
+import { type NodeCondition, nodeConditionOf } from './node-condition.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
 import { followLocalIps, openFileSource, socketsOf } from './open.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
-import { adminPages, Servers } from './servers.ts'
+import { type SavedState, savedStateOf } from './saved-state.ts'
+import { type Servers, serversOf } from './servers.ts'
 
 export type { DaemonIo, Sync, Written } from './io.ts'
 
@@ -57,6 +59,8 @@ class Daemon {
   #recorder: EventRecorder | undefined
   #servers: Servers | undefined
   #flows: Flows | undefined
+  #saved: SavedState | undefined
+  #condition: NodeCondition | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
@@ -93,9 +97,11 @@ class Daemon {
       partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
       completed: (snapshot, occasion) => listeners?.completed(snapshot, occasion) ?? snapshot,
+      confirmed: () => this.#saved?.confirmed(),
       nodeChanged: node => {
         this.#node.follow(node)
         this.#observer.node(node)
+        this.#condition?.follow(node?.uid)
       },
       offers: this.#observer.offers,
       handlers: {
@@ -117,6 +123,7 @@ class Daemon {
     engine?.loads()
     this.#localIps = this.#watchIps()
     await this.#intake.follow(this.#source(this.#config))
+    this.#saved?.begin()
     const unfollow = follow?.({
       changed: (config, changes) => this.#reconfigure(config, changes),
       refused: () => this.#observer.metrics.configChanged('refused'),
@@ -163,8 +170,23 @@ class Daemon {
     await tune?.(config)
     if (config.once) return true
     await setOomScoreAdj?.(config.oomScoreAdj)
-    this.#flows = this.#openFlows()
-    await this.#listen(config)
+    this.#flows = flowsOf(this.#io, {
+      metrics: this.#observer.metrics,
+      full: table => this.#recorder?.record(conntrackFull(config.nodeName, table)),
+    })
+    this.#saved = this.#openSavedState(config)
+    this.#condition = this.#openCondition(config)
+    this.#servers = serversOf(config, this.#io, {
+      descriptors: this.#descriptors,
+      api: this.#api,
+      observer: this.#observer,
+      intake: this.#intake,
+      config: () => this.#config,
+      activeMode: () => this.#activeMode,
+      tell: fact => this.#recorder?.record(fact),
+      failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
+    })
+    await this.#servers?.follow(config)
     return true
   }
 
@@ -173,6 +195,8 @@ class Daemon {
     await this.#api?.close()
     await this.#localIps?.stop()
     await this.#intake.stop()
+    await this.#saved?.stop()
+    await this.#condition?.stop()
     await this.#flows?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
@@ -183,22 +207,20 @@ class Daemon {
   }
 
   #observe(): Observer {
-    const { log, clock, wallMs, build } = this.#io
+    const { log, clock } = this.#io
     const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates, allowServiceExternalIps } =
       this.#config
     const gates = { ...featureGates, AllowServiceExternalIPs: allowServiceExternalIps }
     return new Observer({
-      log,
-      clock,
-      wallMs,
+      ...this.#io,
       nodeName,
       syncPeriodMs,
-      build,
       families: FAMILIES,
       // Files may omit all Nodes. Nodes of other names show that this node's name is wrong.
       eligibleWithoutNode: () =>
         this.#config.source.kind === 'file' && (this.#intake.status?.otherNodes ?? []).length === 0,
       source: () => this.#intake.status,
+      servedStaleS: () => this.#saved?.staleS,
       quarantined: () => this.#activeMode?.status.quarantined.length ?? 0,
       servers: () => ({ ...(this.#servers?.state ?? { ready: false }), events: this.#recorder?.counts }),
       features: Object.entries(gates).map(([name, enabled]) => ({ name, stage: '', enabled })),
@@ -232,7 +254,8 @@ class Daemon {
       sockets: socketsOf(this.#io, this.#descriptors),
       planned,
       report: event => this.#report(event),
-      resolved: api && (resolved => api.offer(resolved)),
+      // Back ends get more of an object than a saved state has.
+      resolved: api && (its => (this.#intake.isStale(its.snapshot) ? undefined : api.offer(its))),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
       unsupported: list => {
@@ -242,21 +265,21 @@ class Daemon {
   }
 
   async #connect(config: Config): Promise<void> {
-    const { clock, random, wallMs, log, openClient } = this.#io
+    const { log, openClient } = this.#io
     const { nodeName } = config
     if (openClient === undefined) throw new Error('no API client in this build; give --source=file:PATH')
     const cluster = new Cluster({
+      ...this.#io,
       client: await openClient(config, this.#reach),
-      clock,
-      random,
-      requested: request => this.#observer.metrics.apiRequest(request),
+      requested: request => {
+        this.#observer.metrics.apiRequest(request)
+        if (request.status !== undefined) this.#saved?.answered()
+      },
     })
     this.#cluster = cluster
     if (config.once || config.backend !== 'netlink') return
     this.#recorder ??= new EventRecorder({
-      clock,
-      wallMs,
-      random,
+      ...this.#io,
       nodeName,
       uidOf: service => this.#intake.snapshot.services.get(service)?.uid ?? '',
       post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',
@@ -272,51 +295,27 @@ class Daemon {
     )
   }
 
-  #openFlows(): Flows | undefined {
-    const { clock, random, log, openConntrack } = this.#io
-    if (openConntrack === undefined) return undefined
-    const { nodeName } = this.#config
-    return new Flows({
-      clock,
-      random,
-      log,
-      openTransport: openConntrack,
-      metrics: this.#observer.metrics,
-      full: table => this.#recorder?.record(conntrackFull(nodeName, table)),
+  #openCondition(config: Config): NodeCondition | undefined {
+    return nodeConditionOf(config, {
+      ...this.#io,
+      health: () => this.#observer.health,
+      difference: async () => await this.#activeMode?.pending(),
+      quarantined: () => this.#activeMode?.status.quarantined ?? [],
+      send: async question =>
+        (await this.#cluster?.ask(question)) ?? { kind: 'failed', text: 'no API client' },
+      metrics: this.#observer.metrics.nodeCondition,
     })
   }
 
-  async #listen(config: Config): Promise<void> {
-    const { clock, log, listens, configz, flags = new Map(), wallMs, build } = this.#io
-    if (!listens) return
-    this.#servers = new Servers({
-      clock,
-      log,
-      families: FAMILIES,
-      descriptors: this.#descriptors,
-      api: this.#api,
-      observer: this.#observer,
-      configz,
-      flags,
-      status: {
-        startedWallMs: this.#observer.startedWallMs,
-        version: buildText(build),
-        nodeName: config.nodeName,
-      },
-      wallMs,
-      pages: adminPages({
-        activeMode: () => this.#activeMode,
-        config: () => this.#config,
-        version: buildText(build),
-        intake: this.#intake,
-        nowMs: () => clock.nowMs(),
-        receipts: this.#observer.receipts,
-      }),
-      proxyMode: () => this.#activeMode?.mode ?? this.#config.proxyMode,
-      tell: fact => this.#recorder?.record(fact),
-      failed: () => this.#finish(1, 'cannot listen (--bind-address-hard-fail)'),
+  #openSavedState(config: Config): SavedState | undefined {
+    const kernel = { clock: this.#io.clock, sockets: socketsOf(this.#io, this.#descriptors) }
+    return savedStateOf(config, {
+      ...this.#io,
+      owner: async () => await this.#cluster?.owner(this.#config),
+      intake: this.#intake,
+      mayServe: snapshot => mayServe(snapshot, { config: this.#config, ...kernel }, this.#activeMode),
+      metrics: this.#observer.metrics.savedState,
     })
-    await this.#servers.follow(config)
   }
 
   #watchIps(): LocalAddresses | undefined {
@@ -394,6 +393,7 @@ class Daemon {
     }
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
+    this.#saved?.troubled()
     if (isLast) this.#finish(1, '--once: cannot read the source')
   }
 
@@ -425,6 +425,8 @@ class Daemon {
     }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
+    this.#saved?.synced(snapshot)
+    if (!this.#intake.isStale(snapshot)) this.#condition?.synced()
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
     if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)

@@ -11,6 +11,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
+import type { DaemonIo } from './io.ts'
 
 interface FlowsOptions {
   readonly clock: Clock
@@ -20,6 +21,21 @@ interface FlowsOptions {
   readonly metrics: Metrics
   /** Called when the conntrack table is almost full. */
   readonly full: (table: { readonly entries: number; readonly entriesMax: number }) => void
+}
+
+/** Makes the Flows of a daemon; undefined without a socket to conntrack. */
+export function flowsOf(
+  {
+    clock,
+    random,
+    log,
+    openConntrack: openTransport,
+  }: Pick<DaemonIo, 'clock' | 'random' | 'log' | 'openConntrack'>,
+  reports: Pick<FlowsOptions, 'metrics' | 'full'>,
+): Flows | undefined {
+  return openTransport === undefined
+    ? undefined
+    : new Flows({ clock, random, log, openTransport, ...reports })
 }
 
 /** Interval of the reads of conntrack usage. */

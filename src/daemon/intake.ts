@@ -1,26 +1,34 @@
 import { type Clock, finishInSlices, Pacer, type Steps, slicingOf } from '../base/clock.ts'
-import type { PersistentMap } from '../base/collections.ts'
 import type { Ip } from '../base/ip.ts'
 import {
   fitting,
   type LeftOut,
   NOTHING_HELD,
   type ObjectBudget,
+  orphansIn,
   type PartsHolder,
   type PartsRoom,
   RereadPace,
+  wholeWithinBudget,
   withinBudget,
 } from '../model/object-budget.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import {
   applyEvents,
   applyEventsInSteps,
+  differences,
   EMPTY_SNAPSHOT,
   type NodeInfo,
   type Snapshot,
   type SourceEvent,
 } from '../model/snapshot.ts'
-import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import {
+  isMostlyGone,
+  type LocatedRefusal,
+  type Source,
+  type SourceHandlers,
+  type SourceStatus,
+} from '../source/source.ts'
 import type { Moment } from '../telemetry/health.ts'
 
 /** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
@@ -43,6 +51,8 @@ interface IntakeOptions {
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
   /** Bounds the parts of all objects; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
+  /** Called when the objects of the source replace saved ones, before their Snapshot. */
+  readonly confirmed?: () => void
 }
 
 /** A reader of Snapshots. */
@@ -63,6 +73,8 @@ interface Run {
   /** The parts that are held for this source. */
   budget: ObjectBudget
   complete: boolean
+  /** The source has been read once more, because its list lacked most of what stood in for it. */
+  isConfirmed?: true
 }
 
 /**
@@ -75,6 +87,10 @@ export class Intake implements PartsHolder {
   #snapshot = EMPTY_SNAPSHOT
   #run: Run | undefined
   #complete = false
+  /** Saved objects stand in for those of the source, which is not complete. */
+  #isStale = false
+  /** The last Snapshot with objects that no source has confirmed. */
+  #staleTo = 0
   #ipsMissing = false
   #offered: Snapshot | undefined
   #reader: SnapshotReader | undefined
@@ -129,7 +145,9 @@ export class Intake implements PartsHolder {
   /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
     await this.stop()
-    if (!this.#complete) this.#snapshot = withoutObjects(this.#snapshot)
+    const { number, localIps, apiEndpoints } = this.#snapshot
+    // The next source would not report deletions since then.
+    if (!this.#complete) this.#snapshot = { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
     else if (this.#run?.complete === true) this.#partsBefore = this.#run.budget.held
     const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
     this.#run = run
@@ -139,6 +157,42 @@ export class Intake implements PartsHolder {
       events: batch => this.#take(run, batch),
       synced: () => this.#synced(run),
     })
+  }
+
+  /** Tests whether no source has confirmed the objects of a Snapshot that was offered. */
+  isStale({ number }: Snapshot): boolean {
+    return this.#isStale || number <= this.#staleTo
+  }
+
+  /**
+   * Offers saved objects if `allowed` agrees, until the source is complete; then its objects replace them in one change.
+   * Gives 'complete' when the source is complete already, and 'early' while the addresses of this machine are unknown.
+   */
+  async standIn(
+    saved: Snapshot,
+    allowed: (snapshot: Snapshot) => Promise<boolean>,
+  ): Promise<'stands' | 'denied' | 'early' | 'complete'> {
+    const { clock, partsRoom } = this.#options
+    const fitted = wholeWithinBudget(saved, partsRoom?.partsMax)
+    const { snapshot, budget } = await finishInSlices(fitted, slicingOf(clock))
+    if (this.#ipsMissing) return 'early'
+    const isAllowed = this.#complete || (await allowed(this.#withFacts(snapshot)))
+    const run = this.#run
+    if (this.#complete || run === undefined) return 'complete'
+    if (!isAllowed) return 'denied'
+    run.gathered = this.#snapshot
+    this.#partsBefore = budget.held
+    this.#complete = true
+    this.#isStale = true
+    this.#become(this.#withFacts(snapshot))
+    return 'stands'
+  }
+
+  /** Adds what this process knows of its machine, and of the API server as far as it has dialed it. */
+  #withFacts(saved: Snapshot): Snapshot {
+    const { localIps, apiEndpoints, number } = this.#snapshot
+    const known = apiEndpoints.length > 0 ? apiEndpoints : saved.apiEndpoints
+    return this.#completed({ ...saved, number: number + 1, localIps, apiEndpoints: known }, 'change')
   }
 
   /** Waits for this machine's addresses: without them, node ports would close that the kernel already serves. */
@@ -197,6 +251,7 @@ export class Intake implements PartsHolder {
       // Another part of the source has completed it meanwhile, without this batch.
     }
     const before = this.#snapshot
+    const wasComplete = this.#complete
     const { snapshot: after, budget } = await finishInSlices(
       this.#applied(run, before, this.#keeping(batch)),
       slicing,
@@ -204,7 +259,9 @@ export class Intake implements PartsHolder {
     run.budget = budget
     // This machine's addresses may have changed meanwhile, and are not part of the batch.
     const { localIps, apiEndpoints, listeners, number } = this.#snapshot
-    if (this.#snapshot === before) this.#become(after)
+    // Saved objects stand in meanwhile.
+    if (this.#isStale && !wasComplete) run.gathered = after
+    else if (this.#snapshot === before) this.#become(after)
     else this.#become({ ...after, number: number + 1, localIps, apiEndpoints, listeners })
     this.#leftOut.follow(this.#snapshot, budget)
     if (this.complete) await this.#untilPaced()
@@ -232,6 +289,15 @@ export class Intake implements PartsHolder {
   }
 
   #synced(run: Run): void {
+    const isDoubtful = this.#isStale && run.isConfirmed !== true && isMostlyGone(this.#snapshot, run.gathered)
+    const read = isDoubtful ? run.source.confirm?.() : undefined
+    if (read !== undefined) {
+      run.isConfirmed = true
+      const text = 'the first list lacks most of the saved objects; kprobe reads it once more before they go'
+      this.#options.handlers.problem({ kind: 'doubtful', location: 'saved state', text })
+      void read.then(() => (this.#run === run ? this.#synced(run) : undefined))
+      return
+    }
     run.complete = true
     this.#partsBefore = 0
     const isFirst = !this.#complete
@@ -239,10 +305,19 @@ export class Intake implements PartsHolder {
     if (isFirst) this.#offer()
     else {
       const events = this.#keeping(differences(this.#snapshot, run.gathered))
-      this.#become(applyEvents(this.#snapshot, events))
+      const after = applyEvents(this.#snapshot, events)
+      this.#become(this.#isStale ? this.#confirmed(after) : after)
     }
     run.gathered = EMPTY_SNAPSHOT
     this.#leftOut.follow(this.#snapshot, run.budget)
+  }
+
+  /** The Snapshot of a source that confirms saved objects: with a number of its own even if nothing changes. */
+  #confirmed(snapshot: Snapshot): Snapshot {
+    this.#isStale = false
+    this.#staleTo = this.#snapshot.number
+    this.#options.confirmed?.()
+    return { ...snapshot, number: this.#staleTo + 1 }
   }
 
   #keeping(batch: readonly SourceEvent[]): readonly SourceEvent[] {
@@ -274,33 +349,6 @@ export class Intake implements PartsHolder {
     this.#options.offers?.add(now)
     this.#reader?.offer(now)
   }
-}
-
-/** Drops the objects of an incomplete source. The next source would not report deletions since then. */
-function withoutObjects({ number, localIps, apiEndpoints }: Snapshot): Snapshot {
-  return { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
-}
-
-/** Computes the events that turn `before` into `now`; equal objects keep their identity. */
-function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
-  const events: SourceEvent[] = []
-  for (const key of absent(before.services, now.services))
-    events.push({ kind: 'Service', key, value: undefined })
-  for (const key of absent(before.sliceByKey, now.sliceByKey))
-    events.push({ kind: 'EndpointSlice', key, value: undefined })
-  for (const key of absent(before.serviceCidrs, now.serviceCidrs))
-    events.push({ kind: 'ServiceCIDR', key, value: undefined })
-  if (before.node !== undefined && now.node === undefined)
-    events.push({ kind: 'Node', key: before.node.name, value: undefined })
-  for (const [key, value] of now.services.entries()) events.push({ kind: 'Service', key, value })
-  for (const [key, value] of now.sliceByKey.entries()) events.push({ kind: 'EndpointSlice', key, value })
-  for (const [key, value] of now.serviceCidrs.entries()) events.push({ kind: 'ServiceCIDR', key, value })
-  if (now.node !== undefined) events.push({ kind: 'Node', key: now.node.name, value: now.node })
-  return events
-}
-
-function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
-  return before.keys().filter(key => !now.has(key))
 }
 
 /** A Snapshot that is to be programmed, and when it came. */
@@ -351,8 +399,6 @@ interface LeftOutOptions {
 
 /** Time from a change to the check of the objects that are left out. */
 const CHECK_MS = 1_000
-/** Refusals that are reported, each by its object. */
-const ORPHANS_MAX = 1_000
 
 /**
  * Follows the objects that are left out for want of memory: reports slices without a Service that could report them, and
@@ -423,17 +469,4 @@ class LeftOutWatch {
   #report(): void {
     this.#options.refusals([...this.#ofSource, ...this.#orphans])
   }
-}
-
-/** Finds slices that are left out and have no Service that could report them. */
-function orphansIn({ services, sliceByKey }: Snapshot, { leftOut }: ObjectBudget): readonly LocatedRefusal[] {
-  const orphans: LocatedRefusal[] = []
-  for (const { kind, key } of leftOut.values()) {
-    const slice = kind === 'EndpointSlice' ? sliceByKey.get(key) : undefined
-    const service = slice === undefined ? undefined : services.get(slice.service)
-    if (service !== undefined && service.type !== 'ExternalName') continue
-    for (const refusal of slice?.refusals ?? [])
-      if (orphans.length < ORPHANS_MAX) orphans.push({ location: 'endpointslices', refusal })
-  }
-  return orphans
 }

@@ -1,10 +1,11 @@
-import { type Clock, slicingOf, within } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf, within } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import { whyNotInstance } from '../config/own-flags.ts'
 import type { Refusal } from '../model/fields.ts'
+import type { ResolveOptions } from '../model/node-context.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
@@ -51,6 +52,8 @@ export interface ActiveMode {
   metrics(): Promise<readonly ModeMetric[]>
   /** Computes the diff from the observed state to the newest wanted state. */
   pending(): Promise<Difference | undefined>
+  /** Computes the diff from the observed state to that of a Snapshot which is not offered. */
+  differenceTo(snapshot: Snapshot): Promise<Difference>
   offer(snapshot: Snapshot): void
   /** See Reconciler.paced. */
   paced(): Promise<void> | undefined
@@ -83,6 +86,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly #options: ActiveModeOptions
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
+  readonly #resolving: ResolveOptions
   #unsupported = ''
   #isConfirmed = false
 
@@ -94,10 +98,10 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const isReal = config.backend === 'netlink'
     if (isReal) this.#begin()
     this.servicesBytes = servicesBytes(options.sockets.room?.())
-    const resolving = resolveOptions(config, this.servicesBytes)
+    this.#resolving = resolveOptions(config, this.servicesBytes)
     this.#reconciler = new Reconciler({
       plane: isReal ? opened.plane : this.#pretending(),
-      resolve: (previous, snapshot) => resolve(resolving, previous, snapshot),
+      resolve: (previous, snapshot) => resolve(this.#resolving, previous, snapshot),
       clock,
       random,
       minIntervalMs: config.minSyncPeriodMs,
@@ -130,6 +134,12 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const { table } = this.#reconciler.status
     if (table === undefined) return undefined
     return await differenceOf(this.#opened.plane, table, slicingOf(this.#options.clock))
+  }
+
+  async differenceTo(snapshot: Snapshot): Promise<Difference> {
+    const slicing = slicingOf(this.#options.clock)
+    const { table } = await finishInSlices(resolve(this.#resolving, undefined, snapshot), slicing)
+    return await differenceOf(this.#opened.plane, table, slicing)
   }
 
   offer(snapshot: Snapshot): void {

@@ -33,6 +33,8 @@ interface ObserverOptions {
   readonly syncPeriodMs: number
   readonly build: BuildInfo
   readonly source: () => SourceStatus | undefined
+  /** Seconds since a source confirmed the saved state that is served; undefined while none is. */
+  readonly servedStaleS?: (() => number | undefined) | undefined
   /** Number of Services that the kernel rejects now. */
   readonly quarantined: () => number
   /** Whether load balancers may use this node while its Node object is unknown. */
@@ -73,12 +75,20 @@ export class Observer {
   #programmed: Snapshot | undefined
 
   constructor(options: ObserverOptions) {
-    const { families, clock, wallMs, syncPeriodMs, build, source, eligibleWithoutNode } = options
+    const { families, clock, wallMs, syncPeriodMs, build, source, eligibleWithoutNode, servedStaleS } =
+      options
     const { servers, features, connections, ofMode, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
     this.offers = new Offers({ clock, wallMs, full: () => this.#countOffers() })
-    this.#health = new HealthTracker({ families, clock, wallMs, syncPeriodMs, eligibleWithoutNode })
+    this.#health = new HealthTracker({
+      families,
+      clock,
+      wallMs,
+      syncPeriodMs,
+      eligibleWithoutNode,
+      servedStaleS,
+    })
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
     // The staleness of a source without data counts from the start, and that of a new source from the last data of the

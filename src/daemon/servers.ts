@@ -1,6 +1,7 @@
+import { buildText } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
-import type { Family } from '../base/ip.ts'
+import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { BindAddress, Config } from '../config/config.ts'
@@ -28,6 +29,7 @@ import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
+import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
 
@@ -50,6 +52,41 @@ interface ServersOptions {
   readonly proxyMode: () => string
   /** A server could not listen, and --bind-address-hard-fail is set. */
   readonly failed: () => void
+}
+
+interface DaemonParts
+  extends Pick<ServersOptions, 'descriptors' | 'api' | 'observer' | 'tell' | 'failed'>,
+    Pick<PagesOptions, 'intake' | 'config' | 'activeMode'> {}
+
+/** Makes the servers of a daemon; undefined if it does not listen. */
+export function serversOf(
+  { nodeName }: Pick<Config, 'nodeName'>,
+  io: Pick<DaemonIo, 'clock' | 'log' | 'listens' | 'configz' | 'flags' | 'wallMs' | 'build'>,
+  { intake, config, activeMode, ...parts }: DaemonParts,
+): Servers | undefined {
+  const { clock, log, listens, configz, flags = new Map(), wallMs, build } = io
+  if (!listens) return undefined
+  const { observer } = parts
+  const version = buildText(build)
+  return new Servers({
+    ...parts,
+    clock,
+    log,
+    families: FAMILIES,
+    configz,
+    flags,
+    status: { startedWallMs: observer.startedWallMs, version, nodeName },
+    wallMs,
+    pages: adminPages({
+      activeMode,
+      config,
+      version,
+      intake,
+      nowMs: () => clock.nowMs(),
+      receipts: observer.receipts,
+    }),
+    proxyMode: () => activeMode()?.mode ?? config().proxyMode,
+  })
 }
 
 /** The servers of the daemon: health, metrics, the Services' health check node ports, and the admin socket. */
@@ -167,6 +204,7 @@ export class Servers {
       table: this.#table,
       ready: code === 200,
       lastSync,
+      staleSeconds: body.staleSeconds,
     }
     return statuszText(status, work)
   }
@@ -239,7 +277,7 @@ interface PagesOptions {
   readonly activeMode: () => ActiveMode | undefined
   readonly config: () => Config
   readonly version: string
-  readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused'>
+  readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused' | 'isStale'>
   readonly nowMs: () => number
   readonly receipts: Receipts
 }
@@ -260,6 +298,7 @@ export function adminPages(options: PagesOptions): AdminPages {
         source: {
           missing: intake.status?.missing,
           trouble: intake.status?.trouble,
+          stale: intake.isStale(intake.snapshot) ? true : undefined,
           silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
         },
         services: servicesJson(table === undefined ? [] : table.services.values()),

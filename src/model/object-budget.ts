@@ -3,7 +3,7 @@ import { PersistentMap } from '../base/collections.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
 import { type EndpointSlice, NO_HINTS, type Service } from './service.ts'
-import { applyEvents, type Snapshot, type SourceEvent } from './snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from './snapshot.ts'
 
 /** Counts the parts of the objects of one namespace. */
 interface Holding {
@@ -173,6 +173,14 @@ export function* withinBudget({
   const stubs = yield* ledger.reduce(objectsOf(after))
   const { number } = after
   return { snapshot: { ...applyEvents(after, stubs), number }, budget: ledger.budget }
+}
+
+/** The same of a snapshot that follows none. */
+export function* wholeWithinBudget(
+  after: Snapshot,
+  partsMax = Number.POSITIVE_INFINITY,
+): ReturnType<typeof withinBudget> {
+  return yield* withinBudget({ partsMax, budget: NOTHING_HELD, before: EMPTY_SNAPSHOT, after })
 }
 
 function* changesBetween(
@@ -400,4 +408,26 @@ export class RereadPace {
   reset(): void {
     this.#rereads = 0
   }
+}
+
+/** A refusal that no Service reports, and the resource that it is of. */
+interface Orphan {
+  readonly location: string
+  readonly refusal: Refusal
+}
+
+/** Refusals that are reported, each by its object. */
+const ORPHANS_MAX = 1_000
+
+/** Finds slices that are left out and have no Service that could report them. */
+export function orphansIn({ services, sliceByKey }: Snapshot, { leftOut }: ObjectBudget): readonly Orphan[] {
+  const orphans: Orphan[] = []
+  for (const { kind, key } of leftOut.values()) {
+    const slice = kind === 'EndpointSlice' ? sliceByKey.get(key) : undefined
+    const service = slice === undefined ? undefined : services.get(slice.service)
+    if (service !== undefined && service.type !== 'ExternalName') continue
+    for (const refusal of slice?.refusals ?? [])
+      if (orphans.length < ORPHANS_MAX) orphans.push({ location: 'endpointslices', refusal })
+  }
+  return orphans
 }

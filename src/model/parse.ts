@@ -345,14 +345,24 @@ function readConditions(findings: Findings, value: unknown, index: number): Endp
   if (!isJson(value)) return CONDITIONS[6]
   const { ready, serving, terminating } = value
   if (isCondition(ready) && isCondition(serving) && isCondition(terminating))
-    return CONDITIONS[
-      (ready === false ? 0 : 4) | (serving === false ? 0 : 2) | (terminating === true ? 1 : 0)
-    ]
+    return CONDITIONS[conditionBits(ready, serving, terminating)]
   refuseConditions(findings, value, index)
   return undefined
 }
 
-function isCondition(value: unknown): value is boolean | undefined | null {
+function conditionBits(ready: Condition, serving: Condition, terminating: Condition): number {
+  return (ready === false ? 0 : 4) | (serving === false ? 0 : 2) | (terminating === true ? 1 : 0)
+}
+
+/** The object that all endpoints with these conditions share. */
+export function sharedConditions(conditions: EndpointConditions): EndpointConditions {
+  const { ready, serving, terminating } = conditions
+  return CONDITIONS[conditionBits(ready, serving, terminating)] ?? conditions
+}
+
+type Condition = boolean | undefined | null
+
+function isCondition(value: unknown): value is Condition {
   return typeof value === 'boolean' || value === undefined || value === null
 }
 

@@ -40,7 +40,8 @@ function* eventsOf(snapshot: Snapshot): Generator<unknown> {
   for (const [key, value] of sliceByKey.entries()) yield { kind: 'EndpointSlice', key, value: written(value) }
 }
 
-function written(value: unknown): unknown {
+/** Gives plain data for JSON, with addresses as text. */
+export function written(value: unknown): unknown {
   return withIps(value, text => formatIp(text))
 }
 
@@ -53,16 +54,20 @@ export function* readSnapshotJson(value: unknown): Steps<Snapshot> {
 }
 
 function* eventsIn(list: readonly unknown[]): Generator<SnapshotEvent> {
-  for (const each of list) {
-    const event = withIps(each, readIp)
-    if (isLocalIps(event)) yield { kind: 'LocalIps', value: event.localIps }
-    else if (isApiEndpoints(event)) yield { kind: 'ApiEndpoints', value: event.apiEndpoints }
-    else if (isEvent(event)) yield event
-    else throw new Error(`not an object of a snapshot: ${JSON.stringify(each).slice(0, 100)}`)
-  }
+  for (const each of list) yield eventIn(each)
 }
 
-function readIp(text: string): string {
+/** Reads an event that snapshotJson() has written. Throws when the value is something else. */
+export function eventIn(json: unknown): SnapshotEvent {
+  const event = withIps(json, readIp)
+  if (isLocalIps(event)) return { kind: 'LocalIps', value: event.localIps }
+  if (isApiEndpoints(event)) return { kind: 'ApiEndpoints', value: event.apiEndpoints }
+  if (isEvent(event)) return event
+  throw new Error(`not an object of a snapshot: ${JSON.stringify(json).slice(0, 100)}`)
+}
+
+/** Reads an address. Throws when the text is none. */
+export function readIp(text: string): string {
   const ip = parseIp(text)
   if (ip === undefined) throw new Error(`not an address: ${text.slice(0, 100)}`)
   return ip

@@ -379,3 +379,25 @@ function keyOf(ports: readonly EndpointPort[]): string {
   for (const { name, protocol, port } of ports) key += `${name}/${protocol}/${port} `
   return key
 }
+
+/** Computes the events that turn `before` into `now`; equal objects keep their identity. */
+export function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
+  const events: SourceEvent[] = []
+  for (const key of absent(before.services, now.services))
+    events.push({ kind: 'Service', key, value: undefined })
+  for (const key of absent(before.sliceByKey, now.sliceByKey))
+    events.push({ kind: 'EndpointSlice', key, value: undefined })
+  for (const key of absent(before.serviceCidrs, now.serviceCidrs))
+    events.push({ kind: 'ServiceCIDR', key, value: undefined })
+  if (before.node !== undefined && now.node === undefined)
+    events.push({ kind: 'Node', key: before.node.name, value: undefined })
+  for (const [key, value] of now.services.entries()) events.push({ kind: 'Service', key, value })
+  for (const [key, value] of now.sliceByKey.entries()) events.push({ kind: 'EndpointSlice', key, value })
+  for (const [key, value] of now.serviceCidrs.entries()) events.push({ kind: 'ServiceCIDR', key, value })
+  if (now.node !== undefined) events.push({ kind: 'Node', key: now.node.name, value: now.node })
+  return events
+}
+
+function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
+  return before.keys().filter(key => !now.has(key))
+}

@@ -1,6 +1,7 @@
+import type { PersistentMap } from '../base/collections.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { LeftOut } from '../model/object-budget.ts'
-import type { SourceEvent } from '../model/snapshot.ts'
+import type { Snapshot, SourceEvent } from '../model/snapshot.ts'
 
 /** Where Services come from: files now, the API server with the same shape. */
 export interface Source {
@@ -109,4 +110,11 @@ const HELD_MIN = 10
 /** Whether so much would go at once that an answer which lacks it is asked for a second time. */
 export function isMostGone(held: number, gone: number): boolean {
   return held >= HELD_MIN && gone * 2 > held
+}
+
+/** Tests whether `now` lacks most Services or EndpointSlices of `before`. */
+export function isMostlyGone(before: Snapshot, now: Snapshot): boolean {
+  const isGone = <V>(held: PersistentMap<V>, left: PersistentMap<V>) =>
+    isMostGone(held.size, held.keys().filter(key => !left.has(key)).length)
+  return isGone(before.services, now.services) || isGone(before.sliceByKey, now.sliceByKey)
 }

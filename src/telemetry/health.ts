@@ -108,6 +108,8 @@ interface HealthBody {
   readonly healthy: boolean
   /** The reason for a 503. kube-proxy's body lacks it. */
   readonly reason?: string
+  /** Age of the saved state that is served, only while it is; only in /healthz. kube-proxy's body lacks it. */
+  readonly staleSeconds?: number
   readonly status: Readonly<
     Partial<Record<Family, { readonly lastUpdated: string; readonly healthy: boolean }>>
   >
@@ -186,6 +188,8 @@ interface HealthTrackerOptions {
   readonly syncPeriodMs: number
   /** Tests whether load balancers may use this node while its Node object is unknown; absent: never. */
   readonly eligibleWithoutNode?: () => boolean
+  /** Gives the age of a saved state that is served, seconds; undefined while none is. */
+  readonly servedStaleS?: (() => number | undefined) | undefined
 }
 
 /** Tracks the health of this process. */
@@ -237,7 +241,10 @@ export class HealthTracker {
   readiness(): HealthAnswer {
     const isEligible = this.#state.nodeEligible ?? this.#options.eligibleWithoutNode?.()
     const state = isEligible === true ? { ...this.#state, nodeEligible: true } : this.#state
-    return readinessOf(state, this.#limits, this.#now())
+    const answer = readinessOf(state, this.#limits, this.#now())
+    const staleS = this.#options.servedStaleS?.()
+    if (staleS === undefined) return answer
+    return { ...answer, body: { ...answer.body, staleSeconds: Math.round(staleS) } }
   }
 
   liveness(): HealthAnswer {

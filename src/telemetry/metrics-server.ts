@@ -141,6 +141,8 @@ interface WorkStatus {
   readonly ready: boolean
   /** RFC 3339, by family. */
   readonly lastSync: Readonly<Partial<Record<Family, string>>>
+  /** Age of the saved state that is served; undefined while none is. */
+  readonly staleSeconds?: number | undefined
 }
 
 const NOTE = 'This page is for people; its format may change at any time.'
@@ -154,7 +156,7 @@ export function flagzText(flags: Flags): string {
 /** Formats kube-proxy's /statusz (feature gate ComponentStatusz), with additional lines. */
 export function statuszText(
   { startedWallMs, version, nodeName }: ProcessStatus,
-  { wallMs, paths, mode, table, ready, lastSync }: WorkStatus,
+  { wallMs, paths, mode, table, ready, lastSync, staleSeconds }: WorkStatus,
 ): string {
   const facts = {
     Started: new Date(startedWallMs).toUTCString(),
@@ -168,6 +170,9 @@ export function statuszText(
     'Last sync': Object.entries(lastSync)
       .map(([family, at]) => `${family} ${at}`)
       .join(', '),
+    ...(staleSeconds === undefined
+      ? {}
+      : { Stale: `the saved state is served; the API server confirmed it ${staleSeconds} s ago` }),
     Ready: ready ? 'yes' : 'no (see /healthz)',
   }
   const lines = Object.entries(facts).map(([name, value]) => `${name}: ${value}`)

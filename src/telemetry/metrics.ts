@@ -14,8 +14,12 @@ import { type ApiNumbers, addApiMetrics, addServerMetrics, type ServersState } f
 import {
   type ConntrackMetrics,
   createConntrackMetrics,
+  createNodeConditionMetrics,
+  createSavedStateMetrics,
   createSourceMetrics,
   createWorkMetrics,
+  type NodeConditionMetrics,
+  type SavedStateMetrics,
   type SourceMetrics,
   type WorkMetrics,
 } from './work-metrics.ts'
@@ -24,6 +28,8 @@ import {
 export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, ConntrackMetrics {
   /** kube-proxy's metrics. */
   readonly proxy: ProxyMetrics
+  readonly savedState: SavedStateMetrics
+  readonly nodeCondition: NodeConditionMetrics
   /** Gives all metrics in Prometheus' text format. */
   text(): Promise<string>
 }
@@ -70,6 +76,8 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     ...createSourceMetrics(registry, staleS),
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),
+    savedState: createSavedStateMetrics(registry),
+    nodeCondition: createNodeConditionMetrics(registry),
     text: async () => {
       modeMetrics.take(await ofMode())
       return await registry.text()

@@ -190,6 +190,69 @@ export function createSourceMetrics(registry: Registry, staleS: () => number | u
   }
 }
 
+/** Metrics of the state that --state-dir keeps on disk. */
+export interface SavedStateMetrics {
+  /** What is served is the saved state, so many seconds old; undefined when it is not. */
+  serving(staleS: (() => number | undefined) | undefined): void
+  /** A file was not used. */
+  refused(reason: string): void
+  saved(bytes: number): void
+  saveFailed(): void
+}
+
+export function createSavedStateMetrics(registry: Registry): SavedStateMetrics {
+  const { counter, gauge, asked } = metricSet(registry, 'kprobe_saved_state_')
+  let read: (() => number | undefined) | undefined
+  asked(
+    'served',
+    'Whether the saved state is served because the API server has not answered since the start: 1 or 0.',
+    () => (read === undefined ? 0 : 1),
+  )
+  asked(
+    'stale_seconds',
+    'Time since the API server confirmed the saved state that is served; 0 while none is.',
+    () => read?.() ?? 0,
+  )
+  const refused = counter('refused_total', 'Files of a saved state that were not used, by reason.', [
+    'reason',
+  ])
+  const saves = counter('saves_total', 'Writes of the saved state, by outcome.', ['outcome'])
+  const bytes = gauge('bytes', 'Size of the saved state that was written last.')
+  return {
+    serving: staleS => {
+      read = staleS
+    },
+    refused: reason => refused.inc({ reason }),
+    saved: size => {
+      saves.inc({ outcome: 'saved' })
+      bytes.set(size)
+    },
+    saveFailed: () => saves.inc({ outcome: 'failed' }),
+  }
+}
+
+/** Metrics of --node-condition. */
+export interface NodeConditionMetrics {
+  /** The Node says that this proxy is ready, or that it is not. */
+  condition(isTrue: boolean): void
+  patched(outcome: 'accepted' | 'failed'): void
+}
+
+export function createNodeConditionMetrics(registry: Registry): NodeConditionMetrics {
+  const { counter, gauge } = metricSet(registry, 'kprobe_node_condition_')
+  const now = gauge(
+    'status',
+    'Whether the Node has the condition of --node-condition with status True: 1 or 0.',
+  )
+  const patches = counter('patches_total', 'Attempts to set the condition of the Node, by outcome.', [
+    'outcome',
+  ])
+  return {
+    condition: isTrue => now.set(isTrue ? 1 : 0),
+    patched: outcome => patches.inc({ outcome }),
+  }
+}
+
 /** Statistics of the connection-tracking table; counts start with the network namespace. */
 interface ConntrackTable {
   readonly entries: number

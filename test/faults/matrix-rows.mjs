@@ -31,6 +31,8 @@ export const GROUPS = {
     F28: 'a byte a second',
     F29: 'an empty list',
     F30: 'an event that is lost',
+    F160: 'away at a boot, with a saved state',
+    F161: 'a first list that lacks most of the saved Services',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',
@@ -106,6 +108,9 @@ export const GROUPS = {
     F95: 'exceptions of our own',
     F96: 'a host name that cannot be looked up, or changes',
     F97: 'an API server behind a Service of ours',
+    F162: 'a saved state that is older than the kernel, or of another mode',
+    F163: 'a saved state that is torn, foreign, of a newer format, of another node, or too large',
+    F164: 'the end in the middle of a write of the saved state',
     F98: 'clients that hold on to the servers',
     F99: 'ports that are taken',
   },

@@ -2,6 +2,7 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { cpSync, writeFileSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
+import { ApiServer } from '../support/apiserver/http-server.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { patientMs } from '../support/patience.ts'
@@ -73,6 +74,21 @@ async function daemonLife(): Promise<Traced> {
   return readTrace(trace)
 }
 
+/** A start with --state-dir, and the save at the end. */
+async function savedState(): Promise<Traced> {
+  const [trace, kubeconfig] = [join(folder, 'saved'), join(folder, 'saved-kubeconfig')]
+  const server = await ApiServer.start()
+  writeFileSync(kubeconfig, server.kubeconfig({}))
+  const daemon = await daemons.running({
+    source: { kind: 'kube', kubeconfig },
+    args: [`--state-dir=${files['--state-dir']}`],
+    wrapper: straceTo(trace),
+  })
+  expect((await daemon.stop()).code).toBe(0)
+  await server.close()
+  return readTrace(trace)
+}
+
 function ruleset(): string {
   return execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })
 }
@@ -117,6 +133,7 @@ beforeAll(async () => {
     '--api': join(folder, 'api', 'api.sock'),
     '--listen': join(folder, 'listen', 'api.sock'),
     '--write-config-to': join(folder, 'written.yaml'),
+    '--state-dir': join(folder, 'state'),
   }
   traces = [
     await daemonLife(),
@@ -124,6 +141,7 @@ beforeAll(async () => {
     traced('exec', ['api', ...SOURCE, '--once', '--exec=/bin/true', '--exec=exit 0 # a line']),
     // A server does not end by itself: the first state ends it.
     traced('listen', ['api', ...SOURCE, '--exec=kill $PPID', `--listen=unix://${files['--listen']}`]),
+    await savedState(),
     traced('plugin', ['plan', '--source=kube', `--kubeconfig=${withPlugin()}`]),
     ...['doctor', 'dump', 'cleanup', 'version'].map(command => traced(command, [command])),
   ]
@@ -140,6 +158,7 @@ function entryOfFile(path: string): string | undefined {
   return securityEntries('Files').find(({ name }) => {
     const file = files[name] ?? ''
     if (path === file) return true
+    if (name === '--state-dir') return [`${file}/kprobe.state`, `${file}/kprobe.state.new`].includes(path)
     if (!file.endsWith('.sock')) return false
     // The folder that is made for a socket, and the one in which the socket is made.
     const isBeside = dirname(path) === dirname(file) || dirname(dirname(path)) === dirname(file)

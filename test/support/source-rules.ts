@@ -91,6 +91,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
+  'source/saved': ['node:crypto', 'node:fs', 'node:fs/promises', 'node:path'],
   'source/kube/client': [
     'node:crypto',
     'node:dns',

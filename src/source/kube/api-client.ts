@@ -43,6 +43,11 @@ export interface ApiClient {
   send(request: ApiRequest): Promise<ApiResponse>
   /** Base URL, for messages. */
   readonly server: string
+  /**
+   * SHA-256 of each certificate that vouches for the server, as configured now; none without a configured authority. Throws
+   * ApiError 'credentials' when they cannot be read. Absent where there are no certificates.
+   */
+  authorities?(): Promise<readonly string[]>
   /** Ends the connection and every request. Idempotent. */
   close(): Promise<void>
 }

@@ -52,6 +52,39 @@ describe('Cluster', () => {
     expect(counted).toEqual([status])
   })
 
+  it('gives the answer about one object, or the words of the server, or why there is none', async () => {
+    const answer = (status: number, body: object | undefined) => {
+      async function* bytes(): AsyncGenerator<Uint8Array> {
+        yield Buffer.from(JSON.stringify(body))
+      }
+      const contentType = 'application/json'
+      return new Cluster({
+        client: {
+          server: 'https://192.0.2.1:6443',
+          close: () => Promise.resolve(),
+          authorities: () => Promise.resolve(['aa']),
+          send: () =>
+            body === undefined
+              ? Promise.reject(new ApiError('unreachable', 'nobody listens'))
+              : Promise.resolve({ status, contentType, retryAfterMs: undefined, body: bytes() }),
+        },
+        clock: new FakeClock(),
+        random: () => 0,
+        requested: () => undefined,
+      })
+    }
+    const question = { method: 'GET', path: '/api/v1/nodes/here' } as const
+    expect(await answer(200, { a: 1 }).ask(question)).toEqual({ kind: 'taken', value: { a: 1 } })
+    const forbidden = { kind: 'Status', apiVersion: 'v1', code: 403, message: 'nodes "here" is forbidden' }
+    expect(await answer(403, forbidden).ask(question)).toMatchObject({
+      kind: 'failed',
+      text: expect.stringContaining('nodes "here" is forbidden'),
+    })
+    expect(await answer(0, undefined).ask(question)).toEqual({ kind: 'failed', text: 'nobody listens' })
+    const owner = { node: 'here', proxy: 'edge', server: 'https://192.0.2.1:6443', authorities: ['aa'] }
+    expect(await answer(200, {}).owner({ nodeName: 'here', serviceProxyName: 'edge' })).toEqual(owner)
+  })
+
   it('F148: names the right that is missing for events, once until an event is taken', async () => {
     const message = 'events is forbidden: User "kprobe" cannot create resource "events"'
     const body = JSON.stringify({ apiVersion: 'v1', kind: 'Status', code: 403, reason: 'Forbidden', message })

@@ -5,7 +5,7 @@ import { type LeftOut, PartsRoom } from '../../../src/model/object-budget.ts'
 import type { Snapshot, SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
-import { endpoint, eventsOf, service, slice } from '../model/objects.ts'
+import { endpoint, eventsOf, ip, service, slice, snapshotOf } from '../model/objects.ts'
 
 /** A source that says what the test says. */
 class HandSource implements Source {
@@ -268,5 +268,93 @@ describe('an Intake that may hold so many parts', () => {
     expect(leftOut()).toEqual([])
     await next.tell(wide('c', 200))
     expect(leftOut()).toEqual(['ns/a'])
+  })
+})
+
+describe('saved objects that stand in for a source', () => {
+  const saved = snapshotOf([
+    service('kept'),
+    service('gone'),
+    slice('kept-1', 'kept', [endpoint('10.1.0.1')]),
+  ])
+  const agree = () => Promise.resolve(true)
+
+  it('are offered at once, and replaced in one change by the first list, with what is equal as it was', async () => {
+    await source.tell(service('new'))
+    expect(await intake.standIn(saved, agree)).toBe('stands')
+    const stale = passed.at(-1)
+    expect(passed.map(names)).toEqual([['ns/gone', 'ns/kept']])
+    expect(stale && intake.isStale(stale)).toBe(true)
+    await source.tell(service('kept'), slice('kept-1', 'kept', [endpoint('10.1.0.1')]))
+    expect(passed).toHaveLength(1)
+    source.synced()
+    const after = passed.at(-1)
+    expect(passed.map(names)).toEqual([
+      ['ns/gone', 'ns/kept'],
+      ['ns/kept', 'ns/new'],
+    ])
+    expect(after?.services.get('ns/kept')).toBe(stale?.services.get('ns/kept'))
+    expect(after?.sliceByKey.get('ns/kept-1')).toBe(stale?.sliceByKey.get('ns/kept-1'))
+    expect([after && intake.isStale(after), stale && intake.isStale(stale)]).toEqual([false, true])
+  })
+
+  it('are confirmed by a Snapshot of its own when the list says the same', async () => {
+    const same = snapshotOf([service('kept')])
+    await intake.standIn(same, agree)
+    await source.tell(service('kept'))
+    source.synced()
+    expect(passed).toHaveLength(2)
+    expect(passed[1]?.services).toBe(passed[0]?.services)
+    expect(passed[1] && intake.isStale(passed[1])).toBe(false)
+  })
+
+  it('lose nothing to a batch that was under way when they came', async () => {
+    const taking = source.tell(service('new'))
+    const standing = intake.standIn(saved, agree)
+    await Promise.all([taking, standing])
+    expect(names(passed.at(-1))).toEqual(['ns/gone', 'ns/kept'])
+    await source.tell(service('kept'))
+    source.synced()
+    expect(names(passed.at(-1))).toEqual(['ns/kept', 'ns/new'])
+  })
+
+  it('are not needed once the source is complete, also when it gets so while the kernel is read', async () => {
+    const allowed = async () => {
+      await source.tell(service('a'))
+      source.synced()
+      return true
+    }
+    expect(await intake.standIn(saved, allowed)).toBe('complete')
+    expect(passed.map(names)).toEqual([['ns/a']])
+    expect(passed[0] && intake.isStale(passed[0])).toBe(false)
+  })
+
+  it('wait for the addresses of this machine, and for leave to serve', async () => {
+    intake.awaitIps()
+    expect(await intake.standIn(saved, agree)).toBe('early')
+    intake.takeIps([ip('192.0.2.1')])
+    const asked: Snapshot[] = []
+    const deny = (snapshot: Snapshot) => Promise.resolve(asked.push(snapshot) === 0)
+    expect(await intake.standIn(saved, deny)).toBe('denied')
+    expect(asked[0]?.localIps).toEqual([ip('192.0.2.1')])
+    expect(passed).toHaveLength(0)
+  })
+
+  it('go only after a second read where the first list lacks most of them', async () => {
+    const many = Array.from({ length: 20 }, (_, at) => service(`s-${at}`))
+    const reads: (() => void)[] = []
+    const careful = Object.assign(new HandSource(), {
+      confirm: () => new Promise<void>(resolve => void reads.push(resolve)),
+    })
+    await intake.follow(careful)
+    await intake.standIn(snapshotOf(many), agree)
+    await careful.tell(service('s-1'))
+    careful.synced()
+    expect(passed).toHaveLength(1)
+    await careful.tell(service('s-2'))
+    for (const read of reads) read()
+    await new Promise(resolve => setImmediate(resolve))
+    expect(passed).toHaveLength(2)
+    expect(names(passed.at(-1))).toEqual(['ns/s-1', 'ns/s-2'])
   })
 })

@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
-import { parseAllDocuments } from 'yaml'
+import { parseAllDocuments, parse as parseYaml } from 'yaml'
 import type { Environment } from '../../../src/config/config-file.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
 
@@ -158,5 +158,66 @@ describe('the manifests', () => {
         expect(text(object, 'metadata', 'name')).toBe(text(only('DaemonSet'), 'metadata', 'name'))
       }
     }
+  })
+})
+
+/** A DaemonSet after the JSON patches of a component, which only append. */
+function patched(component: string): Json {
+  const copy: Json = JSON.parse(JSON.stringify(only('DaemonSet')))
+  const patches = text(documents(`components/${component}/kustomization.yaml`)[0], 'patches')
+  for (const patch of Array.isArray(patches) ? patches : []) {
+    expect(text(patch, 'target')).toEqual({ kind: 'DaemonSet', name: text(copy, 'metadata', 'name') })
+    const operations: unknown = parseYaml(String(text(patch, 'patch')))
+    for (const operation of Array.isArray(operations) ? operations : []) {
+      const path = String(text(operation, 'path')).split('/').slice(1)
+      expect([text(operation, 'op'), path.pop()]).toEqual(['add', '-'])
+      const list = text(copy, ...path)
+      if (!Array.isArray(list)) throw new Error(`${path.join('/')}: no list`)
+      list.push(text(operation, 'value'))
+    }
+  }
+  return copy
+}
+
+describe('the components', () => {
+  const components = readdirSync(join(KUBERNETES, 'components'))
+
+  it.each(components)('%s gives a DaemonSet that the API knows, whose flags kprobe takes', component => {
+    const daemonSet = patched(component)
+    expect(daemonSet).not.toEqual(only('DaemonSet'))
+    expect(complaints(daemonSet, 'V1DaemonSet', 'DaemonSet')).toEqual([])
+    const args = text(daemonSet, 'spec', 'template', 'spec', 'containers', 0, 'args')
+    const [, ...flags] = Array.isArray(args) ? args.map(String) : []
+    const [map] = documents('base/config.yaml')
+    const argv = flags.map(flag => flag.replace(/\$\(\w+\)/, 'https://192.0.2.1:6443'))
+    const parsed = parse(String(text(map, 'data', 'config.conf')), argv, { POD_CIDR: '10.9.0.0/16' })
+    expect(parsed).toMatchObject({ kind: 'ok', value: { warnings: [] } })
+  })
+
+  it.each(components)('%s has an overlay, and only resources that the API knows', component => {
+    const [overlay] = documents(`overlays/${component}/kustomization.yaml`)
+    expect(overlay?.components).toEqual([`../../components/${component}`])
+    const resources = text(documents(`components/${component}/kustomization.yaml`)[0], 'resources')
+    for (const file of Array.isArray(resources) ? resources : [])
+      for (const object of documents(`components/${component}/${String(file)}`))
+        expect(complaints(object, `V1${String(object.kind)}`, String(object.kind))).toEqual([])
+  })
+
+  it('saved-state mounts the folder of its flag, and the node keeps it', () => {
+    const spec = text(patched('saved-state'), 'spec', 'template', 'spec')
+    expect(text(spec, 'containers', 0, 'volumeMounts')).toContainEqual({
+      name: 'state',
+      mountPath: '/var/lib/kprobe-state',
+    })
+    expect(text(spec, 'containers', 0, 'args')).toContain('--state-dir=/var/lib/kprobe-state')
+    expect(text(spec, 'volumes')).toContainEqual({
+      name: 'state',
+      hostPath: { path: '/var/lib/kprobe-state', type: 'DirectoryOrCreate' },
+    })
+  })
+
+  it('node-condition asks for one verb more', () => {
+    const [role] = documents('components/node-condition/rbac.yaml')
+    expect(role?.rules).toEqual([{ apiGroups: [''], resources: ['nodes/status'], verbs: ['patch'] }])
   })
 })

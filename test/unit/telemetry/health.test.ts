@@ -52,6 +52,25 @@ describe('readiness', () => {
     expect(health.healthy).toBe(true)
   })
 
+  it('is true while a saved state is served, and gives its age', () => {
+    const clock = new FakeClock()
+    let staleS: number | undefined = 41.6
+    const health = new HealthTracker({
+      families: ['IPv4'],
+      clock,
+      wallMs: () => START_MS,
+      syncPeriodMs: 30_000,
+      servedStaleS: () => staleS,
+    })
+    health.node(true)
+    health.queued(1)
+    health.synced(1)
+    expect(health.readiness()).toMatchObject({ code: 200, body: { healthy: true, staleSeconds: 42 } })
+    expect(health.liveness().body).not.toHaveProperty('staleSeconds')
+    staleS = undefined
+    expect(health.readiness().body).not.toHaveProperty('staleSeconds')
+  })
+
   it('stays true without changes, and says now when asked when it was updated', async () => {
     const { health, pass } = settled()
     await pass(3_600_250)

@@ -31,6 +31,10 @@ it('/statusz says since when the process runs, in which mode, what it programmed
   expect(text).toContain(
     '\nProxy mode: ipvs\nProgrammed: 1 Service, 1 port, 2 endpoints\nLast sync: IPv4 2026-11-21T10:00:01Z\nReady: yes\n',
   )
+  expect(text).not.toContain('Stale')
+  expect(statuszText(process, { ...now, table, staleSeconds: 42 })).toContain(
+    '\nStale: the saved state is served; the API server confirmed it 42 s ago\nReady: yes\n',
+  )
   const before = statuszText(process, { ...now, table: undefined, ready: false })
   expect(before).toContain('\nProgrammed: nothing yet\n')
   expect(before).toContain('\nReady: no (see /healthz)\n')

@@ -87,6 +87,14 @@ export class Credentials {
     return { headers, identity: pair.identity, generation }
   }
 
+  /** Gives SHA-256 of each certificate of the authority, which is read anew. Throws ApiError 'credentials'. */
+  async authorities(): Promise<readonly string[]> {
+    this.#ca?.expire()
+    const text = (await this.#ca?.read()) ?? ''
+    const bodies = [...text.matchAll(/-----BEGIN [A-Z ]*CERTIFICATE-----([^-]*)/g)]
+    return bodies.map(([, body = '']) => createHash('sha256').update(body.replace(/\s+/g, '')).digest('hex'))
+  }
+
   /** Gives the TLS material of the next connection, with a freshly read authority. Throws ApiError 'credentials'. */
   async tls(): Promise<TlsMaterial> {
     this.#ca?.expire()

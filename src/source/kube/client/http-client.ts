@@ -123,6 +123,10 @@ class HttpClient implements ApiClient {
     this.#pool = new Pool({ clock: parts.clock, dial: context => this.#connect(context) })
   }
 
+  async authorities(): Promise<readonly string[]> {
+    return await this.#parts.credentials.authorities()
+  }
+
   async send(request: ApiRequest): Promise<ApiResponse> {
     const call = this.#begin(request)
     await call.until(this.#limit.turn(call))

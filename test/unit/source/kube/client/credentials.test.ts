@@ -297,3 +297,22 @@ describe('a credential plugin', () => {
     await eventually(() => !isRunning(pid))
   })
 })
+
+describe('the authority of the server', () => {
+  it('has a fingerprint for each of its certificates, which changes of layout keep', async () => {
+    const [one, two] = [createAuthority(), createAuthority()]
+    const file = await rig().file('ca', `${one.caPem}${two.caPem}`)
+    const cluster = { ...CLUSTER, 'certificate-authority': file }
+    const { credentials } = await open({ token: CANARY }, { cluster })
+    const both = await credentials.authorities()
+    expect(both).toHaveLength(2)
+    await rig().file('ca', `# rotated\n${two.caPem.replaceAll('\n', '\r\n')}`)
+    expect(await credentials.authorities()).toEqual([both[1]])
+    expect(both.join()).toMatch(/^[0-9a-f]{64},[0-9a-f]{64}$/)
+  })
+
+  it('has none where the kubeconfig names no authority', async () => {
+    const { credentials } = await open({ token: CANARY })
+    expect(await credentials.authorities()).toEqual([])
+  })
+})

@@ -1,0 +1,165 @@
+import type { Clock } from '../base/clock.ts'
+import { type BackoffOptions, Pacer } from '../base/clock.ts'
+import type { Log } from '../base/log.ts'
+import type { Config } from '../config/config.ts'
+import type { Difference } from '../reconcile/difference.ts'
+import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
+import type { HealthTracker } from '../telemetry/health.ts'
+import { type ConditionState, conditionPatch, conditionState } from '../telemetry/node-condition.ts'
+import type { NodeConditionMetrics } from '../telemetry/work-metrics.ts'
+import type { ApiAnswer, ApiQuestion } from './cluster.ts'
+
+interface NodeConditionOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly log: Log
+  readonly type: string
+  readonly nodeName: string
+  readonly health: () => Pick<HealthTracker, 'healthy'>
+  /** Reads the kernel back: what would have to change in it. Undefined before the first sync. */
+  readonly difference: () => Promise<Difference | undefined>
+  readonly quarantined: () => ReconcilerStatus['quarantined']
+  /** Never rejects. */
+  readonly send: (question: ApiQuestion) => Promise<ApiAnswer>
+  readonly metrics: NodeConditionMetrics
+}
+
+/** Makes the NodeCondition of a daemon; undefined without --node-condition, and where it has no cluster to write to. */
+export function nodeConditionOf(
+  { nodeCondition, nodeName, source, once, backend }: Config,
+  options: Omit<NodeConditionOptions, 'type' | 'nodeName'>,
+): NodeCondition | undefined {
+  if (nodeCondition === '' || source.kind !== 'kube' || once || backend !== 'netlink') return undefined
+  return new NodeCondition({ ...options, type: nodeCondition, nodeName })
+}
+
+/**
+ * Time that a start has until the condition becomes False. A restart takes less, and changes nothing: the rules of the
+ * process before serve meanwhile.
+ */
+const START_MS = 10_000
+/** Interval of the looks at the health of this process, which cost nothing. */
+const CHECK_MS = 5_000
+/** Time between two reads of the kernel while it is not verified. */
+const VERIFY_MS = 1_000
+/** Interval at which the Node is read again: another program may have removed the condition. */
+const REREAD_MS = 600_000
+const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
+
+/**
+ * Sets a condition of this machine's Node: True once the first sync was read back from the kernel, and False while
+ * /healthz would answer 503 for want of programming. The end of the process changes nothing, because the rules stay
+ * (docs/decisions/0025).
+ */
+export class NodeCondition {
+  readonly #options: NodeConditionOptions
+  readonly #pacer: Pacer
+  readonly #startedMs: number
+  #isSynced = false
+  #verified = false
+  /** Changes that the last read of the kernel asked for. */
+  #before: ReadonlySet<string> | undefined
+  /** What the Node says, as far as this process has written or read it. */
+  #written: ConditionState | undefined
+  #rereadAtMs = 0
+  #uid: string | undefined
+  /** The failure that is in the log. */
+  #failure = ''
+
+  constructor(options: NodeConditionOptions) {
+    this.#options = options
+    this.#startedMs = options.clock.nowMs()
+    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#run() })
+    this.#pacer.wake(START_MS)
+  }
+
+  /** The kernel holds objects that a source has confirmed. */
+  synced(): void {
+    if (this.#isSynced) return
+    this.#isSynced = true
+    this.#pacer.wake()
+  }
+
+  /** Takes the UID of the Node; a new one means a new object, which has no condition yet. */
+  follow(uid: string | undefined): void {
+    if (uid === undefined || uid === this.#uid) return
+    const isNew = this.#uid !== undefined
+    this.#uid = uid
+    if (!isNew) return
+    this.#written = undefined
+    if (this.#verified) this.#pacer.wake()
+  }
+
+  stop(): Promise<void> {
+    return this.#pacer.stop()
+  }
+
+  async #run(): Promise<number | undefined> {
+    const { clock, random, health } = this.#options
+    if (this.#isSynced && !this.#verified) this.#verified = await this.#isProgrammed()
+    const left = START_MS - (clock.nowMs() - this.#startedMs)
+    if (!this.#verified && left > 0) return this.#isSynced ? VERIFY_MS : left
+    const state = conditionState({ verified: this.#verified, healthy: health().healthy })
+    if (!(await this.#say(state))) return this.#pacer.failed({ ...RETRY, random })
+    this.#pacer.succeeded()
+    return this.#isSynced && !this.#verified ? VERIFY_MS : CHECK_MS
+  }
+
+  /** Tests whether the kernel holds what is wanted. A change that only one of two reads asks for is a commit in between. */
+  async #isProgrammed(): Promise<boolean> {
+    const { difference, quarantined, log } = this.#options
+    try {
+      const found = await difference()
+      if (found === undefined) return false
+      const rejected = new Set(quarantined().map(({ service }) => service))
+      const lines = found.lines.filter(({ service }) => service === undefined || !rejected.has(service))
+      const now = new Set(lines.map(({ verb, object }) => `${verb} ${object}`))
+      const before = this.#before
+      this.#before = now
+      if (now.size === 0) return true
+      return before !== undefined && ![...now].some(line => before.has(line))
+    } catch (err) {
+      log.warn({ err }, 'cannot read the kernel back; the node condition waits; retrying')
+      return false
+    }
+  }
+
+  /** Writes the condition where the Node does not say so. False when that failed. */
+  async #say(state: ConditionState): Promise<boolean> {
+    const { clock, wallMs, send, type, nodeName, metrics, log } = this.#options
+    const isSame = this.#written !== undefined && JSON.stringify(this.#written) === JSON.stringify(state)
+    if (isSame && clock.nowMs() < this.#rereadAtMs) return true
+    const path = `/api/v1/nodes/${encodeURIComponent(nodeName)}`
+    const read = await send({ method: 'GET', path })
+    if (read.kind === 'failed') return this.#failed(read.text)
+    const patch = conditionPatch({ type, state, wallMs: wallMs() }, read.value)
+    if (patch !== undefined) {
+      const contentType = 'application/strategic-merge-patch+json'
+      const answer = await send({ method: 'PATCH', path: `${path}/status`, body: patch, contentType })
+      if (answer.kind === 'failed') return this.#failed(answer.text)
+      metrics.patched('accepted')
+      log.info({ node: nodeName, type, ...state }, 'node condition set')
+    }
+    this.#written = state
+    this.#failure = ''
+    metrics.condition(state.status === 'True')
+    this.#rereadAtMs = clock.nowMs() + REREAD_MS
+    return true
+  }
+
+  /** Logs a failure once, until a write succeeds or it is another one. */
+  #failed(text: string): false {
+    const { log, type, nodeName, metrics } = this.#options
+    metrics.patched('failed')
+    if (text !== this.#failure)
+      log.warn(
+        { node: nodeName, type },
+        `cannot set the node condition: ${text}; retrying; Services are served`,
+      )
+    this.#failure = text
+    return false
+  }
+}

@@ -1,0 +1,148 @@
+import { type Clock, Pacer, within } from '../base/clock.ts'
+import { rfc3339 } from '../base/text.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { StateFile } from '../source/saved/state-file.ts'
+import { type StateOwner, stateChunks } from '../source/saved/state-format.ts'
+
+interface StateSaverOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  readonly file: Pick<StateFile, 'write' | 'confirm'>
+  /** Whose state it is; undefined while nobody can tell. */
+  readonly owner: () => Promise<StateOwner | undefined>
+  /** Monotonic milliseconds of the last message from the source; undefined before the first. */
+  readonly heardMs: () => number | undefined
+  readonly saved: (bytes: number) => void
+  readonly failed: (error: unknown) => void
+}
+
+/** What a save wrote, and how long it computed. */
+interface Saved {
+  readonly bytes: number
+  readonly computedMs: number
+}
+
+/** Time from the first sync to the first save: the start has other work. */
+const FIRST_MS = 1_000
+/** Minimum time between two saves. */
+const REST_MS = 10_000
+/** A save is followed by this many times the time that it computed: it uses at most 1 % of a processor. */
+const REST_FACTOR = 99
+/** Maximum average rate of writing: what a disk of a small machine bears for years. */
+const BYTES_PER_MS = 128
+/** Interval at which the file gets the time of the last message from the source. */
+const CONFIRM_MS = 60_000
+/** Maximum time of the last save, which delays the exit. */
+const LAST_MS = 1_500
+
+/**
+ * Writes what the kernel holds to the file of --state-dir, at a distance in which changes coalesce. Between two saves it
+ * does nothing for a change. While nothing changes, the time of the file follows the messages of the source.
+ */
+export class StateSaver {
+  readonly #options: StateSaverOptions
+  readonly #pacer: Pacer
+  #newest: Snapshot | undefined
+  #saved: Snapshot | undefined
+
+  constructor(options: StateSaverOptions) {
+    this.#options = options
+    this.#pacer = new Pacer({ clock: options.clock, run: () => this.#run() })
+  }
+
+  /** Takes a Snapshot that the kernel holds, and that a source has confirmed. */
+  offer(snapshot: Snapshot): void {
+    const before = this.#newest
+    this.#newest = snapshot
+    if (isSameState(before, snapshot)) return
+    this.#pacer.wake(before === undefined ? FIRST_MS : 0)
+  }
+
+  /** Saves what is not saved yet. Resolves soon, whatever the disk does. */
+  async stop(): Promise<void> {
+    await within(this.#options.clock, LAST_MS, this.#last())
+  }
+
+  async #last(): Promise<void> {
+    await this.#pacer.stop()
+    await this.#save()
+  }
+
+  async #run(): Promise<number | undefined> {
+    const beganMs = this.#options.clock.nowMs()
+    const { bytes, computedMs } = await this.#save()
+    if (bytes > 0) this.#pacer.rest(Math.max(REST_MS, REST_FACTOR * computedMs, bytes / BYTES_PER_MS))
+    const isWaiting = this.#newest !== undefined && !isSameState(this.#saved, this.#newest)
+    if (isWaiting) this.#pacer.rest(REST_MS)
+    return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))
+  }
+
+  /** Gives 0 bytes where nothing was written. */
+  async #save(): Promise<Saved> {
+    const { file, clock, wallMs, owner, saved, failed } = this.#options
+    const snapshot = this.#newest
+    if (snapshot === undefined) return NOTHING
+    try {
+      if (isSameState(this.#saved, snapshot)) {
+        await file.confirm(this.#confirmedWallMs)
+        return NOTHING
+      }
+      const whose = await owner()
+      if (whose === undefined) return NOTHING
+      const timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
+      const bytes = await file.write(timed)
+      this.#saved = snapshot
+      await file.confirm(this.#confirmedWallMs)
+      saved(bytes)
+      return { bytes, computedMs: timed.ms }
+    } catch (error) {
+      failed(error)
+      // The file may be gone: the next run writes it anew.
+      this.#saved = undefined
+      return NOTHING
+    }
+  }
+
+  get #confirmedWallMs(): number {
+    const { clock, wallMs, heardMs } = this.#options
+    const nowMs = clock.nowMs()
+    return wallMs() - (nowMs - (heardMs() ?? nowMs))
+  }
+}
+
+const NOTHING: Saved = { bytes: 0, computedMs: 0 }
+
+/** Tests whether two Snapshots have the same file. */
+function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean {
+  if (a === undefined || b === undefined) return a === b
+  return (
+    a.services === b.services &&
+    a.sliceByKey === b.sliceByKey &&
+    a.serviceCidrs === b.serviceCidrs &&
+    a.node === b.node &&
+    a.apiEndpoints === b.apiEndpoints
+  )
+}
+
+/** Chunks, and the time that it took to make them. */
+class Timed implements Iterable<Buffer> {
+  ms = 0
+  readonly #chunks: Iterable<Buffer>
+  readonly #clock: Pick<Clock, 'nowMs'>
+
+  constructor(chunks: Iterable<Buffer>, clock: Pick<Clock, 'nowMs'>) {
+    this.#chunks = chunks
+    this.#clock = clock
+  }
+
+  *[Symbol.iterator](): Iterator<Buffer> {
+    let fromMs = this.#clock.nowMs()
+    for (const chunk of this.#chunks) {
+      this.ms += this.#clock.nowMs() - fromMs
+      yield chunk
+      fromMs = this.#clock.nowMs()
+    }
+    this.ms += this.#clock.nowMs() - fromMs
+  }
+}

@@ -1,0 +1,191 @@
+import { describe, expect, it } from 'vitest'
+import { createLog } from '../../../src/base/log.ts'
+import type { ApiAnswer, ApiQuestion } from '../../../src/daemon/cluster.ts'
+import { NodeCondition } from '../../../src/daemon/node-condition.ts'
+import type { PlanLine } from '../../../src/reconcile/dataplane.ts'
+import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+
+const TYPE = 'ServiceProxyReady'
+
+type Condition = Readonly<Record<string, string>>
+
+interface World {
+  healthy: boolean
+  /** What the kernel lacks. */
+  left: readonly PlanLine[]
+  /** Services that the kernel rejects. */
+  rejected: readonly string[]
+  /** Why the server fails; empty while it answers. */
+  down: string
+}
+
+/** A Node at a server that merges conditions by their type, and a kernel that is read back. */
+function rig() {
+  const clock = new FakeClock()
+  const lines: { readonly level: string; readonly msg: string }[] = []
+  const requests: string[] = []
+  const conditions = new Map<string, Condition>([['Ready', { type: 'Ready', status: 'True' }]])
+  const world: World = {
+    healthy: true,
+    left: [],
+    rejected: [],
+    down: '',
+  }
+  const metrics = createMetrics()
+  const send = ({ method, body }: ApiQuestion): Promise<ApiAnswer> => {
+    requests.push(method)
+    if (world.down !== '') return Promise.resolve({ kind: 'failed', text: world.down })
+    if (method === 'PATCH') {
+      const patch: { status: { conditions: Condition[] } } = JSON.parse(JSON.stringify(body))
+      for (const each of patch.status.conditions)
+        conditions.set(each.type ?? '', { ...conditions.get(each.type ?? ''), ...each })
+    }
+    return Promise.resolve({ kind: 'taken', value: { status: { conditions: [...conditions.values()] } } })
+  }
+  const condition = new NodeCondition({
+    clock,
+    wallMs: () => 1_700_000_000_000 + clock.nowMs(),
+    random: () => 0.5,
+    log: createLog({
+      format: 'json',
+      verbosity: 0,
+      destination: { write: text => void lines.push(JSON.parse(text)) },
+    }),
+    type: TYPE,
+    nodeName: 'here',
+    health: () => world,
+    difference: () => Promise.resolve({ lines: world.left, complete: world.left.length === 0 }),
+    quarantined: () =>
+      world.rejected.map(service => ({
+        service,
+        error: new Error('no'),
+        failures: 1,
+        retryAtMs: 0,
+        subject: {},
+      })),
+    send,
+    metrics: metrics.nodeCondition,
+  })
+  const said = (text: string) => lines.filter(({ msg }) => msg.includes(text))
+  return { clock, condition, conditions, world, requests, said, metrics }
+}
+
+const line = (object: string, service?: string): PlanLine => ({ verb: 'add', object, service })
+
+describe('NodeCondition', () => {
+  it('is True once the first sync was read back, and then nothing is sent', async () => {
+    const { clock, condition, conditions, requests, metrics } = rig()
+    await clock.advance(5_000)
+    expect(requests).toEqual([])
+    condition.synced()
+    await clock.advance(0)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True', reason: 'Programmed' })
+    expect(conditions.get('Ready')).toEqual({ type: 'Ready', status: 'True' })
+    condition.synced()
+    await clock.advance(500_000)
+    expect(requests).toEqual(['GET', 'PATCH'])
+    expect(await metrics.text()).toMatch(/^kprobe_node_condition_status 1$/m)
+    await condition.stop()
+  })
+
+  it('waits while the kernel lacks something, and is False from 10 s after the start on', async () => {
+    const { clock, condition, conditions, world, requests } = rig()
+    world.left = [line('element a', 'ns/a')]
+    condition.synced()
+    await clock.advance(9_000)
+    expect(requests).toEqual([])
+    await clock.advance(2_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'False', reason: 'NotProgrammed' })
+    world.left = []
+    await clock.advance(2_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    await condition.stop()
+  })
+
+  it('takes what only one of two reads finds for a commit in between, and leaves out rejected Services', async () => {
+    const { clock, condition, conditions, world } = rig()
+    world.rejected = ['ns/rejected']
+    world.left = [line('element a', 'ns/a'), line('element r', 'ns/rejected')]
+    condition.synced()
+    await clock.advance(0)
+    expect(conditions.has(TYPE)).toBe(false)
+    world.left = [line('element b', 'ns/b'), line('element r', 'ns/rejected')]
+    await clock.advance(1_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    await condition.stop()
+  })
+
+  it('is False while nothing was synced 10 s after the start', async () => {
+    const { clock, condition, conditions, world } = rig()
+    world.healthy = false
+    await clock.advance(11_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'False', reason: 'NotProgrammed' })
+    world.healthy = true
+    condition.synced()
+    await clock.advance(0)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    await condition.stop()
+  })
+
+  it('follows the health, with the time of each change of the status', async () => {
+    const { clock, condition, conditions, world } = rig()
+    condition.synced()
+    await clock.advance(1_000)
+    const first = conditions.get(TYPE)?.lastTransitionTime
+    world.healthy = false
+    await clock.advance(10_000)
+    const second = conditions.get(TYPE)
+    expect(second).toMatchObject({ status: 'False', reason: 'ProgrammingStalled' })
+    expect(second?.lastTransitionTime).not.toBe(first)
+    await clock.advance(10_000)
+    expect(conditions.get(TYPE)).toEqual(second)
+    world.healthy = true
+    await clock.advance(10_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    await condition.stop()
+  })
+
+  it('changes nothing at the end, nor at the next start', async () => {
+    const { clock, condition, conditions, requests } = rig()
+    condition.synced()
+    await clock.advance(1_000)
+    const before = conditions.get(TYPE)
+    await condition.stop()
+    await clock.advance(100_000)
+    expect([requests, conditions.get(TYPE)]).toEqual([['GET', 'PATCH'], before])
+  })
+
+  it('backs off while the server refuses, logs each reason once, and recovers', async () => {
+    const { clock, condition, conditions, world, requests, said, metrics } = rig()
+    world.down = 'nodes "here" is forbidden'
+    condition.synced()
+    await clock.advance(600_000)
+    expect(said('cannot set the node condition: nodes "here" is forbidden; retrying')).toHaveLength(1)
+    expect(requests.length).toBeGreaterThan(5)
+    expect(requests.length).toBeLessThan(14)
+    world.down = ''
+    await clock.advance(300_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    expect(await metrics.text()).toMatch(/kprobe_node_condition_patches_total\{outcome="failed"\} \d+/)
+    await condition.stop()
+  })
+
+  it('is set again where another program removed it, and at once at a Node that was made anew', async () => {
+    const { clock, condition, conditions } = rig()
+    condition.follow('one')
+    condition.synced()
+    await clock.advance(1_000)
+    conditions.delete(TYPE)
+    await clock.advance(700_000)
+    expect(conditions.has(TYPE)).toBe(true)
+    conditions.delete(TYPE)
+    condition.follow('one')
+    await clock.advance(1_000)
+    expect(conditions.has(TYPE)).toBe(false)
+    condition.follow('two')
+    await clock.advance(10)
+    expect(conditions.has(TYPE)).toBe(true)
+    await condition.stop()
+  })
+})

@@ -1,0 +1,114 @@
+import { describe, expect, it } from 'vitest'
+import { StateSaver } from '../../../src/daemon/state-saver.ts'
+import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { eventsOf, ip, service, snapshotOf } from '../model/objects.ts'
+
+const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authorities: [] }
+
+/** A saver with a disk in memory; `advance` takes seconds. */
+function rig(options: { readonly failing?: () => boolean } = {}) {
+  const clock = new FakeClock()
+  const writes: string[] = []
+  const confirms: number[] = []
+  const failures: string[] = []
+  let heardMs = 0
+  const saver = new StateSaver({
+    clock,
+    wallMs: () => 1_000_000 + clock.nowMs(),
+    file: {
+      write: async chunks => {
+        if (options.failing?.() === true) throw new Error('ENOSPC')
+        const bytes = Buffer.concat([...chunks])
+        writes.push(bytes.toString())
+        return bytes.length
+      },
+      confirm: async wallMs => void confirms.push(wallMs),
+    },
+    owner: () => Promise.resolve(OWNER),
+    heardMs: () => heardMs,
+    saved: () => undefined,
+    failed: error => failures.push(String(error)),
+  })
+  const advance = (s: number) => clock.advance(s * 1_000)
+  const hear = () => {
+    heardMs = clock.nowMs()
+  }
+  return { saver, writes, confirms, failures, advance, hear }
+}
+
+const start = snapshotOf([service('web')])
+const next = (snapshot: Snapshot, name: string) => applyEvents(snapshot, eventsOf([service(name)]))
+
+describe('StateSaver', () => {
+  it('saves a second after the first sync, and then at most every 10 s, however many changes come', async () => {
+    const { saver, writes, advance } = rig()
+    saver.offer(start)
+    await advance(0.9)
+    expect(writes).toHaveLength(0)
+    await advance(0.2)
+    expect(writes).toHaveLength(1)
+    let snapshot = start
+    for (let at = 0; at < 100; at++) {
+      snapshot = next(snapshot, `s-${at}`)
+      saver.offer(snapshot)
+      await advance(0.1)
+    }
+    expect(writes.length).toBeLessThanOrEqual(2)
+    await advance(11)
+    expect(writes.at(-1)).toContain('s-99')
+    const count = writes.length
+    await advance(60)
+    expect(writes).toHaveLength(count)
+  })
+
+  it('writes nothing for a Snapshot with the same objects, and its last one at the end', async () => {
+    const { saver, writes, advance } = rig()
+    saver.offer(start)
+    await advance(2)
+    saver.offer({ ...start, number: 7, localIps: [ip('192.0.2.1')] })
+    await advance(100)
+    expect(writes).toHaveLength(1)
+    saver.offer(next(start, 'last'))
+    await saver.stop()
+    expect(writes.at(-1)).toContain('last')
+    expect(writes).toHaveLength(2)
+  })
+
+  it('gives the file the time of the last message from the source, each minute', async () => {
+    const { saver, confirms, advance, hear } = rig()
+    saver.offer(start)
+    await advance(2)
+    expect(confirms).toEqual([1_000_000])
+    await advance(50)
+    hear()
+    await advance(20)
+    expect(confirms).toEqual([1_000_000, 1_052_000])
+  })
+
+  it('tries again after 10 s when the disk is full, and reports each failure to its reader', async () => {
+    let isFull = true
+    const { saver, writes, failures, advance } = rig({ failing: () => isFull })
+    saver.offer(start)
+    await advance(12)
+    expect(failures).toEqual(['Error: ENOSPC', 'Error: ENOSPC'])
+    isFull = false
+    await advance(10)
+    expect(writes).toHaveLength(1)
+  })
+
+  it('rests longer after a large state: 128 KiB a second on average', async () => {
+    const { saver, writes, advance } = rig()
+    const names = Array.from({ length: 20_000 }, (_, at) => service(`name-of-a-service-${at}`))
+    const large = snapshotOf(names)
+    saver.offer(large)
+    await advance(2)
+    const seconds = (writes[0]?.length ?? 0) / 128_000
+    expect(seconds).toBeGreaterThan(30)
+    saver.offer(next(large, 'more'))
+    await advance(seconds - 2)
+    expect(writes).toHaveLength(1)
+    await advance(4)
+    expect(writes).toHaveLength(2)
+  })
+})
