@@ -5,7 +5,7 @@ import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
 import { GROUP_NODEPORT_IPS, GROUP_UNKNOWN, LAYOUTS, portData, protocolOfKey } from '../common/tables.ts'
 import { LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
-import type { ListName } from './relay/balancer.ts'
+import type { ListName } from '../common/relay/balancer.ts'
 import {
   EMPTY_STATE,
   type ListenerSymbol,

@@ -8,8 +8,9 @@ import type { Frontend, PortFrontends, ServiceFrontends } from '../../model/fron
 import { CHAIN_REJECT } from '../common/rules.ts'
 import { commentOf, type FamilyLayout, portKey } from '../common/tables.ts'
 import { LOCAL_SUFFIX, rangesSet } from './layout.ts'
-import type { ListName } from './relay/balancer.ts'
-import { type PlaceKey, type Relay, symbolOf } from './state.ts'
+import type { ListName } from '../common/relay/balancer.ts'
+import type { Relay } from '../common/relay/relay.ts'
+import { type PlaceKey, symbolOf } from './state.ts'
 
 /** The objects of one Service in one family. */
 export interface ServiceElements {

@@ -4,7 +4,7 @@ import { type DetectorOption, detectorOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/iptables-section.ts'
 import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from './relay/limits.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/limits.ts'
 
 export const USERSPACE_SETTINGS: ModeSettings = {
   // kube-proxy's userspace mode, while there was one, had no section of its own either.

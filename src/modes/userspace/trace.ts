@@ -9,13 +9,13 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import { LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
 import type { ModeTracer } from '../mode.ts'
 import { REDIRECT_MAPS } from './layout.ts'
-import { endpointText, type ListName } from './relay/balancer.ts'
+import { endpointText, type ListName } from '../common/relay/balancer.ts'
+import type { Relay } from '../common/relay/relay.ts'
 import { renderUserspaceState } from './render.ts'
 import { userspaceOptions } from './settings.ts'
 import {
   EMPTY_STATE,
   isSymbol,
-  type Relay,
   readSymbol,
   resolveElement,
   type SymbolParts,
