@@ -135,9 +135,9 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
   {
     name: 'nodeport-addresses',
     kind: 'list',
-    placeholder: 'CIDR,...',
+    placeholder: 'ADDRESSES,...',
     default: 'primary',
-    help: `CIDRs of the node addresses that accept NodePort traffic, or primary for the Node's first address of each family; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
+    help: `node addresses that accept NodePort traffic: CIDRs and keywords, in any mixture: primary is the Node's first address of each family, all is every address, localhost is 127.0.0.0/8 and ::1 (TCP and UDP through a relay in nftables mode, IPv4 with route_localnet in iptables mode, nowhere in other modes); unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
   },
   {
     name: 'allowed-external-cidrs',

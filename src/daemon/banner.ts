@@ -2,11 +2,12 @@ import { release } from 'node:os'
 import type { BuildInfo } from '../base/build-info.ts'
 import { FAMILIES, formatCidr, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
-import type { Config, DetectLocal } from '../config/config.ts'
+import { type Config, type DetectLocal, GATE_LOCALHOST } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import { familiesAtLocalhost } from '../model/node-context.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { findMode } from '../modes/registry.ts'
+import { relaysAny } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
 import type { ActiveMode } from './active-mode.ts'
@@ -39,7 +40,20 @@ export function logStart(
     },
     'kprobe starting',
   )
+  const unserved = whyNotAtLocalhost(config)
+  if (unserved !== undefined) log.warn(`node ports are not served at localhost: ${unserved}`)
   if (detectLocal.kind === 'ClusterCIDR' && detectLocal.cidrs.length === 0) log.warn(NO_CLUSTER_CIDR)
+}
+
+/** Says which setting contradicts `localhost` in nodePortAddresses, or that the mode has no such node ports. */
+export function whyNotAtLocalhost(config: Config): string | undefined {
+  const { proxyMode, nodePortAddresses, iptables } = config
+  if (familiesAtLocalhost(nodePortAddresses).length === 0 || relaysAny(config)) return undefined
+  if (proxyMode === 'iptables')
+    return iptables.localhostNodePorts ? undefined : 'iptables.localhostNodePorts is false'
+  return config.featureGates[GATE_LOCALHOST] === false && proxyMode === 'nftables'
+    ? `the feature gate ${GATE_LOCALHOST} is false`
+    : `${proxyMode} mode cannot serve them there; nodePortAddresses has localhost`
 }
 
 const NO_CLUSTER_CIDR =
@@ -117,11 +131,11 @@ export function reasonOf({ reason }: AbortSignal): string {
 }
 
 /** Logs why the process ends, and whether the rules stay. */
-export function logEnd(log: Log, { backend, proxyMode }: Config, why: string): void {
+export function logEnd(log: Log, config: Config, why: string): void {
   const rest =
-    backend !== 'netlink'
+    config.backend !== 'netlink'
       ? 'nothing was written'
-      : findMode(proxyMode).relays
+      : relaysAny(config)
         ? 'connections that this process relays end; rules stay in the kernel'
         : 'rules stay in the kernel'
   log.info(`exiting: ${why}; ${rest}`)

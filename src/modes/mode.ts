@@ -162,7 +162,10 @@ export interface ModeSettings extends ModeFields {
 }
 
 /** The options by which a mode changes how Services are resolved. */
-type ModeResolving = Pick<ResolveOptions, 'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'>
+type ModeResolving = Pick<
+  ResolveOptions,
+  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts' | 'relaysLocalhost'
+>
 
 /** The parts of the machine that writing a record needs. */
 export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
@@ -356,8 +359,10 @@ export interface Mode {
   readonly needsAddresses?: true
   /** The network device that addresses of Services are bound to. */
   readonly device?: string
-  /** Connections go through this process. */
+  /** All connections go through this process. */
   readonly relays?: true
+  /** Some connections go through this process, beside those that the kernel sends to endpoints. */
+  relaysSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
   /** The mode's own metrics count commits that the kernel rejects. */
   readonly countsFailures?: true
   /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */

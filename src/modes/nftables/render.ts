@@ -29,6 +29,7 @@ import {
   SET_NAMES,
   sizeFor,
 } from './layout.ts'
+import { RelayDraft } from './localhost.ts'
 import { CodeDraft, type Codes, IdDraft, NOTHING, TallyDraft } from './numbering.ts'
 import type { NftablesOptions } from './options.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
@@ -53,10 +54,12 @@ export function* renderState(
     const continuing = before !== undefined
     return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
   })
+  const relays = new RelayDraft(base, frontends)
   let refused: Map<string, readonly Refusal[]> | undefined
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
+    relays.replace(change.before, change.leftOut ? undefined : after)
     const reason = drafts.replace(key, change)
     if (reason !== undefined || (refused ?? base.refusals).has(key)) {
       refused ??= new Map(base.refusals)
@@ -81,12 +84,18 @@ export function* renderState(
     without,
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
     refusals: refused ?? base.refusals,
+    relays: yield* relays.finish(frontends, without),
   }
 }
 
 /** Whether the tables differ in their Services at most. */
 function hasSameSurroundings(a: FrontendTable, b: FrontendTable): boolean {
-  return a.nodePorts === b.nodePorts && a.serviceCidrs === b.serviceCidrs && a.node === b.node
+  return (
+    a.nodePorts === b.nodePorts &&
+    a.serviceCidrs === b.serviceCidrs &&
+    a.node === b.node &&
+    a.relayedAtLocalhost?.join() === b.relayedAtLocalhost?.join()
+  )
 }
 
 /** The drafts of both tables. One that no change concerns is not begun. */

@@ -1,6 +1,8 @@
+import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Chain, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import type { Relay, RelayChanges } from '../common/relay/relay.ts'
 import type { TransactionPlan } from '../common/transaction.ts'
 import { type Codes, type Ids, NO_IDS, NOTHING, type Tally } from './numbering.ts'
 
@@ -15,6 +17,8 @@ export interface NftablesState {
   readonly allocations: Readonly<Record<NftFamily, Allocation>>
   /** What did not fit and is missing from the ruleset, by Service. */
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
+  /** The relays of this process for node ports at localhost. */
+  readonly relays: PersistentMap<Relay>
 }
 
 /** The numbering of one table. */
@@ -41,6 +45,9 @@ export const EMPTY_STATE: NftablesState = {
   without: new Set(),
   allocations: { ip: NO_ALLOCATION, ip6: NO_ALLOCATION },
   refusals: new Map(),
+  relays: PersistentMap.empty(),
 }
 
-export type NftablesPlan = TransactionPlan<NftablesState>
+export interface NftablesPlan extends TransactionPlan<NftablesState> {
+  readonly relays: RelayChanges
+}

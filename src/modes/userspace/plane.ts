@@ -19,15 +19,15 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
+import { relayContext } from '../common/relay/context.ts'
+import type { RelayEvent } from '../common/relay/events.ts'
+import type { RelayCounts } from '../common/relay/metrics.ts'
+import type { Relay } from '../common/relay/relay.ts'
+import { type OpenFailure, RelaySet } from '../common/relay/relay-set.ts'
 import { LAYOUTS, NFT_FAMILIES, portKey } from '../common/tables.ts'
 import { deleteTables, receiptOf } from '../common/transaction.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
-import type { RelayCounts } from '../common/relay/metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
-import { relayContext } from '../common/relay/context.ts'
-import type { RelayEvent } from '../common/relay/events.ts'
-import type { Relay } from '../common/relay/relay.ts'
-import { type OpenFailure, RelaySet } from '../common/relay/relay-set.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
 import { EMPTY_STATE, resolveTransaction, type UserspaceState } from './state.ts'
@@ -84,53 +84,6 @@ class RelayingPlane implements UserspacePlane {
 
   get counts(): RelayCounts {
     return this.#relays.counts
-  }
-
-  startRelaying(): void
-  readonly counts: RelayCounts
-  /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */
-  release(): void
-  /** Ends every connection. */
-  destroy(): void
-}
-
-/** Creates the data plane of kube-proxy's oldest mode: see README.md. */
-export function createUserspacePlane(given: UserspacePlaneOptions): UserspacePlane {
-  return new RelayingPlane(given)
-}
-
-class RelayingPlane implements UserspacePlane {
-  readonly name = 'userspace'
-  readonly empty = EMPTY_STATE
-  readonly #given: UserspacePlaneOptions
-  readonly #mutex = new Mutex()
-  readonly #relays: RelaySet
-  #isRelaying = false
-  /** The relays that the listeners use now. */
-  #applied: PersistentMap<Relay> = PersistentMap.empty()
-  #captured: Captured = { places: EMPTY_STATE.places, nodePortIps: new Set() }
-
-  constructor(given: UserspacePlaneOptions) {
-    this.#given = given
-    const { clock, report = () => undefined } = given
-    this.#relays = new RelaySet(
-      relayContext({
-        clock,
-        limits: given.options.limits,
-        isCaptured: (backend, protocol) => isCaptured(this.#captured, backend, protocol),
-        report,
-      }),
-    )
-  }
-
-  get counts(): RelayCounts {
-    const { held: connections, refused } = this.#connections
-    return {
-      listeners: this.#relays.size,
-      tcp: { held: connections, refused },
-      udp: { held: this.#sessions.held, refused: this.#sessions.refused },
-      loops: this.#own.loops,
-    }
   }
 
   startRelaying(): void {

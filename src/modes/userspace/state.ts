@@ -6,9 +6,9 @@ import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { LAYOUTS, portData, portKey } from '../common/tables.ts'
 import type { ListName } from '../common/relay/balancer.ts'
 import type { Relay, RelayKey } from '../common/relay/relay.ts'
+import { LAYOUTS, portData, portKey } from '../common/tables.ts'
 
 /** All that this plane keeps, in the kernel and in this process. Immutable. */
 export interface UserspaceState {

@@ -190,6 +190,17 @@ export class RelaySet {
     })
   }
 
+  /** Closes every listener at once, so that another process can have its port. Connections continue. */
+  close(): void {
+    for (const listener of this.#all()) {
+      listener.unref()
+      listener.close()
+      if (listener.isBusy()) this.#leaving.add(listener)
+    }
+    this.#relays.clear()
+    this.#fresh.clear()
+  }
+
   /** Ends every connection. */
   destroy(): void {
     for (const listener of this.#all()) listener.destroy()

@@ -61,7 +61,13 @@ class TcpListener implements Listener {
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject)
       server.listen(
-        { host: formatIp(ip), port: this.#options.listenPort, backlog: BACKLOG, ipv6Only: true, exclusive: true },
+        {
+          host: formatIp(ip),
+          port: this.#options.listenPort,
+          backlog: BACKLOG,
+          ipv6Only: true,
+          exclusive: true,
+        },
         () => {
           server.off('error', reject)
           resolve()

@@ -45,13 +45,23 @@ export class RelayRig {
   /** With its door open. */
   async tcp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
     return this.#opened(
-      await openTcpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster', listenPort: 0 }),
+      await openTcpListener(LOOPBACK, {
+        context: { ...this.context, ...context },
+        port,
+        list: 'cluster',
+        listenPort: 0,
+      }),
     )
   }
 
   async udp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
     return this.#opened(
-      await openUdpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster', listenPort: 0 }),
+      await openUdpListener(LOOPBACK, {
+        context: { ...this.context, ...context },
+        port,
+        list: 'cluster',
+        listenPort: 0,
+      }),
     )
   }
 
