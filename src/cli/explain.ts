@@ -164,7 +164,7 @@ async function explain(
       packet,
       localIps,
       wanted: outcomes,
-      ...(relayed === undefined ? {} : { listener: formatIpPort(to, port) }),
+      listener: relayed && formatIpPort(to, port),
     }),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
       chain,

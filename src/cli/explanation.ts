@@ -164,7 +164,7 @@ export interface KernelQuestion {
   readonly localIps: ReadonlySet<Ip>
   readonly wanted: readonly Outcome[]
   /** Where the daemon relays connections that pass all rules unchanged. */
-  readonly listener?: string
+  readonly listener?: string | undefined
 }
 
 /** Merges ways that end alike. Sorted by destination. */

@@ -135,9 +135,9 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
   {
     name: 'nodeport-addresses',
     kind: 'list',
-    placeholder: 'ADDRESSES,...',
+    placeholder: 'CIDR,...',
     default: 'primary',
-    help: `node addresses that accept NodePort traffic: CIDRs and keywords, in any mixture: primary is the Node's first address of each family, all is every address, localhost is 127.0.0.0/8 and ::1 (TCP and UDP through a relay in nftables mode, IPv4 with route_localnet in iptables mode, nowhere in other modes); unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
+    help: `node addresses that accept NodePort traffic: CIDRs, primary (the Node's first of each family), localhost and all, in any mixture; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
   },
   {
     name: 'allowed-external-cidrs',

@@ -2,12 +2,12 @@ import { release } from 'node:os'
 import type { BuildInfo } from '../base/build-info.ts'
 import { FAMILIES, formatCidr, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
-import { type Config, type DetectLocal, GATE_LOCALHOST } from '../config/config.ts'
+import type { Config, DetectLocal } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { familiesAtLocalhost } from '../model/node-context.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { relaysAny } from '../modes/registry.ts'
+import { findMode, relaysAny } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
 import type { ActiveMode } from './active-mode.ts'
@@ -45,15 +45,11 @@ export function logStart(
   if (detectLocal.kind === 'ClusterCIDR' && detectLocal.cidrs.length === 0) log.warn(NO_CLUSTER_CIDR)
 }
 
-/** Says which setting contradicts `localhost` in nodePortAddresses, or that the mode has no such node ports. */
+/** Says why node ports are not served at localhost, though nodePortAddresses has it; undefined if they are. */
 export function whyNotAtLocalhost(config: Config): string | undefined {
-  const { proxyMode, nodePortAddresses, iptables } = config
-  if (familiesAtLocalhost(nodePortAddresses).length === 0 || relaysAny(config)) return undefined
-  if (proxyMode === 'iptables')
-    return iptables.localhostNodePorts ? undefined : 'iptables.localhostNodePorts is false'
-  return config.featureGates[GATE_LOCALHOST] === false && proxyMode === 'nftables'
-    ? `the feature gate ${GATE_LOCALHOST} is false`
-    : `${proxyMode} mode cannot serve them there; nodePortAddresses has localhost`
+  if (familiesAtLocalhost(config.nodePortAddresses).length === 0) return undefined
+  const { title, whyNotAtLocalhost: why } = findMode(config.proxyMode)
+  return why === undefined ? `${title} mode cannot serve them there` : why(config)
 }
 
 const NO_CLUSTER_CIDR =

@@ -349,6 +349,8 @@ export interface Mode {
   isRecorded?(kernel: RecordKernel): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
   settleRecord?(kernel: RecordKernel, rest: CleanupRest): Promise<readonly string[]>
+  /** Names the setting because of which node ports are not served at localhost. Absent in modes that never serve them there. */
+  readonly whyNotAtLocalhost?: (config: Pick<Config, 'featureGates' | 'iptables'>) => string | undefined
   /** Gives the options of resolving for this mode. */
   resolving?(config: Config): ModeResolving
   /** The memory that a part of a Service takes. */

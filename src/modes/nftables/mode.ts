@@ -34,6 +34,7 @@ export const nftables: Mode = {
   features: nftablesFeatures,
   needsFeature: () => true,
   cleanup: cleanNftables,
+  whyNotAtLocalhost: config => (mayRelay(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`),
   resolving: config => ({ relaysLocalhost: mayRelay(config) }),
   relaysSome: config => mayRelay(config) && familiesAtLocalhost(config.nodePortAddresses).length > 0,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
