@@ -108,6 +108,7 @@ export const GROUPS = {
     F97: 'an API server behind a Service of ours',
     F98: 'clients that hold on to the servers',
     F99: 'ports that are taken',
+    F160: 'node ports at localhost whose daemon has gone',
   },
   'IPVS and endurance': {
     F100: 'IPVS: an endpoint with live connections goes',

@@ -272,7 +272,7 @@ it('follows endpoints and Services while it serves', async () => {
   await eventually(async () => (await askTcp('127.0.0.1', 30_090)) === 'ECONNREFUSED', {})
 })
 
-it('F170: serves what it can while another process has a port, and the rest when that process ends', async () => {
+it('F99: serves what it can while another process has a port, and the rest when that process ends', async () => {
   const other = await tcpServer('127.0.0.1', 30_080)
   const site = new Site()
   site.put(
@@ -296,7 +296,7 @@ it('F170: serves what it can while another process has a port, and the rest when
   expect(await metric(LISTENERS)).toContain(`${LISTENERS}{ip_family="IPv4"} 4`)
 })
 
-it('follows nodePortAddresses of the watched file, and leaves open connections alone', async () => {
+it('F44: follows nodePortAddresses of the watched file, and leaves open connections alone', async () => {
   const site = new Site()
   site.configure(['primary'])
   site.put(...objects('web', { nodePort: 30_080, pods: [0] }))
@@ -314,7 +314,7 @@ it('follows nodePortAddresses of the watched file, and leaves open connections a
   expect(String((await once(lasting, 'data'))[0])).toBe('still here')
 })
 
-it('shows who relays to whom, and that nobody does once the daemon has gone', async () => {
+it('F160: shows who relays to whom, and that nobody does once the daemon has gone', async () => {
   const site = new Site()
   site.put(...objects('web', { nodePort: 30_080, pods: [0] }))
   const daemon = await site.run()

@@ -31,6 +31,11 @@ it('/statusz says since when the process runs, in which mode, what it programmed
   expect(text).toContain(
     '\nProxy mode: ipvs\nProgrammed: 1 Service, 1 port, 2 endpoints\nLast sync: IPv4 2026-11-21T10:00:01Z\nReady: yes\n',
   )
+  expect(text).not.toContain('Relayed')
+  const relaying = { ...table, relayedAtLocalhost: ['IPv4', 'IPv6'] } as const
+  expect(statuszText(process, { ...now, table: relaying })).toContain(
+    '\nRelayed: node ports at localhost, IPv4 and IPv6\n',
+  )
   const before = statuszText(process, { ...now, table: undefined, ready: false })
   expect(before).toContain('\nProgrammed: nothing yet\n')
   expect(before).toContain('\nReady: no (see /healthz)\n')

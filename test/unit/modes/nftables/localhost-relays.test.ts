@@ -74,7 +74,7 @@ it('listens on the node port itself, follows endpoints, and refuses once the Ser
   expect(await fate(rig.client(port))).toBe('ECONNREFUSED')
 })
 
-it('F170: serves the rest while another process has a port, says so once, and gets the port when it is free', async () => {
+it('F99: serves the rest while another process has a port, says so once, and gets the port when it is free', async () => {
   const { relays, clock, events, follow } = relaysWith()
   const [taken = 0, free = 0] = await freePorts(2)
   const other = createServer().listen(taken, '127.0.0.1')
@@ -112,7 +112,7 @@ it('frees the port of a Service that goes before another opens it, in one commit
   expect([relays.failures.IPv4, events]).toEqual([0, []])
 })
 
-it('lets the Service with most listeners give way beyond the limit, whether or not it came first', async () => {
+it('F140: lets the Service with most listeners give way beyond the limit, whether or not it came first', async () => {
   const { relays, events, follow } = relaysWith({ listeners: 2 })
   const ports = await freePorts(3)
   const endpoint = await server('a')
