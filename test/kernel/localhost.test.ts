@@ -60,7 +60,7 @@ async function tcpServer(host: string, port: number): Promise<Server> {
 }
 
 async function udpServer(address: string, port: number): Promise<UdpSocket> {
-  const socket = createSocket(address.includes(':') ? { type: 'udp6', ipv6Only: true } : 'udp4')
+  const socket = createSocket(address.includes(':') ? { type: 'udp6', ipv6Only: true } : { type: 'udp4' })
   socket.on('message', (_, from) => socket.send(address, from.port, from.address))
   socket.bind({ address, port })
   await once(socket, 'listening')
