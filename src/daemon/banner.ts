@@ -152,6 +152,11 @@ function rounded(value: number): number {
   return Number(value.toFixed(6))
 }
 
+function nodeState(node: Snapshot['node'], source: SourceStatus | undefined): string {
+  if (node !== undefined) return node.deleted === true ? 'deleted' : 'found'
+  return source === undefined || source.missing.length > 0 ? 'not read yet' : 'not found'
+}
+
 interface StateFacts {
   /** Undefined before the first data plane is open. */
   readonly activeMode: Pick<ActiveMode, 'mode' | 'status'> | undefined
@@ -175,7 +180,7 @@ export function logState(log: Log, { activeMode, source, snapshot, health, nowMs
       synced: status?.syncedNumber,
       quarantined: quarantined.length,
       error: status?.error?.message,
-      node: node === undefined ? 'not found' : node.deleted === true ? 'deleted' : 'found',
+      node: nodeState(node, source),
       healthz: health.code,
       reason: health.body.reason,
       missing: source?.missing,
