@@ -160,12 +160,7 @@ async function explain(
       isLocal: localIps.has(to),
     }),
     outcomes,
-    kernel: await askKernel(config, {
-      packet,
-      localIps,
-      wanted: outcomes,
-      listener: relayed && formatIpPort(to, port),
-    }),
+    kernel: await askKernel(config, { packet, localIps, wanted: outcomes, isRelayed: relayed !== undefined }),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
       chain,
       rule,

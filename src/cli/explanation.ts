@@ -163,8 +163,8 @@ export interface KernelQuestion {
   readonly packet: TracePacket
   readonly localIps: ReadonlySet<Ip>
   readonly wanted: readonly Outcome[]
-  /** Where the daemon relays connections that pass all rules unchanged. */
-  readonly listener?: string | undefined
+  /** The daemon listens at the destination itself, and relays connections that pass all rules unchanged. */
+  readonly isRelayed?: boolean
 }
 
 /** Merges ways that end alike. Sorted by destination. */
@@ -202,7 +202,7 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
 export function kernelOutcome(
   held: readonly HeldMode[],
   mode: Config['proxyMode'],
-  { packet, localIps, wanted, listener: beyondRules }: KernelQuestion,
+  { packet, localIps, wanted, isRelayed = false }: KernelQuestion,
 ): KernelOutcome {
   const found = held.find(its => its.mode === mode)
   if (found === undefined) {
@@ -214,8 +214,8 @@ export function kernelOutcome(
   const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
   const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
   const outcomes = outcomesOf(ways)
-  if (beyondRules !== undefined && outcomes.every(({ verdict }) => verdict === 'accept'))
-    return { kind: 'same', listener: beyondRules }
+  if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
+    return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
   if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
     const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
     return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
