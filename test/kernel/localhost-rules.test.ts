@@ -2,10 +2,9 @@ import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { finish } from '../../src/base/steps.ts'
+import type { Config } from '../../src/config/config.ts'
 import { KERNEL } from '../../src/daemon/open.ts'
-import type { OpenPlane } from '../../src/modes/mode.ts'
 import { findMode } from '../../src/modes/registry.ts'
-import type { Plan } from '../../src/reconcile/dataplane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { parseFlags } from '../support/parse-flags.ts'
 import { commitAll } from '../support/pipeline.ts'
@@ -38,18 +37,18 @@ const WANTED = table(
   { relayedAtLocalhost: ['IPv4', 'IPv6'] },
 )
 
-function open<R>(use: <S, P extends Plan<S>>(opened: OpenPlane<S, P>) => R): R {
-  const parsed = parseFlags(['--source=file:/objects', '--nodeport-addresses=primary,localhost'], {
-    hostName: 'here',
-  })
+function configOf(...flags: readonly string[]): Config {
+  const parsed = parseFlags(['--source=file:/objects', ...flags], { hostName: 'here' })
   if (parsed.kind === 'errors') throw new Error(JSON.stringify(parsed.errors))
-  return findMode('nftables').open({ config: parsed.value.config, clock: systemClock, sockets: KERNEL }, use)
+  return parsed.value.config
 }
 
 const REJECTED = 'kubeproxy_nftables_localhost_nodeport_rejected_packets_total'
 
 it('rejects SCTP to node ports at localhost, counts it by family, and is loaded as it is printed', async () => {
-  await open(async opened => {
+  const config = configOf('--nodeport-addresses=primary,localhost')
+  const context = { config, clock: systemClock, sockets: KERNEL }
+  await findMode('nftables').open<Promise<void>>(context, async opened => {
     const { plane } = opened
     opened.start()
     const wanted = finish(plane.render(WANTED, { base: plane.empty, without: new Set() }))
