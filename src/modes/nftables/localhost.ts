@@ -58,13 +58,12 @@ export class RelayDraft {
   /** Replaces the relays of a Service. */
   replace(before: ServiceFrontends | undefined, after: ServiceFrontends | undefined): void {
     if (!this.#continuing || this.#families.length === 0) return
-    // A node port that changes owner may belong to its new owner already.
-    for (const { key } of this.#relaysOf(before))
-      if (!this.#changes.has(key)) this.#changes.set(key, undefined)
+    for (const { key } of this.#relaysOf(before)) this.#changes.set(key, undefined)
     for (const relay of this.#relaysOf(after)) this.#changes.set(relay.key, this.#known(relay))
   }
 
-  *finish({ services }: FrontendTable, without: ReadonlySet<string>): Steps<PersistentMap<Relay>> {
+  /** Gives all relays. A Service that the kernel does not hold has none. */
+  *finish({ services }: FrontendTable, isLeftOut: (key: string) => boolean): Steps<PersistentMap<Relay>> {
     if (this.#continuing)
       return this.#changes.size === 0 ? this.#base.relays : this.#base.relays.withOwn(this.#changes)
     if (this.#families.length === 0) return PersistentMap.empty()
@@ -72,7 +71,7 @@ export class RelayDraft {
     const pauses = new Pauses()
     for (const [key, service] of services.entries()) {
       if (pauses.due()) yield
-      if (without.has(key)) continue
+      if (isLeftOut(key)) continue
       for (const relay of this.#relaysOf(service)) relays.set(relay.key, this.#known(relay))
     }
     return PersistentMap.owning(relays)

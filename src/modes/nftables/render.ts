@@ -59,8 +59,8 @@ export function* renderState(
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
-    relays.replace(change.before, change.leftOut ? undefined : after)
     const reason = drafts.replace(key, change)
+    relays.replace(change.before, change.leftOut || reason !== undefined ? undefined : after)
     if (reason !== undefined || (refused ?? base.refusals).has(key)) {
       refused ??= new Map(base.refusals)
       if (reason === undefined) refused.delete(key)
@@ -78,13 +78,15 @@ export function* renderState(
     yield* drafts.finish('ip', base, frontends),
     yield* drafts.finish('ip6', base, frontends),
   ]
+  const refusals = refused ?? base.refusals
+  const isLeftOut = (key: string) => without.has(key) || refusals.has(key)
   return {
     ruleset: { tables: [ip.table, ip6.table] },
     frontends,
     without,
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
-    refusals: refused ?? base.refusals,
-    relays: yield* relays.finish(frontends, without),
+    refusals,
+    relays: yield* relays.finish(frontends, isLeftOut),
   }
 }
 
