@@ -196,11 +196,11 @@ class Site {
     write(this.objects, { apiVersion: 'v1', kind: 'List', items: [NODE, ...items] })
   }
 
-  configure(nodePortAddresses: readonly string[]): void {
+  configure(nodePortAddresses: readonly string[], mode = 'nftables'): void {
     write(this.config, {
       apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
       kind: 'KubeProxyConfiguration',
-      mode: 'nftables',
+      mode,
       clusterCIDR: CLUSTER_CIDR,
       hostnameOverride: NODE_NAME,
       nodePortAddresses,
@@ -312,6 +312,22 @@ it('F44: follows nodePortAddresses of the watched file, and leaves open connecti
   await eventually(async () => (await askTcp('127.0.0.1', 30_080)) === 'ECONNREFUSED', {})
   lasting.write('still here')
   expect(String((await once(lasting, 'data'))[0])).toBe('still here')
+})
+
+it('closes its ports for another mode, and opens them when it comes back', async () => {
+  const site = new Site()
+  site.put(...objects('web', { nodePort: 30_080, pods: [0] }))
+  const daemon = await site.run()
+  const lasting = client('127.0.0.1', 30_080)
+  expect(String((await once(lasting, 'data'))[0])).toBe('10.180.0.1')
+  site.configure(['primary', 'localhost'], 'userspace')
+  await daemon.until(() => daemon.said('switched from nftables to userspace').length > 0)
+  await eventually(async () => (await askTcp('127.0.0.1', 30_080)) === 'ECONNREFUSED', {})
+  expect(await askTcp('192.168.0.2', 30_080)).toBe('10.180.0.1')
+  lasting.write('still here')
+  expect(String((await once(lasting, 'data'))[0])).toBe('still here')
+  site.configure(['primary', 'localhost'])
+  await eventually(async () => (await askTcp('127.0.0.1', 30_080)) === '10.180.0.1', {})
 })
 
 it('F160: shows who relays to whom, and that nobody does once the daemon has gone', async () => {
