@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import { systemClock } from '../../src/base/clock.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish, systemClock } from '../../src/base/clock.ts'
 import type { Config } from '../../src/config/config.ts'
 import { KERNEL } from '../../src/daemon/open.ts'
 import { findMode } from '../../src/modes/registry.ts'

@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { type Family, formatIpPort } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Backend, FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import type { ListName } from '../common/relay/balancer.ts'

@@ -1,15 +1,14 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { type Family, formatIpPort } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
 import { relayMetrics } from '../common/relay/metrics.ts'
 import { CHAIN_LOCALHOST } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
-import { ENDPOINTS_MAPS, idOf } from './layout.ts'
+import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'
 import type { LocalhostRelays } from './localhost-relays.ts'
-import type { Ids } from './numbering.ts'
 import type { NftablesState } from './state.ts'
 
 /** The number of new connections for which one element of the kernel was chosen since it exists. */

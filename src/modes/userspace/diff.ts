@@ -1,9 +1,9 @@
-import type { Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/clock.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Transaction } from '../../kernel/nft/transaction.ts'
 import type { Plan } from '../../reconcile/dataplane.ts'
 import { diffRelays, type RelayChanges } from '../common/relay/relay.ts'
-import { countChanges, describeTransaction } from '../common/transaction.ts'
+import { countChanges, describeTransaction } from '../common/tables.ts'
 import { resolveTransaction, type UserspaceState } from './state.ts'
 
 /** One nf_tables transaction, with the changes of the relays around it. */

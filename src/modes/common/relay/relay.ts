@@ -1,5 +1,5 @@
+import { PersistentMap } from '../../../base/collections.ts'
 import type { Ip } from '../../../base/ip.ts'
-import { PersistentMap } from '../../../base/persistent-map.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import type { ServiceKey } from '../../../model/service.ts'
 import type { PlanLine } from '../../../reconcile/dataplane.ts'

@@ -1,7 +1,7 @@
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from '../../../../src/modes/common/relay/limits.ts'
 import { diffRelays, type Relay } from '../../../../src/modes/common/relay/relay.ts'

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
+import { finish } from '../../../../src/base/clock.ts'
 import { parseIp } from '../../../../src/base/ip.ts'
-import { finish } from '../../../../src/base/steps.ts'
 import { programmedModes } from '../../../../src/cli/programmed.ts'
 import { serviceRows } from '../../../../src/cli/service-rows.ts'
 import { createTracer } from '../../../../src/kernel/nft/trace.ts'
