@@ -4,8 +4,8 @@ import { type Family, formatIpPort } from '../../base/ip.ts'
 import type { Backend, FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../../model/node-context.ts'
 import type { ListName } from '../common/relay/balancer.ts'
-import { type Relay, sameRelay } from '../common/relay/relay.ts'
-import type { NftablesState } from './state.ts'
+import { diffRelays, type Relay, sameRelay } from '../common/relay/relay.ts'
+import type { NftablesPlan, NftablesState } from './state.ts'
 
 type Families = readonly Family[]
 
@@ -39,6 +39,23 @@ export function localhostRelays({ service, ports }: ServiceFrontends, families: 
     })
   }
   return relays
+}
+
+/** Gives a plan that also changes the relays of this process, from these to those of its `after`. */
+export function withRelays(plan: NftablesPlan, from: NftablesState['relays']): NftablesPlan {
+  const relays = diffRelays(from, plan.after.relays)
+  const { lines } = relays
+  if (lines.length === 0) return plan
+  return {
+    ...plan,
+    relays,
+    empty: false,
+    changes: plan.changes + lines.length,
+    *describe() {
+      yield* plan.describe()
+      yield* lines
+    },
+  }
 }
 
 /** Builds the relays of one render from those of its base. */

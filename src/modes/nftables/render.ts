@@ -9,7 +9,6 @@ import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '.
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { Dataplane, RenderOptions } from '../../reconcile/dataplane.ts'
-import { diffRelays, type RelayChanges } from '../common/relay/relay.ts'
 import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,
@@ -38,7 +37,7 @@ import {
   sizeFor,
   TallyDraft,
 } from './layout.ts'
-import { RelayDraft } from './localhost.ts'
+import { RelayDraft, withRelays } from './localhost.ts'
 import type { NftablesOptions } from './options.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
@@ -68,7 +67,8 @@ export function* renderState(
     const continuing = before !== undefined
     return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
   })
-  const relays = relayDraft(base, frontends)
+  const isRelayed = frontends.relayedAtLocalhost !== undefined || base.relays.size > 0
+  const relays = isRelayed ? new RelayDraft(base, frontends) : undefined
   let refused: Map<string, readonly Refusal[]> | undefined
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
@@ -107,12 +107,6 @@ export function* renderState(
 /** renderState with these options, as a plane has it. */
 export function rendererOf(options: NftablesOptions): Dataplane<NftablesState>['render'] {
   return (frontends, given) => renderState(frontends, given, options)
-}
-
-/** Begins the relays of a render; undefined where there are none, before and after. */
-function relayDraft(base: NftablesState, frontends: FrontendTable): RelayDraft | undefined {
-  const isAny = frontends.relayedAtLocalhost !== undefined || base.relays.size > 0
-  return isAny ? new RelayDraft(base, frontends) : undefined
 }
 
 /** Whether the tables differ in their Services at most. */
@@ -426,22 +420,7 @@ export function* diffStates(
   const { transaction, complete } = diff
   const after = complete ? to : { ...to, ruleset: diff.after }
   const plan = transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
-  return isRelaying && from.relays !== to.relays ? withRelays(plan, diffRelays(from.relays, to.relays)) : plan
-}
-
-function withRelays(plan: NftablesPlan, relays: RelayChanges): NftablesPlan {
-  const { lines } = relays
-  if (lines.length === 0) return plan
-  return {
-    ...plan,
-    relays,
-    empty: false,
-    changes: plan.changes + lines.length,
-    *describe() {
-      yield* plan.describe()
-      yield* lines
-    },
-  }
+  return isRelaying && from.relays !== to.relays ? withRelays(plan, from.relays) : plan
 }
 
 /**
