@@ -21,9 +21,11 @@ import type { Oversized } from '../model/admission.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends } from '../model/frontend.ts'
+import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { endpointTexts } from '../modes/common/show.ts'
 import { findMode } from '../modes/registry.ts'
 import { portsText, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import {
@@ -32,6 +34,7 @@ import {
   type Explanation,
   explanationText,
   isElsewhere,
+  type Outcome,
   outcomesOf,
 } from './explanation.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -131,8 +134,10 @@ async function explain(
     ...(question.interfaceName === undefined ? {} : { interfaceName: question.interfaceName }),
   }
   const ways = tracer.ways(packet, { localIps })
-  const outcomes = outcomesOf(ways)
   const caught = findFrontend(table, question, localIps)
+  const relayed =
+    caught === undefined || !fromNode ? undefined : relayedOutcomes(caught.port, question, table)
+  const outcomes = relayed ?? outcomesOf(ways)
   const endpoints = caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot })
   return {
     connection: {
@@ -155,7 +160,7 @@ async function explain(
       isLocal: localIps.has(to),
     }),
     outcomes,
-    kernel: await askKernel(config, { packet, localIps, wanted: outcomes }),
+    kernel: await askKernel(config, { packet, localIps, wanted: outcomes, isRelayed: relayed !== undefined }),
     rules: (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
       chain,
       rule,
@@ -175,7 +180,8 @@ function findFrontend(
   const { to, port: number, protocol } = question
   const family = familyOf(to)
   const nodePorts = table.nodePorts[family]
-  const isNodePortIp = nodePorts.kind === 'all' ? localIps.has(to) : nodePorts.ips.includes(to)
+  const isNodePortIp =
+    isRelayed(table, to) || (nodePorts.kind === 'all' ? localIps.has(to) : nodePorts.ips.includes(to))
   let byNodePort: Caught | undefined
   for (const { ports } of table.services.values()) {
     for (const port of ports) {
@@ -188,6 +194,28 @@ function findFrontend(
     }
   }
   return byNodePort
+}
+
+/** Tests whether a relay of the daemon serves node ports at an address. */
+function isRelayed({ relayedAtLocalhost = [] }: FrontendTable, to: Ip): boolean {
+  return relayedAtLocalhost.some(family => LOCALHOST[family] === to)
+}
+
+/** Gives what the relay does with a connection of this node; undefined if it does not get it. */
+function relayedOutcomes(
+  port: PortFrontends,
+  { to, protocol }: Question,
+  table: FrontendTable,
+): readonly Outcome[] | undefined {
+  const backends = protocol.name === 'SCTP' ? [] : backendsAtLocalhost(port)
+  if (!isRelayed(table, to) || backends.length === 0) return undefined
+  const percent = Math.round(10_000 / backends.length) / 100
+  return endpointTexts(backends).map(destination => ({
+    verdict: 'dnat',
+    destination,
+    sourceReplaced: true,
+    percent,
+  }))
 }
 
 function endpointsOf(

@@ -141,7 +141,7 @@ function verdict({ isIn, reason }: ExplainedEndpoint['cluster']): string {
 }
 
 /** One endpoint or verdict that connections may end in. */
-interface Outcome {
+export interface Outcome {
   readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
   readonly destination?: string
   /** The node masquerades: the endpoint sees an address of the node as the source. */
@@ -152,7 +152,7 @@ interface Outcome {
 
 /** The verdict of the kernel on the packet, for comparison with the verdict of the Services. */
 type KernelOutcome =
-  /** The kernel agrees. `listener`: an address of the daemon, in userspace mode. */
+  /** The kernel agrees. `listener`: the address of the daemon, where it relays the connection. */
   | { readonly kind: 'same'; readonly listener?: string }
   | { readonly kind: 'different'; readonly outcomes: readonly Outcome[]; readonly reason?: string }
   /** The kernel does not hold the rules of this mode. */
@@ -163,6 +163,8 @@ export interface KernelQuestion {
   readonly packet: TracePacket
   readonly localIps: ReadonlySet<Ip>
   readonly wanted: readonly Outcome[]
+  /** The daemon listens at the destination itself, and relays connections that pass all rules unchanged. */
+  readonly isRelayed?: boolean
 }
 
 /** Merges ways that end alike. Sorted by destination. */
@@ -200,7 +202,7 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
 export function kernelOutcome(
   held: readonly HeldMode[],
   mode: Config['proxyMode'],
-  { packet, localIps, wanted }: KernelQuestion,
+  { packet, localIps, wanted, isRelayed = false }: KernelQuestion,
 ): KernelOutcome {
   const found = held.find(its => its.mode === mode)
   if (found === undefined) {
@@ -212,6 +214,8 @@ export function kernelOutcome(
   const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
   const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
   const outcomes = outcomesOf(ways)
+  if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
+    return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
   if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
     const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
     return { kind: 'same', ...(listener === undefined ? {} : { listener }) }

@@ -69,7 +69,7 @@ export function whyNotRelayed(
   isListening: IsListening,
 ): string | undefined {
   const silent = places.find(place => place !== undefined && !isListening(protocol, place))
-  return silent === undefined ? undefined : `no process listens at ${silent}, which these rules lead to`
+  return silent === undefined ? undefined : `no process listens at ${silent}`
 }
 
 /**
@@ -271,8 +271,14 @@ function isAsListed(
     case 'reject':
       return action.includes('reject') || isEmpty(row, endpoints)
     case 'accept':
+      if (isPastRules(row)) return true
       return isOwn && rules.rejectsOutsideOnly === true && row.type !== 'ClusterIP' && action !== 'balance'
   }
+}
+
+/** Tests whether clients reach the listener itself: no rule leads to it. */
+function isPastRules({ frontend, listener }: ServiceRow): boolean {
+  return listener !== undefined && listener === frontend
 }
 
 function isEmpty({ action }: ServiceRow, list: readonly string[]): boolean {

@@ -1,6 +1,7 @@
 import { FAMILIES, type Family, formatCidr, formatIp, formatIpPort } from '../base/ip.ts'
 import { compareTexts } from '../base/text.ts'
 import type { Frontend, FrontendTable, NodePortAddresses, PortFrontends } from '../model/frontend.ts'
+import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import { endpointTexts, INCOMPLETE, type ServiceRow } from '../modes/common/show.ts'
 import { type TableOptions, tableText } from './output.ts'
 
@@ -15,7 +16,10 @@ export function serviceRows(
     if (service === undefined) continue
     for (const port of service.ports)
       for (const frontend of port.frontends)
-        rows.push(...rowsOf(port, frontend, table.nodePorts[port.family]))
+        rows.push(
+          ...rowsOf(port, frontend, table.nodePorts[port.family]),
+          ...localhostRows(port, frontend, table),
+        )
   }
   return sortedRows(rows)
 }
@@ -49,6 +53,23 @@ function rowsOf(port: PortFrontends, frontend: Frontend, nodePorts: NodePortAddr
     ...(frontend.sourceRanges === undefined ? {} : { allowedFrom: frontend.sourceRanges.map(formatCidr) }),
     ...(port.affinityTimeoutS === 0 ? {} : { affinitySeconds: port.affinityTimeoutS }),
   }))
+}
+
+/** Gives the row of a node port at localhost, if a relay serves it there. */
+function localhostRows(
+  port: PortFrontends,
+  frontend: Frontend,
+  { relayedAtLocalhost = [] }: FrontendTable,
+): ServiceRow[] {
+  const { displayName: service, protocol, family, affinityTimeoutS } = port
+  if (frontend.kind !== 'NodePort' || !relayedAtLocalhost.includes(family)) return []
+  const place = formatIpPort(LOCALHOST[family], frontend.port)
+  const row = { service, type: frontend.kind, protocol, frontend: place }
+  if (protocol === 'SCTP') return [{ ...row, action: 'reject', endpoints: [] }]
+  const endpoints = endpointTexts(backendsAtLocalhost(port))
+  if (endpoints.length === 0) return []
+  const sticky = affinityTimeoutS === 0 ? {} : { affinitySeconds: affinityTimeoutS }
+  return [{ ...row, action: 'relay', endpoints, ...sticky, listener: place }]
 }
 
 function routeOf(
@@ -114,10 +135,10 @@ function destination(row: ServiceRow, shown: number): string {
   const limits = allowedFrom === undefined ? [] : [`only from ${listText(allowedFrom)}`]
   if (listener !== undefined || insideListener !== undefined) {
     const inside = insideListener === undefined ? [] : [`from outside; pods and node: ${insideListener}`]
-    return withNotes(listener === undefined ? `none: ${row.action}` : `relayed at ${listener}`, [
-      ...inside,
-      ...limits,
-    ])
+    const sticky = affinitySeconds === undefined ? [] : [`sticky ${affinitySeconds}s`]
+    const to = row.endpoints.length === 0 ? '' : ` to ${listText(row.endpoints)}`
+    const text = listener === undefined ? `none: ${row.action}` : `relayed at ${listener}${to}`
+    return withNotes(text, [...inside, ...limits, ...sticky])
   }
   if (row.action !== 'balance') return `none: ${row.action}`
   const outside = localEndpoints ?? row.endpoints

@@ -4,6 +4,12 @@ import type { FeatureGates } from './feature-gates.ts'
 /** The name of a mode, as in modes/registry.ts. */
 export type ProxyMode = string
 
+/**
+ * The gate of kube-proxy 1.37 without which its nftables mode serves no node port at localhost. Here `localhost` in
+ * nodePortAddresses is enough, and only an explicit `false` turns it off.
+ */
+export const GATE_LOCALHOST = 'KubeProxyNFTablesLocalhostNodePorts'
+
 /** The whole configuration, validated and frozen: no other code reads flags or files. */
 export interface Config {
   readonly proxyMode: ProxyMode
@@ -158,5 +164,6 @@ export type DetectLocal =
 export type NodePortSelection = {
   /** The Node's first address of each family. */
   readonly primary: boolean
+  /** Those of the keywords `localhost` and `all` among them. */
   readonly cidrs: readonly Cidr[]
 }

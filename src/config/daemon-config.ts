@@ -1,7 +1,7 @@
 import { formatCidr, formatIp } from '../base/ip.ts'
 import type { ResolveOptions, ServiceMemory } from '../model/node-context.ts'
 import { findMode } from '../modes/registry.ts'
-import type { Config, NodePortSelection } from './config.ts'
+import { type Config, GATE_LOCALHOST, type NodePortSelection } from './config.ts'
 
 /** Texts of flags by name, without the dashes. */
 export type FlagTexts = Readonly<Record<string, string>>
@@ -16,7 +16,7 @@ export function modelFlags(config: Config): FlagTexts {
     'hostname-override': nodeName,
     'service-proxy-name': serviceProxyName ?? '',
     'bind-address': bindAddress === undefined ? '0.0.0.0' : formatIp(bindAddress),
-    'feature-gates': `AllowServiceExternalIPs=${config.allowServiceExternalIps}`,
+    'feature-gates': gatesText(config),
     'proxy-mode': proxyMode,
     ...detectorFlags(config),
     'masquerade-all': `${config.masqueradeAll}`,
@@ -29,8 +29,17 @@ export function modelFlags(config: Config): FlagTexts {
   }
 }
 
+/** Gives the gates that decide the wanted state. */
+function gatesText({ allowServiceExternalIps, featureGates }: Config): string {
+  const localhost = featureGates[GATE_LOCALHOST]
+  return [
+    `AllowServiceExternalIPs=${allowServiceExternalIps}`,
+    ...(localhost === undefined ? [] : [`${GATE_LOCALHOST}=${localhost}`]),
+  ].join()
+}
+
 function nodePortText({ primary, cidrs }: NodePortSelection): string {
-  return primary ? 'primary' : cidrs.map(formatCidr).join()
+  return [...(primary ? ['primary'] : []), ...cidrs.map(formatCidr)].join()
 }
 
 function detectorFlags({ detectLocal }: Config): FlagTexts {

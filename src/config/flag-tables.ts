@@ -137,7 +137,7 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
     kind: 'list',
     placeholder: 'CIDR,...',
     default: 'primary',
-    help: `CIDRs of the node addresses that accept NodePort traffic, or primary for the Node's first address of each family; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
+    help: `node addresses that accept NodePort traffic: CIDRs, primary (the Node's first of each family), localhost and all, in any mixture; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
   },
   {
     name: 'allowed-external-cidrs',

@@ -1,5 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { findMode, MODES, readModeOptions } from '../modes/registry.ts'
+import { findMode, MODES, readModeOptions, relaysAny } from '../modes/registry.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
@@ -104,10 +104,12 @@ export function parseRequest(
   completeSettings(settings, reader)
   const config = readConfig(settings, { ...own, ...readModeOptions(settings, reader) }, options.hostName)
   // Relayed connections end with the process.
-  if (own.once && findMode(config.proxyMode).relays && options.modeless !== true)
+  if (own.once && relaysAny(config) && options.modeless !== true)
     reader.fail(
       '--once',
-      `cannot be combined with ${config.proxyMode} mode, which relays only while kprobe runs`,
+      findMode(config.proxyMode).relays === true
+        ? `cannot be combined with ${config.proxyMode} mode, which relays only while kprobe runs`
+        : 'cannot be combined with localhost in nodePortAddresses: its node ports are relayed only while kprobe runs',
     )
   if (options.modeless !== true) refuseIdleApi(reader, own)
   const { serviceProxyName, proxyMode } = config

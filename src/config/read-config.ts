@@ -1,5 +1,14 @@
 import { nsToMs, TIMER_MS_MAX } from '../base/duration.ts'
-import { type Cidr, familyOf, type Ip, isUnspecified, parseIp, whyNotIp } from '../base/ip.ts'
+import {
+  type Cidr,
+  familyOf,
+  formatCidr,
+  type Ip,
+  isUnspecified,
+  parseCidr,
+  parseIp,
+  whyNotIp,
+} from '../base/ip.ts'
 import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
 import { checkSettings } from './complete-settings.ts'
 import type {
@@ -136,13 +145,27 @@ function readClusterCidrs(settings: Settings): readonly Cidr[] {
   return cidrs
 }
 
+/** Keywords of nodePortAddresses beside `primary`, and the ranges that they stand for. */
+const NODE_PORT_KEYWORDS: ReadonlyMap<string, readonly string[]> = new Map([
+  ['localhost', ['127.0.0.0/8', '::1/128']],
+  ['all', ['0.0.0.0/0', '::/0']],
+])
+
+/** Reads keywords and CIDRs in any mixture, as kube-proxy 1.37 does. */
 function readNodePortAddresses(settings: Settings): NodePortSelection {
   const items = settings.texts('nodePortAddresses')
-  const primary = items.includes('primary')
-  if (primary && items.length > 1) settings.fail('nodePortAddresses', 'primary cannot be combined with CIDRs')
-  if (primary) return { primary, cidrs: [] }
-  const fail = (index: number, message: string) => settings.fail('nodePortAddresses', message, index)
-  return { primary, cidrs: readCidrs(items, fail) }
+  const cidrs = items.flatMap((item, index) => {
+    if (item === 'primary') return []
+    const keyword = NODE_PORT_KEYWORDS.get(item)
+    if (keyword !== undefined) return keyword.flatMap(text => parseCidr(text) ?? [])
+    const fail = (_: number, message: string) =>
+      settings.fail('nodePortAddresses', `${message}; keywords are primary, localhost and all`, index)
+    return readCidrs([item], fail)
+  })
+  return {
+    primary: items.includes('primary'),
+    cidrs: [...new Map(cidrs.map(cidr => [formatCidr(cidr), cidr])).values()],
+  }
 }
 
 /** Clamps a duration to the maximum of Node's timers, which is as good as never. */

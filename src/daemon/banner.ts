@@ -4,9 +4,10 @@ import { FAMILIES, formatCidr, formatIp } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, DetectLocal } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import { familiesAtLocalhost } from '../model/node-context.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, relaysAny } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
 import type { Origins, Sync } from './io.ts'
@@ -39,7 +40,16 @@ export function logStart(
     },
     'kprobe starting',
   )
+  const unserved = whyNotAtLocalhost(config)
+  if (unserved !== undefined) log.warn(`node ports are not served at localhost: ${unserved}`)
   if (detectLocal.kind === 'ClusterCIDR' && detectLocal.cidrs.length === 0) log.warn(NO_CLUSTER_CIDR)
+}
+
+/** Says why node ports are not served at localhost, though nodePortAddresses has it; undefined if they are. */
+export function whyNotAtLocalhost(config: Config): string | undefined {
+  if (familiesAtLocalhost(config.nodePortAddresses).length === 0) return undefined
+  const { title, whyNotAtLocalhost: why } = findMode(config.proxyMode)
+  return why === undefined ? `${title} mode cannot serve them there` : why(config)
 }
 
 const NO_CLUSTER_CIDR =
@@ -117,11 +127,11 @@ export function reasonOf({ reason }: AbortSignal): string {
 }
 
 /** Logs why the process ends, and whether the rules stay. */
-export function logEnd(log: Log, { backend, proxyMode }: Config, why: string): void {
+export function logEnd(log: Log, config: Config, why: string): void {
   const rest =
-    backend !== 'netlink'
+    config.backend !== 'netlink'
       ? 'nothing was written'
-      : findMode(proxyMode).relays
+      : relaysAny(config)
         ? 'connections that this process relays end; rules stay in the kernel'
         : 'rules stay in the kernel'
   log.info(`exiting: ${why}; ${rest}`)

@@ -1,9 +1,9 @@
 import { type Clock, Pacer } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
-import { FAMILIES, type Family, familyOf, formatIp } from '../base/ip.ts'
+import { FAMILIES, type Family, familyOf, formatIp, isLoopback } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
-import type { Config } from '../config/config.ts'
+import type { Config, NodePortSelection } from '../config/config.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo } from '../model/snapshot.ts'
 
@@ -99,9 +99,8 @@ export class NodeWatch {
 
   #effects(isOptional: boolean): string {
     const { nodePortAddresses, detectLocal } = this.#options.config()
-    const { primary, cidrs } = nodePortAddresses
     return [
-      ...(primary && cidrs.length === 0 ? ['node ports answer on no address'] : []),
+      ...(needsNode(nodePortAddresses) ? [withoutNode(nodePortAddresses)] : []),
       ...(detectLocal.kind === 'NodeCIDR' ? ['no pod counts as local to this node'] : []),
       ...(isOptional ? [] : ['/healthz answers 503']),
       'policy Local reaches only endpoints whose nodeName is this name',
@@ -137,9 +136,9 @@ class FamilyWatch {
         if (frontends.some(({ kind }) => kind === 'NodePort')) this.#used.add(family)
     this.#previous = services
     const { nodeName, nodePortAddresses } = config()
-    const isClosed =
-      nodePortAddresses.primary && nodePortAddresses.cidrs.length === 0 && node.ips.length === 0
-    if (isClosed && this.#used.size > 0 && !this.#isClosed) log.warn({ node: nodeName }, NO_ADDRESS)
+    const isClosed = needsNode(nodePortAddresses) && node.ips.length === 0
+    if (isClosed && this.#used.size > 0 && !this.#isClosed)
+      log.warn({ node: nodeName }, noAddress(nodePortAddresses))
     this.#isClosed = isClosed && this.#used.size > 0
     for (const family of FAMILIES) {
       const has = node.ips.some(ip => familyOf(ip) === family)
@@ -154,7 +153,19 @@ class FamilyWatch {
   }
 }
 
-const NO_ADDRESS = 'Node has no address: node ports answer on no address; set --nodeport-addresses to choose'
+/** Whether node ports answer at no address but loopback without an address of the Node. */
+function needsNode({ primary, cidrs }: NodePortSelection): boolean {
+  return primary && cidrs.every(({ ip }) => isLoopback(ip))
+}
+
+/** Says where node ports answer until the Node has an address. */
+function withoutNode({ cidrs }: NodePortSelection): string {
+  return cidrs.length === 0 ? 'node ports answer on no address' : 'node ports answer at localhost alone'
+}
+
+function noAddress(selection: NodePortSelection): string {
+  return `Node has no address: ${withoutNode(selection)}; set --nodeport-addresses to choose`
+}
 
 const ONE_FAMILY =
   'Node has no address of this family: its node ports answer on all addresses of the family, as with kube-proxy; set --nodeport-addresses to choose'

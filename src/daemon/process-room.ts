@@ -8,7 +8,7 @@ import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { PartsRoom } from '../model/object-budget.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
-import { findMode } from '../modes/registry.ts'
+import { relaysAny } from '../modes/registry.ts'
 import { releasePages } from '../netlink/native.ts'
 
 /** Reads the limits of this process, synchronously. */
@@ -148,11 +148,11 @@ export function partsRoomOf(room?: Partial<ProcessRoom>): PartsRoom | undefined 
 /** Divides the descriptors of a daemon with this configuration. It keeps a small part for a change to userspace mode. */
 export function daemonDescriptors(
   room: ProcessRoom | undefined,
-  { api, proxyMode }: Pick<Config, 'api' | 'proxyMode'>,
+  config: Pick<Config, 'api' | 'proxyMode' | 'nodePortAddresses' | 'featureGates'>,
 ): DescriptorBudget {
   const always: readonly DescriptorUse[] = ['healthz', 'metrics', 'healthChecks', 'healthCheckListeners']
-  const uses = [...always, ...(api === undefined ? [] : API)]
-  return findMode(proxyMode).relays
+  const uses = [...always, ...(config.api === undefined ? [] : API)]
+  return relaysAny(config)
     ? descriptorBudget(room?.descriptors, [...uses, ...RELAY])
     : descriptorBudget(room?.descriptors, uses, RELAY)
 }

@@ -3,6 +3,7 @@ import {
   anyContains,
   type Cidr,
   compareIps,
+  contains,
   FAMILIES,
   type Family,
   familyOf,
@@ -13,7 +14,7 @@ import {
   isLoopback,
   isUnspecified,
 } from '../base/ip.ts'
-import type { Backend, Frontend, NodePortAddresses, Route } from './frontend.ts'
+import type { Backend, Frontend, FrontendTable, NodePortAddresses, PortFrontends, Route } from './frontend.ts'
 import type { CostRates } from './memory-shares.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { API_SERVICE, type ApiServers, apiServersOf } from './reserved.ts'
@@ -33,6 +34,8 @@ export interface ResolveOptions {
   readonly bindsExternalIps?: boolean
   /** With cidrs, loopback addresses that they hold are among the addresses: in IPv4, which can be made to route them. */
   readonly loopbackNodePorts?: boolean
+  /** A relay of this process serves node ports at localhost where the selection says so by name (KEP-6032). */
+  readonly relaysLocalhost?: boolean
   /** When not empty, external IPs outside these are refused. */
   readonly allowedExternalCidrs: readonly Cidr[]
   /** When not empty, load-balancer addresses outside these are refused. */
@@ -142,6 +145,45 @@ export function nodePortAddresses(
   return { IPv4: addressesOf(here, localIps, 'IPv4'), IPv6: addressesOf(here, localIps, 'IPv6') }
 }
 
+/** The address of each family at which node ports are relayed. */
+export const LOCALHOST: Readonly<Record<Family, Ip>> = {
+  IPv4: '\x7f\0\0\x01',
+  IPv6: `${'\0'.repeat(15)}\x01`,
+}
+
+/**
+ * Gives the families for which a selection names LOCALHOST: it has a range of loopback addresses that holds it. A range of
+ * all addresses does not count (KEP-6032).
+ */
+export function familiesAtLocalhost({ cidrs }: NodePortSelection): readonly Family[] {
+  return FAMILIES.filter(family =>
+    cidrs.some(cidr => isLoopback(cidr.ip) && cidr.bits > 0 && contains(cidr, LOCALHOST[family])),
+  )
+}
+
+/** Gives the families whose node ports are relayed at LOCALHOST; undefined for none. */
+export function relayedAtLocalhost({ options }: NodeContext): FrontendTable['relayedAtLocalhost'] {
+  if (options.relaysLocalhost !== true) return undefined
+  const families = familiesAtLocalhost(options.nodePortSelection)
+  return families.length === 0 ? undefined : families
+}
+
+/** Gives the endpoints of a port for clients at localhost: with policy Local those of this node alone. */
+export function backendsAtLocalhost({ frontends, cluster, local }: PortFrontends): readonly Backend[] {
+  switch (frontends.find(({ kind }) => kind === 'NodePort')?.route.kind) {
+    case 'external-cluster':
+    case 'internal':
+      return cluster
+    case 'external-local':
+      return local
+    case 'reject':
+    case 'drop':
+    case undefined:
+      return NO_BACKENDS
+  }
+}
+
+const NO_BACKENDS: readonly Backend[] = []
 const ALL: NodePortAddresses = { kind: 'all' }
 const NONE: NodePortAddresses = { kind: 'only', ips: [] }
 

@@ -162,7 +162,10 @@ export interface ModeSettings extends ModeFields {
 }
 
 /** The options by which a mode changes how Services are resolved. */
-type ModeResolving = Pick<ResolveOptions, 'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts'>
+type ModeResolving = Pick<
+  ResolveOptions,
+  'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts' | 'relaysLocalhost'
+>
 
 /** The parts of the machine that writing a record needs. */
 export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
@@ -346,6 +349,8 @@ export interface Mode {
   isRecorded?(kernel: RecordKernel): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
   settleRecord?(kernel: RecordKernel, rest: CleanupRest): Promise<readonly string[]>
+  /** Names the setting because of which node ports are not served at localhost. Absent in modes that never serve them there. */
+  readonly whyNotAtLocalhost?: (config: Pick<Config, 'featureGates' | 'iptables'>) => string | undefined
   /** Gives the options of resolving for this mode. */
   resolving?(config: Config): ModeResolving
   /** The memory that a part of a Service takes. */
@@ -356,8 +361,10 @@ export interface Mode {
   readonly needsAddresses?: true
   /** The network device that addresses of Services are bound to. */
   readonly device?: string
-  /** Connections go through this process. */
+  /** All connections go through this process. */
   readonly relays?: true
+  /** Some connections go through this process, beside those that the kernel sends to endpoints. */
+  relaysSome?(config: Pick<Config, 'nodePortAddresses' | 'featureGates'>): boolean
   /** The mode's own metrics count commits that the kernel rejects. */
   readonly countsFailures?: true
   /** The table of our own in each family, by the name of the proxy; undefined where the mode has none. */

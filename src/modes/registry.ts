@@ -39,6 +39,12 @@ export function findMode(name: string): Mode {
   return mode
 }
 
+/** Whether connections go through this process, all or some. */
+export function relaysAny(config: Pick<Config, 'proxyMode' | 'nodePortAddresses' | 'featureGates'>): boolean {
+  const { relays, relaysSome } = findMode(config.proxyMode)
+  return relays === true || relaysSome?.(config) === true
+}
+
 /** Gives the named proxy that has a table of this name; undefined for none. A hint: other programs may use such names. */
 export function proxyOfTable(table: string): string | undefined {
   if (MODES.some(({ tableName }) => tableName(undefined) === table)) return undefined

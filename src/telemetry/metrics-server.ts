@@ -167,6 +167,7 @@ export function statuszText(
     Node: nodeName,
     'Proxy mode': mode,
     Programmed: table === undefined ? 'nothing yet' : programmedText(table),
+    ...relayedFacts(table),
     'Last sync': Object.entries(lastSync)
       .map(([family, at]) => `${family} ${at}`)
       .join(', '),
@@ -177,6 +178,12 @@ export function statuszText(
   }
   const lines = Object.entries(facts).map(([name, value]) => `${name}: ${value}`)
   return ['', 'kube-proxy statusz', NOTE, '', ...lines, ''].join('\n')
+}
+
+/** Says which frontends end with the process. */
+function relayedFacts(table: FrontendTable | undefined): Readonly<Record<string, string>> {
+  const families = table?.relayedAtLocalhost
+  return families === undefined ? {} : { Relayed: `node ports at localhost, ${families.join(' and ')}` }
 }
 
 /** A port of two families counts twice, and so do endpoints of two ports. */

@@ -36,6 +36,6 @@ describe.each(scenarios)('%s', (file, scenario) => {
     const { different, refusal } = await arena.play(scenario)
     expect(different).toEqual([])
     const obstacle = refused.find(one => one.scenario === file)
-    if (refusal !== undefined) expect(refusal).toContain(obstacle?.kprobe ?? obstacle?.words ?? 'no refusal')
+    if (refusal !== undefined) expect(refusal).toContain(obstacle?.words ?? 'no refusal')
   })
 })

@@ -128,7 +128,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.
-  'modes/userspace/relay': ['node:dgram', 'node:net'],
+  'modes/common/relay': ['node:dgram', 'node:net'],
   'api/exec.ts': ['node:child_process', 'node:stream'],
   'main.ts': ['node:inspector', 'node:os', 'node:v8'],
 }

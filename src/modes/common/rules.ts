@@ -47,6 +47,8 @@ export const CHAIN_SERVICES = 'services'
 /** The name is not `reject`, because that is a keyword of nft, which cannot load a chain with that name. */
 export const CHAIN_REJECT = 'refuse'
 export const CHAIN_FIREWALL = 'firewall-check'
+/** This chain exists where a relay of the daemon serves node ports at localhost. */
+export const CHAIN_LOCALHOST = 'localhost-nodeports'
 
 /** kube-proxy's priority of the hooks that translate destinations. */
 export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
@@ -152,8 +154,13 @@ export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Express
     { kind: 'fib', flags: NFTA_FIB_F_DADDR, dreg: WORK },
     compare('eq', WORK, u32host(RTN_LOCAL)),
   ]
+  return [...local, ...toLoopback(layout, 'neq')]
+}
+
+/** Continues only if the destination is, or is not, a loopback address. */
+export function toLoopback(layout: FamilyLayout, op: 'eq' | 'neq'): Expressions {
   const loopback = layout.model === 'IPv4' ? LOOPBACK_4 : LOOPBACK_6
-  return [...local, ...inPrefix(layout, 'destination', { ...loopback, op: 'neq' })]
+  return inPrefix(layout, 'destination', { ...loopback, op })
 }
 
 const LOOPBACK_4: Cidr = { ip: '\x7f\0\0\0', bits: 8 }

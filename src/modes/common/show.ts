@@ -150,7 +150,7 @@ export interface ServiceRow {
   readonly protocol: string
   /** `10.96.0.10:80`; `*:30080` for every address of the node. */
   readonly frontend: string
-  /** `balance`, `relay` (in userspace mode), `reject` or `drop`. */
+  /** `balance`, `relay` (in userspace mode, and for node ports at localhost), `reject` or `drop`. */
   readonly action: string
   /** The endpoints of all connections, or of those that the fields below do not cover. */
   readonly endpoints: readonly string[]
@@ -159,7 +159,7 @@ export interface ServiceRow {
   /** The clients that may connect; absent when all may. */
   readonly allowedFrom?: readonly string[]
   readonly affinitySeconds?: number
-  /** The address at which the daemon accepts connections that it relays. */
+  /** The address at which the daemon accepts connections that it relays; the frontend itself where no rule leads there. */
   readonly listener?: string
   /** With policy Local: the address at which it accepts connections of pods and of the node. */
   readonly insideListener?: string

@@ -33,6 +33,8 @@ export const iptables: Mode = {
   settleRecord: settleIptablesRecord,
   tune: tuneIptables,
   record: writeIptablesRecord,
+  whyNotAtLocalhost: ({ iptables: { localhostNodePorts } }) =>
+    localhostNodePorts ? undefined : 'iptables.localhostNodePorts is false',
   resolving: config => ({ loopbackNodePorts: answersAtLoopback(config) }),
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_536, sliceEndpoint: 0, endpoint: 2_200, perFrontend: false },

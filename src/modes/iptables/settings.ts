@@ -150,7 +150,8 @@ const LOOPBACK_START = '\x7f\0\0\0'
  * They are never served at ::1, which cannot be translated.
  */
 export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
-  if (!iptables.localhostNodePorts || nodePortAddresses.primary) return false
+  if (!iptables.localhostNodePorts) return false
   const cidrs = nodePortAddresses.cidrs.filter(({ ip }) => familyOf(ip) === 'IPv4')
-  return cidrs.length === 0 || cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
+  if (cidrs.length === 0) return !nodePortAddresses.primary
+  return cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
 }

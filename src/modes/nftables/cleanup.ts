@@ -7,6 +7,7 @@ import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_LATE_OUTPUT,
   CHAIN_LATE_PREROUTING,
+  CHAIN_LOCALHOST,
   CHAIN_REJECT,
 } from '../common/rules.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
@@ -131,6 +132,7 @@ function remainsIn(table: Table): Remains | undefined {
 const CHAINS: ReadonlySet<string> = new Set([
   CHAIN_EARLY_POSTROUTING,
   CHAIN_LATE_PREROUTING,
+  CHAIN_LOCALHOST,
   CHAIN_LATE_OUTPUT,
   CHAIN_REJECT,
   'reject',

@@ -1,9 +1,14 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
-import { formatIpPort } from '../../base/ip.ts'
+import { type Family, formatIpPort } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
+import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
+import { relayMetrics } from '../common/relay/metrics.ts'
+import { CHAIN_LOCALHOST } from '../common/rules.ts'
+import { LAYOUTS } from '../common/tables.ts'
 import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'
+import type { LocalhostRelays } from './localhost-relays.ts'
 import type { NftablesState } from './state.ts'
 
 /** The number of new connections for which one element of the kernel was chosen since it exists. */
@@ -64,4 +69,56 @@ function* endpointsByKey({ elements }: Table): Steps<ReadonlyMap<string, string>
 function endpointText(data: Octets): string {
   const ip = data.slice(0, -4)
   return formatIpPort(ip, (data.charCodeAt(ip.length) << 8) | data.charCodeAt(ip.length + 1))
+}
+
+/** Gives kube-proxy's metrics of node ports at localhost, and those of the relay; none where they are not served there. */
+export async function localhostMetrics(
+  client: Pick<NftClient, 'ruleCounters'>,
+  state: NftablesState | undefined,
+  { listeners, failures, counts }: Pick<LocalhostRelays, 'listeners' | 'failures' | 'counts'>,
+): Promise<readonly ModeMetric[]> {
+  const families = state?.frontends?.relayedAtLocalhost ?? []
+  if (state === undefined || families.length === 0) return []
+  const byFamily = (values: Readonly<Record<Family, number>>) => ({
+    labelNames: ['ip_family'],
+    values: families.map(family => ({ labels: { ip_family: family }, value: values[family] })),
+  })
+  return [
+    {
+      name: 'kubeproxy_nftables_localhost_nodeport_listeners',
+      help: 'Sockets that receive connections to node ports at localhost.',
+      kind: 'gauge',
+      ...byFamily(listeners),
+    },
+    {
+      name: 'kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total',
+      help: 'Failed attempts to listen for a node port at localhost.',
+      kind: 'counter',
+      ...byFamily(failures),
+    },
+    {
+      name: 'kubeproxy_nftables_localhost_nodeport_rejected_packets_total',
+      help: 'Packets to node ports at localhost that were rejected because the relay has no such protocol.',
+      kind: 'counter',
+      labelNames: ['ip_family', 'protocol'],
+      values: await rejectedPackets(client, state, families),
+    },
+    ...relayMetrics(counts),
+  ]
+}
+
+async function rejectedPackets(
+  client: Pick<NftClient, 'ruleCounters'>,
+  { ruleset }: NftablesState,
+  families: readonly Family[],
+): Promise<ModeMetric['values']> {
+  const values: ModeMetric['values'][number][] = []
+  for (const { family, name: table } of ruleset.tables) {
+    const { model } = LAYOUTS[family]
+    if (!families.includes(model)) continue
+    const rules = await client.ruleCounters({ family, table, chain: CHAIN_LOCALHOST })
+    const value = rules.reduce((sum, { packets }) => sum + Number(packets), 0)
+    values.push({ labels: { ip_family: model, protocol: 'SCTP' }, value })
+  }
+  return values
 }

@@ -1,3 +1,5 @@
+import { type Config, GATE_LOCALHOST } from '../../config/config.ts'
+import { familiesAtLocalhost } from '../../model/node-context.ts'
 import type { Mode, ModeSettings } from '../mode.ts'
 import { cleanNftables } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
@@ -15,6 +17,11 @@ const NFTABLES_SETTINGS: ModeSettings = {
   countsConnections: true,
 }
 
+/** Whether the gate leaves node ports at localhost to the relay. */
+function mayRelay({ featureGates }: Pick<Config, 'featureGates'>): boolean {
+  return featureGates[GATE_LOCALHOST] !== false
+}
+
 export const nftables: Mode = {
   name: 'nftables',
   title: 'nftables',
@@ -27,6 +34,9 @@ export const nftables: Mode = {
   features: nftablesFeatures,
   needsFeature: () => true,
   cleanup: cleanNftables,
+  whyNotAtLocalhost: config => (mayRelay(config) ? undefined : `the feature gate ${GATE_LOCALHOST} is false`),
+  resolving: config => ({ relaysLocalhost: mayRelay(config) }),
+  relaysSome: config => mayRelay(config) && familiesAtLocalhost(config.nodePortAddresses).length > 0,
   // Measured at 100 to 1,000 ports of one Service: docs/decisions/0022-shares.md.
   costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
   tableName: tableNameOf,

@@ -6,11 +6,13 @@ import { createTracer } from '../../kernel/nft/trace.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { elementExtent } from '../common/elements.ts'
 import { detectorOf } from '../common/expressions.ts'
+import { limitsWithin } from '../common/relay/limits.ts'
 import { natPriorityOf } from '../common/rules.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
-import type { ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
+import type { ModeContext, ModeTracer, OpenPlane, ProcessRoom, Retired } from '../mode.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
-import { readConnections } from './metrics.ts'
+import { LocalhostRelays } from './localhost-relays.ts'
+import { localhostMetrics, readConnections } from './metrics.ts'
 import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './options.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
@@ -21,20 +23,24 @@ export function openNftables({
   config,
   clock,
   sockets,
+  tell,
 }: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
   const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
+  const limits = limitsWithin(sockets.room?.() ?? NO_BOUNDS)
+  const relays = new LocalhostRelays({ clock, limits, report: event => tell?.(event) })
   return {
     plane: createNftablesPlane({
       client,
       options,
+      relays,
       watchGeneration: generationWatch(sockets.netfilter),
       watchWriters: report => watchTableWriters(watching, report),
     }),
     demand: () => undefined,
-    start: () => undefined,
+    start: () => relays.start(),
     extent: ({ ruleset }) =>
       elementExtent(
         ruleset,
@@ -43,9 +49,15 @@ export function openNftables({
       ),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
-    close: () => client.close(),
+    metrics: state => localhostMetrics(client, state, relays),
+    async close() {
+      await relays.close()
+      await client.close()
+    },
   }
 }
+
+const NO_BOUNDS: ProcessRoom = { descriptors: undefined, memoryBytes: undefined }
 
 /**
  * Deletes our tables at once. The flows that they translated continue as long as another mode has nat chains.

@@ -1,9 +1,11 @@
 import { finishInSlices, type Slicing, systemClock } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile/dataplane.ts'
 import { commitWith, NFT_FAMILIES } from '../common/tables.ts'
 import { deleteTables } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
+import type { LocalhostRelays } from './localhost-relays.ts'
 import { adoptRuleset } from './observe.ts'
 import type { NftablesOptions } from './options.ts'
 import { diffStates, rendererOf } from './render.ts'
@@ -19,6 +21,8 @@ interface NftablesPlaneOptions {
    * process.
    */
   readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** Serves node ports at localhost. Without it, they are not served there. */
+  readonly relays?: LocalhostRelays
   /** How observing shares the event loop. */
   readonly slicing?: Slicing
 }
@@ -30,22 +34,33 @@ const SLICING: Slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: syste
  * own layout. See README.md.
  */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
-  const { client, options, slicing = SLICING } = given
+  const { client, options, relays, slicing = SLICING } = given
+  const commit = commitWith(client)
   const names = NFT_FAMILIES.map(family => ({ family, name: options.tableName }))
   return {
     name: 'nftables',
     empty: EMPTY_STATE,
     render: rendererOf(options),
-    diff: diffStates,
+    diff: (from, to) => diffStates(from, to, from.relays !== to.relays && relays?.isStarted === true),
     generation: () => generationOf(client.generation()),
     ...(given.watchGeneration && { watchGeneration: given.watchGeneration }),
     watchWriters: given.watchWriters ?? (() => () => undefined),
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(names)
-      const state = await finishInSlices(adoptRuleset(ruleset), slicing)
+      const adopted = await finishInSlices(adoptRuleset(ruleset), slicing)
+      const state = relays === undefined ? adopted : { ...adopted, relays: relays.wanted }
       return { state, generation: generationOf(generation), unsettled }
     },
-    commit: commitWith(client),
-    cleanup: () => deleteTables(client, names, isOurs),
+    async commit(plan, commitOptions) {
+      const receipt = await commit(plan, commitOptions)
+      if (receipt.outcome === 'committed' && plan.relays !== undefined)
+        await relays?.follow(plan.relays, plan.after.relays)
+      return receipt
+    },
+    async cleanup() {
+      await deleteTables(client, names, isOurs)
+      if (relays === undefined) return
+      await relays.follow({ put: [], remove: [...relays.wanted.values()] }, PersistentMap.empty())
+    },
   }
 }

@@ -37,6 +37,7 @@ import {
   sizeFor,
   TallyDraft,
 } from './layout.ts'
+import { RelayDraft, withRelays } from './localhost.ts'
 import type { NftablesOptions } from './options.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
@@ -66,11 +67,14 @@ export function* renderState(
     const continuing = before !== undefined
     return new TableDraft({ layout: LAYOUTS[family], options, base: table, allocation, continuing, isSame })
   })
+  const isRelayed = frontends.relayedAtLocalhost !== undefined || base.relays.size > 0
+  const relays = isRelayed ? new RelayDraft(base, frontends) : undefined
   let refused: Map<string, readonly Refusal[]> | undefined
   for (const key of changedServices(frontends, base, without)) {
     const after = frontends.services.get(key)
     const change = { before: before?.services.get(key), after, leftOut: without.has(key) }
     const reason = drafts.replace(key, change)
+    relays?.replace(change.before, change.leftOut || reason !== undefined ? undefined : after)
     if (reason !== undefined || (refused ?? base.refusals).has(key)) {
       refused ??= new Map(base.refusals)
       if (reason === undefined) refused.delete(key)
@@ -88,12 +92,15 @@ export function* renderState(
     yield* drafts.finish('ip', base, frontends),
     yield* drafts.finish('ip6', base, frontends),
   ]
+  const refusals = refused ?? base.refusals
+  const isLeftOut = (key: string) => without.has(key) || refusals.has(key)
   return {
     ruleset: { tables: [ip.table, ip6.table] },
     frontends,
     without,
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
-    refusals: refused ?? base.refusals,
+    refusals,
+    relays: relays === undefined ? base.relays : yield* relays.finish(frontends, isLeftOut),
   }
 }
 
@@ -104,7 +111,12 @@ export function rendererOf(options: NftablesOptions): Dataplane<NftablesState>['
 
 /** Whether the tables differ in their Services at most. */
 function hasSameSurroundings(a: FrontendTable, b: FrontendTable): boolean {
-  return a.nodePorts === b.nodePorts && a.serviceCidrs === b.serviceCidrs && a.node === b.node
+  return (
+    a.nodePorts === b.nodePorts &&
+    a.serviceCidrs === b.serviceCidrs &&
+    a.node === b.node &&
+    a.relayedAtLocalhost?.join() === b.relayedAtLocalhost?.join()
+  )
 }
 
 /** The drafts of both tables. One that no change concerns is not begun. */
@@ -387,8 +399,15 @@ function nodePortAddresses(layout: FamilyLayout, frontends: FrontendTable): Elem
 const OPTIONS: DiffOptions = { lateSets: LATE_SETS }
 const NONE: ReadonlySet<string> = new Set()
 
-/** Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). */
-export function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan> {
+/**
+ * Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). Unless
+ * `isRelaying`, the relays of `from` count as those of `to`.
+ */
+export function* diffStates(
+  from: NftablesState,
+  to: NftablesState,
+  isRelaying: boolean,
+): Steps<NftablesPlan> {
   let diff = yield* diffRulesets(from.ruleset, to.ruleset, OPTIONS)
   const crowded = diff.complete ? NONE : crowdedSets(to, diff.after)
   if (crowded.size > 0) {
@@ -400,7 +419,8 @@ export function* diffStates(from: NftablesState, to: NftablesState): Steps<Nftab
     diff = yield* diffRulesets(diff.after, to.ruleset, OPTIONS)
   const { transaction, complete } = diff
   const after = complete ? to : { ...to, ruleset: diff.after }
-  return transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
+  const plan = transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
+  return isRelaying && from.relays !== to.relays ? withRelays(plan, from.relays) : plan
 }
 
 /**

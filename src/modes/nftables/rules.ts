@@ -38,6 +38,7 @@ import {
 import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_FIREWALL,
+  CHAIN_LOCALHOST,
   CHAIN_REJECT,
   CHAIN_SERVICES,
   cidrKey,
@@ -46,6 +47,7 @@ import {
   masquerade,
   masqueradeMarked,
   rejectChain,
+  toLoopback,
   toNodePortAddress,
   unallocatedChains,
 } from '../common/rules.ts'
@@ -207,6 +209,8 @@ export interface Skeleton extends RuleContext {
   readonly serviceCidrs: readonly Cidr[]
   /** The lengths of the source ranges in use, longest first. */
   readonly prefixLengths: readonly number[]
+  /** A relay serves node ports at localhost. */
+  readonly localhost: boolean
 }
 
 export function skeletonOf(
@@ -224,14 +228,15 @@ export function skeletonOf(
     nodePorts: frontends.nodePorts[layout.model],
     serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
     prefixLengths,
+    localhost: frontends.relayedAtLocalhost?.includes(layout.model) === true,
   }
 }
 
 /** Gives equal keys for skeletons with equal chains and sets, including on-demand chains. */
 export function skeletonKey(skeleton: Skeleton): string {
-  const { detector, nodePorts, serviceCidrs, prefixLengths } = skeleton
+  const { detector, nodePorts, serviceCidrs, prefixLengths, localhost } = skeleton
   const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
-  return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths])
+  return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths, localhost])
 }
 
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
@@ -242,6 +247,7 @@ export function fixedChains(skeleton: Skeleton): readonly Chain[] {
     { name: CHAIN_SERVICES, hook: undefined, rules: servicesRules(skeleton) },
     rejectChain(skeleton.layout),
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
+    ...(skeleton.localhost ? [localhostChain(skeleton)] : []),
   ]
 }
 
@@ -274,8 +280,23 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
     rules.push(rule([...fromPod(skeleton, detector, true), ...toClusterIp, ...askMasquerade(skeleton)]))
   rules.push(rule(dispatch(layout, 'frontends')))
   rules.push(rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]))
+  if (skeleton.localhost) rules.push(rule([...toLoopback(layout, 'eq'), goTo(CHAIN_LOCALHOST)]))
   rules.push(rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'))
   return rules
+}
+
+/**
+ * Rejects packets to node ports at localhost that the relay cannot serve, and counts them. TCP and UDP packets go on
+ * to its listeners. The chain also shows whoever reads the kernel that there is a relay.
+ */
+function localhostChain({ layout }: Skeleton): Chain {
+  const isNodePort: Expressions = [...ofProtocol('SCTP'), ...findValue(layout, 'nodeports')]
+  const refuse: Expressions = [{ kind: 'counter' }, { kind: 'reject', code: layout.rejectCode }]
+  return {
+    name: CHAIN_LOCALHOST,
+    hook: undefined,
+    rules: [rule([...isNodePort, ...refuse], 'the relay has no SCTP')],
+  }
 }
 
 /**

@@ -5,7 +5,8 @@ import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { Element, ElementGroup, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
-import { CHAIN_EARLY_POSTROUTING, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
+import { LOCALHOST } from '../../model/node-context.ts'
+import { CHAIN_EARLY_POSTROUTING, CHAIN_LOCALHOST, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
 import {
   type CaughtPlace,
   damageOfTables,
@@ -97,7 +98,10 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
   for (const table of tables) {
     const contents = readContents(table)
     for (const element of contents.frontends)
-      for (const address of addressesOf(element, contents)) rows.push(rowOf(element, address, contents))
+      rows.push(
+        ...addressesOf(element, contents).map(address => rowOf(element, address, contents)),
+        ...localhostRows(element, contents),
+      )
   }
   return rows
 }
@@ -117,6 +121,8 @@ interface Contents {
   readonly lists: ReadonlyMap<number, readonly string[]>
   /** Source ranges by service-port id, where V has one. */
   readonly ranges: ReadonlyMap<number, readonly string[]>
+  /** The daemon relays node ports at localhost. */
+  readonly localhost: boolean
 }
 
 function readContents(table: Table): Contents {
@@ -157,6 +163,7 @@ function readContents(table: Table): Contents {
     chains,
     lists: new Map([...lists].map(([id, list]) => [id, endpointTexts(list)])),
     ranges,
+    localhost: table.chains.has(CHAIN_LOCALHOST),
   }
 }
 
@@ -224,6 +231,22 @@ function rowOf(element: Element, address: Address, contents: Contents): ServiceR
     ...routeOf(chain, (value & ID_MASK) >>> 0, contents),
     ...(address.problem === undefined ? {} : { problem: address.problem }),
   }
+}
+
+/** Gives the row of a node port at localhost: none without endpoints, because nothing serves it then. */
+function localhostRows(element: Element, contents: Contents): readonly ServiceRow[] {
+  const { localhost, layout } = contents
+  if (!localhost || element.set !== 'nodeports') return []
+  const text = formatIpPort(LOCALHOST[layout.model], readU16be(element.key, element.key.length - 4))
+  const {
+    action,
+    endpoints,
+    localEndpoints = endpoints,
+    ...row
+  } = rowOf(element, { type: 'NodePort', text }, contents)
+  if (row.protocol === 'SCTP') return [{ ...row, action: 'reject', endpoints: [] }]
+  if (action !== 'balance' || localEndpoints.length === 0) return []
+  return [{ ...row, action: 'relay', endpoints: localEndpoints, listener: text }]
 }
 
 type RouteFields = Pick<

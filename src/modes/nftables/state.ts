@@ -1,3 +1,4 @@
+import { PersistentMap } from '../../base/collections.ts'
 import { NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT } from '../../kernel/nft/constants.ts'
 import { PROTO_BASE_NETWORK_HDR } from '../../kernel/nft/datatypes.ts'
 import type { Chain, NftFamily, NftSet, Ruleset } from '../../kernel/nft/state.ts'
@@ -15,6 +16,7 @@ import {
 } from '../../kernel/nft/userdata.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import type { Relay, RelayChanges } from '../common/relay/relay.ts'
 import type { FamilyLayout, TransactionPlan } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
@@ -39,6 +41,8 @@ export interface NftablesState {
   readonly allocations: Readonly<Record<NftFamily, Allocation>>
   /** What did not fit and is missing from the ruleset, by Service. */
   readonly refusals: ReadonlyMap<string, readonly Refusal[]>
+  /** The relays of this process for node ports at localhost. */
+  readonly relays: PersistentMap<Relay>
 }
 
 /** The numbering of one table. */
@@ -65,9 +69,13 @@ export const EMPTY_STATE: NftablesState = {
   without: new Set(),
   allocations: { ip: NO_ALLOCATION, ip6: NO_ALLOCATION },
   refusals: new Map(),
+  relays: PersistentMap.empty(),
 }
 
-export type NftablesPlan = TransactionPlan<NftablesState>
+export interface NftablesPlan extends TransactionPlan<NftablesState> {
+  /** Undefined when no relay changes. */
+  readonly relays?: RelayChanges | undefined
+}
 
 /** The timeout of affinity entries whose rule names no other: the default of Services. */
 const AFFINITY_TIMEOUT_MS = 10_800_000

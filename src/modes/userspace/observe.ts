@@ -3,17 +3,11 @@ import { PersistentMap } from '../../base/collections.ts'
 import { formatIp } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { ListName } from '../common/relay/balancer.ts'
+import type { Relay } from '../common/relay/relay.ts'
 import { GROUP_NODEPORT_IPS, GROUP_UNKNOWN, LAYOUTS, portData, protocolOfKey } from '../common/tables.ts'
 import { LOCAL_SUFFIX, REDIRECT_MAPS } from './layout.ts'
-import type { ListName } from './relay/balancer.ts'
-import {
-  EMPTY_STATE,
-  type ListenerSymbol,
-  type PortOf,
-  type Relay,
-  symbolOf,
-  type UserspaceState,
-} from './state.ts'
+import { EMPTY_STATE, type ListenerSymbol, type PortOf, symbolOf, type UserspaceState } from './state.ts'
 
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>

@@ -1,13 +1,13 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { elementExtent } from '../common/elements.ts'
+import { relayModeEvent } from '../common/relay/events.ts'
+import { limitsWithin } from '../common/relay/limits.ts'
+import { relayMetrics } from '../common/relay/metrics.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
-import type { ModeContext, ModeEvent, OpenPlane, ProcessRoom } from '../mode.ts'
+import type { ModeContext, OpenPlane, ProcessRoom } from '../mode.ts'
 import type { UserspacePlan } from './diff.ts'
 import { REDIRECT_MAPS } from './layout.ts'
-import { relayMetrics } from './metrics.ts'
 import { createUserspacePlane } from './plane.ts'
-import type { RelayEvent } from './relay/context.ts'
-import { limitsWithin } from './relay/limits.ts'
 import { userspaceOptions } from './settings.ts'
 import type { UserspaceState } from './state.ts'
 
@@ -32,7 +32,7 @@ export function openUserspace({
     options,
     watchGeneration: generationWatch(sockets.netfilter),
     watchWriters: report => watchTableWriters(watching, report),
-    report: event => tell?.(modeEvent(event)),
+    report: event => tell?.(relayModeEvent(event)),
   })
   return {
     plane,
@@ -61,32 +61,3 @@ export function openUserspace({
 }
 
 const NO_BOUNDS: ProcessRoom = { descriptors: undefined, memoryBytes: undefined }
-
-function modeEvent(event: RelayEvent): ModeEvent {
-  switch (event.kind) {
-    case 'exhausted': {
-      const { resource, limit, holder } = event
-      const text =
-        resource === 'connections'
-          ? 'too many relayed connections; new ones are refused'
-          : 'too many relayed UDP clients; datagrams of new ones are dropped'
-      return { kind: 'notice', level: 'warn', text, facts: { limit, share: holder ?? 'all Services' } }
-    }
-    case 'unreachable': {
-      const { port: servicePort, endpoint, error } = event
-      const text = 'endpoint does not accept connections; trying others'
-      return { kind: 'notice', level: 'info', text, facts: { servicePort, endpoint, error: error.message } }
-    }
-    case 'starved': {
-      const { port: servicePort, error } = event
-      const text = 'cannot open a socket to an endpoint; the client is refused'
-      return { kind: 'notice', level: 'warn', text, facts: { servicePort, error: error.message } }
-    }
-    case 'loop': {
-      const text = 'refused a connection that this process made to itself'
-      return { kind: 'notice', level: 'warn', text, facts: { servicePort: event.port } }
-    }
-    case 'broken':
-      return { kind: 'failed', error: new Error(`relay of ${event.port}: ${event.error.message}`) }
-  }
-}

@@ -17,17 +17,18 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
+import { relayContext } from '../common/relay/context.ts'
+import type { RelayEvent } from '../common/relay/events.ts'
+import type { RelayCounts } from '../common/relay/metrics.ts'
+import type { Relay } from '../common/relay/relay.ts'
+import { type OpenFailure, RelaySet } from '../common/relay/relay-set.ts'
 import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
 import { deleteTables } from '../common/writers.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
-import type { RelayCounts } from './metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
-import { OwnSockets, type RelayEvent } from './relay/context.ts'
-import { Usage } from './relay/limits.ts'
-import { type OpenFailure, RelaySet } from './relay/relay-set.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { EMPTY_STATE, type Relay, resolveTransaction, type UserspaceState } from './state.ts'
+import { EMPTY_STATE, resolveTransaction, type UserspaceState } from './state.ts'
 
 interface UserspacePlaneOptions {
   readonly client: NftClient
@@ -61,9 +62,6 @@ class RelayingPlane implements UserspacePlane {
   readonly #given: UserspacePlaneOptions
   readonly #mutex = new Mutex()
   readonly #relays: RelaySet
-  readonly #own = new OwnSockets()
-  readonly #connections: Usage
-  readonly #sessions: Usage
   #isRelaying = false
   /** The relays that the listeners use now. */
   #applied: PersistentMap<Relay> = PersistentMap.empty()
@@ -72,29 +70,18 @@ class RelayingPlane implements UserspacePlane {
   constructor(given: UserspacePlaneOptions) {
     this.#given = given
     const { clock, report = () => undefined } = given
-    const { limits } = given.options
-    const exhausted: ConstructorParameters<typeof Usage>[2] = its => report({ kind: 'exhausted', ...its })
-    this.#connections = new Usage('connections', limits.connections, exhausted)
-    this.#sessions = new Usage('sessions', limits.sessions, exhausted)
-    this.#relays = new RelaySet({
-      clock,
-      limits,
-      connections: this.#connections,
-      sessions: this.#sessions,
-      own: this.#own,
-      isCaptured: (backend, protocol) => isCaptured(this.#captured, backend, protocol),
-      report,
-    })
+    this.#relays = new RelaySet(
+      relayContext({
+        clock,
+        limits: given.options.limits,
+        isCaptured: (backend, protocol) => isCaptured(this.#captured, backend, protocol),
+        report,
+      }),
+    )
   }
 
   get counts(): RelayCounts {
-    const { held: connections, refused } = this.#connections
-    return {
-      listeners: this.#relays.size,
-      tcp: { held: connections, refused },
-      udp: { held: this.#sessions.held, refused: this.#sessions.refused },
-      loops: this.#own.loops,
-    }
+    return this.#relays.counts
   }
 
   startRelaying(): void {

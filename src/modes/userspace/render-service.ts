@@ -5,11 +5,12 @@ import type { Verdict } from '../../kernel/nft/expression.ts'
 import type { Element } from '../../kernel/nft/state.ts'
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
+import type { ListName } from '../common/relay/balancer.ts'
+import type { Relay } from '../common/relay/relay.ts'
 import { CHAIN_REJECT } from '../common/rules.ts'
 import { commentOf, type FamilyLayout, portKey } from '../common/tables.ts'
 import { LOCAL_SUFFIX, rangesSet } from './layout.ts'
-import type { ListName } from './relay/balancer.ts'
-import { type PlaceKey, type Relay, symbolOf } from './state.ts'
+import { type PlaceKey, symbolOf } from './state.ts'
 
 /** The objects of one Service in one family. */
 export interface ServiceElements {

@@ -6,6 +6,7 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { ElementsDraft } from '../common/elements.ts'
+import { type Relay, sameRelay } from '../common/relay/relay.ts'
 import { TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,
@@ -19,7 +20,7 @@ import { declareFixedSet, declareRanges, FIXED_SETS, rangeBits } from './layout.
 import { type ServiceElements, serviceElements } from './render-service.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { NO_TALLY, type Relay, sameRelay, type TableTally, type UserspaceState } from './state.ts'
+import { NO_TALLY, type TableTally, type UserspaceState } from './state.ts'
 
 /** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(

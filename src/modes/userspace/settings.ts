@@ -2,9 +2,9 @@ import { FAMILIES, type Family } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { type DetectorOption, detectorOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/limits.ts'
 import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from './relay/limits.ts'
 
 export const USERSPACE_SETTINGS: ModeSettings = {
   // kube-proxy's userspace mode, while there was one, had no section of its own either.

@@ -6,16 +6,16 @@ import type { Config } from '../../config/config.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import { allWays, createTracer, type Trace, type Tracer } from '../../kernel/nft/trace.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
+import { endpointText, type ListName } from '../common/relay/balancer.ts'
+import type { Relay } from '../common/relay/relay.ts'
 import { LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
 import type { ModeTracer } from '../mode.ts'
 import { REDIRECT_MAPS } from './layout.ts'
-import { endpointText, type ListName } from './relay/balancer.ts'
 import { renderUserspaceState } from './render.ts'
 import { userspaceOptions } from './settings.ts'
 import {
   EMPTY_STATE,
   isSymbol,
-  type Relay,
   readSymbol,
   resolveElement,
   type SymbolParts,

@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../../../src/modes/common/relay/limits.ts'
 import { createUserspacePlane, type UserspacePlane } from '../../../src/modes/userspace/plane.ts'
-import { DEFAULT_LIMITS, type RelayLimits } from '../../../src/modes/userspace/relay/limits.ts'
 import type { UserspaceState } from '../../../src/modes/userspace/state.ts'
 import { parseEndpoint } from '../../support/lab/address.ts'
 import { Lab, type Outcome } from '../../support/lab/lab.ts'

@@ -21,8 +21,6 @@ export interface Obstacle {
   readonly scenario: string
   /** Words of whoever refuses it. */
   readonly words: string
-  /** Our own, where the proxy refuses. */
-  readonly kprobe: string | undefined
 }
 
 /** A line of a golden file that reads otherwise here. */
@@ -65,7 +63,6 @@ export function readFileOfDifferences(): Differences {
     refused: records(file.refused).map(entry => ({
       scenario: text(entry, 'scenario'),
       words: text(entry, 'words'),
-      kprobe: entry.kprobe === undefined ? undefined : text(entry, 'kprobe'),
     })),
     notComparable: pairs(file.notComparable, 'scenario', 'because'),
     flagDefaults: pairs(file.flagDefaults, 'flag', 'default'),

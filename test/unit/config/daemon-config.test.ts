@@ -24,6 +24,10 @@ describe('modelFlags', () => {
     ['--detect-local-mode=InterfaceNamePrefix', '--pod-interface-name-prefix=veth', '--bind-address=::1'],
     ['--detect-local-mode=NodeCIDR', '--service-proxy-name=mesh', '--hostname-override=Other'],
     ['--nodeport-addresses=192.0.2.0/24,127.0.0.0/8', '--feature-gates=AllowServiceExternalIPs=false'],
+    [
+      '--nodeport-addresses=primary,localhost,192.0.2.0/24',
+      '--feature-gates=KubeProxyNFTablesLocalhostNodePorts=false',
+    ],
     ['--allowed-external-cidrs=1.0.0.0/8,2.0.0.0/8', '--allowed-load-balancer-cidrs=fd01::/64'],
     ['--connection-metrics-max=100'],
     ['--proxy-mode=userspace'],

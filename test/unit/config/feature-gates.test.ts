@@ -9,6 +9,8 @@ describe('whyNotGate', () => {
     ['NodeSwap', true],
     ['NFTablesProxyMode', true],
     ['NFTablesNetlink', false],
+    ['KubeProxyIPVS', false],
+    ['KubeProxyNFTablesLocalhostNodePorts', true],
   ])('lets %s be %s', (name, value) => {
     expect(whyNotGate(name, value)).toBeUndefined()
   })

@@ -136,10 +136,40 @@ describe('parseFlags', () => {
     expect(nodePortAddresses.cidrs.map(formatCidr)).toEqual(['192.0.2.0/24', '2001:db8::/32'])
   })
 
-  it('refuses the word primary beside ranges', () => {
-    expect(errorsOf('--nodeport-addresses=primary,192.0.2.0/24')).toEqual([
-      '--nodeport-addresses: primary cannot be combined with CIDRs',
+  it.each([
+    ['primary,192.0.2.0/24', true, ['192.0.2.0/24']],
+    ['primary,localhost', true, ['127.0.0.0/8', '::1/128']],
+    ['localhost', false, ['127.0.0.0/8', '::1/128']],
+    ['localhost,127.0.0.0/8,localhost', false, ['127.0.0.0/8', '::1/128']],
+    ['all', false, ['0.0.0.0/0', '::/0']],
+    ['all,localhost,primary', true, ['0.0.0.0/0', '::/0', '127.0.0.0/8', '::1/128']],
+  ])('KEP-6032: takes keywords and ranges in any mixture: %s', (text, primary, cidrs) => {
+    const { nodePortAddresses } = configOf(`--nodeport-addresses=${text}`)
+    expect(nodePortAddresses.primary).toBe(primary)
+    expect(nodePortAddresses.cidrs.map(formatCidr)).toEqual(cidrs)
+  })
+
+  it('KEP-6032: names each entry that is neither a keyword nor a range', () => {
+    const errors = errorsOf('--nodeport-addresses=primary,Localhost,192.0.2.1')
+    expect(errors).toEqual([
+      expect.stringMatching(
+        /^--nodeport-addresses\S*: "Localhost" is .*; keywords are primary, localhost and all$/,
+      ),
+      expect.stringMatching(
+        /^--nodeport-addresses\S*: "192\.0\.2\.1" is .*; keywords are primary, localhost and all$/,
+      ),
     ])
+  })
+
+  it('KEP-6032: refuses --once beside a relay, and not where nothing is relayed', () => {
+    const relayed = ['--once', '--nodeport-addresses=primary,localhost']
+    expect(errorsOf(...relayed)).toEqual([
+      '--once: cannot be combined with localhost in nodePortAddresses: its node ports are relayed only while kprobe runs',
+    ])
+    const off = '--feature-gates=KubeProxyNFTablesLocalhostNodePorts=false'
+    for (const more of [['--proxy-mode=iptables'], [off]])
+      expect(configOf(...relayed, ...more).once, more.join()).toBe(true)
+    expect(configOf('--once', '--nodeport-addresses=all').once).toBe(true)
   })
 
   it("takes kube-proxy's names for the periods", () => {

@@ -115,6 +115,14 @@ describe('NodePorts at 127.0.0.1', () => {
     ['in a range of them', ['--nodeport-addresses=10.0.0.0/8,127.0.0.0/8'], true],
     ['in a part of that', ['--nodeport-addresses=127.0.0.1/32'], true],
     ['in every address', ['--nodeport-addresses=0.0.0.0/0'], true],
+    ['at localhost by name, beside the primary address', ['--nodeport-addresses=primary,localhost'], true],
+    ['in all addresses by name', ['--nodeport-addresses=all'], true],
+    ['not at the primary address beside ranges of IPv6', ['--nodeport-addresses=primary,fd00::/8'], false],
+    [
+      'not at localhost by name when they are switched off',
+      ['--nodeport-addresses=localhost', '--iptables-localhost-nodeports=false'],
+      false,
+    ],
     ['when ranges are of IPv6 alone', ['--nodeport-addresses=fd00::/8'], true],
   ])('answer %s', (_, argv, answers) => {
     expect(answersAtLoopback(configFrom([MODE, ...argv]))).toBe(answers)

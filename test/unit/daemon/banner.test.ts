@@ -51,6 +51,30 @@ describe('the first lines of the log', () => {
     ])
   })
 
+  it.each([
+    ['--iptables-localhost-nodeports=false', 'iptables', 'iptables.localhostNodePorts is false'],
+    [
+      '--feature-gates=KubeProxyNFTablesLocalhostNodePorts=false',
+      'nftables',
+      'the feature gate KubeProxyNFTablesLocalhostNodePorts is false',
+    ],
+    ['--ipvs-scheduler=rr', 'ipvs', 'IPVS mode cannot serve them there'],
+  ])('KEP-6032: name what contradicts localhost in nodePortAddresses: %s', (flag, mode, why) => {
+    const flags = [
+      '--cluster-cidr=10.0.0.0/8',
+      `--proxy-mode=${mode}`,
+      '--nodeport-addresses=primary,localhost',
+    ]
+    logStart(log, configOf(...flags, flag), ABOUT)
+    expect(records[1]).toMatchObject({
+      level: 'warn',
+      msg: `node ports are not served at localhost: ${why}`,
+    })
+    records = []
+    logStart(log, configOf(...flags.slice(0, 2), flag), ABOUT)
+    expect(records).toHaveLength(1)
+  })
+
   it('warn as kube-proxy does where no cluster CIDR is specified', () => {
     logStart(log, configOf(), ABOUT)
     expect(records[1]).toMatchObject({

@@ -186,6 +186,14 @@ describe('a Node with addresses of one family', () => {
     expect(more).toEqual([])
   })
 
+  it('KEP-6032: says that localhost alone is left, where it is asked for', async () => {
+    open('--source=kube', '--nodeport-addresses=primary,localhost')
+    const [line] = await lookedAt([], nodePort('IPv4'))
+    expect(line).toMatch(/^W Node has no address: node ports answer at localhost alone; /)
+    watch.follow(undefined)
+    expect((await said()).join('')).toContain('node ports answer at localhost alone; /healthz answers 503')
+  })
+
   it('is nothing to say where --nodeport-addresses chooses', async () => {
     open('--source=kube', '--nodeport-addresses=0.0.0.0/0,::/0')
     expect(await lookedAt(['192.168.1.7'], nodePort('IPv4', 'IPv6'))).toEqual([])

@@ -1,5 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import { type NodePortSelection, nodeContextOf, nodePortAddresses } from '../../../src/model/node-context.ts'
+import {
+  familiesAtLocalhost,
+  type NodePortSelection,
+  nodeContextOf,
+  nodePortAddresses,
+  relayedAtLocalhost,
+} from '../../../src/model/node-context.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { cidr, ip, node, OPTIONS, snapshotOf, texts } from './objects.ts'
 
@@ -28,6 +34,29 @@ function addresses(
 
 const NOTHING = { primary: false, cidrs: [] }
 const only = (...cidrs: string[]): NodePortSelection => ({ primary: false, cidrs: cidrs.map(cidr) })
+
+describe('familiesAtLocalhost', () => {
+  it.each<[string, NodePortSelection, readonly string[]]>([
+    ['nothing', NOTHING, []],
+    ['primary', { primary: true, cidrs: [] }, []],
+    ['the ranges of the keyword localhost', only('127.0.0.0/8', '::1/128'), ['IPv4', 'IPv6']],
+    ['one address of each family', only('127.0.0.1/32'), ['IPv4']],
+    ['the other one', only('10.0.0.0/8', '::1/128'), ['IPv6']],
+    ['loopback addresses where nothing listens', only('127.0.0.2/32', '127.1.0.0/16'), []],
+    ['all addresses', only('0.0.0.0/0', '::/0'), []],
+    ['all addresses, and localhost by name', only('0.0.0.0/0', '127.0.0.0/8'), ['IPv4']],
+  ])('KEP-6032: for %s', (_, selection, expected) => {
+    expect(familiesAtLocalhost(selection)).toEqual(expected)
+  })
+
+  it('KEP-6032: counts for modes with a relay alone', () => {
+    const nodePortSelection = only('127.0.0.0/8')
+    const context = (relaysLocalhost: boolean) =>
+      nodeContextOf({ ...OPTIONS, nodePortSelection, relaysLocalhost }, EMPTY_SNAPSHOT)
+    expect(relayedAtLocalhost(context(true))).toEqual(['IPv4'])
+    expect(relayedAtLocalhost(context(false))).toBeUndefined()
+  })
+})
 
 describe('nodePortAddresses', () => {
   it.each<[string, NodePortSelection, unknown]>([

@@ -22,6 +22,12 @@ const web = (spec: Fields, rest: { metadata?: Fields; status?: Fields } = {}) =>
 const ingress = (...entries: unknown[]) => ({ status: { loadBalancer: { ingress: entries } } })
 
 describe('parseService', () => {
+  it('KEP-5311: takes a name that begins with a digit, and none that ends in a hyphen', () => {
+    const named = (name: string) => ({ ...service('web', {}), metadata: { namespace: 'ns', name } })
+    expect(parsed(named('1st-web')).key).toBe('ns/1st-web')
+    expect(refused(named('1st-')).field).toBe('metadata.name')
+  })
+
   it('reads a plain Service as the API server stores it', () => {
     const object = service(
       'web',

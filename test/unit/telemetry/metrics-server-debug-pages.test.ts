@@ -35,6 +35,11 @@ it('/statusz says since when the process runs, in which mode, what it programmed
   expect(statuszText(process, { ...now, table, staleSeconds: 42 })).toContain(
     '\nStale: the saved state is served; the API server confirmed it 42 s ago\nReady: yes\n',
   )
+  expect(text).not.toContain('Relayed')
+  const relaying = { ...table, relayedAtLocalhost: ['IPv4', 'IPv6'] } as const
+  expect(statuszText(process, { ...now, table: relaying })).toContain(
+    '\nRelayed: node ports at localhost, IPv4 and IPv6\n',
+  )
   const before = statuszText(process, { ...now, table: undefined, ready: false })
   expect(before).toContain('\nProgrammed: nothing yet\n')
   expect(before).toContain('\nReady: no (see /healthz)\n')

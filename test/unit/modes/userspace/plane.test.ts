@@ -3,12 +3,13 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Backend, FrontendTable } from '../../../../src/model/frontend.ts'
+import { DEFAULT_LIMITS } from '../../../../src/modes/common/relay/limits.ts'
 import { createUserspacePlane, type UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
-import { DEFAULT_LIMITS } from '../../../../src/modes/userspace/relay/limits.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import { isSymbol, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 import { commitAll } from '../../../support/pipeline.ts'
+import { fate, LOOPBACK, RelayRig, readAll } from '../common/relay/rig.ts'
 import {
   backends,
   clusterIp,
@@ -19,7 +20,6 @@ import {
   table,
   vip,
 } from '../nftables/frontends.ts'
-import { fate, LOOPBACK, RelayRig, readAll } from './rig.ts'
 
 let kernel: FakeKernel
 let client: NftClient

@@ -6,7 +6,7 @@ import { endpointText, type ListName } from './balancer.ts'
 import { type Listener, type RelayContext, reportLoop, reportUnreached } from './context.ts'
 import type { ListenerOptions } from './tcp.ts'
 
-/** Listens on a port of `address` that the kernel chooses. Rejects with the system's error. */
+/** Listens on a port of `address`. Rejects with the system's error. */
 export async function openUdpListener(address: Ip, options: ListenerOptions): Promise<Listener> {
   const listener = new UdpListener(address, options)
   await listener.listen()
@@ -39,14 +39,14 @@ class UdpListener implements Listener {
 
   async listen(): Promise<void> {
     const socket = this.#socket
-    const { context, port } = this.#options
+    const { context, port, listenPort } = this.#options
     await new Promise<void>((resolve, reject) => {
       const failed = (error: Error) => {
         socket.close()
         reject(error)
       }
       socket.once('error', failed)
-      socket.bind({ address: formatIp(this.#address), port: 0, exclusive: true }, () => {
+      socket.bind({ address: formatIp(this.#address), port: listenPort, exclusive: true }, () => {
         socket.off('error', failed)
         resolve()
       })

@@ -1,11 +1,11 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { afterEach, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { parseIp } from '../../../../src/base/ip.ts'
-import { ReportLimit, reportUnreached } from '../../../../src/modes/userspace/relay/context.ts'
-import { RelaySet } from '../../../../src/modes/userspace/relay/relay-set.ts'
-import { IS_QUICK } from '../../../support/runs.ts'
+import { systemClock } from '../../../../../src/base/clock.ts'
+import { parseIp } from '../../../../../src/base/ip.ts'
+import { ReportLimit, reportUnreached } from '../../../../../src/modes/common/relay/context.ts'
+import { RelaySet } from '../../../../../src/modes/common/relay/relay-set.ts'
+import { IS_QUICK } from '../../../../support/runs.ts'
 import { deadEndpoint, fate, freePort, LOOPBACK, RelayRig, readAll, until } from './rig.ts'
 
 let rig = new RelayRig()

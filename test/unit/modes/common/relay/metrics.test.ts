@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { type RelayCounts, relayMetrics } from '../../../../src/modes/userspace/metrics.ts'
-import { createMetrics } from '../../../../src/telemetry/metrics.ts'
+import { type RelayCounts, relayMetrics } from '../../../../../src/modes/common/relay/metrics.ts'
+import { createMetrics } from '../../../../../src/telemetry/metrics.ts'
 
 it('says what userspace mode relays, and nothing of it in another mode', async () => {
   let numbers: RelayCounts | undefined

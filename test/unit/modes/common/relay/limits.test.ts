@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import type { ProcessRoom } from '../../../../src/modes/mode.ts'
-import { DEFAULT_LIMITS, limitsWithin } from '../../../../src/modes/userspace/relay/limits.ts'
+import { DEFAULT_LIMITS, limitsWithin } from '../../../../../src/modes/common/relay/limits.ts'
+import type { ProcessRoom } from '../../../../../src/modes/mode.ts'
 
 const GIB = 2 ** 30
 

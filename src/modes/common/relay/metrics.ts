@@ -1,4 +1,4 @@
-import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
+import type { ModeMetric } from '../../../telemetry/mode-metrics.ts'
 
 /** The traffic of this process since the mode began. */
 export interface RelayCounts {

@@ -1,26 +1,25 @@
 import type { Clock } from '../../../base/clock.ts'
 import { errorOf } from '../../../base/errors.ts'
-import { formatIp, type Ip } from '../../../base/ip.ts'
+import { formatIp, formatIpPort } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
 import type { ServiceKey } from '../../../model/service.ts'
-import type { Relay, RelayKey } from '../state.ts'
 import { Balancer, type ListName } from './balancer.ts'
 import { type Listener, type RelayContext, type RelayPort, ReportLimit } from './context.ts'
 import { beyondShares } from './limits.ts'
+import type { RelayCounts } from './metrics.ts'
+import type { Relay, RelayChanges, RelayKey } from './relay.ts'
 import { openTcpListener } from './tcp.ts'
 import { openUdpListener } from './udp.ts'
 
 /** A listener that could not be opened. */
 export interface OpenFailure {
   readonly service: ServiceKey
+  /** Undefined when the Service as a whole gives way to others. */
+  readonly relay: RelayKey | undefined
   readonly error: Error
 }
 
-/** The relays that a commit adds or changes, and those that it removes. */
-interface RelayChanges {
-  readonly put: readonly Relay[]
-  readonly remove: readonly Relay[]
-}
+type Changes = Pick<RelayChanges, 'put' | 'remove'>
 
 interface OpenRelay {
   readonly service: ServiceKey
@@ -33,7 +32,7 @@ const OPENED_AT_ONCE = 64
 /** How long released listeners still accept. By then the next process has redirected all clients. */
 const RELEASE_MS = 5_000
 
-/** All relays of one process, each on ports that the kernel chose. */
+/** The relays of one process, each on the port of its own or on ports that the kernel chose. */
 export class RelaySet {
   readonly #context: RelayContext
   readonly #relays = new Map<RelayKey, OpenRelay>()
@@ -53,6 +52,21 @@ export class RelaySet {
     return size
   }
 
+  get counts(): RelayCounts {
+    const { connections, sessions, own } = this.#context
+    return {
+      listeners: this.size,
+      tcp: { held: connections.held, refused: connections.refused },
+      udp: { held: sessions.held, refused: sessions.refused },
+      loops: own.loops,
+    }
+  }
+
+  /** Whether a relay has listeners. */
+  has(key: RelayKey): boolean {
+    return this.#relays.has(key)
+  }
+
   portOf(key: RelayKey, list: ListName): number | undefined {
     return this.#relays.get(key)?.listeners.get(list)?.port
   }
@@ -63,10 +77,10 @@ export class RelaySet {
    * as closed, but stay open until their rules are gone; until then, the number of listeners may exceed the
    * limit.
    */
-  async open({ put, remove }: RelayChanges): Promise<readonly OpenFailure[]> {
-    const error = noRoom(this.#context.limits.listeners)
-    const beyond = this.#beyond({ put, remove })
-    if (beyond.length > 0) return beyond.map(service => ({ service, error }))
+  async open(changes: Changes): Promise<readonly OpenFailure[]> {
+    const { put } = changes
+    const beyond = this.beyond(changes)
+    if (beyond.length > 0) return beyond.map(service => this.tooMany(service))
     const failures: OpenFailure[] = []
     for (let at = 0; at < put.length; at += OPENED_AT_ONCE) {
       const some = put.slice(at, at + OPENED_AT_ONCE)
@@ -75,7 +89,8 @@ export class RelaySet {
     return failures
   }
 
-  #beyond({ put, remove }: RelayChanges): readonly ServiceKey[] {
+  /** Gives the Services that would have to give way to others, open ones among them. */
+  beyond({ put, remove }: Changes): readonly ServiceKey[] {
     const relays = new Map<RelayKey, readonly [service: ServiceKey, listeners: number]>()
     for (const [key, { service, listeners }] of this.#relays) relays.set(key, [service, listeners.size])
     for (const { key } of remove) relays.delete(key)
@@ -86,21 +101,26 @@ export class RelaySet {
     return beyondShares(wanted, this.#context.limits.listeners)
   }
 
+  /** Says that a Service gives way. */
+  tooMany(service: ServiceKey): OpenFailure {
+    return { service, relay: undefined, error: noRoom(this.#context.limits.listeners) }
+  }
+
   async #openOne(relay: Relay, failures: OpenFailure[]): Promise<void> {
-    const { key, address, protocol, lists, service, balance } = relay
+    const { key, address, protocol, lists, service, balance, port: listenPort = 0 } = relay
     const known = this.#relays.get(key)
     const opened: OpenRelay = known ?? { service, port: this.#portOf(relay), listeners: new Map() }
     const open = protocol === 'TCP' ? openTcpListener : openUdpListener
     try {
       for (const list of lists) {
         if (opened.listeners.has(list)) continue
-        const listener = await open(address, { context: this.#context, port: opened.port, list })
+        const listener = await open(address, { context: this.#context, port: opened.port, list, listenPort })
         opened.listeners.set(list, listener)
         this.#fresh.set(listener, key)
         known?.port.balancer.update(balance)
       }
     } catch (thrown) {
-      failures.push({ service, error: cannotListen(address, errorOf(thrown)) })
+      failures.push({ service, relay: key, error: cannotListen(relay, errorOf(thrown)) })
     }
     if (opened.listeners.size > 0) this.#relays.set(key, opened)
   }
@@ -170,6 +190,17 @@ export class RelaySet {
     })
   }
 
+  /** Closes every listener at once, so that another process can have its port. Connections continue. */
+  close(): void {
+    for (const listener of this.#all()) {
+      listener.unref()
+      listener.close()
+      if (listener.isBusy()) this.#leaving.add(listener)
+    }
+    this.#relays.clear()
+    this.#fresh.clear()
+  }
+
   /** Ends every connection. */
   destroy(): void {
     for (const listener of this.#all()) listener.destroy()
@@ -192,6 +223,10 @@ function noRoom(listeners: number): Error {
   )
 }
 
-function cannotListen(address: Ip, cause: NodeJS.ErrnoException): Error {
-  return new Error(`cannot listen on ${formatIp(address)}: ${cause.code ?? cause.message}`, { cause })
+function cannotListen(
+  { address, port }: Pick<Relay, 'address' | 'port'>,
+  cause: NodeJS.ErrnoException,
+): Error {
+  const where = port === undefined ? formatIp(address) : formatIpPort(address, port)
+  return new Error(`cannot listen on ${where}: ${cause.code ?? cause.message}`, { cause })
 }

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
-import { Balancer, endpointText } from '../../../../src/modes/userspace/relay/balancer.ts'
-import { backends } from '../nftables/frontends.ts'
+import { Balancer, endpointText } from '../../../../../src/modes/common/relay/balancer.ts'
+import { backends } from '../../nftables/frontends.ts'
 
 const anyone = () => true
 const cluster = backends(3)

@@ -18,9 +18,11 @@ export interface ListenerOptions {
   readonly context: RelayContext
   readonly port: RelayPort
   readonly list: ListName
+  /** 0 lets the kernel choose. */
+  readonly listenPort: number
 }
 
-/** Listens on a port of `address` that the kernel chooses. Rejects with the system's error. */
+/** Listens on a port of `address`. Rejects with the system's error. */
 export async function openTcpListener(address: Ip, options: ListenerOptions): Promise<Listener> {
   const listener = new TcpListener(options)
   await listener.listen(address)
@@ -59,7 +61,13 @@ class TcpListener implements Listener {
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject)
       server.listen(
-        { host: formatIp(ip), port: 0, backlog: BACKLOG, ipv6Only: true, exclusive: true },
+        {
+          host: formatIp(ip),
+          port: this.#options.listenPort,
+          backlog: BACKLOG,
+          ipv6Only: true,
+          exclusive: true,
+        },
         () => {
           server.off('error', reject)
           resolve()

@@ -1,19 +1,8 @@
 import type { Clock } from '../../../base/clock.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import type { Balancer, ListName } from './balancer.ts'
-import type { Exhaustion, Holder, RelayLimits, Usage } from './limits.ts'
-
-/** A failure of a relay that an operator may want to know. */
-export type RelayEvent =
-  | (Exhaustion & { readonly kind: 'exhausted' })
-  /** An endpoint did not accept a connection; reported once a minute. */
-  | { readonly kind: 'unreachable'; readonly port: string; readonly endpoint: string; readonly error: Error }
-  /** No descriptor, port or memory is left for a connection to an endpoint; reported once a minute. */
-  | { readonly kind: 'starved'; readonly port: string; readonly error: Error }
-  /** A connection of this process came back to it, and was refused; reported once a minute. */
-  | { readonly kind: 'loop'; readonly port: string }
-  /** An open listener failed. */
-  | { readonly kind: 'broken'; readonly port: string; readonly error: Error }
+import type { RelayEvent } from './events.ts'
+import { type Holder, type RelayLimits, Usage } from './limits.ts'
 
 /** The state that all relays of one process share. */
 export interface RelayContext {
@@ -25,6 +14,21 @@ export interface RelayContext {
   /** Whether our own rules catch packets to this place. A connection there would be relayed a second time. */
   readonly isCaptured: (backend: Backend, protocol: 'TCP' | 'UDP') => boolean
   readonly report: (event: RelayEvent) => void
+}
+
+type ContextOptions = Pick<RelayContext, 'clock' | 'limits' | 'isCaptured' | 'report'>
+
+/** Makes the state of a process that relays nothing yet. */
+export function relayContext(options: ContextOptions): RelayContext {
+  const { limits, report } = options
+  const usage = (resource: 'connections' | 'sessions') =>
+    new Usage(resource, limits[resource], exhaustion => report({ kind: 'exhausted', ...exhaustion }))
+  return {
+    ...options,
+    connections: usage('connections'),
+    sessions: usage('sessions'),
+    own: new OwnSockets(),
+  }
 }
 
 /** The state that the two listeners of one Service port share. */
@@ -65,7 +69,7 @@ export function reportLoop({ own, report }: RelayContext, { key: port, reports }
 /** A socket that clients are redirected to. */
 export interface Listener {
   readonly list: ListName
-  /** The port that the kernel chose. */
+  /** The port that it listens on. */
   readonly port: number
   /** Opens or closes the listener. While closed, it refuses every connection: the rules are not in place yet. */
   setOpen(open: boolean): void

@@ -1,8 +1,8 @@
 import { createSocket, type Socket } from 'node:dgram'
 import { once } from 'node:events'
 import { afterEach, expect, it } from 'vitest'
-import { type Clock, systemClock } from '../../../../src/base/clock.ts'
-import type { Backend } from '../../../../src/model/frontend.ts'
+import { type Clock, systemClock } from '../../../../../src/base/clock.ts'
+import type { Backend } from '../../../../../src/model/frontend.ts'
 import { deadEndpoint, LOOPBACK, RelayRig, until } from './rig.ts'
 
 let rig = new RelayRig()

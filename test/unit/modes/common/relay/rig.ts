@@ -1,22 +1,22 @@
 import { once } from 'node:events'
 import { connect, createServer, type Server, type Socket } from 'node:net'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { type Ip, parseIp } from '../../../../src/base/ip.ts'
-import type { Backend } from '../../../../src/model/frontend.ts'
-import { Balancer } from '../../../../src/modes/userspace/relay/balancer.ts'
+import { systemClock } from '../../../../../src/base/clock.ts'
+import { type Ip, parseIp } from '../../../../../src/base/ip.ts'
+import type { Backend } from '../../../../../src/model/frontend.ts'
+import { Balancer } from '../../../../../src/modes/common/relay/balancer.ts'
 import {
   type Listener,
-  OwnSockets,
   type RelayContext,
-  type RelayEvent,
   type RelayPort,
   ReportLimit,
-} from '../../../../src/modes/userspace/relay/context.ts'
-import { DEFAULT_LIMITS, type RelayLimits, Usage } from '../../../../src/modes/userspace/relay/limits.ts'
-import { openTcpListener } from '../../../../src/modes/userspace/relay/tcp.ts'
-import { openUdpListener } from '../../../../src/modes/userspace/relay/udp.ts'
-import { eventually } from '../../../support/patience.ts'
-import { freePorts } from '../../../support/reference/ports.ts'
+  relayContext,
+} from '../../../../../src/modes/common/relay/context.ts'
+import type { RelayEvent } from '../../../../../src/modes/common/relay/events.ts'
+import { DEFAULT_LIMITS, type RelayLimits } from '../../../../../src/modes/common/relay/limits.ts'
+import { openTcpListener } from '../../../../../src/modes/common/relay/tcp.ts'
+import { openUdpListener } from '../../../../../src/modes/common/relay/udp.ts'
+import { eventually } from '../../../../support/patience.ts'
+import { freePorts } from '../../../../support/reference/ports.ts'
 
 export const LOOPBACK: Ip = parseIp('127.0.0.1') ?? ''
 
@@ -29,15 +29,7 @@ export class RelayRig {
   constructor(limits: Partial<RelayLimits> = {}) {
     const all = { ...DEFAULT_LIMITS, ...limits }
     const report = (event: RelayEvent) => void this.events.push(event)
-    this.context = {
-      clock: systemClock,
-      limits: all,
-      connections: new Usage('connections', all.connections, its => report({ kind: 'exhausted', ...its })),
-      sessions: new Usage('sessions', all.sessions, its => report({ kind: 'exhausted', ...its })),
-      own: new OwnSockets(),
-      isCaptured: () => false,
-      report,
-    }
+    this.context = relayContext({ clock: systemClock, limits: all, isCaptured: () => false, report })
   }
 
   port(cluster: readonly Backend[], affinityTimeoutS = 0): RelayPort {
@@ -53,13 +45,23 @@ export class RelayRig {
   /** With its door open. */
   async tcp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
     return this.#opened(
-      await openTcpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster' }),
+      await openTcpListener(LOOPBACK, {
+        context: { ...this.context, ...context },
+        port,
+        list: 'cluster',
+        listenPort: 0,
+      }),
     )
   }
 
   async udp(port: RelayPort, context: Partial<RelayContext> = {}): Promise<Listener> {
     return this.#opened(
-      await openUdpListener(LOOPBACK, { context: { ...this.context, ...context }, port, list: 'cluster' }),
+      await openUdpListener(LOOPBACK, {
+        context: { ...this.context, ...context },
+        port,
+        list: 'cluster',
+        listenPort: 0,
+      }),
     )
   }
 

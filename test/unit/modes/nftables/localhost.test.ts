@@ -1,0 +1,152 @@
+import { expect, it } from 'vitest'
+import { finish } from '../../../../src/base/clock.ts'
+import { parseIp } from '../../../../src/base/ip.ts'
+import { programmedModes } from '../../../../src/cli/programmed.ts'
+import { serviceRows } from '../../../../src/cli/service-rows.ts'
+import { createTracer } from '../../../../src/kernel/nft/trace.ts'
+import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../../../src/model/frontend.ts'
+import { endpointText } from '../../../../src/modes/common/relay/balancer.ts'
+import { CHAIN_LOCALHOST } from '../../../../src/modes/common/rules.ts'
+import { PROTOCOL_NUMBERS } from '../../../../src/modes/common/tables.ts'
+import { DEFAULT_NFTABLES_OPTIONS } from '../../../../src/modes/nftables/options.ts'
+import { renderState } from '../../../../src/modes/nftables/render.ts'
+import { heldIn } from '../../../../src/modes/nftables/show.ts'
+import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
+import { backends, DROP, EXTERNAL, EXTERNAL_LOCAL, nodePort, REJECT, service, table } from './frontends.ts'
+
+/* KEP-6032: which relays node ports have at localhost, and what the kernel and the rows say of them. */
+
+const BOTH = { relayedAtLocalhost: ['IPv4', 'IPv6'] } as const
+
+function render(
+  frontends: FrontendTable,
+  base: NftablesState = EMPTY_STATE,
+  without: readonly string[] = [],
+) {
+  return finish(renderState(frontends, { base, without: new Set(without) }, DEFAULT_NFTABLES_OPTIONS))
+}
+
+/** `key -> endpoints` of each relay. */
+function relaysOf({ relays }: NftablesState): readonly string[] {
+  return [...relays.values()]
+    .map(({ key, balance }) => `${key} -> ${balance.cluster.map(endpointText).join(' ')}`)
+    .toSorted()
+}
+
+function web(route = EXTERNAL, count = 2): ServiceFrontends {
+  const frontends = [nodePort(30080, route)]
+  return service('ns/web', [
+    { frontends, cluster: backends(count), local: backends(1) },
+    { frontends, protocol: 'UDP', cluster: backends(count), affinityTimeoutS: 30 },
+    { frontends, protocol: 'SCTP', cluster: backends(count) },
+    { frontends, v6: true, cluster: backends(1, { v6: true }) },
+  ])
+}
+
+function bothFamilies(port: PortFrontends): readonly PortFrontends[] {
+  return [port, { ...port, family: port.family === 'IPv4' ? 'IPv6' : 'IPv4', key: `${port.key}-other` }]
+}
+
+const TCP = 'ns/web:/TCP/IPv4 127.0.0.1:30080 -> '
+const UDP = 'ns/web:/UDP/IPv4 127.0.0.1:30080 -> '
+const TCP_6 = 'ns/web:/TCP/IPv6 [::1]:30080 -> '
+
+it('relays TCP and UDP in each family that is asked for, and SCTP in none', () => {
+  const two = '10.21.0.1:8080 10.21.0.2:8080'
+  const v6 = '[fd00:21::1]:8080'
+  expect(relaysOf(render(table([web()], BOTH)))).toEqual([TCP + two, TCP_6 + v6, UDP + two])
+  expect(relaysOf(render(table([web()], { relayedAtLocalhost: ['IPv6'] })))).toEqual([TCP_6 + v6])
+  expect(relaysOf(render(table([web()])))).toEqual([])
+})
+
+it('uses endpoints of this node alone with policy Local, and has no relay without endpoints', () => {
+  const lists = (one: ServiceFrontends) =>
+    relaysOf(render(table([one], BOTH))).filter(text => text.startsWith(TCP))
+  expect(lists(web(EXTERNAL_LOCAL))).toEqual([`${TCP}10.21.0.1:8080`])
+  for (const route of [REJECT, DROP]) expect(lists(web(route))).toEqual([])
+  expect(lists(web(EXTERNAL, 0))).toEqual([])
+})
+
+it('changes what changed alone, and gives the same as a render of everything', () => {
+  const other = service('ns/other', [{ frontends: [nodePort(30081, EXTERNAL)], cluster: backends(1) }])
+  const held = render(table([web(), other], BOTH))
+  const steps: readonly FrontendTable[] = [
+    table([web(EXTERNAL, 3), other], BOTH),
+    table([web(EXTERNAL_LOCAL, 3), other], BOTH),
+    table([other], BOTH),
+    table([web(EXTERNAL, 1)], BOTH),
+    table([web(EXTERNAL, 1)], { relayedAtLocalhost: ['IPv4'] }),
+    table([web(EXTERNAL, 1)]),
+    table([web(EXTERNAL, 1), other], BOTH),
+  ]
+  let state = held
+  for (const step of steps) {
+    state = render(step, state)
+    expect(relaysOf(state)).toEqual(relaysOf(render(step)))
+  }
+  const same = held.relays.get('ns/other:/TCP/IPv4 127.0.0.1:30081')
+  expect(render(table([web(EXTERNAL, 3), other], BOTH), held).relays.get(same?.key ?? '')).toBe(same)
+})
+
+it('leaves out what the kernel rejected, and has it again', () => {
+  const all = table([web()], BOTH)
+  const held = render(all, EMPTY_STATE, ['ns/web'])
+  expect(relaysOf(held)).toEqual([])
+  expect(relaysOf(render(all, held))).toHaveLength(3)
+  expect(relaysOf(render(all, render(all), ['ns/web']))).toEqual([])
+})
+
+it('gives a node port that changes its owner to the new one', () => {
+  const of = (name: string) =>
+    service(name, [{ frontends: [nodePort(30080, EXTERNAL)], cluster: backends(1) }])
+  const held = render(table([of('ns/a')], BOTH))
+  expect(relaysOf(render(table([of('ns/b')], BOTH), held))).toEqual([
+    'ns/b:/TCP/IPv4 127.0.0.1:30080 -> 10.21.0.1:8080',
+  ])
+})
+
+it('shows whoever reads the kernel that there is a relay, and which endpoints it has', () => {
+  const state = render(table([web(EXTERNAL_LOCAL)], BOTH))
+  const chains = state.ruleset.tables.map(each => each.chains.has(CHAIN_LOCALHOST))
+  expect(chains).toEqual([true, true])
+  const held = heldIn(state.ruleset.tables, ['ip', 'ip6'])
+  const rows = programmedModes(held === undefined ? [] : [held])[0]?.rows ?? []
+  expect(rows.filter(({ problem }) => problem !== undefined)).toEqual([])
+  const atLocalhost = rows.filter(({ frontend }) => /^(127\.0\.0\.1|\[::1\]):/.test(frontend))
+  const row = { service: 'ns/web', type: 'NodePort', mode: 'nftables' }
+  const v4 = '127.0.0.1:30080'
+  expect(atLocalhost).toEqual([
+    { ...row, protocol: 'SCTP', frontend: v4, action: 'reject', endpoints: [] },
+    { ...row, protocol: 'TCP', frontend: v4, action: 'relay', endpoints: ['10.21.0.1:8080'], listener: v4 },
+  ])
+  const wanted = serviceRows(table([web(EXTERNAL_LOCAL)], BOTH))
+  const unmoded = atLocalhost.map(({ mode: _, ...each }) => each)
+  expect(wanted.filter(({ frontend }) => frontend === v4)).toEqual(unmoded)
+})
+
+it.each([
+  ['IPv4', '127.0.0.1'],
+  ['IPv6', '::1'],
+] as const)('lets TCP and UDP pass to the listeners, and rejects SCTP at node ports alone: %s', (_, to) => {
+  const { ruleset } = render(table([{ ...web(), ports: web().ports.flatMap(bothFamilies) }], BOTH))
+  const tracer = createTracer(ruleset)
+  const verdict = (protocol: keyof typeof PROTOCOL_NUMBERS, destinationPort: number) =>
+    tracer.trace(
+      {
+        origin: 'process',
+        protocol: PROTOCOL_NUMBERS[protocol],
+        source: parseIp(to) ?? '',
+        sourcePort: 40_000,
+        destination: parseIp(to) ?? '',
+        destinationPort,
+      },
+      { localIps: new Set(), random: () => 0 },
+    ).verdict
+  expect([verdict('TCP', 30080), verdict('UDP', 30080)]).toEqual(['accept', 'accept'])
+  expect([verdict('SCTP', 30080), verdict('SCTP', 30081)]).toEqual(['reject', 'accept'])
+})
+
+it('writes nothing of it where localhost is not asked for', () => {
+  const { ruleset } = render(table([web()]))
+  expect(ruleset.tables.some(each => each.chains.has(CHAIN_LOCALHOST))).toBe(false)
+})
