@@ -161,11 +161,11 @@ export function familiesAtLocalhost({ cidrs }: NodePortSelection): readonly Fami
   )
 }
 
-/** Gives the families whose node ports are relayed at LOCALHOST; undefined for none. */
-export function relayedAtLocalhost({ options }: NodeContext): FrontendTable['relayedAtLocalhost'] {
-  if (options.relaysLocalhost !== true) return undefined
+/** Gives the families whose node ports are relayed at LOCALHOST; nothing for none. */
+export function relayedAtLocalhost({ options }: NodeContext): Pick<FrontendTable, 'relayedAtLocalhost'> {
+  if (options.relaysLocalhost !== true) return {}
   const families = familiesAtLocalhost(options.nodePortSelection)
-  return families.length === 0 ? undefined : families
+  return families.length === 0 ? {} : { relayedAtLocalhost: families }
 }
 
 /** Gives the endpoints of a port for clients at localhost: with policy Local those of this node alone. */

@@ -99,14 +99,13 @@ export function* resolve(
     { here, claims, snapshot: view, before, merges: previous?.memo.merges ?? PersistentMap.empty() },
     withAffected(admitted, affected, view),
   )
-  const around = surroundings(here, previous, snapshot)
-  const { nodePorts, relayedAtLocalhost: relayed, serviceCidrs, localIps, node } = around
+  const { nodePorts, serviceCidrs, localIps, node } = surroundings(here, previous, snapshot)
   const table = {
     number: snapshot.number,
     localBackends: localBackendsAfter(previous?.table, changes),
     services: before.withOwn(changes),
     nodePorts,
-    ...(relayed === undefined ? {} : { relayedAtLocalhost: relayed }),
+    ...relayedAtLocalhost(here),
     serviceCidrs,
     localIps,
     node,
@@ -265,19 +264,14 @@ function admittedOf(touched: Touched, { admission, affected }: AdmissionUpdate, 
   return touching([...new Set([...touched.keys, ...affected])], view)
 }
 
-type Surroundings = Pick<
-  FrontendTable,
-  'nodePorts' | 'relayedAtLocalhost' | 'serviceCidrs' | 'localIps' | 'node'
->
+type Surroundings = Pick<FrontendTable, 'nodePorts' | 'serviceCidrs' | 'localIps' | 'node'>
 
 /** What belongs to no Service; equal values keep their objects. */
 function surroundings(here: NodeContext, previous: Resolved | undefined, snapshot: Snapshot): Surroundings {
   if (previous?.memo.here === here && previous.snapshot.serviceCidrs === snapshot.serviceCidrs)
     return previous.table
-  const relayed = relayedAtLocalhost(here)
   const now: Surroundings = {
     nodePorts: nodePortAddresses(here, snapshot.localIps),
-    ...(relayed === undefined ? {} : { relayedAtLocalhost: relayed }),
     serviceCidrs: serviceCidrsOf(here, snapshot),
     localIps: snapshot.localIps,
     node: { ips: here.node?.ips ?? [], podCidrs: here.node?.podCidrs ?? [] },
@@ -286,7 +280,6 @@ function surroundings(here: NodeContext, previous: Resolved | undefined, snapsho
   const { table } = previous
   return {
     nodePorts: isSame(table.nodePorts, now.nodePorts) ? table.nodePorts : now.nodePorts,
-    ...(relayed === undefined ? {} : { relayedAtLocalhost: relayed }),
     serviceCidrs: isSame(table.serviceCidrs, now.serviceCidrs) ? table.serviceCidrs : now.serviceCidrs,
     localIps: isSame(table.localIps, now.localIps) ? table.localIps : now.localIps,
     node: isSame(table.node, now.node) ? table.node : now.node,

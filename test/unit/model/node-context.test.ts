@@ -53,8 +53,8 @@ describe('familiesAtLocalhost', () => {
     const nodePortSelection = only('127.0.0.0/8')
     const context = (relaysLocalhost: boolean) =>
       nodeContextOf({ ...OPTIONS, nodePortSelection, relaysLocalhost }, EMPTY_SNAPSHOT)
-    expect(relayedAtLocalhost(context(true))).toEqual(['IPv4'])
-    expect(relayedAtLocalhost(context(false))).toBeUndefined()
+    expect(relayedAtLocalhost(context(true))).toEqual({ relayedAtLocalhost: ['IPv4'] })
+    expect(relayedAtLocalhost(context(false))).toEqual({})
   })
 })
 
