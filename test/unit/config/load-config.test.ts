@@ -111,29 +111,29 @@ describe('flags beside a file', () => {
   })
 
   it('reads the folder of the saved state and the condition of the Node from flags and file', () => {
-    expect(requestOf([]).config).toMatchObject({ stateDir: '', nodeCondition: '' })
+    expect(requestFrom([]).config).toMatchObject({ stateDir: '', nodeCondition: '' })
     const body = 'stateDir: /var/lib/a\nnodeCondition: example.com/ProxyReady\n'
-    expect(requestOf([], body).config).toMatchObject({
+    expect(requestFrom([], body).config).toMatchObject({
       stateDir: '/var/lib/a',
       nodeCondition: 'example.com/ProxyReady',
     })
-    expect(requestOf(['--state-dir=/b', '--node-condition'], body).config).toMatchObject({
+    expect(requestFrom(['--state-dir=/b', '--node-condition'], body).config).toMatchObject({
       stateDir: '/b',
       nodeCondition: 'ServiceProxyReady',
     })
-    expect(requestOf(['--node-condition=Other'], body).config.nodeCondition).toBe('Other')
-    expect(requestOf(['--node-condition=false'], body).config.nodeCondition).toBe('')
-    expect(errorsOf(['--state-dir=b', '--node-condition=Ready'])).toEqual([
+    expect(requestFrom(['--node-condition=Other'], body).config.nodeCondition).toBe('Other')
+    expect(requestFrom(['--node-condition=false'], body).config.nodeCondition).toBe('')
+    expect(errorsFrom(['--state-dir=b', '--node-condition=Ready'])).toEqual([
       '--state-dir: "b" is not an absolute path',
       '--node-condition: "Ready" is a condition that kubelet or a cloud controller sets; use another type',
     ])
-    expect(errorsOf([], 'stateDir: here\n')).toHaveLength(1)
+    expect(errorsFrom([], 'stateDir: here\n')).toHaveLength(1)
   })
 
   it('names the settings that need the API server where there is none', () => {
     const flags = ['--state-dir=/b', '--node-condition']
-    expect(requestOf(flags).warnings).toEqual([])
-    expect(requestOf([...flags, '--source=file:/x', '--once']).warnings).toEqual([
+    expect(requestFrom(flags).warnings).toEqual([])
+    expect(requestFrom([...flags, '--source=file:/x', '--once']).warnings).toEqual([
       'no effect with --source=file, --once: --state-dir, --node-condition',
     ])
   })
