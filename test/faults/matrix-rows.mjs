@@ -113,7 +113,7 @@ export const GROUPS = {
     F164: 'the end in the middle of a write of the saved state',
     F98: 'clients that hold on to the servers',
     F99: 'ports that are taken',
-    F160: 'node ports at localhost whose daemon has gone',
+    F165: 'node ports at localhost whose daemon has gone',
   },
   'IPVS and endurance': {
     F100: 'IPVS: an endpoint with live connections goes',

@@ -330,7 +330,7 @@ it('closes its ports for another mode, and opens them when it comes back', async
   await eventually(async () => (await askTcp('127.0.0.1', 30_080)) === '10.180.0.1', {})
 })
 
-it('F160: shows who relays to whom, and that nobody does once the daemon has gone', async () => {
+it('F165: shows who relays to whom, and that nobody does once the daemon has gone', async () => {
   const site = new Site()
   site.put(...objects('web', { nodePort: 30_080, pods: [0] }))
   const daemon = await site.run()
