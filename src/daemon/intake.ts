@@ -22,6 +22,7 @@ import {
   type Snapshot,
   type SourceEvent,
 } from '../model/snapshot.ts'
+import type { Offers } from '../reconcile/reconciler.ts'
 import {
   isMostlyGone,
   type LocatedRefusal,
@@ -29,7 +30,6 @@ import {
   type SourceHandlers,
   type SourceStatus,
 } from '../source/source.ts'
-import type { Moment } from '../telemetry/health.ts'
 
 /** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
 export type Occasion = 'start' | 'change' | 'resync'
@@ -348,43 +348,6 @@ export class Intake implements PartsHolder {
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
     this.#options.offers?.add(now)
     this.#reader?.offer(now)
-  }
-}
-
-/** A Snapshot that is to be programmed, and when it came. */
-interface Offer extends Moment {
-  readonly snapshot: Snapshot
-}
-
-interface OffersOptions {
-  readonly clock: Clock
-  /** Milliseconds since 1970. */
-  readonly wallMs: () => number
-  /** Called when the list is as long as it may be, to take it. */
-  readonly full: () => void
-}
-
-const OFFERS_MAX = 64
-
-/** The Snapshots that were offered since the last take. */
-export class Offers {
-  readonly #options: OffersOptions
-  #list: Offer[] = []
-
-  constructor(options: OffersOptions) {
-    this.#options = options
-  }
-
-  add(snapshot: Snapshot): void {
-    const { clock, wallMs, full } = this.#options
-    this.#list.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
-    if (this.#list.length === OFFERS_MAX) full()
-  }
-
-  take(): readonly Offer[] {
-    const list = this.#list
-    this.#list = []
-    return list
   }
 }
 

@@ -7,6 +7,7 @@ import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
+import { Offers } from '../reconcile/reconciler.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
 import {
   type EventFact,
@@ -20,7 +21,6 @@ import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/m
 import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
 import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
-import { Offers } from './intake.ts'
 
 interface ObserverOptions {
   readonly log: Log

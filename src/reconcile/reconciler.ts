@@ -234,3 +234,42 @@ const WEIGHTS: Readonly<Record<PassReason, number>> = { retry: 0, change: 1, per
 function weightier(a: PassReason | undefined, b: PassReason): PassReason {
   return a === undefined || WEIGHTS[b] > WEIGHTS[a] ? b : a
 }
+
+/** A Snapshot that is to be programmed, and when it came. */
+interface Offer {
+  readonly snapshot: Snapshot
+  readonly monotonicMs: number
+  readonly wallMs: number
+}
+
+interface OffersOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** Called when the list is as long as it may be, to take it. */
+  readonly full: () => void
+}
+
+const OFFERS_MAX = 64
+
+/** The Snapshots that were offered since the last take. */
+export class Offers {
+  readonly #options: OffersOptions
+  #list: Offer[] = []
+
+  constructor(options: OffersOptions) {
+    this.#options = options
+  }
+
+  add(snapshot: Snapshot): void {
+    const { clock, wallMs, full } = this.#options
+    this.#list.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
+    if (this.#list.length === OFFERS_MAX) full()
+  }
+
+  take(): readonly Offer[] {
+    const list = this.#list
+    this.#list = []
+    return list
+  }
+}
