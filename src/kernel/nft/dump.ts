@@ -9,7 +9,7 @@ import { encodeMessage, type Message, writeNfGenMsg } from '../../netlink/messag
 import { type AttributeSet, type Attributes, type Fields, writeAttributes } from '../../netlink/schema.ts'
 import { familyOf } from './decode.ts'
 import { generationReader } from './generation.ts'
-import type { TableName } from './state.ts'
+import type { HookFamily } from './state.ts'
 import { familyNumber } from './transaction.ts'
 
 /** A dump of objects of one table, or of one family. */
@@ -18,7 +18,7 @@ interface Dump<F extends Fields> {
   readonly type: number
   /** For errors: `rules of table`. */
   readonly what: string
-  readonly table: TableName
+  readonly table: { readonly family: HookFamily; readonly name: string }
   readonly set: AttributeSet<F>
   /** Kernels that do not know the filter ignore it. */
   readonly filter: Attributes<F>
