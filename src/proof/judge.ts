@@ -154,7 +154,7 @@ export function fateText(fate: Fate): string {
 
 function endText({ machine, end }: Leaf): string {
   const { to, masquerade, written, delivered } = machine
-  const where = to === undefined ? end : placeText(to)
+  const where = to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
   const source = masquerade && !delivered ? ', masqueraded' : ''
   return `${where}${source}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
 }

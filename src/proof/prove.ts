@@ -81,10 +81,18 @@ export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): 
     for (const text of examiner.notes) notes.add(text)
   }
   const { differences, ...counts } = found
-  return { ...counts, differences: [...differences.values()], assumptions: assumptionsOf(notes, undecided, foreign) }
+  return {
+    ...counts,
+    differences: [...differences.values()],
+    assumptions: assumptionsOf(notes, undecided, foreign),
+  }
 }
 
-function assumptionsOf(notes: ReadonlySet<string>, undecided: readonly Undecided[], foreign: ReadonlySet<string>): readonly string[] {
+function assumptionsOf(
+  notes: ReadonlySet<string>,
+  undecided: readonly Undecided[],
+  foreign: ReadonlySet<string>,
+): readonly string[] {
   const unread = undecided.map(({ place, reason }) => `${place} matches no packet (${reason})`)
   const others = [...foreign].map(place => `${place} is meant: it decides about packets to no Service`)
   return [...notes, ...unread, ...others].filter((text, index, all) => all.indexOf(text) === index)

@@ -36,6 +36,8 @@ export function newLog(): MemoryLog {
   return { memory: { kind: 'new' }, asked: new Set(), written: new Map(), last: undefined }
 }
 
+const NONE: readonly Candidate[] = []
+
 type Index = ReadonlyMap<Octets, ElementGroup>
 
 /** The sets of one table as classes of packets read them. */
@@ -44,7 +46,7 @@ export class ClassSets implements SetAccess {
   readonly #sets: ReadonlyMap<string, NftSet>
   readonly #elements: ReadonlyMap<string, ReadonlyMap<Octets, Element>>
   /** By set and by the words of the key that are known: elements by these words. */
-  readonly #indexes = new Map<string, Index>()
+  readonly #indexes = new Map<string, (Index | undefined)[]>()
   readonly #log: MemoryLog
 
   constructor(
@@ -86,17 +88,20 @@ export class ClassSets implements SetAccess {
   findAmong(name: string, words: readonly Word[]): readonly Candidate[] {
     this.#checkKind(name)
     let key = ''
-    let pattern = name
-    for (const word of words) {
-      const isKnown = typeof word === 'string'
-      pattern += isKnown ? ' k' : ' -'
-      if (isKnown) key += word
+    let pattern = 0
+    for (let at = 0; at < words.length; at++) {
+      const word = words[at]
+      if (typeof word !== 'string') continue
+      pattern |= 1 << at
+      key += word
     }
-    return this.#indexBy(pattern, name, words).get(key) ?? []
+    return this.#indexBy(pattern, name, words).get(key) ?? NONE
   }
 
-  #indexBy(pattern: string, name: string, words: readonly Word[]): Index {
-    const known = this.#indexes.get(pattern)
+  /** `pattern` has a bit for each word that is known. */
+  #indexBy(pattern: number, name: string, words: readonly Word[]): Index {
+    const indexes = this.#indexes.get(name) ?? []
+    const known = indexes[pattern]
     if (known !== undefined) return known
     const index = new Map<Octets, Element[]>()
     for (const element of this.#elements.get(name)?.values() ?? []) {
@@ -107,7 +112,8 @@ export class ClassSets implements SetAccess {
       if (list === undefined) index.set(key, [element])
       else list.push(element)
     }
-    this.#indexes.set(pattern, index)
+    indexes[pattern] = index
+    this.#indexes.set(name, indexes)
     return index
   }
 

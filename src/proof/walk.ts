@@ -191,7 +191,6 @@ export class Walker {
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets
-        machine.registers = []
         this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
       }
       going = next.length > going.length && next.length > MERGED_MIN ? merged(next) : next

@@ -34,7 +34,9 @@ export function splitCompare(
   for (const [field, interval] of wanted) {
     const region = regionOf(machine, field)
     const inside = intersection(region, [interval])
+    if (inside.length === 0 && branches.length === 0) return other
     const outside = difference(region, [interval])
+    if (outside.length === 0 && wanted.length === 1) return equal
     if (outside.length > 0) branches.push(branch([...narrowed, [field, outside]], other))
     if (inside.length === 0) return oneOf(branches)
     narrowed.push([field, inside])
@@ -146,6 +148,7 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
   const { set } = expression
   const candidates = machine.sets.findAmong?.(set, words)
   assert(candidates !== undefined, `a key of ${set} is not known`)
+  if (candidates.length === 0) return found(machine, expression, undefined)
   const wishes = candidates.flatMap((candidate): readonly Wish[] => {
     const wanted = wantedOf(words, candidate.key, machine.addressLength)
     return wanted === undefined ? [] : [{ wanted, candidate }]
