@@ -52,7 +52,8 @@ export function judge(
 
 /** Gives the packets of the end that are wrong. */
 function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Box | undefined {
-  const { box, to, delivered, masquerade, written } = machine
+  const { box, to, delivered, masquerade, written, ownPriority } = machine
+  if ((end === 'pass' || end === 'endpoint') && !delivered && ownPriority !== 0) return box
   if (fate.kind !== 'endpoints') {
     const isFine = end === fate.kind && (fate.kind !== 'pass' || !masquerade || delivered)
     return isFine && written === undefined ? undefined : box
@@ -153,10 +154,13 @@ export function fateText(fate: Fate): string {
 }
 
 function endText({ machine, end }: Leaf): string {
-  const { to, masquerade, written, delivered } = machine
-  const where = to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
+  const { to, masquerade, written, delivered, ownPriority } = machine
+  const where =
+    to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
   const source = masquerade && !delivered ? ', masqueraded' : ''
-  return `${where}${source}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
+  const leaving =
+    end === 'drop' || end === 'reject' || ownPriority === 0 ? '' : ', with a priority of the rules'
+  return `${where}${source}${leaving}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
 }
 
 function placeText(place: Octets): string {

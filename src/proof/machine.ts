@@ -53,6 +53,8 @@ export class ClassMachine implements Machine {
   probability = 1
   mark = 0
   priority = 0
+  /** The priority that our own rules left. */
+  ownPriority = 0
   translated = false
   masquerade = false
   /** Delivered to a process of this node: nothing can masquerade it. */
@@ -78,6 +80,7 @@ export class ClassMachine implements Machine {
     copy.probability = this.probability
     copy.mark = this.mark
     copy.priority = this.priority
+    copy.ownPriority = this.ownPriority
     copy.translated = this.translated
     copy.masquerade = this.masquerade
     copy.delivered = this.delivered

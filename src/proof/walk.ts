@@ -221,6 +221,7 @@ export class Walker {
     try {
       const effect = evaluate(machine, expression)
       if (expression.kind === 'dynset') this.#noteWrite(machine)
+      if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
       return effect
     } catch (error) {
       if (!(error instanceof BeyondEvaluator) || rule.place.isOwn) throw error
