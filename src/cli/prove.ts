@@ -1,5 +1,4 @@
-import { systemClock } from '../base/clock.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
+import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { openNetfilter } from '../daemon/open.ts'

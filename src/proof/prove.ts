@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../base/clock.ts'
 import type { Octets } from '../base/octets.ts'
 import { sizeOf } from '../base/region.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { BeyondEvaluator } from '../kernel/nft/trace-machine.ts'
 import { type Box, classesOf, exampleOf, type PacketClass } from './atoms.ts'

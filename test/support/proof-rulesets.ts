@@ -1,5 +1,5 @@
+import { PersistentMap } from '../../src/base/collections.ts'
 import { type Octets, u16be, u32host } from '../../src/base/octets.ts'
-import { PersistentMap } from '../../src/base/persistent-map.ts'
 import {
   NF_ACCEPT,
   NF_DROP,

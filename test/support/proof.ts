@@ -1,5 +1,5 @@
+import { finish } from '../../src/base/clock.ts'
 import { type Cidr, parseCidr } from '../../src/base/ip.ts'
-import { finish } from '../../src/base/steps.ts'
 import type { AnyTable } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
 import { type MeaningConfig, meaningOf } from '../../src/proof/meaning.ts'
