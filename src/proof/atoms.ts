@@ -240,7 +240,7 @@ class Space {
     const { localEndpoints } = this.#meaning
     if (from.source.length === 0 || from.interface.length === 0) return
     const own =
-      fate.kind === 'endpoints' && !fate.masquerade
+      fate.kind === 'endpoints' && !fate.masquerade && localEndpoints.size > 0
         ? regionOfIps(fate.endpoints.map(addressOf).filter(ip => localEndpoints.has(ip)))
         : []
     const met = own.length === 0 ? own : intersection(from.source, own)
