@@ -9,8 +9,6 @@ export interface Interval {
 /** A set of values of one length: sorted intervals that do not touch. */
 export type Region = readonly Interval[]
 
-export const NOWHERE: Region = []
-
 export function point(value: Octets): Region {
   return [{ from: value, to: value }]
 }

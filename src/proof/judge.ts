@@ -1,6 +1,6 @@
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection, onlyValue } from '../base/region.ts'
+import { difference, intersection } from '../base/region.ts'
 import type { Field } from '../kernel/nft/trace-machine.ts'
 import { addressOf, type Box, type PacketClass } from './atoms.ts'
 import type { RulePlace } from './machine.ts'
@@ -169,8 +169,4 @@ function placeText(place: Octets): string {
 
 function percent(share: number): string {
   return `${Number((share * 100).toPrecision(3))} %`
-}
-
-export function isSinglePacket(box: Box): boolean {
-  return FIELDS.every(field => onlyValue(box[field]) !== undefined)
 }

@@ -66,7 +66,7 @@ export interface Place {
 }
 
 /** How pods of this node are recognized. */
-export type PodSource =
+type PodSource =
   | { readonly kind: 'cidr'; readonly cidr: Cidr }
   | { readonly kind: 'interface'; readonly name: string; readonly isPrefix: boolean }
 

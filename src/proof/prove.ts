@@ -10,7 +10,7 @@ import { newLog } from './sets.ts'
 import { type Leaf, placeText, type Undecided, Walker } from './walk.ts'
 
 /** A packet that the kernel does not treat as Kubernetes says. */
-export interface ProofDifference {
+interface ProofDifference {
   /** The service port, or the kind of address. */
   readonly name: string
   readonly packet: string

@@ -1,6 +1,6 @@
 import { assert } from '../base/errors.ts'
 import { u32host } from '../base/octets.ts'
-import { difference, intersection, onlyValue, point } from '../base/region.ts'
+import { difference, intersection, point } from '../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -377,8 +377,4 @@ function withoutNotes({ expressions }: Rule): readonly Expression[] {
 
 export function placeText({ table, chain, rule }: RulePlace): string {
   return `${table} ${chain}, rule ${rule}`
-}
-
-export function isLocalType(machine: ClassMachine): boolean {
-  return onlyValue(machine.region('destinationType')) === u32host(RTN_LOCAL)
 }

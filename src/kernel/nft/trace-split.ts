@@ -114,7 +114,7 @@ function runFrom(
 }
 
 /** Octets of the fields that are no addresses. */
-export const FIELD_LENGTHS: Readonly<Partial<Record<Field, number>>> = {
+const FIELD_LENGTHS: Readonly<Partial<Record<Field, number>>> = {
   protocol: 1,
   sourcePort: 2,
   destinationPort: 2,
