@@ -1,5 +1,6 @@
 import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
+import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -12,7 +13,8 @@ import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from '.
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
 import { OUTPUTS, tableText, writeDocument } from './output.ts'
-import { FROM_DAEMON, readModelRequest } from './request.ts'
+import { proofText, proveKernel, whyNotProvable } from './prove.ts'
+import { FROM_DAEMON, type ModelRequest, readModelRequest } from './request.ts'
 
 export const command: Command = {
   help: () =>
@@ -21,12 +23,22 @@ export const command: Command = {
       description:
         'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
         'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
-        'Exits 0 when all agree, and 3 when they differ.',
+        'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
+        'programs in the kernel, and compares its fate with what Kubernetes says of the objects.',
       details: [FROM_DAEMON, WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, outputFlag(OUTPUTS), HELP_FLAG],
+      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...OWN_FLAGS, HELP_FLAG],
     }),
   run,
 }
+
+const OWN_FLAGS: readonly FlagSpec[] = [
+  outputFlag(OUTPUTS),
+  {
+    name: 'prove',
+    kind: 'bool',
+    help: 'follow every packet through the rules in the kernel (nftables mode)',
+  },
+]
 
 /** One Service, or the shared rules (''), on which source, daemon and kernel differ. */
 interface Disagreement {
@@ -38,10 +50,11 @@ interface Disagreement {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readModelRequest(argv, io, { command: 'verify', extra: [outputFlag(OUTPUTS)] })
+  const request = await readModelRequest(argv, io, { command: 'verify', extra: OWN_FLAGS })
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
   const output = extra.oneOf('output', OUTPUTS, 'text')
+  if (extra.bool('prove')) return await runProof(request, io, output)
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
@@ -58,6 +71,24 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       return facts.differences
     })
     return differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
+  } catch (error) {
+    io.err(`kprobe verify: ${failureText(error)}\n`)
+    return EXIT_FAILED
+  }
+}
+
+async function runProof(request: ModelRequest, io: Io, output: (typeof OUTPUTS)[number]): Promise<number> {
+  try {
+    const why = whyNotProvable(request.config)
+    if (why !== undefined) throw new Error(why)
+    const isProved = await withLoaded(request, io, async (loaded, { progress }) => {
+      progress.begin('following packets through the rules in the kernel')
+      const facts = await proveKernel(request.config, loaded)
+      if (output === 'text') io.out(proofText(facts))
+      else await writeDocument(facts, output, io)
+      return facts.isProved
+    })
+    return isProved ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
     io.err(`kprobe verify: ${failureText(error)}\n`)
     return EXIT_FAILED

@@ -377,6 +377,8 @@ export interface Mode {
     /** The objects that a second kprobe has in common with the first. */
     readonly taken: string
   }
+  /** All rules are in tables of nf_tables of our own, and mean what kube-proxy's nftables mode does: src/proof follows them. */
+  readonly isProvable?: true
   /** Why a proxy with a name cannot use the mode. */
   readonly notNamed?: string
   /** Why no other plane that gives the same text can run beside this one. */

@@ -1,6 +1,7 @@
 /** linux/netfilter/nf_tables.h and related headers, under their own names. */
 
 export const NFPROTO_UNSPEC = 0
+export const NFPROTO_INET = 1
 export const NFPROTO_IPV4 = 2
 export const NFPROTO_IPV6 = 10
 

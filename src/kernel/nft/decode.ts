@@ -31,7 +31,7 @@ import {
   TABLE,
   TABLE_MEMBER,
 } from './schema.ts'
-import type { Chain, ChainHook, Element, ElementData, NftFamily, NftSet, Table } from './state.ts'
+import type { Chain, ChainHook, Element, ElementData, HookFamily, NftSet, Table } from './state.ts'
 import { commentOf } from './userdata.ts'
 
 /* Decoders from messages of dumps to values. They drop everything that the kernel adds to a value, so that a value
@@ -50,10 +50,11 @@ function required<T>(value: T | undefined, name: string, message: Message): T {
   return value
 }
 
-/** Returns the family of an NFT_MSG_NEW* message; undefined for all but NFPROTO_IPV4 and NFPROTO_IPV6. */
-export function familyOf(view: ByteView, message: Message): NftFamily | undefined {
+/** Returns the family of an NFT_MSG_NEW* message; undefined for families whose chains see no IP packets. */
+export function familyOf(view: ByteView, message: Message): HookFamily | undefined {
   const { family } = readNfGenMsg(view, message)
   if (family === nft.NFPROTO_IPV4) return 'ip'
+  if (family === nft.NFPROTO_INET) return 'inet'
   return family === nft.NFPROTO_IPV6 ? 'ip6' : undefined
 }
 

@@ -16,7 +16,7 @@ import { type AttributeSet, type Attributes, type Fields, writeAttributes } from
 import type { Repetition, Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_GETGEN, NFT_MSG_NEWGEN } from './constants.ts'
 import { decodeGeneration, familyOf } from './decode.ts'
-import type { TableName } from './state.ts'
+import type { HookFamily } from './state.ts'
 import { familyNumber } from './transaction.ts'
 
 const GETGEN = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETGEN
@@ -103,7 +103,7 @@ interface Dump<F extends Fields> {
   readonly type: number
   /** For errors: `rules of table`. */
   readonly what: string
-  readonly table: TableName
+  readonly table: { readonly family: HookFamily; readonly name: string }
   readonly set: AttributeSet<F>
   /** Kernels that do not know the filter ignore it. */
   readonly filter: Attributes<F>

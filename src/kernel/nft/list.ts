@@ -9,7 +9,17 @@ import { type Attempt, dumpRequest, readSettled, type Settled } from './dump.ts'
 import type { Rule } from './expression.ts'
 import { type IpsetNames, type NameOfIpset, rememberIpsets } from './ipsets.ts'
 import { CHAIN, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
-import type { Chain, Element, ElementGroup, NftSet, Ruleset, Table, TableName } from './state.ts'
+import type {
+  AnyTable,
+  Chain,
+  Element,
+  ElementGroup,
+  HookFamily,
+  NftSet,
+  Ruleset,
+  Table,
+  TableName,
+} from './state.ts'
 
 export interface Listing extends Omit<Settled<Ruleset>, 'value'> {
   readonly ruleset: Ruleset
@@ -46,12 +56,56 @@ export async function listTables(
   return { ruleset: { tables: value }, ...rest }
 }
 
-type TableHead = Pick<Table, 'family' | 'name' | 'flags' | 'comment'>
+/**
+ * Reads every table whose chains IP packets pass, of all programs, at one generation. Sets of intervals come with the
+ * bounds of their elements only. Throws as listTables does.
+ */
+export async function listAllTables({
+  connection,
+  clock,
+  ipsets,
+}: ListContext): Promise<Omit<Settled<readonly AnyTable[]>, 'generation'>> {
+  const read = async (attempt: Attempt) => {
+    const { nameOf } = rememberIpsets(ipsets)
+    const tables: AnyTable[] = []
+    for (const family of HOOK_FAMILIES) {
+      for (const head of await readHeads(attempt, family)) {
+        if (attempt.isOver) return tables
+        tables.push(await readTable(attempt, head, nameOf))
+      }
+    }
+    return tables
+  }
+  return await readSettled({ connection, clock, object: 'all tables', read })
+}
 
-function readHead(attempt: Attempt, table: TableName): Promise<TableHead | undefined> {
+const HOOK_FAMILIES: readonly HookFamily[] = ['ip', 'ip6', 'inet']
+
+function readHeads<F extends HookFamily>(
+  attempt: Attempt,
+  family: F,
+): Promise<readonly (Omit<TableHead, 'family'> & { readonly family: F })[]> {
+  const dump = {
+    type: nft.NFT_MSG_GETTABLE,
+    what: 'tables of family',
+    table: { family, name: '' },
+    set: TABLE,
+    filter: {},
+  }
+  return attempt.steadily(async () => {
+    const heads: (Omit<TableHead, 'family'> & { readonly family: F })[] = []
+    await attempt.dump(dump, (view, message) => void heads.push({ family, ...decodeTable(view, message) }))
+    return heads
+  })
+}
+
+type TableHead = Pick<AnyTable, 'family' | 'name' | 'flags' | 'comment'>
+type AnyTableName = Pick<AnyTable, 'family' | 'name'>
+
+function readHead(attempt: Attempt, table: TableName) {
   const dump = { type: nft.NFT_MSG_GETTABLE, what: 'table', table, set: TABLE, filter: {} }
   return attempt.steadily(async () => {
-    let found: TableHead | undefined
+    let found: Pick<Table, 'family' | 'name' | 'flags' | 'comment'> | undefined
     await attempt.dump(dump, (view, message) => {
       const head = decodeTable(view, message)
       if (head.name === table.name) found = { family: table.family, ...head }
@@ -60,7 +114,7 @@ function readHead(attempt: Attempt, table: TableName): Promise<TableHead | undef
   })
 }
 
-async function readTable(attempt: Attempt, head: TableHead, nameOf: NameOfIpset): Promise<Table> {
+async function readTable<H extends TableHead>(attempt: Attempt, head: H, nameOf: NameOfIpset) {
   const chains = await readChains(attempt, head, nameOf)
   const sets = await readSets(attempt, head)
   const elements: [string, ElementGroup][] = []
@@ -73,7 +127,7 @@ async function readTable(attempt: Attempt, head: TableHead, nameOf: NameOfIpset)
 
 async function readChains(
   attempt: Attempt,
-  table: TableName,
+  table: AnyTableName,
   nameOf: NameOfIpset,
 ): Promise<ReadonlyMap<string, Chain>> {
   const chainDump = { type: nft.NFT_MSG_GETCHAIN, what: 'chains of table', table, set: CHAIN, filter: {} }
@@ -94,7 +148,7 @@ async function readChains(
   return chains
 }
 
-async function readSets(attempt: Attempt, table: TableName): Promise<ReadonlyMap<string, NftSet>> {
+async function readSets(attempt: Attempt, table: AnyTableName): Promise<ReadonlyMap<string, NftSet>> {
   const sets = new Map<string, NftSet>()
   const filter = { table: table.name }
   const dump = { type: nft.NFT_MSG_GETSET, what: 'sets of table', table, set: SET, filter }
@@ -105,7 +159,7 @@ async function readSets(attempt: Attempt, table: TableName): Promise<ReadonlyMap
   return sets
 }
 
-async function readElements(attempt: Attempt, table: TableName, set: NftSet): Promise<ElementGroup> {
+async function readElements(attempt: Attempt, table: AnyTableName, set: NftSet): Promise<ElementGroup> {
   const found: Element[] = []
   const filter = { table: table.name, set: set.name }
   const what = `elements of ${set.name} in table`

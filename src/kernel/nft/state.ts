@@ -3,6 +3,8 @@ import type { Octets } from '../../base/octets.ts'
 import type { Rule, Verdict } from './expression.ts'
 
 export type NftFamily = 'ip' | 'ip6'
+/** Families whose chains IP packets pass at the hooks of netfilter. */
+export type HookFamily = NftFamily | 'inet'
 
 export interface TableName {
   readonly family: NftFamily
@@ -13,6 +15,9 @@ export interface TableName {
 export interface Ruleset {
   readonly tables: readonly Table[]
 }
+
+/** A table of any program. */
+export type AnyTable = Omit<Table, 'family'> & { readonly family: HookFamily }
 
 export interface Table extends TableName {
   /** NFT_TABLE_F_*. */

@@ -1,65 +1,18 @@
 import { assert, unreachable } from '../../base/errors.ts'
-import { type Octets, readU16be, readU32host, u32host, zeros } from '../../base/octets.ts'
+import { type Octets, readU16be, readU32host, u32host } from '../../base/octets.ts'
+import { COMMENT_MATCH, type Expression } from './expression.ts'
 import {
-  IPS_DST_NAT,
-  NFPROTO_IPV4,
-  NFPROTO_IPV6,
-  NFT_CT_STATUS,
-  NFT_META_IIFNAME,
-  NFT_META_L4PROTO,
-  NFT_META_MARK,
-  NFT_META_NFPROTO,
-  NFT_META_PRIORITY,
-  NFT_PAYLOAD_NETWORK_HEADER,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
-  NFTA_FIB_F_SADDR,
-  RTN_LOCAL,
-} from './constants.ts'
-import { COMMENT_MATCH, type Expression, type Verdict } from './expression.ts'
-import type { Element, ElementData, NftSet, Table } from './state.ts'
-import {
-  type DynamicElements,
-  isLocal,
-  networkHeader,
-  type PacketState,
-  type TracePacket,
-  type TraceSurroundings,
-  transportHeader,
-} from './trace-packet.ts'
-
-/** The effect of an expression: continue the rule, end the rule without effect, or a verdict. */
-export type Effect =
-  | 'next'
-  | 'break'
-  | { readonly kind: 'verdict'; readonly verdict: Verdict }
-  | { readonly kind: 'reject' | 'dnat' | 'masquerade' }
-
-/** The sets of one table, as a packet reads them. */
-interface SetAccess {
-  /** Finds an element; undefined when the set has none with this key, null for an element without data. */
-  find(set: string, key: Octets): ElementData | null
-  write(set: string, key: Octets, data: Octets): boolean
-  remove(set: string, key: Octets): void
-  keyLength(set: string): number
-  dataLength(set: string): number
-}
-
-export interface Machine {
-  readonly packet: TracePacket
-  readonly state: PacketState
-  readonly surroundings: TraceSurroundings
-  readonly sets: SetAccess
-  /** 4 octets each; undefined until the rule writes them. */
-  readonly registers: (Octets | undefined)[]
-  /** Empty without an input interface. */
-  readonly interfaceName: string
-}
-
-const REGISTERS = 16
-
-export function newRegisters(): (Octets | undefined)[] {
-  return new Array<Octets | undefined>(REGISTERS).fill(undefined)
-}
+  BeyondEvaluator,
+  type Branch,
+  type Effect,
+  found,
+  type Machine,
+  type Of,
+  store,
+  type Value,
+  type Word,
+} from './trace-machine.ts'
+import { splitCompare, splitLookup } from './trace-split.ts'
 
 /**
  * Evaluates an expression. Throws for an expression that kprobe does not write, and for reading a register that the
@@ -67,15 +20,17 @@ export function newRegisters(): (Octets | undefined)[] {
  */
 export function evaluate(machine: Machine, expression: Expression): Effect {
   switch (expression.kind) {
-    case 'payload':
-      return payload(machine, expression)
+    case 'payload': {
+      const { base, offset, length, dreg } = expression
+      return store(machine, dreg, machine.header(base, offset, length))
+    }
     case 'meta':
-      return store(machine, expression.dreg, meta(machine, expression.key))
+      return store(machine, expression.dreg, machine.meta(expression.key))
     case 'meta-set':
-      return metaSet(machine, expression)
+      machine.setMeta(expression.key, readU32host(known(load(machine, expression.sreg, 4), 'a mark')))
+      return 'next'
     case 'ct':
-      assert(expression.key === NFT_CT_STATUS, `cannot trace conntrack key ${expression.key}`)
-      return store(machine, expression.dreg, u32host(machine.state.translated ? IPS_DST_NAT : 0))
+      return store(machine, expression.dreg, machine.conntrack(expression.key))
     case 'cmp':
       return compare(machine, expression)
     case 'bitwise':
@@ -85,260 +40,123 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'verdict':
       return { kind: 'verdict', verdict: expression.verdict }
     case 'numgen':
-      return store(machine, expression.dreg, u32host(numgen(machine, expression)))
+      return numgen(machine, expression)
     case 'dnat':
       return translate(machine, expression)
     case 'masquerade':
     case 'reject':
       return { kind: expression.kind }
     case 'fib':
-      return store(machine, expression.dreg, u32host(addressType(machine, expression.flags)))
+      return store(machine, expression.dreg, machine.addressType(expression.flags))
     case 'dynset':
       return dynset(machine, expression)
     case 'counter':
       return 'next'
     case 'ipset':
-      return matchIpset(machine, expression)
+      return machine.inIpset(expression) === expression.inverted ? 'break' : 'next'
     case 'match':
       // A comment matches every packet.
       if (expression.name === COMMENT_MATCH) return 'next'
-      throw new Error(`cannot trace the match ${expression.name} of xtables`)
+      throw new BeyondEvaluator(`cannot trace the match ${expression.name} of xtables`)
     case 'target':
-      throw new Error(`cannot trace the target ${expression.name} of xtables`)
+      throw new BeyondEvaluator(`cannot trace the target ${expression.name} of xtables`)
     case 'unknown':
-      throw new Error(`cannot trace the expression ${expression.name}`)
+      throw new BeyondEvaluator(`cannot trace the expression ${expression.name}`)
     default:
       return unreachable(expression)
   }
 }
 
-function load({ registers }: Machine, first: number, length: number): Octets {
+/** Reads registers. The last word is whole where a part of a field is among them. */
+export function load({ registers }: Machine, first: number, length: number): Value {
   let data = ''
   for (let at = 0; at < length; at += 4) {
     const register = registers[first + at / 4]
     assert(register !== undefined, `register ${first + at / 4} is read before it is written`)
+    if (typeof register !== 'string') return wordsFrom(registers, first, length)
     data += register
   }
-  return data.slice(0, length)
+  return data.length === length ? data : data.slice(0, length)
 }
 
-/** Stores data in registers. Undefined data means that the packet lacks the field, which ends the rule. */
-function store({ registers }: Machine, first: number, data: Octets | undefined): Effect {
-  if (data === undefined) return 'break'
-  for (let at = 0; at < data.length; at += 4) {
-    registers[first + at / 4] = data.slice(at, at + 4).padEnd(4, '\0')
-  }
-  return 'next'
+function wordsFrom(registers: readonly (Word | undefined)[], first: number, length: number): readonly Word[] {
+  const words = registers.slice(first, first + Math.ceil(length / 4)).flatMap(word => word ?? [])
+  assert(words.length === Math.ceil(length / 4), `registers from ${first} are read before they are written`)
+  return words
 }
 
-type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>
-
-function payload(machine: Machine, { base, offset, length, dreg }: Of<'payload'>): Effect {
-  const { packet, state } = machine
-  const isNetwork = base === NFT_PAYLOAD_NETWORK_HEADER
-  assert(isNetwork || base === NFT_PAYLOAD_TRANSPORT_HEADER, `cannot trace payload base ${base}`)
-  const header = isNetwork ? networkHeader(packet, state) : transportHeader(packet, state)
-  const data = header.slice(offset, offset + length)
-  return store(machine, dreg, data.length === length ? data : undefined)
+function known(value: Value, what: string): Octets {
+  if (typeof value === 'string') return value
+  throw new BeyondEvaluator(`cannot trace ${what} that depends on a field of the packet`)
 }
 
-function meta({ packet, state, interfaceName }: Machine, key: number): Octets {
-  switch (key) {
-    case NFT_META_MARK:
-      return u32host(state.mark)
-    case NFT_META_PRIORITY:
-      return u32host(state.priority)
-    case NFT_META_L4PROTO:
-      return u32host(packet.protocol)
-    case NFT_META_NFPROTO:
-      return u32host(packet.source.length === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
-    case NFT_META_IIFNAME:
-      return interfaceName.padEnd(16, '\0')
-    default:
-      throw new Error(`cannot trace meta key ${key}`)
-  }
-}
-
-function metaSet(machine: Machine, { key, sreg }: Of<'meta-set'>): Effect {
-  const value = readU32host(load(machine, sreg, 4))
-  if (key === NFT_META_MARK) machine.state.mark = value
-  else {
-    assert(key === NFT_META_PRIORITY, `cannot trace writing meta key ${key}`)
-    machine.state.priority = value
-  }
-  return 'next'
-}
-
-function numgen({ surroundings }: Machine, { modulus, offset = 0 }: Of<'numgen'>): number {
-  return surroundings.random(modulus) + offset
+function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
+  const number = machine.random(modulus)
+  if (number !== undefined) return store(machine, dreg, u32host(number + offset))
+  const branches = Array.from(
+    { length: modulus },
+    (_, value): Branch => ({
+      probability: 1 / modulus,
+      narrowed: [],
+      take: copy => store(copy, dreg, u32host(value + offset)),
+    }),
+  )
+  return { kind: 'split', branches }
 }
 
 function compare(machine: Machine, { op, sreg, data }: Of<'cmp'>): Effect {
-  const equal = load(machine, sreg, data.length) === data
-  return equal === (op === 'eq') ? 'next' : 'break'
+  const value = load(machine, sreg, data.length)
+  if (typeof value !== 'string') return splitCompare(machine, value, { op, data })
+  return (value === data) === (op === 'eq') ? 'next' : 'break'
 }
 
 function bitwise(machine: Machine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Effect {
   const value = load(machine, sreg, mask.length)
+  if (typeof value !== 'string') return store(machine, dreg, maskedWords(value, mask, xor))
+  return store(machine, dreg, masked(value, mask, xor))
+}
+
+function masked(value: Octets, mask: Octets, xor: Octets): Octets {
+  // Nearly all are numbers of 32 bits.
+  if (value.length === 4)
+    return u32host(((readU32host(value) & readU32host(mask)) ^ readU32host(xor)) >>> 0)
   let result = ''
-  for (let at = 0; at < mask.length; at++) {
+  for (let at = 0; at < value.length; at++) {
     result += String.fromCharCode((value.charCodeAt(at) & mask.charCodeAt(at)) ^ xor.charCodeAt(at))
   }
-  return store(machine, dreg, result)
+  return result
 }
 
-function lookup(machine: Machine, { set, sreg, dreg, inverted }: Of<'lookup'>): Effect {
+function maskedWords(words: readonly Word[], mask: Octets, xor: Octets): readonly Word[] {
+  return words.map((word, index): Word => {
+    const [and, with_] = [mask, xor].map(octets => octets.slice(index * 4, index * 4 + 4).padEnd(4, '\0'))
+    if (and === undefined || with_ === undefined) return word
+    if (typeof word === 'string') return masked(word, and, with_)
+    if (/[^\0]/.test(with_)) throw new BeyondEvaluator('cannot trace a field of the packet with changed bits')
+    return { ...word, mask: masked(word.mask, and, '\0\0\0\0') }
+  })
+}
+
+function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
+  const { set, sreg } = expression
   const { sets } = machine
-  const found = sets.find(set, load(machine, sreg, sets.keyLength(set)))
-  if ((found === undefined) !== inverted) return 'break'
-  if (dreg === undefined || inverted) return 'next'
-  if (dreg === 'verdict') {
-    assert(typeof found === 'object' && found !== null, `${set} is not a verdict map`)
-    return { kind: 'verdict', verdict: found }
-  }
-  assert(typeof found === 'string', `${set} is not a data map`)
-  return store(machine, dreg, found)
-}
-
-function matchIpset(machine: Machine, { set, dimensions, inverted }: Of<'ipset'>): Effect {
-  const { packet, state, surroundings } = machine
-  const { ipsets } = surroundings
-  assert(ipsets !== undefined, `the entries of ipset ${set} are unknown`)
-  const source = { ip: packet.source, port: packet.sourcePort }
-  const destination = { ip: state.destination, port: state.destinationPort }
-  const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))
-  return ipsets(set, { protocol: packet.protocol, sides }) === inverted ? 'break' : 'next'
+  const key = load(machine, sreg, sets.setOf(set).keyLength)
+  const remembered = sets.remembered?.(set, key)
+  if (remembered !== undefined) return found(machine, expression, remembered.data)
+  if (typeof key !== 'string') return splitLookup(machine, key, expression)
+  return found(machine, expression, sets.find(set, key))
 }
 
 function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {
-  const { packet, state } = machine
-  state.destination = load(machine, addressReg, packet.source.length)
-  if (portReg !== undefined) state.destinationPort = readU16be(load(machine, portReg, 4))
-  state.translated = true
+  const address = known(load(machine, addressReg, machine.addressLength), 'a destination')
+  const port = portReg === undefined ? undefined : known(load(machine, portReg, 4), 'a port')
+  machine.translate(address, port === undefined ? undefined : readU16be(port))
   return { kind: 'dnat' }
 }
 
-/** Returns RTN_LOCAL for a local address, and RTN_UNICAST for others: the tracer has no routing table. */
-function addressType({ packet, state, surroundings }: Machine, flags: number): number {
-  const ip = (flags & NFTA_FIB_F_SADDR) !== 0 ? packet.source : state.destination
-  const RTN_UNICAST = 1
-  return isLocal(ip, surroundings) ? RTN_LOCAL : RTN_UNICAST
-}
-
-function dynset(machine: Machine, { op, set, keyReg, dataReg }: Of<'dynset'>): Effect {
-  const { sets } = machine
-  const key = load(machine, keyReg, sets.keyLength(set))
-  if (op === 'delete') {
-    sets.remove(set, key)
-    return 'next'
-  }
-  // Neither add nor update replaces the data of a live element (kernel: nft_dynset_eval).
-  if (sets.find(set, key) !== undefined) return 'next'
-  const data = dataReg === undefined ? zeros(0) : load(machine, dataReg, sets.dataLength(set))
-  return sets.write(set, key, data) ? 'next' : 'break'
-}
-
-/** The elements of one table by set and key: built once, used by every trace. */
-export type ElementIndex = ReadonlyMap<string, ReadonlyMap<Octets, Element>>
-
-export function indexElements(table: Table): ElementIndex {
-  const index = new Map<string, Map<Octets, Element>>()
-  for (const name of table.sets.keys()) index.set(name, new Map())
-  for (const group of table.elements.values()) {
-    for (const element of group) index.get(element.set)?.set(element.key, element)
-  }
-  return index
-}
-
-/** One packet's view of a table's sets; its writes do not change the table. */
-export class PacketSets implements SetAccess {
-  readonly #table: Table
-  readonly #index: ElementIndex
-  readonly #written = new Map<string, Map<Octets, Octets | undefined>>()
-  readonly #seen: (set: NftSet, element: Element) => void
-
-  /** `seen` receives each element that a lookup finds. */
-  constructor(
-    table: Table,
-    index: ElementIndex,
-    options: {
-      readonly dynamic: DynamicElements | undefined
-      readonly seen: (set: NftSet, element: Element) => void
-    },
-  ) {
-    this.#table = table
-    this.#index = index
-    this.#seen = options.seen
-    for (const name of table.sets.keys()) {
-      const known = options.dynamic?.get(this.#nameOf(name))
-      if (known !== undefined) this.#written.set(name, new Map(known))
-    }
-  }
-
-  find(name: string, key: Octets): ElementData | null {
-    const set = this.#set(name)
-    const written = this.#written.get(name)
-    if (written?.has(key) === true) {
-      const data = written.get(key)
-      if (data !== undefined) this.#seen(set, { set: name, key, data, comment: '' })
-      return data
-    }
-    const element = this.#index.get(name)?.get(key)
-    if (element === undefined) return undefined
-    this.#seen(set, element)
-    return element.data ?? null
-  }
-
-  write(name: string, key: Octets, data: Octets): boolean {
-    const { size } = this.#set(name)
-    if (size > 0 && this.#count(name) >= size) return false
-    this.#changes(name).set(key, data)
-    return true
-  }
-
-  remove(name: string, key: Octets): void {
-    this.#changes(name).set(key, undefined)
-  }
-
-  keyLength(name: string): number {
-    return this.#set(name).keyLength
-  }
-
-  dataLength(name: string): number {
-    return this.#set(name).dataLength ?? 0
-  }
-
-  /** Returns `before` with the elements that the packet wrote and removed. */
-  after(before: DynamicElements | undefined): DynamicElements {
-    const after = new Map(before)
-    for (const [name, changes] of this.#written) after.set(this.#nameOf(name), changes)
-    return after
-  }
-
-  #count(name: string): number {
-    let count = this.#index.get(name)?.size ?? 0
-    for (const [key, data] of this.#written.get(name) ?? []) {
-      const there = this.#index.get(name)?.has(key) === true
-      if (there !== (data !== undefined)) count += data === undefined ? -1 : 1
-    }
-    return count
-  }
-
-  #changes(name: string): Map<Octets, Octets | undefined> {
-    const known = this.#written.get(name)
-    if (known !== undefined) return known
-    const changes = new Map<Octets, Octets | undefined>()
-    this.#written.set(name, changes)
-    return changes
-  }
-
-  #set(name: string): NftSet {
-    const set = this.#table.sets.get(name)
-    assert(set !== undefined, `table ${this.#table.name} has no set ${name}`)
-    return set
-  }
-
-  #nameOf(set: string): string {
-    return `${this.#table.family} ${this.#table.name} ${set}`
-  }
+function dynset(machine: Machine, { op, set, keyReg, dataReg, timeoutMs }: Of<'dynset'>): Effect {
+  const { keyLength, dataLength = 0 } = machine.sets.setOf(set)
+  const key = load(machine, keyReg, keyLength)
+  const data = dataReg === undefined ? '' : known(load(machine, dataReg, dataLength), 'data of an element')
+  return machine.sets.remember({ op, set, key, data, timeoutMs }) ? 'next' : 'break'
 }

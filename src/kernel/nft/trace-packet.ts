@@ -1,6 +1,23 @@
+import { assert } from '../../base/errors.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
 import { type Octets, u16be, u32host, zeros } from '../../base/octets.ts'
+import {
+  IPS_DST_NAT,
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
+  NFT_CT_STATUS,
+  NFT_META_IIFNAME,
+  NFT_META_L4PROTO,
+  NFT_META_MARK,
+  NFT_META_NFPROTO,
+  NFT_META_PRIORITY,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFTA_FIB_F_SADDR,
+  RTN_LOCAL,
+} from './constants.ts'
 import type { NftFamily } from './state.ts'
+import { type Machine, newRegisters, type Of, type SetAccess } from './trace-machine.ts'
 
 /** The first packet of a connection. */
 export interface TracePacket {
@@ -83,7 +100,7 @@ export function isLocal(ip: Ip, surroundings: TraceSurroundings): boolean {
 }
 
 /** Builds the fields of the network header that rules about addresses read; all others are zero. */
-export function networkHeader(packet: TracePacket, state: PacketState): Octets {
+function networkHeader(packet: TracePacket, state: PacketState): Octets {
   if (packet.source.length === 4) {
     return `\x45${zeros(8)}${String.fromCharCode(packet.protocol)}${zeros(2)}${packet.source}${state.destination}`
   }
@@ -91,6 +108,100 @@ export function networkHeader(packet: TracePacket, state: PacketState): Octets {
 }
 
 /** Builds the two ports; TCP, UDP and SCTP have them at the same position. */
-export function transportHeader(packet: TracePacket, state: PacketState): Octets {
+function transportHeader(packet: TracePacket, state: PacketState): Octets {
   return `${u16be(packet.sourcePort)}${u16be(state.destinationPort)}${u32host(0)}`
 }
+
+interface PacketAt {
+  readonly packet: TracePacket
+  readonly state: PacketState
+  readonly surroundings: TraceSurroundings
+  readonly sets: SetAccess
+  /** Empty without an input interface. */
+  readonly interfaceName: string
+}
+
+/** A single packet at one rule. */
+export class PacketMachine implements Machine {
+  readonly registers = newRegisters()
+  readonly sets: SetAccess
+  readonly addressLength: number
+  readonly #at: PacketAt
+
+  constructor(at: PacketAt) {
+    this.sets = at.sets
+    this.addressLength = at.packet.source.length
+    this.#at = at
+  }
+
+  header(base: number, offset: number, length: number): Octets | undefined {
+    const { packet, state } = this.#at
+    const isNetwork = base === NFT_PAYLOAD_NETWORK_HEADER
+    assert(isNetwork || base === NFT_PAYLOAD_TRANSPORT_HEADER, `cannot trace payload base ${base}`)
+    const header = isNetwork ? networkHeader(packet, state) : transportHeader(packet, state)
+    const data = header.slice(offset, offset + length)
+    return data.length === length ? data : undefined
+  }
+
+  meta(key: number): Octets {
+    const { packet, state, interfaceName } = this.#at
+    switch (key) {
+      case NFT_META_MARK:
+        return u32host(state.mark)
+      case NFT_META_PRIORITY:
+        return u32host(state.priority)
+      case NFT_META_L4PROTO:
+        return u32host(packet.protocol)
+      case NFT_META_NFPROTO:
+        return u32host(packet.source.length === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
+      case NFT_META_IIFNAME:
+        return interfaceName.padEnd(16, '\0')
+      default:
+        throw new Error(`cannot trace meta key ${key}`)
+    }
+  }
+
+  setMeta(key: number, value: number): void {
+    const { state } = this.#at
+    if (key === NFT_META_MARK) state.mark = value
+    else {
+      assert(key === NFT_META_PRIORITY, `cannot trace writing meta key ${key}`)
+      state.priority = value
+    }
+  }
+
+  conntrack(key: number): Octets {
+    assert(key === NFT_CT_STATUS, `cannot trace conntrack key ${key}`)
+    return u32host(this.#at.state.translated ? IPS_DST_NAT : 0)
+  }
+
+  /** Returns RTN_LOCAL for a local address, and RTN_UNICAST for others: the tracer has no routing table. */
+  addressType(flags: number): Octets {
+    const { packet, state, surroundings } = this.#at
+    const ip = (flags & NFTA_FIB_F_SADDR) !== 0 ? packet.source : state.destination
+    return u32host(isLocal(ip, surroundings) ? RTN_LOCAL : RTN_UNICAST)
+  }
+
+  random(modulus: number): number {
+    return this.#at.surroundings.random(modulus)
+  }
+
+  inIpset({ set, dimensions }: Of<'ipset'>): boolean {
+    const { packet, state, surroundings } = this.#at
+    const { ipsets } = surroundings
+    assert(ipsets !== undefined, `the entries of ipset ${set} are unknown`)
+    const source = { ip: packet.source, port: packet.sourcePort }
+    const destination = { ip: state.destination, port: state.destinationPort }
+    const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))
+    return ipsets(set, { protocol: packet.protocol, sides })
+  }
+
+  translate(destination: Ip, port: number | undefined): void {
+    const { state } = this.#at
+    state.destination = destination
+    if (port !== undefined) state.destinationPort = port
+    state.translated = true
+  }
+}
+
+const RTN_UNICAST = 1

@@ -17,23 +17,18 @@ import type { Rule, Verdict } from './expression.ts'
 import { formatElement } from './print-data.ts'
 import { formatRule } from './print-rule.ts'
 import type { Chain, Ruleset, Table } from './state.ts'
-import {
-  type Effect,
-  type ElementIndex,
-  evaluate,
-  indexElements,
-  type Machine,
-  newRegisters,
-  PacketSets,
-} from './trace-expression.ts'
+import { evaluate } from './trace-expression.ts'
+import type { Effect } from './trace-machine.ts'
 import {
   type DynamicElements,
   familyOfPacket,
   isLocal,
+  PacketMachine,
   type PacketState,
   type TracePacket,
   type TraceSurroundings,
 } from './trace-packet.ts'
+import { type ElementIndex, indexElements, PacketSets } from './trace-sets.ts'
 
 export interface Tracer {
   trace(packet: TracePacket, surroundings: TraceSurroundings): Trace
@@ -258,6 +253,7 @@ function walkChain(walk: TableWalk, chain: Chain, position: Position): Decision 
   for (const [index, rule] of chain.rules.entries()) {
     const effect = walkRule(walk, { chain, rule, index }, position.hooknum)
     if (effect === 'next' || effect === 'break') continue
+    assert(effect.kind !== 'split', 'a single packet goes one way')
     if (effect.kind !== 'verdict') return effect.kind
     const decision = follow(walk, effect.verdict, position)
     if (decision !== 'continue') return decision
@@ -297,7 +293,7 @@ function walkRule(walk: TableWalk, { chain, rule, index }: RulePlace, hooknum: n
   const { packet, state, surroundings, sets, table } = walk
   // Without an interface the kernel compares an empty name (nft_meta_store_ifname).
   const interfaceName = hooknum === NF_INET_PRE_ROUTING ? (packet.interfaceName ?? '') : ''
-  const machine: Machine = { packet, state, surroundings, sets, registers: newRegisters(), interfaceName }
+  const machine = new PacketMachine({ packet, state, surroundings, sets, interfaceName })
   walk.found.length = 0
   let effect: Effect = 'next'
   for (const expression of rule.expressions) {

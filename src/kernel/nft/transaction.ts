@@ -2,6 +2,7 @@ import { forEachAttribute, string, viewOf } from '../../netlink/attribute.ts'
 import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import { type Batch, type BatchMessage, NFGENMSG_LENGTH, type Words } from '../../netlink/message.ts'
 import {
+  NFPROTO_INET,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
   NFTA_EXPR_NAME,
@@ -10,7 +11,7 @@ import {
   NFTA_SET_ELEM_LIST_ELEMENTS,
 } from './constants.ts'
 import type { CompiledRule, Rule } from './expression.ts'
-import type { Chain, Element, NftFamily, NftSet } from './state.ts'
+import type { Chain, Element, HookFamily, NftFamily, NftSet } from './state.ts'
 
 /** One step of a transaction, in nft's verbs. The order within a transaction matters to the kernel. */
 export type Operation = TableOperation &
@@ -74,8 +75,8 @@ export function isOnElements(operation: Operation): operation is ElementOperatio
 }
 
 /** Returns the number of a family in struct nfgenmsg. */
-export function familyNumber(family: NftFamily): number {
-  return family === 'ip' ? NFPROTO_IPV4 : NFPROTO_IPV6
+export function familyNumber(family: HookFamily): number {
+  return family === 'ip' ? NFPROTO_IPV4 : family === 'ip6' ? NFPROTO_IPV6 : NFPROTO_INET
 }
 
 /** Returns the generation after one commit. The kernel's counter skips 0 when it wraps. */

@@ -41,4 +41,5 @@ export const nftables: Mode = {
   costs: { frontend: 1_280, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
   tableName: tableNameOf,
   proxyOfTable,
+  isProvable: true,
 }

@@ -1,0 +1,149 @@
+import { assert } from '../../base/errors.ts'
+import type { Octets } from '../../base/octets.ts'
+import type { Region } from '../../base/region.ts'
+import type { Expression, Verdict } from './expression.ts'
+import type { ElementData, NftSet } from './state.ts'
+
+/** The effect of an expression: continue the rule, end the rule without effect, or a verdict. */
+export type Effect =
+  | 'next'
+  | 'break'
+  | { readonly kind: 'verdict'; readonly verdict: Verdict }
+  | { readonly kind: 'reject' | 'dnat' | 'masquerade' }
+  | Split
+
+/** Several effects, for parts of a class of packets or with probabilities: each on a machine of its own. */
+export interface Split {
+  readonly kind: 'split'
+  readonly branches: readonly Branch[]
+}
+
+export interface Branch {
+  readonly probability: number
+  /** The values that the packets of the branch have in fields. */
+  readonly narrowed: readonly (readonly [Field, Region])[]
+  /** Goes on, on a copy of the machine. */
+  readonly take: (machine: Machine) => Effect
+}
+
+/** A property of a packet that differs within a class of packets. The types are those of routing (RTN_*). */
+export type Field =
+  | 'source'
+  | 'destination'
+  | 'protocol'
+  | 'sourcePort'
+  | 'destinationPort'
+  | 'interface'
+  | 'sourceType'
+  | 'destinationType'
+
+/** A part of a field, in a register. */
+export interface FieldPart {
+  readonly field: Field
+  /** Its first octet in the field. */
+  readonly at: number
+  /** The bits that are kept; all others are zero. Its length is that of the part. */
+  readonly mask: Octets
+}
+
+/** The content of a register of 4 octets. */
+export type Word = Octets | FieldPart
+/** The content of several registers: octets where all are known. */
+export type Value = Octets | readonly Word[]
+
+/** The sets of one table, as a packet reads them. */
+export interface SetAccess {
+  /** Finds an element; undefined when the set has none with this key, null for an element without data. */
+  find(set: string, key: Octets): ElementData | null
+  /** Finds the elements whose key is equal where the words are known. For classes of packets. */
+  findAmong?(set: string, words: readonly Word[]): readonly Candidate[]
+  /** Answers for sets that packets fill; undefined for all other sets. For classes of packets. */
+  remembered?(set: string, key: Value): Remembered | undefined
+  /** Adds, updates or deletes an element. Returns false when the set is full. */
+  remember(change: SetChange): boolean
+  setOf(set: string): NftSet
+}
+
+export interface Candidate {
+  readonly key: Octets
+  readonly data: ElementData
+}
+
+export interface Remembered {
+  /** Undefined when the key is not in the set. */
+  readonly data: Octets | undefined
+}
+
+export interface SetChange {
+  readonly op: 'add' | 'update' | 'delete'
+  readonly set: string
+  readonly key: Value
+  readonly data: Octets
+  readonly timeoutMs: number
+}
+
+/** A packet, or a class of packets, at a rule. */
+export interface Machine {
+  /** 4 octets each; undefined until the rule writes them. */
+  readonly registers: (Word | undefined)[]
+  readonly sets: SetAccess
+  /** Reads a header; undefined when the packet lacks the field, which ends the rule. */
+  header(base: number, offset: number, length: number): Value | undefined
+  meta(key: number): Value
+  setMeta(key: number, value: number): void
+  conntrack(key: number): Octets
+  /** Returns RTN_* of an address. */
+  addressType(flags: number): Value
+  /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
+  random(modulus: number): number | undefined
+  inIpset(expression: Of<'ipset'>): boolean
+  /** Without a port the packet keeps its own. */
+  translate(destination: Octets, port: number | undefined): void
+  /** Octets of an address. */
+  readonly addressLength: number
+  /** The values of a field in a class of packets. */
+  region?(field: Field): Region
+}
+
+/** An expression, or a state of a packet, that the evaluator does not know. */
+export class BeyondEvaluator extends Error {
+  override readonly name = 'BeyondEvaluator'
+}
+
+const REGISTERS = 16
+
+export function newRegisters(): (Word | undefined)[] {
+  return new Array<Word | undefined>(REGISTERS).fill(undefined)
+}
+
+export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>
+
+/** Stores data in registers. Undefined data means that the packet lacks the field, which ends the rule. */
+export function store({ registers }: Machine, first: number, data: Value | undefined): 'next' | 'break' {
+  if (data === undefined) return 'break'
+  if (typeof data !== 'string') {
+    for (let at = 0; at < data.length; at++) registers[first + at] = data[at]
+    return 'next'
+  }
+  if (data.length === 4) registers[first] = data
+  else
+    for (let at = 0; at < data.length; at += 4)
+      registers[first + at / 4] = data.slice(at, at + 4).padEnd(4, '\0')
+  return 'next'
+}
+
+/** The effect of a lookup that found data; undefined for no element, null for an element without data. */
+export function found(
+  machine: Machine,
+  { set, dreg, inverted }: Of<'lookup'>,
+  data: ElementData | null,
+): Effect {
+  if ((data === undefined) !== inverted) return 'break'
+  if (dreg === undefined || inverted) return 'next'
+  if (dreg === 'verdict') {
+    assert(typeof data === 'object' && data !== null, `${set} is not a verdict map`)
+    return { kind: 'verdict', verdict: data }
+  }
+  assert(typeof data === 'string', `${set} is not a data map`)
+  return store(machine, dreg, data)
+}

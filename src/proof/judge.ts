@@ -1,0 +1,172 @@
+import { formatIpPort } from '../base/ip.ts'
+import { type Octets, readU16be } from '../base/octets.ts'
+import { difference, intersection } from '../base/region.ts'
+import type { Field } from '../kernel/nft/trace-machine.ts'
+import { addressOf, type Box, type PacketClass } from './atoms.ts'
+import type { RulePlace } from './machine.ts'
+import type { FamilyMeaning, Fate } from './meaning.ts'
+import type { Leaf } from './walk.ts'
+
+/** Packets that the kernel does not treat as Kubernetes says. */
+export interface Complaint {
+  readonly box: Box
+  readonly kernel: string
+  readonly decidedBy: RulePlace | undefined
+}
+
+/** Whether a list is chosen from more often than this allows: docs/differences.md, large endpoint lists. */
+const BIAS = 0.013
+/** Lists up to this length have exact slots. */
+const EXACT_MAX = 16
+const ROUNDING = 1e-9
+
+/** How the ends of a class are judged. */
+export interface Judging {
+  readonly meaning: FamilyMeaning
+  /** The client is remembered: all connections may reach one endpoint. */
+  readonly isRemembered: boolean
+  /** Where an earlier connection of the client went; undefined where that is unknown. */
+  readonly remembered: Octets | undefined
+  /** New clients are remembered. */
+  readonly isRemembering: boolean
+}
+
+/** Compares the ends of the packets of a class with their fate. Gives the first packets that differ. */
+export function judge(
+  { fate, box }: Pick<PacketClass, 'fate' | 'box'>,
+  leaves: readonly Leaf[],
+  judging: Judging,
+): Complaint | undefined {
+  for (const leaf of leaves) {
+    const why = whyWrong(leaf, fate, judging)
+    if (why !== undefined) return { box: why, kernel: endText(leaf), decidedBy: leaf.machine.decidedBy }
+  }
+  if (fate.kind !== 'endpoints') return undefined
+  for (const cell of cellsOf(box, leaves)) {
+    const text = unevenText(cell.leaves, fate.endpoints, judging)
+    if (text !== undefined)
+      return { box: cell.box, kernel: text, decidedBy: cell.leaves[0]?.machine.decidedBy }
+  }
+  return undefined
+}
+
+/** Gives the packets of the end that are wrong. */
+function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Box | undefined {
+  const { box, to, delivered, masquerade, written, ownPriority } = machine
+  if ((end === 'pass' || end === 'endpoint') && !delivered && ownPriority !== 0) return box
+  if (fate.kind !== 'endpoints') {
+    const isFine = end === fate.kind && (fate.kind !== 'pass' || !masquerade || delivered)
+    return isFine && written === undefined ? undefined : box
+  }
+  if (end !== 'endpoint' || to === undefined || !fate.endpoints.includes(to)) return box
+  if (judging.isRemembering && (written?.timeoutMs ?? 0) !== fate.affinityS * 1000) return box
+  if (delivered) return undefined
+  // A client that is an endpoint on this node reaches itself by an address of the node.
+  const ip = addressOf(to)
+  const isItself = judging.meaning.localEndpoints.has(ip)
+  const own = isItself ? intersection(box.source, [{ from: ip, to: ip }]) : []
+  const others = own.length === 0 ? box.source : difference(box.source, own)
+  if (others.length > 0 && masquerade !== fate.masquerade) return { ...box, source: others }
+  if (own.length > 0 && !masquerade) return { ...box, source: own }
+  return undefined
+}
+
+/** Gives how endpoints are chosen where they are not chosen equally; undefined where they are. */
+function unevenText(
+  leaves: readonly Leaf[],
+  endpoints: readonly Octets[],
+  { isRemembered, remembered }: Judging,
+): string | undefined {
+  const chances = new Map<Octets, number>()
+  for (const { machine } of leaves) {
+    if (machine.to !== undefined)
+      chances.set(machine.to, (chances.get(machine.to) ?? 0) + machine.probability)
+  }
+  const [[only, chance] = ['', 0]] = chances
+  if (isRemembered && chances.size === 1 && Math.abs(chance - 1) < ROUNDING)
+    return remembered === undefined || remembered === only
+      ? undefined
+      : `a remembered client of ${placeText(remembered)} goes to ${placeText(only)}`
+  if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
+  const share = 1 / endpoints.length
+  const slack = endpoints.length <= EXACT_MAX ? ROUNDING : share * BIAS
+  const odd = endpoints.find(endpoint => Math.abs((chances.get(endpoint) ?? 0) - share) > slack)
+  if (odd === undefined) return undefined
+  return `${placeText(odd)} gets ${percent(chances.get(odd) ?? 0)} instead of ${percent(share)}`
+}
+
+interface Cell {
+  readonly box: Box
+  readonly leaves: readonly Leaf[]
+}
+
+/** Divides a class into parts whose packets have the same ends. */
+function cellsOf(box: Box, leaves: readonly Leaf[]): readonly Cell[] {
+  const boxes = new Set(leaves.map(({ machine }) => machine.box))
+  if (boxes.size <= 1) return [{ box, leaves }]
+  let cells: readonly Box[] = [box]
+  for (const its of boxes) cells = cells.flatMap(cell => dividedBy(cell, its))
+  return cells.flatMap(cell => {
+    const its = leaves.filter(({ machine }) => isWithin(cell, machine.box))
+    return its.length === 0 ? [] : [{ box: cell, leaves: its }]
+  })
+}
+
+/** Gives the part of a box that is in another one, and the parts that are not. */
+function dividedBy(box: Box, other: Box): readonly Box[] {
+  const parts: Box[] = []
+  let inside = box
+  for (const field of FIELDS) {
+    if (box[field] === other[field]) continue
+    const common = intersection(inside[field], other[field])
+    if (common.length === 0) return [box]
+    const rest = difference(inside[field], other[field])
+    if (rest.length > 0) parts.push({ ...inside, [field]: rest })
+    inside = { ...inside, [field]: common }
+  }
+  return [...parts, inside]
+}
+
+function isWithin(box: Box, other: Box): boolean {
+  return FIELDS.every(
+    field => box[field] === other[field] || difference(box[field], other[field]).length === 0,
+  )
+}
+
+const FIELDS: readonly Field[] = [
+  'source',
+  'sourceType',
+  'interface',
+  'destination',
+  'destinationType',
+  'protocol',
+  'destinationPort',
+  'sourcePort',
+]
+
+/** Says what must happen. */
+export function fateText(fate: Fate): string {
+  if (fate.kind !== 'endpoints') return fate.kind
+  const { endpoints, masquerade, affinityS } = fate
+  const [first = ''] = endpoints
+  const to = endpoints.length === 1 ? placeText(first) : `one of ${endpoints.length} endpoints`
+  return `${to}${masquerade ? ', masqueraded' : ''}${affinityS > 0 ? `, kept for ${affinityS} s` : ''}`
+}
+
+function endText({ machine, end }: Leaf): string {
+  const { to, masquerade, written, delivered, ownPriority } = machine
+  const where =
+    to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
+  const source = masquerade && !delivered ? ', masqueraded' : ''
+  const leaving =
+    end === 'drop' || end === 'reject' || ownPriority === 0 ? '' : ', with a priority of the rules'
+  return `${where}${source}${leaving}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
+}
+
+function placeText(place: Octets): string {
+  return formatIpPort(addressOf(place), readU16be(place, place.length - 2))
+}
+
+function percent(share: number): string {
+  return `${Number((share * 100).toPrecision(3))} %`
+}

@@ -1,0 +1,231 @@
+import type { Ip } from '../base/ip.ts'
+import { type Octets, u16be, u32host } from '../base/octets.ts'
+import { everything, onlyValue, point, type Region } from '../base/region.ts'
+import {
+  IPS_DST_NAT,
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_PRE_ROUTING,
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
+  NFT_CT_STATE,
+  NFT_CT_STATUS,
+  NFT_META_IIFNAME,
+  NFT_META_L4PROTO,
+  NFT_META_MARK,
+  NFT_META_NFPROTO,
+  NFT_META_PRIORITY,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFTA_FIB_F_DADDR,
+  NFTA_FIB_F_SADDR,
+} from '../kernel/nft/constants.ts'
+import {
+  BeyondEvaluator,
+  type Field,
+  type Machine,
+  type SetAccess,
+  type Value,
+  type Word,
+} from '../kernel/nft/trace-machine.ts'
+import type { Box } from './atoms.ts'
+
+/** The rule that decided about packets. */
+export interface RulePlace {
+  readonly table: string
+  readonly chain: string
+  /** From 1. */
+  readonly rule: number
+  readonly isOwn: boolean
+}
+
+const ANY_TYPE = everything(4)
+
+/** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
+const STATE_NEW = 8
+
+/** A class of packets on its way through the hooks. */
+export class ClassMachine implements Machine {
+  registers: (Word | undefined)[] = []
+  sets: SetAccess
+  readonly addressLength: number
+  box: Box
+  probability = 1
+  mark = 0
+  priority = 0
+  /** The priority that our own rules left. */
+  ownPriority = 0
+  translated = false
+  masquerade = false
+  /** Delivered to a process of this node: nothing can masquerade it. */
+  delivered = false
+  hook = NF_INET_PRE_ROUTING
+  /** What the packets wrote into a set that packets fill, and for how long. */
+  written: { readonly data: Octets; readonly timeoutMs: number } | undefined
+  decidedBy: RulePlace | undefined
+  /** Address and port that the packets were translated to. */
+  to: Octets | undefined
+  /** The type of that address. */
+  toType: Region = ANY_TYPE
+
+  constructor(box: Box, sets: SetAccess) {
+    this.box = box
+    this.sets = sets
+    this.addressLength = box.source[0]?.from.length ?? 4
+  }
+
+  copy(): ClassMachine {
+    const copy = new ClassMachine(this.box, this.sets)
+    copy.registers = this.registers.slice()
+    copy.probability = this.probability
+    copy.mark = this.mark
+    copy.priority = this.priority
+    copy.ownPriority = this.ownPriority
+    copy.translated = this.translated
+    copy.masquerade = this.masquerade
+    copy.delivered = this.delivered
+    copy.hook = this.hook
+    copy.written = this.written
+    copy.decidedBy = this.decidedBy
+    copy.to = this.to
+    copy.toType = this.toType
+    return copy
+  }
+
+  region(field: Field): Region {
+    if (this.to !== undefined) {
+      if (field === 'destination') return point(this.to.slice(0, -2))
+      if (field === 'destinationPort') return point(this.to.slice(-2))
+      if (field === 'destinationType') return this.toType
+    }
+    return this.box[field]
+  }
+
+  narrow(field: Field, region: Region): void {
+    if (this.to !== undefined && field === 'destinationType') this.toType = region
+    else if (this.to !== undefined && (field === 'destination' || field === 'destinationPort')) return
+    else if (!isEqual(this.box[field], region)) this.box = { ...this.box, [field]: region }
+  }
+
+  header(base: number, offset: number, length: number): Value {
+    if (base === NFT_PAYLOAD_TRANSPORT_HEADER) {
+      if (offset === 2 && length === 2) return this.#read('destinationPort', 0, 2)
+      return this.#words(offset, length, TRANSPORT)
+    }
+    if (base !== NFT_PAYLOAD_NETWORK_HEADER) throw new BeyondEvaluator(`cannot trace payload base ${base}`)
+    return this.#words(offset, length, this.addressLength === 4 ? HEADER_4 : HEADER_6)
+  }
+
+  #words(offset: number, length: number, layout: Layout): Value {
+    const only = layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
+    if (only !== undefined) return this.#read(only.field, offset - only.offset, length)
+    const words: Word[] = []
+    for (let at = offset; at < offset + length; at += 4) {
+      const size = Math.min(4, offset + length - at)
+      const part = layout.find(its => its.offset <= at && at + size <= its.offset + its.length)
+      if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
+      const value = this.#read(part.field, at - part.offset, size)
+      if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
+      else words.push(...value)
+    }
+    return words
+  }
+
+  /** Reads octets of a field: known ones where all packets of the class have the same. */
+  #read(field: Field, at: number, length: number): Value {
+    const value = onlyValue(this.region(field))
+    if (value !== undefined) return value.length === length ? value : value.slice(at, at + length)
+    const words: Word[] = []
+    for (let first = at; first < at + length; first += 4)
+      words.push({ field, at: first, mask: '\xff'.repeat(Math.min(4, at + length - first)) })
+    return words
+  }
+
+  meta(key: number): Value {
+    switch (key) {
+      case NFT_META_MARK:
+        return u32host(this.mark)
+      case NFT_META_PRIORITY:
+        return u32host(this.priority)
+      case NFT_META_L4PROTO: {
+        const value = this.#read('protocol', 0, 1)
+        return typeof value === 'string' ? `${value}\0\0\0` : value
+      }
+      case NFT_META_NFPROTO:
+        return u32host(this.addressLength === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
+      case NFT_META_IIFNAME:
+        return WITH_INPUT.includes(this.hook) ? this.#read('interface', 0, 16) : '\0'.repeat(16)
+      default:
+        throw new BeyondEvaluator(`cannot trace meta key ${key}`)
+    }
+  }
+
+  setMeta(key: number, value: number): void {
+    if (key === NFT_META_MARK) this.mark = value
+    else if (key === NFT_META_PRIORITY) this.priority = value
+    else throw new BeyondEvaluator(`cannot trace writing meta key ${key}`)
+  }
+
+  conntrack(key: number): Octets {
+    if (key === NFT_CT_STATE) return u32host(STATE_NEW)
+    if (key === NFT_CT_STATUS) return u32host(this.translated ? IPS_DST_NAT : 0)
+    throw new BeyondEvaluator(`cannot trace conntrack key ${key}`)
+  }
+
+  addressType(flags: number): Value {
+    if (flags === NFTA_FIB_F_SADDR) return this.#read('sourceType', 0, 4)
+    if (flags === NFTA_FIB_F_DADDR) return this.#read('destinationType', 0, 4)
+    throw new BeyondEvaluator(`cannot trace fib with flags ${flags}`)
+  }
+
+  random(modulus: number): number | undefined {
+    return modulus === 1 ? 0 : undefined
+  }
+
+  inIpset(): boolean {
+    throw new BeyondEvaluator('cannot trace an ipset')
+  }
+
+  translate(destination: Ip, port: number | undefined): void {
+    const kept = onlyValue(this.region('destinationPort'))
+    if (port === undefined && kept === undefined)
+      throw new BeyondEvaluator('cannot trace a translation that keeps one of several ports')
+    this.to = destination + (port === undefined ? (kept ?? '') : u16be(port))
+    this.translated = true
+    this.toType = ANY_TYPE
+  }
+}
+
+interface HeaderField {
+  readonly field: Field
+  readonly offset: number
+  readonly length: number
+}
+type Layout = readonly HeaderField[]
+
+const HEADER_4: Layout = [
+  { field: 'destination', offset: 16, length: 4 },
+  { field: 'source', offset: 12, length: 4 },
+  { field: 'protocol', offset: 9, length: 1 },
+]
+const HEADER_6: Layout = [
+  { field: 'destination', offset: 24, length: 16 },
+  { field: 'source', offset: 8, length: 16 },
+  { field: 'protocol', offset: 6, length: 1 },
+]
+const TRANSPORT: Layout = [
+  { field: 'sourcePort', offset: 0, length: 2 },
+  { field: 'destinationPort', offset: 2, length: 2 },
+]
+
+/** Hooks at which a packet has an input interface. */
+const WITH_INPUT: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_FORWARD]
+
+function isEqual(a: Region, b: Region): boolean {
+  if (a === b) return true
+  if (a.length !== b.length) return false
+  return a.every((interval, index) => {
+    const other = b[index]
+    return other?.from === interval.from && other.to === interval.to
+  })
+}

@@ -1,0 +1,350 @@
+import {
+  anyContains,
+  type Cidr,
+  FAMILIES,
+  type Family,
+  familyOf,
+  type Ip,
+  isLoopback,
+  isUnspecified,
+  mergeCidrs,
+} from '../base/ip.ts'
+import { type Octets, u16be } from '../base/octets.ts'
+import type { Config } from '../config/config.ts'
+import type { Protocol, Service } from '../model/service.ts'
+import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
+import { destinationsOf, type PortDestinations } from './endpoints.ts'
+
+/*
+ * What Kubernetes says must happen to the first packet of a connection: written from the documents, for kube-proxy's
+ * nftables mode and docs/differences.md. It shares no code with model/resolve and no code with a mode, because it
+ * judges them.
+ */
+
+export type MeaningConfig = Pick<
+  Config,
+  | 'nodeName'
+  | 'serviceProxyName'
+  | 'detectLocal'
+  | 'masqueradeAll'
+  | 'nodePortAddresses'
+  | 'allowedExternalCidrs'
+  | 'allowedLoadBalancerCidrs'
+  | 'allowServiceExternalIps'
+  | 'bindAddress'
+>
+
+/** What must happen to a packet. */
+export type Fate =
+  | { readonly kind: 'pass' | 'reject' | 'drop' }
+  | {
+      readonly kind: 'endpoints'
+      /** Address and port of each, which are chosen equally often. */
+      readonly endpoints: readonly Octets[]
+      readonly masquerade: boolean
+      /** Seconds for which a client keeps its endpoint; 0 without session affinity. */
+      readonly affinityS: number
+    }
+
+export const PASS: Fate = { kind: 'pass' }
+export const REJECT: Fate = { kind: 'reject' }
+export const DROP: Fate = { kind: 'drop' }
+
+/** What must happen at one place, by where a packet comes from: pods first, then processes of this node. */
+export interface Place {
+  /** Undefined for a node port. */
+  readonly ip: Ip | undefined
+  readonly protocol: Protocol
+  readonly port: number
+  /** As kube-proxy prints the service port. */
+  readonly name: string
+  readonly pod: Fate
+  readonly node: Fate
+  readonly other: Fate
+  /** Clients outside of these are dropped; undefined for no limit. */
+  readonly allowed: readonly Cidr[] | undefined
+}
+
+/** How pods of this node are recognized. */
+type PodSource =
+  | { readonly kind: 'cidr'; readonly cidr: Cidr }
+  | { readonly kind: 'interface'; readonly name: string; readonly isPrefix: boolean }
+
+export interface FamilyMeaning {
+  readonly family: Family
+  readonly podSource: PodSource | undefined
+  readonly masqueradeAll: boolean
+  /** ClusterIPs, external and load-balancer addresses with their ports. */
+  readonly places: readonly Place[]
+  readonly nodePorts: readonly Place[]
+  /** Addresses that serve node ports; undefined for every address of this node but loopback. */
+  readonly nodePortAddresses: readonly Ip[] | undefined
+  readonly clusterIps: ReadonlySet<Ip>
+  readonly serviceCidrs: readonly Cidr[]
+  /** Addresses of endpoints on this node: their connections to themselves are masqueraded. */
+  readonly localEndpoints: ReadonlySet<Ip>
+}
+
+export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
+  const here = hereOf(snapshot, config)
+  const services = snapshot.services
+    .values()
+    .filter(({ type, proxyName }) => type !== 'ExternalName' && proxyName === config.serviceProxyName)
+    .sort(bySeniority)
+  const drafts = new Map(FAMILIES.map(family => [family, new FamilyDraft(here, family)]))
+  for (const service of services)
+    for (const family of familiesOf(service)) drafts.get(family)?.add(service, clusterIpOf(service, family))
+  return [...drafts.values()].map(draft => draft.finish())
+}
+
+/** Who comes first keeps what several Services claim: the older one. */
+function bySeniority(a: Service, b: Service): number {
+  const [ageA, ageB] = [a.creationTimestamp || '~', b.creationTimestamp || '~']
+  const first = ageA === ageB ? (a.uid === b.uid ? a.key < b.key : a.uid < b.uid) : ageA < ageB
+  return first ? -1 : 1
+}
+
+function familiesOf({ clusterIps, headless, externalIps }: Service): readonly Family[] {
+  const members = headless === 'ports' ? externalIps : clusterIps
+  return FAMILIES.filter(family => members.some(ip => familyOf(ip) === family))
+}
+
+function clusterIpOf({ clusterIps, headless }: Service, family: Family): Ip | undefined {
+  return headless === undefined ? clusterIps.find(ip => familyOf(ip) === family) : undefined
+}
+
+interface Here {
+  readonly snapshot: Snapshot
+  readonly config: MeaningConfig
+  readonly node: NodeInfo | undefined
+  /** Addresses of the Node, its primary ones first. */
+  readonly ips: readonly Ip[]
+  /** ClusterIPs of any proxy. */
+  readonly clusterIps: ReadonlySet<Ip>
+  /** Address and port of each API server. */
+  readonly apiServers: ReadonlySet<Octets>
+}
+
+function hereOf(snapshot: Snapshot, config: MeaningConfig): Here {
+  const node = snapshot.node?.name === config.nodeName ? snapshot.node : undefined
+  const { bindAddress } = config
+  const own = bindAddress === undefined || isUnspecified(bindAddress) ? [] : [bindAddress]
+  const clusterIps = new Set(snapshot.services.values().flatMap(service => service.clusterIps))
+  return {
+    snapshot,
+    config,
+    node,
+    ips: [...own, ...(node?.ips ?? [])],
+    clusterIps,
+    apiServers: apiServersOf(snapshot),
+  }
+}
+
+const API_SERVICE = 'default/kubernetes'
+
+/** What kprobe dials, and the TCP endpoints of default/kubernetes: of the slice of that name, which API servers write. */
+function apiServersOf({ apiEndpoints, slices }: Snapshot): ReadonlySet<Octets> {
+  const all = slices.get(API_SERVICE) ?? []
+  const own = all.filter(({ key }) => key === API_SERVICE)
+  const listed = (own.length > 0 ? own : all).flatMap(({ ports, endpoints }) =>
+    ports
+      .filter(({ protocol }) => protocol === 'TCP')
+      .flatMap(({ port }) => endpoints.map(({ ip }) => ip + u16be(port))),
+  )
+  return new Set([...apiEndpoints.map(({ ip, port }) => ip + u16be(port)), ...listed])
+}
+
+/** Collects the places of one family, Service by Service, the oldest first. */
+class FamilyDraft {
+  readonly #here: Here
+  readonly #family: Family
+  readonly #places = new Map<string, Place | undefined>()
+  /** By protocol and port: the Service that has the node port, and what it means. */
+  readonly #nodePorts = new Map<string, { readonly owner: Service; readonly place: Place | undefined }>()
+  readonly #clusterIps = new Set<Ip>()
+  readonly #localEndpoints = new Set<Ip>()
+  readonly #podSource: PodSource | undefined
+
+  constructor(here: Here, family: Family) {
+    this.#here = here
+    this.#family = family
+    this.#podSource = podSourceOf(here, family)
+  }
+
+  add(service: Service, clusterIp: Ip | undefined): void {
+    if (clusterIp !== undefined) this.#clusterIps.add(clusterIp)
+    const { healthCheckNodePort } = service
+    if (healthCheckNodePort !== 0 && clusterIp !== undefined)
+      this.#claimNodePort(service, `TCP${healthCheckNodePort}`, undefined)
+    const numbers = new Set<string>()
+    const nodePorts = new Set<string>()
+    for (const port of service.ports) {
+      const number = `${port.protocol}${port.port}`
+      const nodePort = `${port.protocol}${port.nodePort}`
+      const found = destinationsOf(this.#here.snapshot, service, {
+        ...port,
+        family: this.#family,
+        node: this.#here,
+      })
+      const fates = this.#fatesOf(service, found)
+      const name = port.name === '' ? service.key : `${service.key}:${port.name}`
+      const at = { name, protocol: port.protocol, port: port.port, allowed: undefined }
+      if (!numbers.has(number)) {
+        if (clusterIp !== undefined) this.#put({ ...at, ...fates.internal, ip: clusterIp })
+        for (const external of this.#externals(service, port, fates.external))
+          this.#put({ ...at, ...fates.external, ...external })
+      }
+      if (port.nodePort !== 0 && clusterIp !== undefined && !nodePorts.has(nodePort))
+        this.#claimNodePort(service, nodePort, {
+          ...at,
+          ...fates.external,
+          ip: undefined,
+          port: port.nodePort,
+        })
+      numbers.add(number)
+      nodePorts.add(nodePort)
+    }
+  }
+
+  finish(): FamilyMeaning {
+    const { config, snapshot } = this.#here
+    const cidrs = config.serviceProxyName === undefined ? snapshot.serviceCidrs.values().flat() : []
+    const nodePorts = [...this.#nodePorts.values()].flatMap(({ place }) => place ?? [])
+    const places = [...this.#places.values()].flatMap(place => place ?? [])
+    for (const { pod, node, other } of [...places, ...nodePorts])
+      for (const fate of new Set([pod, node, other])) this.#noteLocal(fate)
+    return {
+      family: this.#family,
+      podSource: this.#podSource,
+      masqueradeAll: config.masqueradeAll,
+      places,
+      nodePorts,
+      nodePortAddresses: nodePortAddressesOf(this.#here, this.#family),
+      clusterIps: this.#clusterIps,
+      serviceCidrs: mergeCidrs(cidrs.filter(({ ip }) => familyOf(ip) === this.#family)),
+      localEndpoints: this.#localEndpoints,
+    }
+  }
+
+  readonly #onNode = new Set<Octets>()
+
+  #noteLocal(fate: Fate): void {
+    if (fate.kind !== 'endpoints') return
+    for (const endpoint of fate.endpoints)
+      if (this.#onNode.has(endpoint)) this.#localEndpoints.add(endpoint.slice(0, -2))
+  }
+
+  #put(place: Place & { readonly isBlocked?: boolean }): void {
+    const key = `${place.protocol}${place.port} ${place.ip}`
+    if (!this.#places.has(key)) this.#places.set(key, place.isBlocked === true ? undefined : place)
+  }
+
+  #claimNodePort(owner: Service, key: string, place: Place | undefined): void {
+    const known = this.#nodePorts.get(key)
+    if (known === undefined || (known.owner === owner && known.place === undefined))
+      this.#nodePorts.set(key, { owner, place })
+  }
+
+  /** The fates at the ClusterIP, and at all other addresses. */
+  #fatesOf(service: Service, found: PortDestinations) {
+    for (const endpoint of found.onNode) this.#onNode.add(endpoint)
+    const { config } = this.#here
+    const to = (endpoints: readonly Octets[], masquerade: boolean, none: Fate = DROP): Fate =>
+      endpoints.length === 0
+        ? none
+        : { kind: 'endpoints', endpoints, masquerade, affinityS: service.affinityTimeoutS }
+    const isNone = found.cluster.length === 0
+    const all = (fate: Fate) => ({ pod: fate, node: fate, other: fate })
+    const toClusterIp = service.internalTrafficPolicy === 'Local' ? found.local : found.cluster
+    const outside = to(toClusterIp, config.masqueradeAll || this.#podSource !== undefined)
+    const internal = isNone
+      ? all(REJECT)
+      : { pod: to(toClusterIp, config.masqueradeAll), node: outside, other: outside }
+    if (isNone) return { internal, external: all(REJECT) }
+    if (service.externalTrafficPolicy === 'Cluster')
+      return { internal, external: all(to(found.cluster, true)) }
+    const external = {
+      pod: to(found.cluster, false),
+      node: to(found.cluster, true),
+      other: to(found.local, false),
+    }
+    return { internal, external }
+  }
+
+  /** The addresses of a port beside the ClusterIP. A blocked one is claimed and not served. */
+  #externals(service: Service, port: Service['ports'][number], { other }: Pick<Place, 'other'>) {
+    const { loadBalancerIps, externalIps } = service
+    const balanced = loadBalancerIps.filter(ip => this.#isAllowed(ip, 'loadBalancer'))
+    const allowed = this.#clientsOf(service, balanced)
+    const isOpen = allowed === undefined || anyContains(allowed, this.#primary() ?? '')
+    const isApi = (ip: Ip) => port.protocol === 'TCP' && this.#here.apiServers.has(ip + u16be(port.port))
+    const taken = this.#here.snapshot.listeners.get(service.key)?.taken ?? []
+    const isTaken = (ip: Ip) =>
+      taken.some(its => its.ip === ip && its.port === port.port && its.protocol === port.protocol) &&
+      !anyContains(this.#here.config.allowedExternalCidrs, ip)
+    const plain = externalIps.filter(
+      ip => !loadBalancerIps.includes(ip) && this.#isAllowed(ip, 'external') && !isApi(ip) && !isTaken(ip),
+    )
+    return [
+      ...plain.map(ip => ({ ip, allowed: undefined, isBlocked: false })),
+      ...balanced.map(ip => ({ ip, allowed, isBlocked: isApi(ip) && !(isOpen && other !== REJECT) })),
+    ].filter(({ ip }) => familyOf(ip) === this.#family && !this.#isNodePortOfElder(service, ip, port))
+  }
+
+  /** Whether the address is the Node's, and an older Service has its node port of that number. */
+  #isNodePortOfElder(service: Service, ip: Ip, { protocol, port }: Service['ports'][number]): boolean {
+    const owner = this.#nodePorts.get(`${protocol}${port}`)?.owner
+    return owner !== undefined && owner !== service && this.#here.ips.includes(ip)
+  }
+
+  #isAllowed(ip: Ip, kind: 'external' | 'loadBalancer'): boolean {
+    const { config, ips, node, clusterIps } = this.#here
+    if (clusterIps.has(ip)) return false
+    const allowed = kind === 'external' ? config.allowedExternalCidrs : config.allowedLoadBalancerCidrs
+    if (kind === 'external' && !config.allowServiceExternalIps) return false
+    if (anyContains(allowed, ip)) return true
+    if (allowed.length > 0) return false
+    return kind === 'loadBalancer' || !(ips.includes(ip) || anyContains(node?.podCidrs ?? [], ip))
+  }
+
+  /** Clients of the load-balancer addresses; these addresses too where this node is among the clients. */
+  #clientsOf({ sourceRanges }: Service, balanced: readonly Ip[]): readonly Cidr[] | undefined {
+    const ranges = sourceRanges.filter(({ ip }) => familyOf(ip) === this.#family)
+    if (ranges.length === 0 || ranges.some(({ bits }) => bits === 0)) return undefined
+    const primary = this.#primary()
+    if (primary === undefined || !anyContains(ranges, primary)) return ranges
+    const own = balanced.filter(ip => familyOf(ip) === this.#family)
+    return [...ranges, ...own.map(ip => ({ ip, bits: ip.length * 8 }))]
+  }
+
+  #primary(): Ip | undefined {
+    return this.#here.ips.find(ip => familyOf(ip) === this.#family)
+  }
+}
+
+function podSourceOf({ config, node }: Here, family: Family): PodSource | undefined {
+  const { detectLocal } = config
+  switch (detectLocal.kind) {
+    case 'BridgeInterface':
+      return { kind: 'interface', name: detectLocal.name, isPrefix: false }
+    case 'InterfaceNamePrefix':
+      return { kind: 'interface', name: detectLocal.prefix, isPrefix: true }
+    default: {
+      const cidrs = detectLocal.kind === 'NodeCIDR' ? (node?.podCidrs ?? []) : detectLocal.cidrs
+      const cidr = cidrs.find(({ ip }) => familyOf(ip) === family)
+      return cidr === undefined ? undefined : { kind: 'cidr', cidr }
+    }
+  }
+}
+
+/** An empty selection, of a family or at all, is every address; a Node without addresses has none that are primary. */
+function nodePortAddressesOf({ config, snapshot, ips }: Here, family: Family): readonly Ip[] | undefined {
+  const { primary, cidrs } = config.nodePortAddresses
+  const own = cidrs.filter(({ ip }) => familyOf(ip) === family)
+  if (primary && ips.length === 0 && own.length === 0) return []
+  const first = primary ? ips.find(ip => familyOf(ip) === family) : undefined
+  const usable = first === undefined || isLoopback(first) ? [] : [first]
+  if ((usable.length === 0 && own.length === 0) || own.some(({ bits }) => bits === 0)) return undefined
+  const found = snapshot.localIps.filter(ip => !isLoopback(ip) && anyContains(own, ip))
+  return [...new Set([...usable, ...found])]
+}

@@ -1,0 +1,159 @@
+import { assert } from '../base/errors.ts'
+import type { Octets } from '../base/octets.ts'
+import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../kernel/nft/constants.ts'
+import type { Element, ElementData, ElementGroup, NftSet } from '../kernel/nft/state.ts'
+import {
+  BeyondEvaluator,
+  type Candidate,
+  type Remembered,
+  type SetAccess,
+  type SetChange,
+  type Value,
+  type Word,
+} from '../kernel/nft/trace-machine.ts'
+
+/** What the sets that packets fill hold for the packets of a class. */
+export type Memory =
+  /** Nothing: a client is new. */
+  | { readonly kind: 'new' }
+  /** Nothing, and there is no room. */
+  | { readonly kind: 'full' }
+  /** What an earlier packet wrote. */
+  | { readonly kind: 'known'; readonly data: Octets }
+
+/** What happens to sets that packets fill, during one walk. */
+export interface MemoryLog {
+  memory: Memory
+  /** The first words of the keys that were looked up, with their set. */
+  readonly asked: Set<string>
+  /** Data by set and first word of the key. */
+  readonly written: Map<string, Set<Octets>>
+  /** The last change, for the machine that made it. */
+  last: SetChange | undefined
+}
+
+export function newLog(): MemoryLog {
+  return { memory: { kind: 'new' }, asked: new Set(), written: new Map(), last: undefined }
+}
+
+const NONE: readonly Candidate[] = []
+
+type Index = ReadonlyMap<Octets, ElementGroup>
+
+/** The sets of one table as classes of packets read them. */
+export class ClassSets implements SetAccess {
+  readonly #name: string
+  readonly #sets: ReadonlyMap<string, NftSet>
+  readonly #elements: ReadonlyMap<string, ReadonlyMap<Octets, Element>>
+  /** By set and by the words of the key that are known: elements by these words. */
+  readonly #indexes = new Map<string, (Index | undefined)[]>()
+  readonly #log: MemoryLog
+
+  constructor(
+    {
+      name,
+      sets,
+      elements,
+    }: {
+      readonly name: string
+      readonly sets: ReadonlyMap<string, NftSet>
+      readonly elements: Iterable<ElementGroup>
+    },
+    log: MemoryLog,
+  ) {
+    this.#name = name
+    this.#sets = sets
+    this.#log = log
+    const index = new Map([...sets.keys()].map(set => [set, new Map<Octets, Element>()]))
+    for (const group of elements)
+      for (let at = 0; at < group.length; at++) {
+        const element = group[at]
+        if (element !== undefined) index.get(element.set)?.set(element.key, element)
+      }
+    this.#elements = index
+  }
+
+  setOf(name: string): NftSet {
+    const set = this.#sets.get(name)
+    assert(set !== undefined, `table ${this.#name} has no set ${name}`)
+    return set
+  }
+
+  find(name: string, key: Octets): ElementData | null {
+    this.#checkKind(name)
+    const element = this.#elements.get(name)?.get(key)
+    return element === undefined ? undefined : (element.data ?? null)
+  }
+
+  findAmong(name: string, words: readonly Word[]): readonly Candidate[] {
+    this.#checkKind(name)
+    let key = ''
+    let pattern = 0
+    for (let at = 0; at < words.length; at++) {
+      const word = words[at]
+      if (typeof word !== 'string') continue
+      pattern |= 1 << at
+      key += word
+    }
+    return this.#indexBy(pattern, name, words).get(key) ?? NONE
+  }
+
+  /** `pattern` has a bit for each word that is known. */
+  #indexBy(pattern: number, name: string, words: readonly Word[]): Index {
+    const indexes = this.#indexes.get(name) ?? []
+    const known = indexes[pattern]
+    if (known !== undefined) return known
+    const index = new Map<Octets, Element[]>()
+    for (const element of this.#elements.get(name)?.values() ?? []) {
+      let key = ''
+      for (let at = 0; at < words.length; at++)
+        if (typeof words[at] === 'string') key += element.key.slice(at * 4, at * 4 + 4).padEnd(4, '\0')
+      const list = index.get(key)
+      if (list === undefined) index.set(key, [element])
+      else list.push(element)
+    }
+    indexes[pattern] = index
+    this.#indexes.set(name, indexes)
+    return index
+  }
+
+  #checkKind(name: string): void {
+    if ((this.setOf(name).flags & NFT_SET_INTERVAL) !== 0)
+      throw new BeyondEvaluator(`cannot trace a lookup among intervals (${name})`)
+  }
+
+  remembered(name: string, key: Value): Remembered | undefined {
+    if ((this.setOf(name).flags & NFT_SET_EVAL) === 0) return undefined
+    this.#log.asked.add(placeOf(this.#name, name, key))
+    const { memory } = this.#log
+    return { data: memory.kind === 'known' ? memory.data : undefined }
+  }
+
+  remember(change: SetChange): boolean {
+    const { op, set, key, data } = change
+    if (op === 'delete') return true
+    if (this.#log.memory.kind === 'full') return false
+    this.#log.last = change
+    const place = placeOf(this.#name, set, key)
+    const known = this.#log.written.get(place)
+    if (known === undefined) this.#log.written.set(place, new Set([data]))
+    else known.add(data)
+    return true
+  }
+
+  /** Data that the kernel holds at a place of `asked`. */
+  *heldAt(place: string): Generator<Octets, void, undefined> {
+    for (const [name, elements] of this.#elements) {
+      if ((this.setOf(name).flags & NFT_SET_EVAL) === 0) continue
+      for (const { key, data } of elements.values())
+        if (typeof data === 'string' && placeOf(this.#name, name, key) === place) yield data
+    }
+  }
+}
+
+/** Entries of sets that packets fill are told apart by the first word of their key, which no packet chooses. */
+function placeOf(table: string, set: string, key: Value): string {
+  const first = key[0]
+  const word = typeof key === 'string' ? key.slice(0, 4) : typeof first === 'string' ? first : ''
+  return `${table} ${set} ${word}`
+}

@@ -1,0 +1,380 @@
+import { assert } from '../base/errors.ts'
+import { u32host } from '../base/octets.ts'
+import { difference, intersection, point } from '../base/region.ts'
+import {
+  NF_ACCEPT,
+  NF_DROP,
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NF_IP_PRI_NAT_DST,
+  NF_IP_PRI_NAT_SRC,
+  NFT_CONTINUE,
+  NFT_GOTO,
+  NFT_JUMP,
+  NFT_RETURN,
+  RTN_LOCAL,
+} from '../kernel/nft/constants.ts'
+import type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
+import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
+import { evaluate } from '../kernel/nft/trace-expression.ts'
+import { BeyondEvaluator, type Effect } from '../kernel/nft/trace-machine.ts'
+import type { Box, Hook, PacketClass } from './atoms.ts'
+import { ClassMachine, type RulePlace } from './machine.ts'
+import { ClassSets, type MemoryLog } from './sets.ts'
+
+/** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
+export interface Undecided {
+  readonly place: string
+  readonly reason: string
+}
+
+/** The end of packets of a class. */
+export interface Leaf {
+  readonly machine: ClassMachine
+  readonly end: 'pass' | 'reject' | 'drop' | 'endpoint'
+}
+
+interface CompiledRule {
+  readonly expressions: readonly Expression[]
+  readonly place: RulePlace
+}
+
+interface CompiledChain {
+  readonly name: string
+  readonly rules: readonly CompiledRule[]
+  readonly table: CompiledTable
+}
+
+interface CompiledTable {
+  readonly name: string
+  readonly isOwn: boolean
+  readonly sets: ClassSets
+  readonly chains: Map<string, CompiledChain>
+}
+
+interface BaseChain {
+  readonly chain: CompiledChain
+  readonly isNat: boolean
+  readonly policy: number
+}
+
+/** What becomes of packets behind a chain. */
+type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade'
+interface Decided {
+  readonly machine: ClassMachine
+  readonly decision: Decision
+}
+
+/** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
+const DEPTH_MAX = 64
+const LOCAL = point(u32host(RTN_LOCAL))
+
+/** The rules of all programs at the hooks of one family. */
+export class Walker {
+  readonly log: MemoryLog
+  readonly undecided = new Map<string, Undecided>()
+  readonly tables: readonly CompiledTable[]
+  readonly #hooks = new Map<number, readonly BaseChain[]>()
+
+  /** `ownName` is the name of the table whose every rule the evaluator must know. */
+  constructor(
+    tables: readonly AnyTable[],
+    {
+      family,
+      ownName,
+      log,
+    }: { readonly family: NftFamily; readonly ownName: string; readonly log: MemoryLog },
+  ) {
+    this.log = log
+    const here = tables.filter(table => table.family === family || table.family === 'inet')
+    const bases: { readonly hooknum: number; readonly order: readonly number[]; readonly base: BaseChain }[] =
+      []
+    this.tables = here.map(table => {
+      const compiled = compileTable(table, table.family === family && table.name === ownName, log)
+      for (const chain of table.chains.values()) {
+        const own = compiled.chains.get(chain.name)
+        if (chain.hook === undefined || own === undefined) continue
+        const { hooknum, policy = NF_ACCEPT } = chain.hook
+        const base = { chain: own, isNat: chain.hook.type === 'nat', policy }
+        bases.push({ hooknum, order: orderOf(chain), base })
+      }
+      return compiled
+    })
+    bases.sort((a, b) => (a.order[0] ?? 0) - (b.order[0] ?? 0) || (a.order[1] ?? 0) - (b.order[1] ?? 0))
+    for (const hooknum of [0, 1, 2, 3, 4])
+      this.#hooks.set(
+        hooknum,
+        bases.filter(each => each.hooknum === hooknum).map(({ base }) => base),
+      )
+  }
+
+  /** Follows the packets of a class to their ends. */
+  walk({ hook, box }: Pick<PacketClass, 'hook' | 'box'>): readonly Leaf[] {
+    const [first] = this.tables
+    if (first === undefined) return [{ machine: new ClassMachine(box, NO_SETS(this.log)), end: 'pass' }]
+    const leaves: Leaf[] = []
+    const start = new ClassMachine(box, first.sets)
+    for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
+    return leaves
+  }
+
+  #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
+    if (hook === 'output') {
+      this.#finish(this.#pass(machine, NF_INET_POST_ROUTING, leaves), leaves)
+      return
+    }
+    const hasInput = this.#hooks.get(NF_INET_LOCAL_IN)?.length !== 0
+    const type = machine.region('destinationType')
+    const [local, other] = [intersection(type, LOCAL), difference(type, LOCAL)]
+    // Without a chain in input, packets for this node differ from others only by masquerading, which is not theirs.
+    if (local.length > 0 && (hasInput || other.length === 0)) {
+      const inside = other.length === 0 ? machine : machine.copy()
+      inside.narrow('destinationType', local)
+      inside.delivered = true
+      this.#finish(this.#pass(inside, NF_INET_LOCAL_IN, leaves), leaves)
+      if (other.length === 0) return
+      machine.narrow('destinationType', other)
+    }
+    for (const passed of this.#pass(machine, NF_INET_FORWARD, leaves))
+      this.#finish(this.#pass(passed, NF_INET_POST_ROUTING, leaves), leaves)
+  }
+
+  #finish(machines: readonly ClassMachine[], leaves: Leaf[]): void {
+    for (const machine of machines)
+      leaves.push({ machine, end: machine.to === undefined ? 'pass' : 'endpoint' })
+  }
+
+  /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
+  #pass(start: ClassMachine, hooknum: number, leaves: Leaf[]): readonly ClassMachine[] {
+    const bases = this.#hooks.get(hooknum) ?? []
+    start.hook = hooknum
+    let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
+      { machine: start, natDone: false },
+    ]
+    for (const { chain, isNat, policy } of bases) {
+      const next: typeof going = []
+      for (const each of going) {
+        if (isNat && each.natDone) {
+          next.push(each)
+          continue
+        }
+        for (const { machine, decision } of this.#runChain(each.machine, chain, 0)) {
+          const isDrop = decision === 'drop' || (decision === 'return' && policy === NF_DROP)
+          if (isDrop && decision === 'return')
+            machine.decidedBy = {
+              table: chain.table.name,
+              chain: chain.name,
+              rule: chain.rules.length + 1,
+              isOwn: chain.table.isOwn,
+            }
+          if (isDrop || decision === 'reject') leaves.push({ machine, end: isDrop ? 'drop' : 'reject' })
+          else {
+            if (decision === 'masquerade') machine.masquerade = true
+            const isTranslated = decision === 'dnat' || decision === 'masquerade'
+            next.push({ machine, natDone: each.natDone || isTranslated })
+          }
+        }
+      }
+      going = next
+    }
+    return going.map(({ machine }) => machine)
+  }
+
+  #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
+    assert(depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
+    const decided: Decided[] = []
+    let going = [start]
+    for (const rule of chain.rules) {
+      const next: ClassMachine[] = []
+      for (const machine of going) {
+        machine.sets = chain.table.sets
+        this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
+      }
+      going = next.length > going.length && next.length > MERGED_MIN ? merged(next) : next
+      if (going.length === 0) break
+    }
+    for (const machine of going) decided.push({ machine, decision: 'return' })
+    return decided
+  }
+
+  #runRule(machine: ClassMachine, at: AtRule, from: number): void {
+    const { expressions } = at.rule
+    for (let index = from; index < expressions.length; index++) {
+      const expression = expressions[index]
+      if (expression === undefined) break
+      const effect = this.#evaluate(machine, expression, at)
+      if (effect === 'next') continue
+      if (effect === 'break') {
+        at.next.push(machine)
+        return
+      }
+      this.#take(machine, effect, at, index)
+      return
+    }
+    at.next.push(machine)
+  }
+
+  #evaluate(machine: ClassMachine, expression: Expression, { rule }: AtRule): Effect {
+    try {
+      const effect = evaluate(machine, expression)
+      if (expression.kind === 'dynset') this.#noteWrite(machine)
+      if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
+      return effect
+    } catch (error) {
+      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn) throw error
+      const place = placeText(rule.place)
+      if (!this.undecided.has(place)) this.undecided.set(place, { place, reason: error.message })
+      return 'break'
+    }
+  }
+
+  #noteWrite(machine: ClassMachine): void {
+    const { last } = this.log
+    if (last === undefined) return
+    machine.written = { data: last.data, timeoutMs: last.timeoutMs }
+    this.log.last = undefined
+  }
+
+  #take(machine: ClassMachine, effect: Exclude<Effect, 'next' | 'break'>, at: AtRule, index: number): void {
+    if (effect.kind === 'split') {
+      const { branches } = effect
+      for (const [number, branch] of branches.entries()) {
+        const its = number === branches.length - 1 ? machine : machine.copy()
+        for (const [field, region] of branch.narrowed) its.narrow(field, region)
+        its.probability *= branch.probability
+        const then = branch.take(its)
+        if (then === 'next') this.#runRule(its, at, index + 1)
+        else if (then === 'break') at.next.push(its)
+        else this.#take(its, then, at, index)
+      }
+      return
+    }
+    if (effect.kind !== 'verdict') {
+      machine.decidedBy = at.rule.place
+      at.decided.push({ machine, decision: effect.kind })
+      return
+    }
+    this.#follow(machine, effect.verdict, at)
+  }
+
+  #follow(machine: ClassMachine, verdict: Verdict, { chain, rule, depth, next, decided }: AtRule): void {
+    switch (verdict.code) {
+      case NF_ACCEPT:
+        decided.push({ machine, decision: 'accept' })
+        return
+      case NF_DROP:
+        machine.decidedBy = rule.place
+        decided.push({ machine, decision: 'drop' })
+        return
+      case NFT_RETURN:
+        decided.push({ machine, decision: 'return' })
+        return
+      case NFT_CONTINUE:
+        next.push(machine)
+        return
+      case NFT_JUMP:
+      case NFT_GOTO: {
+        const target = chain.table.chains.get(verdict.chain ?? '')
+        assert(target !== undefined, `there is no chain ${verdict.chain}`)
+        for (const each of this.#runChain(machine, target, depth + 1)) {
+          if (each.decision === 'return' && verdict.code === NFT_JUMP) next.push(each.machine)
+          else decided.push(each)
+        }
+        return
+      }
+      default:
+        if (rule.place.isOwn) throw new BeyondEvaluator(`cannot trace verdict ${verdict.code}`)
+        this.undecided.set(placeText(rule.place), {
+          place: placeText(rule.place),
+          reason: `cannot trace verdict ${verdict.code}`,
+        })
+        next.push(machine)
+    }
+  }
+}
+
+/** So few ways are cheaper to follow than to compare. */
+const MERGED_MIN = 4
+
+/** Joins ways that a random number divided and that went on alike. */
+function merged(machines: readonly ClassMachine[]): ClassMachine[] {
+  const byBox = new Map<Box, Map<string, ClassMachine>>()
+  for (const machine of machines) {
+    const { box, mark, priority, to = '', toType, written } = machine
+    const key = `${mark} ${priority} ${toType.length} ${written?.timeoutMs} ${written?.data} ${to}`
+    const alike = byBox.get(box)
+    const known = alike?.get(key)
+    if (known !== undefined) known.probability += machine.probability
+    else if (alike === undefined) byBox.set(box, new Map([[key, machine]]))
+    else alike.set(key, machine)
+  }
+  return [...byBox.values()].flatMap(alike => [...alike.values()])
+}
+
+interface AtRule {
+  readonly chain: CompiledChain
+  readonly rule: CompiledRule
+  readonly depth: number
+  readonly next: ClassMachine[]
+  readonly decided: Decided[]
+}
+
+const HOOKNUM: Readonly<Record<Hook, number>> = { prerouting: NF_INET_PRE_ROUTING, output: NF_INET_LOCAL_OUT }
+
+function NO_SETS(log: MemoryLog): ClassSets {
+  return new ClassSets({ name: '', sets: new Map(), elements: [] }, log)
+}
+
+/** The kernel calls all nat chains where its own translation stands; among them their priorities count. */
+function orderOf({ hook }: Chain): readonly number[] {
+  if (hook === undefined) return [0, 0]
+  if (hook.type !== 'nat') return [hook.priority, 0]
+  const isSource = hook.hooknum === NF_INET_POST_ROUTING || hook.hooknum === NF_INET_LOCAL_IN
+  return [isSource ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST, hook.priority]
+}
+
+function compileTable(table: AnyTable, isOwn: boolean, log: MemoryLog): CompiledTable {
+  const name = `${table.family} ${table.name}`
+  const chains = new Map<string, CompiledChain>()
+  const sets = new ClassSets({ name, sets: table.sets, elements: table.elements.values() }, log)
+  const compiled = { name, isOwn, sets, chains }
+  for (const chain of table.chains.values()) {
+    const rules = chain.rules.flatMap((rule, index) => {
+      const place = { table: name, chain: chain.name, rule: index + 1, isOwn }
+      return isOwn || hasEffect(rule) ? [{ expressions: withoutNotes(rule), place }] : []
+    })
+    chains.set(chain.name, { name: chain.name, rules, table: compiled })
+  }
+  return compiled
+}
+
+/** Rules that only count or log decide nothing. */
+function hasEffect({ expressions }: Rule): boolean {
+  return expressions.some(
+    each =>
+      each.kind === 'verdict' ||
+      each.kind === 'dnat' ||
+      each.kind === 'masquerade' ||
+      each.kind === 'reject' ||
+      each.kind === 'meta-set' ||
+      each.kind === 'dynset' ||
+      each.kind === 'target' ||
+      (each.kind === 'lookup' && each.dreg === 'verdict') ||
+      (each.kind === 'unknown' && !NOTES.includes(each.name)),
+  )
+}
+
+const NOTES: readonly string[] = ['log', 'counter']
+
+function withoutNotes({ expressions }: Rule): readonly Expression[] {
+  return expressions.filter(
+    each => each.kind !== 'counter' && !(each.kind === 'unknown' && NOTES.includes(each.name)),
+  )
+}
+
+export function placeText({ table, chain, rule }: RulePlace): string {
+  return `${table} ${chain}, rule ${rule}`
+}

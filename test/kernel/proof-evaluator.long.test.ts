@@ -1,0 +1,9 @@
+import { test } from 'vitest'
+import { judgeEvaluator } from '../support/judge-evaluator.ts'
+
+const SEED = Number(process.env.PROOF_SEED ?? 23)
+/** `PROOF_RULESETS=N` judges fewer or more; 2,000 with 50 packets each take some minutes. */
+const RULESETS = Number(process.env.PROOF_RULESETS ?? 2_000)
+
+test(`100,000 random packets pass random rules as the evaluator says (PROOF_SEED=${SEED})`, () =>
+  judgeEvaluator(SEED, RULESETS, 50))

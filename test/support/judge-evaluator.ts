@@ -1,0 +1,184 @@
+import { execFileSync } from 'node:child_process'
+import { createSocket, type Socket } from 'node:dgram'
+import { once } from 'node:events'
+import { expect } from 'vitest'
+import { finish, systemClock } from '../../src/base/clock.ts'
+import { formatIp, formatIpPort } from '../../src/base/ip.ts'
+import { u16be, u32host } from '../../src/base/octets.ts'
+import { difference, everything, includes, point, prefix, type Region } from '../../src/base/region.ts'
+import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
+import { diffRulesets } from '../../src/kernel/nft/diff.ts'
+import { listAllTables } from '../../src/kernel/nft/list.ts'
+import type { Ruleset, Table } from '../../src/kernel/nft/state.ts'
+import { createTracer, type Trace } from '../../src/kernel/nft/trace.ts'
+import type { TracePacket } from '../../src/kernel/nft/trace-packet.ts'
+import { Connection } from '../../src/netlink/connection.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import type { Box } from '../../src/proof/atoms.ts'
+import { newLog } from '../../src/proof/sets.ts'
+import { placeText, Walker } from '../../src/proof/walk.ts'
+import { freshNetns } from './lab/netns.ts'
+import { openClient } from './pipeline.ts'
+import { anyDestination, OWN_ADDRESSES, PORTS, randomTable, TABLE } from './proof-rulesets.ts'
+import { generator } from './walk.ts'
+
+const EMPTY: Ruleset = { tables: [] }
+const ANY = 0xff
+const UDP = 17
+
+/**
+ * Sends random packets through random rules of the kernel, and compares which rules counted them with what the
+ * evaluator says of each packet, and of a random class that holds the packet.
+ */
+export async function judgeEvaluator(seed: number, rulesets: number, packets: number): Promise<void> {
+  freshNetns()
+  const ip = (...args: string[]) => execFileSync('ip', args)
+  ip('link', 'set', 'lo', 'up')
+  // Without answers of ARP or of a port that is not open: both would meet the rules, too.
+  ip('link', 'add', 'out0', 'type', 'veth', 'peer', 'name', 'in0')
+  ip('link', 'set', 'out0', 'arp', 'off')
+  ip('link', 'set', 'in0', 'up')
+  for (const address of OWN_ADDRESSES) ip('address', 'add', `${formatIp(address)}/32`, 'dev', 'out0')
+  ip('link', 'set', 'out0', 'up')
+  ip('route', 'add', 'default', 'dev', 'out0')
+  const sockets = await Promise.all(
+    OWN_ADDRESSES.map(async address => [address, await bound(formatIp(address))] as const),
+  )
+  const receivers = await Promise.all(
+    OWN_ADDRESSES.flatMap(address => PORTS.map(port => bound(formatIp(address), port))),
+  )
+  const random = generator(seed)
+  const client = openClient()
+  const connection = new Connection({
+    transport: openNetlink({ protocol: NETLINK_NETFILTER }),
+    clock: systemClock,
+  })
+  try {
+    for (let count = 0; count < rulesets; count++) {
+      const wanted: Ruleset = { tables: [randomTable(random)] }
+      const put = await client.commit(
+        finish(diffRulesets(EMPTY, wanted, { lateSets: new Set() })).transaction,
+      )
+      expect(put, `ruleset ${count}`).toMatchObject({ outcome: 'committed' })
+      const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
+      const tables = value.flatMap((table): readonly Table[] =>
+        table.family === 'inet' ? [] : [{ ...table, family: table.family }],
+      )
+      const sent = Array.from({ length: packets }, () => randomPacket(random))
+      for (const packet of sent) await send(sockets, packet)
+      const expected = new Map<string, bigint>()
+      for (const packet of sent) {
+        const trace = createTracer({ tables }).trace(packet, {
+          localIps: new Set(OWN_ADDRESSES),
+          random: () => 0,
+        })
+        for (const { chain, rule, text } of trace.steps) {
+          if (!text.includes('counter')) continue
+          const key = `${chain}, rule ${rule}`
+          expected.set(key, (expected.get(key) ?? 0n) + 1n)
+        }
+        expectClass(tables, packet, trace, random)
+      }
+      expect(await counted(client, tables), `ruleset ${count} (PROOF_SEED=${seed})`).toEqual(sorted(expected))
+      execFileSync('nft', ['flush', 'ruleset'])
+    }
+  } finally {
+    await connection.close()
+    await client.close()
+    for (const socket of [...receivers, ...sockets.map(([, its]) => its)]) socket.close()
+  }
+}
+
+async function bound(address: string, port = 0): Promise<Socket> {
+  const socket = createSocket('udp4')
+  socket.bind(port, address)
+  await once(socket, 'listening')
+  return socket
+}
+
+function randomPacket(random: (bound: number) => number): TracePacket {
+  return {
+    origin: 'process',
+    protocol: UDP,
+    source: OWN_ADDRESSES[random(OWN_ADDRESSES.length)] ?? '',
+    sourcePort: 0,
+    destination: anyDestination(random),
+    destinationPort: PORTS[random(PORTS.length)] ?? 0,
+  }
+}
+
+/** A dropped packet is an error of its own. */
+function send(
+  sockets: readonly (readonly [string, Socket])[],
+  { source, destination, destinationPort }: TracePacket,
+): Promise<void> {
+  const socket = sockets.find(([address]) => address === source)?.[1]
+  return new Promise(resolve => socket?.send('x', destinationPort, formatIp(destination), () => resolve()))
+}
+
+/** The evaluator gives one end to each packet of a class: that of the packet alone. */
+function expectClass(
+  tables: readonly Table[],
+  packet: TracePacket,
+  trace: Trace,
+  random: (bound: number) => number,
+): void {
+  const box = boxAround(packet, random)
+  const walker = new Walker(tables, { family: 'ip', ownName: TABLE, log: newLog() })
+  const ends = walker.walk({ hook: 'output', box }).filter(({ machine }) => isIn(machine.box, packet))
+  const what = formatIpPort(packet.destination, packet.destinationPort)
+  expect(ends, what).toHaveLength(1)
+  const [end] = ends
+  expect(end?.end, what).toBe(trace.verdict === 'accept' ? 'pass' : trace.verdict)
+  const last = trace.steps.at(-1)
+  if (end?.end === 'drop' && end.machine.decidedBy !== undefined)
+    expect(placeText(end.machine.decidedBy), what).toBe(`${last?.chain}, rule ${last?.rule}`)
+}
+
+function boxAround(packet: TracePacket, random: (bound: number) => number): Box {
+  const around = (address: string): Region => [prefix(address, [0, 16, 24, 30, 32][random(5)] ?? 0)]
+  const port = u16be(packet.destinationPort)
+  const isLocal = OWN_ADDRESSES.includes(packet.destination)
+  const local = point(u32host(RTN_LOCAL))
+  return {
+    source: around(packet.source),
+    sourceType: random(2) === 0 ? local : everything(4),
+    destination: around(packet.destination),
+    destinationType: random(2) === 0 ? everything(4) : isLocal ? local : difference(everything(4), local),
+    protocol: random(2) === 0 ? point(String.fromCharCode(UDP)) : everything(1),
+    sourcePort: everything(2),
+    destinationPort: random(2) === 0 ? point(port) : [{ from: '\0\0', to: String.fromCharCode(ANY, ANY) }],
+    interface: point('\0'.repeat(16)),
+  }
+}
+
+function isIn(box: Box, { source, destination, destinationPort, protocol }: TracePacket): boolean {
+  const UNICAST = 1
+  return (
+    includes(box.source, source) &&
+    includes(box.sourceType, u32host(RTN_LOCAL)) &&
+    includes(box.destination, destination) &&
+    includes(box.destinationType, u32host(OWN_ADDRESSES.includes(destination) ? RTN_LOCAL : UNICAST)) &&
+    includes(box.destinationPort, u16be(destinationPort)) &&
+    includes(box.protocol, String.fromCharCode(protocol))
+  )
+}
+
+async function counted(
+  client: ReturnType<typeof openClient>,
+  tables: readonly Table[],
+): Promise<readonly string[]> {
+  const counts = new Map<string, bigint>()
+  for (const { family, name, chains } of tables)
+    for (const chain of chains.keys()) {
+      const rules = await client.ruleCounters({ family, table: name, chain })
+      for (const [index, { packets }] of rules.entries())
+        if (packets > 0n) counts.set(`${family} ${name} ${chain}, rule ${index + 1}`, packets)
+    }
+  return sorted(counts)
+}
+
+function sorted(counts: ReadonlyMap<string, bigint>): readonly string[] {
+  return [...counts].map(([place, packets]) => `${place}: ${packets}`).sort()
+}

@@ -1,0 +1,52 @@
+import { finish } from '../../src/base/clock.ts'
+import { type Cidr, parseCidr } from '../../src/base/ip.ts'
+import type { AnyTable } from '../../src/kernel/nft/state.ts'
+import type { Snapshot } from '../../src/model/snapshot.ts'
+import { type MeaningConfig, meaningOf } from '../../src/proof/meaning.ts'
+import { type Proof, prove } from '../../src/proof/prove.ts'
+import { CLUSTER_CIDR, NODE_NAME, type PipelineConfig } from './pipeline.ts'
+
+/** The configuration of a scenario, as the proof reads it: not by way of the options of a mode. */
+export function meaningConfigOf(config: PipelineConfig): MeaningConfig {
+  const addresses = config.nodePortAddresses ?? ['primary']
+  return {
+    nodeName: NODE_NAME,
+    serviceProxyName: config.serviceProxyName,
+    detectLocal: detectLocalOf(config),
+    masqueradeAll: config.masqueradeAll ?? false,
+    nodePortAddresses: {
+      primary: addresses.includes('primary'),
+      cidrs: cidrs(addresses.filter(address => address !== 'primary')),
+    },
+    allowedExternalCidrs: cidrs(config.allowedExternalCidrs ?? []),
+    allowedLoadBalancerCidrs: cidrs(config.allowedLoadBalancerCidrs ?? []),
+    allowServiceExternalIps: true,
+    bindAddress: undefined,
+  }
+}
+
+function detectLocalOf(config: PipelineConfig): MeaningConfig['detectLocal'] {
+  const { bridgeInterface = '', interfaceNamePrefix = '' } = config.detectLocal ?? {}
+  switch (config.detectLocalMode ?? 'ClusterCIDR') {
+    case 'NodeCIDR':
+      return { kind: 'NodeCIDR' }
+    case 'BridgeInterface':
+      return { kind: 'BridgeInterface', name: bridgeInterface }
+    case 'InterfaceNamePrefix':
+      return { kind: 'InterfaceNamePrefix', prefix: interfaceNamePrefix }
+    case 'ClusterCIDR': {
+      const texts = (config.clusterCIDR ?? CLUSTER_CIDR).split(',').filter(text => text !== '')
+      return { kind: 'ClusterCIDR', cidrs: cidrs(texts) }
+    }
+  }
+}
+
+function cidrs(texts: readonly string[]): readonly Cidr[] {
+  return texts.flatMap(text => parseCidr(text) ?? [])
+}
+
+/** Proves tables against what objects mean. */
+export function proofOf(config: PipelineConfig, snapshot: Snapshot, tables: readonly AnyTable[]): Proof {
+  const meanings = meaningOf(snapshot, meaningConfigOf(config))
+  return finish(prove({ meanings, tables, ownName: 'kube-proxy' }))
+}

@@ -1,0 +1,21 @@
+import { describe, expect, test } from 'vitest'
+import { change, computeIn, NFTABLES } from '../../support/pipeline.ts'
+import { proofOf } from '../../support/proof.ts'
+import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
+
+/** Both hooks, addresses of both sides in both families, a protocol and two ports: no packet is in no class or in two. */
+const ALL = 2 * (2 ** 64 + 2 ** 256) * 2 ** 40
+
+describe.each(loadScenarios().map(scenario => [scenario.file, scenario] as const))('%s', (_, scenario) => {
+  test('the rules of nftables mode do to every packet what Kubernetes says', () => {
+    let computed = computeIn(NFTABLES, scenario.config, LOCAL_IPS)
+    for (const step of scenario.steps) {
+      computed = change(computed, step)
+      const proof = proofOf(scenario.config, computed.resolved.snapshot, computed.state.ruleset.tables)
+      expect(proof.differences, step.title).toEqual([])
+      expect(proof).toMatchObject({ wrong: 0 })
+      expect(proof.classes).toBeGreaterThan(10)
+      expect(proof.packets / ALL).toBeCloseTo(1, 9)
+    }
+  })
+})
