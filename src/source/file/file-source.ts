@@ -347,8 +347,8 @@ export class FileSource implements Source {
     this.#missing = reason
     const { path } = this.#options
     const meanwhile = this.#meanwhile(this.#catalogue.size)
-    if (reason !== undefined) this.#reportFailure(path, `cannot be read (${reason})`, meanwhile)
-    else if (before !== undefined) this.#report('recovered', path, 'is there again')
+    if (reason !== undefined) this.#reportFailure(path, `cannot read the source files (${reason})`, meanwhile)
+    else if (before !== undefined) this.#report('recovered', path, 'can read the source files again')
   }
 
   /** Says what is in use while a file with `kept` valid objects cannot be read. */

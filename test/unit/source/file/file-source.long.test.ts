@@ -349,7 +349,8 @@ describe('FileSource', () => {
     await until(() => synced === 1, 'synced')
     rmSync(folder, { recursive: true })
     await until(
-      () => said('failed', /cannot be read \(ENOENT\); its last valid content stays in use/) === 1,
+      () =>
+        said('failed', /cannot read the source files \(ENOENT\); its last valid content stays in use/) === 1,
       'the loss',
     )
     await rest(600)
