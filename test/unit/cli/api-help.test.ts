@@ -71,6 +71,7 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
   'pod-interface-name-prefix': ['veth'],
   'proxy-mode': ['iptables', 'ipvs', 'userspace', 'nftables'],
   'show-hidden-metrics-for-version': ['1.35'],
+  'state-dir': ['/nowhere'],
   vmodule: ['a=1'],
 }
 

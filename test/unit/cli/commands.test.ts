@@ -234,6 +234,6 @@ describe('kprobe explain', () => {
   it('fails with the reason when the source cannot be read', async () => {
     const argv = ['--source=file:/nonexistent', '--from', '203.0.113.9', '--to', '10.96.1.5:80']
     expect(await kprobe('explain', ...argv)).toBe(1)
-    expect(io.stderr).toMatch(/kprobe explain: \/nonexistent: cannot be read \(ENOENT\)/)
+    expect(io.stderr).toMatch(/kprobe explain: \/nonexistent: cannot read the source files \(ENOENT\)/)
   })
 })
