@@ -140,16 +140,22 @@ function ginkgoArguments(
   ]
 }
 
-/** Ginkgo's verbose output has two lines about each test that has ended: its state, then its name. */
-const ENDED = /^(?:•|S) \[(.*)\]/
+/** Ginkgo's verbose output has two lines about each test that has ended: its state and time, then its name. */
+const ENDED = /^(?:•|S) \[(?:([A-Z]+).*\] \[)?([\d.]+) seconds\]/
+/** What ginkgo adds to a name: the kind of its node, and labels. */
+const ADDED = / \[It\]| \[[^\]]*, [^\]]*\]$| \[sig-network\]$/g
 
 /** Keeps the output, and tells of each test that ends. */
 function follow(output: Readable, log: string, progress: (words: string) => void): void {
-  const file = createWriteStream(log, { flags: 'a' })
-  output.pipe(file)
-  let state: string | undefined
+  output.pipe(createWriteStream(log, { flags: 'a' }))
+  let ended: RegExpExecArray | null = null
   createInterface({ input: output }).on('line', line => {
-    if (state !== undefined) progress(`${state}: ${line.trim()}`)
-    state = ENDED.exec(line)?.[1]
+    if (ended !== null) {
+      const [, state = 'passed', seconds] = ended
+      progress(
+        `${state.toLowerCase().padEnd(8)} ${Math.round(Number(seconds))} s  ${line.trim().replace(ADDED, '')}`,
+      )
+    }
+    ended = ENDED.exec(line)
   })
 }
