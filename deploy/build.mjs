@@ -1,10 +1,12 @@
-// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, and the addon.
+// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, the addon, and build.json,
+// which says what the program was made of.
 import { execFileSync } from 'node:child_process'
 import {
   chmodSync,
   copyFileSync,
   existsSync,
   mkdirSync,
+  openSync,
   readdirSync,
   readFileSync,
   renameSync,
@@ -17,13 +19,19 @@ import { build } from 'esbuild'
 import { withOwnLength } from './own-length.mjs'
 
 const KEEP_CODE_MAX_MS = 60_000
+/** See deploy/keep-code.mjs. */
+const KEEP_CODE_FLAGS = ['--hash-seed=1', '--no-flush-bytecode', '--no-sparkplug']
 const root = fileURLToPath(new URL('..', import.meta.url))
 const { version } = JSON.parse(readFileSync(`${root}package.json`, 'utf8'))
 
-/** What src/base/build-info.ts says. An image is built from a folder without a repository: its build gives the commit. */
+/**
+ * What src/base/build-info.ts says. An image may be built from a folder without a repository: its build gives the commit. The
+ * abbreviation does not depend on the number of objects in the clone.
+ */
 const BUILD = {
   KPROBE_VERSION: version,
-  KPROBE_COMMIT: process.env.KPROBE_COMMIT || git('describe', '--always', '--dirty', '--exclude=*'),
+  KPROBE_COMMIT:
+    process.env.KPROBE_COMMIT || git('describe', '--always', '--abbrev=12', '--dirty', '--exclude=*'),
   KPROBE_COMMIT_DATE: process.env.KPROBE_COMMIT_DATE || git('log', '-1', '--format=%cI'),
 }
 
@@ -46,9 +54,12 @@ function git(...argv) {
  * Node 22. Modules that only some commands need are bundled as functions that run when they are asked for.
  */
 async function bundle() {
-  await build({
+  const { metafile } = await build({
     absWorkingDir: root,
     entryPoints: { program: 'src/main.ts' },
+    metafile: true,
+    // Names of modules are part of the program: they say node_modules/, wherever that leads.
+    preserveSymlinks: true,
     outdir: 'dist',
     bundle: true,
     format: 'cjs',
@@ -78,6 +89,23 @@ async function bundle() {
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
   for (const name of readdirSync(`${root}dist`))
     if (name.endsWith('.mjs') && name !== 'kprobe.mjs') rmSync(`${root}dist/${name}`)
+  const about = {
+    version,
+    commit: BUILD.KPROBE_COMMIT,
+    date: BUILD.KPROBE_COMMIT_DATE,
+    packages: packagesIn(metafile),
+  }
+  writeFileSync(`${root}dist/build.json`, `${JSON.stringify(about, null, 2)}\n`)
+}
+
+/** Keys in package-lock.json of the packages that the program contains code of. */
+function packagesIn({ outputs }) {
+  const inputs = Object.values(outputs).flatMap(output => Object.entries(output.inputs))
+  const found = inputs.flatMap(([path, { bytesInOutput }]) => {
+    const [folder] = /(?:node_modules\/(?:@[^/]+\/)?[^/]+\/)+/.exec(path) ?? []
+    return folder === undefined || bytesInOutput === 0 ? [] : [folder.slice(0, -1)]
+  })
+  return [...new Set(found)].sort()
 }
 
 /** The loader reads Latin-1. esbuild escapes other letters in strings and in names, but not in regular expressions. */
@@ -88,14 +116,22 @@ function requireAscii(path) {
   throw new Error(`${path} is not all ASCII: escape what follows "${program.toString('utf8', at - 40, at)}"`)
 }
 
-/** Runs the program once, and keeps what V8 has compiled by then. Without that, a start is slower, and nothing else. */
+/**
+ * Runs the program once, and keeps what V8 has compiled by then. Without that, a start is slower, and nothing else. The
+ * environment and the kind of its outputs decide what runs: they are the same everywhere.
+ */
 function keepCode() {
-  const options = { stdio: ['ignore', 'ignore', 'pipe'], timeout: KEEP_CODE_MAX_MS }
+  const log = `${root}dist/program.log`
+  const argv = [...KEEP_CODE_FLAGS, `${root}deploy/keep-code.mjs`]
   try {
-    execFileSync(process.execPath, [`${root}deploy/keep-code.mjs`], options)
+    const stdio = ['ignore', 'ignore', openSync(log, 'w')]
+    execFileSync(process.execPath, argv, { stdio, env: {}, timeout: KEEP_CODE_MAX_MS })
   } catch (error) {
-    console.error(`dist/ has no compiled code, and a start takes longer: ${error.message}`)
+    console.error(
+      `dist/ has no compiled code, and a start takes longer: ${error.message}\n${readFileSync(log, 'utf8')}`,
+    )
   }
+  rmSync(log)
 }
 
 function placeAddon() {

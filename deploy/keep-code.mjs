@@ -1,8 +1,11 @@
 // Runs dist/program.js on a small cluster, without a kernel, and leaves the code that V8 compiled meanwhile in
-// dist/program.cache, for deploy/loader.mjs.
+// dist/program.cache, for deploy/loader.mjs. The same program gives the same bytes: deploy/build.mjs starts this with a fixed
+// seed for V8's hashes, which decide the order of tables, and without what depends on time: V8 drops code that has not run for a
+// while, and marks functions that ran often enough to become machine code.
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
+import { setFlagsFromString } from 'node:v8'
 import { Script } from 'node:vm'
 import { build } from 'esbuild'
 
@@ -43,10 +46,12 @@ const withoutFlags = name =>
   name === 'node:v8' ? { ...require(name), setFlagsFromString: () => undefined } : require(name)
 
 const kubeconfig = await startApiServer()
-const script = new Script(readFileSync(program, 'latin1'), { filename: program.href })
+const script = new Script(readFileSync(program, 'latin1'), { filename: 'program.js' })
 process.on('exit', code => {
   rmSync(folder, { recursive: true })
   if (code !== 0) return
+  // The flags of the start are part of what V8 compares. These are their defaults, which a daemon has.
+  for (const flag of ['--hash-seed=0', '--flush-bytecode', '--sparkplug']) setFlagsFromString(flag)
   writeFileSync(`${cache}.new`, script.createCachedData())
   renameSync(`${cache}.new`, cache)
 })

@@ -15,6 +15,7 @@ function keptCode() {
   }
 }
 
-// The program is all ASCII, which deploy/build.mjs makes sure of.
-const script = new Script(readFileSync(program, 'latin1'), { filename: program.href, cachedData: keptCode() })
+// The program is all ASCII, which deploy/build.mjs makes sure of. In stack traces, V8 shows the name that kept code was compiled
+// under: a path would be that of the machine that built it.
+const script = new Script(readFileSync(program, 'latin1'), { filename: 'program.js', cachedData: keptCode() })
 script.runInThisContext()(createRequire(import.meta.url), import.meta.url)

@@ -1,5 +1,5 @@
+import { Pauses, type Steps } from '../base/clock.ts'
 import { compareIps, familyOf, formatIp, type Ip } from '../base/ip.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
 import { isSame } from '../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
 import type { Service, SliceList } from '../model/service.ts'

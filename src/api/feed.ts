@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
 import type { ApiState } from './state.ts'
 
 /** What is known of where the state comes from. */

@@ -1,5 +1,5 @@
-import { PersistentMap } from '../base/persistent-map.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'

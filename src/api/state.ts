@@ -1,4 +1,4 @@
-import { PersistentMap } from '../base/persistent-map.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { localv1 } from './schema.ts'
 
 /** One message `localv1.OpItem` behind gRPC's prefix: the bytes of `memory` from `start` to before `end`. */

@@ -46,3 +46,273 @@ export function pause(clock: Clock, ms: number, signal: AbortSignal): Promise<vo
     if (signal.aborted) end()
   })
 }
+
+/**
+ * A pure computation that offers to pause: it yields wherever stopping is harmless and returns its value at the end.
+ * Callers decide whether to run it in one go or in slices between which the event loop breathes.
+ */
+export type Steps<T> = Generator<undefined, T, undefined>
+
+/** Runs to the end without a pause. */
+export function finish<T>(steps: Steps<T>): T {
+  for (;;) {
+    const step = steps.next()
+    if (step.done === true) return step.value
+  }
+}
+
+/**
+ * How many items of a loop go between two offers to pause. So many of the heaviest, such as Services with their rules, take a
+ * few milliseconds; for the lightest, an offer takes one percent of the time.
+ */
+const ITEMS = 256
+
+/** Counts the items of a loop: `if (pauses.due()) yield`. */
+export class Pauses {
+  #left = ITEMS
+
+  /** Tests whether it is time to offer a pause after these items. */
+  due(items = 1): boolean {
+    this.#left -= items
+    if (this.#left > 0) return false
+    this.#left = ITEMS
+    return true
+  }
+}
+
+export interface Slicing {
+  /** Longest time to compute before yielding to the event loop, in milliseconds. */
+  readonly sliceMs: number
+  /** Monotonic milliseconds. */
+  readonly nowMs: () => number
+  /** Resolves once other work of the event loop has had its turn. */
+  readonly breathe: () => Promise<void>
+}
+
+/** A slice of time for a loop that is asynchronous in any case: `if (slice.isOver) await slice.next()`. */
+export class Slice {
+  readonly #slicing: Slicing
+  #endMs: number
+
+  constructor(slicing: Slicing) {
+    this.#slicing = slicing
+    this.#endMs = slicing.nowMs() + slicing.sliceMs
+  }
+
+  get isOver(): boolean {
+    return this.#slicing.nowMs() >= this.#endMs
+  }
+
+  /** Lets other work of the event loop go first, and begins the next slice. */
+  async next(): Promise<void> {
+    await this.#slicing.breathe()
+    this.#endMs = this.#slicing.nowMs() + this.#slicing.sliceMs
+  }
+}
+
+/** Runs to the end in slices. Errors thrown by the computation reject the promise. */
+export async function finishInSlices<T>(steps: Steps<T>, slicing: Slicing): Promise<T> {
+  const slice = new Slice(slicing)
+  for (;;) {
+    const step = steps.next()
+    if (step.done === true) return step.value
+    if (slice.isOver) await slice.next()
+  }
+}
+
+const SLICE_MS = 5
+
+/** Slices that are short enough for health requests in between, by this clock. */
+export function slicingOf(clock: Pick<Clock, 'nowMs' | 'breathe'>): Slicing {
+  return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
+}
+
+interface PacerOptions {
+  readonly clock: Clock
+  /** One run. Gives the milliseconds until the next; undefined if only a wake leads to one. Must not reject. */
+  readonly run: () => Promise<number | undefined> | number | undefined
+}
+
+/**
+ * Decides when repeated work runs: when it is woken, or when the time comes that the last run gave; the earliest wins. Runs
+ * never overlap, and a rest between them is kept whatever wakes them.
+ */
+export class Pacer {
+  readonly #options: PacerOptions
+  /** Monotonic milliseconds, as all times here. */
+  #dueMs = Number.POSITIVE_INFINITY
+  #restUntilMs = Number.NEGATIVE_INFINITY
+  #failures = 0
+  #timer: { readonly atMs: number; readonly cancel: Cancel } | undefined
+  #isRunning = false
+  #lastRun: Promise<void> = Promise.resolve()
+  #isStopped = false
+
+  constructor(options: PacerOptions) {
+    this.#options = options
+  }
+
+  get isRunning(): boolean {
+    return this.#isRunning
+  }
+
+  get isStopped(): boolean {
+    return this.#isStopped
+  }
+
+  /** Tests whether a wake has to wait for the end of a run or of a rest. */
+  get isBusy(): boolean {
+    return this.#isRunning || this.#options.clock.nowMs() < this.#restUntilMs
+  }
+
+  /** Requests a run within this time. A run that may begin now begins before this returns. */
+  wake(withinMs = 0): void {
+    const nowMs = this.#options.clock.nowMs()
+    this.#dueMs = Math.min(this.#dueMs, nowMs + withinMs)
+    if (withinMs <= 0 && !this.isBusy && !this.#isStopped) this.#launch()
+    else this.#arm(nowMs)
+  }
+
+  /** Forgets the requests so far. A run in progress goes on. */
+  cancel(): void {
+    this.#dueMs = Number.POSITIVE_INFINITY
+    this.#disarm()
+  }
+
+  /** Lets no run begin for this time. A longer rest stays. */
+  rest(ms: number): void {
+    this.#restUntilMs = Math.max(this.#restUntilMs, this.#options.clock.nowMs() + ms)
+  }
+
+  /** Resolves when the rest is over. */
+  rested(): Promise<void> {
+    const { clock } = this.#options
+    const leftMs = this.#restUntilMs - clock.nowMs()
+    return leftMs <= 0 ? Promise.resolve() : new Promise(resolve => void clock.after(leftMs, resolve))
+  }
+
+  /** Requests a retry after a rest that grows with each failure in a row. Gives the rest, in milliseconds. */
+  failed(backoff: BackoffOptions): number {
+    const restMs = backoffMs(++this.#failures, backoff)
+    this.rest(restMs)
+    this.wake()
+    return restMs
+  }
+
+  succeeded(): void {
+    this.#failures = 0
+  }
+
+  /** Lets no run begin any more. Resolves at the end of a run in progress. */
+  async stop(): Promise<void> {
+    this.#isStopped = true
+    this.#disarm()
+    await this.#lastRun.catch(() => undefined)
+  }
+
+  #arm(nowMs: number): void {
+    if (this.#isStopped || this.#isRunning || this.#dueMs === Number.POSITIVE_INFINITY) return
+    const atMs = Math.max(this.#dueMs, this.#restUntilMs)
+    if (this.#timer?.atMs === atMs) return
+    this.#disarm()
+    // To the microsecond, because sums of times are inexact. Never 0 before the time: a run that finds itself early would
+    // request the next one at once, without end where time stands still meanwhile.
+    const delayMs = atMs <= nowMs ? 0 : Math.max(1, Math.round((atMs - nowMs) * 1_000)) / 1_000
+    const cancel = this.#options.clock.after(delayMs, () => {
+      this.#timer = undefined
+      this.#launch()
+    })
+    this.#timer = { atMs, cancel }
+  }
+
+  #disarm(): void {
+    this.#timer?.cancel()
+    this.#timer = undefined
+  }
+
+  #launch(): void {
+    this.cancel()
+    this.#isRunning = true
+    this.#lastRun = this.#run()
+  }
+
+  async #run(): Promise<void> {
+    let nextMs: number | undefined
+    try {
+      nextMs = await this.#options.run()
+    } finally {
+      this.#isRunning = false
+      const nowMs = this.#options.clock.nowMs()
+      if (nextMs !== undefined) this.#dueMs = Math.min(this.#dueMs, nowMs + nextMs)
+      // By the timer even if the next run is due: other work of the event loop goes first.
+      this.#arm(nowMs)
+    }
+  }
+}
+
+/** Exponential delays with full jitter over the upper half: never less than half of the step, never above `maxMs`. */
+export interface BackoffOptions {
+  readonly minMs: number
+  readonly maxMs: number
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+}
+
+/** Delay before try number `failures` + 1, in milliseconds; `failures` counts from 1. */
+export function backoffMs(failures: number, options: BackoffOptions): number {
+  const step = Math.min(options.maxMs, options.minMs * 2 ** Math.min(failures - 1, 30))
+  return step / 2 + (options.random() * step) / 2
+}
+
+/** Pieces of asynchronous work that go one after the other, in the order in which they were asked for. */
+export class Mutex {
+  #last: Promise<unknown> = Promise.resolve()
+
+  /** Runs `work` when everything before it has ended, however it ended. */
+  run<T>(work: () => Promise<T>): Promise<T> {
+    const turn = this.#last.then(work)
+    this.#last = turn.catch(() => undefined)
+    return turn
+  }
+}
+
+/**
+ * Hands on items, one batch at a time. Items that arrive meanwhile form the next batch; a caller that brings them waits, so
+ * that at most one piece of each bringer is gathered.
+ */
+export class Batcher<T> {
+  #hand: (batch: readonly T[]) => Promise<void> = () => Promise.resolve()
+  #gathering: { readonly batch: T[]; readonly taken: Promise<void> } | undefined
+  #last: Promise<unknown> = Promise.resolve()
+  #closed = false
+
+  /** Hands all batches to this taker. */
+  start(hand: (batch: readonly T[]) => Promise<void>): void {
+    this.#hand = hand
+  }
+
+  /** Resolves once these were taken, in the order given and in one piece. Rejects when taking them failed. */
+  readonly put = (items: readonly T[]): Promise<void> => {
+    if (items.length === 0) return Promise.resolve()
+    const gathering = this.#gathering ?? this.#open()
+    for (const item of items) gathering.batch.push(item)
+    return gathering.taken
+  }
+
+  /** Nothing is handed on from now on. */
+  close(): void {
+    this.#closed = true
+  }
+
+  #open() {
+    const batch: T[] = []
+    const taken = this.#last.then(() => {
+      this.#gathering = undefined
+      return this.#closed ? undefined : this.#hand(batch)
+    })
+    // The caller that brought the items gets the failure; the next batch only needs to know that this one is over.
+    this.#last = taken.then(undefined, () => undefined)
+    this.#gathering = { batch, taken }
+    return this.#gathering
+  }
+}

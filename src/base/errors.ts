@@ -50,3 +50,8 @@ export function assert(condition: boolean, message: string): asserts condition {
 export function unreachable(value: never): never {
   throw new AssertionError(`unreachable: ${JSON.stringify(value)}`)
 }
+
+/** Bytes that are not what they are to be; the stream they came from cannot be used any further. */
+export class WireError extends Error {
+  override readonly name = 'WireError'
+}

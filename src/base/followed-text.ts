@@ -1,5 +1,4 @@
-import type { Clock } from './clock.ts'
-import { Pacer } from './pacer.ts'
+import { type Clock, Pacer } from './clock.ts'
 
 /** The result of a read: a text, or the reason why there is none. */
 export type ReadResult<E> = { readonly text: string } | { readonly error: E }

@@ -3,7 +3,7 @@ import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, outputFlag } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
+import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
 import { HERE } from '../daemon/open.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { NftFamily, Ruleset } from '../kernel/nft/state.ts'
@@ -199,7 +199,7 @@ function readRequest(reader: FlagReader, positionals: readonly string[]): Reques
     reader.fail('--service', `${output} prints whole tables; -o text and -o json show one Service`)
   if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
-  const adminSocket = reader.text('admin-socket') ?? ''
+  const adminSocket = readSocketPath(reader)
   const proxyName = readInstanceName(reader)
   const unsupported = proxyName === undefined ? undefined : whyNotInstance(proxyName, DEFAULT_MODE)
   if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)

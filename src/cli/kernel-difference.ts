@@ -1,5 +1,4 @@
-import { systemClock } from '../base/clock.ts'
-import { slicingOf } from '../base/steps.ts'
+import { slicingOf, systemClock } from '../base/clock.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'

@@ -64,7 +64,8 @@ function readSource(reader: FlagReader): SourceConfig {
   return { kind: 'kube' }
 }
 
-function readSocketPath(reader: FlagReader): string {
+/** An absolute path that a socket can have; empty if the flag is. */
+export function readSocketPath(reader: FlagReader): string {
   const path = reader.text('admin-socket') ?? ''
   if (path !== '' && !path.startsWith('/'))
     reader.fail('--admin-socket', `${quote(path)} is not an absolute path`)

@@ -1,7 +1,6 @@
 import type { ApiFeed } from '../api/feed.ts'
-import type { Clock } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { Log } from '../base/log.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { PartsRoom } from '../model/object-budget.ts'
@@ -56,13 +55,15 @@ export class ApiNode {
       clock,
       partsRoom: this.#partsRoom,
       keepsNode: config.source.kind === 'kube',
-      changed: snapshot => {
-        this.#next = snapshot
-        this.#working ??= this.#work()
-      },
       handlers: {
         refusals: list => this.#tellRefusals(list),
         problem: problem => this.#tellProblem(problem),
+      },
+    })
+    this.#intake.deliverTo({
+      offer: snapshot => {
+        this.#next = snapshot
+        this.#working ??= this.#work()
       },
     })
   }

@@ -1,11 +1,10 @@
 import { ApiFeed, type FeedSource, type FeedStatus } from '../api/feed.ts'
 import { type ApiServer, type ApiServerCounts, startApiServer } from '../api/grpc/server.ts'
 import { type ApiProjection, nextApiState, type ResolvedView } from '../api/next-state.ts'
-import type { Clock } from '../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
-import { finishInSlices, slicingOf } from '../base/steps.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
 import { logCrowd } from './servers.ts'
 

@@ -9,8 +9,8 @@ import type { Snapshot } from '../model/snapshot.ts'
 import { findMode } from '../modes/registry.ts'
 import type { SourceStatus } from '../source/source.ts'
 import type { HealthAnswer } from '../telemetry/health.ts'
-import type { ActiveMode } from './active-mode.ts'
 import type { Origins, Sync } from './io.ts'
+import type { ActiveMode } from './mode-switcher.ts'
 
 /** Logs version, configuration and node: the first lines of every log. */
 export function logStart(
@@ -142,6 +142,11 @@ function rounded(value: number): number {
   return Number(value.toFixed(6))
 }
 
+function nodeState(node: Snapshot['node'], source: SourceStatus | undefined): string {
+  if (node !== undefined) return node.deleted === true ? 'deleted' : 'found'
+  return source === undefined || source.missing.length > 0 ? 'not read yet' : 'not found'
+}
+
 interface StateFacts {
   /** Undefined before the first data plane is open. */
   readonly activeMode: Pick<ActiveMode, 'mode' | 'status'> | undefined
@@ -165,7 +170,7 @@ export function logState(log: Log, { activeMode, source, snapshot, health, nowMs
       synced: status?.syncedNumber,
       quarantined: quarantined.length,
       error: status?.error?.message,
-      node: node === undefined ? 'not found' : node.deleted === true ? 'deleted' : 'found',
+      node: nodeState(node, source),
       healthz: health.code,
       reason: health.body.reason,
       missing: source?.missing,

@@ -7,8 +7,7 @@ import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../
 import { dependsOnServices } from '../source/kube/client/dial.ts'
 import { failureOfStatus } from '../source/kube/exchange.ts'
 import { KubeSource, type KubeSourceOptions } from '../source/kube/kube-source.ts'
-import { acceptFor } from '../source/kube/wire/encodings.ts'
-import { readStatus } from '../source/kube/wire/status.ts'
+import { acceptFor, readStatus } from '../source/kube/wire/encodings.ts'
 import type { EventWrite } from '../telemetry/event.ts'
 import type { PostResult } from '../telemetry/events.ts'
 

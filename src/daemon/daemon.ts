@@ -12,7 +12,6 @@ import type { LocalAddresses } from '../source/local-addresses.ts'
 import { problemText, type Source, type SourceProblem } from '../source/source.ts'
 import { conntrackFull } from '../telemetry/event.ts'
 import { EventRecorder } from '../telemetry/events.ts'
-import type { ActiveMode } from './active-mode.ts'
 import { type ApiReach, apiReachOf } from './api-reach.ts'
 import { type ApiService, apiOf } from './api-service.ts'
 import { type Ending, logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from './banner.ts'
@@ -22,12 +21,11 @@ import { logFieldChanges, programmingFields, tuningFields } from './followed-fie
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
-import { followLocalIps } from './local-ips.ts'
-import { ModeSwitcher } from './mode-switcher.ts'
+import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
-import { openFileSource, socketsOf } from './open.ts'
+import { followLocalIps, openFileSource, socketsOf } from './open.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
 import { adminPages, Servers } from './servers.ts'
 
@@ -63,7 +61,6 @@ class Daemon {
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
-  #isOnceOfNothing = false
   readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
   #unapplied = NO_FIELDS
@@ -100,11 +97,7 @@ class Daemon {
         this.#node.follow(node)
         this.#observer.node(node)
       },
-      changed: snapshot => {
-        this.#observer.offered(snapshot)
-        // With --once, an empty source may be a wrong path, and must not remove every Service.
-        if (!this.#isOnceOfNothing) this.#switcher?.offer(snapshot)
-      },
+      offers: this.#observer.offers,
       handlers: {
         refusals: list => this.#observer.refused(list),
         problem: problem => this.#problem(problem),
@@ -151,6 +144,7 @@ class Daemon {
     const config = this.#config
     try {
       this.#switcher = this.#program(config)
+      this.#intake.deliverTo(this.#switcher)
     } catch (err) {
       const hint = privilegeHint(err)
       log.fatal({ err, ...(hint === undefined ? {} : { hint }) }, 'cannot open sockets to the kernel')
@@ -230,6 +224,7 @@ class Daemon {
 
   #program(config: Config): ModeSwitcher {
     const { clock, log, random, planned } = this.#io
+    const api = this.#api
     return new ModeSwitcher(config, {
       clock,
       log,
@@ -237,7 +232,7 @@ class Daemon {
       sockets: socketsOf(this.#io, this.#descriptors),
       planned,
       report: event => this.#report(event),
-      resolved: resolved => this.#api?.offer(resolved),
+      resolved: api && (resolved => api.offer(resolved)),
       confirm: () => this.#intake.confirm(),
       tell: event => this.#observer.modeEvent(event),
       unsupported: list => {
@@ -392,8 +387,11 @@ class Daemon {
     const text = isLast ? problem.text : problemText(problem)
     if (kind === 'recovered') log.info({ location }, text)
     else log.warn({ location }, text)
-    this.#isOnceOfNothing ||= kind === 'empty' && this.#config.once
-    if (this.#isOnceOfNothing) this.#finish(1, '--once: the files hold no objects')
+    if (kind === 'empty' && this.#config.once) {
+      // An empty source may be a wrong path, and must not remove every Service.
+      this.#intake.deliverTo(undefined)
+      this.#finish(1, '--once: the files hold no objects')
+    }
     if (kind !== 'failed') return
     this.#observer.metrics.sourceProblem()
     if (isLast) this.#finish(1, '--once: cannot read the source')

@@ -1,7 +1,6 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Pacer } from '../base/clock.ts'
 import { FAMILIES } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
-import { Pacer } from '../base/pacer.ts'
 import { type FlowEvent, FlowReconciler } from '../flows/flow-reconciler.ts'
 import {
   type ConntrackClient,

@@ -1,8 +1,6 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, type Steps, slicingOf } from '../base/clock.ts'
+import type { PersistentMap } from '../base/collections.ts'
 import type { Ip } from '../base/ip.ts'
-import { Pacer } from '../base/pacer.ts'
-import type { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import {
   fitting,
   type LeftOut,
@@ -23,12 +21,15 @@ import {
   type SourceEvent,
 } from '../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceStatus } from '../source/source.ts'
-import type { Occasion } from './node-listeners.ts'
+import type { Moment } from '../telemetry/health.ts'
+
+/** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
+export type Occasion = 'start' | 'change' | 'resync'
 
 interface IntakeOptions {
   readonly clock: Clock
-  /** Gets each new Snapshot, from the first complete one on. */
-  readonly changed: (snapshot: Snapshot) => void
+  /** Notes each Snapshot that is offered. */
+  readonly offers?: Offers
   /** Gets the Node of the first of them, and each other one, before its Snapshot. */
   readonly nodeChanged?: (node: NodeInfo | undefined) => void
   /** Handlers for everything but the events of a source. */
@@ -42,6 +43,11 @@ interface IntakeOptions {
   readonly completed?: (snapshot: Snapshot, occasion: Occasion) => Snapshot
   /** Bounds the parts of all objects; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
+}
+
+/** A reader of Snapshots. */
+interface SnapshotReader {
+  offer(snapshot: Snapshot): void
 }
 
 /** The run of one source. */
@@ -66,6 +72,7 @@ export class Intake implements PartsHolder {
   #complete = false
   #ipsMissing = false
   #offered: Snapshot | undefined
+  #reader: SnapshotReader | undefined
   /** Parts in the Snapshot of the previous source, while the next one reads. */
   #partsBefore = 0
   readonly #leftOut: LeftOutWatch
@@ -105,6 +112,11 @@ export class Intake implements PartsHolder {
     const status = this.#run?.source.status
     if (status === undefined || !this.#ipsMissing) return status
     return { ...status, missing: [...status.missing, 'addresses of this machine'] }
+  }
+
+  /** Offers each new Snapshot to this reader, from the first complete one on. */
+  deliverTo(reader: SnapshotReader | undefined): void {
+    this.#reader = reader
   }
 
   /** Stops the current source and follows this one. */
@@ -240,7 +252,8 @@ export class Intake implements PartsHolder {
     const now = this.#snapshot
     this.#offered = now
     if (before === undefined || before.node !== now.node) this.#options.nodeChanged?.(now.node)
-    this.#options.changed(now)
+    this.#options.offers?.add(now)
+    this.#reader?.offer(now)
   }
 }
 
@@ -269,6 +282,43 @@ function differences(before: Snapshot, now: Snapshot): readonly SourceEvent[] {
 
 function absent<V>(before: PersistentMap<V>, now: PersistentMap<V>): readonly string[] {
   return before.keys().filter(key => !now.has(key))
+}
+
+/** A Snapshot that is to be programmed, and when it came. */
+interface Offer extends Moment {
+  readonly snapshot: Snapshot
+}
+
+interface OffersOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  /** Called when the list is as long as it may be, to take it. */
+  readonly full: () => void
+}
+
+const OFFERS_MAX = 64
+
+/** The Snapshots that were offered since the last take. */
+export class Offers {
+  readonly #options: OffersOptions
+  #list: Offer[] = []
+
+  constructor(options: OffersOptions) {
+    this.#options = options
+  }
+
+  add(snapshot: Snapshot): void {
+    const { clock, wallMs, full } = this.#options
+    this.#list.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
+    if (this.#list.length === OFFERS_MAX) full()
+  }
+
+  take(): readonly Offer[] {
+    const list = this.#list
+    this.#list = []
+    return list
+  }
 }
 
 interface LeftOutOptions {

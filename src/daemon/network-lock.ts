@@ -7,10 +7,8 @@ import {
   type TakeLock,
   takeLock,
 } from '../base/instance-lock.ts'
-import { abstractListeners, type UnixListener } from '../kernel/socket/listeners.ts'
-import { socketsOfProcess } from '../kernel/socket/own-sockets.ts'
-import { PASSING } from '../netlink/batch.ts'
-import { Connection } from '../netlink/connection.ts'
+import { abstractListeners, socketsOfProcess, type UnixListener } from '../kernel/socket/listeners.ts'
+import { Connection, PASSING } from '../netlink/connection.ts'
 import { NETLINK_NETFILTER, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { OutcomeUnknownError } from '../netlink/errors.ts'
 import { openNetlink } from '../netlink/native.ts'

@@ -1,12 +1,10 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Pacer } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { Pacer } from '../base/pacer.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
 import type { Config } from '../config/config.ts'
 import { findLink, type LinkAddress, listAddressesNow, ownAddresses } from '../kernel/link/links.ts'
-import { type Listener, listListeners, reach } from '../kernel/socket/listeners.ts'
-import { ownSockets } from '../kernel/socket/own-sockets.ts'
+import { type Listener, listListeners, ownSockets, reach } from '../kernel/socket/listeners.ts'
 import { type ServiceListeners, type TakenPort, takenKey } from '../model/reserved.ts'
 import type { Protocol, Service, ServiceKey } from '../model/service.ts'
 import { applyEvents, type Snapshot, type SnapshotEvent } from '../model/snapshot.ts'
@@ -14,6 +12,7 @@ import type { OpenSocket } from '../modes/mode.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
+import type { Occasion } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import { openRoute } from './open.ts'
 
@@ -59,9 +58,6 @@ interface NodeListenersOptions {
   /** Inodes of this process's own sockets, which do not conflict with Services. */
   readonly ownSockets: () => ReadonlySet<number>
 }
-
-/** The reason to complete a Snapshot: the first objects of a source, a change of objects, or a full resync. */
-export type Occasion = 'start' | 'change' | 'resync'
 
 type Completed = Pick<Snapshot, 'services' | 'listeners'>
 

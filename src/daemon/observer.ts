@@ -15,11 +15,12 @@ import {
   serviceReleased,
   starting,
 } from '../telemetry/event.ts'
-import { HealthTracker, type Moment } from '../telemetry/health.ts'
+import { HealthTracker } from '../telemetry/health.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
 import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
 import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import { Offers } from './intake.ts'
 
 interface ObserverOptions {
   readonly log: Log
@@ -51,18 +52,12 @@ const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
 
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
 
-/** A Snapshot that is to be programmed, and when it came. */
-interface Offer extends Moment {
-  readonly snapshot: Snapshot
-}
-
-/** Offers that wait to be counted; the last one counts all of them. */
-const OFFERS_MAX = 64
-
 /** Turns what happens into logs, metrics, health and events. Makes no decisions. */
 export class Observer {
   readonly metrics: Metrics
   readonly receipts: Receipts
+  /** Takes the Snapshots that are to be programmed. They are counted later: the kernel is waiting for them. */
+  readonly offers: Offers
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly #options: ObserverOptions
@@ -73,7 +68,6 @@ export class Observer {
   #heardMs: number
   readonly #health: HealthTracker
   readonly #pending = new PendingChanges()
-  #offers: Offer[] = []
   readonly #localPolicies = new LocalPolicyCounter()
   /** The Snapshot of the previous sync. */
   #programmed: Snapshot | undefined
@@ -83,6 +77,7 @@ export class Observer {
     const { servers, features, connections, ofMode, api } = options
     this.#options = options
     this.startedWallMs = wallMs()
+    this.offers = new Offers({ clock, wallMs, full: () => this.#countOffers() })
     this.#health = new HealthTracker({ families, clock, wallMs, syncPeriodMs, eligibleWithoutNode })
     this.receipts = new Receipts(wallMs)
     this.#heardMs = clock.nowMs()
@@ -152,22 +147,15 @@ export class Observer {
     this.metrics.refusals(this.#refused.services + this.#refused.objects)
   }
 
-  /** Takes a Snapshot that is offered for programming. It is counted later: the kernel is waiting for it. */
-  offered(snapshot: Snapshot): void {
-    const { clock, wallMs } = this.#options
-    this.#offers.push({ snapshot, monotonicMs: clock.nowMs(), wallMs: wallMs() })
-    if (this.#offers.length === OFFERS_MAX) this.#countOffers()
-  }
-
   #countOffers(): void {
-    if (this.#offers.length === 0) return
+    const offers = this.offers.take()
+    if (offers.length === 0) return
     const { proxy } = this.metrics
-    for (const offer of this.#offers) {
+    for (const offer of offers) {
       proxy.changes(this.#pending.offered(offer.snapshot))
       proxy.queued(offer.wallMs)
       this.#health.queued(offer.snapshot.number, offer)
     }
-    this.#offers = []
     proxy.pending(this.#pending.now)
   }
 

@@ -4,7 +4,7 @@ import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
 import { type ParseOptions, parseObject } from '../model/parse.ts'
-import { ValuePool } from '../model/value-pool.ts'
+import { ValuePool } from '../model/snapshot.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
 import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
@@ -17,6 +17,7 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
+import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import { partsMax, processRoom, relayRoom } from './process-room.ts'
 
@@ -114,6 +115,34 @@ export function watchLocalIps(
   if (nodePortAddresses.cidrs.length === 0 && findMode(proxyMode).needsAddresses !== true) return undefined
   const reader = createAddressReader({ openTransport, clock, except: MODE_DEVICE })
   return watchLocalAddresses({ clock, reader, ...handlers })
+}
+
+interface IntakeIps {
+  readonly intake: Intake
+  /** The addresses cannot be read; the reason is in the log. */
+  readonly failed: () => void
+}
+
+/** Follows this machine's addresses for the intake, if the configuration depends on them. */
+export function followLocalIps(
+  config: Config,
+  { clock, log, openRoute: openTransport }: Pick<DaemonIo, 'clock' | 'log' | 'openRoute'>,
+  { intake, failed }: IntakeIps,
+): LocalAddresses | undefined {
+  const watch = watchLocalIps(config, clock, {
+    ...(openTransport === undefined ? {} : { openTransport }),
+    changed: value => intake.takeIps(value),
+    failed: err => {
+      const isKnown = intake.snapshot.localIps.length > 0
+      const rest = isKnown ? 'the last ones stay in use' : 'nothing is programmed until they are known'
+      log.warn({ err }, `cannot read the addresses of this machine; ${rest}; retrying`)
+      failed()
+    },
+    recovered: () => log.info('the addresses of this machine can be read again'),
+  })
+  if (watch === undefined) intake.ignoreIps()
+  else intake.awaitIps()
+  return watch
 }
 
 interface OpenClientOptions {

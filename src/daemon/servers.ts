@@ -26,9 +26,9 @@ import {
 import type { Receipts } from '../telemetry/receipts.ts'
 import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
-import type { ActiveMode } from './active-mode.ts'
 import { networkNamespace } from './instance-lock.ts'
 import type { Intake } from './intake.ts'
+import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
 
 interface ServersOptions {

@@ -1,5 +1,5 @@
 import type { Config } from '../config/config.ts'
-import { tuneConntrack } from '../kernel/conntrack/sysctl-files.ts'
+import { tuneConntrack } from '../kernel/conntrack/sysctls.ts'
 import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
 import type { RecordKernel } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'

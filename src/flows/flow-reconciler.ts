@@ -1,9 +1,16 @@
-import type { Clock } from '../base/clock.ts'
+import {
+  type BackoffOptions,
+  type Clock,
+  finishInSlices,
+  Pacer,
+  Pauses,
+  type Slicing,
+  type Steps,
+  slicingOf,
+} from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Family } from '../base/ip.ts'
-import { type BackoffOptions, Pacer } from '../base/pacer.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import { finishInSlices, Pauses, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'

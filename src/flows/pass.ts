@@ -1,7 +1,6 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, finishInSlices, type Slicing } from '../base/clock.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
-import { finishInSlices, type Slicing } from '../base/steps.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
 import type { Flow, FlowFilter } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'

@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../base/clock.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
 import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { ServiceKey, SliceList } from '../model/service.ts'

@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../base/clock.ts'
 import { FAMILIES, type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { FlowCheck, FlowPort, View } from './ports.ts'

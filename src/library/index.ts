@@ -3,7 +3,17 @@
  * a data plane in that state.
  */
 
-export { type Cancel, type Clock, systemClock } from '../base/clock.ts'
+export {
+  type Cancel,
+  type Clock,
+  finish,
+  finishInSlices,
+  type Slicing,
+  type Steps,
+  slicingOf,
+  systemClock,
+} from '../base/clock.ts'
+export { PersistentMap } from '../base/collections.ts'
 export {
   type Cidr,
   cidrOf,
@@ -22,8 +32,6 @@ export {
 } from '../base/ip.ts'
 export { createLog, type Log, type LogOptions } from '../base/log.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
-export { PersistentMap } from '../base/persistent-map.ts'
-export { finish, finishInSlices, type Slicing, type Steps, slicingOf } from '../base/steps.ts'
 export type { Refusal, WatchedIdentity, WatchedKind } from '../model/fields.ts'
 export type {
   Backend,
@@ -67,8 +75,8 @@ export {
   type Snapshot,
   type SnapshotEvent,
   type SourceEvent,
+  ValuePool,
 } from '../model/snapshot.ts'
-export { ValuePool } from '../model/value-pool.ts'
 export {
   type CommitOptions,
   commitsBetween,

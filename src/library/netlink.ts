@@ -6,6 +6,8 @@ export type { Clock } from '../base/clock.ts'
 export { bytesFromOctets, type Octets, octetsFromBytes } from '../base/octets.ts'
 export {
   AttributeWriter,
+  type ByteView,
+  ByteWriter,
   type Codec,
   flag,
   forEachAttribute,
@@ -20,11 +22,10 @@ export {
   u32host,
   u64be,
   u64host,
+  viewOf,
 } from '../netlink/attribute.ts'
-export { type ByteView, ByteWriter, viewOf } from '../netlink/bytes.ts'
 export { Connection, type ConnectionOptions, REQUEST_SEQUENCE_MAX } from '../netlink/connection.ts'
 export * from '../netlink/constants.ts'
-export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/conversation.ts'
 export {
   errnoName,
   errnoNumber,
@@ -40,6 +41,7 @@ export {
   readGenlMsgHdr,
   writeGenlMsgHdr,
 } from '../netlink/genetlink.ts'
+export type { Burst, BurstError, BurstReplies, Request, Words } from '../netlink/message.ts'
 export {
   type Acknowledgement,
   closeMessage,

@@ -1,6 +1,5 @@
-import { type Clock, systemClock } from '../base/clock.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import { type Clock, type Steps, systemClock } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
 import {
   NF_INET_LOCAL_OUT,
@@ -16,13 +15,19 @@ import type { Touched } from '../kernel/nft/monitor.ts'
 import type { Chain, Element, NftFamily, NftSet, Ruleset, Table, TableName } from '../kernel/nft/state.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { FrontendTable } from '../model/frontend.ts'
-import { type FamilyLayout, LAYOUTS, NFT_FAMILIES, plainSet } from '../modes/common/tables.ts'
-import { deleteTables, receiptOf, transactionPlan } from '../modes/common/transaction.ts'
-import { generationWatch, watchWritersOf } from '../modes/common/writers.ts'
+import {
+  commitWith,
+  type FamilyLayout,
+  LAYOUTS,
+  NFT_FAMILIES,
+  plainSet,
+  transactionPlan,
+} from '../modes/common/tables.ts'
+import { deleteTables, generationWatch, watchWritersOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
-import { type Dataplane, generationOf, guardOf, type Plan } from '../reconcile/dataplane.ts'
+import { type Dataplane, generationOf, type Plan } from '../reconcile/dataplane.ts'
 
 export interface RulesetPlaneOptions {
   /** The name of the plane and of its tables. */
@@ -80,9 +85,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
       const { ruleset, generation, unsettled } = await client.list(tables)
       return { state: ruleset, generation: generationOf(generation), unsettled }
     },
-    async commit({ transaction }, commitOptions) {
-      return receiptOf(await client.commit(transaction, guardOf(commitOptions)))
-    },
+    commit: commitWith(client),
     cleanup: () => deleteTables(client, tables),
   }
 }

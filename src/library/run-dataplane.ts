@@ -113,7 +113,6 @@ class Run<State, P extends Plan<State>> {
     this.#intake = new Intake({
       clock,
       keepsNode: true,
-      changed: snapshot => this.#reconciler.offer(snapshot),
       handlers: {
         refusals: list => this.#logSourceRefusals(list),
         problem: problem => {
@@ -122,6 +121,7 @@ class Run<State, P extends Plan<State>> {
         },
       },
     })
+    this.#intake.deliverTo(this.#reconciler)
   }
 
   async untilEnd(): Promise<void> {

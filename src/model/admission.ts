@@ -1,5 +1,5 @@
-import { PersistentMap } from '../base/persistent-map.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
+import { Pauses, type Steps } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { objectText, type Refusal } from './fields.ts'
 import {
   type Cuts,

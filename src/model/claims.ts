@@ -1,7 +1,7 @@
+import { Pauses, type Steps } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { anyContains, type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
 import { isOurs, type NodeContext } from './node-context.ts'
 import { type ApiServers, apiConflict, isTaken, type ServiceListeners, takenKeys } from './reserved.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec } from './service.ts'
@@ -62,7 +62,7 @@ export function whyNotCaught(
   return `outside ${kind === 'ExternalIP' ? '--allowed-external-cidrs' : '--allowed-load-balancer-cidrs'}`
 }
 
-interface ClaimUpdate {
+export interface ClaimUpdate {
   readonly claims: Claims
   /** Services that meet a changed one on some address or port, the changed ones left aside. */
   readonly affected: ReadonlySet<ServiceKey>
@@ -262,7 +262,6 @@ export interface AddressOwnership {
 
 /** Whether any ClusterIP of the Service is another one's, too. */
 export function isContested(ownership: AddressOwnership, { clusterIps }: Service): boolean {
-  if (ownership.claims.contested === 0) return false
   for (let index = 0; index < clusterIps.length; index++)
     if (typeof ownership.claims.clusterIps.get(clusterIps[index] ?? '') !== 'string') return true
   return false

@@ -1,7 +1,14 @@
 import type { Family, Ip } from '../base/ip.ts'
-import { nodeContextOf, type ResolveOptions } from './node-context.ts'
+import {
+  clusterVerdict,
+  localVerdict,
+  nodeContextOf,
+  type ResolveOptions,
+  survey,
+  type TopologyMode,
+  type Verdict,
+} from './node-context.ts'
 import { candidatesOf } from './port-endpoints.ts'
-import { clusterVerdict, localVerdict, survey, type TopologyMode, type Verdict } from './select.ts'
 import type { Protocol, ServiceKey } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
 

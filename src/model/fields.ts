@@ -1,4 +1,4 @@
-import { joined } from '../base/compact.ts'
+import { joined } from '../base/collections.ts'
 import {
   type Cidr,
   type Family,

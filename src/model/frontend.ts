@@ -1,5 +1,5 @@
+import type { PersistentMap } from '../base/collections.ts'
 import { type Cidr, type Family, familyOf, type Ip } from '../base/ip.ts'
-import type { PersistentMap } from '../base/persistent-map.ts'
 import type { Refusal } from './fields.ts'
 import type { EndpointSlice, Protocol, Service, ServiceKey, SliceList } from './service.ts'
 

@@ -1,5 +1,5 @@
-import { PersistentMap } from '../base/persistent-map.ts'
-import type { Steps } from '../base/steps.ts'
+import type { Steps } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { compareTexts } from '../base/text.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 

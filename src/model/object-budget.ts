@@ -1,6 +1,5 @@
-import type { Clock } from '../base/clock.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
+import { type Clock, Pauses, type Steps } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
 import { type EndpointSlice, NO_HINTS, type Service } from './service.ts'

@@ -1,4 +1,4 @@
-import { trimmed } from '../base/compact.ts'
+import { trimmed } from '../base/collections.ts'
 import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
 import {
   type Findings,

@@ -27,7 +27,7 @@ import {
 } from './fields.ts'
 import { isHeadless, readAddresses, readHeadlessAddresses, type ServiceAddresses } from './parse-addresses.ts'
 import type { Headless, Service, ServiceDetails, ServicePortSpec, TrafficPolicy } from './service.ts'
-import { ValuePool } from './value-pool.ts'
+import { ValuePool } from './snapshot.ts'
 
 /** Hands a Service to the proxy of that name. */
 export const PROXY_NAME_LABEL = 'service.kubernetes.io/service-proxy-name'

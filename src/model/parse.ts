@@ -1,4 +1,4 @@
-import { cut, joined, listFor, trimmed } from '../base/compact.ts'
+import { cut, joined, listFor, trimmed } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import {
   type Findings,
@@ -39,8 +39,7 @@ import {
   type EndpointSlice,
   NO_HINTS,
 } from './service.ts'
-import type { SourceEvent } from './snapshot.ts'
-import { ValuePool } from './value-pool.ts'
+import { type SourceEvent, ValuePool } from './snapshot.ts'
 
 export interface ParseOptions {
   /** Keep the slices of headless Services: a named proxy may serve these. */
@@ -64,11 +63,15 @@ export function parseObject(
   return isJson(object) ? undefined : wholeRefusal('object', '', object, 'not an object')
 }
 
-/** The same, for an object whose identity was read already. */
-export function parseIdentified(
+/** The same, for objects whose identity was read already. */
+export function parserOf(pool = new ValuePool(), options: ParseOptions = {}) {
+  return (identity: WatchedIdentity): SourceEvent | Refusal => parseIdentified(identity, pool, options)
+}
+
+function parseIdentified(
   identity: WatchedIdentity,
-  pool = new ValuePool(),
-  { headlessSlices = false, details = false }: ParseOptions = {},
+  pool: ValuePool,
+  { headlessSlices = false, details = false }: ParseOptions,
 ): SourceEvent | Refusal {
   const { kind, key, root } = identity
   if (!isReadVersion(kind, root.apiVersion)) {

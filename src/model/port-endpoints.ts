@@ -1,6 +1,6 @@
-import { listFor } from '../base/compact.ts'
+import { finish, Pauses, type Steps } from '../base/clock.ts'
+import { listFor } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
-import { finish, Pauses, type Steps } from '../base/steps.ts'
 import type { Endpoint, EndpointSlice, ServicePortSpec, SliceList } from './service.ts'
 
 /** An endpoint of one port of a Service, before anything is known about its use. */
@@ -303,4 +303,13 @@ function isOnce({ endpoints }: EndpointSlice): boolean {
     last = ip
   }
   return true
+}
+
+/** Endpoints that may be resolved without a pause: some milliseconds of work. */
+const LARGE = 10_000
+
+export function isLarge(slices: SliceList): boolean {
+  let endpoints = 0
+  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
+  return endpoints > LARGE
 }

@@ -1,4 +1,4 @@
-import { trimmed } from '../base/compact.ts'
+import { PersistentMap, trimmed } from '../base/collections.ts'
 import {
   anyContains,
   type Cidr,
@@ -10,7 +10,6 @@ import {
   type Ip,
   mergeCidrs,
 } from '../base/ip.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
 import {
   type AddressOwnership,
   addressPlace,
@@ -23,9 +22,9 @@ import {
 } from './claims.ts'
 import { type Findings, isSame, refuse } from './fields.ts'
 import type { Backend, Frontend, FrontendTable, PortFrontends, Route, ServiceFrontends } from './frontend.ts'
+import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './node-context.ts'
 import type { PortEndpoints } from './port-endpoints.ts'
 import { apiConflict, isTaken } from './reserved.ts'
-import { externalRoute, internalRoute, needsOf, type Survey, selectBackends, survey } from './select.ts'
 import type { Protocol, Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 
 /** A Service on its way to its frontends. */

@@ -1,12 +1,11 @@
-import { cut, listFor } from '../base/compact.ts'
+import { Pauses, type Steps } from '../base/clock.ts'
+import { append, cut, listFor, PersistentMap } from '../base/collections.ts'
 import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
-import { append } from '../base/lists.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
-import { Pauses, type Steps } from '../base/steps.ts'
 import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
 import {
   type AddressOwnership,
   type Claims,
+  type ClaimUpdate,
   clusterIpOwner,
   healthCheckPlaces,
   isContested,
@@ -24,15 +23,20 @@ import {
   type WholeAddresses,
 } from './frontend.ts'
 import {
+  externalRoute,
   isOurs,
   type NodeContext,
+  needsForRoute,
   nodeContextOf,
   nodePortAddresses,
   type ResolveOptions,
+  selectBackends,
+  survey,
 } from './node-context.ts'
 import {
   endpointsOf,
   endpointsOfOneSlice,
+  isLarge,
   type MergedEndpoints,
   mergeOf,
   type PortEndpoints,
@@ -49,7 +53,6 @@ import {
   type ServiceWork,
 } from './port-frontends.ts'
 import { API_SERVICE, changedApiIps, isApiAddress, takenKeys } from './reserved.ts'
-import { externalRoute, needsForRoute, selectBackends, survey } from './select.ts'
 import type { Service, ServiceKey, ServicePortSpec, SliceList } from './service.ts'
 import { type Snapshot, withoutLoops } from './snapshot.ts'
 
@@ -89,13 +92,7 @@ export function* resolve(
   const update = yield* admit({ here, previous: known?.memo.admission, snapshot, touched: touched.keys })
   const view = update === undefined ? snapshot : { ...snapshot, services: update.admission.services }
   const admitted = update === undefined ? touched : admittedOf(touched, update, view)
-  const { claims, affected } = yield* updateClaims({
-    here,
-    claims: known?.memo.claims,
-    before: known?.memo.admission?.services ?? known?.snapshot.services ?? snapshot.services,
-    touched: admitted,
-    listeners: { before: known?.snapshot.listeners ?? snapshot.listeners, after: snapshot.listeners },
-  })
+  const { claims, affected } = yield* claimsOf(here, { known, view, touched: admitted })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()
   const { changes, merges } = yield* resolveAll(
     { here, claims, snapshot: view, before, merges: previous?.memo.merges ?? PersistentMap.empty() },
@@ -130,9 +127,28 @@ function hasContextOf(
   )
 }
 
+/** Claims are those of Services and listeners alone: most changes are of endpoints, and leave them as they are. */
+function* claimsOf(here: NodeContext, { known, view, touched }: ClaimsInput): Steps<ClaimUpdate> {
+  const services = known?.memo.admission?.services ?? known?.snapshot.services ?? view.services
+  const listeners = { before: known?.snapshot.listeners ?? view.listeners, after: view.listeners }
+  const claims = known?.memo.claims
+  const isSame = services === view.services && listeners.before === listeners.after
+  if (isSame && claims?.apiServers === here.apiServers) return { claims, affected: NO_SERVICES }
+  return yield* updateClaims({ here, claims, before: services, touched, listeners })
+}
+
+interface ClaimsInput {
+  readonly known: Resolved | undefined
+  readonly view: Snapshot
+  readonly touched: Touched
+}
+
+const NO_SERVICES: ReadonlySet<ServiceKey> = new Set()
+
 /** Whether a Service that stays as it is has the claims and the refusals that it had. */
 function isSeenFrom(here: NodeContext, claims: Claims | undefined): boolean {
   if (claims?.fingerprint !== here.fingerprint) return false
+  if (claims.apiServers === here.apiServers) return true
   return changedApiIps(claims.apiServers, here.apiServers).every(ip => !claims.externals.has(ip))
 }
 
@@ -317,15 +333,6 @@ function placesOf(service: Service): readonly PortPlace[] {
   return places
 }
 
-/** Endpoints that may be resolved without a pause: some milliseconds of work. */
-const LARGE = 10_000
-
-function isLarge(slices: SliceList): boolean {
-  let endpoints = 0
-  for (let index = 0; index < slices.length; index++) endpoints += slices[index]?.endpoints.length ?? 0
-  return endpoints > LARGE
-}
-
 function isServed({ here }: AddressOwnership, service: Service): boolean {
   const { clusterIps, externalIps, refusals } = service
   // Without a ClusterIP, only headless Services of named proxies have external addresses.
@@ -345,10 +352,10 @@ function begin(ownership: AddressOwnership, service: Service, slices: SliceList)
     service,
     findings,
     externals: externalsOf(ownership, service, findings),
-    taken: takenKeys(ownership.listeners.size === 0 ? undefined : ownership.listeners.get(service.key)),
+    taken: ownership.listeners.size === 0 ? undefined : takenKeys(ownership.listeners.get(service.key)),
     slices: withoutLoops(slices, service, findings),
     firstPorts: service.ports.length < 2 ? undefined : firstPortsOf(service),
-    isContested: isContested(ownership, service),
+    isContested: ownership.claims.contested > 0 && isContested(ownership, service),
   }
 }
 

@@ -1,5 +1,5 @@
+import type { Steps } from '../base/clock.ts'
 import { type Family, formatCidr, formatIp, parseIp } from '../base/ip.ts'
-import type { Steps } from '../base/steps.ts'
 import { isJson, type Refusal } from './fields.ts'
 import type { Backend, Frontend, FrontendKind, Route, ServiceFrontends, WholeAddresses } from './frontend.ts'
 import type { ApiEndpoint } from './reserved.ts'

@@ -1,20 +1,21 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
-import { Slice, slicingOf } from '../base/steps.ts'
-import { type ByteView, viewOf } from './bytes.ts'
+import { type ByteView, viewOf } from './attribute.ts'
 import { NLMSG_OVERRUN } from './constants.ts'
+import { errnoNumber, NetlinkError, OutcomeUnknownError } from './errors.ts'
 import {
+  type Acknowledgement,
   type Burst,
   BurstConversation,
   type BurstReplies,
   type Conversation,
+  type Message,
   type Request,
   RequestConversation,
+  readMessages,
   unknownOutcome,
   type Words,
-} from './conversation.ts'
-import { errnoNumber, NetlinkError } from './errors.ts'
-import { type Message, readMessages } from './message.ts'
+} from './message.ts'
 import { SystemError, type Transport } from './transport.ts'
 
 export interface ConnectionOptions {
@@ -322,3 +323,45 @@ export class Connection {
 const RECEIVING: Words = { operation: 'receive', object: '' }
 /** A transport reports EMSGSIZE for a datagram that did not fit the buffer. */
 const LOSSES: ReadonlySet<string> = new Set(['ENOBUFS', 'EMSGSIZE'])
+
+/** The dependencies of a send. */
+export interface Sender {
+  readonly connection: Connection
+  readonly clock: Clock
+}
+
+export interface DatagramReplies extends BurstReplies {
+  /** The reason why the datagram could not be sent: the kernel received nothing. */
+  readonly unsent: Acknowledgement | undefined
+}
+
+/** Transient failures of sendmsg: nothing was sent, so a retry is safe. */
+export const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
+const SEND_ATTEMPTS = 4
+const SEND_RETRY_DELAY_MS = 5
+
+/** Sends one datagram, retries after transient failures, and collects the errors among its answers. */
+export async function sendDatagram(
+  { connection, clock }: Sender,
+  burst: Burst,
+  options: { readonly pool: boolean; readonly object: string },
+): Promise<DatagramReplies> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const { errors, acknowledged, loss } = await connection.burst(burst, options)
+      return { errors, acknowledged, loss, unsent: undefined }
+    } catch (error) {
+      const nothing = { errors: [], acknowledged: 0 }
+      if (error instanceof OutcomeUnknownError) return { ...nothing, loss: error, unsent: undefined }
+      if (!(error instanceof SystemError)) throw error
+      if (!PASSING.has(error.code) || attempt === SEND_ATTEMPTS)
+        return { ...nothing, loss: undefined, unsent: notSent(error) }
+    }
+    await new Promise<void>(resolve => clock.after(SEND_RETRY_DELAY_MS * attempt, resolve))
+  }
+}
+
+function notSent(error: SystemError): Acknowledgement {
+  const errno = errnoNumber(error.code) || Math.abs(error.errno)
+  return { errno, extendedAck: `nothing was sent (${error.message})`, offset: undefined }
+}

@@ -1,5 +1,4 @@
-import { string, u16host, u32host } from './attribute.ts'
-import type { ByteView, ByteWriter } from './bytes.ts'
+import { type ByteView, type ByteWriter, string, u16host, u32host } from './attribute.ts'
 import type { Connection } from './connection.ts'
 import { NLM_F_REQUEST, NLMSG_MIN_TYPE } from './constants.ts'
 import { errnoNumber, malformed, NetlinkError } from './errors.ts'

@@ -1,14 +1,26 @@
-import { AttributeWriter, forEachAttribute, string, u32host } from './attribute.ts'
-import { align4, type ByteView, ByteWriter } from './bytes.ts'
+import {
+  AttributeWriter,
+  align4,
+  type ByteView,
+  ByteWriter,
+  forEachAttribute,
+  string,
+  u32host,
+} from './attribute.ts'
 import {
   NFNETLINK_V0,
+  NLM_F_ACK,
   NLM_F_ACK_TLVS,
   NLM_F_CAPPED,
+  NLM_F_DUMP_INTR,
+  NLM_F_REQUEST,
+  NLMSG_DONE,
+  NLMSG_ERROR,
   NLMSG_HDRLEN,
   NLMSGERR_ATTR_MSG,
   NLMSGERR_ATTR_OFFS,
 } from './constants.ts'
-import { malformed, NetlinkError } from './errors.ts'
+import { errnoNumber, malformed, NetlinkError, OutcomeUnknownError } from './errors.ts'
 
 /** One message of a datagram; its payload is between `start` and `end` of its view. */
 export interface Message {
@@ -176,4 +188,213 @@ function acknowledgementOf(errno: number, { view, message, start }: ExtendedAck)
     extendedAck = `unreadable extended acknowledgement (${error.extendedAck})`
   }
   return { errno, extendedAck, offset }
+}
+
+/** The operation and the object that errors name. */
+export interface Words {
+  readonly operation: string
+  readonly object: string
+}
+
+export interface Request extends Words {
+  /** Builds the datagram with the given sequence number. */
+  build(sequence: number): Uint8Array
+  /** Called for each answer message. The view is only valid during the call. */
+  onMessage(view: ByteView, message: Message): void
+}
+
+/** Messages that may each produce an error. */
+export interface Burst {
+  readonly bytes: Uint8Array
+  /** Returns whether one of its messages has the sequence number. */
+  has(sequence: number): boolean
+  /**
+   * Called for each answer that is not an error: those that NLM_F_ECHO requests. The view is only valid during the
+   * call.
+   */
+  onMessage?(view: ByteView, message: Message): void
+  /** Called for each error, for attributes that only its subsystem writes. The view is only valid during the call. */
+  onError?(view: ByteView, message: Message): void
+  /** A request that is sent after the messages: its answer comes after all of theirs. It is not sent again. */
+  readonly last?: Uint8Array
+}
+
+export interface BurstReplies {
+  readonly errors: readonly BurstError[]
+  /** Number of messages with NLM_F_ACK whose success the kernel reported. */
+  readonly acknowledged: number
+  /** Set when answers were lost: the outcome is then unknown. */
+  readonly loss: NetlinkError | undefined
+}
+
+export interface BurstError extends Acknowledgement {
+  readonly sequence: number
+}
+
+/** A receiver of messages with certain sequence numbers. */
+export interface Conversation {
+  has(sequence: number): boolean
+  accept(view: ByteView, message: Message): void
+  /** Called when lost messages may have belonged to this conversation. */
+  lose(error: NetlinkError): void
+}
+
+export function unknownOutcome(words: Words, code: string, cause?: unknown): OutcomeUnknownError {
+  const { operation, object } = words
+  const extendedAck = "the kernel's reply was lost"
+  return new OutcomeUnknownError({ operation, object, errno: errnoNumber(code), extendedAck, cause })
+}
+
+/** One request and its answers. */
+export class RequestConversation implements Conversation {
+  readonly sequence: number
+  readonly #request: Request
+  #failure: unknown
+  /** An answer or an error has arrived. */
+  answered = false
+  /** No more answers will arrive. */
+  done = false
+  /** The listed objects changed during the dump. */
+  interrupted = false
+
+  constructor(request: Request, sequence: number) {
+    this.#request = request
+    this.sequence = sequence
+  }
+
+  has(sequence: number): boolean {
+    return sequence === this.sequence
+  }
+
+  accept(view: ByteView, message: Message): void {
+    if ((message.flags & NLM_F_DUMP_INTR) !== 0) this.interrupted = true
+    this.answered = true
+    try {
+      if (message.type === NLMSG_ERROR) this.#end(readError(view, message))
+      else if (message.type === NLMSG_DONE) this.#end(readDone(view, message))
+      else if (this.#failure === undefined) this.#request.onMessage(view, message)
+    } catch (error) {
+      this.#fail(error)
+    }
+  }
+
+  lose(error: NetlinkError): void {
+    this.answered = true
+    this.#fail(error)
+  }
+
+  /** Throws the error of the conversation, if there is one. */
+  rethrow(): void {
+    if (this.#failure !== undefined) throw this.#failure
+  }
+
+  #fail(error: unknown): void {
+    this.#failure ??= error
+    this.done = true
+  }
+
+  #end({ errno, extendedAck, offset }: Acknowledgement): void {
+    this.done = true
+    if (errno === 0) return
+    const { operation, object } = this.#request
+    this.#fail(new NetlinkError({ operation, object, errno, extendedAck, offset, sequence: this.sequence }))
+  }
+}
+
+/** Many messages of one datagram, and the errors among their answers. */
+export class BurstConversation implements Conversation, BurstReplies {
+  readonly errors: BurstError[] = []
+  acknowledged = 0
+  loss: NetlinkError | undefined
+  readonly #burst: Burst
+
+  constructor(burst: Burst) {
+    this.#burst = burst
+  }
+
+  has(sequence: number): boolean {
+    return this.#burst.has(sequence)
+  }
+
+  accept(view: ByteView, message: Message): void {
+    if (message.type !== NLMSG_ERROR) {
+      this.#burst.onMessage?.(view, message)
+      return
+    }
+    const acknowledgement = readError(view, message)
+    if (acknowledgement.errno === 0) {
+      this.acknowledged++
+      return
+    }
+    this.errors.push({ ...acknowledgement, sequence: message.sequence })
+    this.#burst.onError?.(view, message)
+  }
+
+  lose(error: NetlinkError): void {
+    this.loss ??= error
+  }
+}
+
+/** A message of a batch: its tag and its position. */
+export interface BatchMessage<T> {
+  readonly tag: T
+  readonly start: number
+  readonly end: number
+}
+
+/** Messages of one datagram, with consecutive sequence numbers. The tag of each identifies its subject. */
+export class Batch<T> {
+  readonly firstSequence: number
+  readonly out: AttributeWriter
+  // A full load has tens of thousands of messages, so messages are positions and not objects.
+  readonly #starts: number[] = []
+  readonly #tags: T[] = []
+  #openedAt = 0
+
+  /** `out` is empty. */
+  constructor(firstSequence: number, out = new ByteWriter()) {
+    this.firstSequence = firstSequence
+    this.out = new AttributeWriter(out)
+  }
+
+  get messages(): number {
+    return this.#starts.length
+  }
+
+  get bytes(): Uint8Array {
+    return this.out.out.written()
+  }
+
+  /** Begins a message; the bytes written to `out` until `close` are its payload. */
+  open(type: number, flags = 0): void {
+    const sequence = this.firstSequence + this.#starts.length
+    this.#openedAt = openMessage(this.out.out, { type, flags: flags | NLM_F_REQUEST, sequence })
+  }
+
+  close(tag: T): void {
+    closeMessage(this.out.out, this.#openedAt)
+    this.#starts.push(this.#openedAt)
+    this.#tags.push(tag)
+  }
+
+  /** Requests an acknowledgement of the last message, also on success. */
+  acknowledgeLast(): void {
+    addFlags(this.out.out, this.#openedAt, NLM_F_ACK)
+  }
+
+  has(sequence: number): boolean {
+    return sequence >= this.firstSequence && sequence < this.firstSequence + this.#starts.length
+  }
+
+  tagOf(sequence: number): T | undefined {
+    return this.#tags[sequence - this.firstSequence]
+  }
+
+  at(sequence: number): BatchMessage<T> | undefined {
+    const index = sequence - this.firstSequence
+    const start = this.#starts[index]
+    const tag = this.#tags[index]
+    if (start === undefined || tag === undefined) return undefined
+    return { tag, start, end: this.#starts[index + 1] ?? this.out.out.length }
+  }
 }

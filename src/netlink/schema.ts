@@ -2,6 +2,8 @@ import { type Octets, octetsFromBytes } from '../base/octets.ts'
 import {
   ATTRIBUTE_LENGTH_MAX,
   AttributeWriter,
+  type ByteView,
+  ByteWriter,
   type Codec,
   forEachAttribute,
   NESTING_MAX,
@@ -10,7 +12,6 @@ import {
   type WordCodec,
   wordOf,
 } from './attribute.ts'
-import { type ByteView, ByteWriter } from './bytes.ts'
 import { NLA_F_NESTED, NLA_HDRLEN, NLA_TYPE_MASK } from './constants.ts'
 import { malformed, unencodable } from './errors.ts'
 

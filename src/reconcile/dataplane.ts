@@ -1,5 +1,5 @@
+import type { Steps } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
-import type { Steps } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 
 declare const opaque: unique symbol

@@ -1,5 +1,5 @@
+import { finishInSlices, type Slicing } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { finishInSlices, type Slicing } from '../base/steps.ts'
 import { compareTexts } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import { type Dataplane, generationOf, type Observation, type Plan, type PlanLine } from './dataplane.ts'

@@ -1,6 +1,5 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Pacer } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { Pacer } from '../base/pacer.ts'
 import { commitsBetween, type Generation, type GenerationWatch, type WriterCommit } from './dataplane.ts'
 
 interface DriftOptions {

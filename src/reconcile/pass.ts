@@ -1,5 +1,4 @@
-import { type BackoffOptions, backoffMs } from '../base/pacer.ts'
-import { finishInSlices, type Slicing } from '../base/steps.ts'
+import { type BackoffOptions, backoffMs, finishInSlices, type Slicing } from '../base/clock.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { CommitOptions, Dataplane, Generation, Plan, PlanLine, Receipt } from './dataplane.ts'
 

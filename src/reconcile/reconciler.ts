@@ -1,7 +1,12 @@
-import type { Clock } from '../base/clock.ts'
+import {
+  type BackoffOptions,
+  type Clock,
+  finishInSlices,
+  Pacer,
+  type Steps,
+  slicingOf,
+} from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { type BackoffOptions, Pacer } from '../base/pacer.ts'
-import { finishInSlices, type Steps, slicingOf } from '../base/steps.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Memo, Resolved } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'

@@ -1,7 +1,6 @@
-import type { Clock } from '../base/clock.ts'
+import { type Clock, Pacer } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { Pacer } from '../base/pacer.ts'
 import { isSame } from '../model/fields.ts'
 
 /** Gives the addresses of this machine's interfaces. */

@@ -34,7 +34,7 @@ export interface SourceHandlers {
    * A set of changes that belong together: a reader never shows half of it. The source waits until it is taken, so
    * that a slow reader slows the source down instead of filling the memory.
    */
-  events(batch: readonly SourceEvent[]): Promise<void>
+  readonly events: (batch: readonly SourceEvent[]) => Promise<void>
   /** Every existing object has been delivered once. Before this, absence means nothing. Called once. */
   synced(): void
   /** Objects that could not be used at all; all that are refused now, at each change. */
@@ -101,4 +101,12 @@ export interface SourceProblem {
 /** The problem in one line, for a reader that goes on. */
 export function problemText({ text, meanwhile }: SourceProblem): string {
   return meanwhile === undefined ? text : `${text}; ${meanwhile}`
+}
+
+/** Few things may well go all at once. */
+const HELD_MIN = 10
+
+/** Whether so much would go at once that an answer which lacks it is asked for a second time. */
+export function isMostGone(held: number, gone: number): boolean {
+  return held >= HELD_MIN && gone * 2 > held
 }

@@ -1,7 +1,6 @@
-import { oneLine } from '../base/text.ts'
+import { microTime, oneLine } from '../base/text.ts'
 import { printable, type Refusal } from '../model/fields.ts'
 import type { ServiceKey } from '../model/service.ts'
-import { microTime } from './rfc3339.ts'
 
 /** An event for the object that it regards. Equal facts become one series. */
 export interface EventFact {

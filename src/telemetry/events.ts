@@ -1,5 +1,4 @@
-import type { Clock } from '../base/clock.ts'
-import { type BackoffOptions, backoffMs, Pacer } from '../base/pacer.ts'
+import { type BackoffOptions, backoffMs, type Clock, Pacer } from '../base/clock.ts'
 import type { ServiceKey } from '../model/service.ts'
 import {
   creation,

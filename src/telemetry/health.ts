@@ -1,8 +1,8 @@
 import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
+import { NEVER, rfc3339 } from '../base/text.ts'
 import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
-import { NEVER, rfc3339 } from './rfc3339.ts'
 
 /** The progress of this process at one moment. Immutable. */
 interface HealthState {

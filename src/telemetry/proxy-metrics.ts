@@ -1,5 +1,5 @@
+import { PersistentMap } from '../base/collections.ts'
 import type { Family } from '../base/ip.ts'
-import { PersistentMap } from '../base/persistent-map.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { metricSet, type Registry } from './metric-set.ts'

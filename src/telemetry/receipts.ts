@@ -1,4 +1,4 @@
-import { rfc3339 } from './rfc3339.ts'
+import { rfc3339 } from '../base/text.ts'
 
 /** One commit, as /receipts shows it. */
 interface ReceiptLine {

@@ -1,4 +1,4 @@
-import { PersistentMap } from '../base/persistent-map.ts'
+import { PersistentMap } from '../base/collections.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'

@@ -4,7 +4,7 @@ import { goal, print } from '../bench/report.ts'
 import { type AttackFigures, attackProxy } from './attacks.ts'
 import { FIGURES, type Figure, type Figures, type Measured, measure } from './measure.ts'
 import { CONTENDERS, type Contender, contenderText, type ProxyName } from './proxies.ts'
-import { type SizeResult, writePage } from './table.ts'
+import { keptResults, sceneNow, writePage } from './table.ts'
 
 const SIZES: readonly ClusterSize[] = [
   { services: 1_000, endpoints: 10 },
@@ -45,16 +45,20 @@ async function attack(names: readonly string[]): Promise<void> {
   )
 }
 
-/** Both proxies in both modes, by turns, as a page of the documentation. */
+/** Both proxies in both modes, by turns, as a page of the documentation; sizes that are not measured now keep their figures. */
 function makeTable(args: readonly string[]): void {
   const runs = Number(args.find(arg => arg.startsWith('--runs='))?.slice('--runs='.length) ?? RUNS)
   const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
-  const results: SizeResult[] = []
   for (const size of sizes.length === 0 ? TABLE_SIZES : sizes) {
-    results.push({ size, measured: measureApart(size, CONTENDERS, runs) })
-    // A table of what is there: the next size may take an hour.
-    writePage(results, runs)
+    const scene = sceneNow()
+    const result = { size, scene, measured: measureApart(size, CONTENDERS, runs) }
+    // After each size: the next may take an hour.
+    writePage([...keptResults().filter(each => !isEqualSize(each.size, size)), result])
   }
+}
+
+function isEqualSize(one: ClusterSize, other: ClusterSize): boolean {
+  return one.services === other.services && one.endpoints === other.endpoints
 }
 
 function compare(proxies: string, sizes: readonly string[]): void {
@@ -63,7 +67,8 @@ function compare(proxies: string, sizes: readonly string[]): void {
   const contenders = CONTENDERS.filter(isAsked)
   if (contenders.length === 0) throw new Error(`neither kube-proxy, kprobe nor both: ${proxies}`)
   for (const size of sizes.length === 0 ? SIZES : sizes.map(parseSize)) {
-    const { runs } = measureApart(size, contenders, 1)
+    const { runs, failed } = measureApart(size, contenders, 1)
+    for (const { contender, reason } of failed) console.error(`${contenderText(contender)}: ${reason}`)
     print(
       `${size.services} Services x ${size.endpoints} endpoints, from one API server`,
       FIGURES.map(figure => ({

@@ -93,11 +93,18 @@ export interface Measured {
   /** Without a proxy. */
   readonly bare: PathFigures
   readonly runs: readonly Run[]
+  readonly failed: readonly FailedRun[]
 }
 
 export interface Run {
   readonly contender: Contender
   readonly figures: Figures
+}
+
+/** A proxy that did not get to the end, and why. */
+export interface FailedRun {
+  readonly contender: Contender
+  readonly reason: string
 }
 
 /** The proxies by turns, `runs` times, on the same objects: each round begins with another one. */
@@ -113,22 +120,32 @@ export async function measure(
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-cluster-'))
   const bare = pathCosts(size)
   const results: Run[] = []
+  const failed: FailedRun[] = []
   try {
     const turns = Array.from({ length: runs }, (_, run) =>
       contenders.map((_, index) => contenders[(run + index) % contenders.length]),
     )
     for (const contender of turns.flat()) {
       if (contender === undefined) continue
+      if (failed.some(each => each.contender === contender)) continue
       const bench = new Bench({ plane, marksman, relay, size, contender, log: join(folder, contender.name) })
-      results.push({ contender, figures: await bench.run() })
+      try {
+        results.push({ contender, figures: await bench.run() })
+      } catch (error) {
+        const reason = error instanceof Error ? error.message : String(error)
+        say(`${contenderText(contender)}: ${reason}; its log is in ${folder}`)
+        failed.push({ contender, reason })
+      } finally {
+        await bench.end()
+      }
     }
-    rmSync(folder, { recursive: true })
+    if (failed.length === 0) rmSync(folder, { recursive: true })
   } finally {
     await relay.close()
     await marksman.close()
     await plane.stop()
   }
-  return { bare, runs: results }
+  return { bare, runs: results, failed }
 }
 
 async function load({ api }: ControlPlane, size: ClusterSize): Promise<void> {
@@ -156,6 +173,7 @@ class Bench {
   readonly #options: BenchOptions
   readonly #commits = openCommitCounter()
   #changes = 0
+  #program: Program | undefined
 
   constructor(options: BenchOptions) {
     this.#options = options
@@ -182,8 +200,6 @@ class Bench {
     await first.program.stop()
     const restart = await this.#restart()
     say(`${name}: restarted`)
-    this.#removeRules()
-    this.#commits.close()
     return {
       startMs: first.startMs,
       startBytes: first.bytes,
@@ -198,10 +214,18 @@ class Bench {
     }
   }
 
+  /** The node is this bench's own: all rules are the proxy's. */
+  async end(): Promise<void> {
+    await this.#program?.stop()
+    this.#commits.close()
+    execFileSync('nft', ['flush', 'ruleset'])
+  }
+
   #launch(): Program {
     const { plane, contender, log } = this.#options
     const kubeconfig = plane.kubeconfig('admin')
-    return startProxy({ ...contender, kubeconfig, nodeName: LAB_NODE.metadata.name, log })
+    this.#program = startProxy({ ...contender, kubeconfig, nodeName: LAB_NODE.metadata.name, log })
+    return this.#program
   }
 
   async #start() {
@@ -313,11 +337,6 @@ class Bench {
     const slice = sliceOf(index, size, endpoint)
     await plane.api.patch(slice, { endpoints: slice.endpoints })
     return performance.now()
-  }
-
-  /** The node is this bench's own: all rules are the proxy's. */
-  #removeRules(): void {
-    execFileSync('nft', ['flush', 'ruleset'])
   }
 }
 

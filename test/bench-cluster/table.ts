@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
-import { cpus, release } from 'node:os'
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { cpus, loadavg, release } from 'node:os'
 import { join } from 'node:path'
 import type { ClusterSize } from '../bench/cluster.ts'
 import { median } from '../bench/report.ts'
@@ -13,7 +13,17 @@ import { CONTENDERS, type Contender, contenderText } from './proxies.ts'
 
 export interface SizeResult {
   readonly size: ClusterSize
+  readonly scene: Scene
   readonly measured: Measured
+}
+
+/** Under what a size was measured. */
+export interface Scene {
+  readonly date: string
+  readonly commit: string
+  readonly machine: string
+  /** Of the last minute before it: what ran beside it. */
+  readonly load: number
 }
 
 interface Plot {
@@ -48,35 +58,57 @@ const PLOTS: readonly Plot[] = [
 const root = process.env.KPROBE_ROOT ?? '.'
 const FOLDER = join(root, 'docs/benchmarks')
 
-/** Writes the page of all sizes that were measured so far. */
-export function writePage(results: readonly SizeResult[], runs: number): void {
-  mkdirSync(FOLDER, { recursive: true })
-  for (const plot of PLOTS) writeFileSync(join(FOLDER, plot.file), drawn(plot, results))
-  const page = [...head(runs), ...PLOTS.map(({ file, title }) => `![${title}](benchmarks/${file})\n`)]
-  for (const result of results) page.push(...section(result))
-  writeFileSync(join(root, 'docs/benchmarks.md'), `${page.join('\n').trimEnd()}\n`)
+const RESULTS = join(FOLDER, 'results.json')
+
+/** What earlier runs of the command measured. */
+export function keptResults(): readonly SizeResult[] {
+  return existsSync(RESULTS) ? JSON.parse(readFileSync(RESULTS, 'utf8')) : []
 }
 
-function head(runs: number): readonly string[] {
+export function sceneNow(): Scene {
   const [processor] = cpus()
   const memory = /^MemTotal:\s+(\d+)/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1]
   const commit = execFileSync('git', ['-C', root, 'describe', '--always', '--dirty'], { encoding: 'utf8' })
-  return [
-    '# Benchmarks',
-    '',
-    `\`npm run bench:cluster -- table\` made this page on ${new Date().toISOString().slice(0, 10)}, of commit`,
-    `${commit.trim()}: kprobe and kube-proxy 1.36.3, each in two modes, on the same real API server and the`,
-    `same objects, in a network namespace of their own. ${cpus().length} processors (${processor?.model.trim()}),`,
-    `${Math.round(Number(memory) / 1024 / 1024)} GiB, Linux ${release()}, Node.js ${process.versions.node}.`,
-    '',
-    runs === 1
-      ? 'Each figure is of one run.'
-      : `A figure is the median of ${runs} runs, with the least and the most of them. The proxies run by turns.`,
-    '',
-  ]
+  return {
+    date: new Date().toISOString().slice(0, 10),
+    commit: commit.trim(),
+    machine: [
+      `${cpus().length} processors (${processor?.model.trim()})`,
+      `${Math.round(Number(memory) / 1024 / 1024)} GiB`,
+      `Linux ${release()}`,
+      `Node.js ${process.versions.node}`,
+    ].join(', '),
+    load: loadavg()[0] ?? 0,
+  }
 }
 
-function section({ size, measured }: SizeResult): readonly string[] {
+/** Writes results and page of all sizes that were measured so far. */
+export function writePage(results: readonly SizeResult[]): void {
+  const sorted = results.toSorted((one, other) => rank(one.size) - rank(other.size))
+  mkdirSync(FOLDER, { recursive: true })
+  writeFileSync(RESULTS, `${JSON.stringify(sorted, null, 1)}\n`)
+  for (const plot of PLOTS) writeFileSync(join(FOLDER, plot.file), drawn(plot, sorted))
+  const page = [...HEAD, ...PLOTS.map(({ file, title }) => `![${title}](benchmarks/${file})\n`)]
+  for (const result of sorted) page.push(...section(result))
+  writeFileSync(join(root, 'docs/benchmarks.md'), `${page.join('\n').trimEnd()}\n`)
+}
+
+/** One Service of many endpoints comes last. */
+function rank({ services }: ClusterSize): number {
+  return services === 1 ? Number.POSITIVE_INFINITY : services
+}
+
+const HEAD: readonly string[] = [
+  '# Benchmarks',
+  '',
+  '`npm run bench:cluster -- table` makes this page: kprobe and kube-proxy 1.36.3, each in two modes, on the',
+  'same real API server and the same objects, in a network namespace of their own. With sizes as arguments',
+  '(`-- table --runs=3 1000x10`) it measures those alone, and the others keep their figures.',
+  '[Decision 0023](decisions/0023-cost-of-the-process.md) says what the figures of kprobe consist of.',
+  '',
+]
+
+function section({ size, scene, measured }: SizeResult): readonly string[] {
   const contenders = CONTENDERS.filter(contender => runsOf(measured, contender).length > 0)
   const names = contenders.map(contenderText)
   const rows = FIGURES.map(figure => [
@@ -93,8 +125,14 @@ function section({ size, measured }: SizeResult): readonly string[] {
   return [
     `## ${sizeText(size)}`,
     '',
+    ...sceneText(scene, Math.max(...contenders.map(contender => runsOf(measured, contender).length))),
+    '',
     ...markdown(['', ...names], rows),
     '',
+    ...measured.failed.flatMap(({ contender, reason }) => [
+      `${contenderText(contender)} did not get to the end: ${reason.split('\n', 1)[0]?.slice(0, 200)}`,
+      '',
+    ]),
     'First packets of connections a second and core, from a socket of the node through all rules:',
     '',
     ...markdown(
@@ -103,6 +141,14 @@ function section({ size, measured }: SizeResult): readonly string[] {
     ),
     '',
   ]
+}
+
+function sceneText({ date, commit, machine, load }: Scene, runs: number): readonly string[] {
+  const figures =
+    runs === 1
+      ? 'Each figure is of one run.'
+      : `A figure is the median of ${runs} runs by turns, with the least and the most of them.`
+  return [`${date}, commit ${commit}; ${machine};`, `load average before it ${load.toFixed(1)}. ${figures}`]
 }
 
 function perSecond(figures: readonly PathFigures[]): readonly string[] {

@@ -1,7 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
-import { systemClock } from '../../src/base/clock.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish, systemClock } from '../../src/base/clock.ts'
 import { type FlowEvent, FlowReconciler } from '../../src/flows/flow-reconciler.ts'
 import { type ConntrackClient, createConntrackClient } from '../../src/kernel/conntrack/client.ts'
 import { isRefusal } from '../../src/model/fields.ts'

@@ -3,7 +3,7 @@ import { systemClock } from '../../src/base/clock.ts'
 import { Intake } from '../../src/daemon/intake.ts'
 import type { ApiClient, ApiRequest } from '../../src/source/kube/api-client.ts'
 import { KubeSource } from '../../src/source/kube/kube-source.ts'
-import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { replacements } from '../support/apiserver/churn.ts'
 import { type ClusterShape, clusterOf, type Placed } from '../support/apiserver/generator.ts'
 import { ProtobufEncoder } from '../support/apiserver/protobuf-encoder.ts'
@@ -28,11 +28,9 @@ export async function measureEvents(shape: ClusterShape): Promise<EventCost> {
   let snapshots = 0
   const intake = new Intake({
     clock: systemClock,
-    changed: () => {
-      snapshots++
-    },
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
+  intake.deliverTo({ offer: () => snapshots++ })
   const source = new KubeSource({
     client: script.client,
     clock: systemClock,

@@ -135,9 +135,9 @@ async function openKprobe(kubeconfig: string, { contentType, streams }: Asking):
         }
         const intake = new Intake({
           clock: systemClock,
-          changed: ({ services, sliceByKey }) => resolve(services.size + sliceByKey.size),
           handlers: { observed, problem, refusals: list => list.length > 0 && reject(new Error('refused')) },
         })
+        intake.deliverTo({ offer: ({ services, sliceByKey }) => resolve(services.size + sliceByKey.size) })
         intake.follow(source).catch(reject)
       }),
     async stop() {

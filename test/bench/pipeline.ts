@@ -1,5 +1,4 @@
-import { systemClock } from '../../src/base/clock.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish, systemClock } from '../../src/base/clock.ts'
 import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { createDummyClient } from '../../src/kernel/link/dummy.ts'

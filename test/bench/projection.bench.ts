@@ -1,7 +1,7 @@
 import { performance } from 'node:perf_hooks'
 import { type ApiProjection, nextApiState } from '../../src/api/next-state.ts'
 import { difference } from '../../src/api/state.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish } from '../../src/base/clock.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../src/model/snapshot.ts'
 import { detailed } from '../unit/api/views.ts'

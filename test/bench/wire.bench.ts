@@ -1,6 +1,6 @@
 import { performance } from 'node:perf_hooks'
 import { createListReader } from '../../src/source/kube/wire/encodings.ts'
-import type { ApiKind, ApiObject } from '../../src/source/kube/wire/reader.ts'
+import type { ApiKind, ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { encodeList } from '../support/apiserver/encode-protobuf.ts'
 import { serviceObject, sliceObject } from './cluster.ts'
 import { childResult, goal, median, print } from './report.ts'

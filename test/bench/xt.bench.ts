@@ -3,7 +3,7 @@ import { compileRule } from '../../src/kernel/xt/compile.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import { readRule } from '../../src/kernel/xt/read.ts'
 import type { XtAddress, XtMatch, XtRule } from '../../src/kernel/xt/rule.ts'
-import { ByteWriter } from '../../src/netlink/bytes.ts'
+import { ByteWriter } from '../../src/netlink/attribute.ts'
 import { goal, print } from './report.ts'
 
 /** Rules of iptables as kube-proxy writes them for ClusterIPs: into bytes, out of bytes, and as text. */

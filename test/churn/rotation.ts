@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import type { Random } from '../support/apiserver/random.ts'
 import type { PodAddresses } from './pods.ts'
 

@@ -1,4 +1,4 @@
-import { PersistentMap } from '../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../src/base/collections.ts'
 import type { Rule } from '../../src/kernel/nft/expression.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from '../../src/kernel/nft/state.ts'
 

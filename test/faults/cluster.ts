@@ -1,7 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { get, type RequestOptions } from 'node:http'
 import { join } from 'node:path'
-import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { ApiServer, type ApiServerOptions } from '../support/apiserver/http-server.ts'
 import type { KubeconfigOptions } from '../support/apiserver/kubeconfig.ts'
 import { resourceOfKind } from '../support/apiserver/resources.ts'

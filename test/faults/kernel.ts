@@ -1,6 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { systemClock } from '../../src/base/clock.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish, systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import { openNetlink } from '../../src/netlink/native.ts'

@@ -16,7 +16,7 @@ import {
   serverKey,
   type VirtualServer,
 } from '../../src/kernel/ipvs/state.ts'
-import { type ByteView, viewOf } from '../../src/netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../src/netlink/message.ts'
 import { FakeIpvs } from '../support/fake-ipvs/kernel.ts'

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../src/base/steps.ts'
+import { finish } from '../../src/base/clock.ts'
 import {
   decodeChain,
   decodeElements,
@@ -13,7 +13,7 @@ import {
 } from '../../src/kernel/nft/decode.ts'
 import { ruleKey } from '../../src/kernel/nft/diff.ts'
 import { encodeBatch } from '../../src/kernel/nft/encode.ts'
-import { type ByteView, viewOf } from '../../src/netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readDone, readError, readMessages, readNfGenMsg } from '../../src/netlink/message.ts'
 import * as arbitrary from '../support/nft-arbitraries.ts'

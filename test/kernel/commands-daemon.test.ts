@@ -151,6 +151,8 @@ describe('kprobe explain', () => {
         /^\S+all\.json: refused: EndpointSlice ns\/empty-1 addressType FQDN: [^\n]*\n$/,
       ),
     })
+    const refused = expect.stringMatching(/: EndpointSlice ns\/empty-1 addressType FQDN: /)
+    expect(await run('plan', `--admin-socket=${socket}`)).toMatchObject({ err: refused })
     expect(await explain('203.0.113.9', 'ns/web:81')).toContain(
       '\n10.96.0.1 is an address of Service ns/web, whose ports there are 80/TCP (http)\n',
     )

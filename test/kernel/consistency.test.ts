@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, onTestFinished, test } from 'vitest'
+import { finish } from '../../src/base/clock.ts'
 import { assert } from '../../src/base/errors.ts'
-import { finish } from '../../src/base/steps.ts'
 import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { change, commitAll, compute, type NftablesPlane, openPlane } from '../support/pipeline.ts'

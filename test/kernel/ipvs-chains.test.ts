@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { systemClock } from '../../src/base/clock.ts'
-import { finish, slicingOf } from '../../src/base/steps.ts'
+import { finish, slicingOf, systemClock } from '../../src/base/clock.ts'
 import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { commitScope } from '../../src/kernel/xt/scope-commit.ts'

@@ -1,6 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { systemClock } from '../../src/base/clock.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish, systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/options.ts'

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { closeSync, openSync } from 'node:fs'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { finish } from '../../src/base/steps.ts'
+import { finish } from '../../src/base/clock.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import type { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { beforeAll, expect, test } from 'vitest'
-import { finish } from '../../src/base/steps.ts'
+import { finish } from '../../src/base/clock.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
 import type { Table } from '../../src/kernel/nft/state.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'

@@ -1,5 +1,4 @@
-import type { Clock } from '../../src/base/clock.ts'
-import { finish } from '../../src/base/steps.ts'
+import { type Clock, finish } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { Semantics } from '../support/apiserver/semantics.ts'
 import { metadataOf } from '../support/apiserver/store.ts'

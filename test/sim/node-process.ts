@@ -71,13 +71,13 @@ export class NodeProcess {
     this.reconciler = opened.reconciler
     this.#intake = new Intake({
       clock,
-      changed: snapshot => this.reconciler.offer(snapshot),
       handlers: {
         refusals: list => tell(`refusals ${list.length}`),
         problem: ({ kind, location, text }) => tell(`${kind} ${location}: ${text}`),
         observed: observation => tell(JSON.stringify(observation)),
       },
     })
+    this.#intake.deliverTo(this.reconciler)
   }
 
   start(): Promise<void> {

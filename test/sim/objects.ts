@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { nodeOf, serviceCidrOf, serviceOf, sliceOf } from '../support/apiserver/generator.ts'
 import type { Random } from '../support/apiserver/random.ts'
 import { keyOf, metadataOf, type Store } from '../support/apiserver/store.ts'

@@ -1,5 +1,4 @@
-import type { Cancel, Clock } from '../../src/base/clock.ts'
-import type { Steps } from '../../src/base/steps.ts'
+import type { Cancel, Clock, Steps } from '../../src/base/clock.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import {
   type CommitOptions,

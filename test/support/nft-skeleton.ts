@@ -1,5 +1,5 @@
+import { PersistentMap } from '../../src/base/collections.ts'
 import { type Octets, u16be, u32be, u32host, zeros } from '../../src/base/octets.ts'
-import { PersistentMap } from '../../src/base/persistent-map.ts'
 import * as nft from '../../src/kernel/nft/constants.ts'
 import * as types from '../../src/kernel/nft/datatypes.ts'
 import type { Expression, Rule } from '../../src/kernel/nft/expression.ts'

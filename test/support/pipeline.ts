@@ -1,7 +1,6 @@
-import { systemClock } from '../../src/base/clock.ts'
+import { finish, type Steps, systemClock } from '../../src/base/clock.ts'
 import { assert } from '../../src/base/errors.ts'
 import { type Family, familyOf, type Ip, parseCidr, parseIp } from '../../src/base/ip.ts'
-import { finish, type Steps } from '../../src/base/steps.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { isRefusal, type Refusal } from '../../src/model/fields.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'

@@ -1,6 +1,6 @@
+import { finish } from '../../src/base/clock.ts'
+import { PersistentMap } from '../../src/base/collections.ts'
 import { assert } from '../../src/base/errors.ts'
-import { PersistentMap } from '../../src/base/persistent-map.ts'
-import { finish } from '../../src/base/steps.ts'
 import type { Observed, ObservedChain, Table } from '../../src/kernel/nft/state.ts'
 import { compileRule } from '../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'

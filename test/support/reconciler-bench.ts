@@ -1,4 +1,4 @@
-import type { Steps } from '../../src/base/steps.ts'
+import type { Steps } from '../../src/base/clock.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import type { Resolved } from '../../src/model/resolve.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/pass.ts'

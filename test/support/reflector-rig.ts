@@ -1,11 +1,11 @@
+import { Batcher } from '../../src/base/clock.ts'
 import { formatIp } from '../../src/base/ip.ts'
 import type { Refusal } from '../../src/model/fields.ts'
 import type { PartsRoom } from '../../src/model/object-budget.ts'
-import { parseIdentified } from '../../src/model/parse.ts'
+import { parserOf } from '../../src/model/parse.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { Exchange, type Failure } from '../../src/source/kube/exchange.ts'
 import type { ParseObject } from '../../src/source/kube/intake.ts'
-import { EventBatcher } from '../../src/source/kube/kube-source.ts'
 import { Reflector } from '../../src/source/kube/reflector.ts'
 import type { Trouble } from '../../src/source/kube/reflector-state.ts'
 import { watchedResources } from '../../src/source/kube/resources.ts'
@@ -48,18 +48,19 @@ export class ReflectorRig {
       each => each.name === name,
     )
     if (resource === undefined) throw new Error(`no resource ${name}`)
-    const batcher = new EventBatcher(batch => this.#takeBatch(batch))
+    const batcher = new Batcher<SourceEvent>()
+    batcher.start(batch => this.#takeBatch(batch))
     this.reflector = new Reflector({
       resource,
       clock,
       random,
       checkPeriodMs,
       partsRoom,
-      parseObject: options.parse ?? (identity => parseIdentified(identity)),
+      parseObject: options.parse ?? parserOf(),
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),
       sink: {
-        events: changes => batcher.put(changes),
+        events: batcher.put,
         refusals: list => {
           this.refusals = list
         },

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { expect } from 'vitest'
-import { finish } from '../../src/base/steps.ts'
+import { finish } from '../../src/base/clock.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
 import { NFT_FAMILIES } from '../../src/modes/common/tables.ts'

@@ -86,10 +86,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'api/grpc/http-server.ts': ['node:crypto', 'node:fs/promises', 'node:http2', 'node:net', 'node:tls'],
   'api/grpc/rpc-server.ts': ['node:http2', 'node:net'],
   'api/grpc/server.ts': ['node:fs/promises', 'node:net'],
-  base: ['node:net', 'pino'],
-  'base/line-writer.ts': ['node:fs'],
+  base: ['node:net'],
+  'base/log.ts': ['node:fs', 'pino'],
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
-  'base/whole-file.ts': ['node:fs/promises'],
   'netlink/native.ts': ['node:fs', 'node:module', 'node:url'],
   source: ['node:fs', 'node:fs/promises', 'node:path', 'yaml'],
   'source/kube/client': [
@@ -110,9 +109,9 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
-  'kernel/conntrack/sysctl-files.ts': ['node:fs/promises', 'node:os'],
-  'kernel/ipvs/sysctl-files.ts': ['node:fs/promises'],
-  'kernel/socket/own-sockets.ts': ['node:fs'],
+  'kernel/conntrack/sysctls.ts': ['node:fs/promises', 'node:os'],
+  'kernel/ipvs/sysctls.ts': ['node:fs/promises'],
+  'kernel/socket/listeners.ts': ['node:fs'],
   'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises'],
   config: ['node:fs/promises', 'yaml'],
   // The kernel's release.
@@ -124,6 +123,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/admin-client.ts': ['node:http'],
   'cli/api-wanted.ts': ['node:fs/promises'],
   'cli/doctor.ts': ['node:fs/promises'],
+  'cli/io.ts': ['node:fs/promises'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],
   'cli/libnftables.ts': ['ffi-rs'],
   // Connections that go through this process.

@@ -1,5 +1,5 @@
-import { PersistentMap } from '../../src/base/persistent-map.ts'
-import { finish } from '../../src/base/steps.ts'
+import { finish } from '../../src/base/clock.ts'
+import { PersistentMap } from '../../src/base/collections.ts'
 import { DEFAULT_RESOLVE_OPTIONS } from '../../src/library/run-dataplane.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../../src/model/frontend.ts'
 import { type Memo, resolve } from '../../src/model/resolve.ts'

@@ -7,7 +7,7 @@ session.connect()
 session.post('Profiler.enable')
 session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false })
 
-/** Starts of the functions in the bundle that ran since the last call. */
+/** Names and starts of the functions in the bundle that ran since the last call. */
 function takeFunctions() {
   let functions = []
   session.post('Profiler.takePreciseCoverage', (error, answer) => {
@@ -16,7 +16,7 @@ function takeFunctions() {
       .filter(({ url }) => url.endsWith(process.env.KPROBE_TRIP_BUNDLE))
       .flatMap(({ functions }) => functions)
       .filter(({ ranges: [range] }) => range.count > 0)
-      .map(({ ranges: [range] }) => range.startOffset)
+      .map(({ functionName: name, ranges: [{ startOffset: offset }] }) => ({ name, offset }))
   })
   return functions
 }

@@ -1,29 +1,37 @@
 #!/usr/bin/env node
-// Lists the files of src/ that one EndpointSlice event passes from the socket of the API server to sendmsg: npm run trip [-- MODE]
+// Lists the files of src/ that one EndpointSlice event passes from the socket of the API server to sendmsg:
+// npm run trip [-- MODE [--functions]]. Fails if nftables mode passes more than FILES_MAX.
 import { fork, spawnSync } from 'node:child_process'
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { parseArgs } from 'node:util'
 import { build } from 'esbuild'
 
 const here = dirname(fileURLToPath(import.meta.url))
 const root = join(here, '../..')
-const mode = process.argv[2] ?? 'nftables'
+const { values: options, positionals } = parseArgs({
+  options: { functions: { type: 'boolean', default: false } },
+  allowPositionals: true,
+})
+const [mode = 'nftables'] = positionals
 
 if (process.env.KPROBE_TRIP_INSIDE !== '1') {
-  const { status } = spawnSync('unshare', ['-Urnm', process.execPath, fileURLToPath(import.meta.url), mode], {
+  const { status } = spawnSync('unshare', ['-Urnm', process.execPath, ...process.argv.slice(1)], {
     stdio: 'inherit',
     env: { ...process.env, KPROBE_TRIP_INSIDE: '1' },
   })
   process.exit(status ?? 1)
 }
 
+/** In nftables mode, the default: a reader of the hot path has to open this many. */
+const FILES_MAX = 45
 /** Each event is one of them; a file that only a timer needs is not in all. */
 const EVENTS = 4
 /** A commit is longer than the request for the generation and the empty batch before it. */
 const COMMIT_BYTES_MIN = 100
 /** Of each wait. */
-const WAIT_MS = 20_000
+const WAIT_MS = 120_000
 const BUNDLE = 'trip-kprobe.mjs'
 
 const cache = join(root, '.cache')
@@ -60,7 +68,7 @@ async function bundle(source, name) {
   return outfile
 }
 
-/** Gives, for each event, the files of which a function ran. */
+/** Gives, for each event, the files of which a function ran, with the names of these functions. */
 async function recordTrips() {
   copyFileSync(join(root, 'build/Release/kprobe.node'), addon)
   const path = await bundle('src/main.ts', BUNDLE)
@@ -90,13 +98,22 @@ async function recordTrips() {
       const answer = answerOf(child, `commit after event ${event + 1}`)
       cluster.change(event % 2 === 0)
       const { functions } = await answer
-      trips.push(new Set(functions.map(fileAt).filter(file => file?.startsWith('src/'))))
+      trips.push(byFile(functions, fileAt))
     }
     return trips
   } finally {
     await end(child)
     await cluster.close()
   }
+}
+
+function byFile(functions, fileAt) {
+  const files = new Map()
+  for (const { name, offset } of functions) {
+    const file = fileAt(offset)
+    if (file?.startsWith('src/')) files.set(file, new Set(files.get(file)).add(name))
+  }
+  return files
 }
 
 /** Resolves with the next message of kprobe's recorder. */
@@ -163,14 +180,22 @@ function filesOf(text) {
 }
 
 async function report(trips) {
-  const files = [...trips[0]].filter(file => trips.every(trip => trip.has(file))).sort()
+  const files = [...trips[0].keys()].filter(file => trips.every(trip => trip.has(file))).sort()
   let lines = 0
   for (const file of files) {
     const count = readFileSync(join(root, file), 'utf8').split('\n').length - 1
     lines += count
     console.log(`${String(count).padStart(5)} ${file}`)
+    if (options.functions) console.log(`      ${commonTo(trips.map(trip => trip.get(file))).join(' ')}`)
   }
   console.log(
     `${files.length} files, ${lines} lines: one EndpointSlice event from the socket to sendmsg, ${mode} mode`,
   )
+  if (mode !== 'nftables' || files.length <= FILES_MAX) return
+  console.error(`more than ${FILES_MAX} files`)
+  process.exitCode = 1
+}
+
+function commonTo([first, ...more]) {
+  return [...first].filter(name => name !== '' && more.every(names => names.has(name)))
 }

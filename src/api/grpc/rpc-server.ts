@@ -8,7 +8,7 @@ import {
 import type { Socket } from 'node:net'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { TIMER_MS_MAX } from '../../base/duration.ts'
-import { errorOf } from '../../base/errors.ts'
+import { errorOf, WireError } from '../../base/errors.ts'
 import {
   ConnectionGate,
   type Crowd,
@@ -17,7 +17,6 @@ import {
   ownersOf,
   Shares,
 } from '../../base/shares.ts'
-import { WireError } from '../../wire/wire-error.ts'
 import {
   type Call,
   type CallHandler,

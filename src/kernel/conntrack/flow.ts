@@ -1,10 +1,10 @@
 import type { Family, Ip } from '../../base/ip.ts'
 import { type Octets, u16be } from '../../base/octets.ts'
-import type { Batch } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import {
+  type Batch,
   encodeMessage,
   type Message,
   NFGENMSG_LENGTH,

@@ -1,4 +1,12 @@
-import type { Sysctl, WantedSysctl } from '../sysctl/sysctls.ts'
+import { readFile } from 'node:fs/promises'
+import { availableParallelism } from 'node:os'
+import {
+  type Sysctl,
+  type TuneOptions,
+  type TuneReport,
+  tuneSysctls,
+  type WantedSysctl,
+} from '../sysctl/sysctls.ts'
 
 /** The conntrack settings of an operator; undefined keeps the kernel's value. */
 export interface ConntrackSettings {
@@ -72,4 +80,32 @@ function conntrackMax({ maxPerCore, min }: ConntrackSettings, processors: number
   if (maxPerCore <= 0) return 0
   const scaled = maxPerCore * processors
   return scaled > min ? Math.min(scaled, CONNTRACK_MAX) : min
+}
+
+/** Sets the kernel's conntrack sysctls. Does not reject. */
+export async function tuneConntrack(
+  settings: ConntrackSettings,
+  { root = '/' }: TuneOptions = {},
+): Promise<TuneReport> {
+  return await tuneSysctls(conntrackSysctls(settings, await countProcessors(root)), { root })
+}
+
+/** Counts the processors of the machine, even if this process may use only some: `0-3,8` is five. */
+async function countProcessors(root: string): Promise<number> {
+  try {
+    const text = await readFile(`${root}sys/devices/system/cpu/online`, 'utf8')
+    return countOf(text.trim()) ?? availableParallelism()
+  } catch {
+    return availableParallelism()
+  }
+}
+
+function countOf(list: string): number | undefined {
+  let count = 0
+  for (const part of list.split(',')) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(part)
+    if (match === null) return undefined
+    count += Number(match[2] ?? match[1]) - Number(match[1]) + 1
+  }
+  return count
 }

@@ -1,9 +1,14 @@
 import type { Family, Ip } from '../../base/ip.ts'
-import type { Batch } from '../../netlink/batch.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import {
+  type Batch,
+  encodeMessage,
+  type Message,
+  NFGENMSG_LENGTH,
+  writeNfGenMsg,
+} from '../../netlink/message.ts'
 import {
   type AttributeSet,
   type Attributes,

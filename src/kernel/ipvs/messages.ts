@@ -1,13 +1,11 @@
 import { unreachable } from '../../base/errors.ts'
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { type Octets, readU32be, readU32host, u32be, u32host } from '../../base/octets.ts'
-import type { AttributeWriter } from '../../netlink/attribute.ts'
-import type { Batch } from '../../netlink/batch.ts'
-import { type ByteView, viewOf } from '../../netlink/bytes.ts'
+import { type AttributeWriter, type ByteView, viewOf } from '../../netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { genericSpan, readGenlMsgHdr, writeGenlMsgHdr } from '../../netlink/genetlink.ts'
-import { encodeMessage, type Message } from '../../netlink/message.ts'
+import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import {
   readAttributes,
   type SourcesOf,

@@ -1,7 +1,8 @@
 import { unreachable } from '../../base/errors.ts'
-import { type Refused, type Sender, sendEach } from '../../netlink/batch.ts'
-import type { Words } from '../../netlink/conversation.ts'
+import { type Refused, sendEach } from '../../netlink/batch.ts'
+import type { Sender } from '../../netlink/connection.ts'
 import { errnoName, NetlinkError } from '../../netlink/errors.ts'
+import type { Words } from '../../netlink/message.ts'
 import {
   IPVS_CMD_NEW_DEST,
   IPVS_CMD_NEW_SERVICE,

@@ -1,7 +1,14 @@
-import { type WantedSysctl, wantedSysctl as wanted } from '../sysctl/sysctls.ts'
+import { readFile } from 'node:fs/promises'
+import {
+  type TuneOptions,
+  type TuneReport,
+  tuneSysctls,
+  type WantedSysctl,
+  wantedSysctl as wanted,
+} from '../sysctl/sysctls.ts'
 
 /** The IPVS sysctl settings of an operator. */
-export interface IpvsSysctlSettings {
+interface IpvsSysctlSettings {
   /** The node answers ARP only for addresses of the receiving interface, so not for those of kube-ipvs0. */
   readonly strictArp: boolean
 }
@@ -31,4 +38,21 @@ function delaysReusedPorts(release: string): boolean {
   if (major === undefined || minor === undefined) return false
   const version = Number(major) * 1000 + Number(minor)
   return version >= 4001 && version < 5009
+}
+
+/** Sets the kernel's sysctls for IPVS mode, as ipvsSysctls lists them. Does not reject. */
+export async function tuneIpvs(
+  settings: IpvsSysctlSettings,
+  { root = '/' }: TuneOptions = {},
+): Promise<TuneReport> {
+  return await tuneSysctls(ipvsSysctls(settings, await readRelease(root)), { root })
+}
+
+/** Empty where the kernel does not report it. */
+async function readRelease(root: string): Promise<string> {
+  try {
+    return await readFile(`${root}proc/sys/kernel/osrelease`, 'utf8')
+  } catch {
+    return ''
+  }
 }

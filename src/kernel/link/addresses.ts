@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
-import { viewOf } from '../../netlink/bytes.ts'
+import { viewOf } from '../../netlink/attribute.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { type Message, readMessages } from '../../netlink/message.ts'

@@ -1,12 +1,10 @@
 import type { Clock } from '../../base/clock.ts'
 import { cidrOf, contains, formatCidr, type Ip } from '../../base/ip.ts'
-import { octets, string } from '../../netlink/attribute.ts'
-import type { Batch } from '../../netlink/batch.ts'
-import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { type ByteView, type ByteWriter, octets, string } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
-import { encodeMessage, type Message } from '../../netlink/message.ts'
+import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import {
   AF_INET,

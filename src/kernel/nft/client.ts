@@ -1,18 +1,15 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import { finish, finishInSlices, slicingOf } from '../../base/steps.ts'
-import { sendDatagram } from '../../netlink/batch.ts'
-import { type ByteView, ByteWriter } from '../../netlink/bytes.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { type ByteView, ByteWriter } from '../../netlink/attribute.ts'
+import { Connection, sendDatagram } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_NFTABLES } from '../../netlink/constants.ts'
-import type { Burst } from '../../netlink/conversation.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
-import { type Message, setSequence } from '../../netlink/message.ts'
+import { type Burst, type Message, setSequence } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_NEWRULE } from './constants.ts'
+import { generationIn, generationReader, generationRequest, isGeneration } from './dump.ts'
 import { encodeBatch } from './encode.ts'
 import { failuresOf, isStale, type OperationFailure, type Replies } from './failures.ts'
-import { generationIn, generationReader, generationRequest, isGeneration } from './generation.ts'
 import {
   type IndexOfIpset,
   type IpsetNames,

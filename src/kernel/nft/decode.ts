@@ -1,5 +1,5 @@
 import { bytesFromOctets, type Octets } from '../../base/octets.ts'
-import { type ByteView, viewOf } from '../../netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../netlink/attribute.ts'
 import { malformed } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
 import {

@@ -1,5 +1,5 @@
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { NFT_SET_EVAL } from './constants.ts'
 import type { Element, ElementData, ElementGroup, NftSet, Table } from './state.ts'
 import type { OwnedElements } from './transaction.ts'

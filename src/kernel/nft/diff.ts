@@ -1,5 +1,5 @@
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { NFT_DATA_VERDICT, NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
 import { type Rule, targetsOf } from './expression.ts'

@@ -1,10 +1,8 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
-import type { AttributeWriter } from '../../netlink/attribute.ts'
-import { Batch } from '../../netlink/batch.ts'
-import { ByteWriter } from '../../netlink/bytes.ts'
+import { type AttributeWriter, ByteWriter } from '../../netlink/attribute.ts'
 import * as netlink from '../../netlink/constants.ts'
-import { writeNfGenMsg } from '../../netlink/message.ts'
+import { Batch, writeNfGenMsg } from '../../netlink/message.ts'
 import {
   type SourcesOf,
   type ValuesOf,

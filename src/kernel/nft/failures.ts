@@ -1,6 +1,6 @@
-import type { DatagramReplies } from '../../netlink/batch.ts'
-import type { BurstError } from '../../netlink/conversation.ts'
+import type { DatagramReplies } from '../../netlink/connection.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
+import type { BurstError } from '../../netlink/message.ts'
 import type { NftFamily } from './state.ts'
 import {
   addsRule,

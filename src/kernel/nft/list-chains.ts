@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Octets } from '../../base/octets.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLA_HDRLEN, NLA_TYPE_MASK } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'

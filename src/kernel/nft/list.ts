@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import * as nft from './constants.ts'
 import { NFT_MSG_GETSETELEM } from './constants.ts'

@@ -1,4 +1,4 @@
-import { type ByteView, viewOf } from '../../netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../netlink/attribute.ts'
 import {
   NFNL_SUBSYS_NFTABLES,
   NFNLGRP_NFTABLES,

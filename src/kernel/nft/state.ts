@@ -1,5 +1,5 @@
+import type { PersistentMap } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
-import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { Rule, Verdict } from './expression.ts'
 
 export type NftFamily = 'ip' | 'ip6'

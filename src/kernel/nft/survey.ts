@@ -1,5 +1,5 @@
 import { cString } from '../../base/octets.ts'
-import type { ByteView } from '../../netlink/bytes.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'

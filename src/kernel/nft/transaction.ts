@@ -1,9 +1,6 @@
-import { forEachAttribute, string } from '../../netlink/attribute.ts'
-import type { Batch, BatchMessage } from '../../netlink/batch.ts'
-import { viewOf } from '../../netlink/bytes.ts'
+import { forEachAttribute, string, viewOf } from '../../netlink/attribute.ts'
 import { NLA_HDRLEN, NLM_F_ACK, NLMSG_HDRLEN } from '../../netlink/constants.ts'
-import type { Words } from '../../netlink/conversation.ts'
-import { NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { type Batch, type BatchMessage, NFGENMSG_LENGTH, type Words } from '../../netlink/message.ts'
 import {
   NFPROTO_IPV4,
   NFPROTO_IPV6,

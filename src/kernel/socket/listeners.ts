@@ -1,7 +1,7 @@
+import { readdirSync, readlinkSync } from 'node:fs'
 import { type Ip, isIpv4Mapped, isUnspecified } from '../../base/ip.ts'
 import { octetsFromBytes } from '../../base/octets.ts'
-import { octets, u8, u32host } from '../../netlink/attribute.ts'
-import type { ByteView, ByteWriter } from '../../netlink/bytes.ts'
+import { type ByteView, type ByteWriter, octets, u8, u32host } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
@@ -201,4 +201,30 @@ function encodeUnixQuery(sequence: number): Uint8Array {
     out.u16(0)
     for (const word of [TCPF_LISTEN, 0, show, INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE]) out.u32(word)
   })
+}
+
+/** Returns the inodes of this process's open sockets, synchronously. Throws where /proc cannot be read. */
+export function ownSockets(): ReadonlySet<number> {
+  return socketsOfProcess('self')
+}
+
+/** Returns the inodes of a process's open sockets. */
+export function socketsOfProcess(process: number | 'self'): ReadonlySet<number> {
+  const folder = `/proc/${process}/fd`
+  const inodes = new Set<number>()
+  for (const name of readdirSync(folder)) {
+    const inode = /^socket:\[(\d+)\]$/.exec(targetOf(`${folder}/${name}`))?.[1]
+    if (inode !== undefined) inodes.add(Number(inode))
+  }
+  return inodes
+}
+
+/** Returns an empty string for a descriptor that was closed meanwhile, such as that of the directory itself. */
+function targetOf(path: string): string {
+  try {
+    return readlinkSync(path)
+  } catch (error) {
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return ''
+    throw error
+  }
 }

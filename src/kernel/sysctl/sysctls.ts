@@ -38,7 +38,7 @@ export interface TuneReport {
   readonly failed: readonly TuneFailure[]
 }
 
-export interface TuneFailure {
+interface TuneFailure {
   readonly name: string
   /** Undefined when the read failed. */
   readonly value: number | undefined
@@ -156,4 +156,17 @@ export async function tuneSysctls(
   const plan = planSysctls(readable, values)
   const { written, failed } = await writeSysctls(plan.writes, root)
   return { written, left: plan.left, failed: [...unread, ...failed] }
+}
+
+/** Counts a sysctl that does not exist as a failure, because the mode cannot work without it. */
+export function missingFails({ written, left, failed }: TuneReport): TuneReport {
+  const isMissing = ({ reason }: SysctlLeft) => reason === 'missing'
+  const missing = left.filter(isMissing).map(
+    ({ name, wanted: value }): TuneFailure => ({
+      name,
+      value,
+      error: new Error('this kernel has no such sysctl in this network namespace'),
+    }),
+  )
+  return { written, left: left.filter(each => !isMissing(each)), failed: [...failed, ...missing] }
 }

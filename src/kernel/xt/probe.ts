@@ -1,4 +1,4 @@
-import { append } from '../../base/lists.ts'
+import { append } from '../../base/collections.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NFPROTO_IPV4, NFPROTO_IPV6 } from '../nft/constants.ts'
 import { hasXtExtension } from '../nft/probe.ts'

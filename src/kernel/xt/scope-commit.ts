@@ -1,4 +1,4 @@
-import { finish, finishInSlices, Pauses, type Slicing, type Steps } from '../../base/steps.ts'
+import { finish, finishInSlices, Pauses, type Slicing, type Steps } from '../../base/clock.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import type { CommitResult, NftClient } from '../nft/client.ts'
 import type { OperationFailure } from '../nft/failures.ts'

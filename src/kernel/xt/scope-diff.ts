@@ -1,5 +1,5 @@
-import { append } from '../../base/lists.ts'
-import { finish, Pauses, type Steps } from '../../base/steps.ts'
+import { finish, Pauses, type Steps } from '../../base/clock.ts'
+import { append } from '../../base/collections.ts'
 import type { NftFamily, Observed } from '../nft/state.ts'
 import { bytesOf, type RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'

@@ -1,5 +1,5 @@
-import { append } from '../../base/lists.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { append } from '../../base/collections.ts'
 import type { ObservedRule } from '../nft/state.ts'
 import { targetChain, type XtRule } from './rule.ts'
 import {

@@ -1,4 +1,4 @@
-import { append } from '../../base/lists.ts'
+import { append } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../nft/client.ts'
 import type { NftFamily, ObservedChain, ObservedRule } from '../nft/state.ts'

@@ -18,7 +18,7 @@ import {
   isKubeProxyTable,
   KUBE_PROXY,
 } from '../common/kube-proxy.ts'
-import { commitAsRead, deleteTable } from '../common/transaction.ts'
+import { commitAsRead, deleteTable } from '../common/writers.ts'
 import type { ModeContext } from '../mode.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 

@@ -1,4 +1,4 @@
-import type { Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/clock.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { chainKey, type IsOurs, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'

@@ -1,5 +1,5 @@
+import { slicingOf } from '../../base/clock.ts'
 import { FAMILIES } from '../../base/ip.ts'
-import { slicingOf } from '../../base/steps.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { ModeContext, OpenPlane } from '../mode.ts'
 import type { IptablesPlan } from './diff.ts'

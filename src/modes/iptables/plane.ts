@@ -1,5 +1,4 @@
-import { systemClock } from '../../base/clock.ts'
-import type { Slicing, Steps } from '../../base/steps.ts'
+import { type Slicing, type Steps, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
 import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope.ts'
@@ -20,8 +19,7 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
-import { refusalTo } from '../common/transaction.ts'
+import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
 import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
 import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'

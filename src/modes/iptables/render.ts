@@ -1,5 +1,5 @@
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { chainKey } from '../../kernel/xt/scope.ts'
 import { type Asked, commonOf } from '../../kernel/xt/scope-held.ts'
 import type { Refusal } from '../../model/fields.ts'

@@ -2,10 +2,15 @@ import { contains, FAMILIES, type Family, familyOf, isLoopback } from '../../bas
 import type { Config, IptablesConfig } from '../../config/config.ts'
 import { type FlagReader, type FlagSpec, grouped } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
-import { type TuneOptions, type TuneReport, tuneSysctls, wantedSysctl } from '../../kernel/sysctl/sysctls.ts'
+import {
+  missingFails,
+  type TuneOptions,
+  type TuneReport,
+  tuneSysctls,
+  wantedSysctl,
+} from '../../kernel/sysctl/sysctls.ts'
 import { type DetectorOption, detectorOf } from '../common/expressions.ts'
-import { IPTABLES_SECTION } from '../common/iptables-section.ts'
-import { missingFails } from '../common/tune.ts'
+import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import type { KernelSockets, ModeSettings } from '../mode.ts'
 import { type ChainNames, chainNames, KUBE_CHAINS } from '../xt-common/layout.ts'
 

@@ -1,5 +1,5 @@
+import type { PersistentMap } from '../../base/collections.ts'
 import { isLoopback } from '../../base/ip.ts'
-import type { PersistentMap } from '../../base/persistent-map.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
 import type { Common } from '../../kernel/xt/scope-held.ts'
 import type { Refusal } from '../../model/fields.ts'

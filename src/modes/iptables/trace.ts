@@ -1,5 +1,5 @@
-import { append } from '../../base/lists.ts'
-import { finish } from '../../base/steps.ts'
+import { finish } from '../../base/clock.ts'
+import { append } from '../../base/collections.ts'
 import type { Config } from '../../config/config.ts'
 import type { Tracer } from '../../kernel/nft/trace.ts'
 import { printRule } from '../../kernel/xt/print.ts'

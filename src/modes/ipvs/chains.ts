@@ -1,5 +1,5 @@
+import type { Steps } from '../../base/clock.ts'
 import { cidrOf, hostCidr } from '../../base/ip.ts'
-import type { Steps } from '../../base/steps.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'

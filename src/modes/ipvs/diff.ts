@@ -1,6 +1,6 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, type Cidr } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import { growthOf } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import {

@@ -1,5 +1,5 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { formatIpPort } from '../../base/ip.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
 import { destinationKey, type IpvsStats, type ServerKey, serverKey } from '../../kernel/ipvs/state.ts'
 import { placePorts, surroundingsOf } from './places.ts'

@@ -1,5 +1,5 @@
-import { tuneIpvs } from '../../kernel/ipvs/sysctl-files.ts'
-import { missingFails } from '../common/tune.ts'
+import { tuneIpvs } from '../../kernel/ipvs/sysctls.ts'
+import { missingFails } from '../../kernel/sysctl/sysctls.ts'
 import type { Mode } from '../mode.ts'
 import { SAME_CHAINS } from '../xt-common/layout.ts'
 import { cleanIpvs, cleanKubeProxyIpvs, freeFromIpvs, retireIpvs } from './cleanup.ts'

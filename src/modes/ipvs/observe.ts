@@ -1,5 +1,5 @@
+import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, type Cidr, FAMILIES, type Family, familyOf, type Ip } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
 import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import { entryKey, type IpsetEntry, type IpsetListing } from '../../kernel/ipset/state.ts'
 import {

@@ -1,6 +1,5 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
-import { finishInSlices, slicingOf } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'

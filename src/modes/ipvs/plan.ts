@@ -9,7 +9,7 @@ import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
-import { countChanges, describeTransaction } from '../common/transaction.ts'
+import { countChanges, describeTransaction } from '../common/tables.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import type { IpvsState, PlacedAddress } from './state.ts'
 

@@ -1,6 +1,6 @@
+import type { Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { FAMILIES } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import { sameDeclaration } from '../../kernel/nft/diff.ts'
@@ -9,10 +9,10 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { ElementsDraft } from '../common/elements.ts'
 import { TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,
-  ElementsDraft,
   type FamilyLayout,
   forFamilies,
   LAYOUTS,

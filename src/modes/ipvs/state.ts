@@ -1,5 +1,5 @@
+import { PersistentMap } from '../../base/collections.ts'
 import type { Ip } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Ipset, IpsetEntry } from '../../kernel/ipset/state.ts'
 import type { RealServer, VirtualServer } from '../../kernel/ipvs/state.ts'
 import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'

@@ -1,5 +1,5 @@
+import { finish } from '../../base/clock.ts'
 import { cidrOf, familyOf, formatIp, type Ip } from '../../base/ip.ts'
-import { finish } from '../../base/steps.ts'
 import type { Config } from '../../config/config.ts'
 import { entryKey, type Ipset } from '../../kernel/ipset/state.ts'
 import {

@@ -1,8 +1,6 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, type Mutex, Pacer } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
-import type { Mutex } from '../../base/mutex.ts'
-import { Pacer } from '../../base/pacer.ts'
 import type { IpsetHeader } from '../../kernel/ipset/state.ts'
 import {
   destinationKey,

@@ -12,7 +12,7 @@ import {
   rule,
 } from '../common/expressions.ts'
 import { CHAIN_FIREWALL, CHAIN_REJECT } from '../common/rules.ts'
-import type { CodeDraft, Codes } from './numbering.ts'
+import type { CodeDraft, Codes } from './layout.ts'
 import { pickKnown, pickNew, pickSlot } from './rules.ts'
 
 /**

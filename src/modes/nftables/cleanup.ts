@@ -10,10 +10,10 @@ import {
   CHAIN_REJECT,
 } from '../common/rules.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
-import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/transaction.ts'
+import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'
-import { hasOurSets, SET_NAMES, type SetName } from './layout.ts'
+import { ENDPOINTS, SET_NAMES, type SetName } from './layout.ts'
 import { tableNameOf } from './options.ts'
 
 /** Deletes our tables, and the leftovers of ours in tables that belong to kube-proxy now. */
@@ -144,4 +144,12 @@ function isOurChain(name: string): boolean {
 
 function isNarrow({ name, size }: NftSet): boolean {
   return SHARED_SETS.has(name) && size > 0 && size < AMPLE_SIZE
+}
+
+/**
+ * Whether the sets are those of nftables mode. Up to version 0.1 one map held the endpoints of all protocols.
+ */
+function hasOurSets({ sets }: { readonly sets: ReadonlyMap<string, unknown> }): boolean {
+  const hasEndpoints = sets.has(ENDPOINTS.TCP) || sets.has('endpoints')
+  return sets.has('frontends') && sets.has('dispatch') && hasEndpoints
 }

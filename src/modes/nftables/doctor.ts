@@ -6,7 +6,7 @@ import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import { destinationAddress } from '../common/expressions.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import type { NftFeature } from '../mode.ts'
-import { declareSet } from './layout.ts'
+import { declareSet } from './state.ts'
 
 const TABLE = 'kprobe-doctor'
 const CHAIN = 'probe'

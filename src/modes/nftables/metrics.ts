@@ -1,10 +1,9 @@
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
-import { ENDPOINTS_MAPS, idOf } from './layout.ts'
-import type { Ids } from './numbering.ts'
+import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'
 import type { NftablesState } from './state.ts'
 
 /** The number of new connections for which one element of the kernel was chosen since it exists. */

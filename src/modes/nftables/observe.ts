@@ -1,7 +1,6 @@
-import { trimmed } from '../../base/compact.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { PersistentMap, trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { Pauses, type Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import {
   GROUP_NODEPORT_IPS,
@@ -15,14 +14,16 @@ import { parseChain } from './chains.ts'
 import {
   CODE_FIRST,
   CODE_MASK,
+  type Codes,
   ENDPOINTS_MAPS,
   GROUP_AFFINITY,
   GROUP_DISPATCH,
   hairpinGroup,
+  type Ids,
   idOf,
+  idsInUse,
   portKeyOf,
 } from './layout.ts'
-import { type Codes, type Ids, idsInUse } from './numbering.ts'
 import { type Allocation, EMPTY_STATE, type NftablesState } from './state.ts'
 
 /**

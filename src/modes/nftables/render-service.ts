@@ -7,10 +7,12 @@ import { externalChain, externalLocalChain, firewallChain, pickChain } from './c
 import {
   CODE_DROP,
   CODE_REJECT,
+  type CodeDraft,
   ENDPOINTS,
   ENDPOINTS_MAPS,
   type EndpointsMap,
   ID_MAX,
+  type IdDraft,
   LOCAL_LIST,
   listOfPort,
   pairKey,
@@ -19,7 +21,6 @@ import {
   STABLE_LOCAL,
   STABLE_MAX,
 } from './layout.ts'
-import type { CodeDraft, IdDraft } from './numbering.ts'
 
 interface ElementContext {
   readonly layout: FamilyLayout

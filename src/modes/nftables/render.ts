@@ -1,12 +1,14 @@
+import type { Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { familyOf } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
-import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
+import { type DiffOptions, diffRulesets } from '../../kernel/nft/diff.ts'
+import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
+import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
-import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import type { Dataplane, RenderOptions } from '../../reconcile/dataplane.ts'
 import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,
@@ -16,24 +18,35 @@ import {
   NFT_FAMILIES,
   sameGroup,
   tableOf,
+  transactionPlan,
 } from '../common/tables.ts'
 import { chooseChains, makeChains } from './chains.ts'
 import {
   CODE_DROP,
   CODE_REJECT,
-  declareSet,
+  CodeDraft,
+  type Codes,
   GROUP_AFFINITY,
   GROUP_DISPATCH,
   hairpinGroup,
+  IdDraft,
   isCounted,
+  LATE_SETS,
+  NOTHING,
   SET_NAMES,
   sizeFor,
+  TallyDraft,
 } from './layout.ts'
-import { CodeDraft, type Codes, IdDraft, NOTHING, TallyDraft } from './numbering.ts'
 import type { NftablesOptions } from './options.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
-import type { Allocation, FixedChains, NftablesState } from './state.ts'
+import {
+  type Allocation,
+  declareSet,
+  type FixedChains,
+  type NftablesPlan,
+  type NftablesState,
+} from './state.ts'
 
 /**
  * Renders the kernel state that the mode wants. If the base was rendered, only what changed since then is
@@ -82,6 +95,11 @@ export function* renderState(
     allocations: { ip: ip.allocation, ip6: ip6.allocation },
     refusals: refused ?? base.refusals,
   }
+}
+
+/** renderState with these options, as a plane has it. */
+export function rendererOf(options: NftablesOptions): Dataplane<NftablesState>['render'] {
+  return (frontends, given) => renderState(frontends, given, options)
 }
 
 /** Whether the tables differ in their Services at most. */
@@ -364,4 +382,41 @@ function nodePortAddresses(layout: FamilyLayout, frontends: FrontendTable): Elem
   return [...new Set(nodePorts.ips)]
     .filter(ip => ip.length === layout.addressLength)
     .map(key => ({ set: 'nodeport-ips', key, data: undefined, comment: '' }))
+}
+
+const OPTIONS: DiffOptions = { lateSets: LATE_SETS }
+const NONE: ReadonlySet<string> = new Set()
+
+/** Computes the transaction from one state to another. Some elements leave one transaction later (LATE_SETS). */
+export function* diffStates(from: NftablesState, to: NftablesState): Steps<NftablesPlan> {
+  let diff = yield* diffRulesets(from.ruleset, to.ruleset, OPTIONS)
+  const crowded = diff.complete ? NONE : crowdedSets(to, diff.after)
+  if (crowded.size > 0) {
+    const lateSets = new Set([...LATE_SETS].filter(name => !crowded.has(name)))
+    diff = yield* diffRulesets(from.ruleset, to.ruleset, { lateSets })
+  }
+  // All changes wait for an earlier transaction, but that transaction is empty.
+  if (diff.transaction.length === 0 && !diff.complete)
+    diff = yield* diffRulesets(diff.after, to.ruleset, OPTIONS)
+  const { transaction, complete } = diff
+  const after = complete ? to : { ...to, ruleset: diff.after }
+  return transactionPlan({ transaction, complete, after, ruleset: after.ruleset })
+}
+
+/**
+ * Gives the sets that cannot hold the elements to be removed later beside the new ones (ENFILE, and the
+ * kernel would commit nothing). These sets lose the old elements in the same commit. That costs the few
+ * packets that are between two lookups at that moment.
+ */
+function crowdedSets(to: NftablesState, after: Ruleset): ReadonlySet<string> {
+  const crowded = new Set<string>()
+  for (const { family, sets, elements } of after.tables) {
+    const waiting = new Map<string, number>()
+    for (const { set } of elements.get(LATE_GROUP) ?? []) waiting.set(set, (waiting.get(set) ?? 0) + 1)
+    for (const [name, late] of waiting) {
+      const wanted = to.allocations[family].tally.elements.get(name) ?? 0
+      if (wanted + late > (sets.get(name)?.size ?? 0)) crowded.add(name)
+    }
+  }
+  return crowded
 }

@@ -1,8 +1,32 @@
-import type { Chain, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
+import { NFT_SET_EVAL, NFT_SET_MAP, NFT_SET_TIMEOUT } from '../../kernel/nft/constants.ts'
+import { PROTO_BASE_NETWORK_HDR } from '../../kernel/nft/datatypes.ts'
+import type { Chain, NftFamily, NftSet, Ruleset } from '../../kernel/nft/state.ts'
+import {
+  DESTINATION,
+  DESTINATION_PORT,
+  DESTINATION_PORTS,
+  PRIORITY,
+  PROTOCOL,
+  RANDOM,
+  rawPayload,
+  SOURCE,
+  type TypeofField,
+  typedSet,
+} from '../../kernel/nft/userdata.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import type { TransactionPlan } from '../common/transaction.ts'
-import { type Codes, type Ids, NO_IDS, NOTHING, type Tally } from './numbering.ts'
+import type { FamilyLayout, TransactionPlan } from '../common/tables.ts'
+import {
+  CLIENT_6_LENGTH,
+  type Codes,
+  type EndpointsMap,
+  type Ids,
+  isCounted,
+  NO_IDS,
+  NOTHING,
+  type SetName,
+  type Tally,
+} from './layout.ts'
 
 /** All that this plane keeps in the kernel, with the numbering that the next version continues. Immutable. */
 export interface NftablesState {
@@ -44,3 +68,62 @@ export const EMPTY_STATE: NftablesState = {
 }
 
 export type NftablesPlan = TransactionPlan<NftablesState>
+
+/** The timeout of affinity entries whose rule names no other: the default of Services. */
+const AFFINITY_TIMEOUT_MS = 10_800_000
+
+interface SetDeclaration {
+  readonly layout: FamilyLayout
+  readonly size: number
+  /** Endpoints count the connections for which they were chosen. */
+  readonly connectionCounters: boolean
+}
+
+export function declareSet(name: SetName, { layout, size, connectionCounters }: SetDeclaration): NftSet {
+  const { family } = layout
+  const [source, destination] = [SOURCE[family], DESTINATION[family]]
+  switch (name) {
+    case 'cluster-ips':
+    case 'nodeport-ips':
+      return typedSet(name, { size, key: [destination] })
+    case 'hairpin':
+      return typedSet(name, { size, key: [source, destination] })
+    case 'ranges':
+      return typedSet(name, { size, key: [PRIORITY, source] })
+    case 'frontends':
+      return typedSet(name, { size, key: [destination, PROTOCOL, DESTINATION_PORT], data: [PRIORITY] })
+    case 'nodeports':
+      return typedSet(name, { size, key: [PROTOCOL, DESTINATION_PORT], data: [PRIORITY] })
+    case 'slots':
+      return typedSet(name, { size, key: [PRIORITY, RANDOM], data: [PRIORITY] })
+    case 'affinity':
+      return {
+        ...typedSet(name, { size, key: [PRIORITY, clientField(layout)], data: [PRIORITY] }),
+        flags: NFT_SET_MAP | NFT_SET_TIMEOUT | NFT_SET_EVAL,
+        timeoutMs: AFFINITY_TIMEOUT_MS,
+      }
+    case 'endpoints-tcp':
+    case 'endpoints-udp':
+    case 'endpoints-sctp':
+      return {
+        ...typedSet(name, { size, key: [PRIORITY, RANDOM], data: [destination, PORTS[name]] }),
+        ...(isCounted(name, connectionCounters) ? { counted: true as const } : {}),
+      }
+    case 'dispatch':
+      return typedSet(name, { size, key: [PRIORITY], data: 'verdict' })
+  }
+}
+
+/** The type of an endpoint's port, for each map. */
+const PORTS: Readonly<Record<EndpointsMap, TypeofField>> = {
+  'endpoints-tcp': DESTINATION_PORTS.TCP,
+  'endpoints-udp': DESTINATION_PORTS.UDP,
+  'endpoints-sctp': DESTINATION_PORTS.SCTP,
+}
+
+/** The type of the field that clientKey() loads. */
+function clientField({ family, sourceOffset, addressLength }: FamilyLayout): TypeofField {
+  if (family === 'ip') return SOURCE.ip
+  const offset = sourceOffset + addressLength - CLIENT_6_LENGTH
+  return rawPayload(PROTO_BASE_NETWORK_HDR, offset, CLIENT_6_LENGTH)
+}

@@ -1,6 +1,6 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
-import { commitAsRead, deleteTable, nameOfTable } from '../common/transaction.ts'
+import { commitAsRead, deleteTable, nameOfTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, ModeContext, Retired } from '../mode.ts'
 import { createUserspacePlane, isOurs } from './plane.ts'
 import { tableNameOf, userspaceOptions } from './settings.ts'

@@ -1,9 +1,9 @@
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
+import type { Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Transaction } from '../../kernel/nft/transaction.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
-import { countChanges, describeTransaction } from '../common/transaction.ts'
+import { countChanges, describeTransaction } from '../common/tables.ts'
 import { type Relay, resolveTransaction, sameRelay, type UserspaceState } from './state.ts'
 
 /** One nf_tables transaction, with the changes of the relays around it. */

@@ -1,5 +1,5 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
-import { elementExtent } from '../common/tables.ts'
+import { elementExtent } from '../common/elements.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { ModeContext, ModeEvent, OpenPlane, ProcessRoom } from '../mode.ts'
 import type { UserspacePlan } from './diff.ts'

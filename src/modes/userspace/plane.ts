@@ -1,9 +1,7 @@
-import type { Clock } from '../../base/clock.ts'
+import { type Clock, finishInSlices, Mutex, type Steps, slicingOf } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { assert } from '../../base/errors.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
-import { Mutex } from '../../base/mutex.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Backend, FrontendTable } from '../../model/frontend.ts'
@@ -19,8 +17,8 @@ import {
   type RenderOptions,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
-import { LAYOUTS, NFT_FAMILIES, portKey } from '../common/tables.ts'
-import { deleteTables, receiptOf } from '../common/transaction.ts'
+import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
+import { deleteTables } from '../common/writers.ts'
 import { diffStates, type UserspacePlan } from './diff.ts'
 import type { RelayCounts } from './metrics.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'

@@ -1,14 +1,14 @@
+import type { Steps } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { type Family, familyOf, type Ip, isLinkLocal, isLoopback } from '../../base/ip.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
-import type { Steps } from '../../base/steps.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
+import { ElementsDraft } from '../common/elements.ts'
 import { TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,
-  ElementsDraft,
   type FamilyLayout,
   forFamilies,
   LAYOUTS,

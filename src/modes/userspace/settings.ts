@@ -1,7 +1,7 @@
 import { FAMILIES, type Family } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { type DetectorOption, detectorOf } from '../common/expressions.ts'
-import { IPTABLES_SECTION } from '../common/iptables-section.ts'
+import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from './relay/limits.ts'

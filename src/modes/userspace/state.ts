@@ -1,6 +1,6 @@
+import { PersistentMap } from '../../base/collections.ts'
 import type { Family, Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
-import { PersistentMap } from '../../base/persistent-map.ts'
 import type { Element, ElementData, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Refusal } from '../../model/fields.ts'

@@ -1,4 +1,4 @@
-import { append } from '../../base/lists.ts'
+import { append } from '../../base/collections.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'

@@ -1,6 +1,6 @@
+import { append } from '../../base/collections.ts'
 import { assert, unreachable } from '../../base/errors.ts'
 import type { Ip } from '../../base/ip.ts'
-import { append } from '../../base/lists.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import { allWays, balance, type Trace, type Tracer, type TraceStep } from '../../kernel/nft/trace.ts'
 import {

@@ -1,7 +1,7 @@
 import { type FSWatcher, watch } from 'node:fs'
 import { readdir, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import { Pauses, type Steps } from '../../base/steps.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { isSame } from '../../model/fields.ts'
 import { KINDS_READ } from './object-doubts.ts'
 import type { ObjectEvent } from './read-objects.ts'

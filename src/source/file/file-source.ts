@@ -1,7 +1,5 @@
 import { basename } from 'node:path'
-import type { Clock } from '../../base/clock.ts'
-import { Pacer } from '../../base/pacer.ts'
-import { finishInSlices, slicingOf } from '../../base/steps.ts'
+import { type Clock, finishInSlices, Pacer, slicingOf } from '../../base/clock.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'

@@ -1,7 +1,7 @@
 import type { Cancel, Clock } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import { isJson } from '../../model/fields.ts'
 import { namespaceOf } from '../../model/memory-shares.ts'
-import { WireError } from '../../wire/wire-error.ts'
 import { type Exchange, type Failure, failureOfError } from './exchange.ts'
 import { isOlder, type ObjectIndex, type Version, versionOf } from './object-index.ts'
 import { type Resource, requestPath } from './resources.ts'

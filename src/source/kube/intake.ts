@@ -1,5 +1,5 @@
-import type { Clock } from '../../base/clock.ts'
-import { finish, Pauses, type Steps } from '../../base/steps.ts'
+import { type Clock, finish, Pauses, type Steps } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import {
   isRefusal,
   objectText,
@@ -21,7 +21,6 @@ import {
 } from '../../model/object-budget.ts'
 import { watchedIdentity } from '../../model/parse.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { WireError } from '../../wire/wire-error.ts'
 import type { SourceObservation } from '../source.ts'
 import {
   isOlder,

@@ -1,13 +1,11 @@
-import type { Clock } from '../../base/clock.ts'
+import { Batcher, type Clock } from '../../base/clock.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { LeftOut, PartsRoom } from '../../model/object-budget.ts'
-import { parseIdentified } from '../../model/parse.ts'
-import type { SourceEvent } from '../../model/snapshot.ts'
-import { ValuePool } from '../../model/value-pool.ts'
+import { parserOf } from '../../model/parse.ts'
+import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
-import type { ParseObject } from './intake.ts'
 import { Reflector, type ReflectorOptions, type ReflectorSink } from './reflector.ts'
 import type { Trouble } from './reflector-state.ts'
 import { type Resource, watchedResources } from './resources.ts'
@@ -50,7 +48,7 @@ const REFUSALS_MAX = 1_000
  */
 export class KubeSource implements Source {
   readonly #options: KubeSourceOptions
-  readonly #batcher: EventBatcher
+  readonly #batcher = new Batcher<SourceEvent>()
   readonly #troubles: Troubles
   readonly #parts: readonly Part[]
   #handlers: SourceHandlers | undefined
@@ -60,7 +58,6 @@ export class KubeSource implements Source {
   constructor(options: KubeSourceOptions) {
     this.#options = options
     const { client, clock, accept, details = false, serviceProxyName } = options
-    this.#batcher = new EventBatcher(async batch => await this.#handlers?.events(batch))
     this.#troubles = new Troubles(
       client.server,
       problem => this.#handlers?.problem(problem),
@@ -68,9 +65,8 @@ export class KubeSource implements Source {
     )
     const exchange = new Exchange({ client, clock, accept, details })
     const traits = { streamsLists: true }
-    const pool = new ValuePool()
     const parsing = { details, headlessSlices: serviceProxyName !== undefined }
-    const parseObject: ParseObject = identity => parseIdentified(identity, pool, parsing)
+    const parseObject = parserOf(new ValuePool(), parsing)
     const shared = { exchange, traits, parseObject }
     this.#parts = watchedResources(options).map(resource => this.#part(resource, shared))
   }
@@ -89,6 +85,7 @@ export class KubeSource implements Source {
 
   start(handlers: SourceHandlers): Promise<void> {
     this.#handlers = handlers
+    this.#batcher.start(handlers.events)
     for (const { reflector } of this.#parts) reflector.start()
     return Promise.resolve()
   }
@@ -120,7 +117,7 @@ export class KubeSource implements Source {
   #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject'>): Part {
     const { clock, random, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
-      events: batch => this.#batcher.put(batch),
+      events: this.#batcher.put,
       refusals: list => {
         part.refusals = list
         this.#tellRefusals()
@@ -180,51 +177,6 @@ export class KubeSource implements Source {
     else if (part.isUnchecked) this.#troubles.set(location, { scope: 'resource', text })
     part.isUnchecked = failure !== undefined
   }
-}
-
-/**
- * Hands on changes, one batch at a time. Changes that arrive meanwhile form the next batch; a caller that brings
- * it waits, so that at most one piece of each bringer is gathered.
- */
-export class EventBatcher {
-  readonly #hand: (batch: readonly SourceEvent[]) => Promise<void>
-  #gathering: Gathering | undefined
-  #last: Promise<unknown> = Promise.resolve()
-  #closed = false
-
-  constructor(hand: (batch: readonly SourceEvent[]) => Promise<void>) {
-    this.#hand = hand
-  }
-
-  /** Resolves once these were taken, in the order given and in one piece. Rejects when taking them failed. */
-  put(events: readonly SourceEvent[]): Promise<void> {
-    if (events.length === 0) return Promise.resolve()
-    const gathering = this.#gathering ?? this.#open()
-    for (const event of events) gathering.batch.push(event)
-    return gathering.taken
-  }
-
-  /** Nothing is handed on from now on. */
-  close(): void {
-    this.#closed = true
-  }
-
-  #open(): Gathering {
-    const batch: SourceEvent[] = []
-    const taken = this.#last.then(() => {
-      this.#gathering = undefined
-      return this.#closed ? undefined : this.#hand(batch)
-    })
-    // The caller that brought the events gets the failure; the next batch only needs to know that this one is over.
-    this.#last = taken.then(undefined, () => undefined)
-    this.#gathering = { batch, taken }
-    return this.#gathering
-  }
-}
-
-interface Gathering {
-  readonly batch: SourceEvent[]
-  readonly taken: Promise<void>
 }
 
 const KEPT = 'the last known state stays in use; retrying'

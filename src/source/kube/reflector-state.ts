@@ -1,11 +1,10 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import type { Failure } from './exchange.ts'
+import type { Failure, WholeList } from './exchange.ts'
 import type { Intake, Listing } from './intake.ts'
 import { advanced, isOlder, versionOf } from './object-index.ts'
-import type { WholeList } from './pages.ts'
-import type { ApiObject, WatchEvent } from './wire/reader.ts'
+import type { ApiObject, WatchEvent } from './wire/tables.ts'
 
 /** The state of a reflector: what it does next, and what it needs for that. */
 export interface ReflectorState {

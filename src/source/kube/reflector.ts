@@ -1,11 +1,9 @@
-import type { Clock } from '../../base/clock.ts'
-import { isMostGone } from '../../base/most-gone.ts'
-import { finishInSlices, type Steps, slicingOf } from '../../base/steps.ts'
+import { type Clock, finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
+import { WireError } from '../../base/errors.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { WireError } from '../../wire/wire-error.ts'
-import type { SourceObservation } from '../source.ts'
+import { isMostGone, type SourceObservation } from '../source.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
 import { ConsistencyCheck } from './consistency-check.ts'
 import {
@@ -15,11 +13,12 @@ import {
   failureOfError,
   failureOfStatus,
   type Opening,
+  readPages,
   type WatchStream,
+  type WholeList,
 } from './exchange.ts'
 import { Intake, type ParseObject, type SkipReason } from './intake.ts'
 import { isOlder, isPosition } from './object-index.ts'
-import { readPages, type WholeList } from './pages.ts'
 import {
   type Attempted,
   afterList,
@@ -38,8 +37,8 @@ import {
   watchSeconds,
 } from './reflector-state.ts'
 import { type Resource, requestPath } from './resources.ts'
-import type { WatchEvent } from './wire/reader.ts'
-import { statusOf } from './wire/status.ts'
+import { statusOf } from './wire/encodings.ts'
+import type { WatchEvent } from './wire/tables.ts'
 
 export interface ReflectorOptions {
   readonly resource: Resource

@@ -1,6 +1,6 @@
 import { HEADLESS_LABEL } from '../../model/parse.ts'
 import { PROXY_NAME_LABEL } from '../../model/parse-service.ts'
-import type { ApiKind } from './wire/reader.ts'
+import type { ApiKind } from './wire/tables.ts'
 
 /** A set of objects at the API server that is listed and watched as a whole. */
 export interface Resource {

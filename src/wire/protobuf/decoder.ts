@@ -1,5 +1,4 @@
-import { unreachable } from '../../base/errors.ts'
-import { WireError } from '../wire-error.ts'
+import { unreachable, WireError } from '../../base/errors.ts'
 import {
   type BytesShape,
   type ElementShape,

@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import { encoded } from './encode-table.ts'
 import { KINDS, type KindTable, listTable, UNKNOWN, WATCH_EVENT } from './encode-tables.ts'
 

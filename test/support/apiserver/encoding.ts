@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import { apiVersionOf, type Resource } from './resources.ts'
 import { failure } from './status.ts'
 import { metadataOf } from './store.ts'

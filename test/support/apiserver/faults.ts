@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib'
 import type { Cancel } from '../../../src/base/clock.ts'
-import type { WatchEvent } from '../../../src/source/kube/wire/reader.ts'
+import type { WatchEvent } from '../../../src/source/kube/wire/tables.ts'
 import { routeOf } from './resources.ts'
 import { type ServerRequest, type Twist, verbOf } from './semantics.ts'
 

@@ -1,4 +1,4 @@
-import type { WatchEvent } from '../../../src/source/kube/wire/reader.ts'
+import type { WatchEvent } from '../../../src/source/kube/wire/tables.ts'
 import type { Fault } from './faults.ts'
 import type { FaultyBody } from './faulty-body.ts'
 import type { EventSink } from './watch.ts'

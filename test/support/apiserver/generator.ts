@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 
 /** Synthetic clusters as a real API server would show them: with what controllers and users leave on objects. */
 export interface ClusterShape {

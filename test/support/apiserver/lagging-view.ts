@@ -1,5 +1,5 @@
 import type { Cancel } from '../../../src/base/clock.ts'
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import { type Change, keyOf, type Store, type View } from './store.ts'
 
 /** A replica that has not heard of the newest `behind` versions. */

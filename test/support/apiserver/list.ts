@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import type { ListMetadata } from './encoding.ts'
 import type { ListOptions } from './list-options.ts'
 import type { Selector } from './selectors.ts'

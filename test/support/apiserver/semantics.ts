@@ -1,5 +1,5 @@
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
-import type { WatchEvent } from '../../../src/source/kube/wire/reader.ts'
+import type { WatchEvent } from '../../../src/source/kube/wire/tables.ts'
 import { Access } from './access.ts'
 import {
   type Accepted,

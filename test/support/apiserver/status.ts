@@ -1,4 +1,4 @@
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 
 /** A Status that ends a request. */
 export class ApiFailure extends Error {

@@ -1,5 +1,5 @@
 import type { Cancel } from '../../../src/base/clock.ts'
-import type { ApiObject } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import { conflict, notFound } from './status.ts'
 
 export interface Metadata {

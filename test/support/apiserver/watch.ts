@@ -1,5 +1,5 @@
 import type { Cancel, Clock } from '../../../src/base/clock.ts'
-import type { ApiObject, WatchEvent } from '../../../src/source/kube/wire/reader.ts'
+import type { ApiObject, WatchEvent } from '../../../src/source/kube/wire/tables.ts'
 import { isWanted, type ListRequest } from './list.ts'
 import { apiVersionOf, type Resource } from './resources.ts'
 import type { Selector } from './selectors.ts'

@@ -1,5 +1,5 @@
 import { INDEX, TYPE } from '../../../src/kernel/ipset/schema.ts'
-import { viewOf } from '../../../src/netlink/bytes.ts'
+import { viewOf } from '../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_DUMP, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../../src/netlink/message.ts'

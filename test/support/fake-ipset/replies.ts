@@ -1,6 +1,5 @@
 import { SET } from '../../../src/kernel/ipset/schema.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { NLM_F_MULTI, NLMSG_ERROR } from '../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../src/netlink/message.ts'
 import {

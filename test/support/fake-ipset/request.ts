@@ -1,5 +1,4 @@
-import { forEachAttribute } from '../../../src/netlink/attribute.ts'
-import type { ByteView } from '../../../src/netlink/bytes.ts'
+import { type ByteView, forEachAttribute } from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../../src/netlink/message.ts'
 import { ERR, type FakeElement, refuse } from './sets.ts'

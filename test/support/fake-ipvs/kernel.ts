@@ -16,7 +16,7 @@ import {
 } from '../../../src/kernel/ipvs/constants.ts'
 import { COMMAND, INFO } from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsTimeouts } from '../../../src/kernel/ipvs/state.ts'
-import { type ByteView, viewOf } from '../../../src/netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTI, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import {
   CTRL_CMD_GETFAMILY,

@@ -1,5 +1,4 @@
-import type { Octets } from '../../../src/base/octets.ts'
-import { readU32host } from '../../../src/base/octets.ts'
+import { type Octets, readU32host } from '../../../src/base/octets.ts'
 import {
   AF_INET,
   AF_INET6,
@@ -8,7 +7,7 @@ import {
   IPPROTO_TCP,
 } from '../../../src/kernel/ipvs/constants.ts'
 import { COMMAND, type DESTINATION, type SERVICE } from '../../../src/kernel/ipvs/schema.ts'
-import type { ByteView } from '../../../src/netlink/bytes.ts'
+import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import { genericSpan } from '../../../src/netlink/genetlink.ts'
 import type { Message } from '../../../src/netlink/message.ts'

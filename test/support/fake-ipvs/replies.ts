@@ -10,8 +10,7 @@ import {
 } from '../../../src/kernel/ipvs/constants.ts'
 import { COMMAND, SERVICE, STATS, STATS64 } from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
-import { AttributeWriter, nestedOctets } from '../../../src/netlink/attribute.ts'
-import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter, nestedOctets } from '../../../src/netlink/attribute.ts'
 import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'
 import { closeMessage, openMessage } from '../../../src/netlink/message.ts'
 import {

@@ -1,8 +1,7 @@
 import { type Octets, octetsFromBytes } from '../../../src/base/octets.ts'
 import { NFT_REG_1, NFT_REG32_00, NFTA_RULE_EXPRESSIONS } from '../../../src/kernel/nft/constants.ts'
 import { EXPRESSION_LIST, type ExpressionAttributes } from '../../../src/kernel/nft/schema.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { align4, type ByteView, ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, align4, type ByteView, ByteWriter, viewOf } from '../../../src/netlink/attribute.ts'
 import { NLA_F_NESTED, NLA_HDRLEN } from '../../../src/netlink/constants.ts'
 import { dumpedExtension } from './extensions.ts'
 

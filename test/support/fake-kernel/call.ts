@@ -1,6 +1,5 @@
 import { assert } from '../../../src/base/errors.ts'
-import { forEachAttribute } from '../../../src/netlink/attribute.ts'
-import type { ByteView } from '../../../src/netlink/bytes.ts'
+import { type ByteView, forEachAttribute } from '../../../src/netlink/attribute.ts'
 import { NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../../src/netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../../src/netlink/message.ts'

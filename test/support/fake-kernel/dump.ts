@@ -17,8 +17,7 @@ import {
   NFTA_RULE_HANDLE,
 } from '../../../src/kernel/nft/constants.ts'
 import { CHAIN, RULE, SET, type SET_ELEMENT, SET_ELEMENTS, TABLE } from '../../../src/kernel/nft/schema.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { type ValuesOf, writeAttributes } from '../../../src/netlink/schema.ts'
 import { attributesOf, type Call, chainOf, offsetOf, refuse, tableOf } from './call.ts'
 import type { FakeChain, FakeElement, FakeRule, FakeSet, FakeTable } from './objects.ts'

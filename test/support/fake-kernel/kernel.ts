@@ -7,7 +7,7 @@ import {
   NFT_MSG_NEWRULE,
 } from '../../../src/kernel/nft/constants.ts'
 import { GENERATION } from '../../../src/kernel/nft/schema.ts'
-import { viewOf } from '../../../src/netlink/bytes.ts'
+import { viewOf } from '../../../src/netlink/attribute.ts'
 import {
   NFNL_MSG_BATCH_BEGIN,
   NFNL_SUBSYS_NFTABLES,

@@ -1,7 +1,6 @@
 import { NFT_MSG_DELCHAIN, NFT_MSG_DELTABLE } from '../../../src/kernel/nft/constants.ts'
 import { CHAIN, TABLE } from '../../../src/kernel/nft/schema.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { writeAttributes } from '../../../src/netlink/schema.ts'
 import type { Call } from './call.ts'
 import { chainValues, ruleBody } from './dump.ts'

@@ -1,5 +1,5 @@
 import fc from 'fast-check'
-import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
 import type { Chain, Element, NftSet, Ruleset, Table } from '../../../src/kernel/nft/state.ts'
 

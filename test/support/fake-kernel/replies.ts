@@ -1,5 +1,4 @@
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import {
   NFNL_SUBSYS_NFTABLES,
   NLM_F_ACK_TLVS,

@@ -1,4 +1,4 @@
-import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import { ruleKey } from '../../../src/kernel/nft/diff.ts'
 import { isCompiled } from '../../../src/kernel/nft/expression.ts'

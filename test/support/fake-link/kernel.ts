@@ -19,7 +19,7 @@ import {
   readIfAddrMsg,
   readIfInfoMsg,
 } from '../../../src/kernel/link/links.ts'
-import { type ByteView, viewOf } from '../../../src/netlink/bytes.ts'
+import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
 import {
   NLM_F_ACK,
   NLM_F_CREATE,

@@ -1,7 +1,6 @@
 import { AF_INET, RTM_NEWLINK } from '../../../src/kernel/link/constants.ts'
 import { ADDRESS, LINK, writeIfAddrMsg, writeIfInfoMsg } from '../../../src/kernel/link/links.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { closeMessage, type MessageHead, openMessage } from '../../../src/netlink/message.ts'
 import { writeAttributes } from '../../../src/netlink/schema.ts'
 import type { FakeAddress, FakeLink } from './kernel.ts'

@@ -6,8 +6,7 @@ import {
   NFNL_MSG_ACCT_NEW,
   NFNL_SUBSYS_ACCT,
 } from '../../../src/kernel/nfacct/client.ts'
-import { AttributeWriter } from '../../../src/netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter, viewOf } from '../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import type { NftFamily } from '../../../src/kernel/nft/state.ts'
 import { printRule } from '../../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../../src/kernel/xt/rule.ts'

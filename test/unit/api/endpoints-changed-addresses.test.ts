@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { changedAddresses } from '../../../src/api/endpoints.ts'
 import type { ServiceView } from '../../../src/api/objects.ts'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { endpoint, type Fields, service, slice, texts } from '../model/objects.ts'

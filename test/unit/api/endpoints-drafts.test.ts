@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { draftsOf, hostnamesOf } from '../../../src/api/endpoints.ts'
+import { finish } from '../../../src/base/clock.ts'
 import type { Ip } from '../../../src/base/ip.ts'
-import { finish } from '../../../src/base/steps.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { endpoint, slice } from '../model/objects.ts'

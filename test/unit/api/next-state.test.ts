@@ -9,8 +9,8 @@ import {
   difference,
   type Frame,
 } from '../../../src/api/state.ts'
-import { PersistentMap } from '../../../src/base/persistent-map.ts'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { messageIn } from '../../support/api/states.ts'

@@ -1,6 +1,6 @@
 import { type ApiProjection, nextApiState } from '../../../src/api/next-state.ts'
 import type { ApiState } from '../../../src/api/state.ts'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import { isRefusal } from '../../../src/model/fields.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { parseObject } from '../../../src/model/parse.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { cut, joined, listFor, trimmed } from '../../../src/base/compact.ts'
+import { cut, joined, listFor, trimmed } from '../../../src/base/collections.ts'
 
 describe('compact values', () => {
   it('a trimmed list has the items of the list it was made from, and is another list', () => {

@@ -3,7 +3,7 @@ import { closeSync, constants, mkdtempSync, openSync, readFileSync, readSync, rm
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { LineWriter } from '../../../src/base/line-writer.ts'
+import { LineWriter } from '../../../src/base/log.ts'
 
 let folder: string
 

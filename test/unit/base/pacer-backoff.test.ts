@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { backoffMs } from '../../../src/base/pacer.ts'
+import { backoffMs } from '../../../src/base/clock.ts'
 
 const options = { minMs: 100, maxMs: 1_000 }
 

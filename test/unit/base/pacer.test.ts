@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { Pacer } from '../../../src/base/pacer.ts'
+import { Pacer } from '../../../src/base/clock.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 
 /** A pacer whose runs are noted with their times, and last `runMs`. */

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 
 type Entry = readonly [string, number | undefined]
 

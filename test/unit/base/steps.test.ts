@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { finish, finishInSlices, Pauses, Slice, type Steps } from '../../../src/base/steps.ts'
+import { finish, finishInSlices, Pauses, Slice, type Steps } from '../../../src/base/clock.ts'
 
 function* counting(pauses: number, onStep: (step: number) => void = () => undefined): Steps<string> {
   for (let step = 0; step < pauses; step++) {

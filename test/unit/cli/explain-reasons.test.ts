@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
-import { finish } from '../../../src/base/steps.ts'
 import { reasonsOf } from '../../../src/cli/explain.ts'
 import type { ExplainedEndpoint } from '../../../src/cli/explanation.ts'
 import { isRefusal, type Refusal } from '../../../src/model/fields.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it, test } from 'vitest'
-import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explanation.ts'
 import { damageText, programmedModes, readListening, withRelays } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'

@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import type { ResolvedView } from '../../../src/api/next-state.ts'
 import { systemClock } from '../../../src/base/clock.ts'
-import { PersistentMap } from '../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import { ApiPublisher } from '../../../src/daemon/api-service.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { createLog, type Log } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { logEnd, logFirstSync, logMetrics, logStart, logState, reasonOf } from '../../../src/daemon/banner.ts'
+import type { SourceStatus } from '../../../src/source/source.ts'
 import { parseFlags } from '../../support/parse-flags.ts'
 import { endpoint, node, OPTIONS, service, slice, snapshotOf, tableOf } from '../model/objects.ts'
 
@@ -112,21 +113,8 @@ it('logs metrics as one record each', () => {
 })
 
 it('logs the state in one record', () => {
-  const snapshot = snapshotOf([node(), service('web'), POD])
-  const table = tableOf([node(), service('web'), POD])
-  logState(log, {
-    activeMode: {
-      mode: 'nftables',
-      status: { table, snapshot, memo: undefined, syncedNumber: 3, quarantined: [], error: undefined },
-    },
-    source: { missing: [], heardMs: 1_000, trouble: 'services: denied' },
-    snapshot,
-    health: {
-      code: 503,
-      body: { lastUpdated: '', currentTime: '', healthy: false, reason: 'why', status: {} },
-    },
-    nowMs: 3_500.4,
-  })
+  const objects = [node(), service('web'), POD]
+  logState(log, stateFacts(objects, { trouble: 'services: denied' }))
   expect(records).toMatchObject([
     {
       msg: 'state',
@@ -143,3 +131,24 @@ it('logs the state in one record', () => {
     },
   ])
 })
+
+it('tells a Node that the source lacks from one that was not read yet', () => {
+  logState(log, stateFacts([], {}))
+  logState(log, stateFacts([], { missing: ['nodes'] }))
+  expect(records.map(({ node }) => node)).toEqual(['not found', 'not read yet'])
+})
+
+function stateFacts(objects: Parameters<typeof snapshotOf>[0], source: Partial<SourceStatus>) {
+  const snapshot = snapshotOf(objects)
+  const synced = { table: tableOf(objects), snapshot, memo: undefined, syncedNumber: 3, quarantined: [] }
+  return {
+    activeMode: { mode: 'nftables' as const, status: { ...synced, error: undefined } },
+    source: { missing: [], heardMs: 1_000, trouble: undefined, ...source },
+    snapshot,
+    health: {
+      code: 503 as const,
+      body: { lastUpdated: '', currentTime: '', healthy: false, reason: 'why', status: {} },
+    },
+    nowMs: 3_500.4,
+  }
+}

@@ -49,10 +49,10 @@ beforeEach(async () => {
   passed = []
   intake = new Intake({
     clock: new FakeClock(),
-    changed: snapshot => passed.push(snapshot),
     handlers: { refusals: () => undefined, problem: () => undefined },
   })
   source = new HandSource()
+  intake.deliverTo({ offer: snapshot => passed.push(snapshot) })
   await intake.follow(source)
 })
 
@@ -124,7 +124,6 @@ describe('Intake', () => {
     const keeping = new Intake({
       clock: new FakeClock(),
       keepsNode: true,
-      changed: snapshot => passed.push(snapshot),
       handlers: { refusals: () => undefined, problem: () => undefined },
     })
     const node = {
@@ -133,6 +132,7 @@ describe('Intake', () => {
       metadata: { name: 'here' },
       status: { addresses: [{ type: 'InternalIP', address: '192.0.2.1' }] },
     }
+    keeping.deliverTo({ offer: snapshot => passed.push(snapshot) })
     await keeping.follow(source)
     await source.tell(node)
     source.synced()
@@ -180,13 +180,13 @@ describe('an Intake that may hold so many parts', () => {
     intake = new Intake({
       clock,
       partsRoom: new PartsRoom(PARTS_MAX),
-      changed: snapshot => passed.push(snapshot),
       handlers: {
         refusals: list => refused.push(list.map(({ location, refusal }) => `${location}: ${refusal.object}`)),
         problem: () => undefined,
       },
     })
     source = new HandSource()
+    intake.deliverTo({ offer: snapshot => passed.push(snapshot) })
     await intake.follow(source)
   })
 

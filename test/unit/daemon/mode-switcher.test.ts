@@ -1,7 +1,11 @@
 import { afterEach, expect, test, vi } from 'vitest'
 import type { Config, ProxyMode } from '../../../src/config/config.ts'
-import type { ActiveMode, ActiveModeOptions } from '../../../src/daemon/active-mode.ts'
-import { ModeSwitcher } from '../../../src/daemon/mode-switcher.ts'
+import {
+  type ActiveMode,
+  type ActiveModeOptions,
+  ModeSwitcher,
+  type ModeSwitcherOptions,
+} from '../../../src/daemon/mode-switcher.ts'
 import type { Mode } from '../../../src/modes/mode.ts'
 import type * as Registry from '../../../src/modes/registry.ts'
 import { MODE_NAMES, MODES } from '../../../src/modes/registry.ts'
@@ -24,17 +28,20 @@ const retired: ProxyMode[] = []
 /** Modes that the process has programmed the kernel in. */
 const known: ProxyMode[] = []
 
-vi.mock('../../../src/daemon/active-mode.ts', () => ({
-  startMode(config: Config, options: ActiveModeOptions): Pick<ActiveMode, 'mode' | 'offer' | 'stop'> {
-    let stopped = (): void => undefined
-    const end = new Promise<void>(resolve => {
-      stopped = resolve
-    })
-    const resolved = (snapshot: object) => options.resolved?.({ snapshot } as never)
-    begun.push({ mode: config.proxyMode, report: options.report, resolved, stopped })
-    return { mode: config.proxyMode, offer: () => undefined, stop: () => end }
-  },
-}))
+function fakeMode(config: Config, options: ActiveModeOptions): ActiveMode {
+  let stopped = (): void => undefined
+  const end = new Promise<void>(resolve => {
+    stopped = resolve
+  })
+  const resolved = (snapshot: object) => options.resolved?.({ snapshot } as never)
+  begun.push({ mode: config.proxyMode, report: options.report, resolved, stopped })
+  const mode: Pick<ActiveMode, 'mode' | 'offer' | 'stop'> = {
+    mode: config.proxyMode,
+    offer: () => undefined,
+    stop: () => end,
+  }
+  return mode as ActiveMode
+}
 
 vi.mock('../../../src/modes/registry.ts', async original => {
   const { MODES, ...real } = await original<typeof Registry>()
@@ -78,7 +85,12 @@ function switcher(start = configOf('nftables')): ModeSwitcher {
     error: () => undefined,
   }
   const resolved = ({ snapshot }: { readonly snapshot: object }) => told.push(snapshot)
-  return new ModeSwitcher(start, { log, report: () => undefined, resolved } as never as ActiveModeOptions)
+  return new ModeSwitcher(start, {
+    log,
+    report: () => undefined,
+    resolved,
+    start: fakeMode,
+  } as never as ModeSwitcherOptions)
 }
 
 async function settled(): Promise<void> {

@@ -1,6 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { formatIpPort } from '../../../src/base/ip.ts'
-import { NodeListeners, type Occasion } from '../../../src/daemon/node-listeners.ts'
+import type { Occasion } from '../../../src/daemon/intake.ts'
+import { NodeListeners } from '../../../src/daemon/node-listeners.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import {

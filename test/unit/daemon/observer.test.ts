@@ -112,15 +112,15 @@ describe('an offered Snapshot', () => {
   const synced = { kind: 'synced', number: 1, reason: 'change', durationMs: 1, looked: false } as const
 
   it('is counted by the next scrape, and no longer pending after a sync', async () => {
-    observer.offered(first)
-    observer.offered(second)
+    observer.offers.add(first)
+    observer.offers.add(second)
     expect([await numberOf(total), await numberOf(pending)]).toEqual([3, 3])
     observer.synced(synced, first, tableOf([service('web')]))
     expect([await numberOf(total), await numberOf(pending)]).toEqual([3, 2])
   })
 
   it('is counted by the sync that programs it', async () => {
-    observer.offered(first)
+    observer.offers.add(first)
     observer.synced(synced, first, tableOf([service('web')]))
     expect([await numberOf(total), await numberOf(pending)]).toEqual([1, 0])
     expect(observer.health.liveness().code).toBe(200)
@@ -128,7 +128,7 @@ describe('an offered Snapshot', () => {
 
   it('waits since it was offered, whenever that is asked for', async () => {
     observer.synced({ ...synced, number: 0 }, first, tableOf([service('web')]))
-    observer.offered(first)
+    observer.offers.add(first)
     await clock.advance(59_999)
     expect(observer.health.healthy).toBe(true)
     await clock.advance(1)
@@ -136,7 +136,7 @@ describe('an offered Snapshot', () => {
   })
 
   it('is counted at once when many wait', async () => {
-    for (let offer = 0; offer < 100; offer++) observer.offered(offer % 2 === 0 ? first : second)
+    for (let offer = 0; offer < 100; offer++) observer.offers.add(offer % 2 === 0 ? first : second)
     expect(await numberOf(total)).toBe(199)
   })
 })

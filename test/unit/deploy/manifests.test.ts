@@ -138,6 +138,14 @@ describe('the manifests', () => {
     }
   })
 
+  it('name the image that npm run image builds without --tag', () => {
+    const { version } = JSON.parse(readFileSync(join(KUBERNETES, '../../package.json'), 'utf8'))
+    const pod = text(only('DaemonSet'), 'spec', 'template', 'spec')
+    const images = ['initContainers', 'containers'].map(list => text(pod, list, 0, 'image'))
+    expect(images).toEqual(['kprobe', 'kprobe'])
+    expect(documents('base/kustomization.yaml')[0]?.images).toEqual([{ name: 'kprobe', newTag: version }])
+  })
+
   it('are all listed, and the overlays lead to them', () => {
     expect(documents('base/kustomization.yaml')[0]?.resources).toEqual(expect.arrayContaining(base))
     for (const overlay of readdirSync(join(KUBERNETES, 'overlays'))) {

@@ -1,9 +1,8 @@
 import { expect, test } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
+import { finish, type Steps, systemClock } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
-import { finish, type Steps } from '../../../src/base/steps.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
-import { IPTABLES_SECTION } from '../../../src/modes/common/iptables-section.ts'
+import { IPTABLES_SECTION } from '../../../src/modes/common/kube-proxy.ts'
 import type { Mode, ModeContext, ModeTracer } from '../../../src/modes/mode.ts'
 import {
   type Dataplane,

@@ -1,6 +1,5 @@
 import { expect, test } from 'vitest'
-import { AttributeWriter, u32be, u64be } from '../../../src/netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter, u32be, u64be, viewOf } from '../../../src/netlink/attribute.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../../src/netlink/schema.ts'
 
 const NFTA_QUOTA_BYTES = 1

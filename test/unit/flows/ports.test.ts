@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import { isWatched, lookAt, type View, versionOf } from '../../../src/flows/ports.ts'
 import { service, slice } from '../model/objects.ts'
 import { DNS_PORT, dns, dnsSlice, READY, view } from './views.ts'

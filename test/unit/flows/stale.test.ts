@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import { flowPorts, type View, versionOf } from '../../../src/flows/ports.ts'
 import { type Judgment, nodeAddresses, ruleBooks } from '../../../src/flows/stale.ts'
 import type { Flow } from '../../../src/kernel/conntrack/flow.ts'

@@ -1,4 +1,4 @@
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import type { FlowSocket } from '../../../src/flows/ports.ts'
 import { socketKey } from '../../../src/kernel/conntrack/flow.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'

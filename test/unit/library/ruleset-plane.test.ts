@@ -1,6 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
-import { finish } from '../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../src/base/clock.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { printRuleset } from '../../../src/kernel/nft/print.ts'
 import type { Element, Ruleset } from '../../../src/kernel/nft/state.ts'

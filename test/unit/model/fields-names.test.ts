@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { isDnsLabel, isDnsSubdomain } from '../../../src/model/fields.ts'
-import { ValuePool } from '../../../src/model/value-pool.ts'
+import { ValuePool } from '../../../src/model/snapshot.ts'
 
 describe('names', () => {
   it.each(['a', '0', 'web', 'web-1', '1-a', 'x'.repeat(63)])('%s is a DNS label', text => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import type { HealthCheck } from '../../../src/model/frontend.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents } from '../../../src/model/snapshot.ts'

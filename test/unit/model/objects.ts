@@ -1,3 +1,4 @@
+import { finish } from '../../../src/base/clock.ts'
 import {
   type Cidr,
   formatCidr,
@@ -7,7 +8,6 @@ import {
   parseCidr,
   parseIp,
 } from '../../../src/base/ip.ts'
-import { finish } from '../../../src/base/steps.ts'
 import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'

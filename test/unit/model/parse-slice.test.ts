@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { identityOf, isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import { parseEndpointSlice as parseIdentified } from '../../../src/model/parse.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
-import { ValuePool } from '../../../src/model/value-pool.ts'
+import { ValuePool } from '../../../src/model/snapshot.ts'
 import { endpoint, type Fields, ip, refusalLines, slice, texts } from './objects.ts'
 
 const parseEndpointSlice = (object: Fields, pool?: ValuePool) =>

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import { isRefusal } from '../../../src/model/fields.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { resolve } from '../../../src/model/resolve.ts'

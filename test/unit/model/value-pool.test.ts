@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { type EndpointConditions, NO_HINTS } from '../../../src/model/service.ts'
-import { ValuePool } from '../../../src/model/value-pool.ts'
+import { ValuePool } from '../../../src/model/snapshot.ts'
 
 const READY: EndpointConditions = { ready: true, serving: true, terminating: false }
 

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { AttributeWriter, forEachAttribute } from '../../../src/netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter, forEachAttribute, viewOf } from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 
 function write(run: (out: AttributeWriter) => void): string {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { align4, ByteWriter } from '../../../src/netlink/bytes.ts'
+import { align4, ByteWriter } from '../../../src/netlink/attribute.ts'
 
 describe('ByteWriter', () => {
   it('writes each width in its order and grows as it goes', () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
+import { ByteWriter, viewOf } from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
   addFlags,

@@ -1,6 +1,7 @@
 import { describe, expect, expectTypeOf, it } from 'vitest'
 import {
   AttributeWriter,
+  ByteWriter,
   type Codec,
   flag,
   octets,
@@ -13,8 +14,8 @@ import {
   u32host,
   u64be,
   u64host,
+  viewOf,
 } from '../../../src/netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../../src/netlink/bytes.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import {
   type AttributeSet,

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { finish } from '../../../src/base/steps.ts'
+import { finish } from '../../../src/base/clock.ts'
 import { dryRun } from '../../../src/reconcile/difference.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
 import { tableOf } from '../../support/tables.ts'

@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
-import { finish } from '../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../src/base/clock.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { diffRulesets } from '../../../src/kernel/nft/diff.ts'
 import type { Ruleset } from '../../../src/kernel/nft/state.ts'

@@ -45,7 +45,7 @@ describe('importComplaints', () => {
   it.each([
     ['src/base/ip.ts', '../model/service.ts'],
     ['src/netlink/message.ts', '../kernel/nft/client.ts'],
-    ['src/model/resolve.ts', '../netlink/bytes.ts'],
+    ['src/model/resolve.ts', '../netlink/attribute.ts'],
     ['src/kernel/nft/client.ts', '../../model/service.ts'],
     ['src/modes/nftables/plane.ts', '../../reconcile/reconciler.ts'],
     ['src/reconcile/pass.ts', '../modes/nftables/plane.ts'],
@@ -61,7 +61,7 @@ describe('importComplaints', () => {
     ['src/cli/plan.ts', './libnftables.ts'],
     ['src/model/resolve.ts', 'node:fs'],
     ['src/kernel/nft/client.ts', 'node:fs'],
-    ['src/netlink/bytes.ts', 'node:fs'],
+    ['src/netlink/attribute.ts', 'node:fs'],
     ['src/cli/dump.ts', 'ffi-rs'],
     ['src/base/log.ts', 'prom-client'],
   ])('refuses %s importing %s', (path, module) => {

@@ -11,7 +11,7 @@ import { occupy } from './http-client.ts'
 const PROGRAM = `
 const ports = process.argv.slice(2).map(Number)
 import { systemClock } from './src/base/clock.ts'
-import { PersistentMap } from './src/base/persistent-map.ts'
+import { PersistentMap } from './src/base/collections.ts'
 import { ServiceHealth } from './src/telemetry/service-health.ts'
 const clock = { ...systemClock, after: (delayMs, run) => systemClock.after(delayMs / 50, run) }
 const listening = []

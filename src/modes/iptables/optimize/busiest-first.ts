@@ -1,7 +1,6 @@
-import type { Clock } from '../../../base/clock.ts'
+import { type Clock, Pacer } from '../../../base/clock.ts'
 import { errorOf } from '../../../base/errors.ts'
 import type { Octets } from '../../../base/octets.ts'
-import { Pacer } from '../../../base/pacer.ts'
 import type { NftClient } from '../../../kernel/nft/client.ts'
 import type { CompiledRule } from '../../../kernel/nft/expression.ts'
 import type { Operation } from '../../../kernel/nft/transaction.ts'

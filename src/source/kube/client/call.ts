@@ -2,7 +2,6 @@ import { type Readable, Transform, type TransformCallback } from 'node:stream'
 import { createGunzip, constants as zlib } from 'node:zlib'
 import type { Cancel, Clock } from '../../../base/clock.ts'
 import { ApiError } from '../api-client.ts'
-import { codeOf } from './kubeconfig.ts'
 
 const PATH_CHARS_MAX = 200
 
@@ -99,8 +98,8 @@ interface BodyOptions {
   readonly cut: () => ApiError | undefined
   /** Ends the stream at the server. Idempotent. */
   readonly cancel: () => void
-  /** A piece has arrived. */
-  readonly heard: () => void
+  /** Hears each piece that arrives. */
+  readonly pulse?: Pulse | undefined
 }
 
 /** The bytes of one response. Small bodies are read from the connection even when the caller does not read them. */
@@ -156,7 +155,7 @@ class Body implements AsyncIterable<Uint8Array> {
 
   #take(piece: Uint8Array): void {
     if (this.#ended) return
-    this.#options.heard()
+    this.#options.pulse?.heard()
     this.#held.push(piece)
     this.#heldBytes += piece.length
     if (this.#heldBytes > HELD_BYTES_MAX && !this.#paused) {
@@ -245,7 +244,7 @@ interface AnswerOptions {
   /** Whether an end of the stream may be the end of the response. */
   readonly whole: () => boolean
   readonly cancel: () => void
-  readonly heard: () => void
+  readonly pulse?: Pulse | undefined
 }
 
 /** Repetitive lists shrink by less than 100; a bomb by 1,000. */
@@ -338,61 +337,82 @@ function clamp(ms: number): number {
   return Math.min(LONGEST_MS, Math.max(0, ms))
 }
 
-/** Error codes of OpenSSL's verification, as Node spells them, besides those that begin with ERR_TLS or ERR_SSL. */
-const VERIFICATION =
-  /^(CERT_|CRL_|UNABLE_TO_|DEPTH_ZERO_|SELF_SIGNED_|ERROR_IN_CERT_|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH_|HOSTNAME_MISMATCH)/
+/** client-go's ReadIdleTimeout and PingTimeout. */
+const PING_AFTER_MS = 30_000
+const PING_ANSWER_MS = 15_000
 
-/** The server has not looked at the request, which may be sent again (RFC 9113, 8.7). */
-export class TurnedDown extends ApiError {}
-
-/** Whether a request failed for nothing but that. */
-export function isTurnedDown(error: unknown): boolean {
-  return error instanceof ApiError && error.cause instanceof TurnedDown
+interface PulseOptions {
+  readonly clock: Clock
+  /** Sends a PING and calls `answered` when its answer arrives. */
+  readonly ping: (answered: () => void) => void
+  /** Nothing came in time. Called once. */
+  readonly dead: () => void
 }
 
-/** What went wrong while a connection was made. */
-export function dialFailure(error: unknown): ApiError {
-  if (error instanceof ApiError) return error
-  const inner = firstOf(error)
-  const code = codeOf(inner)
-  if (VERIFICATION.test(code) || code.startsWith('ERR_TLS'))
-    return new ApiError('tls', `the server's certificate is refused: ${messageOf(inner)}`, { cause: error })
-  if (code.startsWith('ERR_SSL') || code === 'EPROTO')
-    return new ApiError('tls', `no TLS: ${messageOf(inner)}`, { cause: error })
-  if (code === 'ENOTFOUND' || code === 'EAI_AGAIN')
-    return new ApiError('unreachable', `its host name has no address: ${code}`, { cause: error })
-  if (code === 'EMFILE' || code === 'ENFILE')
-    return new ApiError('unreachable', `too many open files: ${code}`, { cause: error })
-  return new ApiError('unreachable', `cannot connect: ${code}`, { cause: error })
+/** Notices a peer that has gone without a word: 30 s without a read, then 15 s without an answer. */
+export class Pulse {
+  readonly #options: PulseOptions
+  #heardMs: number
+  #cancelTimer: Cancel | undefined
+  #pinging = false
+  #stopped = false
+
+  constructor(options: PulseOptions) {
+    this.#options = options
+    this.#heardMs = options.clock.nowMs()
+    this.#watch(PING_AFTER_MS)
+  }
+
+  heard(): void {
+    this.#heardMs = this.#options.clock.nowMs()
+  }
+
+  /** Asks at once. */
+  probe(): void {
+    if (this.#stopped || this.#pinging) return
+    this.#cancelTimer?.()
+    this.#ask()
+  }
+
+  stop(): void {
+    this.#stopped = true
+    this.#cancelTimer?.()
+  }
+
+  #watch(delayMs: number): void {
+    this.#cancelTimer = this.#options.clock.after(delayMs, () => {
+      const leftMs = this.#heardMs + PING_AFTER_MS - this.#options.clock.nowMs()
+      if (leftMs > 0) this.#watch(leftMs)
+      else this.#ask()
+    })
+  }
+
+  #ask(): void {
+    const { clock, ping, dead } = this.#options
+    this.#pinging = true
+    const askedMs = clock.nowMs()
+    this.#cancelTimer = clock.after(PING_ANSWER_MS, async () => {
+      // A process that was stopped has the answer in its socket and has not read it.
+      await clock.breathe()
+      if (this.#stopped || !this.#pinging) return
+      if (this.#heardMs > askedMs) return this.#calm()
+      this.stop()
+      dead()
+    })
+    ping(() => {
+      if (this.#stopped || !this.#pinging) return
+      this.heard()
+      this.#calm()
+    })
+  }
+
+  #calm(): void {
+    this.#pinging = false
+    this.#cancelTimer?.()
+    this.#watch(PING_AFTER_MS)
+  }
 }
 
-/** What went wrong over a connection that had been made. */
-export function exchangeFailure(error: unknown): ApiError {
-  if (error instanceof ApiError) return error
-  const code = codeOf(error)
-  if (code.startsWith('HPE_')) return new ApiError('protocol', `not HTTP/1.1: ${code}`, { cause: error })
-  if (code === 'ERR_HTTP2_ERROR')
-    return new ApiError('protocol', `not HTTP/2: ${messageOf(error)}`, { cause: error })
-  if (code.startsWith('ERR_SSL'))
-    return new ApiError('tls', `the server ended TLS: ${messageOf(error)}`, { cause: error })
-  return new ApiError('lost', `the connection ended before the response did: ${codeOrMessage(error)}`, {
-    cause: error,
-  })
-}
-
-/** A name with several addresses fails once for each. */
-function firstOf(error: unknown): unknown {
-  return error instanceof AggregateError ? (error.errors.at(0) ?? error) : error
-}
-
-function codeOrMessage(error: unknown): string {
-  const code = codeOf(error)
-  return code === 'ERR_HTTP2_STREAM_ERROR' || code === 'ERR_HTTP2_SESSION_ERROR' ? messageOf(error) : code
-}
-
-/** One line, without OpenSSL's source positions. */
-function messageOf(error: unknown): string {
-  const text = error instanceof Error ? error.message : String(error)
-  const reason = /:error:[0-9A-F]*:[^:]*:[^:]*:([^:]+):/i.exec(text)?.[1]
-  return (reason ?? text.split('\n')[0] ?? text).trim()
+export function silence(): ApiError {
+  return new ApiError('silent', `the server did not answer a PING within ${PING_ANSWER_MS / 1000} s`)
 }

@@ -1,12 +1,13 @@
 import { isIP, type LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
-import { type Answer, Call, isTurnedDown, parseRetryAfter } from './call.ts'
+import { type Answer, Call, parseRetryAfter } from './call.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
 import {
   dial,
   type HttpProxy,
   isLoopbackHost,
+  isTurnedDown,
   parseProxy,
   parseServer,
   proxyFromEnvironment,

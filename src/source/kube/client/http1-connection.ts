@@ -1,8 +1,8 @@
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http'
 import type { Socket } from 'node:net'
 import { ApiError } from '../api-client.ts'
-import { type Answer, answerOf, type Call, cutOff, exchangeFailure } from './call.ts'
-import { KEEP_ALIVE_MS } from './dial.ts'
+import { type Answer, answerOf, type Call, cutOff } from './call.ts'
+import { exchangeFailure, KEEP_ALIVE_MS } from './dial.ts'
 import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './pool.ts'
 
 const HEAD_BYTES_MAX = 64 * 1024
@@ -112,7 +112,6 @@ class Http1Connection implements HttpConnection {
       idleMs: isWatch(outgoing, status) ? outgoing.watchIdleMs : outgoing.idleMs,
       whole: () => response.complete,
       cancel: () => response.destroy(),
-      heard: () => undefined,
     })
   }
 

@@ -1,4 +1,4 @@
-import { WireError } from '../../../wire/wire-error.ts'
+import { WireError } from '../../../base/errors.ts'
 import {
   BACKSLASH,
   CLOSE_BRACE,
@@ -27,7 +27,7 @@ import {
   type WatchEvent,
   type WatchReader,
   withType,
-} from './reader.ts'
+} from './tables.ts'
 
 function isBlank(byte: number): boolean {
   return byte === SPACE || byte === NEWLINE || byte === RETURN || byte === TAB

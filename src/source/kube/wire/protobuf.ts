@@ -1,23 +1,29 @@
+import { WireError } from '../../../base/errors.ts'
 import { printable } from '../../../model/fields.ts'
 import { type FieldSpan, fieldAt, ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { LENGTH, type MessageOf } from '../../../wire/protobuf/table.ts'
-import { WireError } from '../../../wire/wire-error.ts'
 import {
   type ApiObject,
   defaultVersion,
   isOfKind,
+  LIST,
+  LIST_ITEMS,
   type ListMeta,
   type ListReader,
   type ListReaderOptions,
   listMetaIn,
   type ReaderOptions,
   Rest,
+  STATUS,
   type TypeMeta,
+  tableFor,
+  UNKNOWN,
+  UNKNOWN_RAW,
   versionOfList,
+  WATCH_EVENT,
   type WatchEvent,
   type WatchReader,
-} from './reader.ts'
-import { LIST, LIST_ITEMS, STATUS, tableFor, UNKNOWN, UNKNOWN_RAW, WATCH_EVENT } from './tables.ts'
+} from './tables.ts'
 
 /** What every body in protobuf begins with: `k8s` and a NUL; a runtime.Unknown follows. */
 const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]

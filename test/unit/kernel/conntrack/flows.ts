@@ -9,8 +9,7 @@ import {
   protocolNumber,
 } from '../../../../src/kernel/conntrack/flow.ts'
 import { CONNTRACK, TUPLE } from '../../../../src/kernel/conntrack/schema.ts'
-import { AttributeWriter } from '../../../../src/netlink/attribute.ts'
-import { ByteWriter, viewOf } from '../../../../src/netlink/bytes.ts'
+import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
 import { readAttributes, type ValuesOf, writeAttributes } from '../../../../src/netlink/schema.ts'

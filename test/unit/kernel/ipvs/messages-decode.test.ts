@@ -7,7 +7,7 @@ import {
   decodeServer,
   decodeTimeouts,
 } from '../../../../src/kernel/ipvs/messages.ts'
-import { viewOf } from '../../../../src/netlink/bytes.ts'
+import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { attribute, datagram, message, u16, u32 } from '../../../support/scripted-transport.ts'
 

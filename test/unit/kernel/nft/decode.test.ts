@@ -7,7 +7,7 @@ import {
   decodeSet,
   familyOf,
 } from '../../../../src/kernel/nft/decode.ts'
-import { viewOf } from '../../../../src/netlink/bytes.ts'
+import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { type Message, readMessages } from '../../../../src/netlink/message.ts'
 import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'
 

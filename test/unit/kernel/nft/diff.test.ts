@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish } from '../../../../src/base/clock.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import { diffRulesets, type RulesetDiff } from '../../../../src/kernel/nft/diff.ts'
 import type { Chain, Element, Ruleset, Table } from '../../../../src/kernel/nft/state.ts'
 import {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { finish } from '../../../../src/base/clock.ts'
 import { u32host } from '../../../../src/base/octets.ts'
-import { finish } from '../../../../src/base/steps.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
 import type { NftSet } from '../../../../src/kernel/nft/state.ts'
 import type {
@@ -9,7 +9,7 @@ import type {
   OwnedElement,
   Transaction,
 } from '../../../../src/kernel/nft/transaction.ts'
-import { viewOf } from '../../../../src/netlink/bytes.ts'
+import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { columns } from '../../../support/owned.ts'
 import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { generationReader } from '../../../../src/kernel/nft/generation.ts'
+import { generationReader } from '../../../../src/kernel/nft/dump.ts'
 import { nextGeneration } from '../../../../src/kernel/nft/transaction.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
 import { describeOperation, printRuleset, rulesetToJson } from '../../../../src/kernel/nft/print.ts'
 import { formatElementKey } from '../../../../src/kernel/nft/print-data.ts'

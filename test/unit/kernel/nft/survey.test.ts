@@ -1,7 +1,7 @@
 import * as fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { decodeForeignRule } from '../../../../src/kernel/nft/survey.ts'
-import { viewOf } from '../../../../src/netlink/bytes.ts'
+import { viewOf } from '../../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../../src/netlink/errors.ts'
 import { readMessages } from '../../../../src/netlink/message.ts'
 import { attribute, be32, datagram, message, nest } from '../../../support/scripted-transport.ts'

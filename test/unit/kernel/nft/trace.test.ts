@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import { type Octets, u16be, u32host, zeros } from '../../../../src/base/octets.ts'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
 import { TYPE_IPADDR, TYPE_MARK } from '../../../../src/kernel/nft/datatypes.ts'
 import type { Expression } from '../../../../src/kernel/nft/expression.ts'

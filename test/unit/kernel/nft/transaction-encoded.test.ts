@@ -1,7 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { u32be } from '../../../../src/base/octets.ts'
-import { finish } from '../../../../src/base/steps.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { encodeBatch } from '../../../../src/kernel/nft/encode.ts'
 import { isCompiled } from '../../../../src/kernel/nft/expression.ts'

@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import { NF_INET_PRE_ROUTING } from '../../../../src/kernel/nft/constants.ts'
 import { compileRule, type RuleCodec } from '../../../../src/kernel/xt/compile.ts'

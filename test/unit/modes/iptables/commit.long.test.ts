@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { type CommitResult, createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import { isCompiled } from '../../../../src/kernel/nft/expression.ts'
 import type { Operation, Transaction } from '../../../../src/kernel/nft/transaction.ts'

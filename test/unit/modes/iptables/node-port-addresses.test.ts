@@ -1,6 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'

@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import { printRule } from '../../../../src/kernel/xt/print.ts'
 import { readRule } from '../../../../src/kernel/xt/read.ts'

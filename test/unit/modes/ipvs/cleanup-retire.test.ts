@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { finish, type Steps } from '../../../../src/base/steps.ts'
+import { finish, type Steps } from '../../../../src/base/clock.ts'
 import { retireIpvsPlane } from '../../../../src/modes/ipvs/cleanup.ts'
 import type { IpvsKernel } from '../../../../src/modes/ipvs/kernel.ts'
 import { readTraffic } from '../../../../src/modes/ipvs/metrics.ts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish } from '../../../../src/base/clock.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import { entryKey, type Ipset } from '../../../../src/kernel/ipset/state.ts'
 import {
   destinationKey,

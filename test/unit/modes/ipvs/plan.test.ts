@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Operation } from '../../../../src/kernel/nft/transaction.ts'
 import { splitTransaction } from '../../../../src/modes/ipvs/plan.ts'

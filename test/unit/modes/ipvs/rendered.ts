@@ -1,6 +1,6 @@
+import { finish } from '../../../../src/base/clock.ts'
 import { formatIp, formatIpPort } from '../../../../src/base/ip.ts'
 import { hex } from '../../../../src/base/octets.ts'
-import { finish } from '../../../../src/base/steps.ts'
 import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { SurroundingsOptions } from '../../../../src/modes/ipvs/places.ts'

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Ip } from '../../../../src/base/ip.ts'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import { IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
 import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import type { IpvsState } from '../../../../src/modes/ipvs/state.ts'

@@ -1,19 +1,21 @@
 import { describe, expect, it } from 'vitest'
+import { finish } from '../../../../src/base/clock.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import { u32host } from '../../../../src/base/octets.ts'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
-import { finish } from '../../../../src/base/steps.ts'
 import type { Element, ElementGroup, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Backend, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import { portData } from '../../../../src/modes/common/tables.ts'
 import {
   ID_MAX,
+  IdDraft,
+  idsInUse,
   LATE_SETS,
   listOfPort,
+  NO_IDS,
   pairKey,
   STABLE_MAX,
   sizeFor,
 } from '../../../../src/modes/nftables/layout.ts'
-import { IdDraft, idsInUse, NO_IDS } from '../../../../src/modes/nftables/numbering.ts'
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { assignSlots, stableIds } from '../../../../src/modes/nftables/render-service.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'

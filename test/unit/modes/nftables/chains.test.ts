@@ -14,7 +14,8 @@ import {
   quantise,
   rolls,
 } from '../../../../src/modes/nftables/chains.ts'
-import { declareSet, SET_NAMES } from '../../../../src/modes/nftables/layout.ts'
+import { SET_NAMES } from '../../../../src/modes/nftables/layout.ts'
+import { declareSet } from '../../../../src/modes/nftables/state.ts'
 import { ip4 } from './frontends.ts'
 
 const CONTEXT: RuleContext = { layout: LAYOUTS.ip, masqueradeMark: 0x4000, detector: undefined }

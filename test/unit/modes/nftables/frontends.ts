@@ -1,5 +1,5 @@
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Cidr, Ip } from '../../../../src/base/ip.ts'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
 import type {
   Backend,
   Frontend,

@@ -1,6 +1,6 @@
+import { finish } from '../../../../src/base/clock.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import { hex, readU32host } from '../../../../src/base/octets.ts'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
-import { finish } from '../../../../src/base/steps.ts'
 import { diffRulesets } from '../../../../src/kernel/nft/diff.ts'
 import { describeOperation } from '../../../../src/kernel/nft/print.ts'
 import { formatElementData, formatElementKey } from '../../../../src/kernel/nft/print-data.ts'

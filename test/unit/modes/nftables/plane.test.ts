@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { PersistentMap } from '../../../../src/base/persistent-map.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish } from '../../../../src/base/clock.ts'
+import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { CommitResult, Listing, NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Ruleset } from '../../../../src/kernel/nft/state.ts'
 import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'

@@ -1,6 +1,5 @@
 import { expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import type { Config } from '../../../../src/config/config.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'

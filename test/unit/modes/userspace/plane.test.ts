@@ -1,7 +1,6 @@
 import { once } from 'node:events'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { systemClock } from '../../../../src/base/clock.ts'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Backend, FrontendTable } from '../../../../src/model/frontend.ts'
 import { createUserspacePlane, type UserspacePlane } from '../../../../src/modes/userspace/plane.ts'

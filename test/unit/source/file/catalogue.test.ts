@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/steps.ts'
+import { finish } from '../../../../src/base/clock.ts'
 import type { NodeInfo } from '../../../../src/model/snapshot.ts'
 import { Catalogue } from '../../../../src/source/file/catalogue.ts'
 import type { ObjectEvent } from '../../../../src/source/file/read-objects.ts'

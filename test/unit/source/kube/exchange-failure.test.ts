@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../src/base/errors.ts'
 import { ApiError } from '../../../../src/source/kube/api-client.ts'
 import { FailureError, failureOfError, failureOfStatus } from '../../../../src/source/kube/exchange.ts'
-import type { ApiStatus } from '../../../../src/source/kube/wire/status.ts'
-import { WireError } from '../../../../src/wire/wire-error.ts'
+import type { ApiStatus } from '../../../../src/source/kube/wire/encodings.ts'
 
 function status(change: Partial<ApiStatus>): ApiStatus {
   return { code: 0, reason: '', message: '', causes: [], retryAfterSeconds: undefined, ...change }

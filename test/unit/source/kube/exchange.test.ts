@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../src/base/errors.ts'
 import { Exchange, FailureError } from '../../../../src/source/kube/exchange.ts'
-import { WireError } from '../../../../src/wire/wire-error.ts'
 import { FakeClock, settle } from '../../../support/fake-clock.ts'
 import { ScriptedApi, service } from '../../../support/scripted-api.ts'
 

@@ -1,4 +1,4 @@
-import type { ApiObject, WatchEvent } from '../../../../src/source/kube/wire/reader.ts'
+import type { ApiObject, WatchEvent } from '../../../../src/source/kube/wire/tables.ts'
 import type { Reply, Semantics, ServerRequest, Twist } from '../../../support/apiserver/semantics.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../src/base/errors.ts'
 import { ProtobufDecoder } from '../../../../src/wire/protobuf/decoder.ts'
 import {
   bool,
@@ -14,7 +15,6 @@ import {
   table,
   text,
 } from '../../../../src/wire/protobuf/table.ts'
-import { WireError } from '../../../../src/wire/wire-error.ts'
 
 const INNER = table({ a: [1, text] })
 const TABLE = table({

@@ -1,5 +1,5 @@
 import * as fc from 'fast-check'
-import type { ApiKind, ApiObject } from '../../../../../src/source/kube/wire/reader.ts'
+import type { ApiKind, ApiObject } from '../../../../../src/source/kube/wire/tables.ts'
 
 /*
  * Objects of the API in the JSON form that Go gives them: a field with omitempty is not there when it is empty. Good

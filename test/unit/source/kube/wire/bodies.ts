@@ -1,6 +1,6 @@
+import { WireError } from '../../../../../src/base/errors.ts'
 import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/encodings.ts'
-import type { ApiKind, ApiObject, ListMeta, WatchEvent } from '../../../../../src/source/kube/wire/reader.ts'
-import { WireError } from '../../../../../src/wire/wire-error.ts'
+import type { ApiKind, ApiObject, ListMeta, WatchEvent } from '../../../../../src/source/kube/wire/tables.ts'
 import {
   type EncodedListMeta,
   encodeList,

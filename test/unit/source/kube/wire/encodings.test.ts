@@ -1,9 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../../src/base/errors.ts'
 import { parseObject } from '../../../../../src/model/parse.ts'
 import { createListReader, createWatchReader } from '../../../../../src/source/kube/wire/encodings.ts'
-import { WireError } from '../../../../../src/wire/wire-error.ts'
 import { API_OBJECTS, cuts, KINDS, pieces } from './api-arbitraries.ts'
 import { eventBytes, listBody, readList, readWatch, TYPES } from './bodies.ts'
 

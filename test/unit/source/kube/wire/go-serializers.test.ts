@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parseObject } from '../../../../../src/model/parse.ts'
-import type { ApiObject } from '../../../../../src/source/kube/wire/reader.ts'
+import type { ApiObject } from '../../../../../src/source/kube/wire/tables.ts'
 import { encodeList, encodeObject, encodeWatchEvent } from '../../../../support/apiserver/encode-protobuf.ts'
 import { pieces } from './api-arbitraries.ts'
 import { JSON_TYPE, PROTOBUF, readList, readWatch } from './bodies.ts'

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../../src/base/errors.ts'
 import { createListReader } from '../../../../../src/source/kube/wire/encodings.ts'
-import type { ApiObject } from '../../../../../src/source/kube/wire/reader.ts'
-import { WireError } from '../../../../../src/wire/wire-error.ts'
+import type { ApiObject } from '../../../../../src/source/kube/wire/tables.ts'
 import { pieces } from './api-arbitraries.ts'
 import { JSON_TYPE, OBJECT_BYTES_MAX, readList } from './bodies.ts'
 

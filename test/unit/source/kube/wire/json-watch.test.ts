@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
+import { WireError } from '../../../../../src/base/errors.ts'
 import { createWatchReader } from '../../../../../src/source/kube/wire/encodings.ts'
-import { WireError } from '../../../../../src/wire/wire-error.ts'
 import { pieces } from './api-arbitraries.ts'
 import { JSON_TYPE, readWatch } from './bodies.ts'
 

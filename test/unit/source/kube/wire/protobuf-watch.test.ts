@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { WireError } from '../../../../../src/wire/wire-error.ts'
+import { WireError } from '../../../../../src/base/errors.ts'
 import {
   encodeObject,
   encodeWatchEvent,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { readStatus, statusOf } from '../../../../../src/source/kube/wire/status.ts'
+import { readStatus, statusOf } from '../../../../../src/source/kube/wire/encodings.ts'
 import { encodeObject, encodeStatus } from '../../../../support/apiserver/encode-protobuf.ts'
 import { JSON_TYPE, PROTOBUF } from './bodies.ts'
 

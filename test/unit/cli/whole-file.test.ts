@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, symlinkSync, w
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { writeWholeFile } from '../../../src/base/whole-file.ts'
+import { writeWholeFile } from '../../../src/cli/io.ts'
 
 let folder: string
 

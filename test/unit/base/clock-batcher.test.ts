@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import type { SourceEvent } from '../../../../src/model/snapshot.ts'
-import { EventBatcher } from '../../../../src/source/kube/kube-source.ts'
-import { settle } from '../../../support/fake-clock.ts'
+import { Batcher } from '../../../src/base/clock.ts'
+import type { SourceEvent } from '../../../src/model/snapshot.ts'
+import { settle } from '../../support/fake-clock.ts'
 
 function event(key: string): SourceEvent {
   return { kind: 'Service', key, value: undefined }
@@ -11,7 +11,8 @@ function event(key: string): SourceEvent {
 function slowTaker() {
   const batches: string[][] = []
   const pending: { readonly done: () => void; readonly fail: (error: Error) => void }[] = []
-  const batcher = new EventBatcher(batch => {
+  const batcher = new Batcher<SourceEvent>()
+  batcher.start(batch => {
     batches.push(batch.map(each => ('key' in each ? each.key : '')))
     return new Promise((done, fail) => pending.push({ done, fail }))
   })
