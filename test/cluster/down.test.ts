@@ -51,14 +51,31 @@ async function says({ output, child }: Started, words: RegExp): Promise<void> {
   )
 }
 
-/** Names of all namespaces that processes of the cluster are in, and this process is not. */
-function namespacesOf(): ReadonlySet<string> {
+/** What a cluster consists of while it runs: its processes, each with the time it began at, and its namespaces. */
+interface Seen {
+  readonly processes: readonly string[]
+  readonly namespaces: readonly string[]
+}
+
+function look(): Seen {
   const site = siteOf(NAME)
   const namespaces = Namespaces.open(site.folder)
   if (namespaces === undefined) throw new Error('there is no cluster')
   const places = [namespaces.controlPlane, ...site.nodes.map(({ name }) => namespaces.node(name))]
-  const own = new Set(namespacesOfProcess('self'))
-  return new Set(places.flatMap(({ pid }) => namespacesOfProcess(String(pid))).filter(name => !own.has(name)))
+  const own = namespacesOfProcess('self')
+  const names = places
+    .flatMap(({ pid }) => namespacesOfProcess(String(pid)))
+    .filter(name => !own.includes(name))
+  return {
+    processes: processes()
+      .filter(({ pid }) => isIn(pid, names))
+      .map(identityOf),
+    namespaces: names,
+  }
+}
+
+function isIn(pid: string, names: readonly string[]): boolean {
+  return namespacesOfProcess(pid).some(name => names.includes(name))
 }
 
 function namespacesOfProcess(pid: string): readonly string[] {
@@ -71,20 +88,42 @@ function namespacesOfProcess(pid: string): readonly string[] {
   })
 }
 
-/** Of these namespaces, those that a process is in, or a mount keeps. */
-function stillThere(names: ReadonlySet<string>): readonly string[] {
-  const pids = readdirSync('/proc').filter(name => /^\d+$/.test(name))
-  const used = new Set(pids.flatMap(namespacesOfProcess))
-  const mounts = readFileSync('/proc/self/mountinfo', 'utf8')
-  return [...names].filter(name => used.has(name) || mounts.includes(name))
+interface Process {
+  readonly pid: string
+  readonly started: string
 }
 
-async function expectNothing(names: ReadonlySet<string>): Promise<void> {
-  expect(names.size).toBeGreaterThanOrEqual(3 * KINDS.length - 3)
+function processes(): readonly Process[] {
+  return readdirSync('/proc')
+    .filter(name => /^\d+$/.test(name))
+    .flatMap(pid => {
+      try {
+        const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
+        return [{ pid, started: stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '' }]
+      } catch {
+        return []
+      }
+    })
+}
+
+function identityOf({ pid, started }: Process): string {
+  return `process ${pid}, begun at ${started}`
+}
+
+/** What is there of it. A namespace without processes is there only if a mount keeps it; its number may be another's soon. */
+function stillThere({ processes: before, namespaces }: Seen): readonly string[] {
+  const now = new Set(processes().map(identityOf))
+  const mounts = readFileSync('/proc/self/mountinfo', 'utf8')
+  return [...before.filter(one => now.has(one)), ...namespaces.filter(name => mounts.includes(name))]
+}
+
+async function expectNothing(seen: Seen): Promise<void> {
+  expect(seen.namespaces.length).toBeGreaterThan(2 * KINDS.length)
+  expect(seen.processes.length).toBeGreaterThan(2 * KINDS.length)
   const down = run('down', '--name', NAME)
   expect(await down.ended, down.output()).toBe(0)
   expect(leftoversOf(siteOf(NAME))).toEqual([])
-  expect(stillThere(names)).toEqual([])
+  expect(stillThere(seen)).toEqual([])
 }
 
 afterEach(async () => {
@@ -98,7 +137,7 @@ describe.skipIf(obstacle !== undefined)('down', () => {
     expect(await up.ended, up.output()).toBe(0)
     const site = siteOf(NAME)
     expect(leftoversOf(site).filter(each => each.startsWith('cgroup')).length).toBeGreaterThan(0)
-    await expectNothing(namespacesOf())
+    await expectNothing(look())
     const again = run('down', '--name', NAME)
     expect(await again.ended).toBe(0)
     expect(again.output()).toContain(`there is no cluster ${NAME}`)
@@ -109,7 +148,7 @@ describe.skipIf(obstacle !== undefined)('down', () => {
     await says(up, /nodes run/)
     up.child.kill('SIGKILL')
     await up.ended
-    await expectNothing(namespacesOf())
+    await expectNothing(look())
   })
 })
 
@@ -117,21 +156,21 @@ describe.skipIf(obstacle !== undefined)('all', () => {
   test('removes its cluster when it is interrupted, and keeps the logs', async () => {
     const all = run('all', ...CLUSTER)
     await says(all, /all nodes are ready/)
-    const names = namespacesOf()
+    const seen = look()
     all.child.kill('SIGINT')
     expect(await all.ended, all.output()).toBe(130)
     expect(all.output()).toMatch(/interrupted by SIGINT[\s\S]*its logs are in /)
     expect(leftoversOf(siteOf(NAME))).toEqual([])
-    expect(stillThere(names)).toEqual([])
+    expect(stillThere(seen)).toEqual([])
   })
 
   test('ends its cluster when it is killed', async () => {
     const all = run('all', ...CLUSTER)
     await says(all, /all nodes are ready/)
-    const names = namespacesOf()
+    const seen = look()
     all.child.kill('SIGKILL')
     await all.ended
-    await eventually(() => stillThere(names).length === 0, 'the namespaces end')
-    await expectNothing(names)
+    await eventually(() => stillThere(seen).length === 0, 'the namespaces end')
+    await expectNothing(seen)
   })
 })

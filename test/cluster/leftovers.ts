@@ -6,6 +6,7 @@ import { cgroupPrefix, type Site } from './site.ts'
 
 const CGROUPS = '/sys/fs/cgroup'
 const CGROUPS_MAX_MS = 30_000
+const END_MAX_MS = 30_000
 
 /**
  * Ends a cluster, whole or half made, and removes what the kernel does not remove with its processes: cgroups and the
@@ -14,6 +15,11 @@ const CGROUPS_MAX_MS = 30_000
 export async function removeCluster(site: Site): Promise<boolean> {
   const wasThere = existsSync(site.folder) || cgroupsOf(site).length > 0
   await Namespaces.open(site.folder)?.end()
+  // Those that waited, outside of the namespaces, for a process in there.
+  await eventually(() => processesOf(site).length === 0, {
+    limitMs: END_MAX_MS,
+    describe: () => `processes ${processesOf(site).join(', ')} use ${site.folder}`,
+  })
   await removeCgroups(site)
   rmSync(site.folder, { recursive: true, force: true })
   return wasThere

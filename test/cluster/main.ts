@@ -15,7 +15,7 @@ import { leftoversOf, removeCluster } from './leftovers.ts'
 import { accessOf, LoadBalancer } from './load-balancer.ts'
 import { HELP, type Options, parseOptions } from './options.ts'
 import { logOf, type RunningProxy, runningProxy, startProxies, stopProxies } from './proxies.ts'
-import { type Baseline, baselineOf, countsOf, type Report, tableOf, worseThan } from './report.ts'
+import { type Baseline, baselineOf, countsOf, type Report, tableOf, withPart, worseThan } from './report.ts'
 import { planSite } from './site.ts'
 import { runSuite, type Suite } from './suites.ts'
 
@@ -174,24 +174,27 @@ async function runOne(cluster: Cluster, { proxy, suite, options }: Run): Promise
 }
 
 /** How many tests fail, or with --compare how many are worse than with kube-proxy. Its line is for test/stages. */
-function judge(report: Report, { compare, store, only }: Options): number {
+function judge(report: Report, { compare, store, only, suites }: Options): number {
   const { passed, failed, skipped } = countsOf(report.tests)
   console.log(
     `      Tests  ${failed} failed | ${passed} passed | ${skipped} skipped (${report.tests.length})`,
   )
-  const file = join(BASELINES, `kube-proxy-${report.mode}-${report.suite}.json`)
+  // The conformance tests are a part of those of Services.
+  const isPart = only !== undefined || report.suite === 'conformance'
+  const whole = report.suite === 'conformance' ? 'services' : report.suite
+  const file = join(BASELINES, `kube-proxy-${report.mode}-${whole}.json`)
+  const before: Baseline | undefined = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : undefined
   if (store && report.proxy === 'kube-proxy') {
     mkdirSync(dirname(file), { recursive: true })
-    writeFileSync(file, `${JSON.stringify(baselineOf(report), undefined, 2)}\n`)
+    const after = isPart && before !== undefined ? withPart(before, report) : baselineOf(report)
+    writeFileSync(file, `${JSON.stringify(after, undefined, 2)}\n`)
     return 0
   }
   if (!compare) return failed
-  if (!existsSync(file))
+  if (before === undefined)
     throw new Error(`--compare: there is no baseline ${file}; --proxy kube-proxy --store writes one`)
-  const baseline: Baseline = JSON.parse(readFileSync(file, 'utf8'))
-  const worse = worseThan(baseline, report).filter(
-    line => only === undefined || !line.includes(', not run with '),
-  )
+  const focus = suites.find(({ name }) => name === report.suite)?.focus ?? ''
+  const worse = worseThan(before, report, new RegExp(only === undefined ? focus : `${focus}.*${only}`))
   for (const line of worse) console.log(`FAIL  ${line}`)
   return worse.length
 }

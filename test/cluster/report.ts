@@ -77,6 +77,11 @@ export function baselineOf(report: Report): Baseline {
   return { ...report, tests: Object.fromEntries(report.tests.map(({ name, state }) => [name, state])) }
 }
 
+/** A baseline in which the results of some tests are those of a later run. */
+export function withPart(baseline: Baseline, later: Report): Baseline {
+  return { ...baseline, tests: { ...baseline.tests, ...baselineOf(later).tests } }
+}
+
 export function countsOf(tests: readonly Outcome[]): Readonly<Record<Outcome['state'], number>> {
   const count = (wanted: Outcome['state']) => tests.filter(({ state }) => state === wanted).length
   return { passed: count('passed'), failed: count('failed'), skipped: count('skipped') }
@@ -96,11 +101,11 @@ export function tableOf(report: Report): readonly string[] {
   return [...others, `${what} ${passed} of ${total} passed, ${skipped} skipped, ${report.seconds} s`]
 }
 
-/** Tests that pass with the other proxy, by its baseline, and not here. */
-export function worseThan(baseline: Baseline, report: Report): readonly string[] {
+/** Of the tests that `chosen` names, those that pass with the other proxy, by its baseline, and not here. */
+export function worseThan(baseline: Baseline, report: Report, chosen: RegExp): readonly string[] {
   const here = new Map(report.tests.map(test => [test.name, test]))
   return Object.entries(baseline.tests)
-    .filter(([name, state]) => state === 'passed' && here.get(name)?.state !== 'passed')
+    .filter(([name, state]) => chosen.test(name) && state === 'passed' && here.get(name)?.state !== 'passed')
     .map(
       ([name]) =>
         `${name}: passed with ${baseline.proxy}, ${here.get(name)?.state ?? 'not run'} with ${report.proxy}`,

@@ -58,6 +58,9 @@ const REST = [
   testing('faults-rest', onTheKernel('faults', ...PARTS_OF_FAULTS), { env: WHOLE }),
   testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
+  // Both say that they skip where test/cluster/build.mjs has not built what they need.
+  { name: 'cluster', load: 2, command: ['node', 'test/cluster/run.mjs', 'conformance', '--compare'] },
+  { name: 'cluster-down', load: 2, command: vitest('cluster') },
 ]
 
 /** The stages of these names; those of `npm test` without any. Throws for a name that is none. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { parseOptions } from '../../cluster/options.ts'
-import { baselineOf, outcomesOf, type Report, tableOf, worseThan } from '../../cluster/report.ts'
+import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
 import { planSite } from '../../cluster/site.ts'
 import { SUITES } from '../../cluster/suites.ts'
 
@@ -116,13 +116,31 @@ describe('a report', () => {
     const baseline = baselineOf(
       reportOf([...passed, { name: 'gone', state: 'passed', seconds: 1 }], 'kube-proxy'),
     )
-    const worse = worseThan(baseline, reportOf(tests))
+    const worse = worseThan(baseline, reportOf(tests), /./)
     expect(worse.map(line => line.replace(/.*Services /, ''))).toEqual([
       'needs a cloud: passed with kube-proxy, skipped with kprobe',
       'panics: passed with kube-proxy, failed with kprobe',
       'gone: passed with kube-proxy, not run with kprobe',
     ])
-    expect(worseThan(baselineOf(reportOf(tests, 'kube-proxy')), reportOf(tests))).toEqual([])
+    expect(worseThan(baselineOf(reportOf(tests, 'kube-proxy')), reportOf(tests), /./)).toEqual([])
+  })
+})
+
+describe('a baseline', () => {
+  const test = (name: string, state: 'passed' | 'failed') => ({ name, state, seconds: 1 })
+  const baseline = baselineOf(reportOf([test('a', 'failed'), test('b', 'passed')], 'kube-proxy'))
+
+  it('takes over the tests of a later run, and keeps the others', () => {
+    const later = withPart(baseline, reportOf([test('a', 'passed')], 'kube-proxy'))
+    expect(later.tests).toEqual({ a: 'passed', b: 'passed' })
+    expect(later.suite).toBe('services')
+  })
+
+  it('is compared for the chosen tests alone', () => {
+    expect(worseThan(baseline, reportOf([]), /^a/)).toEqual([])
+    expect(worseThan(baseline, reportOf([]), /^b/)).toEqual([
+      'b: passed with kube-proxy, not run with kprobe',
+    ])
   })
 })
 
