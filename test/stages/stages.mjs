@@ -59,7 +59,11 @@ const REST = [
   testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   // Both say that they skip where test/cluster/build.mjs has not built what they need.
-  { name: 'cluster', load: 2, command: ['node', 'test/cluster/run.mjs', 'conformance', '--compare'] },
+  {
+    name: 'cluster',
+    load: 2,
+    command: ['node', 'test/cluster/run.mjs', 'conformance', '--procs', '8', '--compare'],
+  },
   { name: 'cluster-down', load: 2, command: vitest('cluster') },
 ]
 
