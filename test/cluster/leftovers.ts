@@ -46,7 +46,9 @@ export function cgroupHierarchies(): readonly string[] {
 
 function cgroupsOf(site: Site): readonly string[] {
   const prefix = cgroupPrefix(site.parameters.name)
-  return cgroupHierarchies().flatMap(hierarchy =>
+  // Beside those of version 1, runc makes cgroups in the one of version 2 as well.
+  const all = [...new Set([...cgroupHierarchies(), join(CGROUPS, 'unified')])].filter(one => existsSync(one))
+  return all.flatMap(hierarchy =>
     readdirSync(hierarchy)
       .filter(name => name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
       .map(name => join(hierarchy, name)),
