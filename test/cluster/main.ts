@@ -17,7 +17,7 @@ import { HELP, type Options, parseOptions } from './options.ts'
 import { logOf, type RunningProxy, runningProxy, startProxies, stopProxies } from './proxies.ts'
 import { type Baseline, baselineOf, countsOf, type Report, tableOf, withPart, worseThan } from './report.ts'
 import { planSite } from './site.ts'
-import { runSuite, type Suite } from './suites.ts'
+import { focusOf, runSuite, type Suite } from './suites.ts'
 
 /** The top folder, and this program as one file: see run.mjs. */
 const ROOT = process.env.KPROBE_ROOT ?? process.cwd()
@@ -193,8 +193,8 @@ function judge(report: Report, { compare, store, only, suites }: Options): numbe
   if (!compare) return failed
   if (before === undefined)
     throw new Error(`--compare: there is no baseline ${file}; --proxy kube-proxy --store writes one`)
-  const focus = suites.find(({ name }) => name === report.suite)?.focus ?? ''
-  const worse = worseThan(before, report, new RegExp(only === undefined ? focus : `${focus}.*${only}`))
+  const suite = suites.find(({ name }) => name === report.suite)
+  const worse = worseThan(before, report, new RegExp(suite === undefined ? '' : focusOf(suite, only)))
   for (const line of worse) console.log(`FAIL  ${line}`)
   return worse.length
 }

@@ -60,6 +60,12 @@ function feature(name: string): string {
   return `\\[Feature:${name}\\]`
 }
 
+/** The pattern of a set's names, and of those with `only` before its last tag. */
+export function focusOf({ focus }: Suite, only: string | undefined): string {
+  if (only === undefined) return focus
+  return focus.includes('.*') ? focus.replace('.*', () => `.*${only}.*`) : `${focus}.*${only}`
+}
+
 export interface RunOptions {
   readonly suite: Suite
   /** Tests at once. */
@@ -132,7 +138,7 @@ function ginkgoArguments(
   return [
     'run',
     ...[`--procs=${procs}`, '--timeout=3h', '--keep-going', '--no-color', '-v'],
-    `--focus=${only === undefined ? suite.focus : `${suite.focus}.*${only}`}`,
+    `--focus=${focusOf(suite, only)}`,
     `--skip=${suite.skip.join('|')}`,
     ...['--json-report=report.json', `--output-dir=${folder}`],
     ...[binaries.path('e2e.test'), '--'],
