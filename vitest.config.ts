@@ -94,6 +94,8 @@ export default defineConfig({
       { test: { name: 'sim', pool: 'threads', include: ['test/sim/**/*.test.ts'], ...limits } },
       { test: { name: 'contract', include: [CONTRACT_ON_KERNEL], ...onTheKernel } },
       { test: { name: 'scenarios', include: [PACKETS, WALK], ...onTheKernel } },
+      // As root, outside of any namespace: it makes its own.
+      { test: { name: 'cluster', include: ['test/cluster/**/*.test.ts'], ...onTheKernel } },
       { test: { name: 'churn', include: ['test/churn/**/*.test.ts'], ...onTheKernel } },
       ...both('kernel', ['test/kernel/**/*.test.ts']),
       // A real control plane, which takes its time.

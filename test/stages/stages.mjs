@@ -25,6 +25,12 @@ const CORE = [
   testing('churn', onTheKernel('churn'), { env: { KPROBE_CHURN_SECONDS: '20' } }),
   { name: 'native', command: ['sh', 'test/native/run.sh'] },
   { name: 'addon-asan', command: ['sh', 'test/native/asan.sh'] },
+  // It says that it skips where test/cluster/build.mjs has not built what it needs.
+  {
+    name: 'cluster',
+    load: 2,
+    command: ['node', 'test/cluster/run.mjs', 'conformance', '--procs', '8', '--compare'],
+  },
   // It takes what the others leave.
   { name: 'sim', load: 0, command: ['nice', '-n', '19', ...vitest('sim')], env: { KPROBE_SEEDS: '200' } },
 ]
@@ -59,6 +65,7 @@ const REST = [
   testing('faults-rest', onTheKernel('faults', ...PARTS_OF_FAULTS), { env: WHOLE }),
   testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
+  { name: 'cluster-down', load: 2, command: vitest('cluster') },
 ]
 
 /** The stages of these names; those of `npm test` without any. Throws for a name that is none. */

@@ -37,10 +37,14 @@ export interface IssueOptions {
 }
 
 /** Signs for 127.0.0.1, ::1 and localhost unless told otherwise, from an hour ago until an hour from now. */
-export function createAuthority(commonName = 'test authority'): Authority {
+export function createAuthority(
+  commonName = 'test authority',
+  validity: Pick<IssueOptions, 'untilSeconds'> = {},
+): Authority {
   const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   const subject = { commonName, organizations: [] }
-  const self = certificate({ subject, issuer: subject, publicKey, signer: privateKey, authority: true })
+  const signing = { subject, issuer: subject, publicKey, signer: privateKey, authority: true }
+  const self = certificate({ ...signing, ...validity })
   return {
     caPem: pem('CERTIFICATE', self),
     issue(options = {}) {

@@ -1,0 +1,152 @@
+import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { basename, join } from 'node:path'
+import { eventually } from '../support/patience.ts'
+import { dnsObjects, nodeObject } from './addons.ts'
+import type { Binaries } from './binaries.ts'
+import { controlPlaneCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
+import { removeCluster } from './leftovers.ts'
+import { Namespaces } from './namespaces.ts'
+import { connectNodes } from './network.ts'
+import { type NodeTools, startNode } from './node.ts'
+import { type Parameters, planSite, type Site } from './site.ts'
+
+const NODES_READY_MAX_MS = 180_000
+const DNS_READY_MAX_MS = 180_000
+
+export interface UpOptions {
+  readonly binaries: Binaries
+  /** The checkout. */
+  readonly root: string
+  /** This program, as one file that Node runs. */
+  readonly program: string
+  /** It ends with this process. */
+  readonly isTied: boolean
+  readonly progress: (words: string) => void
+  readonly signal: AbortSignal
+}
+
+/** A cluster that runs. */
+export interface Cluster {
+  readonly site: Site
+  readonly tools: NodeTools
+}
+
+/** Starts a cluster without a proxy and without DNS, which needs one. What it has started is there when it throws. */
+export async function startCluster(parameters: Parameters, options: UpOptions): Promise<Cluster> {
+  const { binaries, root, isTied, progress, signal } = options
+  const site = planSite(parameters)
+  if (Namespaces.open(site.folder) !== undefined)
+    throw new Error(
+      `the cluster ${parameters.name} is up already; down ends it, another --name starts a second one`,
+    )
+  if (await removeCluster(site)) progress('removed what a cluster of this name had left')
+  mkdirSync(site.folder, { recursive: true })
+  writeFileSync(parametersFile(site), JSON.stringify(parameters))
+  const namespaces = await Namespaces.create(site.folder, isTied)
+  const tools = { namespaces, binaries, root }
+  connectNodes(site, namespaces)
+  writeIdentities(site)
+  signal.throwIfAborted()
+  const kubectl = new Kubectl(site, namespaces, binaries)
+  await startControlPlane({ site, tools }, kubectl)
+  progress('kube-apiserver is ready')
+  kubectl.apply(site.nodes.map(nodeObject))
+  signal.throwIfAborted()
+  await Promise.all(site.nodes.map(node => startNode(site, node, tools)))
+  progress(`${site.nodes.length} nodes run`)
+  await nodesReady({ site, tools }, kubectl, signal)
+  progress('all nodes are ready')
+  namespaces.start(
+    { file: process.execPath, args: [options.program, 'load-balancer', '--name', parameters.name] },
+    join(site.folder, 'load-balancer.log'),
+  )
+  return { site, tools }
+}
+
+async function startControlPlane({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
+  for (const [name, command] of Object.entries(controlPlaneCommands(site, tools.binaries))) {
+    const child = tools.namespaces.start(command, join(site.folder, `${name}.log`))
+    if (name === 'kube-apiserver') await kubectl.ready(child)
+  }
+}
+
+async function nodesReady({ site }: Cluster, kubectl: Kubectl, signal: AbortSignal): Promise<void> {
+  let lacking: readonly string[] = []
+  const path =
+    'jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status} {end}'
+  await eventually(
+    () => {
+      signal.throwIfAborted()
+      const states = kubectl.must(['get', 'nodes', '-o', path]).trim().split(' ')
+      lacking = site.nodes.map(({ name }) => name).filter(name => !states.includes(`${name}=True`))
+      return lacking.length === 0
+    },
+    {
+      limitMs: NODES_READY_MAX_MS,
+      stepMs: 500,
+      describe: () =>
+        `not ready: ${lacking.map(name => `${name}: ${lastLines(join(site.folder, name, 'kubelet.log'))}`).join('\n')}`,
+    },
+  )
+}
+
+/** Starts the cluster's DNS, once it has a proxy. */
+export async function startDns({ site, tools }: Cluster, signal: AbortSignal): Promise<void> {
+  const kubectl = new Kubectl(site, tools.namespaces, tools.binaries)
+  kubectl.apply(dnsObjects(site))
+  await eventually(
+    () => {
+      signal.throwIfAborted()
+      const args = [
+        'get',
+        '-n',
+        'kube-system',
+        'deployment',
+        'coredns',
+        '-o',
+        'jsonpath={.status.readyReplicas}',
+      ]
+      return kubectl.must(args) === '2'
+    },
+    {
+      limitMs: DNS_READY_MAX_MS,
+      stepMs: 500,
+      describe: () =>
+        `CoreDNS is not ready: ${kubectl.must(['describe', 'pods', '-n', 'kube-system']).slice(-2_000)}`,
+    },
+  )
+}
+
+/** The running cluster of this name. */
+export function openCluster(name: string, { binaries, root }: Pick<UpOptions, 'binaries' | 'root'>): Cluster {
+  const site = siteOf(name)
+  const namespaces = Namespaces.open(site.folder)
+  if (namespaces === undefined) throw new Error(`no cluster ${name} is up; up starts one`)
+  return { site, tools: { namespaces, binaries, root } }
+}
+
+/** The plan of a cluster that was started once; without nodes when it has left no parameters. */
+export function siteOf(name: string): Site {
+  const nothing: Parameters = { name, nodes: 0, families: ['ipv4'], zones: 1, net: 0 }
+  const file = parametersFile(planSite(nothing))
+  const parameters: Parameters = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : nothing
+  return planSite(parameters)
+}
+
+function parametersFile(site: Site): string {
+  return join(site.folder, 'parameters.json')
+}
+
+/** Keeps the logs of a cluster that goes: those of the control plane, of each node, and of its pods. */
+export function saveLogs(site: Site, to: string): void {
+  if (!existsSync(site.folder)) return
+  rmSync(to, { recursive: true, force: true })
+  const isLog = (file: string) => file.endsWith('.log')
+  for (const folder of [site.folder, ...site.nodes.map(node => node.folder)]) {
+    if (!existsSync(folder)) continue
+    const target = folder === site.folder ? to : join(to, basename(folder))
+    cpSync(folder, target, { recursive: true, filter: file => file === folder || isLog(file) })
+    const pods = join(folder, 'log')
+    if (existsSync(pods)) cpSync(pods, join(target, 'log'), { recursive: true, verbatimSymlinks: true })
+  }
+}

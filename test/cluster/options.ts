@@ -1,0 +1,145 @@
+import { parseArgs } from 'node:util'
+import { DEFAULTS, FAMILY_NAMES, NODES_MAX, type Parameters, PROXY_NAMES, type ProxyName } from './site.ts'
+import { SUITES, type Suite } from './suites.ts'
+
+/** Modes of each proxy that a cluster can have here. */
+const MODES: Readonly<Record<ProxyName, readonly string[]>> = {
+  kprobe: ['nftables', 'iptables', 'userspace'],
+  'kube-proxy': ['nftables', 'iptables'],
+}
+const NET_MAX = 255
+const PROCS_MAX = 32
+
+export const COMMANDS = {
+  all: 'up, run and down, for each --proxy and each --mode; what runs without a command',
+  up: 'starts a cluster, with a proxy and DNS',
+  proxy: 'replaces the proxy of a cluster by --proxy in --mode',
+  run: 'runs sets of tests in a cluster that is up',
+  exec: 'runs a command: exec n1 nft list ruleset; exec control-plane ip route',
+  down: 'ends a cluster and removes everything that it has left, however it ended',
+} as const
+export type CommandName = keyof typeof COMMANDS
+
+export interface Options {
+  readonly command: CommandName | 'load-balancer' | 'help'
+  readonly parameters: Parameters
+  readonly proxies: readonly ProxyName[]
+  readonly modes: readonly string[]
+  readonly suites: readonly Suite[]
+  readonly procs: number
+  readonly only: string | undefined
+  readonly compare: boolean
+  readonly store: boolean
+  /** Of `exec`. */
+  readonly words: readonly string[]
+}
+
+export const HELP = `A real Kubernetes cluster on this machine, and upstream's own tests of Services in it.
+
+npm run test:cluster -- [COMMAND] [SET...] [OPTION...]
+
+Commands:
+${Object.entries(COMMANDS)
+  .map(([name, what]) => `  ${name.padEnd(12)} ${what}`)
+  .join('\n')}
+What it needs is built by node test/cluster/build.mjs, once: 20 to 40 minutes.
+
+Sets of tests, conformance by default:
+${SUITES.map(({ name, what }) => `  ${name.padEnd(12)} ${what}`).join('\n')}
+
+Options, with their defaults:
+  --name ${DEFAULTS.name}          names the cluster: two of different names can run at once
+  --nodes ${DEFAULTS.nodes}
+  --zones ${DEFAULTS.zones}              the nodes are spread over them by turns
+  --families ipv4,ipv6   or one of them; the first one is the primary family
+  --net ${DEFAULTS.net}               every address is in 10.N.0.0/16 and fd00:N::/32
+  --proxy kprobe         or kube-proxy, or both with a comma
+  --mode nftables        or iptables, or userspace (kprobe), or several with commas
+  --procs 4              tests at once
+  --only PATTERN         of the sets, tests with such names alone
+  --compare              fails when a test that passes with kube-proxy (test/cluster/baseline) does not
+  --store                writes the results of kube-proxy there
+`
+
+/** Throws one error about everything that is wrong with the arguments. */
+export function parseOptions(args: readonly string[]): Options {
+  const { values, positionals } = parse(args)
+  if (values.help === true) return optionsFrom('help', [], values)
+  const [first = 'all', ...rest] = positionals
+  const isCommand = (word: string): word is CommandName | 'load-balancer' =>
+    word in COMMANDS || word === 'load-balancer'
+  const isSet = SUITES.some(({ name }) => name === first)
+  if (!isCommand(first) && !isSet)
+    throw new Error(
+      `there is no command or set ${first}; there are ${[...Object.keys(COMMANDS), ...SUITES.map(({ name }) => name)].join(', ')}`,
+    )
+  return isCommand(first) ? optionsFrom(first, rest, values) : optionsFrom('all', positionals, values)
+}
+
+function parse(args: readonly string[]) {
+  const text = { type: 'string' } as const
+  const flag = { type: 'boolean' } as const
+  // Options of a command that is executed are its own.
+  const head = args[0] !== 'exec' ? args.length : args[1] === '--name' ? 3 : 1
+  const own = [...args.slice(0, head), ...(head < args.length ? ['--'] : []), ...args.slice(head)]
+  return parseArgs({
+    args: own,
+    allowPositionals: true,
+    options: {
+      ...{ name: text, nodes: text, zones: text, families: text, net: text, proxy: text, mode: text },
+      ...{ procs: text, only: text, compare: flag, store: flag, help: { ...flag, short: 'h' } },
+    },
+  })
+}
+
+type Values = ReturnType<typeof parse>['values']
+
+function optionsFrom(command: Options['command'], words: readonly string[], values: Values): Options {
+  const problems: string[] = []
+  const number = (
+    name: 'nodes' | 'zones' | 'net' | 'procs',
+    fallback: number,
+    [least, most]: readonly [number, number],
+  ) => {
+    const value = values[name] === undefined ? fallback : Number(values[name])
+    if (Number.isInteger(value) && value >= least && value <= most) return value
+    problems.push(`--${name} ${values[name]}: not a number from ${least} to ${most}`)
+    return fallback
+  }
+  const list = <T extends string>(flag: string, text: string, known: readonly T[]): readonly T[] => {
+    const chosen = text.split(',')
+    for (const word of chosen)
+      if (!known.some(one => one === word)) problems.push(`${flag} ${word}: not one of ${known.join(', ')}`)
+    return known.filter(one => chosen.includes(one)).sort((a, b) => chosen.indexOf(a) - chosen.indexOf(b))
+  }
+  const name = values.name ?? DEFAULTS.name
+  if (!/^[a-z0-9]{1,20}$/.test(name)) problems.push(`--name ${name}: not 1 to 20 small letters and digits`)
+  const proxies = list('--proxy', values.proxy ?? 'kprobe', PROXY_NAMES)
+  const known = MODES.kprobe.filter(mode => proxies.every(proxy => MODES[proxy].includes(mode)))
+  const suiteWords = command === 'exec' || words.length === 0 ? 'conformance' : words.join(',')
+  const suiteNames = list(
+    'set',
+    suiteWords,
+    SUITES.map(each => each.name),
+  )
+  const options: Options = {
+    command,
+    parameters: {
+      name,
+      nodes: number('nodes', DEFAULTS.nodes, [1, NODES_MAX]),
+      zones: number('zones', DEFAULTS.zones, [1, NODES_MAX]),
+      families: list('--families', values.families ?? DEFAULTS.families.join(','), FAMILY_NAMES),
+      net: number('net', DEFAULTS.net, [0, NET_MAX]),
+    },
+    proxies,
+    modes: list('--mode', values.mode ?? 'nftables', known),
+    suites: SUITES.filter(suite => suiteNames.includes(suite.name)),
+    procs: number('procs', 4, [1, PROCS_MAX]),
+    only: values.only,
+    compare: values.compare === true,
+    store: values.store === true,
+    words,
+  }
+  if (problems.length > 0) throw new Error(problems.join('\n'))
+  return options
+}

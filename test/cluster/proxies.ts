@@ -1,0 +1,141 @@
+import type { ChildProcess } from 'node:child_process'
+import { readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { eventually } from '../support/patience.ts'
+import { kubeconfigOf, lastLines } from './control-plane.ts'
+import type { Command, Place } from './namespaces.ts'
+import type { NodeTools } from './node.ts'
+import type { NodePlan, ProxyName, Site } from './site.ts'
+
+const SERVES_MAX_MS = 120_000
+const ENDS_MAX_MS = 30_000
+const HEALTH = 'http://127.0.0.1:10256/healthz'
+const MODE = 'http://127.0.0.1:10249/proxyMode'
+
+/** A proxy in one of its modes. */
+export interface RunningProxy {
+  readonly proxy: ProxyName
+  readonly mode: string
+}
+
+/** Starts the proxy in every node, and waits until each one is healthy in this mode. */
+export async function startProxies(
+  site: Site,
+  { proxy, mode }: RunningProxy,
+  tools: NodeTools,
+): Promise<void> {
+  const started = site.nodes.map(node => ({ node, child: startOne(site, { proxy, mode }, { tools, node }) }))
+  for (const { node, child } of started) {
+    const place = tools.namespaces.node(node.name)
+    const words = () => `${proxy} on ${node.name} is not healthy: ${lastLines(logOf(node, proxy))}`
+    const isHealthy = () => {
+      if (child.exitCode !== null) throw new Error(words())
+      return ask(tools, place, HEALTH) !== undefined
+    }
+    await eventually(isHealthy, { limitMs: SERVES_MAX_MS, describe: words })
+    const found = ask(tools, place, MODE)
+    if (found !== mode)
+      throw new Error(`${proxy} on ${node.name} runs in mode ${found}, not ${mode}: ${logOf(node, proxy)}`)
+  }
+  writeFileSync(stateFile(site), JSON.stringify({ proxy, mode }))
+}
+
+function startOne(
+  site: Site,
+  { proxy, mode }: RunningProxy,
+  { tools, node }: { readonly tools: NodeTools; readonly node: NodePlan },
+): ChildProcess {
+  const configuration = JSON.stringify(configurationOf(site, node, mode), undefined, 2)
+  writeFileSync(join(node.folder, 'proxy.json'), configuration)
+  const { file, args } = commandOf(proxy, tools, ['run'], node)
+  const shell = ['-c', 'echo $$ > "$0"; exec "$@"', pidFile(node), file, ...args]
+  const place = tools.namespaces.node(node.name)
+  return tools.namespaces.start(
+    { file: 'sh', args: shell, env: environmentOf(tools) },
+    logOf(node, proxy),
+    place,
+  )
+}
+
+/** Ends the proxies, and lets each one remove its rules. */
+export async function stopProxies(site: Site, tools: NodeTools): Promise<void> {
+  const running = runningProxy(site)
+  if (running === undefined) return
+  const { proxy, mode } = running
+  for (const node of site.nodes) {
+    const place = tools.namespaces.node(node.name)
+    const pid = readFileSync(pidFile(node), 'utf8').trim()
+    tools.namespaces.run({ file: 'kill', args: [pid] }, { place })
+    await eventually(
+      () => tools.namespaces.run({ file: 'kill', args: ['-0', pid] }, { place }).status !== 0,
+      {
+        limitMs: ENDS_MAX_MS,
+        describe: () => `${proxy} on ${node.name} does not end: ${lastLines(logOf(node, proxy))}`,
+      },
+    )
+    tools.namespaces.must(
+      {
+        ...commandOf(proxy, tools, proxy === 'kprobe' ? ['cleanup', `--proxy-mode=${mode}`] : ['--cleanup']),
+        env: environmentOf(tools),
+      },
+      { place },
+    )
+  }
+  rmSync(stateFile(site))
+}
+
+/** The proxy of the running cluster; undefined when it has none. */
+export function runningProxy(site: Site): RunningProxy | undefined {
+  try {
+    const { proxy, mode }: RunningProxy = JSON.parse(readFileSync(stateFile(site), 'utf8'))
+    return { proxy, mode }
+  } catch {
+    return undefined
+  }
+}
+
+export function logOf(node: NodePlan, proxy: ProxyName): string {
+  return join(node.folder, `${proxy}.log`)
+}
+
+function stateFile(site: Site): string {
+  return join(site.folder, 'proxy.json')
+}
+
+function pidFile(node: NodePlan): string {
+  return join(node.folder, 'proxy.pid')
+}
+
+/** kprobe runs from the checkout; both take the same file. */
+function commandOf(proxy: ProxyName, tools: NodeTools, words: readonly string[], node?: NodePlan): Command {
+  const config = node === undefined ? [] : [`--config=${join(node.folder, 'proxy.json')}`]
+  return proxy === 'kprobe'
+    ? { file: process.execPath, args: [join(tools.root, 'dist/kprobe.mjs'), ...words, ...config] }
+    : { file: tools.binaries.path('kube-proxy'), args: [...words.filter(word => word !== 'run'), ...config] }
+}
+
+function environmentOf({ binaries }: NodeTools): Readonly<Record<string, string>> {
+  return { PATH: `${binaries.searchPath}:${process.env.PATH ?? ''}:/usr/sbin:/sbin` }
+}
+
+/** The body of an answer with status 200; undefined for any other. */
+function ask(tools: NodeTools, place: Place, url: string): string | undefined {
+  const { status, stdout } = tools.namespaces.run(
+    { file: 'curl', args: ['--silent', '--fail', '--max-time', '5', url] },
+    { place },
+  )
+  return status === 0 ? stdout.trim() : undefined
+}
+
+function configurationOf(site: Site, node: NodePlan, mode: string): object {
+  return {
+    apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+    kind: 'KubeProxyConfiguration',
+    mode,
+    clientConnection: { kubeconfig: kubeconfigOf(site, 'proxy') },
+    clusterCIDR: site.subnets.map(({ pods }) => pods).join(','),
+    hostnameOverride: node.name,
+    // What belongs to the whole machine stays as it is.
+    conntrack: { maxPerCore: 0, min: 0 },
+  }
+}

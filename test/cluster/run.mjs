@@ -1,0 +1,27 @@
+#!/usr/bin/env node
+// A real cluster and upstream's tests in it: main.ts, as one file that Node runs. --help says what it can do.
+import { mkdirSync, renameSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { build } from 'esbuild'
+
+const here = dirname(fileURLToPath(import.meta.url))
+const root = join(here, '../..')
+const program = join(root, '.cache/cluster/cluster.mjs')
+const unfinished = `${program}.${process.pid}`
+
+mkdirSync(dirname(program), { recursive: true })
+await build({
+  entryPoints: [join(here, 'main.ts')],
+  outfile: unfinished,
+  bundle: true,
+  platform: 'node',
+  format: 'esm',
+  target: 'node20',
+  logLevel: 'warning',
+})
+// Another cluster may be starting at the same time.
+renameSync(unfinished, program)
+process.env.KPROBE_ROOT = root
+process.env.KPROBE_CLUSTER_PROGRAM = program
+await import(program)

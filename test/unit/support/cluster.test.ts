@@ -1,0 +1,165 @@
+import { describe, expect, it } from 'vitest'
+import { parseOptions } from '../../cluster/options.ts'
+import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
+import { planSite } from '../../cluster/site.ts'
+import { SUITES } from '../../cluster/suites.ts'
+
+const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
+  LeafNodeType,
+  LeafNodeText: name,
+  ContainerHierarchyTexts: ['[sig-network] Services'],
+  State,
+  RunTime: 1_260_000_000,
+  Failure: { Message },
+})
+
+function reportOf(tests: Report['tests'], proxy = 'kprobe'): Report {
+  const cluster = { kubernetes: 'v1.36.3', nodes: 3, zones: 3, families: 'ipv4', procs: 4, seconds: 10 }
+  return { ...cluster, proxy, mode: 'nftables', suite: 'services', tests }
+}
+
+describe('the plan of a cluster', () => {
+  it('gives every node its own addresses, of both families', () => {
+    const site = planSite({ name: 'a', nodes: 6, families: ['ipv4', 'ipv6'], zones: 3, net: 7 }, '/tmp/a')
+    const addresses = site.nodes.flatMap(node => [...node.addresses, ...node.podCidrs])
+    expect(new Set(addresses).size).toBe(24)
+    expect(addresses.every(address => /^(10\.7\.|fd00:7:)/.test(address))).toBe(true)
+    expect(site.nodes.map(({ zone }) => zone)).toEqual([
+      'zone-1',
+      'zone-2',
+      'zone-3',
+      'zone-1',
+      'zone-2',
+      'zone-3',
+    ])
+    expect(site.apiUrl).toBe('https://10.7.0.1:6443')
+  })
+
+  it('speaks with the API server by IPv6 where there is no other family', () => {
+    const site = planSite({ name: 'a', nodes: 1, families: ['ipv6'], zones: 1, net: 7 }, '/tmp/a')
+    expect(site.apiUrl).toBe('https://[fd00:7::1]:6443')
+    expect(site.nodes[0]?.addresses).toEqual(['fd00:7::11'])
+  })
+
+  it('shares no cgroup with a cluster of another name', () => {
+    const cgroups = ['a', 'b'].flatMap(name =>
+      planSite({ name, nodes: 3, families: ['ipv4'], zones: 1, net: 7 }, '/tmp/a').nodes.map(
+        node => node.cgroup,
+      ),
+    )
+    expect(new Set(cgroups).size).toBe(6)
+  })
+})
+
+describe('the command line', () => {
+  it('runs the conformance tests with kprobe in nftables mode by default', () => {
+    const options = parseOptions([])
+    expect(options).toMatchObject({ command: 'all', proxies: ['kprobe'], modes: ['nftables'] })
+    expect(options.suites.map(({ name }) => name)).toEqual(['conformance'])
+  })
+
+  it('takes a set without a command, and lists with commas', () => {
+    const options = parseOptions([
+      'services',
+      'lb',
+      '--proxy',
+      'kube-proxy,kprobe',
+      '--mode',
+      'iptables,nftables',
+    ])
+    expect(options).toMatchObject({ command: 'all', proxies: ['kube-proxy', 'kprobe'] })
+    expect(options.modes).toEqual(['iptables', 'nftables'])
+    expect(options.suites.map(({ name }) => name)).toEqual(['services', 'lb'])
+  })
+
+  it('names everything that is wrong at once', () => {
+    expect(() => parseOptions(['up', '--nodes', '0', '--mode', 'ipvs', '--name', 'A B'])).toThrow(
+      /--name A B.*\n.*--nodes 0.*\n.*--mode ipvs/,
+    )
+    expect(() => parseOptions(['fly'])).toThrow('there is no command or set fly')
+  })
+
+  it('has no userspace mode for kube-proxy', () => {
+    expect(() => parseOptions(['--proxy', 'kube-proxy', '--mode', 'userspace'])).toThrow('--mode userspace')
+  })
+
+  it('leaves the options of a command to the command', () => {
+    expect(parseOptions(['exec', '--name', 'b', 'n1', 'ip', '--brief', 'link'])).toMatchObject({
+      command: 'exec',
+      words: ['n1', 'ip', '--brief', 'link'],
+      parameters: { name: 'b' },
+    })
+  })
+})
+
+describe('a report', () => {
+  const tests = outcomesOf([
+    spec('serves', 'passed'),
+    spec('panics', 'panicked', 'boom\nat somewhere'),
+    spec('needs a cloud', 'skipped', 'no provider'),
+    spec('not in the focus', 'skipped'),
+    spec('', 'passed', '', 'BeforeSuite'),
+  ])
+
+  it('has the tests that were chosen, with what came of each', () => {
+    expect(tests.map(({ name, state }) => [name.slice('[sig-network] Services '.length), state])).toEqual([
+      ['needs a cloud', 'skipped'],
+      ['panics', 'failed'],
+      ['serves', 'passed'],
+    ])
+    expect(tableOf(reportOf(tests)).at(-1)).toMatch(/1 of 2 passed, 1 skipped, 10 s$/)
+    expect(tableOf(reportOf(tests)).join('\n')).toContain('panics: boom')
+  })
+
+  it('is worse than a baseline where a test failed, or did not run, that passed there', () => {
+    const passed = tests.map(test => ({ ...test, state: 'passed' as const }))
+    const baseline = baselineOf(
+      reportOf([...passed, { name: 'gone', state: 'passed', seconds: 1 }], 'kube-proxy'),
+    )
+    const worse = worseThan(baseline, reportOf(tests), /./)
+    expect(worse.map(line => line.replace(/.*Services /, ''))).toEqual([
+      'needs a cloud: passed with kube-proxy, skipped with kprobe',
+      'panics: passed with kube-proxy, failed with kprobe',
+      'gone: passed with kube-proxy, not run with kprobe',
+    ])
+    expect(worseThan(baselineOf(reportOf(tests, 'kube-proxy')), reportOf(tests), /./)).toEqual([])
+  })
+})
+
+describe('a baseline', () => {
+  const test = (name: string, state: 'passed' | 'failed') => ({ name, state, seconds: 1 })
+  const baseline = baselineOf(reportOf([test('a', 'failed'), test('b', 'passed')], 'kube-proxy'))
+
+  it('takes over the tests of a later run, and keeps the others', () => {
+    const later = withPart(baseline, reportOf([test('a', 'passed')], 'kube-proxy'))
+    expect(later.tests).toEqual({ a: 'passed', b: 'passed' })
+    expect(later.suite).toBe('services')
+  })
+
+  it('is compared for the chosen tests alone', () => {
+    expect(worseThan(baseline, reportOf([]), /^a/)).toEqual([])
+    expect(worseThan(baseline, reportOf([]), /^b/)).toEqual([
+      'b: passed with kube-proxy, not run with kprobe',
+    ])
+  })
+})
+
+describe('the sets of tests', () => {
+  const chosenBy = (name: string) =>
+    SUITES.filter(
+      ({ focus, skip }) => new RegExp(focus).test(name) && !new RegExp(skip.join('|')).test(name),
+    ).map(suite => suite.name)
+
+  it('take a test by its name', () => {
+    expect(chosenBy('[sig-network] Services should serve multiport endpoints [Conformance]')).toEqual([
+      'conformance',
+      'services',
+    ])
+    expect(chosenBy('[sig-network] Services should be rejected when no endpoints exist')).toEqual([
+      'services',
+    ])
+    expect(chosenBy('[sig-network] LoadBalancers should work [Feature:LoadBalancer]')).toEqual(['lb'])
+    expect(chosenBy('[sig-network] Traffic Distribution should route')).toEqual(['network'])
+    expect(chosenBy('[sig-network] Services with ingress [Disruptive]')).toEqual([])
+  })
+})
