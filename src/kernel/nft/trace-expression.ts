@@ -118,8 +118,7 @@ function bitwise(machine: Machine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Ef
 
 function masked(value: Octets, mask: Octets, xor: Octets): Octets {
   // Nearly all are numbers of 32 bits.
-  if (value.length === 4)
-    return u32host(((readU32host(value) & readU32host(mask)) ^ readU32host(xor)) >>> 0)
+  if (value.length === 4) return u32host(((readU32host(value) & readU32host(mask)) ^ readU32host(xor)) >>> 0)
   let result = ''
   for (let at = 0; at < value.length; at++) {
     result += String.fromCharCode((value.charCodeAt(at) & mask.charCodeAt(at)) ^ xor.charCodeAt(at))
