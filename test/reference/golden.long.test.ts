@@ -76,8 +76,17 @@ describe('in a cluster', () => {
     failures = await provokeSyncFailure()
     peer = startPeer()
     await peer.synced()
-    await changeEndpoint(plane)
-    await peer.program.until(async () => PROGRAMMED.test(await peer.metrics()), 10_000)
+    let changedMs = Number.NEGATIVE_INFINITY
+    await peer.program.until(async () => {
+      const metrics = await peer.metrics()
+      if (PROGRAMMED.test(metrics) && metrics.includes('sync_partial_proxy_rules')) return true
+      // kube-proxy may take a change into a full sync: then another one is needed.
+      if (performance.now() - changedMs > AGAIN_MS) {
+        changedMs = performance.now()
+        await changeEndpoint(plane)
+      }
+      return false
+    }, 30_000)
   })
 
   afterAll(async () => {
@@ -132,6 +141,7 @@ describe('in a cluster', () => {
   })
 })
 
+const AGAIN_MS = 2_000
 const PROGRAMMED = /^kubeproxy_network_programming_duration_seconds_count\S* [1-9]/m
 const OF_THE_PROXY =
   /^(kubeproxy_|rest_client_|process_|kubernetes_|registered_metrics|disabled_metrics|hidden_metrics)/
