@@ -17,7 +17,7 @@ interface StateSaverOptions {
   readonly failed: (error: unknown) => void
 }
 
-/** What a save wrote, and how long it computed. */
+/** What a save wrote, or tried to write, and how long it computed. */
 interface Saved {
   readonly bytes: number
   readonly computedMs: number
@@ -78,11 +78,12 @@ export class StateSaver {
     return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))
   }
 
-  /** Gives 0 bytes where nothing was written. */
+  /** Gives 0 bytes where there was nothing to write. A try that fails costs as much as a save. */
   async #save(): Promise<Saved> {
     const { file, clock, wallMs, owner, saved, failed } = this.#options
     const snapshot = this.#newest
     if (snapshot === undefined) return NOTHING
+    let timed: Timed | undefined
     try {
       if (isSameState(this.#saved, snapshot)) {
         await file.confirm(this.#confirmedWallMs)
@@ -90,17 +91,17 @@ export class StateSaver {
       }
       const whose = await owner()
       if (whose === undefined) return NOTHING
-      const timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
+      timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
       const bytes = await file.write(timed)
       this.#saved = snapshot
       await file.confirm(this.#confirmedWallMs)
       saved(bytes)
-      return { bytes, computedMs: timed.ms }
+      return timed.cost
     } catch (error) {
       failed(error)
       // The file may be gone: the next run writes it anew.
       this.#saved = undefined
-      return NOTHING
+      return timed?.cost ?? NOTHING
     }
   }
 
@@ -125,9 +126,10 @@ function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean 
   )
 }
 
-/** Chunks, and the time that it took to make them. */
+/** Chunks, their bytes so far, and the time that it took to make them. */
 class Timed implements Iterable<Buffer> {
-  ms = 0
+  #bytes = 0
+  #ms = 0
   readonly #chunks: Iterable<Buffer>
   readonly #clock: Pick<Clock, 'nowMs'>
 
@@ -136,13 +138,18 @@ class Timed implements Iterable<Buffer> {
     this.#clock = clock
   }
 
+  get cost(): Saved {
+    return { bytes: this.#bytes, computedMs: this.#ms }
+  }
+
   *[Symbol.iterator](): Iterator<Buffer> {
     let fromMs = this.#clock.nowMs()
     for (const chunk of this.#chunks) {
-      this.ms += this.#clock.nowMs() - fromMs
+      this.#ms += this.#clock.nowMs() - fromMs
+      this.#bytes += chunk.length
       yield chunk
       fromMs = this.#clock.nowMs()
     }
-    this.ms += this.#clock.nowMs() - fromMs
+    this.#ms += this.#clock.nowMs() - fromMs
   }
 }

@@ -10,6 +10,8 @@ const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authoritie
 function rig(options: { readonly failing?: () => boolean } = {}) {
   const clock = new FakeClock()
   const writes: string[] = []
+  /** Bytes of each file that was written, whole or not. */
+  const tries: number[] = []
   const confirms: number[] = []
   const failures: string[] = []
   let heardMs = 0
@@ -18,8 +20,9 @@ function rig(options: { readonly failing?: () => boolean } = {}) {
     wallMs: () => 1_000_000 + clock.nowMs(),
     file: {
       write: async chunks => {
-        if (options.failing?.() === true) throw new Error('ENOSPC')
         const bytes = Buffer.concat([...chunks])
+        tries.push(bytes.length)
+        if (options.failing?.() === true) throw new Error('ENOSPC')
         writes.push(bytes.toString())
         return bytes.length
       },
@@ -34,7 +37,7 @@ function rig(options: { readonly failing?: () => boolean } = {}) {
   const hear = () => {
     heardMs = clock.nowMs()
   }
-  return { saver, writes, confirms, failures, advance, hear }
+  return { saver, writes, tries, confirms, failures, advance, hear }
 }
 
 const start = snapshotOf([service('web')])
@@ -110,5 +113,17 @@ describe('StateSaver', () => {
     expect(writes).toHaveLength(1)
     await advance(4)
     expect(writes).toHaveLength(2)
+  })
+
+  it('rests as long after a large state that cannot be written', async () => {
+    const { saver, tries, advance } = rig({ failing: () => true })
+    saver.offer(snapshotOf(Array.from({ length: 20_000 }, (_, at) => service(`name-of-a-service-${at}`))))
+    await advance(2)
+    const seconds = (tries[0] ?? 0) / 128_000
+    expect(seconds).toBeGreaterThan(30)
+    await advance(seconds - 2)
+    expect(tries).toHaveLength(1)
+    await advance(4)
+    expect(tries).toHaveLength(2)
   })
 })
