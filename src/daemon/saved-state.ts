@@ -77,7 +77,7 @@ export class SavedState {
       wallMs,
       file: this.#file,
       owner,
-      heardMs: () => intake.status?.heardMs,
+      heardMs: () => (intake.status?.missing.length === 0 ? intake.status.heardMs : undefined),
       saved: bytes => this.#saved(bytes),
       failed: error => this.#failed(error),
     })

@@ -11,7 +11,7 @@ interface StateSaverOptions {
   readonly file: Pick<StateFile, 'write' | 'confirm'>
   /** Whose state it is; undefined while nobody can tell. */
   readonly owner: () => Promise<StateOwner | undefined>
-  /** Monotonic milliseconds of the last message from the source; undefined before the first. */
+  /** Monotonic milliseconds of the last message from the source; undefined until it has delivered everything once. */
   readonly heardMs: () => number | undefined
   readonly saved: (bytes: number) => void
   readonly failed: (error: unknown) => void
@@ -51,8 +51,9 @@ export class StateSaver {
     this.#pacer = new Pacer({ clock: options.clock, run: () => this.#run() })
   }
 
-  /** Takes a Snapshot that the kernel holds, and that a source has confirmed. */
+  /** Takes a Snapshot that the kernel holds, and that a source has confirmed; ignores those of a source before this one. */
   offer(snapshot: Snapshot): void {
+    if (this.#options.heardMs() === undefined) return
     const before = this.#newest
     this.#newest = snapshot
     if (isSameState(before, snapshot)) return
@@ -82,19 +83,22 @@ export class StateSaver {
   async #save(): Promise<Saved> {
     const { file, clock, wallMs, owner, saved, failed } = this.#options
     const snapshot = this.#newest
-    if (snapshot === undefined) return NOTHING
+    const confirmedWallMs = this.#confirmedWallMs
+    if (snapshot === undefined || confirmedWallMs === undefined) return this.#forget()
     let timed: Timed | undefined
     try {
       if (isSameState(this.#saved, snapshot)) {
-        await file.confirm(this.#confirmedWallMs)
+        await file.confirm(confirmedWallMs)
         return NOTHING
       }
       const whose = await owner()
       if (whose === undefined) return NOTHING
+      // The owner may be that of another source by now.
+      if (this.#confirmedWallMs === undefined) return this.#forget()
       timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
       const bytes = await file.write(timed)
       this.#saved = snapshot
-      await file.confirm(this.#confirmedWallMs)
+      await file.confirm(confirmedWallMs)
       saved(bytes)
       return timed.cost
     } catch (error) {
@@ -105,10 +109,17 @@ export class StateSaver {
     }
   }
 
-  get #confirmedWallMs(): number {
+  /** Drops objects of a source that another one replaces: they have another owner, and nobody confirms them. */
+  #forget(): Saved {
+    this.#newest = undefined
+    this.#saved = undefined
+    return NOTHING
+  }
+
+  get #confirmedWallMs(): number | undefined {
     const { clock, wallMs, heardMs } = this.#options
-    const nowMs = clock.nowMs()
-    return wallMs() - (nowMs - (heardMs() ?? nowMs))
+    const heard = heardMs()
+    return heard === undefined ? undefined : wallMs() - (clock.nowMs() - heard)
   }
 }
 

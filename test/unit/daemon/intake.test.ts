@@ -98,6 +98,17 @@ describe('Intake', () => {
     expect(taken).toBe(2)
   })
 
+  it('has the status of a source from its takeover on, before the one before it has stopped', async () => {
+    await source.tell(service('a'))
+    source.synced()
+    Object.assign(source, { status: { missing: [], heardMs: 7, trouble: undefined } })
+    expect(intake.status?.heardMs).toBe(7)
+    const following = intake.follow(new HandSource())
+    expect(intake.status).toMatchObject({ missing: ['services'], heardMs: undefined })
+    await following
+    expect(source.stopped).toBe(true)
+  })
+
   it('keeps what is known while another source takes over, and then lets go of what is gone', async () => {
     await source.tell(service('a'), service('b'), slice('a-1', 'a', ['10.0.0.1']))
     source.synced()

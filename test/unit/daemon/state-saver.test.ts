@@ -14,7 +14,7 @@ function rig(options: { readonly failing?: () => boolean } = {}) {
   const tries: number[] = []
   const confirms: number[] = []
   const failures: string[] = []
-  let heardMs = 0
+  let heardMs: number | undefined = 0
   const saver = new StateSaver({
     clock,
     wallMs: () => 1_000_000 + clock.nowMs(),
@@ -37,7 +37,11 @@ function rig(options: { readonly failing?: () => boolean } = {}) {
   const hear = () => {
     heardMs = clock.nowMs()
   }
-  return { saver, writes, tries, confirms, failures, advance, hear }
+  /** Another source follows, which has not answered. */
+  const reconnect = () => {
+    heardMs = undefined
+  }
+  return { saver, writes, tries, confirms, failures, advance, hear, reconnect }
 }
 
 const start = snapshotOf([service('web')])
@@ -125,5 +129,26 @@ describe('StateSaver', () => {
     expect(tries).toHaveLength(1)
     await advance(4)
     expect(tries).toHaveLength(2)
+  })
+
+  it('neither saves nor confirms what it has while another source has not delivered everything', async () => {
+    const { saver, writes, confirms, advance, hear, reconnect } = rig()
+    saver.offer(start)
+    await advance(2)
+    saver.offer(next(start, 'unsaved'))
+    reconnect()
+    saver.offer(next(start, 'read-back'))
+    await advance(300)
+    expect([writes.length, confirms]).toEqual([1, [1_000_000]])
+    hear()
+    await advance(70)
+    expect([writes.length, confirms.length]).toEqual([1, 1])
+    saver.offer(start)
+    await advance(2)
+    expect([writes.length, confirms.length]).toEqual([2, 2])
+    reconnect()
+    saver.offer(next(start, 'last'))
+    await saver.stop()
+    expect(writes).toHaveLength(2)
   })
 })
