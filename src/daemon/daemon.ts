@@ -196,12 +196,14 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#saved?.stop()
-    await this.#condition?.stop()
+    // Its request ends with the client.
+    const stopped = this.#condition?.stop()
     await this.#flows?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
+    await stopped
     await this.#reach.close()
     return code
   }

@@ -33,8 +33,8 @@ const REST_FACTOR = 99
 const BYTES_PER_MS = 128
 /** Interval at which the file gets the time of the last message from the source. */
 const CONFIRM_MS = 60_000
-/** Maximum time of the last save, which delays the exit. */
-const LAST_MS = 1_500
+/** Maximum time of the last save, which delays the exit: the end of the programming needs the most of its patience. */
+const LAST_MS = 1_000
 
 /**
  * Writes what the kernel holds to the file of --state-dir, at a distance in which changes coalesce. Between two saves it
