@@ -175,12 +175,15 @@ export class Intake implements PartsHolder {
     allowed: (snapshot: Snapshot) => Promise<boolean>,
   ): Promise<'stands' | 'denied' | 'early' | 'complete'> {
     const { clock, partsRoom } = this.#options
+    // First, and after each wait: the caller asks again within milliseconds.
+    if (this.#ipsMissing) return 'early'
     const fitted = wholeWithinBudget(saved, partsRoom?.partsMax)
     const { snapshot, budget } = await finishInSlices(fitted, slicingOf(clock))
     if (this.#ipsMissing) return 'early'
     const isAllowed = this.#complete || (await allowed(this.#withFacts(snapshot)))
     const run = this.#run
     if (this.#complete || run === undefined) return 'complete'
+    if (this.#ipsMissing) return 'early'
     if (!isAllowed) return 'denied'
     run.gathered = this.#snapshot
     this.#partsBefore = budget.held

@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
 import { Intake } from '../../../src/daemon/intake.ts'
 import { type LeftOut, PartsRoom } from '../../../src/model/object-budget.ts'
-import type { Snapshot, SourceEvent } from '../../../src/model/snapshot.ts'
+import { EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 import { endpoint, eventsOf, ip, service, slice, snapshotOf } from '../model/objects.ts'
@@ -348,6 +348,24 @@ describe('saved objects that stand in for a source', () => {
     const deny = (snapshot: Snapshot) => Promise.resolve(asked.push(snapshot) === 0)
     expect(await intake.standIn(saved, deny)).toBe('denied')
     expect(asked[0]?.localIps).toEqual([ip('192.0.2.1')])
+    expect(passed).toHaveLength(0)
+  })
+
+  it('cost nothing while the addresses are unknown, and do not stand where they become so', async () => {
+    intake.awaitIps()
+    const untouched: Snapshot = {
+      ...EMPTY_SNAPSHOT,
+      get services(): never {
+        throw new Error('counted')
+      },
+    }
+    expect(await intake.standIn(untouched, agree)).toBe('early')
+    intake.ignoreIps()
+    const restarted = () => {
+      intake.awaitIps()
+      return Promise.resolve(true)
+    }
+    expect(await intake.standIn(saved, restarted)).toBe('early')
     expect(passed).toHaveLength(0)
   })
 
