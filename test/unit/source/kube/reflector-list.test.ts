@@ -63,7 +63,7 @@ describe('lists', () => {
     await settle()
     rig.api.take().list([service('a', 10), service('b', 10)], '110')
     await settle()
-    expect(rig.batches.at(-1)?.map(({ key }) => key)).toEqual(['ns/a'])
+    expect(rig.batches.at(-1)?.flatMap(event => ('key' in event ? [event.key] : []))).toEqual(['ns/a'])
   })
 
   it('F150: have what is held and arrives elsewhere has left of the room, and in any case a quarter', async () => {
