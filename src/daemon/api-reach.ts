@@ -83,6 +83,9 @@ export class ApiReach implements DialWatch {
   /** The endpoint that is reachable only through a bypass. */
   #captured: readonly [string, number] | undefined
   #over: boolean
+  /** The kernel holds what this process wrote, also at the endpoints. */
+  #isWritten = false
+  #isSynced = false
 
   constructor(options: ApiReachOptions) {
     this.#options = options
@@ -119,9 +122,15 @@ export class ApiReach implements DialWatch {
     }
   }
 
-  /** Closes the bypasses after the first sync, unless rules of other programs still capture the API server. */
-  async synced(): Promise<void> {
+  /**
+   * Closes the bypasses after the first sync, unless rules of other programs still capture the API server. While a saved
+   * state is served, nothing is freed any more, but the API server has yet to be reached.
+   */
+  async synced({ isStale }: { readonly isStale: boolean }): Promise<void> {
     const { connects, log } = this.#options
+    this.#isWritten = true
+    if (isStale || this.#isSynced) return
+    this.#isSynced = true
     const isFree = this.#captured === undefined || (await connects(...this.#captured))
     if (isFree) await this.close()
     if (this.#captured === undefined) return
@@ -162,7 +171,7 @@ export class ApiReach implements DialWatch {
     const { free, log } = this.#options
     for (const freeMode of free) {
       // After the first sync, the objects may be those that it wrote.
-      if (this.#over) return
+      if (this.#over || this.#isWritten) return
       try {
         const freed = await freeMode(this.#endpoints)
         if (freed !== undefined) log.warn(freed.facts, freed.text)

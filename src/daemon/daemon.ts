@@ -196,12 +196,14 @@ class Daemon {
     await this.#localIps?.stop()
     await this.#intake.stop()
     await this.#saved?.stop()
-    await this.#condition?.stop()
+    // Its request ends with the client.
+    const stopped = this.#condition?.stop()
     await this.#flows?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
     await this.#recorder?.stop()
     await this.#cluster?.close()
+    await stopped
     await this.#reach.close()
     return code
   }
@@ -417,16 +419,17 @@ class Daemon {
     if (status?.table === undefined || status.snapshot === undefined) return
     const { table, snapshot } = status
     const quarantined = status.quarantined.map(({ service }) => service)
+    const isStale = this.#intake.isStale(snapshot)
+    void this.#reach.synced({ isStale })
     if (this.#previous === undefined) {
       this.#io.engine?.loaded()
-      void this.#reach.synced()
       this.#cluster?.warnOfLoop(table, this.#io.log)
       logFirstSync(this.#io.log, { table, quarantined, written: this.#written })
     }
     this.#node.synced(table)
     this.#observer.synced(event, snapshot, table)
     this.#saved?.synced(snapshot)
-    if (!this.#intake.isStale(snapshot)) this.#condition?.synced()
+    if (!isStale) this.#condition?.synced()
     this.#servers?.update(table)
     // The newest snapshot also has the endpoints of the next commit. Relayed connections end at this process.
     if (this.#activeMode === undefined || !findMode(this.#activeMode.mode).relays)

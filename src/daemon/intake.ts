@@ -144,13 +144,15 @@ export class Intake implements PartsHolder {
 
   /** Stops the current source and follows this one. */
   async follow(source: Source): Promise<void> {
-    await this.stop()
+    const before = this.#run
+    const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
+    // The status is that of the new source from here on: the old one confirms nothing any more.
+    this.#run = run
+    await this.#end(before)
     const { number, localIps, apiEndpoints } = this.#snapshot
     // The next source would not report deletions since then.
     if (!this.#complete) this.#snapshot = { ...EMPTY_SNAPSHOT, number, localIps, apiEndpoints }
-    else if (this.#run?.complete === true) this.#partsBefore = this.#run.budget.held
-    const run: Run = { source, gathered: EMPTY_SNAPSHOT, budget: NOTHING_HELD, complete: false }
-    this.#run = run
+    else if (before?.complete === true) this.#partsBefore = before.budget.held
     await source.start({
       ...this.#options.handlers,
       refusals: list => this.#leftOut.refused(list),
@@ -173,12 +175,15 @@ export class Intake implements PartsHolder {
     allowed: (snapshot: Snapshot) => Promise<boolean>,
   ): Promise<'stands' | 'denied' | 'early' | 'complete'> {
     const { clock, partsRoom } = this.#options
+    // First, and after each wait: the caller asks again within milliseconds.
+    if (this.#ipsMissing) return 'early'
     const fitted = wholeWithinBudget(saved, partsRoom?.partsMax)
     const { snapshot, budget } = await finishInSlices(fitted, slicingOf(clock))
     if (this.#ipsMissing) return 'early'
     const isAllowed = this.#complete || (await allowed(this.#withFacts(snapshot)))
     const run = this.#run
     if (this.#complete || run === undefined) return 'complete'
+    if (this.#ipsMissing) return 'early'
     if (!isAllowed) return 'denied'
     run.gathered = this.#snapshot
     this.#partsBefore = budget.held
@@ -233,9 +238,13 @@ export class Intake implements PartsHolder {
     return this.#run?.source.confirm?.()
   }
 
-  async stop(): Promise<void> {
+  stop(): Promise<void> {
+    return this.#end(this.#run)
+  }
+
+  async #end(run: Run | undefined): Promise<void> {
     this.#letGo()
-    await this.#run?.source.stop()
+    await run?.source.stop()
     this.#leftOut.stop()
   }
 

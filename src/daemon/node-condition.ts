@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import { type BackoffOptions, Pacer } from '../base/clock.ts'
+import { errorText } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import type { Difference } from '../reconcile/difference.ts'
@@ -43,8 +44,10 @@ export function nodeConditionOf(
 const START_MS = 10_000
 /** Interval of the looks at the health of this process, which cost nothing. */
 const CHECK_MS = 5_000
-/** Time between two reads of the kernel while it is not verified. */
+/** Minimum time between two reads of the kernel while it is not verified. */
 const VERIFY_MS = 1_000
+/** A read is followed by this many times the time that it took: they use at most 5 % of the time. */
+const VERIFY_REST_FACTOR = 20
 /** Interval at which the Node is read again: another program may have removed the condition. */
 const REREAD_MS = 600_000
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
@@ -60,6 +63,9 @@ export class NodeCondition {
   readonly #startedMs: number
   #isSynced = false
   #verified = false
+  #verifyAtMs = 0
+  /** The failure to read the kernel that is in the log. */
+  #unread = ''
   /** Changes that the last read of the kernel asked for. */
   #before: ReadonlySet<string> | undefined
   /** What the Node says, as far as this process has written or read it. */
@@ -99,13 +105,26 @@ export class NodeCondition {
 
   async #run(): Promise<number | undefined> {
     const { clock, random, health } = this.#options
-    if (this.#isSynced && !this.#verified) this.#verified = await this.#isProgrammed()
-    const left = START_MS - (clock.nowMs() - this.#startedMs)
-    if (!this.#verified && left > 0) return this.#isSynced ? VERIFY_MS : left
+    if (this.#isSynced && !this.#verified) await this.#verify()
+    const nowMs = clock.nowMs()
+    const leftMs = START_MS - (nowMs - this.#startedMs)
+    const verifyMs = this.#isSynced && !this.#verified ? this.#verifyAtMs - nowMs : Number.POSITIVE_INFINITY
+    if (!this.#verified && leftMs > 0) return Math.min(leftMs, verifyMs)
     const state = conditionState({ verified: this.#verified, healthy: health().healthy })
-    if (!(await this.#say(state))) return this.#pacer.failed({ ...RETRY, random })
+    // The first sync shows that the server answers: True does not wait for long then.
+    const maxMs = this.#isSynced ? RETRY.maxMs : START_MS
+    if (!(await this.#say(state))) return this.#pacer.failed({ ...RETRY, maxMs, random })
     this.#pacer.succeeded()
-    return this.#isSynced && !this.#verified ? VERIFY_MS : CHECK_MS
+    return Math.min(CHECK_MS, verifyMs)
+  }
+
+  async #verify(): Promise<void> {
+    const { clock } = this.#options
+    const beganMs = clock.nowMs()
+    if (beganMs < this.#verifyAtMs) return
+    this.#verified = await this.#isProgrammed()
+    const endMs = clock.nowMs()
+    this.#verifyAtMs = endMs + Math.max(VERIFY_MS, VERIFY_REST_FACTOR * (endMs - beganMs))
   }
 
   /** Tests whether the kernel holds what is wanted. A change that only one of two reads asks for is a commit in between. */
@@ -113,6 +132,7 @@ export class NodeCondition {
     const { difference, quarantined, log } = this.#options
     try {
       const found = await difference()
+      this.#unread = ''
       if (found === undefined) return false
       const rejected = new Set(quarantined().map(({ service }) => service))
       const lines = found.lines.filter(({ service }) => service === undefined || !rejected.has(service))
@@ -122,7 +142,10 @@ export class NodeCondition {
       if (now.size === 0) return true
       return before !== undefined && ![...now].some(line => before.has(line))
     } catch (err) {
-      log.warn({ err }, 'cannot read the kernel back; the node condition waits; retrying')
+      const text = errorText(err)
+      if (text !== this.#unread)
+        log.warn({ err }, 'cannot read the kernel back; the node condition waits; retrying')
+      this.#unread = text
       return false
     }
   }
@@ -132,6 +155,7 @@ export class NodeCondition {
     const { clock, wallMs, send, type, nodeName, metrics, log } = this.#options
     const isSame = this.#written !== undefined && JSON.stringify(this.#written) === JSON.stringify(state)
     if (isSame && clock.nowMs() < this.#rereadAtMs) return true
+    const uid = this.#uid
     const path = `/api/v1/nodes/${encodeURIComponent(nodeName)}`
     const read = await send({ method: 'GET', path })
     if (read.kind === 'failed') return this.#failed(read.text)
@@ -143,7 +167,8 @@ export class NodeCondition {
       metrics.patched('accepted')
       log.info({ node: nodeName, type, ...state }, 'node condition set')
     }
-    this.#written = state
+    // A Node that was made anew meanwhile may not have it.
+    if (uid === undefined || uid === this.#uid) this.#written = state
     this.#failure = ''
     metrics.condition(state.status === 'True')
     this.#rereadAtMs = clock.nowMs() + REREAD_MS

@@ -77,7 +77,7 @@ export class SavedState {
       wallMs,
       file: this.#file,
       owner,
-      heardMs: () => intake.status?.heardMs,
+      heardMs: () => (intake.status?.missing.length === 0 ? intake.status.heardMs : undefined),
       saved: bytes => this.#saved(bytes),
       failed: error => this.#failed(error),
     })
@@ -145,7 +145,10 @@ export class SavedState {
     if (this.#phase === 'waiting' && isReading) return GRACE_MS
     try {
       this.#loaded ??= await this.#load()
-      if (this.#loaded === undefined) return undefined
+      if (this.#loaded === undefined) {
+        this.#phase = 'over'
+        return undefined
+      }
       return await this.#serve(this.#loaded)
     } catch (thrown) {
       if (thrown instanceof SavedStateError) this.#refuse(thrown)
@@ -172,16 +175,24 @@ export class SavedState {
       case 'early':
         return ADDRESSES_MS
       case 'complete':
+        this.#loaded = undefined
         return undefined
       case 'denied':
         this.#phase = 'held-back'
-        return this.#warn(HELD_BACK)
+        return this.#heldBack()
       case 'stands':
         this.#phase = 'serving'
         this.#options.metrics.serving(() => this.staleS)
         this.#repeatMs = FIRST_REPEAT_MS
         return this.#warn(SERVING)
     }
+  }
+
+  /** The objects are read again for the next look: they need as much memory as those that the source gathers. */
+  #heldBack(): number {
+    const repeatMs = this.#warn(HELD_BACK)
+    this.#loaded = undefined
+    return repeatMs
   }
 
   #warn(text: string): number {
@@ -201,6 +212,7 @@ export class SavedState {
 
   #refuse({ reason, message }: SavedStateError): void {
     const { log, metrics } = this.#options
+    this.#phase = 'over'
     metrics.refused(reason)
     log.error(
       { file: this.#file.path, reason },

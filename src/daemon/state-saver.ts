@@ -11,13 +11,13 @@ interface StateSaverOptions {
   readonly file: Pick<StateFile, 'write' | 'confirm'>
   /** Whose state it is; undefined while nobody can tell. */
   readonly owner: () => Promise<StateOwner | undefined>
-  /** Monotonic milliseconds of the last message from the source; undefined before the first. */
+  /** Monotonic milliseconds of the last message from the source; undefined until it has delivered everything once. */
   readonly heardMs: () => number | undefined
   readonly saved: (bytes: number) => void
   readonly failed: (error: unknown) => void
 }
 
-/** What a save wrote, and how long it computed. */
+/** What a save wrote, or tried to write, and how long it computed. */
 interface Saved {
   readonly bytes: number
   readonly computedMs: number
@@ -33,8 +33,8 @@ const REST_FACTOR = 99
 const BYTES_PER_MS = 128
 /** Interval at which the file gets the time of the last message from the source. */
 const CONFIRM_MS = 60_000
-/** Maximum time of the last save, which delays the exit. */
-const LAST_MS = 1_500
+/** Maximum time of the last save, which delays the exit: the end of the programming needs the most of its patience. */
+const LAST_MS = 1_000
 
 /**
  * Writes what the kernel holds to the file of --state-dir, at a distance in which changes coalesce. Between two saves it
@@ -51,8 +51,9 @@ export class StateSaver {
     this.#pacer = new Pacer({ clock: options.clock, run: () => this.#run() })
   }
 
-  /** Takes a Snapshot that the kernel holds, and that a source has confirmed. */
+  /** Takes a Snapshot that the kernel holds, and that a source has confirmed; ignores those of a source before this one. */
   offer(snapshot: Snapshot): void {
+    if (this.#options.heardMs() === undefined) return
     const before = this.#newest
     this.#newest = snapshot
     if (isSameState(before, snapshot)) return
@@ -78,36 +79,47 @@ export class StateSaver {
     return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))
   }
 
-  /** Gives 0 bytes where nothing was written. */
+  /** Gives 0 bytes where there was nothing to write. A try that fails costs as much as a save. */
   async #save(): Promise<Saved> {
     const { file, clock, wallMs, owner, saved, failed } = this.#options
     const snapshot = this.#newest
-    if (snapshot === undefined) return NOTHING
+    const confirmedWallMs = this.#confirmedWallMs
+    if (snapshot === undefined || confirmedWallMs === undefined) return this.#forget()
+    let timed: Timed | undefined
     try {
       if (isSameState(this.#saved, snapshot)) {
-        await file.confirm(this.#confirmedWallMs)
+        await file.confirm(confirmedWallMs)
         return NOTHING
       }
       const whose = await owner()
       if (whose === undefined) return NOTHING
-      const timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
+      // The owner may be that of another source by now.
+      if (this.#confirmedWallMs === undefined) return this.#forget()
+      timed = new Timed(stateChunks({ owner: whose, savedAt: rfc3339(wallMs()) }, snapshot), clock)
       const bytes = await file.write(timed)
       this.#saved = snapshot
-      await file.confirm(this.#confirmedWallMs)
+      await file.confirm(confirmedWallMs)
       saved(bytes)
-      return { bytes, computedMs: timed.ms }
+      return timed.cost
     } catch (error) {
       failed(error)
       // The file may be gone: the next run writes it anew.
       this.#saved = undefined
-      return NOTHING
+      return timed?.cost ?? NOTHING
     }
   }
 
-  get #confirmedWallMs(): number {
+  /** Drops objects of a source that another one replaces: they have another owner, and nobody confirms them. */
+  #forget(): Saved {
+    this.#newest = undefined
+    this.#saved = undefined
+    return NOTHING
+  }
+
+  get #confirmedWallMs(): number | undefined {
     const { clock, wallMs, heardMs } = this.#options
-    const nowMs = clock.nowMs()
-    return wallMs() - (nowMs - (heardMs() ?? nowMs))
+    const heard = heardMs()
+    return heard === undefined ? undefined : wallMs() - (clock.nowMs() - heard)
   }
 }
 
@@ -125,9 +137,10 @@ function isSameState(a: Snapshot | undefined, b: Snapshot | undefined): boolean 
   )
 }
 
-/** Chunks, and the time that it took to make them. */
+/** Chunks, their bytes so far, and the time that it took to make them. */
 class Timed implements Iterable<Buffer> {
-  ms = 0
+  #bytes = 0
+  #ms = 0
   readonly #chunks: Iterable<Buffer>
   readonly #clock: Pick<Clock, 'nowMs'>
 
@@ -136,13 +149,18 @@ class Timed implements Iterable<Buffer> {
     this.#clock = clock
   }
 
+  get cost(): Saved {
+    return { bytes: this.#bytes, computedMs: this.#ms }
+  }
+
   *[Symbol.iterator](): Iterator<Buffer> {
     let fromMs = this.#clock.nowMs()
     for (const chunk of this.#chunks) {
-      this.ms += this.#clock.nowMs() - fromMs
+      this.#ms += this.#clock.nowMs() - fromMs
+      this.#bytes += chunk.length
       yield chunk
       fromMs = this.#clock.nowMs()
     }
-    this.ms += this.#clock.nowMs() - fromMs
+    this.#ms += this.#clock.nowMs() - fromMs
   }
 }

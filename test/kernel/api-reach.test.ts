@@ -64,7 +64,7 @@ describe('F131: the way past rules that capture the API server', () => {
   it('F131: goes with the first sync, which tells of a capture that was seen', async () => {
     await connectedPastRules()
     isCaptured = false
-    await reach.synced()
+    await reach.synced({ isStale: false })
     expect(words('kprobe-api')).toBe(0)
     expect(logged.at(-1)).toMatch('reached the API server past the Service rules')
     await connectedPastRules(3)
@@ -74,14 +74,14 @@ describe('F131: the way past rules that capture the API server', () => {
   it('F131: goes with the first sync without a word where none was seen', async () => {
     isCaptured = false
     await connectedPastRules()
-    await reach.synced()
+    await reach.synced({ isStale: false })
     expect(words('kprobe-api')).toBe(0)
     expect(logged.filter(text => text.includes('reached'))).toEqual([])
   })
 
   it('F131: stays where rules of others go on capturing it', async () => {
     await connectedPastRules()
-    await reach.synced()
+    await reach.synced({ isStale: false })
     expect(words('kprobe-api')).toBe(1)
     expect(logged.at(-1)).toMatch('still capture it')
   })

@@ -347,8 +347,10 @@ export class Reflector {
     return taken
   }
 
-  /** Lists once more, and delivers these objects again. */
+  /** Lists once more, and delivers these objects again. Does nothing while a list runs: the caller asks again. */
   reread(keys: readonly string[]): void {
+    // The running list has taken objects that stand without parsing them: it could not deliver what is forgotten now.
+    if (this.#state.next !== 'watch') return
     for (const key of keys) this.#intake.index.forgetVersion(key)
     this.#relist({ kind: 'room' })
   }

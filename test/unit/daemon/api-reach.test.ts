@@ -81,7 +81,7 @@ describe('F131: the way past rules of a former process', () => {
   it('F131: is not written after the first sync, nor where nothing may be written', async () => {
     const { reach, sockets, fail } = kernelRig()
     reach.reaching(['192.0.2.1'], 6443)
-    await reach.synced()
+    await reach.synced({ isStale: false })
     await fail(4)
     expect(sockets).toEqual([])
     const other = reachOf(undefined)
@@ -89,6 +89,28 @@ describe('F131: the way past rules of a former process', () => {
     await (await other.reach.dialling()).failed()
     expect((await other.reach.dialling()).localPort).toBeUndefined()
     expect(other.logged).toEqual([])
+  })
+
+  it('F131: is written while a saved state is served, when nothing is freed any more', async () => {
+    const freed: string[] = []
+    const free = () => {
+      freed.push('it')
+      return Promise.resolve(undefined)
+    }
+    const sockets: Transport[] = []
+    const { reach } = reachOf(() => {
+      const socket = new FakeKernel().open()
+      sockets.push(socket)
+      return socket
+    }, [free])
+    reach.reaching(['192.0.2.1'], 6443)
+    await reach.synced({ isStale: true })
+    await (await reach.dialling()).failed()
+    await (await reach.dialling()).failed()
+    expect([sockets.length, freed]).toEqual([1, []])
+    await reach.synced({ isStale: false })
+    for (let time = 0; time < 4; time++) await (await reach.dialling()).failed()
+    expect(sockets).toHaveLength(1)
   })
 
   it('F131: that cannot be written is logged once, and connecting goes on without', async () => {
@@ -118,7 +140,7 @@ describe('F131: the way past rules of a former process', () => {
     reach.reaching(['192.0.2.1'], 6443)
     await (await reach.dialling()).failed()
     const attempt = reach.dialling()
-    await reach.synced()
+    await reach.synced({ isStale: false })
     endFreeing(undefined)
     expect((await attempt).localPort).toBeUndefined()
     expect(sockets).toEqual([])

@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
 import { Intake } from '../../../src/daemon/intake.ts'
 import { type LeftOut, PartsRoom } from '../../../src/model/object-budget.ts'
-import type { Snapshot, SourceEvent } from '../../../src/model/snapshot.ts'
+import { EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
 import { endpoint, eventsOf, ip, service, slice, snapshotOf } from '../model/objects.ts'
@@ -96,6 +96,17 @@ describe('Intake', () => {
     await intake.stop()
     await settle()
     expect(taken).toBe(2)
+  })
+
+  it('has the status of a source from its takeover on, before the one before it has stopped', async () => {
+    await source.tell(service('a'))
+    source.synced()
+    Object.assign(source, { status: { missing: [], heardMs: 7, trouble: undefined } })
+    expect(intake.status?.heardMs).toBe(7)
+    const following = intake.follow(new HandSource())
+    expect(intake.status).toMatchObject({ missing: ['services'], heardMs: undefined })
+    await following
+    expect(source.stopped).toBe(true)
   })
 
   it('keeps what is known while another source takes over, and then lets go of what is gone', async () => {
@@ -337,6 +348,24 @@ describe('saved objects that stand in for a source', () => {
     const deny = (snapshot: Snapshot) => Promise.resolve(asked.push(snapshot) === 0)
     expect(await intake.standIn(saved, deny)).toBe('denied')
     expect(asked[0]?.localIps).toEqual([ip('192.0.2.1')])
+    expect(passed).toHaveLength(0)
+  })
+
+  it('cost nothing while the addresses are unknown, and do not stand where they become so', async () => {
+    intake.awaitIps()
+    const untouched: Snapshot = {
+      ...EMPTY_SNAPSHOT,
+      get services(): never {
+        throw new Error('counted')
+      },
+    }
+    expect(await intake.standIn(untouched, agree)).toBe('early')
+    intake.ignoreIps()
+    const restarted = () => {
+      intake.awaitIps()
+      return Promise.resolve(true)
+    }
+    expect(await intake.standIn(saved, restarted)).toBe('early')
     expect(passed).toHaveLength(0)
   })
 

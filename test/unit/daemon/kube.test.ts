@@ -8,6 +8,7 @@ import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { openClient } from '../../../src/daemon/open.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { kernelRows } from '../../../src/modes/nftables/show.ts'
+import { ApiError, type ApiRequest } from '../../../src/source/kube/api-client.ts'
 import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { keyOf } from '../../support/apiserver/store.ts'
@@ -24,6 +25,9 @@ let logged: string[]
 let syncs: Sync[]
 let plans: number
 let running: Promise<number> | undefined
+/** A path that the server never answers, and the requests for it. */
+let silent: string | undefined
+let asked: number
 let reconfigure: ((config: Config) => Promise<void>) | undefined
 
 beforeEach(async () => {
@@ -37,6 +41,8 @@ beforeEach(async () => {
   syncs = []
   plans = 0
   running = undefined
+  silent = undefined
+  asked = 0
   reconfigure = undefined
 })
 
@@ -59,8 +65,16 @@ function start(...flags: string[]): Promise<number> {
     ...daemonIo({ write: line => void logged.push(line) }),
     signal: stop.signal,
     openTransport: () => kernel.open(),
-    openClient: config =>
-      openClient(config, { clock: systemClock, env: {}, warn: text => logged.push(`${text}\n`) }),
+    openClient: async config => {
+      const client = await openClient(config, {
+        clock: systemClock,
+        env: {},
+        warn: text => logged.push(`${text}\n`),
+      })
+      const send = (request: ApiRequest) =>
+        request.path === silent ? unanswered(request) : client.send(request)
+      return { server: client.server, send, close: () => client.close() }
+    },
     follow: handlers => {
       reconfigure = config => handlers.changed(config, [])
       return () => Promise.resolve()
@@ -69,6 +83,14 @@ function start(...flags: string[]): Promise<number> {
     planned: () => plans++,
   })
   return running
+}
+
+/** Ends only with its signal. */
+function unanswered({ signal }: ApiRequest): Promise<never> {
+  asked++
+  return new Promise((_, reject) =>
+    signal.addEventListener('abort', () => reject(new ApiError('aborted', 'aborted'))),
+  )
 }
 
 async function until(condition: () => boolean | Promise<boolean>, what: string): Promise<void> {
@@ -176,6 +198,14 @@ describe('runDaemon with the API server', () => {
     const connections = server.accepted
     await reconfigure?.(configOf('--kube-api-qps=50'))
     await until(() => server.accepted > connections, 'another connection')
+  })
+
+  it('ends while the API server leaves the write of the node condition unanswered', async () => {
+    silent = '/api/v1/nodes/node-1'
+    const end = start('--node-condition')
+    await until(() => asked > 0, 'the request for the Node')
+    stop.abort()
+    expect(await end).toBe(0)
   })
 
   it('applies a changed configuration while Services are served', async () => {

@@ -18,6 +18,12 @@ interface World {
   rejected: readonly string[]
   /** Why the server fails; empty while it answers. */
   down: string
+  /** Milliseconds that a read of the kernel takes. */
+  readMs: number
+  /** Why the kernel cannot be read; empty while it can. */
+  unreadable: string
+  /** Happens while a change is on its way to the server. */
+  meanwhile: () => void
 }
 
 /** A Node at a server that merges conditions by their type, and a kernel that is read back. */
@@ -31,7 +37,11 @@ function rig() {
     left: [],
     rejected: [],
     down: '',
+    readMs: 0,
+    unreadable: '',
+    meanwhile: () => undefined,
   }
+  let reads = 0
   const metrics = createMetrics()
   const send = ({ method, body }: ApiQuestion): Promise<ApiAnswer> => {
     requests.push(method)
@@ -40,6 +50,7 @@ function rig() {
       const patch: { status: { conditions: Condition[] } } = JSON.parse(JSON.stringify(body))
       for (const each of patch.status.conditions)
         conditions.set(each.type ?? '', { ...conditions.get(each.type ?? ''), ...each })
+      world.meanwhile()
     }
     return Promise.resolve({ kind: 'taken', value: { status: { conditions: [...conditions.values()] } } })
   }
@@ -55,7 +66,12 @@ function rig() {
     type: TYPE,
     nodeName: 'here',
     health: () => world,
-    difference: () => Promise.resolve({ lines: world.left, complete: world.left.length === 0 }),
+    difference: async () => {
+      reads++
+      if (world.readMs > 0) await new Promise<void>(resolve => void clock.after(world.readMs, resolve))
+      if (world.unreadable !== '') throw new Error(world.unreadable)
+      return { lines: world.left, complete: world.left.length === 0 }
+    },
     quarantined: () =>
       world.rejected.map(service => ({
         service,
@@ -68,7 +84,7 @@ function rig() {
     metrics: metrics.nodeCondition,
   })
   const said = (text: string) => lines.filter(({ msg }) => msg.includes(text))
-  return { clock, condition, conditions, world, requests, said, metrics }
+  return { clock, condition, conditions, world, requests, said, metrics, reads: () => reads }
 }
 
 const line = (object: string, service?: string): PlanLine => ({ verb: 'add', object, service })
@@ -186,6 +202,59 @@ describe('NodeCondition', () => {
     condition.follow('two')
     await clock.advance(10)
     expect(conditions.has(TYPE)).toBe(true)
+    await condition.stop()
+  })
+
+  it('is True within 10 s of the first sync, however long the server was away before', async () => {
+    const { clock, condition, conditions, world } = rig()
+    world.down = 'ECONNREFUSED'
+    await clock.advance(3_600_000)
+    world.down = ''
+    condition.synced()
+    await clock.advance(10_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    await condition.stop()
+  })
+
+  it('reads the kernel for a twentieth of the time at most, and is False in time meanwhile', async () => {
+    const { clock, condition, conditions, world, reads } = rig()
+    world.left = [line('element a', 'ns/a')]
+    world.readMs = 1_000
+    condition.synced()
+    await clock.advance(10_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'False', reason: 'NotProgrammed' })
+    expect(reads()).toBe(1)
+    await clock.advance(195_000)
+    expect(reads()).toBe(10)
+    await condition.stop()
+  })
+
+  it('logs once why the kernel cannot be read, and again when it is another reason', async () => {
+    const { clock, condition, conditions, world, said } = rig()
+    world.unreadable = 'EPERM'
+    condition.synced()
+    await clock.advance(100_000)
+    expect(said('cannot read the kernel back')).toHaveLength(1)
+    world.unreadable = 'ENOBUFS'
+    await clock.advance(100_000)
+    expect(said('cannot read the kernel back')).toHaveLength(2)
+    world.unreadable = ''
+    await clock.advance(2_000)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
+    await condition.stop()
+  })
+
+  it('is set at once at a Node that was made anew while a change was on its way', async () => {
+    const { clock, condition, conditions, world } = rig()
+    condition.follow('one')
+    world.meanwhile = () => {
+      world.meanwhile = () => undefined
+      conditions.delete(TYPE)
+      condition.follow('two')
+    }
+    condition.synced()
+    await clock.advance(10)
+    expect(conditions.get(TYPE)).toMatchObject({ status: 'True' })
     await condition.stop()
   })
 })

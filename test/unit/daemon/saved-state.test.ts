@@ -167,6 +167,39 @@ describe('SavedState', () => {
     await saved.stop()
   })
 
+  it('holds no objects while the kernel serves something else: it reads them again', async () => {
+    await save()
+    let isFree = false
+    const { saved, clock, said, offered } = rig({ mayServe: () => isFree })
+    saved.begin()
+    saved.troubled()
+    await eventually(() => said('kprobe changes nothing until the API server answers').length === 1)
+    await save(snapshotOf([service('read-again')]))
+    isFree = true
+    await clock.advance(31_000)
+    await eventually(() => offered.length === 1)
+    expect(offered[0]?.services.has('ns/read-again')).toBe(true)
+    await saved.stop()
+  })
+
+  it.each([
+    ['absent', 'no saved state yet', async () => undefined],
+    ['torn', 'ignoring the saved state', async () => writeFileSync(await save(), 'nonsense')],
+  ])(
+    'reads a file once that cannot be served, however often the source fails: %s',
+    async (_, text, spoil) => {
+      await spoil()
+      const { saved, said } = rig()
+      saved.begin()
+      saved.troubled()
+      await eventually(() => said(text).length === 1)
+      await new Promise(resolve => setImmediate(resolve))
+      saved.troubled()
+      await saved.stop()
+      expect(said(text)).toHaveLength(1)
+    },
+  )
+
   it.each<[string, string, (path: string) => void, StateOwner]>([
     [
       'torn',

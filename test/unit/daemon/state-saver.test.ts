@@ -10,16 +10,19 @@ const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authoritie
 function rig(options: { readonly failing?: () => boolean } = {}) {
   const clock = new FakeClock()
   const writes: string[] = []
+  /** Bytes of each file that was written, whole or not. */
+  const tries: number[] = []
   const confirms: number[] = []
   const failures: string[] = []
-  let heardMs = 0
+  let heardMs: number | undefined = 0
   const saver = new StateSaver({
     clock,
     wallMs: () => 1_000_000 + clock.nowMs(),
     file: {
       write: async chunks => {
-        if (options.failing?.() === true) throw new Error('ENOSPC')
         const bytes = Buffer.concat([...chunks])
+        tries.push(bytes.length)
+        if (options.failing?.() === true) throw new Error('ENOSPC')
         writes.push(bytes.toString())
         return bytes.length
       },
@@ -34,7 +37,11 @@ function rig(options: { readonly failing?: () => boolean } = {}) {
   const hear = () => {
     heardMs = clock.nowMs()
   }
-  return { saver, writes, confirms, failures, advance, hear }
+  /** Another source follows, which has not answered. */
+  const reconnect = () => {
+    heardMs = undefined
+  }
+  return { saver, writes, tries, confirms, failures, advance, hear, reconnect }
 }
 
 const start = snapshotOf([service('web')])
@@ -109,6 +116,39 @@ describe('StateSaver', () => {
     await advance(seconds - 2)
     expect(writes).toHaveLength(1)
     await advance(4)
+    expect(writes).toHaveLength(2)
+  })
+
+  it('rests as long after a large state that cannot be written', async () => {
+    const { saver, tries, advance } = rig({ failing: () => true })
+    saver.offer(snapshotOf(Array.from({ length: 20_000 }, (_, at) => service(`name-of-a-service-${at}`))))
+    await advance(2)
+    const seconds = (tries[0] ?? 0) / 128_000
+    expect(seconds).toBeGreaterThan(30)
+    await advance(seconds - 2)
+    expect(tries).toHaveLength(1)
+    await advance(4)
+    expect(tries).toHaveLength(2)
+  })
+
+  it('neither saves nor confirms what it has while another source has not delivered everything', async () => {
+    const { saver, writes, confirms, advance, hear, reconnect } = rig()
+    saver.offer(start)
+    await advance(2)
+    saver.offer(next(start, 'unsaved'))
+    reconnect()
+    saver.offer(next(start, 'read-back'))
+    await advance(300)
+    expect([writes.length, confirms]).toEqual([1, [1_000_000]])
+    hear()
+    await advance(70)
+    expect([writes.length, confirms.length]).toEqual([1, 1])
+    saver.offer(start)
+    await advance(2)
+    expect([writes.length, confirms.length]).toEqual([2, 2])
+    reconnect()
+    saver.offer(next(start, 'last'))
+    await saver.stop()
     expect(writes).toHaveLength(2)
   })
 })

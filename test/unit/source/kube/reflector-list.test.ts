@@ -45,6 +45,27 @@ describe('lists', () => {
     expect(rig.requests.at(-2)).toBe('list resourceVersion=100')
   })
 
+  it('F150: lose no object that is to be read again while one runs', async () => {
+    rig = new ReflectorRig()
+    const watch = await rig.watching([service('a', 10), service('b', 10)], 100)
+    watch.close()
+    await settle()
+    await expire()
+    rig.api.take().list([service('a', 10)], '110', 'page-2')
+    await settle()
+    rig.reflector.reread(['ns/a'])
+    rig.api.take().list([service('b', 10)], '110')
+    await settle()
+    expect(rig.state).toEqual(['a=10.0.0.1', 'b=10.0.0.1'])
+    rig.api.take().watch()
+    await settle()
+    rig.reflector.reread(['ns/a'])
+    await settle()
+    rig.api.take().list([service('a', 10), service('b', 10)], '110')
+    await settle()
+    expect(rig.batches.at(-1)?.flatMap(event => ('key' in event ? [event.key] : []))).toEqual(['ns/a'])
+  })
+
   it('F150: have what is held and arrives elsewhere has left of the room, and in any case a quarter', async () => {
     const wide = (name: string) =>
       service(name, 10, { ports: Array.from({ length: 50 }, (_, i) => ({ name: `p${i}`, port: 80 + i })) })
