@@ -62,6 +62,7 @@ function proveOnce(size: ClusterSize): Result {
         nodePortSelection: nodePortAddresses,
         allowServiceExternalIps: true,
         bindAddress: undefined,
+        featureGates: {},
       },
       undefined,
       snapshot,
@@ -81,6 +82,7 @@ function proveOnce(size: ClusterSize): Result {
     nodePortAddresses,
     allowServiceExternalIps: true,
     bindAddress: undefined,
+    featureGates: {},
     masqueradeAll: false,
     detectLocal: { kind: 'ClusterCIDR', cidrs: [POD_CIDR] },
   }
