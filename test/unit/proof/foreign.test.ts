@@ -212,9 +212,9 @@ describe('beside tables of other programs', () => {
   })
 })
 
-it.each([['primary'], []])(
-  'is proved: SCTP to node ports at localhost is rejected where a relay serves them (%s)',
-  (...primary) => {
+it.each([{ primary: ['primary'] }, { primary: [] }])(
+  'is proved: SCTP to node ports at localhost is rejected where a relay serves them ($primary)',
+  ({ primary }) => {
     const config = { nodePortAddresses: [...primary, '127.0.0.0/8', '::1/128'] }
     const relaying = { ...NFTABLES, resolving: { relaysLocalhost: true } }
     const its = change(computeIn(relaying, config, LOCAL_IPS), OBJECTS)
