@@ -174,8 +174,12 @@ it('reads the generation with the process that made it', () => {
   })
 })
 
-it('takes no other families for ours', () => {
-  const view = viewOf(datagram(message({ type: 0x0a00, payload: '\x01\0\0\0' })))
+it.each([
+  ['\x01', 'inet'],
+  ['\x02', 'ip'],
+  ['\x07', undefined],
+])('takes no other families for ours: %j is %s', (family, expected) => {
+  const view = viewOf(datagram(message({ type: 0x0a00, payload: `${family}\0\0\0` })))
   const [first] = readMessages(view)
-  expect(first && familyOf(view, first)).toBeUndefined()
+  expect(first && familyOf(view, first)).toBe(expected)
 })
