@@ -62,7 +62,6 @@ function proveOnce(size: ClusterSize): Result {
         nodePortSelection: nodePortAddresses,
         allowServiceExternalIps: true,
         bindAddress: undefined,
-        featureGates: {},
       },
       undefined,
       snapshot,
