@@ -134,6 +134,21 @@ function keepCode() {
   rmSync(log)
 }
 
+/** V8 ignores kept code without a word: a process without flags must take it. */
+function checkCode() {
+  if (!existsSync(`${root}dist/program.cache`)) return
+  const check = `const { readFileSync } = require('node:fs')
+    const [program, cachedData] = [readFileSync('program.js', 'latin1'), readFileSync('program.cache')]
+    const script = new (require('node:vm').Script)(program, { filename: 'program.js', cachedData })
+    process.stdout.write(String(script.cachedDataRejected))`
+  const rejected = execFileSync(process.execPath, ['-e', check], {
+    cwd: `${root}dist`,
+    encoding: 'utf8',
+    env: {},
+  })
+  if (rejected !== 'false') console.error('V8 rejects dist/program.cache, and a start takes longer')
+}
+
 function placeAddon() {
   const built = `${root}build/Release/kprobe.node`
   if (!existsSync(built))
@@ -156,4 +171,5 @@ rmSync(`${root}dist/program.cache`, { force: true })
 await bundle()
 placeAddon()
 keepCode()
+checkCode()
 linkCommand()

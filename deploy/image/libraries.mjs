@@ -72,13 +72,26 @@ export function librariesOf(files) {
   return [...found].sort()
 }
 
+/**
+ * The loader of musl has neither a cache nor builds of a library for newer processors. That of glibc prefers such builds
+ * since 2.33: the processor that builds the image must not choose for the one that runs it.
+ */
+function optionsOf(interpreter) {
+  if (/\/ld-musl/.test(interpreter)) return []
+  const { stdout } = spawnSync(interpreter, ['--help'], { encoding: 'utf8', env: {} })
+  const mask = stdout?.includes('--glibc-hwcaps-mask') === true ? ['--glibc-hwcaps-mask', 'none'] : []
+  return ['--inhibit-cache', ...mask]
+}
+
 function listed(interpreter, file) {
-  // The loader of musl has no cache, and no such option.
-  const options = /\/ld-musl/.test(interpreter) ? [] : ['--inhibit-cache']
-  const { status, stdout, stderr, error } = spawnSync(interpreter, [...options, '--list', file], {
-    encoding: 'utf8',
-    env: {},
-  })
+  const { status, stdout, stderr, error } = spawnSync(
+    interpreter,
+    [...optionsOf(interpreter), '--list', file],
+    {
+      encoding: 'utf8',
+      env: {},
+    },
+  )
   const lines = `${stdout ?? ''}${stderr ?? ''}`.split('\n')
   const [, missing] = lines.map(line => /^\s*(\S+) => not found/.exec(line)).find(Boolean) ?? []
   if (missing !== undefined)

@@ -179,7 +179,7 @@ async function main(values, scratch) {
   const about = readBuild()
   const reference = readReference(values.tag, about.version)
   const created = dateOf(about)
-  const files = rootFiles({ top: TOP, node: process.execPath, scratch, created })
+  const files = rootFiles({ top: TOP, node: process.execPath, scratch, created, nonroot: values.nonroot })
   const warnings = [...files.warnings]
   if (about.commit.endsWith('-dirty'))
     warnings.push(`built from uncommitted changes: the image says ${about.commit}`)

@@ -37,13 +37,22 @@ const file = (path, source, mode = 0o644) => ({
   ...(typeof source === 'string' ? { from: source } : { data: source }),
 })
 const folder = (path, mode = 0o755) => ({ kind: 'folder', path, mode })
+/** All files have owner 0: /run/kprobe, the folder of the state and the socket, is open to a process without uid 0. */
+export const emptyFolders = nonroot => [
+  folder('dev'),
+  folder('proc'),
+  folder('run/kprobe', nonroot ? 0o1777 : 0o755),
+  folder('sys'),
+  folder('tmp', 0o1777),
+]
 const sha256 = path => createHash('sha256').update(readFileSync(path)).digest('hex')
 
 /**
  * The image's files: `platform`, `layers` (`{ entries, about }`), `sbom`, and `warnings` about what is missing. `top` is the
- * folder of the project, `node` the Node.js that goes in, `scratch` a folder for what is compiled.
+ * folder of the project, `node` the Node.js that goes in, `scratch` a folder for what is compiled; `nonroot` for an image
+ * that runs as uid 65532.
  */
-export function rootFiles({ top, node, scratch, created }) {
+export function rootFiles({ top, node, scratch, created, nonroot }) {
   const missing = NEEDED.filter(name => !existsSync(join(top, 'dist', name)))
   if (missing.length > 0) throw new Error(`dist/ has no ${missing.join(', ')}: run npm run build`)
   const launcher = join(scratch, 'launcher')
@@ -73,11 +82,7 @@ export function rootFiles({ top, node, scratch, created }) {
       {
         about: `Node.js ${process.versions.node} and its libraries`,
         entries: withFolders([
-          folder('dev'),
-          folder('proc'),
-          folder('run/kprobe'),
-          folder('sys'),
-          folder('tmp', 0o1777),
+          ...emptyFolders(nonroot),
           ...Object.entries(ETC).map(([name, text]) => file(`etc/${name}`, Buffer.from(text))),
           file('usr/bin/node', node, 0o755),
           ...libraries.map(path => file(path, realpathSync(path), 0o755)),

@@ -2,6 +2,7 @@ import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import { NF_INET_POST_ROUTING } from '../kernel/nft/constants.ts'
 import { listAllTables } from '../kernel/nft/list.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
@@ -66,7 +67,9 @@ async function readAll(): Promise<AllTables> {
   try {
     const { value, unsettled } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
     const others = (await surveyChains(connection)).filter(
-      ({ family, chain }) => chain.hook !== undefined && !IP_FAMILIES.includes(family),
+      ({ family, chain }) =>
+        chain.hook !== undefined &&
+        (!IP_FAMILIES.includes(family) || chain.hook.hooknum > NF_INET_POST_ROUTING),
     )
     return {
       tables: value,

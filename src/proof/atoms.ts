@@ -99,6 +99,11 @@ class Space {
     const all = this.#nodeAddresses ?? difference(this.#addresses, loopback(this.#length))
     const served = difference(all, hidden)
     const at = `${name} at node port ${port}/${protocol}`
+    const relayed = difference(loopback(this.#length), hidden)
+    if (this.#meaning.relaysLocalhost && protocol === 'SCTP' && relayed.length > 0) {
+      const to = this.#to(relayed, { protocol: NUMBERS.SCTP, port })
+      yield this.#class(hook, at, { ...to, ...this.#anyone(hook), fate: REJECT })
+    }
     for (const [region, its] of [
       [difference(served, this.#clusterIps), place],
       [intersection(served, this.#clusterIps), this.#alsoClusterIp(place)],
@@ -124,7 +129,7 @@ class Space {
 
   /** Everything that is sent to no service port. */
   *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
-    for (const { addresses, ports, isClusterIp, type } of this.#groups()) {
+    for (const { addresses, ports, isClusterIp, type } of this.#groupsAtLocalhost()) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
         [intersection(addresses, this.#serviceCidrs), true],
@@ -136,7 +141,7 @@ class Space {
           : isReserved
             ? 'an unused address of a ServiceCIDR'
             : 'no Service'
-        const from = { source: this.#addresses, sourceType: everything(4), interface: interfaces(hook), fate }
+        const from = { ...this.#anyone(hook), fate }
         for (const [protocol, numbers] of protocolRegions()) {
           const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
           const destinationPort = difference(PORTS, union(taken.map(number => prefix(u16be(number), 16))))
@@ -150,6 +155,23 @@ class Space {
           yield this.#class(hook, name, { ...to, ...from })
         }
       }
+    }
+  }
+
+  /** The relay has no SCTP: its node ports are taken at loopback addresses too. */
+  *#groupsAtLocalhost(): Generator<Group, void, undefined> {
+    const { relaysLocalhost, nodePorts } = this.#meaning
+    const sctp = nodePorts.flatMap(({ protocol, port }) => (protocol === 'SCTP' ? [port] : []))
+    const inside = loopback(this.#length)
+    for (const group of this.#groups()) {
+      if (!relaysLocalhost || sctp.length === 0) {
+        yield group
+        continue
+      }
+      const { addresses, ports } = group
+      yield { ...group, addresses: difference(addresses, inside) }
+      const taken = new Map(ports).set('SCTP', [...(ports.get('SCTP') ?? []), ...sctp])
+      yield { ...group, addresses: intersection(addresses, inside), ports: taken }
     }
   }
 
@@ -247,6 +269,10 @@ class Space {
     for (const ip of addressesIn(met)) yield { ...from, source: point(ip) }
     const source = met.length === 0 ? from.source : difference(from.source, met)
     if (source.length > 0) yield { ...from, source }
+  }
+
+  #anyone(hook: Hook) {
+    return { source: this.#addresses, sourceType: everything(4), interface: interfaces(hook) }
   }
 
   #to(destination: Region, at: { readonly protocol: number; readonly port: number } | undefined) {

@@ -1,10 +1,11 @@
-import type { Ip } from '../base/ip.ts'
+import { type Ip, isLoopback } from '../base/ip.ts'
 import { type Octets, u16be, u32host } from '../base/octets.ts'
 import { everything, onlyValue, point, type Region } from '../base/region.ts'
 import {
   IPS_DST_NAT,
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
+  NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
@@ -19,6 +20,7 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
+  RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
 import {
   BeyondEvaluator,
@@ -40,6 +42,9 @@ export interface RulePlace {
 }
 
 const ANY_TYPE = everything(4)
+const LOCAL_TYPE = point(u32host(RTN_LOCAL))
+/** RTN_UNICAST */
+const UNICAST_TYPE = point(u32host(1))
 
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
 const STATE_NEW = 8
@@ -67,15 +72,19 @@ export class ClassMachine implements Machine {
   to: Octets | undefined
   /** The type of that address. */
   toType: Region = ANY_TYPE
+  /** Whether a rule of ours translated or masqueraded the packets. */
+  isChangedByOwn = false
+  readonly #nodeIps: ReadonlySet<Ip>
 
-  constructor(box: Box, sets: SetAccess) {
+  constructor(box: Box, sets: SetAccess, nodeIps: ReadonlySet<Ip>) {
+    this.#nodeIps = nodeIps
     this.box = box
     this.sets = sets
     this.addressLength = box.source[0]?.from.length ?? 4
   }
 
   copy(): ClassMachine {
-    const copy = new ClassMachine(this.box, this.sets)
+    const copy = new ClassMachine(this.box, this.sets, this.#nodeIps)
     copy.registers = this.registers.slice()
     copy.probability = this.probability
     copy.mark = this.mark
@@ -89,6 +98,7 @@ export class ClassMachine implements Machine {
     copy.decidedBy = this.decidedBy
     copy.to = this.to
     copy.toType = this.toType
+    copy.isChangedByOwn = this.isChangedByOwn
     return copy
   }
 
@@ -192,7 +202,7 @@ export class ClassMachine implements Machine {
       throw new BeyondEvaluator('cannot trace a translation that keeps one of several ports')
     this.to = destination + (port === undefined ? (kept ?? '') : u16be(port))
     this.translated = true
-    this.toType = ANY_TYPE
+    this.toType = this.#nodeIps.has(destination) || isLoopback(destination) ? LOCAL_TYPE : UNICAST_TYPE
   }
 }
 
@@ -219,7 +229,12 @@ const TRANSPORT: Layout = [
 ]
 
 /** Hooks at which a packet has an input interface. */
-const WITH_INPUT: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN, NF_INET_FORWARD]
+const WITH_INPUT: readonly number[] = [
+  NF_INET_PRE_ROUTING,
+  NF_INET_LOCAL_IN,
+  NF_INET_FORWARD,
+  NF_INET_POST_ROUTING,
+]
 
 function isEqual(a: Region, b: Region): boolean {
   if (a === b) return true

@@ -10,7 +10,7 @@ import {
   mergeCidrs,
 } from '../base/ip.ts'
 import { type Octets, u16be } from '../base/octets.ts'
-import type { Config } from '../config/config.ts'
+import { type Config, GATE_LOCALHOST } from '../config/config.ts'
 import type { Protocol, Service } from '../model/service.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import { destinationsOf, type PortDestinations } from './endpoints.ts'
@@ -32,6 +32,7 @@ export type MeaningConfig = Pick<
   | 'allowedLoadBalancerCidrs'
   | 'allowServiceExternalIps'
   | 'bindAddress'
+  | 'featureGates'
 >
 
 /** What must happen to a packet. */
@@ -79,10 +80,14 @@ export interface FamilyMeaning {
   readonly nodePorts: readonly Place[]
   /** Addresses that serve node ports; undefined for every address of this node but loopback. */
   readonly nodePortAddresses: readonly Ip[] | undefined
+  /** A relay of the daemon serves node ports at localhost, for TCP and UDP. */
+  readonly relaysLocalhost: boolean
   readonly clusterIps: ReadonlySet<Ip>
   readonly serviceCidrs: readonly Cidr[]
   /** Addresses of endpoints on this node: their connections to themselves are masqueraded. */
   readonly localEndpoints: ReadonlySet<Ip>
+  /** Addresses of this node. */
+  readonly nodeIps: ReadonlySet<Ip>
 }
 
 export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
@@ -220,9 +225,11 @@ class FamilyDraft {
       places,
       nodePorts,
       nodePortAddresses: nodePortAddressesOf(this.#here, this.#family),
+      relaysLocalhost: relaysLocalhost(config, this.#family),
       clusterIps: this.#clusterIps,
       serviceCidrs: mergeCidrs(cidrs.filter(({ ip }) => familyOf(ip) === this.#family)),
       localEndpoints: this.#localEndpoints,
+      nodeIps: new Set([...this.#here.ips, ...snapshot.localIps]),
     }
   }
 
@@ -347,4 +354,15 @@ function nodePortAddressesOf({ config, snapshot, ips }: Here, family: Family): r
   if ((usable.length === 0 && own.length === 0) || own.some(({ bits }) => bits === 0)) return undefined
   const found = snapshot.localIps.filter(ip => !isLoopback(ip) && anyContains(own, ip))
   return [...new Set([...usable, ...found])]
+}
+
+const LOCALHOST: Readonly<Record<Family, Ip>> = {
+  IPv4: '\x7f\0\0\x01',
+  IPv6: `${'\0'.repeat(15)}\x01`,
+}
+
+/** A range of all addresses does not ask for localhost (KEP-6032). */
+function relaysLocalhost({ nodePortAddresses, featureGates }: MeaningConfig, family: Family): boolean {
+  const loopbacks = nodePortAddresses.cidrs.filter(({ ip, bits }) => bits > 0 && isLoopback(ip))
+  return featureGates[GATE_LOCALHOST] !== false && anyContains(loopbacks, LOCALHOST[family])
 }

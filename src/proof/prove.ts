@@ -57,7 +57,8 @@ export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): 
   const notes = new Set<string>(ALWAYS)
   for (const meaning of meanings) {
     const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
-    const walker = new Walker(tables, { family, ownName, log: newLog() })
+    const walker = new Walker(tables, { family, ownName, log: newLog(), nodeIps: meaning.nodeIps })
+    for (const text of walker.ties()) notes.add(text)
     const examiner = new Examiner(meaning, walker, foreign)
     const note = (its: PacketClass, difference: ProofDifference | undefined) => {
       if (difference === undefined) return
@@ -212,8 +213,8 @@ class Examiner {
 
   /** What other programs do to packets that are sent to no Service is theirs. */
   #isOurDoing({ machine }: Leaf): boolean {
-    const { decidedBy } = machine
-    if (decidedBy === undefined || decidedBy.isOwn) return true
+    const { decidedBy, isChangedByOwn } = machine
+    if (decidedBy === undefined || decidedBy.isOwn || isChangedByOwn) return true
     this.#foreign.add(placeText(decidedBy))
     return false
   }

@@ -48,13 +48,16 @@ export class ClassSets implements SetAccess {
   /** By set and by the words of the key that are known: elements by these words. */
   readonly #indexes = new Map<string, (Index | undefined)[]>()
   readonly #log: MemoryLog
+  readonly #isOwn: boolean
 
   constructor(
     {
       name,
       sets,
       elements,
+      isOwn,
     }: {
+      readonly isOwn: boolean
       readonly name: string
       readonly sets: ReadonlyMap<string, NftSet>
       readonly elements: Iterable<ElementGroup>
@@ -64,6 +67,7 @@ export class ClassSets implements SetAccess {
     this.#name = name
     this.#sets = sets
     this.#log = log
+    this.#isOwn = isOwn
     const index = new Map([...sets.keys()].map(set => [set, new Map<Octets, Element>()]))
     for (const group of elements)
       for (let at = 0; at < group.length; at++) {
@@ -117,13 +121,21 @@ export class ClassSets implements SetAccess {
     return index
   }
 
+  /** Packets fill sets of other programs by rules that may be beyond the evaluator. */
+  #checkOwn(name: string): void {
+    if (!this.#isOwn) throw new BeyondEvaluator(`cannot trace a set that packets fill (${name})`)
+  }
+
   #checkKind(name: string): void {
+    if (this.#elements.get(name)?.has('') === true)
+      throw new BeyondEvaluator(`cannot trace an element for all other keys (${name})`)
     if ((this.setOf(name).flags & NFT_SET_INTERVAL) !== 0)
       throw new BeyondEvaluator(`cannot trace a lookup among intervals (${name})`)
   }
 
   remembered(name: string, key: Value): Remembered | undefined {
     if ((this.setOf(name).flags & NFT_SET_EVAL) === 0) return undefined
+    this.#checkOwn(name)
     this.#log.asked.add(placeOf(this.#name, name, key))
     const { memory } = this.#log
     return { data: memory.kind === 'known' ? memory.data : undefined }
@@ -131,6 +143,7 @@ export class ClassSets implements SetAccess {
 
   remember(change: SetChange): boolean {
     const { op, set, key, data } = change
+    this.#checkOwn(set)
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
     this.#log.last = change

@@ -1,4 +1,5 @@
 import { assert } from '../base/errors.ts'
+import type { Ip } from '../base/ip.ts'
 import { u32host } from '../base/octets.ts'
 import { difference, intersection, point } from '../base/region.ts'
 import {
@@ -15,6 +16,7 @@ import {
   NFT_GOTO,
   NFT_JUMP,
   NFT_RETURN,
+  NFT_TABLE_F_DORMANT,
   RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
 import type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
@@ -57,6 +59,8 @@ interface CompiledTable {
 
 interface BaseChain {
   readonly chain: CompiledChain
+  readonly hooknum: number
+  readonly order: readonly number[]
   readonly isNat: boolean
   readonly policy: number
 }
@@ -77,6 +81,7 @@ export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
   readonly tables: readonly CompiledTable[]
+  readonly #nodeIps: ReadonlySet<Ip>
   readonly #hooks = new Map<number, readonly BaseChain[]>()
 
   /** `ownName` is the name of the table whose every rule the evaluator must know. */
@@ -86,20 +91,36 @@ export class Walker {
       family,
       ownName,
       log,
-    }: { readonly family: NftFamily; readonly ownName: string; readonly log: MemoryLog },
+      nodeIps,
+    }: {
+      readonly family: NftFamily
+      readonly ownName: string
+      readonly log: MemoryLog
+      /** Addresses of the Node: translated packets to them are for processes of this node. */
+      readonly nodeIps: ReadonlySet<Ip>
+    },
   ) {
     this.log = log
-    const here = tables.filter(table => table.family === family || table.family === 'inet')
-    const bases: { readonly hooknum: number; readonly order: readonly number[]; readonly base: BaseChain }[] =
-      []
+    this.#nodeIps = nodeIps
+    // The kernel calls no chain of a dormant table.
+    const here = tables.filter(
+      table =>
+        (table.family === family || table.family === 'inet') && (table.flags & NFT_TABLE_F_DORMANT) === 0,
+    )
+    const bases: BaseChain[] = []
     this.tables = here.map(table => {
       const compiled = compileTable(table, table.family === family && table.name === ownName, log)
       for (const chain of table.chains.values()) {
         const own = compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue
         const { hooknum, policy = NF_ACCEPT } = chain.hook
-        const base = { chain: own, isNat: chain.hook.type === 'nat', policy }
-        bases.push({ hooknum, order: orderOf(chain), base })
+        bases.push({
+          chain: own,
+          hooknum,
+          order: orderOf(chain),
+          isNat: chain.hook.type === 'nat',
+          policy,
+        })
       }
       return compiled
     })
@@ -107,16 +128,29 @@ export class Walker {
     for (const hooknum of [0, 1, 2, 3, 4])
       this.#hooks.set(
         hooknum,
-        bases.filter(each => each.hooknum === hooknum).map(({ base }) => base),
+        bases.filter(each => each.hooknum === hooknum),
       )
+  }
+
+  /** Says which nat chains, of us and of another program, are followed in an order that may not be the kernel's. */
+  *ties(): Generator<string, void, undefined> {
+    for (const bases of this.#hooks.values())
+      for (const [index, { chain, order, isNat }] of bases.entries())
+        for (const later of bases.slice(index + 1)) {
+          if (!isNat || !later.isNat || later.order[1] !== order[1]) continue
+          if (chain.table.isOwn === later.chain.table.isOwn) continue
+          const [first, second] = [chain, later.chain].map(({ table, name }) => `${table.name} ${name}`)
+          yield `${first} comes before ${second}, which has the same priority: the kernel's order cannot be read`
+        }
   }
 
   /** Follows the packets of a class to their ends. */
   walk({ hook, box }: Pick<PacketClass, 'hook' | 'box'>): readonly Leaf[] {
     const [first] = this.tables
-    if (first === undefined) return [{ machine: new ClassMachine(box, NO_SETS(this.log)), end: 'pass' }]
+    if (first === undefined)
+      return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#nodeIps), end: 'pass' }]
     const leaves: Leaf[] = []
-    const start = new ClassMachine(box, first.sets)
+    const start = new ClassMachine(box, first.sets, this.#nodeIps)
     for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
     return leaves
   }
@@ -253,7 +287,9 @@ export class Walker {
       return
     }
     if (effect.kind !== 'verdict') {
-      machine.decidedBy = at.rule.place
+      const { place } = at.rule
+      machine.decidedBy = place
+      if (place.isOwn && effect.kind !== 'reject') machine.isChangedByOwn = true
       at.decided.push({ machine, decision: effect.kind })
       return
     }
@@ -303,8 +339,8 @@ const MERGED_MIN = 4
 function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   const byBox = new Map<Box, Map<string, ClassMachine>>()
   for (const machine of machines) {
-    const { box, mark, priority, to = '', toType, written } = machine
-    const key = `${mark} ${priority} ${toType.length} ${written?.timeoutMs} ${written?.data} ${to}`
+    const { box, mark, priority, to = '', written } = machine
+    const key = `${mark} ${priority} ${written?.timeoutMs} ${written?.data} ${to}`
     const alike = byBox.get(box)
     const known = alike?.get(key)
     if (known !== undefined) known.probability += machine.probability
@@ -325,7 +361,7 @@ interface AtRule {
 const HOOKNUM: Readonly<Record<Hook, number>> = { prerouting: NF_INET_PRE_ROUTING, output: NF_INET_LOCAL_OUT }
 
 function NO_SETS(log: MemoryLog): ClassSets {
-  return new ClassSets({ name: '', sets: new Map(), elements: [] }, log)
+  return new ClassSets({ name: '', sets: new Map(), elements: [], isOwn: true }, log)
 }
 
 /** The kernel calls all nat chains where its own translation stands; among them their priorities count. */
@@ -339,7 +375,7 @@ function orderOf({ hook }: Chain): readonly number[] {
 function compileTable(table: AnyTable, isOwn: boolean, log: MemoryLog): CompiledTable {
   const name = `${table.family} ${table.name}`
   const chains = new Map<string, CompiledChain>()
-  const sets = new ClassSets({ name, sets: table.sets, elements: table.elements.values() }, log)
+  const sets = new ClassSets({ name, sets: table.sets, elements: table.elements.values(), isOwn }, log)
   const compiled = { name, isOwn, sets, chains }
   for (const chain of table.chains.values()) {
     const rules = chain.rules.flatMap((rule, index) => {

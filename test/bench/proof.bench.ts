@@ -81,6 +81,7 @@ function proveOnce(size: ClusterSize): Result {
     nodePortAddresses,
     allowServiceExternalIps: true,
     bindAddress: undefined,
+    featureGates: {},
     masqueradeAll: false,
     detectLocal: { kind: 'ClusterCIDR', cidrs: [POD_CIDR] },
   }

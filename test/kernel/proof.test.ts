@@ -76,6 +76,7 @@ describe('kprobe verify --prove', () => {
   it('names a chain of another program that drops, and lists what it cannot read', async () => {
     await runInProcess(['run', '--once', ...SOURCE])
     nft('add table inet fw; add chain inet fw forward { type filter hook forward priority 0; }')
+    nft('add chain inet fw early { type filter hook ingress device lo priority 0; }')
     nft('add rule inet fw forward tcp dport 8080 drop; add rule inet fw forward limit rate 5/second drop')
     const json = await prove('-o', 'json')
     const { isProved, differences, assumptions, classes, packets } = JSON.parse(json.out)
@@ -91,6 +92,7 @@ describe('kprobe verify --prove', () => {
     expect(assumptions).toContain(
       'inet fw forward, rule 2 matches no packet (cannot trace the expression limit)',
     )
+    expect(assumptions).toContain('inet fw early lets packets pass: its hook is not read')
   })
 
   it('proves nothing in a mode without an evaluator, and says so', async () => {

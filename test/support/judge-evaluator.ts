@@ -125,7 +125,7 @@ function expectClass(
   random: (bound: number) => number,
 ): void {
   const box = boxAround(packet, random)
-  const walker = new Walker(tables, { family: 'ip', ownName: TABLE, log: newLog() })
+  const walker = new Walker(tables, { family: 'ip', ownName: TABLE, log: newLog(), nodeIps: new Set() })
   const ends = walker.walk({ hook: 'output', box }).filter(({ machine }) => isIn(machine.box, packet))
   const what = formatIpPort(packet.destination, packet.destinationPort)
   expect(ends, what).toHaveLength(1)

@@ -1,5 +1,6 @@
 import { finish } from '../../src/base/clock.ts'
 import { type Cidr, parseCidr } from '../../src/base/ip.ts'
+import { GATE_LOCALHOST } from '../../src/config/config.ts'
 import type { AnyTable } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
 import { type MeaningConfig, meaningOf } from '../../src/proof/meaning.ts'
@@ -22,6 +23,8 @@ export function meaningConfigOf(config: PipelineConfig): MeaningConfig {
     allowedLoadBalancerCidrs: cidrs(config.allowedLoadBalancerCidrs ?? []),
     allowServiceExternalIps: true,
     bindAddress: undefined,
+    // Scenarios have no relay.
+    featureGates: { [GATE_LOCALHOST]: false },
   }
 }
 

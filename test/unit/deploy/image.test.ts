@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
@@ -7,6 +7,7 @@ import { describe, expect, it, onTestFinished } from 'vitest'
 const load = (name: string) => import(new URL(`../../../deploy/image/${name}.mjs`, import.meta.url).href)
 const { tarHeader, withFolders } = await load('layout')
 const { readElf, librariesOf } = await load('libraries')
+const { emptyFolders } = await load('root-files')
 const { readReference } = await load('reference')
 const { sbomOf } = await load('sbom')
 
@@ -46,6 +47,13 @@ it('an image has each folder of its files once, before them', () => {
   ])
 })
 
+it.each([
+  [true, 0o1777],
+  [false, 0o755],
+])('an image with --nonroot %s has a state folder of mode %i', (nonroot, mode) => {
+  expect(emptyFolders(nonroot)).toContainEqual({ kind: 'folder', path: 'run/kprobe', mode })
+})
+
 describe('the name of an image', () => {
   it.each([
     ['kprobe', 'docker.io/library/kprobe:1.2', 'kprobe:1.2', '1.2'],
@@ -69,6 +77,18 @@ describe('an ELF file', () => {
     const libraries: readonly string[] = librariesOf([process.execPath])
     expect(libraries).toContain(found.interpreter)
     expect(libraries.some(path => /\/libc\.(so|musl)/.test(path))).toBe(true)
+  })
+
+  it.runIf(process.arch === 'x64')('gets no library that is built for the processor of this machine', () => {
+    const folder = scratch()
+    const newer = join(folder, 'glibc-hwcaps/x86-64-v2')
+    mkdirSync(newer, { recursive: true })
+    const cc = (...argv: string[]) =>
+      execFileSync('cc', ['-x', 'c', ...argv], { cwd: folder, input: 'int main() { return 0; }' })
+    cc('-shared', '-fPIC', '-o', 'libown.so', '-')
+    copyFileSync(join(folder, 'libown.so'), join(newer, 'libown.so'))
+    cc('-o', 'program', '-', '-Wl,--no-as-needed', '-L.', '-lown', `-Wl,-rpath,${folder}`)
+    expect(librariesOf([join(folder, 'program')])).toContain(join(folder, 'libown.so'))
   })
 
   it('is refused by name when it is none, or of another machine', () => {

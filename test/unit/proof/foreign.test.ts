@@ -1,0 +1,233 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/clock.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
+import { u16be } from '../../../src/base/octets.ts'
+import {
+  NF_DROP,
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NFT_META_IIFNAME,
+  NFT_META_MARK,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFT_SET_EVAL,
+  NFT_TABLE_F_DORMANT,
+} from '../../../src/kernel/nft/constants.ts'
+import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
+import type { AnyTable, ChainHook, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
+import { meaningOf } from '../../../src/proof/meaning.ts'
+import { prove } from '../../../src/proof/prove.ts'
+import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
+import { meaningConfigOf, proofOf } from '../../support/proof.ts'
+import { LOCAL_IPS } from '../../support/scenario.ts'
+
+const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: 'test-node' },
+  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
+}
+const SERVICE = {
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { namespace: 'ns1', name: 'web' },
+  spec: {
+    type: 'NodePort',
+    clusterIP: '172.30.0.41',
+    clusterIPs: ['172.30.0.41'],
+    ipFamilies: ['IPv4'],
+    ports: [
+      { name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 },
+      { name: 'sctp', port: 90, protocol: 'SCTP', nodePort: 30090 },
+    ],
+  },
+}
+/** Pods of both nodes, and a pod with the address of this node. */
+const SLICE = {
+  apiVersion: 'discovery.k8s.io/v1',
+  kind: 'EndpointSlice',
+  metadata: { namespace: 'ns1', name: 'web-1', labels: { 'kubernetes.io/service-name': 'web' } },
+  addressType: 'IPv4',
+  endpoints: [
+    { addresses: ['10.180.0.1'], nodeName: 'test-node' },
+    { addresses: ['10.180.1.1'], nodeName: 'other-node' },
+    { addresses: ['192.168.0.2'], nodeName: 'test-node' },
+  ],
+  ports: [
+    { name: 'http', port: 8080, protocol: 'TCP' },
+    { name: 'sctp', port: 9090, protocol: 'SCTP' },
+  ],
+}
+
+const OBJECTS = { objects: [NODE, SERVICE, SLICE] }
+const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), OBJECTS)
+const OWN = state.ruleset.tables
+
+const rule = (...expressions: readonly Expression[]): Rule => ({ expressions, comment: '' })
+const DROP: Expression = { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }
+const PORT: Expression = {
+  kind: 'payload',
+  base: NFT_PAYLOAD_TRANSPORT_HEADER,
+  offset: 2,
+  length: 2,
+  dreg: 0,
+}
+const isPort = (port: number): readonly Expression[] => [
+  PORT,
+  { kind: 'cmp', op: 'eq', sreg: 0, data: u16be(port) },
+]
+
+/** A table of another program with one base chain. */
+function other(
+  hook: Pick<ChainHook, 'hooknum'> & Partial<ChainHook>,
+  rules: readonly Rule[],
+  more: Partial<AnyTable> = {},
+): AnyTable {
+  const base: ChainHook = { type: 'filter', priority: 0, ...hook }
+  return {
+    family: 'ip',
+    name: 'other',
+    flags: 0,
+    comment: undefined,
+    chains: new Map([['first', { name: 'first', hook: base, rules }]]),
+    sets: new Map(),
+    elements: PersistentMap.empty<ElementGroup>(),
+    ...more,
+  }
+}
+
+const proofWith = (...tables: readonly AnyTable[]) => proofOf({}, resolved.snapshot, [...OWN, ...tables])
+
+function setOf(flags: number): NftSet {
+  return {
+    name: 'ports',
+    flags,
+    keyType: 0,
+    keyLength: 2,
+    dataType: undefined,
+    dataLength: undefined,
+    size: 0,
+    timeoutMs: 0,
+    userdata: '',
+  }
+}
+
+const inPorts: Expression = { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false }
+
+describe('beside tables of other programs', () => {
+  it('is proved: a chain in input sees the endpoints at addresses of the Node, and no other', () => {
+    const { differences, wrong } = proofWith(other({ hooknum: NF_INET_LOCAL_IN }, []))
+    expect([differences, wrong]).toEqual([[], 0])
+    const closed = proofWith(other({ hooknum: NF_INET_LOCAL_IN }, [rule(...isPort(8080), DROP)]))
+    expect(closed.differences).toContainEqual(
+      expect.objectContaining({ kernel: 'drop on the way to 192.168.0.2:8080' }),
+    )
+    expect(closed.differences.map(({ kernel }) => kernel).join()).not.toContain('10.180.')
+  })
+
+  it('is proved: the kernel calls no chain of a dormant table', () => {
+    const drops = [rule(...isPort(80), DROP)]
+    const hook = { hooknum: NF_INET_PRE_ROUTING, priority: -300 }
+    expect(proofWith(other(hook, drops)).wrong).toBeGreaterThan(0)
+    expect(proofWith(other(hook, drops, { flags: NFT_TABLE_F_DORMANT })).wrong).toBe(0)
+  })
+
+  it('lists what reads and fills a set that packets fill', () => {
+    const fills: Expression = {
+      kind: 'dynset',
+      op: 'update',
+      set: 'ports',
+      keyReg: 0,
+      dataReg: undefined,
+      timeoutMs: 0,
+    }
+    const rules = [rule(PORT, inPorts, DROP), rule(PORT, fills)]
+    const sets = new Map([['ports', setOf(NFT_SET_EVAL)]])
+    const { assumptions } = proofWith(
+      other({ hooknum: NF_INET_PRE_ROUTING, priority: -300 }, rules, { sets }),
+    )
+    for (const number of [1, 2])
+      expect(assumptions).toContain(
+        `ip other first, rule ${number} matches no packet (cannot trace a set that packets fill (ports))`,
+      )
+  })
+
+  it('lists a lookup in a set with an element for all other keys', () => {
+    const sets = new Map([['ports', setOf(0)]])
+    const elements = PersistentMap.from<ElementGroup>([
+      ['all', [{ set: 'ports', key: '', data: undefined, comment: '' }]],
+    ])
+    const hook = { hooknum: NF_INET_PRE_ROUTING, priority: -300 }
+    const { assumptions } = proofWith(other(hook, [rule(PORT, inPorts, DROP)], { sets, elements }))
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace an element for all other keys (ports))',
+    )
+  })
+
+  it('finds a drop in postrouting by the interface that packets came in from', () => {
+    const fromInterface: readonly Expression[] = [
+      { kind: 'meta', key: NFT_META_IIFNAME, dreg: 0 },
+      { kind: 'cmp', op: 'eq', sreg: 0, data: 'eth9'.padEnd(16, '\0') },
+    ]
+    const { differences } = proofWith(
+      other({ hooknum: NF_INET_POST_ROUTING }, [rule(...fromInterface, DROP)]),
+    )
+    expect(differences).toContainEqual(expect.objectContaining({ rule: 'ip other first, rule 1' }))
+  })
+
+  it('counts what another program drops after a rule of ours translated it without a Service', () => {
+    const translate = rule(
+      ...isPort(9999),
+      { kind: 'meta', key: NFT_META_MARK, dreg: 1 },
+      { kind: 'bitwise', sreg: 1, dreg: 1, mask: '\0\0\0\0', xor: ip('10.180.0.9') },
+      { kind: 'dnat', family: 'ip', addressReg: 1, portReg: undefined },
+    )
+    const damaged = OWN.map(table => {
+      const chain = table.chains.get('services')
+      if (table.family !== 'ip' || chain === undefined) return table
+      const chains = new Map(table.chains).set('services', { ...chain, rules: [translate, ...chain.rules] })
+      return { ...table, chains }
+    })
+    const drops = other({ hooknum: NF_INET_FORWARD }, [rule(...isPort(9999), DROP)])
+    const { differences } = proofOf({}, resolved.snapshot, [...damaged, drops])
+    expect(differences).toContainEqual(
+      expect.objectContaining({ name: 'no Service', kernel: 'drop on the way to 10.180.0.9:9999' }),
+    )
+    expect(proofWith(drops).wrong).toBe(0)
+  })
+
+  it('lists nat chains of one priority, whose order a dump does not tell', () => {
+    const [own] = OWN.filter(({ family }) => family === 'ip')
+    const tied = [...(own?.chains.values() ?? [])].find(
+      ({ hook }) => hook?.type === 'nat' && hook.hooknum === NF_INET_PRE_ROUTING,
+    )
+    const at = (priority: number) =>
+      proofWith(other({ type: 'nat', hooknum: NF_INET_PRE_ROUTING, priority }, [])).assumptions
+    const priority = tied?.hook?.priority ?? 0
+    expect(at(priority)).toContain(
+      `ip kube-proxy ${tied?.name} comes before ip other first, which has the same priority: the kernel's order cannot be read`,
+    )
+    expect(at(priority + 1).join()).not.toContain('the same priority')
+  })
+})
+
+it.each([{ primary: ['primary'] }, { primary: [] }])(
+  'is proved: SCTP to node ports at localhost is rejected where a relay serves them ($primary)',
+  ({ primary }) => {
+    const config = { nodePortAddresses: [...primary, '127.0.0.0/8', '::1/128'] }
+    const relaying = { ...NFTABLES, resolving: { relaysLocalhost: true } }
+    const its = change(computeIn(relaying, config, LOCAL_IPS), OBJECTS)
+    const found = (tables: readonly AnyTable[]) => {
+      const meanings = meaningOf(its.resolved.snapshot, { ...meaningConfigOf(config), featureGates: {} })
+      return finish(prove({ meanings, tables, ownName: 'kube-proxy' }))
+    }
+    const proof = found(its.state.ruleset.tables)
+    expect([proof.differences, proof.wrong]).toEqual([[], 0])
+    expect(proof.packets / (2 * (2 ** 64 + 2 ** 256) * 2 ** 40)).toBeCloseTo(1, 9)
+    const without = change(computeIn(NFTABLES, config, LOCAL_IPS), OBJECTS).state.ruleset.tables
+    expect(found(without).differences).toContainEqual(
+      expect.objectContaining({ name: 'ns1/web:sctp at node port 30090/SCTP', expected: 'reject' }),
+    )
+  },
+)
