@@ -159,14 +159,14 @@ it('says that nothing is relayed after the daemon of userspace mode has ended', 
   const { code, out, err } = await kprobe('dump')
   expect(code).toBe(1)
   expect(out).toMatch(
-    /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +NOT RELAYED: no process listens at 10\.1\.2\.3:\d+, /m,
+    /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +NOT RELAYED: no process listens at 10\.1\.2\.3:\d+$/m,
   )
   expect(out).toMatch(/^kube-system\/kube-dns:dns +ClusterIP +10\.96\.0\.10:53\/UDP +NOT RELAYED: /m)
   expect(out).not.toContain('relayed at')
   expect(err).toMatch(/^DAMAGED: .* start kprobe again, or remove its rules with `kprobe cleanup`$/m)
   const explained = await explain('userspace')
   expect(explained.code).toBe(3)
-  expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT: no process listens at 10\.1\.2\.3:\d+, /m)
+  expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT: no process listens at 10\.1\.2\.3:\d+$/m)
   expect(explained.out).not.toMatch(/% {2}goes to/)
   const examined = await kprobe('doctor', NODE, '--proxy-mode=userspace')
   expect(examined.code).toBe(3)
