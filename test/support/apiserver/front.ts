@@ -1,4 +1,6 @@
 import { connect, createServer, type Server, type Socket } from 'node:net'
+import { setTimeout as pause } from 'node:timers/promises'
+import { patientMs } from '../patience.ts'
 
 /** One TCP connection to the server, below whatever is spoken on it. */
 export interface Connection {
@@ -72,7 +74,11 @@ export class Front {
         }),
     )
     this.cut()
-    await Promise.all([closed, ...gone])
+    // A socket that is cut while TLS takes its handle over may never say that it is closed.
+    const given = new AbortController()
+    const limit = pause(patientMs(), undefined, { signal: given.signal }).catch(() => undefined)
+    await Promise.race([Promise.all([closed, ...gone]), limit])
+    given.abort()
   }
 
   /** RST on every connection. */
