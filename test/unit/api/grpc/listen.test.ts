@@ -227,11 +227,16 @@ describe('mutual TLS', () => {
   it('serves renewed certificates, and trusts their authorities', async () => {
     let look = (): void => expect.fail('nothing looks at the files')
     let isCanceled = false
+    let aheadMs = 0
     const clock: Clock = {
       ...systemClock,
+      nowMs: () => systemClock.nowMs() + aheadMs,
       after(ms, run) {
         if (ms !== 60_000) return systemClock.after(ms, run)
-        look = run
+        look = () => {
+          aheadMs += ms
+          run()
+        }
         return () => {
           isCanceled = true
         }
