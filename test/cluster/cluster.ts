@@ -1,4 +1,4 @@
-import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { dnsObjects, nodeObject } from './addons.ts'
@@ -8,7 +8,7 @@ import { removeCluster } from './leftovers.ts'
 import { Namespaces } from './namespaces.ts'
 import { connectNodes } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
-import { type Parameters, planSite, type Site } from './site.ts'
+import { clustersFolder, type Parameters, planSite, processOfName, type Site } from './site.ts'
 
 const NODES_READY_MAX_MS = 180_000
 const DNS_READY_MAX_MS = 180_000
@@ -39,6 +39,8 @@ export async function startCluster(parameters: Parameters, options: UpOptions): 
     throw new Error(
       `the cluster ${parameters.name} is up already; down ends it, another --name starts a second one`,
     )
+  for (const name of await removeDeadClusters())
+    progress(`removed the cluster ${name}, whose process has ended`)
   if (await removeCluster(site)) progress('removed what a cluster of this name had left')
   mkdirSync(site.folder, { recursive: true })
   writeFileSync(parametersFile(site), JSON.stringify(parameters))
@@ -123,6 +125,18 @@ export function openCluster(name: string, { binaries, root }: Pick<UpOptions, 'b
   const namespaces = Namespaces.open(site.folder)
   if (namespaces === undefined) throw new Error(`no cluster ${name} is up; up starts one`)
   return { site, tools: { namespaces, binaries, root } }
+}
+
+/** Removes clusters whose process has ended without doing so. Gives their names. */
+export async function removeDeadClusters(): Promise<readonly string[]> {
+  const folder = clustersFolder()
+  const names = existsSync(folder) ? readdirSync(folder) : []
+  const dead = names.filter(name => {
+    const pid = processOfName(name)
+    return pid !== undefined && !existsSync(`/proc/${pid}`)
+  })
+  for (const name of dead) await removeCluster(siteOf(name))
+  return dead
 }
 
 /** The plan of a cluster that was started once; without nodes when it has left no parameters. */

@@ -1,5 +1,13 @@
 import { parseArgs } from 'node:util'
-import { DEFAULTS, FAMILY_NAMES, NODES_MAX, type Parameters, PROXY_NAMES, type ProxyName } from './site.ts'
+import {
+  DEFAULTS,
+  FAMILY_NAMES,
+  NODES_MAX,
+  nameOfProcess,
+  type Parameters,
+  PROXY_NAMES,
+  type ProxyName,
+} from './site.ts'
 import { SUITES, type Suite } from './suites.ts'
 
 /** Modes of each proxy that a cluster can have here. */
@@ -48,7 +56,8 @@ Sets of tests, conformance by default:
 ${SUITES.map(({ name, what }) => `  ${name.padEnd(12)} ${what}`).join('\n')}
 
 Options, with their defaults:
-  --name ${DEFAULTS.name}          names the cluster: two of different names can run at once
+  --name ${DEFAULTS.name}          names the cluster: two of different names can run at once; one that goes after its
+                         tests has a name of its own
   --nodes ${DEFAULTS.nodes}
   --zones ${DEFAULTS.zones}              the nodes are spread over them by turns
   --families ipv4,ipv6   or one of them; the first one is the primary family
@@ -112,7 +121,8 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
       if (!known.some(one => one === word)) problems.push(`${flag} ${word}: not one of ${known.join(', ')}`)
     return known.filter(one => chosen.includes(one)).sort((a, b) => chosen.indexOf(a) - chosen.indexOf(b))
   }
-  const name = values.name ?? DEFAULTS.name
+  // Several copies of the project may test at once on one machine.
+  const name = values.name ?? (command === 'all' ? nameOfProcess('all') : DEFAULTS.name)
   if (!/^[a-z0-9]{1,20}$/.test(name)) problems.push(`--name ${name}: not 1 to 20 small letters and digits`)
   const proxies = list('--proxy', values.proxy ?? 'kprobe', PROXY_NAMES)
   const known = MODES.kprobe.filter(mode => proxies.every(proxy => MODES[proxy].includes(mode)))

@@ -1,7 +1,12 @@
-import { describe, expect, it } from 'vitest'
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, describe, expect, it, vi } from 'vitest'
+import { removeDeadClusters } from '../../cluster/cluster.ts'
 import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
-import { planSite } from '../../cluster/site.ts'
+import { clustersFolder, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { SUITES } from '../../cluster/suites.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
@@ -51,11 +56,35 @@ describe('the plan of a cluster', () => {
   })
 })
 
+describe('a cluster that lives as long as a process', () => {
+  const cache = mkdtempSync(join(tmpdir(), 'kprobe-clusters-'))
+  afterEach(() => {
+    vi.unstubAllEnvs()
+    rmSync(cache, { recursive: true, force: true })
+  })
+
+  it('is removed by the next one when its process has ended without doing so', async () => {
+    vi.stubEnv('XDG_CACHE_HOME', cache)
+    const { pid } = spawnSync('true')
+    const dead = nameOfProcess('all', pid)
+    const kept = [nameOfProcess('all'), nameOfProcess('down'), 'kprobe', `allp${pid}x`]
+    for (const name of [dead, ...kept]) mkdirSync(join(clustersFolder(), name), { recursive: true })
+    expect(await removeDeadClusters()).toEqual([dead])
+    expect(readdirSync(clustersFolder()).sort()).toEqual(kept.sort())
+  })
+})
+
 describe('the command line', () => {
   it('runs the conformance tests with kprobe in nftables mode by default', () => {
     const options = parseOptions([])
     expect(options).toMatchObject({ command: 'all', proxies: ['kprobe'], modes: ['nftables'] })
     expect(options.suites.map(({ name }) => name)).toEqual(['conformance'])
+  })
+
+  it('gives a cluster that goes after its tests a name of its own, so that two can run at once', () => {
+    expect(parseOptions(['services']).parameters.name).toBe(nameOfProcess('all'))
+    expect(parseOptions(['up']).parameters.name).toBe('kprobe')
+    expect(parseOptions(['services', '--name', 'b']).parameters.name).toBe('b')
   })
 
   it('takes a set without a command, and lists with commas', () => {
