@@ -1,5 +1,6 @@
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { eventually } from '../support/patience.ts'
 import { dnsObjects, nodeObject } from './addons.ts'
 import type { Binaries } from './binaries.ts'
@@ -10,6 +11,7 @@ import { connectNodes } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
 import { clustersFolder, type Parameters, planSite, processOfName, type Site } from './site.ts'
 
+const AWAY_MS = 5_000
 const NODES_READY_MAX_MS = 180_000
 const DNS_READY_MAX_MS = 180_000
 
@@ -70,6 +72,16 @@ async function startControlPlane({ site, tools }: Cluster, kubectl: Kubectl): Pr
     const child = tools.namespaces.start(command, join(site.folder, `${name}.log`))
     if (name === 'kube-apiserver') await kubectl.ready(child)
   }
+}
+
+/** Kills the API server, and starts it again after a moment in which nobody can reach it. */
+export async function restartApiServer({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
+  const name = 'kube-apiserver'
+  const command = controlPlaneCommands(site, tools.binaries)[name]
+  if (command === undefined) throw new Error(`there is no ${name}`)
+  tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-x', name] })
+  await sleep(AWAY_MS)
+  await kubectl.ready(tools.namespaces.start(command, join(site.folder, `${name}.log`)))
 }
 
 async function nodesReady({ site }: Cluster, kubectl: Kubectl, signal: AbortSignal): Promise<void> {
