@@ -7,9 +7,9 @@ import type { Binaries } from './binaries.ts'
 import { controlPlaneCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
 import { removeCluster } from './leftovers.ts'
 import { Namespaces } from './namespaces.ts'
-import { connectNodes } from './network.ts'
+import { connectNodes, reconnectNode } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
-import { clustersFolder, type Parameters, planSite, processOfName, type Site } from './site.ts'
+import { clustersFolder, type NodePlan, type Parameters, planSite, processOfName, type Site } from './site.ts'
 
 const AWAY_MS = 5_000
 const NODES_READY_MAX_MS = 180_000
@@ -82,6 +82,19 @@ export async function restartApiServer({ site, tools }: Cluster, kubectl: Kubect
   tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-x', name] })
   await sleep(AWAY_MS)
   await kubectl.ready(tools.namespaces.start(command, join(site.folder, `${name}.log`)))
+}
+
+/** Ends everything on a node at once, and starts it with a network namespace of which nothing is known. */
+export async function rebootNode(
+  { site, tools }: Cluster,
+  node: NodePlan,
+  kubectl: Kubectl,
+  signal: AbortSignal,
+): Promise<void> {
+  process.kill(tools.namespaces.node(node.name).pid, 'SIGKILL')
+  await reconnectNode(site, node, tools.namespaces)
+  await startNode(site, node, tools)
+  await nodesReady({ site, tools }, kubectl, signal)
 }
 
 async function nodesReady({ site }: Cluster, kubectl: Kubectl, signal: AbortSignal): Promise<void> {

@@ -1,15 +1,19 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { eventually } from '../support/patience.ts'
-import { type Cluster, restartApiServer } from './cluster.ts'
+import { type Cluster, rebootNode, restartApiServer } from './cluster.ts'
 import type { Kubectl } from './control-plane.ts'
 import { NAMESPACE, passingService, REPLICAS } from './life-objects.ts'
-import { changeMode, deletePods, evictPods, starvePods } from './pods.ts'
-import { killProxies, type RunningProxy, replaceProxies, runningProxy } from './proxies.ts'
+import { changeMode, deletePods, evictPods, starvePods, upgradePods } from './pods.ts'
+import { killProxies, type RunningProxy, replaceProxies, resumeProxy, runningProxy } from './proxies.ts'
+import type { NodePlan } from './site.ts'
+import type { Flow } from './traffic.ts'
 
 /** What an event works with. */
 export interface Life extends Cluster {
   readonly kubectl: Kubectl
   readonly rounds: number
+  /** A commit: the image that an upgrade comes from. */
+  readonly previous: string | undefined
   readonly signal: AbortSignal
 }
 
@@ -19,6 +23,8 @@ export interface LifeEvent {
   readonly what: string
   readonly suits: (proxy: RunningProxy) => boolean
   readonly run: (life: Life) => Promise<void>
+  /** What fails whatever a proxy does: connections to pods that go, and those by way of a node that is off. */
+  readonly mayFail?: (flow: Flow, life: Life) => boolean
 }
 
 const QUIET_MS = 5_000
@@ -90,12 +96,62 @@ export const EVENTS: readonly LifeEvent[] = [
     },
   },
   {
+    name: 'upgrade',
+    what: 'the image of the proxy is replaced, and replaced again',
+    suits: isPod,
+    run: life => upgradePods(podsOf(life), life.previous),
+  },
+  {
+    name: 'drain',
+    what: 'the last node is drained, and takes pods again',
+    suits: always,
+    run: life => {
+      drain(life)
+      return whole(life)
+    },
+    mayFail: ({ kind }) => kind === 'lasting' || kind === 'keep-alive',
+  },
+  {
+    name: 'reboot',
+    what: 'the last node is drained, and starts again with nothing in its kernel',
+    suits: always,
+    run: async life => {
+      const node = lastNode(life)
+      drain(life)
+      await rebootNode(life, node, life.kubectl, life.signal)
+      await resumeProxy(life, node)
+      await whole(life)
+    },
+    mayFail: ({ kind, host }, life) =>
+      kind === 'lasting' || kind === 'keep-alive' || lastNode(life).addresses.includes(host),
+  },
+  {
     name: 'apiserver',
     what: 'the API server is killed, and comes back',
     suits: always,
     run: life => restartApiServer(life, life.kubectl),
   },
 ]
+
+function lastNode({ site }: Life): NodePlan {
+  const node = site.nodes.at(-1)
+  if (node === undefined) throw new Error('the cluster has no node')
+  return node
+}
+
+/** Every pod but those of DaemonSets leaves the last node, once it has drained its connections. */
+function drain(life: Life): void {
+  const options = ['--ignore-daemonsets', '--delete-emptydir-data', '--timeout=180s']
+  life.kubectl.must(['drain', lastNode(life).name, ...options])
+}
+
+/** The last node takes pods again, and every server is ready. */
+async function whole(life: Life): Promise<void> {
+  const { kubectl } = life
+  kubectl.must(['uncordon', lastNode(life).name])
+  for (const name of ['stable', 'rolled'])
+    kubectl.must(['rollout', 'status', `deployment/${name}`, '--namespace', NAMESPACE, '--timeout=180s'])
+}
 
 /** Until the last of the old pods is gone: it answers for as long. */
 async function rollOnce(kubectl: Kubectl): Promise<void> {

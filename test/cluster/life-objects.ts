@@ -4,7 +4,7 @@ export const NAMESPACE = 'life'
 /** Of agnhost's netexec. */
 export const PORT = { http: 8080, udp: 8081 } as const
 /** Of each deployment. */
-export const REPLICAS = 3
+export const REPLICAS = 4
 /** A server goes on answering for so long after it is told to end: longer than any proxy needs to hear of it. */
 const DRAIN_SECONDS = 8
 
@@ -13,7 +13,13 @@ export function serverObjects(site: Site, image: string): readonly object[] {
   return [
     { apiVersion: 'v1', kind: 'Namespace', metadata: { name: NAMESPACE } },
     ...['stable', 'rolled'].flatMap(name => [
-      deployment(name, REPLICAS, serverPod(image)),
+      deployment(name, REPLICAS, serverPod(name, image)),
+      {
+        apiVersion: 'policy/v1',
+        kind: 'PodDisruptionBudget',
+        metadata: { name, namespace: NAMESPACE },
+        spec: { minAvailable: REPLICAS - 1, selector: { matchLabels: { app: name } } },
+      },
       {
         apiVersion: 'v1',
         kind: 'Service',
@@ -48,7 +54,7 @@ export function passingService(name: string): object {
   }
 }
 
-function serverPod(image: string): object {
+function serverPod(name: string, image: string): object {
   return {
     terminationGracePeriodSeconds: DRAIN_SECONDS + 10,
     topologySpreadConstraints: [
@@ -56,13 +62,15 @@ function serverPod(image: string): object {
         maxSkew: 1,
         topologyKey: 'kubernetes.io/hostname',
         whenUnsatisfiable: 'ScheduleAnyway',
-        labelSelector: {},
+        labelSelector: { matchLabels: { app: name } },
       },
     ],
     containers: [
       {
         name: 'server',
         image,
+        // Without a request, a busy machine lets it wait for seconds.
+        resources: { requests: { cpu: '200m' } },
         args: [
           'netexec',
           `--http-port=${PORT.http}`,

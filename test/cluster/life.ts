@@ -22,6 +22,7 @@ const SETTLE_MS = 4_000
 export interface LifeOptions {
   /** How often a deployment is rolled. */
   readonly rounds: number
+  readonly previous: string | undefined
   /** Only events whose name has this pattern. */
   readonly only: string | undefined
   readonly program: string
@@ -31,11 +32,18 @@ export interface LifeOptions {
   readonly signal: AbortSignal
 }
 
+interface Counted {
+  readonly sent: number
+  readonly failed: number
+}
+
 /** What came of one event: by kind of traffic, requests and failures. */
 export interface EventReport {
   readonly name: string
   readonly seconds: number
-  readonly kinds: Readonly<Record<Kind, { readonly sent: number; readonly failed: number }>>
+  readonly kinds: Readonly<Record<Kind, Counted>>
+  /** Requests that may fail, and how many of them did: they are not in `kinds`. */
+  readonly allowed: Counted
   /** The first failures, in words. */
   readonly failures: readonly string[]
 }
@@ -50,7 +58,13 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
   const running = runningProxy(site)
   if (running === undefined) throw new Error('the cluster has no proxy; the command proxy starts one')
   const kubectl = new Kubectl(site, tools.namespaces, tools.binaries)
-  const life: Life = { ...cluster, kubectl, rounds: options.rounds, signal: options.signal }
+  const life: Life = {
+    ...cluster,
+    kubectl,
+    rounds: options.rounds,
+    previous: options.previous,
+    signal: options.signal,
+  }
   await startServers(life)
   const traffic = startTraffic(life, options)
   try {
@@ -67,14 +81,18 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
 
 /** A line for each event, and the first failures of those that have some. */
 export function lifeTable({ events }: LifeReport): readonly string[] {
-  const head = `${'event'.padEnd(12)}${KINDS.map(kind => kind.padStart(16)).join('')}`
+  const head = `${'event'.padEnd(12)}${[...KINDS, 'may fail'].map(each => each.padStart(16)).join('')}`
   return [
     head,
-    ...events.flatMap(({ name, kinds, failures }) => [
-      `${name.padEnd(12)}${KINDS.map(kind => `${kinds[kind].failed} of ${kinds[kind].sent}`.padStart(16)).join('')}`,
+    ...events.flatMap(({ name, kinds, allowed, failures }) => [
+      `${name.padEnd(12)}${[...KINDS.map(kind => kinds[kind]), allowed].map(cellOf).join('')}`,
       ...failures.slice(0, 5).map(words => `  ${words}`),
     ]),
   ]
+}
+
+function cellOf({ failed, sent }: Counted): string {
+  return (sent === 0 ? '-' : `${failed} of ${sent}`).padStart(16)
 }
 
 async function startServers({ site, tools, kubectl, signal }: Life): Promise<void> {
@@ -114,7 +132,10 @@ async function runEvent(
   const beganMs = performance.now()
   await event.run(life)
   await sleep(SETTLE_MS)
-  const report = { ...difference(before, traffic.counts(), traffic.flows), name: event.name }
+  const report = {
+    ...difference(before, traffic.counts(), traffic.flows, flow => event.mayFail?.(flow, life) ?? false),
+    name: event.name,
+  }
   const seconds = Math.round((performance.now() - beganMs) / 1000)
   const failed = KINDS.reduce((sum, kind) => sum + report.kinds[kind].failed, 0)
   progress(`${event.name}: ${event.what}: ${failed} requests failed, ${seconds} s`)
@@ -125,24 +146,27 @@ function difference(
   before: Counts,
   after: Counts,
   flows: readonly Flow[],
+  mayFail: (flow: Flow) => boolean,
 ): Omit<EventReport, 'name' | 'seconds'> {
-  const of = (kind: Kind, field: 'sent' | 'failed') =>
-    flows
-      .filter(flow => flow.kind === kind)
-      .reduce((sum, { name }) => sum + (after[name]?.[field] ?? 0) - (before[name]?.[field] ?? 0), 0)
-  const counted = (kind: Kind) => ({ sent: of(kind, 'sent'), failed: of(kind, 'failed') })
-  const kinds = {
-    tcp: counted('tcp'),
-    'keep-alive': counted('keep-alive'),
-    lasting: counted('lasting'),
-    udp: counted('udp'),
+  const of = (chosen: readonly Flow[]): Counted => {
+    const sum = (field: keyof Counted) =>
+      chosen.reduce((all, { name }) => all + (after[name]?.[field] ?? 0) - (before[name]?.[field] ?? 0), 0)
+    return { sent: sum('sent'), failed: sum('failed') }
   }
-  const failures = flows.flatMap(({ name }) =>
+  const strict = flows.filter(flow => !mayFail(flow))
+  const ofKind = (kind: Kind) => of(strict.filter(flow => flow.kind === kind))
+  const kinds = {
+    tcp: ofKind('tcp'),
+    'keep-alive': ofKind('keep-alive'),
+    lasting: ofKind('lasting'),
+    udp: ofKind('udp'),
+  }
+  const failures = strict.flatMap(({ name }) =>
     (after[name]?.failures ?? [])
       .slice(before[name]?.failures.length ?? 0)
       .map(({ at, error }) => `${new Date(at).toISOString()} ${name}: ${error}`),
   )
-  return { kinds, failures: failures.sort() }
+  return { kinds, allowed: of(flows.filter(mayFail)), failures: failures.sort() }
 }
 
 interface Traffic {

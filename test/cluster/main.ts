@@ -149,11 +149,11 @@ async function run(options: Options, cluster: Cluster): Promise<number> {
 }
 
 /** Fails when a request has failed. */
-async function life({ rounds, only }: Options, cluster: Cluster): Promise<number> {
+async function life({ rounds, only, previous }: Options, cluster: Cluster): Promise<number> {
   const running = runningProxy(cluster.site)
   const folder = join(RESULTS, ['life', running?.proxy, running?.form, running?.mode].join('-'))
   const report = await runLife(cluster, {
-    ...{ rounds, only, folder, progress },
+    ...{ rounds, only, previous, folder, progress },
     program: PROGRAM,
     signal: abort.signal,
   })

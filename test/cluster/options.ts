@@ -43,6 +43,7 @@ export interface Options {
   readonly suites: readonly Suite[]
   readonly procs: number
   readonly rounds: number
+  readonly previous: string | undefined
   readonly only: string | undefined
   readonly compare: boolean
   readonly store: boolean
@@ -77,6 +78,7 @@ Options, with their defaults:
   --procs 4              tests at once
   --only PATTERN         of the sets, tests with such names alone; of life, such events
   --rounds 3             of life: how often a deployment is rolled
+  --previous COMMIT      of life: its image is the one that pods are upgraded from
   --compare              fails when a test that passes with kube-proxy (test/cluster/baseline) does not
   --store                writes the results of kube-proxy there
 `
@@ -116,7 +118,15 @@ function parse(args: readonly string[]) {
         mode: text,
         as: text,
       },
-      ...{ procs: text, rounds: text, only: text, compare: flag, store: flag, help: { ...flag, short: 'h' } },
+      ...{
+        procs: text,
+        rounds: text,
+        previous: text,
+        only: text,
+        compare: flag,
+        store: flag,
+        help: { ...flag, short: 'h' },
+      },
     },
   })
 }
@@ -173,6 +183,7 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     procs: number('procs', 4, [1, PROCS_MAX]),
     rounds: number('rounds', 3, [1, ROUNDS_MAX]),
     only: values.only,
+    previous: values.previous,
     compare: values.compare === true,
     store: values.store === true,
     words,

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { Kubectl } from './control-plane.ts'
@@ -22,6 +22,16 @@ const NAMESPACE = 'kube-system'
 const NAMES: Readonly<Record<PodForm, string>> = { daemonset: 'kprobe', kubeadm: 'kube-proxy' }
 /** As in deploy/kubernetes/base; the version is that of dist/build.json. */
 const IMAGE = 'kprobe'
+/** The command line of the daemon, as a pattern. */
+export const PROCESS_IN_A_POD = '^node .*/opt/kprobe/kprobe.mjs run'
+/** In its files in /proc. */
+const CONFINEMENT = [
+  { what: 'CAP_NET_ADMIN alone', pattern: /^CapEff:\s+0*1000$/m },
+  { what: 'no capability to gain', pattern: /^CapBnd:\s+0*1000$/m },
+  { what: 'no new privileges', pattern: /^NoNewPrivs:\s+1$/m },
+  { what: 'the seccomp profile of the runtime', pattern: /^Seccomp:\s+2$/m },
+  { what: 'a root file system that is only read', pattern: / \/ \/ ro,/ },
+]
 const READY_MAX_MS = 120_000
 const GONE_MAX_MS = 60_000
 
@@ -46,6 +56,15 @@ export async function startPods(pods: Pods): Promise<void> {
     progress: () => readyPods(kubectl, form),
     describe: () => `pods of ${NAMES[form]} are not ready: ${wordsOf(kubectl, form)}`,
   })
+  if (form === 'daemonset') for (const node of site.nodes) requireConfined(node, tools)
+}
+
+/** Throws when the daemon may do more than the manifests allow it: that is what its pod promises to whoever installs it. */
+function requireConfined(node: NodePlan, { namespaces }: NodeTools): void {
+  const script = `pid=$(pgrep -f '${PROCESS_IN_A_POD}'); cat /proc/$pid/status; grep ' / / ' /proc/$pid/mountinfo`
+  const found = namespaces.must({ file: 'sh', args: ['-c', script] }, { place: namespaces.node(node.name) })
+  const missing = CONFINEMENT.filter(({ pattern }) => !pattern.test(found)).map(({ what }) => what)
+  if (missing.length > 0) throw new Error(`kprobe on ${node.name} is not confined: ${missing.join(', ')}`)
 }
 
 /** Removes the DaemonSet. Resolves when its pods are gone; the rules stay. */
@@ -98,6 +117,33 @@ export async function starvePods(pods: Pods): Promise<void> {
   kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
 }
 
+/** To another image and back, node by node: of `previous`, a commit, or the same one with another name. */
+export async function upgradePods(pods: Pods, previous: string | undefined): Promise<void> {
+  const { site, tools, form } = pods
+  const kubectl = kubectlOf(pods)
+  const tree = previous === undefined ? tools.root : buildPrevious(tools.root, previous)
+  const image = buildImage(site, tree, 'other')
+  for (const node of site.nodes) loadImage(node, image.file, tools)
+  const daemonSet = ['daemonset', NAMES[form], '--namespace', NAMESPACE]
+  kubectl.must(['set', 'image', ...daemonSet, `*=${image.reference}`])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
+  kubectl.must(['rollout', 'undo', ...daemonSet])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
+}
+
+/** The tree of a commit, built with the packages of this one. */
+function buildPrevious(root: string, commit: string): string {
+  const tree = join(root, '.cache/cluster/previous')
+  rmSync(tree, { recursive: true, force: true })
+  mkdirSync(tree, { recursive: true })
+  const archive = execFileSync('git', ['archive', commit], { cwd: root, maxBuffer: 1 << 28 })
+  execFileSync('tar', ['-x', '-C', tree], { input: archive })
+  symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'))
+  for (const script of ['native/build.mjs', 'deploy/build.mjs'])
+    execFileSync(process.execPath, [script], { cwd: tree, stdio: ['ignore', 'ignore', 'pipe'] })
+  return tree
+}
+
 /** Applies the overlay of another mode, and restarts the pods node by node, since a ConfigMap restarts none. */
 export async function changeMode(pods: Pods): Promise<void> {
   const kubectl = kubectlOf(pods)
@@ -140,15 +186,20 @@ export function podLog(node: NodePlan, form: PodForm): string {
 }
 
 /** The image of the checkout as one file, and the name that manifests give it. */
-function buildImage(site: Site, root: string): { readonly file: string; readonly reference: string } {
+function buildImage(
+  site: Site,
+  root: string,
+  tag?: string,
+): { readonly file: string; readonly reference: string } {
   const file = join(site.folder, 'kprobe.tar')
   const { version }: { version: string } = JSON.parse(readFileSync(join(root, 'dist/build.json'), 'utf8'))
+  const reference = `${IMAGE}:${tag ?? version}`
   // Nodes are on this machine: compressing takes longer than copying.
-  const flags = ['--no-build', '--uncompressed', '--tag', `${IMAGE}:${version}`, '--output', file]
+  const flags = ['--no-build', '--uncompressed', '--tag', reference, '--output', file]
   execFileSync(process.execPath, [join(root, 'deploy/image/main.mjs'), ...flags], {
     stdio: ['ignore', 'ignore', 'pipe'],
   })
-  return { file, reference: `${IMAGE}:${version}` }
+  return { file, reference }
 }
 
 function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeTools): void {

@@ -5,16 +5,13 @@ import { eventually } from '../support/patience.ts'
 import { kubeconfigOf } from './control-plane.ts'
 import type { Command, Place } from './namespaces.ts'
 import type { NodeTools } from './node.ts'
-import { type Form, podLog, startPods, stopPods } from './pods.ts'
+import { type Form, PROCESS_IN_A_POD, podLog, startPods, stopPods } from './pods.ts'
 import type { NodePlan, ProxyName, Site } from './site.ts'
 
 const SERVES_MAX_MS = 120_000
 const ENDS_MAX_MS = 30_000
 const HEALTH = 'http://127.0.0.1:10256/healthz'
 const MODE = 'http://127.0.0.1:10249/proxyMode'
-
-/** How the process of kprobe in its image is called. */
-const KPROBE_IN_A_POD = '^node .*/opt/kprobe/kprobe.mjs run'
 
 /** A cluster, as far as proxies are concerned. */
 interface Where {
@@ -70,7 +67,7 @@ export async function killProxies(
   { site, tools }: Where,
   meanwhile: () => void,
 ): Promise<void> {
-  const pattern = running.form === 'process' ? join(site.folder, '.*proxy.json') : KPROBE_IN_A_POD
+  const pattern = running.form === 'process' ? join(site.folder, '.*proxy.json') : PROCESS_IN_A_POD
   for (const node of site.nodes) {
     const place = tools.namespaces.node(node.name)
     tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-f', pattern] }, { place })
@@ -78,6 +75,14 @@ export async function killProxies(
   meanwhile()
   if (running.form === 'process') await startProcesses(site, running, tools)
   else for (const node of site.nodes) await healthy(node, running, tools)
+}
+
+/** After its node has started: a process needs somebody who starts it, and a pod starts by itself. */
+export async function resumeProxy({ site, tools }: Where, node: NodePlan): Promise<void> {
+  const running = runningProxy(site)
+  if (running === undefined) return
+  const child = running.form === 'process' ? startOne(site, running, { tools, node }) : undefined
+  await healthy(node, running, tools, () => (child?.exitCode ?? null) !== null)
 }
 
 /** Node by node: the proxy ends, leaves its rules, and the next one takes over. */
