@@ -142,7 +142,8 @@ async function runEvent(
   return { ...report, seconds }
 }
 
-function difference(
+/** Exported for its test. */
+export function difference(
   before: Counts,
   after: Counts,
   flows: readonly Flow[],
