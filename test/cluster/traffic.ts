@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
  * retries would hide what the proxy has lost.
  */
 
-/** tcp and udp: each request from a new port; keep-alive: over open connections; lasting: over one, which may not break. */
+/** tcp and udp: a new connection or port for each request; keep-alive: over open connections; lasting: over one, which may not break. */
 export const KINDS = ['tcp', 'keep-alive', 'lasting', 'udp'] as const
 export type Kind = (typeof KINDS)[number]
 
@@ -41,6 +41,15 @@ const PERIOD_MS = 100
 const ANSWER_MAX_MS = 3_000
 const WRITE_EVERY_MS = 250
 const FAILURES_KEPT = 20
+/**
+ * Ports that the datagrams of a flow come from, in turn, below those that the kernel chooses from: none comes again within the
+ * two minutes for which the kernel remembers it. A datagram from a port that it remembers goes to the endpoint of the former
+ * one, which may have ended a moment ago.
+ */
+const FIRST_PORT = 12_000
+const PORTS = 20_000
+/** Flows begin so far apart in them that no two ever have the same one. */
+const PORTS_BETWEEN_FLOWS = 500
 
 /** Sends until the file `stop` appears; writes the counts to `counts` meanwhile, each time as a whole. */
 export async function runTraffic({
@@ -53,7 +62,7 @@ export async function runTraffic({
   readonly stop: string
 }): Promise<void> {
   const wanted: readonly Flow[] = JSON.parse(readFileSync(flows, 'utf8'))
-  const senders = wanted.map(flow => new Sender(flow))
+  const senders = wanted.map((flow, at) => new Sender(flow, at * PORTS_BETWEEN_FLOWS))
   // Not all at the same moment.
   const running = senders.map(async (sender, at) => {
     await sleep((PERIOD_MS * at) / senders.length)
@@ -86,9 +95,11 @@ class Sender {
   #socket: Socket | undefined
   #sent = 0
   #failed = 0
+  readonly #offset: number
 
-  constructor(flow: Flow) {
+  constructor(flow: Flow, offset: number) {
     this.flow = flow
+    this.#offset = offset
     const { kind } = flow
     if (kind === 'keep-alive') this.#agent = new Agent({ keepAlive: true, maxSockets: 2 })
     if (kind === 'lasting') this.#agent = new Agent({ keepAlive: true, maxSockets: 1 })
@@ -146,7 +157,9 @@ class Sender {
       socket.on('message', () => resolve())
       socket.on('error', reject)
       // Connected: a refusal by ICMP becomes an error.
-      socket.connect(port, host, () => socket.send('hostname'))
+      socket.bind(FIRST_PORT + ((this.#offset + this.#sent) % PORTS), () =>
+        socket.connect(port, host, () => socket.send('hostname')),
+      )
       socket.on('close', () => clearTimeout(timer))
     }).finally(() => socket.close())
   }
