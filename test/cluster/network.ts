@@ -88,6 +88,8 @@ function bridgeCommands({ subnets }: Site, node: NodePlan): readonly string[] {
 function nodeCommands({ subnets, nodes }: Site, node: NodePlan): readonly string[] {
   return [
     'link set lo up',
+    // A node that starts again has the network card that its neighbors know.
+    `link set eth0 address 02:00:00:00:00:${node.index.toString(16).padStart(2, '0')}`,
     'link set eth0 up',
     ...subnets.flatMap(each => [
       `address add ${each.node(node.index)}/${each.nodeBits} dev eth0${noDad(each)}`,
