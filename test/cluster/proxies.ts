@@ -32,6 +32,8 @@ export async function startProxies(site: Site, running: RunningProxy, tools: Nod
   if (form === 'process') await startProcesses(site, running, tools)
   else await startPods({ site, tools, mode, form })
   for (const node of site.nodes) {
+    // kubeadm's DaemonSet has no readiness probe.
+    await healthy(node, running, tools)
     const found = ask(tools, tools.namespaces.node(node.name), MODE)
     if (found !== mode)
       throw new Error(
