@@ -41,6 +41,8 @@ check_tools() {
 # --ignore-scripts: no dependency needs its install script, so none gets to run one.
 install_packages() {
   if newer_than node_modules/.package-lock.json package-lock.json; then
+    [ ! -L node_modules ] ||
+      fail "node_modules is a link to $(readlink node_modules), which npm ci would empty; run npm ci there, or remove the link."
     step 'installing packages' npm ci --ignore-scripts --no-audit --no-fund
   fi
 }

@@ -47,17 +47,25 @@ export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
     reader.fail('--to', 'needs a port from 1 to 65535: ADDRESS:PORT, [ADDRESS]:PORT for IPv6')
   if (from?.kind === 'address' && to?.kind === 'address' && from.ip.length !== to.ip.length)
     reader.fail('--to', `is ${familyOf(to.ip)} while --from is ${familyOf(from.ip)}`)
-  const protocol = readProtocol(reader)
+  const protocol = readProtocol(reader, target.protocol)
   if (from === undefined || to === undefined) return undefined
   return { from, to, port: target.port, protocol, interfaceName: reader.text('interface') || undefined }
 }
 
-function readProtocol(reader: FlagReader): Protocol | undefined {
-  const text = reader.text('proto')
+/** Reads `--proto`, or the protocol behind the port of `--to`. */
+function readProtocol(reader: FlagReader, behindPort: string | undefined): Protocol | undefined {
+  const flag = parseProtocol(reader, '--proto', reader.text('proto'))
+  const own = parseProtocol(reader, '--to', behindPort)
+  if (flag !== undefined && own !== undefined && flag !== own)
+    reader.fail('--proto', `is ${flag} while --to says ${own}`)
+  return flag ?? own
+}
+
+function parseProtocol(reader: FlagReader, flag: string, text: string | undefined): Protocol | undefined {
   if (text === undefined) return undefined
   const word = text.toUpperCase()
   if (isProtocol(word)) return word
-  reader.fail('--proto', `${quote(text)} is not one of tcp, udp, sctp`)
+  reader.fail(flag, `${quote(text)} is not one of tcp, udp, sctp`)
   return undefined
 }
 
@@ -65,19 +73,29 @@ function isProtocol(word: string): word is Protocol {
   return Object.hasOwn(PROTOCOL_NUMBERS, word)
 }
 
-/** `[ADDRESS]:PORT`, `NAME:PORT` or `NAME`; a plain IPv6 address is a name without a port. */
-function splitPort(text: string): { readonly name: string; readonly port: string } {
-  const [, bracketed, plain, port = ''] = /^(?:\[(.*)\]|([^:]*))(?::([^:]*))?$/.exec(text) ?? []
-  return { name: bracketed ?? plain ?? text, port }
+interface Target {
+  readonly name: string
+  readonly port: string
+  readonly protocol: string | undefined
+}
+
+/**
+ * Splits `[ADDRESS]:PORT`, `NAME:PORT` or `NAME`, the port with or without the protocol, as `dump` prints it. A plain
+ * IPv6 address is a name without a port.
+ */
+function splitPort(text: string): Target {
+  const [, bracketed, plain, port = '', protocol] =
+    /^(?:\[(.*)\]|([^:]*))(?::([^:/]*)(?:\/([^:/]*))?)?$/.exec(text) ?? []
+  return { name: bracketed ?? plain ?? text, port, protocol }
 }
 
 const NAME_FORMS =
-  /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[^./]+\.[^./]+)\.svc(?:\.[^/]*)?)$/
+  /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
 
 const FORMS = {
   '--from': 'give an address or pod/NAMESPACE/NAME',
   '--to':
-    'give ADDRESS:PORT, NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE.svc[:PORT] or pod/NAMESPACE/NAME:PORT',
+    'give ADDRESS:PORT, NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT] or pod/NAMESPACE/NAME:PORT',
 } as const
 
 function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): Peer | undefined {

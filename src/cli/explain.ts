@@ -54,7 +54,7 @@ const FLAGS: readonly FlagSpec[] = [
     name: 'to',
     kind: 'text',
     placeholder: 'TARGET',
-    help: 'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE.svc[:PORT] or pod/NAMESPACE/NAME:PORT; a port of a Service is a number or a name',
+    help: 'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT] or pod/NAMESPACE/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
   },
   {
     name: 'proto',

@@ -41,13 +41,16 @@ export interface Loaded extends Resolved {
   readonly refusedSlices: readonly Refusal[]
 }
 
+/** More refusals would push the results out of sight. */
+const WARNINGS_MAX = 20
+
 /**
  * Reads all objects once, from the daemon or from the source, and resolves them. For commands that end. `use` prints
- * the results. Reports progress on standard error until `use` has ended, and then prints all warnings. Throws if some
- * objects cannot be read.
+ * the results. Reports progress on standard error until `use` has ended, and then prints the warnings: all of them if
+ * `allWarnings` is set. Throws if some objects cannot be read.
  */
 export async function withLoaded<R>(
-  request: Pick<ModelRequest, 'config' | 'daemon' | 'notices'>,
+  request: Pick<ModelRequest, 'config' | 'daemon' | 'notices'> & { readonly allWarnings?: boolean },
   io: Io,
   use: (loaded: Loaded, reading: Pick<Reading, 'progress' | 'warn'>) => R | Promise<R>,
 ): Promise<R> {
@@ -61,7 +64,8 @@ export async function withLoaded<R>(
   } finally {
     progress.end()
     const refused = reading.source.refused.map(({ location, refusal }) => refusalText(refusal, location))
-    await writeWarnings([...refused, ...warnings], io)
+    const max = request.allWarnings === true ? undefined : WARNINGS_MAX
+    await writeWarnings([...refused, ...warnings], io, { max, rest: '`kprobe plan` lists all' })
   }
 }
 

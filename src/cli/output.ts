@@ -1,13 +1,22 @@
 import type { Writable } from 'node:stream'
 import { type Cancel, type Clock, within } from '../base/clock.ts'
-import { oneLine } from '../base/text.ts'
+import { count, oneLine } from '../base/text.ts'
 import type { Io } from './io.ts'
 
-/** Prints warnings after the results: in one terminal or pipe, those would push them out of sight. */
-export async function writeWarnings(warnings: readonly string[], io: Io): Promise<void> {
+/**
+ * Prints warnings after the results: in one terminal or pipe, those would push them out of sight. `rest` ends a list
+ * that is cut short.
+ */
+export async function writeWarnings(
+  warnings: readonly string[],
+  io: Io,
+  { max = Number.POSITIVE_INFINITY, rest = '' } = {},
+): Promise<void> {
   if (warnings.length === 0) return
   await io.outWritten()
-  for (const warning of warnings) io.err(`${oneLine(warning)}\n`)
+  for (const warning of warnings.slice(0, max)) io.err(`${oneLine(warning)}\n`)
+  const more = warnings.length - max
+  if (more > 0) io.err(`and ${count(more, 'more warning')}; ${rest}\n`)
 }
 
 /** The formats of a command that prints one result. */

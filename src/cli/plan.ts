@@ -38,7 +38,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const isSummary = extra.bool('summary')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
   try {
-    const changes = await withLoaded(request, io, async ({ table, refusedSlices }, { progress, warn }) => {
+    const listed = { ...request, allWarnings: !isSummary }
+    const changes = await withLoaded(listed, io, async ({ table, refusedSlices }, { progress, warn }) => {
       // A source that is read here has warned of them already.
       if (request.daemon !== undefined) for (const refusal of refusedSlices) warn(refusalText(refusal))
       for (const { refusals } of table.services.values())

@@ -136,6 +136,22 @@ describe('warnings in the pipe of the results', () => {
     const { line, lines } = lineOf(['dump', '-o', 'json'], /^DAMAGED: /)
     expect(line).toBe(lines - 1)
   })
+
+  it('are cut short after a summary, and name the command that lists all', async () => {
+    const file = join(daemons.folder(), 'refused.json')
+    const items = Array.from({ length: 25 }, (_, index) => ({
+      apiVersion: 'v1',
+      kind: 'Service',
+      metadata: { namespace: 'many', name: `web-${index}` },
+      spec: { clusterIP: `10.96.0.${index}`, ports: [{ port: 80 }], externalIPs: ['127.0.0.1'] },
+    }))
+    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+    const source = [`--source=file:${file}`, '--hostname-override=example-node']
+    const { err } = await kprobe('plan', '--summary', ...source)
+    expect(err.match(/^refused: /gm)).toHaveLength(20)
+    expect(err).toMatch(/^and 5 more warnings; `kprobe plan` lists all$/m)
+    expect((await kprobe('plan', ...source)).err.match(/^refused: /gm)).toHaveLength(25)
+  })
 })
 
 describe('kprobe dump', () => {

@@ -15,6 +15,8 @@ const SOURCE = [`--source=file:${ROOT}deploy/examples`, '--hostname-override=exa
 
 const NO_CONCATENATED_DATA = "Invalid map type 'ipv4_addr . inet_service'"
 const NO_UPDATE_OF_MAPS = 'stmt ops map have no json callback'
+const NO_TYPEOF = 'Try "typeof expression" instead of "type datatype"'
+const NO_CHAIN_YET = 'No such file or directory'
 
 interface Listed {
   readonly text: string
@@ -43,7 +45,8 @@ beforeEach(() => freshNetns())
 afterEach(() => folders.end())
 
 it('is quoted on the page', () => {
-  for (const words of [NO_CONCATENATED_DATA, NO_UPDATE_OF_MAPS]) expect(PAGE).toContain(words)
+  for (const words of [NO_CONCATENATED_DATA, NO_UPDATE_OF_MAPS, NO_TYPEOF, NO_CHAIN_YET])
+    expect(PAGE).toContain(words)
 })
 
 describe('the ruleset of nftables mode', () => {
@@ -84,5 +87,17 @@ describe('rules of nft itself', () => {
     expect(warnings).toEqual([`warning: ${NO_UPDATE_OF_MAPS}`])
     expect(text).toContain('"expr": ["update @m { ip saddr')
     expect(refusalOf(text)).toContain('Error: ')
+  })
+
+  it.each([
+    ['a random number as key', 'map m { typeof numgen random mod 2 : ip daddr; }', '', NO_TYPEOF],
+    ['a verdict', 'map m { typeof meta mark : verdict; }', 'add element ip t m { 1 : goto c }', NO_CHAIN_YET],
+  ])('with a map with %s are refused', (_, map, element, reason) => {
+    expect(nft(['-f', '-'], `table ip t { ${map}; chain c { }; }\n${element}`).warnings).toEqual([])
+    const { text, warnings } = nft(['-j', 'list', 'ruleset'])
+    expect(warnings).toEqual([])
+    nft(['flush', 'ruleset'])
+    const refusal = load(text)
+    if (refusal !== '') expect(refusal).toContain(reason)
   })
 })

@@ -1,8 +1,9 @@
 import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
-import { NFT_DATA_VERDICT, NFT_SET_ANONYMOUS } from './constants.ts'
+import { NFT_SET_ANONYMOUS } from './constants.ts'
 import { diffElements, filledByPackets, LATE_GROUP } from './diff-elements.ts'
-import { type Rule, targetsOf } from './expression.ts'
+import { sameDeclaration, sameRules, sameShape } from './equality.ts'
+import { targetsOf } from './expression.ts'
 import type { Chain, Element, ElementGroup, NftSet, Ruleset, Table } from './state.ts'
 import type { Operation, TableOperation, Transaction } from './transaction.ts'
 
@@ -173,23 +174,6 @@ function isDeclaredAnew({ sets }: Table, set: NftSet): boolean {
   return before !== undefined && before !== set && !sameDeclaration(before, set)
 }
 
-/** Returns whether two sets are declared alike. */
-export function sameDeclaration(a: NftSet, b: NftSet): boolean {
-  return sameShape(a, b) && a.size === b.size && a.timeoutMs === b.timeoutMs && a.userdata === b.userdata
-}
-
-function sameShape(a: NftSet, b: NftSet): boolean {
-  return (
-    a.flags === b.flags &&
-    a.keyType === b.keyType &&
-    a.keyLength === b.keyLength &&
-    a.counted === b.counted &&
-    a.dataType === b.dataType &&
-    // The kernel reports the size of its own structure for verdicts.
-    (a.dataLength === b.dataLength || a.dataType === NFT_DATA_VERDICT)
-  )
-}
-
 function targetOf(table: Table): TableOperation {
   return { family: table.family, table: table.name }
 }
@@ -232,15 +216,6 @@ function sameHook(a: Chain, b: Chain): boolean {
     a.hook.priority === b.hook.priority &&
     a.hook.policy === b.hook.policy
   )
-}
-
-function sameRules(a: readonly Rule[], b: readonly Rule[]): boolean {
-  if (a === b) return true
-  if (a.length !== b.length) return false
-  return a.every((rule, i) => {
-    const other = b[i]
-    return rule === other || (other !== undefined && ruleKey(rule) === ruleKey(other))
-  })
 }
 
 /** The chains that are no longer wanted. */
@@ -305,17 +280,4 @@ function inUse(from: Table, to: Table, late: ElementGroup): ReadonlySet<string> 
 /** Returns the names of the chains that rules of a chain jump or go to. */
 function targetsOfChain({ rules }: Chain): readonly string[] {
   return rules.flatMap(({ expressions }) => targetsOf(expressions))
-}
-
-/** Returns a key that is equal exactly for equal rules, whatever the order of their objects' fields. */
-export function ruleKey(rule: Rule): string {
-  return JSON.stringify([rule.comment, rule.expressions.map(canonical)])
-}
-
-/** Returns fields sorted by name, without absent ones; verdicts and lists are the only objects within an expression. */
-function canonical(value: object): readonly unknown[] {
-  return Object.entries(value)
-    .filter(([, field]) => field !== undefined)
-    .sort(([a], [b]) => (a < b ? -1 : 1))
-    .map(([name, field]) => [name, typeof field === 'object' && field !== null ? canonical(field) : field])
 }

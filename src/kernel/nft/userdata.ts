@@ -165,6 +165,30 @@ export function rawPayload(base: number, offset: number, length: number): Typeof
   }
 }
 
+/** Returns whether two sets' userdata say the same to nft. */
+export function sameUserdata(a: Octets, b: Octets): boolean {
+  return a === b || described(a) === described(b)
+}
+
+/** Replaces descriptions of no field by one form of them: nft 1.0.6 writes an empty concatenation, 1.1.3 a broken one. */
+function described(userdata: Octets): Octets {
+  return encodeUserdata(
+    decodeUserdata(userdata).map(item =>
+      isTypeof(item) && isBare(item.value) ? { ...item, value: '' } : item,
+    ),
+  )
+}
+
+function isTypeof({ type }: UserdataItem): boolean {
+  return type === nft.NFTNL_UDATA_SET_KEY_TYPEOF || type === nft.NFTNL_UDATA_SET_DATA_TYPEOF
+}
+
+function isBare(description: Octets): boolean {
+  const [kind, fields] = decodeUserdata(description)
+  if (kind?.value !== u32host(nft.EXPR_CONCAT) || fields === undefined) return false
+  return (decodeUserdata(fields.value)[0]?.value ?? '') === ''
+}
+
 interface SetTypes {
   readonly size: number
   readonly key: readonly TypeofField[]

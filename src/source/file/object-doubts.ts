@@ -14,7 +14,7 @@ export interface ObjectDoubt {
 /** Kinds that are read, for messages. */
 export const KINDS_READ = 'Service, EndpointSlice, Node or ServiceCIDR'
 
-/** Finds fields that the API does not have, and kinds that are spelled wrong. Objects of other kinds are fine. */
+/** Finds fields and kinds that the API does not have. Objects of its other kinds are fine. */
 export function objectDoubts(object: Json): readonly ObjectDoubt[] {
   const { kind } = object
   const identity = watchedIdentity(object)
@@ -47,7 +47,9 @@ function whyNotRead(object: Json): string | undefined {
   if (/^endpoints?$/i.test(kind)) return `ignored: ${subject}; kprobe reads EndpointSlices instead`
   if (isOfOthers(apiVersion)) return undefined
   const near = nearKind(kind)
-  return near === undefined ? undefined : `ignored: ${subject} is of an unknown kind; did you mean ${near}?`
+  if (near !== undefined) return `ignored: ${subject} is of an unknown kind; did you mean ${near}?`
+  const isUnknown = GROUPS_READ.test(plainText(apiVersion ?? '')) && !OTHER_KINDS.has(kind)
+  return isUnknown ? `ignored: ${subject} is of an unknown kind; kprobe reads ${KINDS_READ}` : undefined
 }
 
 /** An extension of the API names a domain; Kubernetes has groups without one, and those of k8s.io. */
@@ -55,6 +57,22 @@ function isOfOthers(apiVersion: unknown): boolean {
   const group = typeof apiVersion === 'string' ? apiVersion.split('/')[0] : undefined
   return group?.includes('.') === true && !group.endsWith('.k8s.io')
 }
+
+/** The groups of the kinds that are read; without an apiVersion, a kind may be of any group. */
+const GROUPS_READ = /^(?:v1|discovery\.k8s\.io\/.*|networking\.k8s\.io\/.*)?$/
+
+/** Kinds of Kubernetes that are no mistake, whatever group is given with them. */
+const OTHER_KINDS: ReadonlySet<string> = new Set(
+  [
+    'Binding ComponentStatus ConfigMap Event LimitRange Namespace PersistentVolume PersistentVolumeClaim Pod',
+    'PodTemplate ReplicationController ResourceQuota Secret ServiceAccount Status',
+    'Ingress IngressClass IPAddress NetworkPolicy ControllerRevision DaemonSet Deployment ReplicaSet',
+    'StatefulSet CronJob Job HorizontalPodAutoscaler PodDisruptionBudget ClusterRole ClusterRoleBinding',
+    'Role RoleBinding Lease PriorityClass RuntimeClass StorageClass CSIDriver CSINode VolumeAttachment',
+    'APIService CustomResourceDefinition MutatingWebhookConfiguration ValidatingWebhookConfiguration',
+    'Kustomization Component',
+  ].flatMap(line => line.split(' ')),
+)
 
 /** Kinds that resemble each other by two letters (Node, Role) are no mistake. */
 function nearKind(kind: string): string | undefined {

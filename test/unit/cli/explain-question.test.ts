@@ -46,6 +46,10 @@ describe('a question', () => {
     ['192.0.2.1', 'ns/one', '192.0.2.1 10.96.0.2 53/UDP'],
     ['192.0.2.1', 'web.ns.svc.cluster.local:http', '192.0.2.1 10.96.0.1 80/TCP'],
     ['192.0.2.1', 'web.ns.svc:dns', '192.0.2.1 10.96.0.1 53/UDP'],
+    ['192.0.2.1', 'web.ns:dns', '192.0.2.1 10.96.0.1 53/UDP'],
+    ['192.0.2.1', '10.96.0.1:53/UDP', '192.0.2.1 10.96.0.1 53/UDP'],
+    ['2001:db8::1', '[fd00::1]:80/tcp', '2001:db8::1 fd00::1 80/TCP'],
+    ['192.0.2.1', 'ns/web:80/SCTP', '192.0.2.1 10.96.0.1 80/SCTP'],
     ['pod/ns/web-a', 'web.ns.svc:http', '10.1.0.7 10.96.0.1 80/TCP'],
     ['pod/ns/web-b', 'pod/ns/web-a:8080', '10.1.0.9 10.1.0.7 8080/TCP'],
   ])('from %s to %s means %s', (from, to, means) => {
@@ -55,6 +59,11 @@ describe('a question', () => {
   it('takes the protocol of the port that is named, unless --proto says otherwise', () => {
     expect(asked('192.0.2.1', 'ns/web', '--proto=udp')).toBe('192.0.2.1 10.96.0.1 53/UDP')
     expect(asked('192.0.2.1', 'ns/web:80', '--proto=sctp')).toBe('192.0.2.1 10.96.0.1 80/SCTP')
+  })
+
+  it('has one protocol', () => {
+    expect(asked('192.0.2.1', 'ns/web:53/udp', '--proto=udp')).toBe('192.0.2.1 10.96.0.1 53/UDP')
+    expect(asked('192.0.2.1', 'ns/web:53/udp', '--proto=tcp')).toBe('--proto: is TCP while --to says UDP')
   })
 
   it.each([
@@ -78,6 +87,8 @@ describe('a question', () => {
 
   it.each([
     ['192.0.2.1', '10.96.0.1', '--to: needs a port from 1 to 65535'],
+    ['192.0.2.1', '10.96.0.1:53/icmp', '--to: "icmp" is not one of tcp, udp, sctp'],
+    ['192.0.2.1', '10.96.0.300:80', '--to: "10.96.0.300" is not an IP address'],
     ['192.0.2.1', 'pod/ns/web-a:http', '--to: needs a port from 1 to 65535'],
     ['192.0.2.1', '10.96.0.1:70000', '--to: needs a port from 1 to 65535'],
     [

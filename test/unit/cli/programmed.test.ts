@@ -182,6 +182,13 @@ test.each([
   expect(damageText(shown(damaged))).toContain('3 of 3 frontends are not reached or incomplete')
 })
 
+test('an empty chain that no frontend needs to be reached is damage as well', () => {
+  const damaged = withTables(NFT, table => emptied(table, 'nat-postrouting'))
+  expect(damageText(shown(damaged))).toMatch(
+    /^nftables mode: chain ip kube-proxy nat-postrouting is empty; packets reach all \d+ frontends$/,
+  )
+})
+
 describe('rows of iptables mode', () => {
   const withoutRules = (name: string, builtin: boolean) => ({
     ...XT,
@@ -215,7 +222,7 @@ describe('rows of iptables mode', () => {
 
   it('are all there without masquerading, which is damage of its own', () => {
     expect(damageText(shown(withoutRules('POSTROUTING', true)))).toMatch(
-      /^iptables mode: chain ip nat POSTROUTING has no jump to KUBE-POSTROUTING; 0 of 3 frontends/,
+      /^iptables mode: chain ip nat POSTROUTING has no jump to KUBE-POSTROUTING; packets reach all 3 frontends$/,
     )
   })
 })

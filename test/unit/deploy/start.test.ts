@@ -1,5 +1,13 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -22,6 +30,23 @@ it('npm start serves a copy of the examples, and keeps what was edited there', (
   expect(readdirSync(join(folder, 'examples')).sort()).toEqual(['a.yaml', 'b.json'])
   expect(readFileSync(join(folder, 'examples/a.yaml'), 'utf8')).toBe('edited')
   expect(readFileSync(join(ROOT, 'deploy/start.sh'), 'utf8')).toContain('--source=file:examples ')
+})
+
+it('npm start empties no folder that node_modules links to', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
+  onTestFinished(() => rmSync(folder, { recursive: true }))
+  for (const name of ['checkout', 'shared', 'bin']) mkdirSync(join(folder, name))
+  writeFileSync(join(folder, 'checkout/package-lock.json'), '')
+  writeFileSync(join(folder, 'bin/npm'), '#!/bin/sh\ntouch ran\n', { mode: 0o755 })
+  symlinkSync('../shared', join(folder, 'checkout/node_modules'))
+  const { status, stderr } = spawnSync('sh', ['-euc', `. ${ROOT}/deploy/prepare.sh; install_packages`], {
+    cwd: join(folder, 'checkout'),
+    env: { ...process.env, PATH: `${folder}/bin:${process.env.PATH}` },
+    encoding: 'utf8',
+  })
+  expect(stderr).toMatch(/^node_modules is a link to \.\.\/shared, which npm ci would empty; /)
+  expect(status).toBe(1)
+  expect(readdirSync(join(folder, 'checkout'))).not.toContain('ran')
 })
 
 it('git ignores what npm start and npm pack write', () => {

@@ -92,6 +92,8 @@ describe('objectDoubts', () => {
   it.each([
     [{ kind: 'Servce' }, 'ignored: Servce shop/web is of an unknown kind; did you mean Service?'],
     [{ kind: 'service' }, 'ignored: service shop/web is of an unknown kind; did you mean Service?'],
+    [{ kind: 'Svc' }, /^ignored: Svc shop\/web is of an unknown kind; kprobe reads Service, /],
+    [{ kind: 'Svc', apiVersion: undefined }, /^ignored: Svc shop\/web is of an unknown kind; /],
     [{ kind: 'Endpoints' }, 'ignored: Endpoints shop/web; kprobe reads EndpointSlices instead'],
     [{ kind: 'Nod' }, 'ignored: Nod shop/web is of an unknown kind; did you mean Node?'],
     [
