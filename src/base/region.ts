@@ -92,6 +92,12 @@ export function includes(region: Region, value: Octets): boolean {
   return found !== undefined && found.from <= value
 }
 
+/** Whether a value is in both. */
+export function meets(region: Region, { from, to }: Interval): boolean {
+  const found = region[firstEndingAt(region, from)]
+  return found !== undefined && found.from <= to
+}
+
 /** Counts the values. Exact up to 2^53. */
 export function sizeOf(region: Region): number {
   let size = 0

@@ -1,7 +1,7 @@
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection } from '../base/region.ts'
-import type { Field } from '../kernel/nft/trace-machine.ts'
+import { difference, intersection, type Region } from '../base/region.ts'
+import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
 import { addressOf, type Box, type PacketClass } from './atoms.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
@@ -29,7 +29,11 @@ export interface Judging {
   readonly remembered: Octets | undefined
   /** New clients are remembered. */
   readonly isRemembering: boolean
+  /** Gives the position of each endpoint in a list. */
+  readonly placesOf: (endpoints: readonly Octets[]) => ReadonlyMap<Octets, number>
 }
+
+type Endpoints = Extract<Fate, { kind: 'endpoints' }>
 
 /** Compares the ends of the packets of a class with their fate. Gives the first packets that differ. */
 export function judge(
@@ -39,7 +43,8 @@ export function judge(
 ): Complaint | undefined {
   for (const leaf of leaves) {
     const why = whyWrong(leaf, fate, judging)
-    if (why !== undefined) return { box: why, kernel: endText(leaf), decidedBy: leaf.machine.decidedBy }
+    if (why !== undefined)
+      return { box: why.box, kernel: endText(leaf, why.to), decidedBy: leaf.machine.decidedBy }
   }
   if (fate.kind !== 'endpoints') return undefined
   for (const cell of cellsOf(box, leaves)) {
@@ -50,49 +55,82 @@ export function judge(
   return undefined
 }
 
+interface Wrong {
+  readonly box: Box
+  /** Where the packets go. */
+  readonly to: Octets | undefined
+}
+
 /** Gives the packets of the end that are wrong. */
-function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Box | undefined {
-  const { box, to, delivered, masquerade, written, ownPriority } = machine
-  if ((end === 'pass' || end === 'endpoint') && !delivered && ownPriority !== 0) return box
+function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong | undefined {
+  const { box, delivered, masquerade, written, ownPriority, rolled } = machine
+  const endpoints = machine.endpoints()
+  const all = { box, to: endpoints[0] }
+  const leaves = (end === 'pass' || end === 'endpoint') && !delivered
+  if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
     const isFine = end === fate.kind && (fate.kind !== 'pass' || !masquerade || delivered)
-    return isFine && written === undefined ? undefined : box
+    return isFine && written === undefined ? undefined : all
   }
-  if (end !== 'endpoint' || to === undefined || !fate.endpoints.includes(to)) return box
-  if (judging.isRemembering && (written?.timeoutMs ?? 0) !== fate.affinityS * 1000) return box
-  if (delivered) return undefined
+  if (end !== 'endpoint') return all
+  if (judging.isRemembering && (written?.timeoutMs ?? 0) !== fate.affinityS * 1000) return all
+  const expected = judging.placesOf(fate.endpoints)
+  for (const to of endpoints) {
+    const source = expected.has(to) ? wrongSources(machine, to, { fate, judging }) : box.source
+    if (source.length > 0) return { box: source === box.source ? box : { ...box, source }, to }
+  }
+  return undefined
+}
+
+const NO_PRIORITY = '\0\0\0\0'
+const NONE: Region = []
+
+/** Gives the sources that are masqueraded and should not be, or that should be and are not. */
+function wrongSources(
+  { box, delivered, masquerade }: Leaf['machine'],
+  to: Octets,
+  { fate, judging }: { readonly fate: Endpoints; readonly judging: Judging },
+): Region {
+  if (delivered) return NONE
   // A client that is an endpoint on this node reaches itself by an address of the node.
   const ip = addressOf(to)
   const isItself = judging.meaning.localEndpoints.has(ip)
-  const own = isItself ? intersection(box.source, [{ from: ip, to: ip }]) : []
-  const others = own.length === 0 ? box.source : difference(box.source, own)
-  if (others.length > 0 && masquerade !== fate.masquerade) return { ...box, source: others }
-  if (own.length > 0 && !masquerade) return { ...box, source: own }
-  return undefined
+  const own = isItself ? intersection(box.source, [{ from: ip, to: ip }]) : NONE
+  if (masquerade !== fate.masquerade) {
+    const others = own.length === 0 ? box.source : difference(box.source, own)
+    if (others.length > 0) return others
+  }
+  return masquerade ? NONE : own
 }
 
 /** Gives how endpoints are chosen where they are not chosen equally; undefined where they are. */
 function unevenText(
   leaves: readonly Leaf[],
   endpoints: readonly Octets[],
-  { isRemembered, remembered }: Judging,
+  { isRemembered, remembered, placesOf }: Judging,
 ): string | undefined {
-  const chances = new Map<Octets, number>()
+  const places = placesOf(endpoints)
+  const chances = new Float64Array(endpoints.length)
   for (const { machine } of leaves) {
-    if (machine.to !== undefined)
-      chances.set(machine.to, (chances.get(machine.to) ?? 0) + machine.probability)
+    const its = machine.endpoints()
+    for (const endpoint of its) {
+      const place = places.get(endpoint) ?? 0
+      chances[place] = (chances[place] ?? 0) + machine.probability / its.length
+    }
   }
-  const [[only, chance] = ['', 0]] = chances
-  if (isRemembered && chances.size === 1 && Math.abs(chance - 1) < ROUNDING)
-    return remembered === undefined || remembered === only
+  const only = chances.findIndex(chance => Math.abs(chance - 1) < ROUNDING)
+  if (isRemembered && only !== -1) {
+    const to = endpoints[only] ?? ''
+    return remembered === undefined || remembered === to
       ? undefined
-      : `a remembered client of ${placeText(remembered)} goes to ${placeText(only)}`
+      : `a remembered client of ${placeText(remembered)} goes to ${placeText(to)}`
+  }
   if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
   const share = 1 / endpoints.length
   const slack = endpoints.length <= EXACT_MAX ? ROUNDING : share * BIAS
-  const odd = endpoints.find(endpoint => Math.abs((chances.get(endpoint) ?? 0) - share) > slack)
-  if (odd === undefined) return undefined
-  return `${placeText(odd)} gets ${percent(chances.get(odd) ?? 0)} instead of ${percent(share)}`
+  const odd = chances.findIndex(chance => Math.abs(chance - share) > slack)
+  if (odd === -1) return undefined
+  return `${placeText(endpoints[odd] ?? '')} gets ${percent(chances[odd] ?? 0)} instead of ${percent(share)}`
 }
 
 interface Cell {
@@ -153,13 +191,13 @@ export function fateText(fate: Fate): string {
   return `${to}${masquerade ? ', masqueraded' : ''}${affinityS > 0 ? `, kept for ${affinityS} s` : ''}`
 }
 
-function endText({ machine, end }: Leaf): string {
-  const { to, masquerade, written, delivered, ownPriority } = machine
+function endText({ machine, end }: Leaf, to: Octets | undefined): string {
+  const { masquerade, written, delivered, ownPriority } = machine
   const where =
     to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
   const source = masquerade && !delivered ? ', masqueraded' : ''
   const leaving =
-    end === 'drop' || end === 'reject' || ownPriority === 0 ? '' : ', with a priority of the rules'
+    end === 'drop' || end === 'reject' || ownPriority === NO_PRIORITY ? '' : ', with a priority of the rules'
   return `${where}${source}${leaving}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
 }
 

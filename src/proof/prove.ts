@@ -2,9 +2,9 @@ import { Pauses, type Steps } from '../base/clock.ts'
 import type { Octets } from '../base/octets.ts'
 import { sizeOf } from '../base/region.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
-import { BeyondEvaluator } from '../kernel/nft/trace-machine.ts'
+import { BeyondEvaluator, chosenOf } from '../kernel/nft/trace-machine.ts'
 import { type Box, classesOf, exampleOf, type PacketClass } from './atoms.ts'
-import { type Complaint, fateText, judge } from './judge.ts'
+import { type Complaint, fateText, type Judging, judge } from './judge.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import { newLog } from './sets.ts'
 import { type Leaf, placeText, type Undecided, Walker } from './walk.ts'
@@ -141,9 +141,14 @@ class Examiner {
     const asked = [...log.asked]
     if (asked.length > 0) {
       const chosen = new Map<Octets, Octets>()
-      for (const { machine } of leaves)
-        if (machine.written !== undefined && machine.to !== undefined)
-          chosen.set(machine.written.data, machine.to)
+      for (const { machine } of leaves) {
+        const endpoints = machine.endpoints()
+        const data = machine.written === undefined ? [] : chosenOf(machine.written.data, machine.rolled)
+        for (const [index, its] of endpoints.entries()) {
+          const written = data[data.length === 1 ? 0 : index]
+          if (written !== undefined) chosen.set(written, its)
+        }
+      }
       this.#affine.push({ its, asked, chosen })
     }
     return this.#judged(its, leaves, { isRemembered: false, remembered: undefined, isRemembering: true })
@@ -166,6 +171,16 @@ class Examiner {
         yield { its, difference: this.#again(its, chosen.get(data), true) }
       }
     }
+  }
+
+  #endpoints: readonly Octets[] = []
+  #places: ReadonlyMap<Octets, number> = new Map()
+  /** Classes of one service port follow each other, and share the list. */
+  readonly #placesOf: Judging['placesOf'] = endpoints => {
+    if (this.#endpoints === endpoints) return this.#places
+    this.#endpoints = endpoints
+    this.#places = new Map(endpoints.map((endpoint, place) => [endpoint, place]))
+    return this.#places
   }
 
   #again(
@@ -204,10 +219,10 @@ class Examiner {
   #judged(
     its: PacketClass,
     leaves: readonly Leaf[],
-    how: Omit<Parameters<typeof judge>[2], 'meaning'>,
+    how: Omit<Judging, 'meaning' | 'placesOf'>,
   ): ProofDifference | undefined {
     const judged = its.isOurs ? leaves : leaves.filter(leaf => this.#isOurDoing(leaf))
-    const complaint = judge(its, judged, { meaning: this.#meaning, ...how })
+    const complaint = judge(its, judged, { meaning: this.#meaning, placesOf: this.#placesOf, ...how })
     return complaint === undefined ? undefined : this.#difference(its, complaint)
   }
 

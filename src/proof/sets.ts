@@ -5,6 +5,7 @@ import type { Element, ElementData, ElementGroup, NftSet } from '../kernel/nft/s
 import {
   BeyondEvaluator,
   type Candidate,
+  chosenOf,
   type Remembered,
   type SetAccess,
   type SetChange,
@@ -142,15 +143,15 @@ export class ClassSets implements SetAccess {
   }
 
   remember(change: SetChange): boolean {
-    const { op, set, key, data } = change
+    const { op, set, key, data, rolled } = change
     this.#checkOwn(set)
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
     this.#log.last = change
     const place = placeOf(this.#name, set, key)
-    const known = this.#log.written.get(place)
-    if (known === undefined) this.#log.written.set(place, new Set([data]))
-    else known.add(data)
+    const known = this.#log.written.get(place) ?? new Set()
+    this.#log.written.set(place, known)
+    for (const each of chosenOf(data, rolled)) known.add(each)
     return true
   }
 

@@ -225,6 +225,7 @@ export class Walker {
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets
+        machine.beginRule()
         this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
       }
       going = next.length > going.length && next.length > MERGED_MIN ? merged(next) : next
@@ -279,6 +280,7 @@ export class Walker {
         const its = number === branches.length - 1 ? machine : machine.copy()
         for (const [field, region] of branch.narrowed) its.narrow(field, region)
         its.probability *= branch.probability
+        if (branch.rolled !== undefined) its.rolled = branch.rolled
         const then = branch.take(its)
         if (then === 'next') this.#runRule(its, at, index + 1)
         else if (then === 'break') at.next.push(its)
@@ -338,16 +340,22 @@ const MERGED_MIN = 4
 /** Joins ways that a random number divided and that went on alike. */
 function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   const byBox = new Map<Box, Map<string, ClassMachine>>()
+  const apart: ClassMachine[] = []
   for (const machine of machines) {
-    const { box, mark, priority, to = '', written } = machine
-    const key = `${mark} ${priority} ${written?.timeoutMs} ${written?.data} ${to}`
+    machine.beginRule()
+    const { box, mark, priority, to, written, rolled } = machine
+    if (rolled !== undefined) {
+      apart.push(machine)
+      continue
+    }
+    const key = [mark, priority, to?.address, to?.port, written?.data, written?.timeoutMs].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)
     if (known !== undefined) known.probability += machine.probability
     else if (alike === undefined) byBox.set(box, new Map([[key, machine]]))
     else alike.set(key, machine)
   }
-  return [...byBox.values()].flatMap(alike => [...alike.values()])
+  return [...apart, ...[...byBox.values()].flatMap(alike => [...alike.values()])]
 }
 
 interface AtRule {

@@ -22,6 +22,8 @@ export interface Branch {
   readonly probability: number
   /** The values that the packets of the branch have in fields. */
   readonly narrowed: readonly (readonly [Field, Region])[]
+  /** The numbers that its packets rolled; undefined for all those of the machine. */
+  readonly rolled?: readonly number[]
   /** Goes on, on a copy of the machine. */
   readonly take: (machine: Machine) => Effect
 }
@@ -46,8 +48,14 @@ export interface FieldPart {
   readonly mask: Octets
 }
 
+/** Octets that follow from the number that a packet rolled: by that number. */
+export interface Choice {
+  readonly choices: readonly Octets[]
+}
+export type Known = Octets | Choice
+
 /** The content of a register of 4 octets. */
-export type Word = Octets | FieldPart
+export type Word = Known | FieldPart
 /** The content of several registers: octets where all are known. */
 export type Value = Octets | readonly Word[]
 
@@ -78,7 +86,9 @@ export interface SetChange {
   readonly op: 'add' | 'update' | 'delete'
   readonly set: string
   readonly key: Value
-  readonly data: Octets
+  readonly data: Known
+  /** The numbers that `data` follows from. */
+  readonly rolled: readonly number[] | undefined
   readonly timeoutMs: number
 }
 
@@ -90,15 +100,19 @@ export interface Machine {
   /** Reads a header; undefined when the packet lacks the field, which ends the rule. */
   header(base: number, offset: number, length: number): Value | undefined
   meta(key: number): Value
-  setMeta(key: number, value: number): void
+  setMeta(key: number, value: Known): void
   conntrack(key: number): Octets
   /** Returns RTN_* of an address. */
   addressType(flags: number): Value
-  /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
+  /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them, in `rolled`. */
   random(modulus: number): number | undefined
+  /** The numbers that the packets of a class rolled, all equally likely; undefined where nothing follows from them. */
+  readonly rolled?: readonly number[] | undefined
+  /** Leaves the packets that rolled one number: nothing follows from it any more. */
+  settle?(number: number): void
   inIpset(expression: Of<'ipset'>): boolean
   /** Without a port the packet keeps its own. */
-  translate(destination: Octets, port: number | undefined): void
+  translate(destination: Known, port: Known | undefined): Effect
   /** Octets of an address. */
   readonly addressLength: number
   /** The values of a field in a class of packets. */
@@ -114,6 +128,26 @@ const REGISTERS = 16
 
 export function newRegisters(): (Word | undefined)[] {
   return new Array<Word | undefined>(REGISTERS).fill(undefined)
+}
+
+export function isChoice(word: Word): word is Choice {
+  return typeof word !== 'string' && 'choices' in word
+}
+
+/** Gives the octets of one rolled number. */
+export function chosen(its: Known, number: number): Octets {
+  return typeof its === 'string' ? its : (its.choices[number] ?? '')
+}
+
+/** Gives the octets of all rolled numbers. */
+export function chosenOf(its: Known, rolled: readonly number[] | undefined): readonly Octets[] {
+  return typeof its === 'string' ? [its] : (rolled ?? []).map(number => chosen(its, number))
+}
+
+/** Changes octets whatever was rolled. Numbers without octets stay so. */
+export function chosenTo(its: Known, change: (octets: Octets) => Octets): Known {
+  if (typeof its === 'string') return change(its)
+  return { choices: its.choices.map(octets => (octets === '' ? '' : change(octets))) }
 }
 
 export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>

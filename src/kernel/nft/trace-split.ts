@@ -1,6 +1,6 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import { difference, type Interval, intersection, prefix, type Region, union } from '../../base/region.ts'
+import { difference, type Interval, intersection, meets, prefix, type Region, union } from '../../base/region.ts'
 import {
   BeyondEvaluator,
   type Branch,
@@ -9,6 +9,7 @@ import {
   type Field,
   type FieldPart,
   found,
+  isChoice,
   type Machine,
   type Of,
   type Word,
@@ -71,6 +72,7 @@ function wantedOf(words: readonly Word[], data: Octets, addressLength: number): 
       index++
       continue
     }
+    assert(!isChoice(word), 'what follows from a number is compared by number')
     const run = runFrom(words, { first: index, data, addressLength })
     if (run === 'never') return undefined
     wanted.push([word.field, run.interval])
@@ -94,7 +96,7 @@ function runFrom(
   let field: FieldPart | undefined
   for (; index < words.length; index++) {
     const word = words[index]
-    if (word === undefined || typeof word === 'string') break
+    if (word === undefined || typeof word === 'string' || isChoice(word)) break
     if (field !== undefined && (word.field !== field.field || word.at !== value.length)) break
     field ??= word
     const octets = data.slice(index * 4, index * 4 + word.mask.length)
@@ -148,14 +150,43 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
   const { set } = expression
   const candidates = machine.sets.findAmong?.(set, words)
   assert(candidates !== undefined, `a key of ${set} is not known`)
-  if (candidates.length === 0) return found(machine, expression, undefined)
-  const wishes = candidates.flatMap((candidate): readonly Wish[] => {
-    const wanted = wantedOf(words, candidate.key, machine.addressLength)
-    return wanted === undefined ? [] : [{ wanted, candidate }]
-  })
+  const wishes = wishesOf(candidates, words, machine.addressLength).filter(({ wanted }) =>
+    wanted.every(([field, interval]) => meets(regionOf(machine, field), interval)),
+  )
+  if (wishes.length === 0) return found(machine, expression, undefined)
   const branches: Branch[] = []
   divide({ machine, expression, branches }, wishes, { depth: 0, narrowed: [] })
-  return { kind: 'split', branches: branches.length > 0 ? branches : [missing(expression, [])] }
+  return { kind: 'split', branches }
+}
+
+/** So few candidates are cheaper to compute than to keep. */
+const KEPT_MIN = 64
+/** By candidates, then by the fields that their keys consist of: many classes meet the same. */
+const keptWishes = new WeakMap<readonly Candidate[], Map<string, readonly Wish[]>>()
+
+/** Gives what a packet must have to find each candidate. */
+function wishesOf(
+  candidates: readonly Candidate[],
+  words: readonly Word[],
+  addressLength: number,
+): readonly Wish[] {
+  const compute = () =>
+    candidates.flatMap((candidate): readonly Wish[] => {
+      const wanted = wantedOf(words, candidate.key, addressLength)
+      return wanted === undefined ? [] : [{ wanted, candidate }]
+    })
+  if (candidates.length < KEPT_MIN) return compute()
+  const byFields = keptWishes.get(candidates) ?? new Map<string, readonly Wish[]>()
+  keptWishes.set(candidates, byFields)
+  const fields = words.map(fieldText).join()
+  const kept = byFields.get(fields) ?? compute()
+  byFields.set(fields, kept)
+  return kept
+}
+
+/** Candidates are equal where words are known. */
+function fieldText(word: Word): string {
+  return typeof word === 'string' || isChoice(word) ? '' : `${word.field} ${word.at} ${word.mask}`
 }
 
 function missing(expression: Of<'lookup'>, narrowed: Branch['narrowed']): Branch {
