@@ -101,7 +101,7 @@ export function meets(region: Region, { from, to }: Interval): boolean {
 /** Counts the values. Exact up to 2^53. */
 export function sizeOf(region: Region): number {
   let size = 0
-  for (const { from, to } of region) size += numberOf(to) - numberOf(from) + 1
+  for (const { from, to } of region) size += from === to ? 1 : numberOf(to) - numberOf(from) + 1
   return size
 }
 

@@ -1,6 +1,6 @@
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection, type Region } from '../base/region.ts'
+import { difference, intersection, point, type Region } from '../base/region.ts'
 import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
 import { addressOf, type Box, type PacketClass } from './atoms.ts'
 import type { RulePlace } from './machine.ts'
@@ -22,15 +22,71 @@ const ROUNDING = 1e-9
 
 /** How the ends of a class are judged. */
 export interface Judging {
-  readonly meaning: FamilyMeaning
   /** The client is remembered: all connections may reach one endpoint. */
   readonly isRemembered: boolean
   /** Where an earlier connection of the client went; undefined where that is unknown. */
   readonly remembered: Octets | undefined
   /** New clients are remembered. */
   readonly isRemembering: boolean
-  /** Gives the position of each endpoint in a list. */
-  readonly placesOf: (endpoints: readonly Octets[]) => ReadonlyMap<Octets, number>
+  readonly spreads: Spreads
+}
+
+/** Where the packets of an end go, beside a list of endpoints. */
+interface Spread {
+  /** By number that was rolled. */
+  readonly ends: readonly Octets[]
+  /** Their positions in the list; -1 outside of it. */
+  readonly places: readonly number[]
+  /** Those on this node. */
+  readonly onNode: readonly Octets[]
+  /** All of the list are reached equally often. */
+  readonly isEven: boolean
+}
+
+/** Computes spreads. Classes of one service port follow each other and share theirs. */
+export class Spreads {
+  readonly #onNode: ReadonlySet<Octets>
+  #list: readonly Octets[] = []
+  #places: ReadonlyMap<Octets, number> | undefined
+  #last: (Pick<Leaf['machine'], 'to' | 'rolled'> & { readonly spread: Spread }) | undefined
+
+  constructor({ localEndpoints }: Pick<FamilyMeaning, 'localEndpoints'>) {
+    this.#onNode = localEndpoints
+  }
+
+  of(machine: Leaf['machine'], list: readonly Octets[]): Spread {
+    const { to, rolled } = machine
+    if (list !== this.#list) {
+      this.#list = list
+      this.#places = undefined
+      this.#last = undefined
+    }
+    const last = this.#last
+    const isSame = last?.to?.address === to?.address && last?.to?.port === to?.port && last?.rolled === rolled
+    if (last !== undefined && isSame) return last.spread
+    const spread = this.#spreadOf(machine.endpoints(), list)
+    this.#last = { to, rolled, spread }
+    return spread
+  }
+
+  #spreadOf(ends: readonly Octets[], list: readonly Octets[]): Spread {
+    const onNode = ends.filter(end => this.#onNode.has(addressOf(end)))
+    // Slots of new lists are in the order of the list.
+    const isInOrder = ends.length === list.length && ends.every((end, index) => end === list[index])
+    if (isInOrder) return { ends, places: ends.map((_, index) => index), onNode, isEven: true }
+    const known = this.#places ?? new Map(list.map((endpoint, place) => [endpoint, place]))
+    this.#places = known
+    const places = ends.map(end => known.get(end) ?? -1)
+    const { length } = list
+    const counts = new Uint32Array(length)
+    for (const place of places) if (place >= 0) counts[place] = (counts[place] ?? 0) + 1
+    return {
+      ends,
+      places,
+      onNode,
+      isEven: !places.includes(-1) && counts.every(count => count * length === ends.length),
+    }
+  }
 }
 
 type Endpoints = Extract<Fate, { kind: 'endpoints' }>
@@ -64,8 +120,7 @@ interface Wrong {
 /** Gives the packets of the end that are wrong. */
 function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong | undefined {
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
-  const endpoints = machine.endpoints()
-  const all = { box, to: endpoints[0] }
+  const all = { box, to: machine.endpoint() }
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered
   if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
@@ -74,49 +129,49 @@ function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong |
   }
   if (end !== 'endpoint') return all
   if (judging.isRemembering && (written?.timeoutMs ?? 0) !== fate.affinityS * 1000) return all
-  const expected = judging.placesOf(fate.endpoints)
-  for (const to of endpoints) {
-    const source = expected.has(to) ? wrongSources(machine, to, { fate, judging }) : box.source
-    if (source.length > 0) return { box: source === box.source ? box : { ...box, source }, to }
+  const { ends, places, onNode } = judging.spreads.of(machine, fate.endpoints)
+  const stray = places.indexOf(-1)
+  if (stray !== -1) return { box, to: ends[stray] }
+  if (delivered) return undefined
+  if (onNode.length < ends.length && masquerade !== fate.masquerade)
+    return { box, to: ends.find(end => !onNode.includes(end)) }
+  for (const to of onNode) {
+    const source = wrongSources(machine, to, fate)
+    if (source.length > 0) return { box: { ...box, source }, to }
   }
   return undefined
 }
 
 const NO_PRIORITY = '\0\0\0\0'
-const NONE: Region = []
 
-/** Gives the sources that are masqueraded and should not be, or that should be and are not. */
-function wrongSources(
-  { box, delivered, masquerade }: Leaf['machine'],
-  to: Octets,
-  { fate, judging }: { readonly fate: Endpoints; readonly judging: Judging },
-): Region {
-  if (delivered) return NONE
-  // A client that is an endpoint on this node reaches itself by an address of the node.
-  const ip = addressOf(to)
-  const isItself = judging.meaning.localEndpoints.has(ip)
-  const own = isItself ? intersection(box.source, [{ from: ip, to: ip }]) : NONE
+/**
+ * Gives the sources of packets to an endpoint on this node that are masqueraded and should not be, or that should be
+ * and are not: a client that is the endpoint reaches itself by an address of the node.
+ */
+function wrongSources({ box, masquerade }: Leaf['machine'], to: Octets, fate: Endpoints): Region {
+  const own = intersection(box.source, point(addressOf(to)))
   if (masquerade !== fate.masquerade) {
     const others = own.length === 0 ? box.source : difference(box.source, own)
     if (others.length > 0) return others
   }
-  return masquerade ? NONE : own
+  return masquerade ? [] : own
 }
 
 /** Gives how endpoints are chosen where they are not chosen equally; undefined where they are. */
 function unevenText(
   leaves: readonly Leaf[],
   endpoints: readonly Octets[],
-  { isRemembered, remembered, placesOf }: Judging,
+  { isRemembered, remembered, spreads }: Judging,
 ): string | undefined {
-  const places = placesOf(endpoints)
+  const [first, second] = leaves
+  if (first !== undefined && second === undefined && !isRemembered) {
+    const isAll = Math.abs(first.machine.probability - 1) < ROUNDING
+    if (isAll && spreads.of(first.machine, endpoints).isEven) return undefined
+  }
   const chances = new Float64Array(endpoints.length)
   for (const { machine } of leaves) {
-    const its = machine.endpoints()
-    for (const endpoint of its) {
-      const place = places.get(endpoint) ?? 0
-      chances[place] = (chances[place] ?? 0) + machine.probability / its.length
-    }
+    const { places } = spreads.of(machine, endpoints)
+    for (const place of places) chances[place] = (chances[place] ?? 0) + machine.probability / places.length
   }
   const only = chances.findIndex(chance => Math.abs(chance - 1) < ROUNDING)
   if (isRemembered && only !== -1) {

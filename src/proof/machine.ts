@@ -32,11 +32,12 @@ import {
   isChoice,
   type Known,
   type Machine,
+  newRegisters,
   type SetAccess,
   type Value,
   type Word,
 } from '../kernel/nft/trace-machine.ts'
-import { byRolled, rollsBelow } from '../kernel/nft/trace-random.ts'
+import { byRolled } from '../kernel/nft/trace-random.ts'
 import type { Box } from './atoms.ts'
 
 /** The rule that decided about packets. */
@@ -59,7 +60,7 @@ const STATE_NEW = 8
 
 /** A class of packets on its way through the hooks. */
 export class ClassMachine implements Machine {
-  registers: (Word | undefined)[] = []
+  registers = newRegisters()
   sets: SetAccess
   readonly addressLength: number
   box: Box
@@ -114,7 +115,7 @@ export class ClassMachine implements Machine {
 
   /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
   beginRule(): void {
-    this.registers.length = 0
+    this.registers.fill(undefined)
     if (this.rolled === undefined) return
     const { mark, priority, ownPriority, written, to } = this
     const kept = [mark, priority, ownPriority, written?.data, to?.address, to?.port]
@@ -139,6 +140,13 @@ export class ClassMachine implements Machine {
     if (this.to === undefined) return []
     const { address, port } = this.to
     return (this.rolled ?? [0]).map(number => chosen(address, number) + chosen(port, number))
+  }
+
+  /** Gives the first of them. */
+  endpoint(): Octets | undefined {
+    const { to, rolled = [0] } = this
+    const [first = 0] = rolled
+    return to && chosen(to.address, first) + chosen(to.port, first)
   }
 
   region(field: Field): Region {
@@ -238,9 +246,7 @@ export class ClassMachine implements Machine {
   }
 
   random(modulus: number): number | undefined {
-    if (modulus === 1) return 0
-    this.rolled = rollsBelow(modulus)
-    return undefined
+    return modulus === 1 ? 0 : undefined
   }
 
   inIpset(): boolean {
@@ -258,7 +264,9 @@ export class ClassMachine implements Machine {
       machine.toType = isLocal ? LOCAL_TYPE : UNICAST_TYPE
       return { kind: 'dnat' }
     }
-    if (typeof destination === 'string') return goTo(this, this.#isLocal(destination))
+    const { rolled } = this
+    if (rolled === undefined || !rolled.some(number => this.#isLocal(chosen(destination, number))))
+      return goTo(this, typeof destination === 'string' && this.#isLocal(destination))
     return byRolled(
       this,
       number => this.#isLocal(chosen(destination, number)),

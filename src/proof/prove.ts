@@ -3,8 +3,8 @@ import type { Octets } from '../base/octets.ts'
 import { sizeOf } from '../base/region.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { BeyondEvaluator, chosenOf } from '../kernel/nft/trace-machine.ts'
-import { type Box, classesOf, exampleOf, type PacketClass } from './atoms.ts'
-import { type Complaint, fateText, type Judging, judge } from './judge.ts'
+import { type Box, classesOf, exampleOf, nameOf, type PacketClass } from './atoms.ts'
+import { type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import { newLog } from './sets.ts'
 import { type Leaf, placeText, type Undecided, Walker } from './walk.ts'
@@ -60,10 +60,10 @@ export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): 
     const walker = new Walker(tables, { family, ownName, log: newLog(), nodeIps: meaning.nodeIps })
     for (const text of walker.ties()) notes.add(text)
     const examiner = new Examiner(meaning, walker, foreign)
-    const note = (its: PacketClass, difference: ProofDifference | undefined) => {
+    const note = (difference: ProofDifference | undefined) => {
       if (difference === undefined) return
       found.wrong++
-      const key = `${its.name} ${difference.rule}`
+      const key = `${difference.name} ${difference.rule}`
       if (found.differences.size < limit && !found.differences.has(key))
         found.differences.set(key, difference)
     }
@@ -71,11 +71,11 @@ export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): 
     for (const its of classesOf(meaning)) {
       found.classes++
       found.packets += packetsIn(its.box)
-      note(its, examiner.examine(its))
+      note(examiner.examine(its))
       if (pauses.due(8)) yield
     }
-    for (const { its, difference } of examiner.examineRemembered()) {
-      note(its, difference)
+    for (const difference of examiner.examineRemembered()) {
+      note(difference)
       if (pauses.due(8)) yield
     }
     undecided.push(...walker.undecided.values())
@@ -119,14 +119,14 @@ const WITH_ROOM = `the map of clients has room for those of service ports with m
 
 /** Judges classes with what the sets that packets fill may hold. */
 class Examiner {
-  readonly #meaning: FamilyMeaning
+  readonly #spreads: Spreads
   readonly #walker: Walker
   readonly #affine: Affine[] = []
   readonly #foreign: Set<string>
   readonly notes = new Set<string>()
 
   constructor(meaning: FamilyMeaning, walker: Walker, foreign: Set<string>) {
-    this.#meaning = meaning
+    this.#spreads = new Spreads(meaning)
     this.#walker = walker
     this.#foreign = foreign
   }
@@ -155,32 +155,18 @@ class Examiner {
   }
 
   /** Judges classes again whose clients may be remembered, once all that can be remembered is known. */
-  *examineRemembered(): Generator<
-    { readonly its: PacketClass; readonly difference: ProofDifference | undefined },
-    void,
-    undefined
-  > {
+  *examineRemembered(): Generator<ProofDifference | undefined, void, undefined> {
     const { log } = this.#walker
     for (const { its, asked, chosen } of this.#affine) {
       if (chosen.size <= FULL_MAX) {
         log.memory = { kind: 'full' }
-        yield { its, difference: this.#again(its, undefined, false) }
+        yield this.#again(its, undefined, false)
       } else this.notes.add(WITH_ROOM)
       for (const data of this.#dataAt(asked)) {
         log.memory = { kind: 'known', data }
-        yield { its, difference: this.#again(its, chosen.get(data), true) }
+        yield this.#again(its, chosen.get(data), true)
       }
     }
-  }
-
-  #endpoints: readonly Octets[] = []
-  #places: ReadonlyMap<Octets, number> = new Map()
-  /** Classes of one service port follow each other, and share the list. */
-  readonly #placesOf: Judging['placesOf'] = endpoints => {
-    if (this.#endpoints === endpoints) return this.#places
-    this.#endpoints = endpoints
-    this.#places = new Map(endpoints.map((endpoint, place) => [endpoint, place]))
-    return this.#places
   }
 
   #again(
@@ -219,10 +205,10 @@ class Examiner {
   #judged(
     its: PacketClass,
     leaves: readonly Leaf[],
-    how: Omit<Judging, 'meaning' | 'placesOf'>,
+    how: Omit<Judging, 'spreads'>,
   ): ProofDifference | undefined {
     const judged = its.isOurs ? leaves : leaves.filter(leaf => this.#isOurDoing(leaf))
-    const complaint = judge(its, judged, { meaning: this.#meaning, placesOf: this.#placesOf, ...how })
+    const complaint = judge(its, judged, { spreads: this.#spreads, ...how })
     return complaint === undefined ? undefined : this.#difference(its, complaint)
   }
 
@@ -234,9 +220,10 @@ class Examiner {
     return false
   }
 
-  #difference({ hook, name, fate }: PacketClass, { box, kernel, decidedBy }: Complaint): ProofDifference {
+  #difference(its: PacketClass, { box, kernel, decidedBy }: Complaint): ProofDifference {
+    const { hook, fate } = its
     return {
-      name,
+      name: nameOf(its),
       packet: exampleOf(hook, box),
       expected: fateText(fate),
       kernel,

@@ -1,4 +1,4 @@
-import { assert, unreachable } from '../../base/errors.ts'
+import { unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from './constants.ts'
 import { COMMENT_MATCH, type Expression } from './expression.ts'
@@ -14,7 +14,7 @@ import {
   type Value,
   type Word,
 } from './trace-machine.ts'
-import { compareRolled, eachRolled, knownOf, lookupRolled } from './trace-random.ts'
+import { compareRolled, eachRolled, knownOf, lookupRolled, rollOf } from './trace-random.ts'
 import { splitCompare, splitLookup } from './trace-split.ts'
 
 /**
@@ -75,7 +75,8 @@ export function load({ registers }: Machine, first: number, length: number): Val
   let data = ''
   for (let at = 0; at < length; at += 4) {
     const register = registers[first + at / 4]
-    assert(register !== undefined, `register ${first + at / 4} is read before it is written`)
+    if (register === undefined)
+      throw new BeyondEvaluator(`register ${first + at / 4} is read before it is written`)
     if (typeof register !== 'string') return wordsFrom(registers, first, length)
     data += register
   }
@@ -83,20 +84,25 @@ export function load({ registers }: Machine, first: number, length: number): Val
 }
 
 function wordsFrom(registers: readonly (Word | undefined)[], first: number, length: number): readonly Word[] {
-  const words = registers.slice(first, first + Math.ceil(length / 4)).flatMap(word => word ?? [])
-  assert(words.length === Math.ceil(length / 4), `registers from ${first} are read before they are written`)
+  const words: Word[] = []
+  for (let at = first; at * 4 < first * 4 + length; at++) {
+    const word = registers[at]
+    if (word === undefined) throw new BeyondEvaluator(`register ${at} is read before it is written`)
+    words.push(word)
+  }
   return words
 }
 
 function numgen(machine: Machine, expression: Of<'numgen'>): Effect {
   const { modulus, offset = 0, dreg } = expression
   // What follows from two numbers at once is followed for each of the first.
-  if (machine.rolled !== undefined && modulus > 1) return eachRolled(machine, copy => numgen(copy, expression))
+  if (machine.rolled !== undefined && modulus > 1)
+    return eachRolled(machine, copy => numgen(copy, expression))
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
-  const choices = machine.rolled?.map(its => u32host(its + offset))
-  assert(choices !== undefined, 'a class rolls all numbers')
-  return store(machine, dreg, [{ choices }])
+  const { rolled, word } = rollOf(modulus, offset)
+  machine.rolled = rolled
+  return store(machine, dreg, [word])
 }
 
 function compare(machine: Machine, expression: Of<'cmp'>): Effect {
@@ -105,7 +111,7 @@ function compare(machine: Machine, expression: Of<'cmp'>): Effect {
   if (typeof value === 'string') return (value === data) === (op === 'eq') ? 'next' : 'break'
   if (value.some(isChoice))
     return compareRolled(machine, value, { op, data, again: copy => compare(copy, expression) })
-  return splitCompare(machine, value, { op, data })
+  return splitCompare(machine, value, expression)
 }
 
 function bitwise(machine: Machine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Effect {
@@ -154,8 +160,7 @@ function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
 function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {
   const { addressLength } = machine
   const address = knownOf(load(machine, addressReg, addressLength), 'a destination', addressLength, machine)
-  const port =
-    portReg === undefined ? undefined : knownOf(load(machine, portReg, 2), 'a port', 2, machine)
+  const port = portReg === undefined ? undefined : knownOf(load(machine, portReg, 2), 'a port', 2, machine)
   return machine.translate(address, port)
 }
 

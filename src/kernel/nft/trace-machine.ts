@@ -104,10 +104,10 @@ export interface Machine {
   conntrack(key: number): Octets
   /** Returns RTN_* of an address. */
   addressType(flags: number): Value
-  /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them, in `rolled`. */
+  /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
   random(modulus: number): number | undefined
   /** The numbers that the packets of a class rolled, all equally likely; undefined where nothing follows from them. */
-  readonly rolled?: readonly number[] | undefined
+  rolled?: readonly number[] | undefined
   /** Leaves the packets that rolled one number: nothing follows from it any more. */
   settle?(number: number): void
   inIpset(expression: Of<'ipset'>): boolean
@@ -132,6 +132,18 @@ export function newRegisters(): (Word | undefined)[] {
 
 export function isChoice(word: Word): word is Choice {
   return typeof word !== 'string' && 'choices' in word
+}
+
+/** Whether words are equal. Choices are, where they are one object. */
+export function areSame(a: readonly Word[], b: readonly Word[]): boolean {
+  return a.length === b.length && a.every((word, index) => isSame(word, b[index]))
+}
+
+function isSame(a: Word, b: Word | undefined): boolean {
+  if (a === b) return true
+  if (b === undefined || typeof a === 'string' || typeof b === 'string' || isChoice(a) || isChoice(b))
+    return false
+  return a.field === b.field && a.at === b.at && a.mask === b.mask
 }
 
 /** Gives the octets of one rolled number. */

@@ -17,7 +17,14 @@ import {
   RTN_LOCAL,
 } from './constants.ts'
 import type { NftFamily } from './state.ts'
-import { type Effect, type Known, type Machine, newRegisters, type Of, type SetAccess } from './trace-machine.ts'
+import {
+  type Effect,
+  type Known,
+  type Machine,
+  newRegisters,
+  type Of,
+  type SetAccess,
+} from './trace-machine.ts'
 
 /** The first packet of a connection. */
 export interface TracePacket {

@@ -1,8 +1,11 @@
 import { assert } from '../../base/errors.ts'
-import type { Octets } from '../../base/octets.ts'
+import { type Octets, u32host } from '../../base/octets.ts'
+import type { ElementData } from './state.ts'
 import {
+  areSame,
   BeyondEvaluator,
   type Branch,
+  type Choice,
   chosen,
   type Effect,
   found,
@@ -10,6 +13,7 @@ import {
   type Known,
   type Machine,
   type Of,
+  type SetAccess,
   store,
   type Value,
   type Word,
@@ -22,11 +26,26 @@ import {
 
 /** Larger numbers are beyond the evaluator. Lists of endpoints have fewer slots. */
 const MODULUS_MAX = 1 << 20
+/** Rules use few moduli. */
+const ROLLS_MAX = 256
 
-/** Gives all numbers that a roll may give. */
-export function rollsBelow(modulus: number): readonly number[] {
+interface Roll {
+  readonly rolled: readonly number[]
+  readonly word: Choice
+}
+const rolls = new Map<string, Roll>()
+
+/** Gives all numbers that a roll may give. Equal rolls are one object, so that what follows from them is kept. */
+export function rollOf(modulus: number, offset: number): Roll {
   if (modulus > MODULUS_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
-  return Array.from({ length: modulus }, (_, number) => number)
+  const key = `${modulus} ${offset}`
+  const known = rolls.get(key)
+  if (known !== undefined) return known
+  const rolled = Array.from({ length: modulus }, (_, number) => number)
+  const roll = { rolled, word: { choices: rolled.map(number => u32host(number + offset)) } }
+  if (rolls.size >= ROLLS_MAX) rolls.clear()
+  rolls.set(key, roll)
+  return roll
 }
 
 type Take = (machine: Machine) => Effect
@@ -52,13 +71,14 @@ function settledAt(number: number, again: Take): Take {
 }
 
 interface Group {
-  readonly rolled: number[]
+  readonly rolled: readonly number[]
   readonly take: Take
 }
 
 /** Divides a class by the effects that its numbers lead to. One effect for all does not divide it. */
 function byEffect(machine: Machine, groups: Iterable<Group>): Effect {
-  const all = [...groups].filter(({ rolled }) => rolled.length > 0)
+  const all: Group[] = []
+  for (const group of groups) if (group.rolled.length > 0) all.push(group)
   const [only, second] = all
   if (only !== undefined && second === undefined) return only.take(machine)
   const count = machine.rolled?.length ?? 0
@@ -74,7 +94,7 @@ export function byRolled<T extends string | number | boolean>(
   propertyOf: (number: number) => T,
   effectOf: (property: T, machine: Machine) => Effect,
 ): Effect {
-  const groups = new Map<T, Group>()
+  const groups = new Map<T, Group & { readonly rolled: number[] }>()
   for (const number of machine.rolled ?? []) {
     const property = propertyOf(number)
     const group = groups.get(property)
@@ -85,7 +105,7 @@ export function byRolled<T extends string | number | boolean>(
 }
 
 /** Gives the words of one number: octets where no field of the packet is among them. */
-function valueOf(words: readonly Word[], number: number, length: number): Value {
+function octetsAt(words: readonly Word[], number: number, length: number): Value {
   let octets = ''
   for (const word of words) {
     if (typeof word === 'string') octets += word
@@ -103,10 +123,38 @@ export function compareRolled(
   if (words.some(word => typeof word !== 'string' && !isChoice(word))) return eachRolled(machine, again)
   return byRolled(
     machine,
-    number => (valueOf(words, number, data.length) === data) === (op === 'eq'),
+    number => (octetsAt(words, number, data.length) === data) === (op === 'eq'),
     isTrue => (isTrue ? 'next' : 'break'),
   )
 }
+
+/** What a lookup finds for each number. */
+interface Found {
+  readonly missing: number[]
+  /** Elements without data, or whose data nothing reads. */
+  readonly members: number[]
+  readonly holders: number[]
+  /** The data of holders. */
+  readonly data: Octets[]
+  readonly verdicts: { readonly number: number; readonly data: ElementData | null }[]
+  /** Numbers whose packets a field tells apart. */
+  readonly divided: number[]
+}
+
+interface Asked {
+  readonly words: readonly Word[]
+  readonly rolled: readonly number[]
+  readonly expression: Of<'lookup'>
+}
+
+interface Answered extends Asked {
+  readonly found: Found
+  /** The data of holders, as registers hold it. */
+  readonly stored: readonly Word[]
+}
+
+/** The last answer of each set: classes of one service port follow each other, and ask the same. */
+const answers = new WeakMap<SetAccess, Map<string, Answered>>()
 
 /** Looks up a key for each number. Those that find data go on as one. */
 export function lookupRolled(
@@ -114,47 +162,70 @@ export function lookupRolled(
   words: readonly Word[],
   { expression, again }: { readonly expression: Of<'lookup'>; readonly again: Take },
 ): Effect {
+  const { sets, rolled = [] } = machine
+  const bySet = answers.get(sets) ?? new Map<string, Answered>()
+  answers.set(sets, bySet)
+  const last = bySet.get(expression.set)
+  const asked = { words, rolled, expression }
+  const its = last !== undefined && isSame(last, asked) ? last : answer(sets, asked)
+  bySet.set(expression.set, its)
+  const { missing, members, holders, verdicts, divided } = its.found
+  if (missing.length === rolled.length) return found(machine, expression, undefined)
+  if (holders.length === rolled.length) return store(machine, registerOf(expression), its.stored)
+  return byEffect(machine, [
+    { rolled: missing, take: copy => found(copy, expression, undefined) },
+    { rolled: members, take: copy => found(copy, expression, null) },
+    { rolled: holders, take: copy => store(copy, registerOf(expression), its.stored) },
+    ...verdicts.map(({ number, data }) => ({
+      rolled: [number],
+      take: (copy: Machine) => found(copy, expression, data),
+    })),
+    ...divided.map(number => ({ rolled: [number], take: settledAt(number, again) })),
+  ])
+}
+
+function registerOf({ dreg, set }: Of<'lookup'>): number {
+  assert(typeof dreg === 'number', `${set} is not a data map`)
+  return dreg
+}
+
+function isSame(a: Asked, b: Asked): boolean {
+  return a.rolled === b.rolled && a.expression === b.expression && areSame(a.words, b.words)
+}
+
+function answer(sets: SetAccess, asked: Asked): Answered {
+  const { words, rolled, expression } = asked
   const { set, dreg, inverted } = expression
-  const { sets } = machine
   const { keyLength } = sets.setOf(set)
-  const missing: Group = { rolled: [], take: copy => found(copy, expression, undefined) }
-  const members: Group = { rolled: [], take: copy => found(copy, expression, null) }
-  const choices: Octets[] = []
-  const holders: Group = { rolled: [], take: copy => storeChoices(copy, dreg, choices) }
-  const groups = [missing, members, holders]
-  for (const number of machine.rolled ?? []) {
-    const key = valueOf(words, number, keyLength)
+  const its: Found = { missing: [], members: [], holders: [], data: [], verdicts: [], divided: [] }
+  for (const number of rolled) {
+    const key = octetsAt(words, number, keyLength)
     if (typeof key !== 'string') {
       const candidates = sets.findAmong?.(set, key)
       assert(candidates !== undefined, `a key of ${set} is not known`)
-      if (candidates.length === 0) missing.rolled.push(number)
-      else groups.push({ rolled: [number], take: settledAt(number, again) })
+      if (candidates.length === 0) its.missing.push(number)
+      else its.divided.push(number)
       continue
     }
     const data = sets.find(set, key)
-    if (data === undefined) missing.rolled.push(number)
-    else if (inverted || dreg === undefined) members.rolled.push(number)
+    if (data === undefined) its.missing.push(number)
+    else if (inverted || dreg === undefined) its.members.push(number)
     else if (typeof data === 'string') {
-      while (choices.length < number) choices.push('')
-      choices.push(data)
-      holders.rolled.push(number)
-    } else groups.push({ rolled: [number], take: copy => found(copy, expression, data) })
+      while (its.data.length < number) its.data.push('')
+      its.data.push(data)
+      its.holders.push(number)
+    } else its.verdicts.push({ number, data })
   }
-  return byEffect(machine, groups)
+  return { ...asked, found: its, stored: wordsByNumber(its.data) }
 }
 
-function storeChoices(
-  machine: Machine,
-  dreg: Of<'lookup'>['dreg'],
-  choices: readonly Octets[],
-): 'next' | 'break' {
-  assert(typeof dreg === 'number', 'data of a map goes to registers')
-  const length = choices.at(-1)?.length ?? 0
-  if (length === 4) return store(machine, dreg, [{ choices }])
+function wordsByNumber(data: readonly Octets[]): readonly Word[] {
+  const length = data.at(-1)?.length ?? 0
+  if (length === 4) return [{ choices: data }]
   const words: Word[] = []
   for (let at = 0; at < length; at += 4)
-    words.push({ choices: choices.map(data => data.slice(at, at + 4).padEnd(4, '\0')) })
-  return store(machine, dreg, words)
+    words.push({ choices: data.map(its => its.slice(at, at + 4).padEnd(4, '\0')) })
+  return words
 }
 
 /** Reads octets that no field of the packet is part of. */
@@ -167,7 +238,7 @@ export function knownOf(value: Value, what: string, length: number, { rolled = [
   const choices: Octets[] = []
   for (const number of rolled) {
     while (choices.length < number) choices.push('')
-    const octets = valueOf(value, number, length)
+    const octets = octetsAt(value, number, length)
     choices.push(typeof octets === 'string' ? octets : '')
   }
   return { choices }

@@ -1,7 +1,16 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import { difference, type Interval, intersection, meets, prefix, type Region, union } from '../../base/region.ts'
 import {
+  difference,
+  type Interval,
+  intersection,
+  meets,
+  prefix,
+  type Region,
+  union,
+} from '../../base/region.ts'
+import {
+  areSame,
   BeyondEvaluator,
   type Branch,
   type Candidate,
@@ -21,14 +30,11 @@ import {
 type Wanted = readonly (readonly [Field, Interval])[]
 
 /** Divides a class by a comparison. */
-export function splitCompare(
-  machine: Machine,
-  words: readonly Word[],
-  { op, data }: Pick<Of<'cmp'>, 'op' | 'data'>,
-): Effect {
+export function splitCompare(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Effect {
+  const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']
   assert(equal !== undefined && other !== undefined, 'a comparison has two outcomes')
-  const wanted = wantedOf(words, data, machine.addressLength)
+  const wanted = keptWanted(expression, words, machine.addressLength)
   if (wanted === undefined) return other
   const branches: Branch[] = []
   const narrowed: (readonly [Field, Region])[] = []
@@ -44,6 +50,25 @@ export function splitCompare(
   }
   branches.push(branch(narrowed, equal))
   return oneOf(branches)
+}
+
+interface Kept {
+  readonly words: readonly Word[]
+  readonly wanted: Wanted | undefined
+}
+/** What comparisons wanted last: many classes meet the same. */
+const keptComparisons = new WeakMap<Of<'cmp'>, Kept>()
+
+function keptWanted(
+  expression: Of<'cmp'>,
+  words: readonly Word[],
+  addressLength: number,
+): Wanted | undefined {
+  const kept = keptComparisons.get(expression)
+  if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
+  const wanted = wantedOf(words, expression.data, addressLength)
+  keptComparisons.set(expression, { words, wanted })
+  return wanted
 }
 
 function branch(narrowed: Branch['narrowed'], effect: Effect): Branch {
@@ -150,7 +175,13 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
   const { set } = expression
   const candidates = machine.sets.findAmong?.(set, words)
   assert(candidates !== undefined, `a key of ${set} is not known`)
-  const wishes = wishesOf(candidates, words, machine.addressLength).filter(({ wanted }) =>
+  if (candidates.length === 0) return found(machine, expression, undefined)
+  const kept = wishesOf(candidates, words, machine.addressLength)
+  const members = expression.dreg === undefined || expression.inverted ? kept.members() : undefined
+  if (members !== undefined) return splitMembers(machine, members, expression)
+  if (kept.fields().some(([field, its]) => intersection(regionOf(machine, field), its).length === 0))
+    return found(machine, expression, undefined)
+  const wishes = kept.wishes.filter(({ wanted }) =>
     wanted.every(([field, interval]) => meets(regionOf(machine, field), interval)),
   )
   if (wishes.length === 0) return found(machine, expression, undefined)
@@ -159,27 +190,57 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
   return { kind: 'split', branches }
 }
 
-/** So few candidates are cheaper to compute than to keep. */
-const KEPT_MIN = 64
-/** By candidates, then by the fields that their keys consist of: many classes meet the same. */
-const keptWishes = new WeakMap<readonly Candidate[], Map<string, readonly Wish[]>>()
+/** Divides a class by membership in a set of single fields, whose members have no data to tell them apart. */
+function splitMembers(machine: Machine, [field, members]: Members, expression: Of<'lookup'>): Effect {
+  const region = regionOf(machine, field)
+  const inside = intersection(region, members)
+  if (inside.length === 0) return found(machine, expression, undefined)
+  const outside = difference(region, members)
+  if (outside.length === 0) return found(machine, expression, null)
+  return oneOf([
+    { probability: 1, narrowed: [[field, inside]], take: copy => found(copy, expression, null) },
+    missing(expression, [[field, outside]]),
+  ])
+}
 
-/** Gives what a packet must have to find each candidate. */
-function wishesOf(
-  candidates: readonly Candidate[],
-  words: readonly Word[],
-  addressLength: number,
-): readonly Wish[] {
-  const compute = () =>
-    candidates.flatMap((candidate): readonly Wish[] => {
+type Members = readonly [Field, Region]
+
+/** What packets must have to find the candidates of a lookup. */
+class Wishes {
+  readonly wishes: readonly Wish[]
+  #fields: readonly Members[] | undefined
+
+  constructor(candidates: readonly Candidate[], words: readonly Word[], addressLength: number) {
+    this.wishes = candidates.flatMap((candidate): readonly Wish[] => {
       const wanted = wantedOf(words, candidate.key, addressLength)
       return wanted === undefined ? [] : [{ wanted, candidate }]
     })
-  if (candidates.length < KEPT_MIN) return compute()
-  const byFields = keptWishes.get(candidates) ?? new Map<string, readonly Wish[]>()
+  }
+
+  /** Gives the values of all candidates where one field decides. */
+  members(): Members | undefined {
+    const [only, second] = this.fields()
+    return second === undefined ? only : undefined
+  }
+
+  /** Gives the values that some candidate has, by field. */
+  fields(): readonly Members[] {
+    this.#fields ??= (this.wishes[0]?.wanted ?? []).map(([field], depth) => [
+      field,
+      union(this.wishes.flatMap(({ wanted }) => wanted[depth]?.[1] ?? [])),
+    ])
+    return this.#fields
+  }
+}
+
+/** By candidates, then by the fields that their keys consist of: many classes meet the same. */
+const keptWishes = new WeakMap<readonly Candidate[], Map<string, Wishes>>()
+
+function wishesOf(candidates: readonly Candidate[], words: readonly Word[], addressLength: number): Wishes {
+  const byFields = keptWishes.get(candidates) ?? new Map<string, Wishes>()
   keptWishes.set(candidates, byFields)
   const fields = words.map(fieldText).join()
-  const kept = byFields.get(fields) ?? compute()
+  const kept = byFields.get(fields) ?? new Wishes(candidates, words, addressLength)
   byFields.set(fields, kept)
   return kept
 }
@@ -215,20 +276,19 @@ function divide(
   }
   const region = regionOf(machine, field)
   const groups = groupsAt(wishes, depth, region)
+  const parts = union([...groups.values()].flatMap(({ region: part }) => part))
   const isLast = first.wanted.length === depth + 1
-  if (isLast && (expression.dreg === undefined || expression.inverted)) {
+  if (isLast && (expression.dreg === undefined || expression.inverted))
     // Members of a set have no data to tell them apart.
-    const members = union([...groups.values()].flatMap(({ region: part }) => part))
-    if (members.length > 0)
-      branches.push({
-        probability: 1,
-        narrowed: [...narrowed, [field, members]],
-        take: copy => found(copy, expression, null),
-      })
-  } else
+    branches.push({
+      probability: 1,
+      narrowed: [...narrowed, [field, parts]],
+      take: copy => found(copy, expression, null),
+    })
+  else
     for (const { region: part, wishes: its } of groups.values())
       divide(division, its, { depth: depth + 1, narrowed: [...narrowed, [field, part]] })
-  const rest = difference(region, union([...groups.values()].flatMap(({ region: part }) => part)))
+  const rest = difference(region, parts)
   if (rest.length > 0) branches.push(missing(expression, [...narrowed, [field, rest]]))
 }
 
