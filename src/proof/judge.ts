@@ -117,6 +117,42 @@ interface Wrong {
   readonly to: Octets | undefined
 }
 
+/**
+ * Whether all packets of classes that were followed together meet their fates, which are endpoints without session
+ * affinity and none on this node. Where not, or where it is not plain, each class is to be judged by itself.
+ */
+export function allMeet(classes: readonly PacketClass[], leaves: readonly Leaf[]): boolean {
+  const fates = classes.map(({ fate }) => (fate.kind === 'endpoints' ? fate : undefined))
+  const chances = fates.map(fate => new Float64Array(fate?.endpoints.length ?? 0))
+  for (const { machine, end } of leaves) {
+    const { box, delivered, masquerade, written, ownPriority, probability, together, rolled = [] } = machine
+    if (end !== 'endpoint' || box !== classes[0]?.box || written !== undefined) return false
+    if (!delivered && ownPriority !== NO_PRIORITY) return false
+    const ends = machine.endpoints()
+    for (const [index, number] of rolled.entries()) {
+      const at = together?.classes[number] ?? -1
+      const [fate, sums] = [fates[at], chances[at]]
+      if (fate === undefined || sums === undefined) return false
+      if (!delivered && masquerade !== fate.masquerade) return false
+      const place = placeIn(fate.endpoints, ends[index], index)
+      if (place === -1) return false
+      sums[place] = (sums[place] ?? 0) + probability
+    }
+  }
+  return chances.every(sums => sums.every(chance => isFair(chance, sums.length)))
+}
+
+/** Slots of new lists are in the order of the list: `hint` is often the position behind that of the last one. */
+function placeIn(list: readonly Octets[], end: Octets | undefined, hint: number): number {
+  const place = hint % list.length
+  return list[place] === end ? place : list.indexOf(end ?? '')
+}
+
+function isFair(chance: number, endpoints: number): boolean {
+  const share = 1 / endpoints
+  return Math.abs(chance - share) <= (endpoints <= EXACT_MAX ? ROUNDING : share * BIAS)
+}
+
 /** Gives the packets of the end that are wrong. */
 function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong | undefined {
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
@@ -165,13 +201,13 @@ function unevenText(
 ): string | undefined {
   const [first, second] = leaves
   if (first !== undefined && second === undefined && !isRemembered) {
-    const isAll = Math.abs(first.machine.probability - 1) < ROUNDING
-    if (isAll && spreads.of(first.machine, endpoints).isEven) return undefined
+    const { ends, isEven } = spreads.of(first.machine, endpoints)
+    if (isEven && Math.abs(first.machine.probability * ends.length - 1) < ROUNDING) return undefined
   }
   const chances = new Float64Array(endpoints.length)
   for (const { machine } of leaves) {
     const { places } = spreads.of(machine, endpoints)
-    for (const place of places) chances[place] = (chances[place] ?? 0) + machine.probability / places.length
+    for (const place of places) chances[place] = (chances[place] ?? 0) + machine.probability
   }
   const only = chances.findIndex(chance => Math.abs(chance - 1) < ROUNDING)
   if (isRemembered && only !== -1) {
@@ -182,8 +218,7 @@ function unevenText(
   }
   if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
   const share = 1 / endpoints.length
-  const slack = endpoints.length <= EXACT_MAX ? ROUNDING : share * BIAS
-  const odd = chances.findIndex(chance => Math.abs(chance - share) > slack)
+  const odd = chances.findIndex(chance => !isFair(chance, endpoints.length))
   if (odd === -1) return undefined
   return `${placeText(endpoints[odd] ?? '')} gets ${percent(chances[odd] ?? 0)} instead of ${percent(share)}`
 }

@@ -25,6 +25,7 @@ import {
 } from '../kernel/nft/constants.ts'
 import {
   BeyondEvaluator,
+  type Choice,
   chosen,
   chosenTo,
   type Effect,
@@ -37,7 +38,7 @@ import {
   type Value,
   type Word,
 } from '../kernel/nft/trace-machine.ts'
-import { byRolled } from '../kernel/nft/trace-random.ts'
+import { byRolled, rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box } from './atoms.ts'
 
 /** The rule that decided about packets. */
@@ -58,14 +59,23 @@ const ZERO = '\0\0\0\0'
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
 const STATE_NEW = 8
 
+/** Classes cannot be followed together. */
+export class NotTogether extends BeyondEvaluator {}
+
+/** Numbers of classes that are followed together: memory stays small. */
+const TOGETHER_MAX = 1 << 15
+
 /** A class of packets on its way through the hooks. */
 export class ClassMachine implements Machine {
   registers = newRegisters()
   sets: SetAccess
   readonly addressLength: number
   box: Box
+  /** That of each number that was rolled. */
   probability = 1
   rolled: readonly number[] | undefined
+  /** The destinations of several classes that are followed together, by number, and the class of each number. */
+  together: { readonly address: Known; readonly classes: readonly number[] } | undefined
   mark: Known = ZERO
   priority: Known = ZERO
   /** The priority that our own rules left. */
@@ -98,6 +108,7 @@ export class ClassMachine implements Machine {
     copy.registers = this.registers.slice()
     copy.probability = this.probability
     copy.rolled = this.rolled
+    copy.together = this.together
     copy.mark = this.mark
     copy.priority = this.priority
     copy.ownPriority = this.ownPriority
@@ -116,23 +127,46 @@ export class ClassMachine implements Machine {
   /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
   beginRule(): void {
     this.registers.fill(undefined)
-    if (this.rolled === undefined) return
+    if (this.rolled === undefined || this.together !== undefined) return
     const { mark, priority, ownPriority, written, to } = this
     const kept = [mark, priority, ownPriority, written?.data, to?.address, to?.port]
-    if (kept.every(its => its === undefined || typeof its === 'string')) this.rolled = undefined
+    if (!kept.every(its => its === undefined || typeof its === 'string')) return
+    this.probability *= this.rolled.length
+    this.rolled = undefined
+  }
+
+  roll(modulus: number, offset: number): Choice {
+    const before = this.rolled
+    if (this.together !== undefined && modulus * (before?.length ?? 1) > TOGETHER_MAX)
+      throw new NotTogether('these classes roll too many numbers')
+    const { rolled, word } = rollOf(modulus * (before?.length ?? 1), offset)
+    this.probability /= modulus
+    this.rolled = rolled
+    if (before === undefined) return word
+    this.#rewrite(its =>
+      typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
+    )
+    if (this.together !== undefined)
+      this.together = { ...this.together, classes: repeated(this.together.classes, before, modulus) }
+    return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
   }
 
   settle(number: number): void {
-    const { registers, written, to } = this
+    if (this.together !== undefined) throw new NotTogether('each class is followed by itself')
     this.rolled = undefined
-    this.registers = registers.map(word =>
-      word !== undefined && isChoice(word) ? chosen(word, number) : word,
-    )
-    this.mark = chosen(this.mark, number)
-    this.priority = chosen(this.priority, number)
-    this.ownPriority = chosen(this.ownPriority, number)
-    if (written !== undefined) this.written = { ...written, data: chosen(written.data, number) }
-    if (to !== undefined) this.to = { address: chosen(to.address, number), port: chosen(to.port, number) }
+    this.#rewrite(its => chosen(its, number))
+  }
+
+  /** Rewrites all that follows from a number. */
+  #rewrite(rewrite: (its: Known) => Known): void {
+    const { registers, written, to, together } = this
+    this.registers = registers.map(word => (word !== undefined && isChoice(word) ? rewrite(word) : word))
+    this.mark = rewrite(this.mark)
+    this.priority = rewrite(this.priority)
+    this.ownPriority = rewrite(this.ownPriority)
+    if (written !== undefined) this.written = { ...written, data: rewrite(written.data) }
+    if (to !== undefined) this.to = { address: rewrite(to.address), port: rewrite(to.port) }
+    if (together !== undefined) this.together = { ...together, address: rewrite(together.address) }
   }
 
   /** Gives the address and port that each number leads to, all equally likely; none without a translation. */
@@ -189,7 +223,7 @@ export class ClassMachine implements Machine {
     if (typeof value === 'string') return value.length === length ? value : value.slice(at, at + length)
     const words: Word[] = []
     if (value !== undefined) {
-      if (length === 4 && value === this.to?.address && this.addressLength === 4) return [value]
+      if (length === 4 && this.addressLength === 4 && field === 'destination') return [value]
       for (let first = at; first < at + length; first += 4) {
         const end = Math.min(first + 4, at + length)
         words.push(chosenTo(value, octets => octets.slice(first, end).padEnd(4, '\0')))
@@ -205,6 +239,7 @@ export class ClassMachine implements Machine {
   #only(field: Field): Known | undefined {
     if (this.to !== undefined && field === 'destination') return this.to.address
     if (this.to !== undefined && field === 'destinationPort') return this.to.port
+    if (this.together !== undefined && field === 'destination') return this.together.address
     return onlyValue(this.region(field))
   }
 
@@ -277,6 +312,17 @@ export class ClassMachine implements Machine {
   #isLocal(ip: Ip): boolean {
     return this.#nodeIps.has(ip) || isLoopback(ip)
   }
+}
+
+/** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
+function repeated<T>(all: readonly T[], from: readonly number[], times: number): readonly T[] {
+  const repeats: T[] = []
+  for (const number of from) {
+    const its = all[number]
+    if (its === undefined) continue
+    for (let count = 0; count < times; count++) repeats.push(its)
+  }
+  return repeats
 }
 
 function wordsOf(its: Known): Value {

@@ -1,10 +1,10 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import type { Octets } from '../base/octets.ts'
-import { sizeOf } from '../base/region.ts'
+import { onlyValue, type Region, sizeOf } from '../base/region.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { BeyondEvaluator, chosenOf } from '../kernel/nft/trace-machine.ts'
-import { type Box, classesOf, exampleOf, nameOf, type PacketClass } from './atoms.ts'
-import { type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
+import { addressOf, type Box, classesOf, exampleOf, nameOf, type PacketClass } from './atoms.ts'
+import { allMeet, type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import { newLog } from './sets.ts'
 import { type Leaf, placeText, type Undecided, Walker } from './walk.ts'
@@ -68,12 +68,21 @@ export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): 
         found.differences.set(key, difference)
     }
     const pauses = new Pauses()
+    const groups = new Groups(meaning)
+    function* examineAll(classes: readonly PacketClass[]): Steps<void> {
+      if (pauses.due(8)) yield
+      if (classes.length > 1 && examiner.meetTogether(classes)) return
+      for (const its of classes) {
+        note(examiner.examine(its))
+        if (pauses.due(8)) yield
+      }
+    }
     for (const its of classesOf(meaning)) {
       found.classes++
       found.packets += packetsIn(its.box)
-      note(examiner.examine(its))
-      if (pauses.due(8)) yield
+      yield* examineAll(groups.add(its))
     }
+    for (const classes of groups.rest()) yield* examineAll(classes)
     for (const difference of examiner.examineRemembered()) {
       note(difference)
       if (pauses.due(8)) yield
@@ -106,6 +115,66 @@ function packetsIn(box: Box): number {
   return fields.reduce((product, region) => product * sizeOf(region), 1)
 }
 
+/** Classes that are followed together: as many as keep their random numbers few. */
+const CLASSES_MAX = 128
+const ENDPOINTS_MAX = 4096
+
+interface Group {
+  readonly classes: PacketClass[]
+  endpoints: number
+}
+
+/** Collects classes that differ in their destinations and endpoints alone. */
+class Groups {
+  readonly #onNode: ReadonlySet<Octets>
+  readonly #groups = new Map<string, Group>()
+  readonly #numbers = new WeakMap<Region, number>()
+  #count = 0
+  #last: { readonly endpoints: readonly Octets[]; readonly areElsewhere: boolean } | undefined
+
+  constructor({ localEndpoints }: FamilyMeaning) {
+    this.#onNode = localEndpoints
+  }
+
+  /** Gives the classes to examine now: the class alone, a group that is full, or none. */
+  add(its: PacketClass): readonly PacketClass[] {
+    const { fate, box, hook } = its
+    if (fate.kind !== 'endpoints' || fate.affinityS !== 0) return [its]
+    if (onlyValue(box.destination) === undefined || !this.#areElsewhere(fate.endpoints)) return [its]
+    const regions = [box.source, box.sourceType, box.interface, box.destinationType]
+    const all = [...regions, box.protocol, box.destinationPort, box.sourcePort]
+    const key = `${hook} ${fate.masquerade} ${all.map(region => this.#numberOf(region)).join()}`
+    const group = this.#groups.get(key) ?? { classes: [], endpoints: 0 }
+    group.classes.push(its)
+    group.endpoints += fate.endpoints.length
+    if (group.classes.length < CLASSES_MAX && group.endpoints < ENDPOINTS_MAX) {
+      this.#groups.set(key, group)
+      return []
+    }
+    this.#groups.delete(key)
+    return group.classes
+  }
+
+  *rest(): Generator<readonly PacketClass[], void, undefined> {
+    for (const { classes } of this.#groups.values()) yield classes
+  }
+
+  /** A client on this node may be an endpoint itself. Classes of one service port share their endpoints. */
+  #areElsewhere(endpoints: readonly Octets[]): boolean {
+    if (this.#last?.endpoints === endpoints) return this.#last.areElsewhere
+    const areElsewhere = endpoints.every(endpoint => !this.#onNode.has(addressOf(endpoint)))
+    this.#last = { endpoints, areElsewhere }
+    return areElsewhere
+  }
+
+  /** Equal regions that are two objects only make more groups. */
+  #numberOf(region: Region): number {
+    const number = this.#numbers.get(region) ?? this.#count++
+    this.#numbers.set(region, number)
+    return number
+  }
+}
+
 interface Affine {
   readonly its: PacketClass
   readonly asked: readonly string[]
@@ -131,11 +200,29 @@ class Examiner {
     this.#foreign = foreign
   }
 
-  /** Judges a class whose clients are new. */
-  examine(its: PacketClass): ProofDifference | undefined {
+  /** Whether classes meet their fates, followed together. Otherwise each of them is to be examined. */
+  meetTogether(classes: readonly PacketClass[]): boolean {
+    this.#begin()
+    try {
+      const leaves = this.#walker.walkTogether(classes)
+      return this.#walker.log.asked.size === 0 && allMeet(classes, leaves)
+    } catch (error) {
+      if (!(error instanceof BeyondEvaluator)) throw error
+      return false
+    }
+  }
+
+  #begin(): void {
     const { log } = this.#walker
     log.memory = { kind: 'new' }
     log.asked.clear()
+    log.last = undefined
+  }
+
+  /** Judges a class whose clients are new. */
+  examine(its: PacketClass): ProofDifference | undefined {
+    const { log } = this.#walker
+    this.#begin()
     const leaves = this.#leavesOf(its)
     if (!Array.isArray(leaves)) return leaves
     const asked = [...log.asked]

@@ -1,7 +1,7 @@
 import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import { u32host } from '../base/octets.ts'
-import { difference, intersection, point } from '../base/region.ts'
+import { difference, intersection, onlyValue, point } from '../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -23,8 +23,9 @@ import type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect } from '../kernel/nft/trace-machine.ts'
+import { rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box, Hook, PacketClass } from './atoms.ts'
-import { ClassMachine, type RulePlace } from './machine.ts'
+import { ClassMachine, NotTogether, type RulePlace } from './machine.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -155,6 +156,24 @@ export class Walker {
     return leaves
   }
 
+  /**
+   * Follows classes that differ in their destinations alone as one, while their packets meet the same effects. Throws
+   * where a class would have to be followed by itself, or a rule of ours is beyond the evaluator.
+   */
+  walkTogether(classes: readonly Pick<PacketClass, 'hook' | 'box'>[]): readonly Leaf[] {
+    const [first] = classes
+    const [table] = this.tables
+    if (first === undefined || table === undefined) throw new NotTogether('there is nothing to follow')
+    const { hook, box } = first
+    const start = new ClassMachine(box, table.sets, this.#nodeIps)
+    start.rolled = rollOf(classes.length, 0).rolled
+    const choices = classes.map(its => onlyValue(its.box.destination) ?? '')
+    start.together = { address: { choices }, classes: start.rolled }
+    const leaves: Leaf[] = []
+    for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
+    return leaves
+  }
+
   #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
     if (hook === 'output') {
       this.#finish(this.#pass(machine, NF_INET_POST_ROUTING, leaves), leaves)
@@ -259,7 +278,7 @@ export class Walker {
       if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
       return effect
     } catch (error) {
-      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn) throw error
+      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
       const place = placeText(rule.place)
       if (!this.undecided.has(place)) this.undecided.set(place, { place, reason: error.message })
       return 'break'
@@ -279,7 +298,6 @@ export class Walker {
       for (const [number, branch] of branches.entries()) {
         const its = number === branches.length - 1 ? machine : machine.copy()
         for (const [field, region] of branch.narrowed) its.narrow(field, region)
-        its.probability *= branch.probability
         if (branch.rolled !== undefined) its.rolled = branch.rolled
         const then = branch.take(its)
         if (then === 'next') this.#runRule(its, at, index + 1)

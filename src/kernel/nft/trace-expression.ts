@@ -14,7 +14,7 @@ import {
   type Value,
   type Word,
 } from './trace-machine.ts'
-import { compareRolled, eachRolled, knownOf, lookupRolled, rollOf } from './trace-random.ts'
+import { compareRolled, eachRolled, knownOf, lookupRolled } from './trace-random.ts'
 import { splitCompare, splitLookup } from './trace-split.ts'
 
 /**
@@ -93,16 +93,10 @@ function wordsFrom(registers: readonly (Word | undefined)[], first: number, leng
   return words
 }
 
-function numgen(machine: Machine, expression: Of<'numgen'>): Effect {
-  const { modulus, offset = 0, dreg } = expression
-  // What follows from two numbers at once is followed for each of the first.
-  if (machine.rolled !== undefined && modulus > 1)
-    return eachRolled(machine, copy => numgen(copy, expression))
+function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
-  const { rolled, word } = rollOf(modulus, offset)
-  machine.rolled = rolled
-  return store(machine, dreg, [word])
+  return store(machine, dreg, machine.roll && [machine.roll(modulus, offset)])
 }
 
 function compare(machine: Machine, expression: Of<'cmp'>): Effect {

@@ -19,7 +19,6 @@ export interface Split {
 }
 
 export interface Branch {
-  readonly probability: number
   /** The values that the packets of the branch have in fields. */
   readonly narrowed: readonly (readonly [Field, Region])[]
   /** The numbers that its packets rolled; undefined for all those of the machine. */
@@ -106,8 +105,10 @@ export interface Machine {
   addressType(flags: number): Value
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
   random(modulus: number): number | undefined
+  /** Rolls all of these numbers, for a class. */
+  roll?(modulus: number, offset: number): Choice
   /** The numbers that the packets of a class rolled, all equally likely; undefined where nothing follows from them. */
-  rolled?: readonly number[] | undefined
+  readonly rolled?: readonly number[] | undefined
   /** Leaves the packets that rolled one number: nothing follows from it any more. */
   settle?(number: number): void
   inIpset(expression: Of<'ipset'>): boolean
@@ -134,16 +135,20 @@ export function isChoice(word: Word): word is Choice {
   return typeof word !== 'string' && 'choices' in word
 }
 
-/** Whether words are equal. Choices are, where they are one object. */
+/** Whether words are equal. */
 export function areSame(a: readonly Word[], b: readonly Word[]): boolean {
   return a.length === b.length && a.every((word, index) => isSame(word, b[index]))
 }
 
 function isSame(a: Word, b: Word | undefined): boolean {
   if (a === b) return true
-  if (b === undefined || typeof a === 'string' || typeof b === 'string' || isChoice(a) || isChoice(b))
-    return false
+  if (b === undefined || typeof a === 'string' || typeof b === 'string') return false
+  if (isChoice(a) || isChoice(b)) return isChoice(a) && isChoice(b) && areEqual(a.choices, b.choices)
   return a.field === b.field && a.at === b.at && a.mask === b.mask
+}
+
+export function areEqual<T>(a: readonly T[], b: readonly T[]): boolean {
+  return a === b || (a.length === b.length && a.every((its, index) => its === b[index]))
 }
 
 /** Gives the octets of one rolled number. */
@@ -159,7 +164,15 @@ export function chosenOf(its: Known, rolled: readonly number[] | undefined): rea
 /** Changes octets whatever was rolled. Numbers without octets stay so. */
 export function chosenTo(its: Known, change: (octets: Octets) => Octets): Known {
   if (typeof its === 'string') return change(its)
-  return { choices: its.choices.map(octets => (octets === '' ? '' : change(octets))) }
+  // Neighbors are often equal.
+  let [before, after] = ['', '']
+  const choices = its.choices.map(octets => {
+    if (octets !== before) after = octets === '' ? '' : change(octets)
+    before = octets
+    return after
+  })
+  const [first = ''] = choices
+  return first !== '' && choices.every(octets => octets === first) ? first : { choices }
 }
 
 export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>

@@ -2,6 +2,7 @@ import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
 import type { ElementData } from './state.ts'
 import {
+  areEqual,
   areSame,
   BeyondEvaluator,
   type Branch,
@@ -24,10 +25,11 @@ import {
  * effects, and its registers hold what follows from each number.
  */
 
-/** Larger numbers are beyond the evaluator. Lists of endpoints have fewer slots. */
-const MODULUS_MAX = 1 << 20
-/** Rules use few moduli. */
+/** More numbers at once are beyond the evaluator. Lists of endpoints have fewer slots. */
+export const ROLLED_MAX = 1 << 20
+/** Rules use few moduli, and mostly small ones. */
 const ROLLS_MAX = 256
+const KEPT_MAX = 4096
 
 interface Roll {
   readonly rolled: readonly number[]
@@ -37,14 +39,14 @@ const rolls = new Map<string, Roll>()
 
 /** Gives all numbers that a roll may give. Equal rolls are one object, so that what follows from them is kept. */
 export function rollOf(modulus: number, offset: number): Roll {
-  if (modulus > MODULUS_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
+  if (modulus > ROLLED_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
   const key = `${modulus} ${offset}`
   const known = rolls.get(key)
   if (known !== undefined) return known
   const rolled = Array.from({ length: modulus }, (_, number) => number)
   const roll = { rolled, word: { choices: rolled.map(number => u32host(number + offset)) } }
   if (rolls.size >= ROLLS_MAX) rolls.clear()
-  rolls.set(key, roll)
+  if (modulus <= KEPT_MAX) rolls.set(key, roll)
   return roll
 }
 
@@ -54,7 +56,6 @@ type Take = (machine: Machine) => Effect
 export function eachRolled({ rolled = [] }: Machine, again: Take): Effect {
   const branches = rolled.map(
     (number): Branch => ({
-      probability: 1 / rolled.length,
       narrowed: [],
       rolled: [number],
       take: settledAt(number, again),
@@ -81,10 +82,7 @@ function byEffect(machine: Machine, groups: Iterable<Group>): Effect {
   for (const group of groups) if (group.rolled.length > 0) all.push(group)
   const [only, second] = all
   if (only !== undefined && second === undefined) return only.take(machine)
-  const count = machine.rolled?.length ?? 0
-  const branches = all.map(
-    ({ rolled, take }): Branch => ({ probability: rolled.length / count, narrowed: [], rolled, take }),
-  )
+  const branches = all.map(({ rolled, take }): Branch => ({ narrowed: [], rolled, take }))
   return { kind: 'split', branches }
 }
 
@@ -136,7 +134,7 @@ interface Found {
   readonly holders: number[]
   /** The data of holders. */
   readonly data: Octets[]
-  readonly verdicts: { readonly number: number; readonly data: ElementData | null }[]
+  readonly verdicts: Map<ElementData | null, number[]>
   /** Numbers whose packets a field tells apart. */
   readonly divided: number[]
 }
@@ -176,8 +174,8 @@ export function lookupRolled(
     { rolled: missing, take: copy => found(copy, expression, undefined) },
     { rolled: members, take: copy => found(copy, expression, null) },
     { rolled: holders, take: copy => store(copy, registerOf(expression), its.stored) },
-    ...verdicts.map(({ number, data }) => ({
-      rolled: [number],
+    ...[...verdicts].map(([data, numbers]) => ({
+      rolled: numbers,
       take: (copy: Machine) => found(copy, expression, data),
     })),
     ...divided.map(number => ({ rolled: [number], take: settledAt(number, again) })),
@@ -190,14 +188,14 @@ function registerOf({ dreg, set }: Of<'lookup'>): number {
 }
 
 function isSame(a: Asked, b: Asked): boolean {
-  return a.rolled === b.rolled && a.expression === b.expression && areSame(a.words, b.words)
+  return a.expression === b.expression && areEqual(a.rolled, b.rolled) && areSame(a.words, b.words)
 }
 
 function answer(sets: SetAccess, asked: Asked): Answered {
   const { words, rolled, expression } = asked
   const { set, dreg, inverted } = expression
   const { keyLength } = sets.setOf(set)
-  const its: Found = { missing: [], members: [], holders: [], data: [], verdicts: [], divided: [] }
+  const its: Found = { missing: [], members: [], holders: [], data: [], verdicts: new Map(), divided: [] }
   for (const number of rolled) {
     const key = octetsAt(words, number, keyLength)
     if (typeof key !== 'string') {
@@ -214,7 +212,11 @@ function answer(sets: SetAccess, asked: Asked): Answered {
       while (its.data.length < number) its.data.push('')
       its.data.push(data)
       its.holders.push(number)
-    } else its.verdicts.push({ number, data })
+    } else {
+      const known = its.verdicts.get(data)
+      if (known === undefined) its.verdicts.set(data, [number])
+      else known.push(number)
+    }
   }
   return { ...asked, found: its, stored: wordsByNumber(its.data) }
 }

@@ -72,7 +72,7 @@ function keptWanted(
 }
 
 function branch(narrowed: Branch['narrowed'], effect: Effect): Branch {
-  return { probability: 1, narrowed, take: () => effect }
+  return { narrowed, take: () => effect }
 }
 
 function oneOf(branches: readonly Branch[]): Effect {
@@ -198,7 +198,7 @@ function splitMembers(machine: Machine, [field, members]: Members, expression: O
   const outside = difference(region, members)
   if (outside.length === 0) return found(machine, expression, null)
   return oneOf([
-    { probability: 1, narrowed: [[field, inside]], take: copy => found(copy, expression, null) },
+    { narrowed: [[field, inside]], take: copy => found(copy, expression, null) },
     missing(expression, [[field, outside]]),
   ])
 }
@@ -251,7 +251,7 @@ function fieldText(word: Word): string {
 }
 
 function missing(expression: Of<'lookup'>, narrowed: Branch['narrowed']): Branch {
-  return { probability: 1, narrowed, take: copy => found(copy, expression, undefined) }
+  return { narrowed, take: copy => found(copy, expression, undefined) }
 }
 
 interface Division {
@@ -271,7 +271,7 @@ function divide(
   const field = first?.wanted[depth]?.[0]
   if (first === undefined || field === undefined) {
     const data = first === undefined ? undefined : (first.candidate.data ?? null)
-    branches.push({ probability: 1, narrowed, take: copy => found(copy, expression, data) })
+    branches.push({ narrowed, take: copy => found(copy, expression, data) })
     return
   }
   const region = regionOf(machine, field)
@@ -281,7 +281,6 @@ function divide(
   if (isLast && (expression.dreg === undefined || expression.inverted))
     // Members of a set have no data to tell them apart.
     branches.push({
-      probability: 1,
       narrowed: [...narrowed, [field, parts]],
       take: copy => found(copy, expression, null),
     })

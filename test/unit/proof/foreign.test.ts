@@ -268,7 +268,7 @@ describe('a rule of another program for one endpoint of one Service', () => {
     { kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\xbf\xff\xff', xor: '\0\x40\0\0' },
     { kind: 'meta-set', key: NFT_META_MARK, sreg: 0 },
   ]
-  const masquerades: Expression = { kind: 'masquerade' }
+  const masquerades: Expression = { kind: 'masquerade', flags: 0 }
 
   it('is found in no rule but its own', () => {
     const { wrong, differences } = proofBeside()

@@ -18,16 +18,18 @@ import {
 import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
 import type { ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
+import type { TracePacket } from '../../../src/kernel/nft/trace-packet.ts'
 import { DESTINATION, DESTINATION_PORT, PRIORITY, typedSet } from '../../../src/kernel/nft/userdata.ts'
+import { NotTogether } from '../../../src/proof/machine.ts'
 import { newLog } from '../../../src/proof/sets.ts'
-import { Walker } from '../../../src/proof/walk.ts'
+import { type Leaf, Walker } from '../../../src/proof/walk.ts'
 import { ip } from '../../support/pipeline.ts'
 import { runs } from '../../support/runs.ts'
 import { generator } from '../../support/walk.ts'
 
 /** `PROOF_SEED=N` takes other rules. */
 const SEED = Number(process.env.PROOF_SEED ?? 29)
-const RULESETS = runs(400, 1 / 2)
+const RULESETS = runs(400, 1 / 8)
 
 type Random = (bound: number) => number
 
@@ -87,7 +89,7 @@ const ENDS: readonly ((random: Random, further: string) => readonly Expression[]
   (_, further) => [verdict(NFT_GOTO, further)],
   random => [roll(random), find('ways', 'verdict')],
   () => [MARK, find('ways', 'verdict')],
-  () => [{ kind: 'masquerade' }],
+  () => [{ kind: 'masquerade', flags: 0 }],
 ]
 const TRANSLATE: readonly Expression[] = [
   find('places', 0),
@@ -155,16 +157,16 @@ function anyTable(random: Random): Table {
   }
 }
 
-const PACKET = {
+const PACKET: TracePacket = {
   origin: 'process',
   protocol: 17,
   source: ip('192.0.2.1'),
   sourcePort: 1,
   destination: ip('10.0.0.1'),
   destinationPort: 80,
-} as const
+}
 
-function classOf({ source, destination, destinationPort }: typeof PACKET) {
+function classOf({ source, destination, destinationPort }: TracePacket) {
   return {
     source: point(source),
     sourceType: point(u32host(RTN_LOCAL)),
@@ -184,32 +186,56 @@ function summed(fates: Iterable<readonly [string, number]>): Readonly<Record<str
   return Object.fromEntries([...sums].sort().map(([fate, sum]) => [fate, Number(sum.toFixed(9))]))
 }
 
-test(`a class that rolls all numbers meets what packets meet that roll one each (PROOF_SEED=${SEED})`, () => {
+const DESTINATIONS = [...SPOTS.slice(0, 3), ip('192.0.2.9')]
+
+/** Gives the fates of the packets of an end by class of `destinations`, with their probability. */
+function fatesOf({ machine, end }: Leaf, destinations: readonly string[]) {
+  const { rolled = [0], together, masquerade, probability } = machine
+  const ends = machine.endpoints()
+  return rolled.map((number, index) => {
+    const at = together?.classes[number] ?? 0
+    const its = ends[index] ?? `${destinations[at]}${u16be(PACKET.destinationPort)}`
+    const place = formatIpPort(its.slice(0, -2), readU16be(its, its.length - 2))
+    const name = end === 'endpoint' ? 'dnat' : end === 'pass' ? 'accept' : end
+    return [`${at}: ${name} ${place} ${masquerade}`, probability] as const
+  })
+}
+
+test(`classes that roll all numbers meet what packets meet that roll one each (PROOF_SEED=${SEED})`, () => {
   const random = generator(SEED)
-  let forked = 0
+  let [forked, joined] = [0, 0]
   for (let count = 0; count < RULESETS; count++) {
     const tables = [anyTable(random)]
-    const ways = createTracer({ tables }).ways(PACKET, { localIps: new Set([PACKET.source]) })
-    const expected = summed(
-      ways.map(({ trace: { verdict: end, destination, masquerade }, probability }) => [
-        `${end} ${formatIpPort(destination.ip, destination.port)} ${masquerade}`,
-        probability,
-      ]),
-    )
+    const tracer = createTracer({ tables })
     const walker = new Walker(tables, { family: 'ip', ownName: 'judge', log: newLog(), nodeIps: new Set() })
-    const found = summed(
-      walker.walk({ hook: 'output', box: classOf(PACKET) }).flatMap(({ machine, end }) => {
-        const ends = machine.endpoints()
-        const all = ends.length === 0 ? [PACKET.destination + u16be(PACKET.destinationPort)] : ends
-        return all.map(its => {
-          const place = formatIpPort(its.slice(0, -2), readU16be(its, its.length - 2))
-          const name = end === 'endpoint' ? 'dnat' : end === 'pass' ? 'accept' : end
-          return [`${name} ${place} ${machine.masquerade}`, machine.probability / all.length] as const
-        })
-      }),
-    )
-    expect(found, `ruleset ${count}`).toEqual(expected)
-    if (Object.keys(found).length > 1) forked++
+    const expected = DESTINATIONS.map(destination => {
+      const ways = tracer.ways({ ...PACKET, destination }, { localIps: new Set([PACKET.source]) })
+      return ways.map(({ trace, probability }) => {
+        const { ip: to, port } = trace.destination
+        return [`${trace.verdict} ${formatIpPort(to, port)} ${trace.masquerade}`, probability] as const
+      })
+    })
+    const classes = DESTINATIONS.map(destination => ({
+      hook: 'output' as const,
+      box: classOf({ ...PACKET, destination }),
+    }))
+    for (const [at, its] of classes.entries()) {
+      const found = summed(walker.walk(its).flatMap(leaf => fatesOf(leaf, DESTINATIONS.slice(at))))
+      const ways = expected[at] ?? []
+      expect(found, `ruleset ${count}`).toEqual(summed(ways.map(([fate, chance]) => [`0: ${fate}`, chance])))
+      if (ways.length > 1) forked++
+    }
+    try {
+      const found = summed(walker.walkTogether(classes).flatMap(leaf => fatesOf(leaf, DESTINATIONS)))
+      const all = expected.flatMap((ways, at) =>
+        ways.map(([fate, chance]) => [`${at}: ${fate}`, chance] as const),
+      )
+      expect(found, `ruleset ${count}, together`).toEqual(summed(all))
+      joined++
+    } catch (error) {
+      if (!(error instanceof NotTogether)) throw error
+    }
   }
-  expect(forked).toBeGreaterThan(RULESETS / 4)
+  expect(forked).toBeGreaterThan(RULESETS)
+  expect(joined).toBeGreaterThan(RULESETS / 2)
 })
