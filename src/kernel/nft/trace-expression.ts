@@ -1,4 +1,4 @@
-import { unreachable } from '../../base/errors.ts'
+import { assert, unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from './constants.ts'
 import { COMMENT_MATCH, type Expression } from './expression.ts'
@@ -96,7 +96,8 @@ function wordsFrom(registers: readonly (Word | undefined)[], first: number, leng
 function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
-  return store(machine, dreg, machine.roll && [machine.roll(modulus, offset)])
+  assert(machine.roll !== undefined, 'a class rolls all numbers')
+  return store(machine, dreg, [machine.roll(modulus, offset)])
 }
 
 function compare(machine: Machine, expression: Of<'cmp'>): Effect {
