@@ -33,6 +33,7 @@ import {
   isChoice,
   type Known,
   type Machine,
+  type Memo,
   newRegisters,
   type SetAccess,
   type Value,
@@ -58,6 +59,13 @@ const UNICAST_TYPE = point(u32host(1))
 const ZERO = '\0\0\0\0'
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
 const STATE_NEW = 8
+
+/** What all classes of a walk share. */
+export interface Surroundings {
+  /** Addresses of the Node: translated packets to them are for processes of this node. */
+  readonly nodeIps: ReadonlySet<Ip>
+  readonly memo: Memo
+}
 
 /** Classes cannot be followed together. */
 export class NotTogether extends BeyondEvaluator {}
@@ -94,17 +102,19 @@ export class ClassMachine implements Machine {
   toType: Region = ANY_TYPE
   /** Whether a rule of ours translated or masqueraded the packets. */
   isChangedByOwn = false
-  readonly #nodeIps: ReadonlySet<Ip>
+  readonly memo: Memo
+  readonly #around: Surroundings
 
-  constructor(box: Box, sets: SetAccess, nodeIps: ReadonlySet<Ip>) {
-    this.#nodeIps = nodeIps
+  constructor(box: Box, sets: SetAccess, around: Surroundings) {
+    this.#around = around
+    this.memo = around.memo
     this.box = box
     this.sets = sets
     this.addressLength = box.source[0]?.from.length ?? 4
   }
 
   copy(): ClassMachine {
-    const copy = new ClassMachine(this.box, this.sets, this.#nodeIps)
+    const copy = new ClassMachine(this.box, this.sets, this.#around)
     copy.registers = this.registers.slice()
     copy.probability = this.probability
     copy.rolled = this.rolled
@@ -139,7 +149,7 @@ export class ClassMachine implements Machine {
     const before = this.rolled
     if (this.together !== undefined && modulus * (before?.length ?? 1) > TOGETHER_MAX)
       throw new NotTogether('these classes roll too many numbers')
-    const { rolled, word } = rollOf(modulus * (before?.length ?? 1), offset)
+    const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
     this.probability /= modulus
     this.rolled = rolled
     if (before === undefined) return word
@@ -310,7 +320,7 @@ export class ClassMachine implements Machine {
   }
 
   #isLocal(ip: Ip): boolean {
-    return this.#nodeIps.has(ip) || isLoopback(ip)
+    return this.#around.nodeIps.has(ip) || isLoopback(ip)
   }
 }
 

@@ -1,5 +1,4 @@
 import { assert } from '../base/errors.ts'
-import type { Ip } from '../base/ip.ts'
 import { u32host } from '../base/octets.ts'
 import { difference, intersection, onlyValue, point } from '../base/region.ts'
 import {
@@ -22,10 +21,10 @@ import {
 import type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
-import { BeyondEvaluator, type Effect } from '../kernel/nft/trace-machine.ts'
+import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box, Hook, PacketClass } from './atoms.ts'
-import { ClassMachine, NotTogether, type RulePlace } from './machine.ts'
+import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -82,7 +81,7 @@ export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
   readonly tables: readonly CompiledTable[]
-  readonly #nodeIps: ReadonlySet<Ip>
+  readonly #around: Surroundings
   readonly #hooks = new Map<number, readonly BaseChain[]>()
 
   /** `ownName` is the name of the table whose every rule the evaluator must know. */
@@ -97,12 +96,11 @@ export class Walker {
       readonly family: NftFamily
       readonly ownName: string
       readonly log: MemoryLog
-      /** Addresses of the Node: translated packets to them are for processes of this node. */
-      readonly nodeIps: ReadonlySet<Ip>
+      readonly nodeIps: Surroundings['nodeIps']
     },
   ) {
     this.log = log
-    this.#nodeIps = nodeIps
+    this.#around = { nodeIps, memo: newMemo() }
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
       table =>
@@ -149,9 +147,9 @@ export class Walker {
   walk({ hook, box }: Pick<PacketClass, 'hook' | 'box'>): readonly Leaf[] {
     const [first] = this.tables
     if (first === undefined)
-      return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#nodeIps), end: 'pass' }]
+      return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#around), end: 'pass' }]
     const leaves: Leaf[] = []
-    const start = new ClassMachine(box, first.sets, this.#nodeIps)
+    const start = new ClassMachine(box, first.sets, this.#around)
     for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
     return leaves
   }
@@ -165,8 +163,8 @@ export class Walker {
     const [table] = this.tables
     if (first === undefined || table === undefined) throw new NotTogether('there is nothing to follow')
     const { hook, box } = first
-    const start = new ClassMachine(box, table.sets, this.#nodeIps)
-    start.rolled = rollOf(classes.length, 0).rolled
+    const start = new ClassMachine(box, table.sets, this.#around)
+    start.rolled = rollOf(start.memo, classes.length, 0).rolled
     const choices = classes.map(its => onlyValue(its.box.destination) ?? '')
     start.together = { address: { choices }, classes: start.rolled }
     const leaves: Leaf[] = []

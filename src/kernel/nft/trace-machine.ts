@@ -1,6 +1,6 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import type { Region } from '../../base/region.ts'
+import type { Interval, Region } from '../../base/region.ts'
 import type { Expression, Verdict } from './expression.ts'
 import type { ElementData, NftSet } from './state.ts'
 
@@ -118,6 +118,65 @@ export interface Machine {
   readonly addressLength: number
   /** The values of a field in a class of packets. */
   region?(field: Field): Region
+  /** What is kept for the next class of packets. */
+  readonly memo?: Memo
+}
+
+/** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */
+export interface Memo {
+  /** By modulus and offset. */
+  readonly rolls: Map<string, Roll>
+  /** The last lookup of each set for all rolled numbers. */
+  readonly lookups: WeakMap<SetAccess, Map<string, Answered>>
+  /** What each comparison wanted last. */
+  readonly comparisons: WeakMap<Of<'cmp'>, Pick<Asked, 'words'> & { readonly wanted: Wanted | undefined }>
+  /** By candidates, then by the fields that their keys consist of. */
+  readonly wishes: WeakMap<readonly Candidate[], Map<string, Wishes>>
+}
+
+export function newMemo(): Memo {
+  return { rolls: new Map(), lookups: new WeakMap(), comparisons: new WeakMap(), wishes: new WeakMap() }
+}
+
+export function memoOf({ memo }: Machine): Memo {
+  assert(memo !== undefined, 'a class has a memo')
+  return memo
+}
+
+/** All numbers of a roll, and their words. */
+export interface Roll {
+  readonly rolled: readonly number[]
+  readonly word: Choice
+}
+
+/** A lookup for all rolled numbers. */
+export interface Asked {
+  readonly words: readonly Word[]
+  readonly rolled: readonly number[]
+  readonly expression: Of<'lookup'>
+}
+
+/** What a lookup finds for each number. */
+export interface Answered extends Asked {
+  readonly missing: number[]
+  /** Elements without data, or whose data nothing reads. */
+  readonly members: number[]
+  readonly holders: number[]
+  /** The data of holders, as registers hold it. */
+  readonly stored: readonly Word[]
+  readonly verdicts: Map<ElementData | null, number[]>
+  /** Numbers whose packets a field tells apart. */
+  readonly divided: number[]
+}
+
+/** The values that a field must have, for several fields. */
+export type Wanted = readonly (readonly [Field, Interval])[]
+
+/** What packets must have to find the candidates of a lookup. */
+export interface Wishes {
+  readonly wishes: readonly { readonly wanted: Wanted; readonly candidate: Candidate }[]
+  /** Gives the values that some candidate has, by field. */
+  fields(): readonly (readonly [Field, Region])[]
 }
 
 /** An expression, or a state of a packet, that the evaluator does not know. */

@@ -2,18 +2,22 @@ import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
 import type { ElementData } from './state.ts'
 import {
+  type Answered,
+  type Asked,
   areEqual,
   areSame,
   BeyondEvaluator,
   type Branch,
-  type Choice,
   chosen,
   type Effect,
   found,
   isChoice,
   type Known,
   type Machine,
+  type Memo,
+  memoOf,
   type Of,
+  type Roll,
   type SetAccess,
   store,
   type Value,
@@ -31,14 +35,8 @@ export const ROLLED_MAX = 1 << 20
 const ROLLS_MAX = 256
 const KEPT_MAX = 4096
 
-interface Roll {
-  readonly rolled: readonly number[]
-  readonly word: Choice
-}
-const rolls = new Map<string, Roll>()
-
 /** Gives all numbers that a roll may give. Equal rolls are one object, so that what follows from them is kept. */
-export function rollOf(modulus: number, offset: number): Roll {
+export function rollOf({ rolls }: Memo, modulus: number, offset: number): Roll {
   if (modulus > ROLLED_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
   const key = `${modulus} ${offset}`
   const known = rolls.get(key)
@@ -126,34 +124,6 @@ export function compareRolled(
   )
 }
 
-/** What a lookup finds for each number. */
-interface Found {
-  readonly missing: number[]
-  /** Elements without data, or whose data nothing reads. */
-  readonly members: number[]
-  readonly holders: number[]
-  /** The data of holders. */
-  readonly data: Octets[]
-  readonly verdicts: Map<ElementData | null, number[]>
-  /** Numbers whose packets a field tells apart. */
-  readonly divided: number[]
-}
-
-interface Asked {
-  readonly words: readonly Word[]
-  readonly rolled: readonly number[]
-  readonly expression: Of<'lookup'>
-}
-
-interface Answered extends Asked {
-  readonly found: Found
-  /** The data of holders, as registers hold it. */
-  readonly stored: readonly Word[]
-}
-
-/** The last answer of each set: classes of one service port follow each other, and ask the same. */
-const answers = new WeakMap<SetAccess, Map<string, Answered>>()
-
 /** Looks up a key for each number. Those that find data go on as one. */
 export function lookupRolled(
   machine: Machine,
@@ -161,13 +131,14 @@ export function lookupRolled(
   { expression, again }: { readonly expression: Of<'lookup'>; readonly again: Take },
 ): Effect {
   const { sets, rolled = [] } = machine
-  const bySet = answers.get(sets) ?? new Map<string, Answered>()
-  answers.set(sets, bySet)
+  const { lookups } = memoOf(machine)
+  const bySet = lookups.get(sets) ?? new Map<string, Answered>()
+  lookups.set(sets, bySet)
   const last = bySet.get(expression.set)
   const asked = { words, rolled, expression }
   const its = last !== undefined && isSame(last, asked) ? last : answer(sets, asked)
   bySet.set(expression.set, its)
-  const { missing, members, holders, verdicts, divided } = its.found
+  const { missing, members, holders, verdicts, divided } = its
   if (missing.length === rolled.length) return found(machine, expression, undefined)
   if (holders.length === rolled.length) return store(machine, registerOf(expression), its.stored)
   return byEffect(machine, [
@@ -195,30 +166,34 @@ function answer(sets: SetAccess, asked: Asked): Answered {
   const { words, rolled, expression } = asked
   const { set, dreg, inverted } = expression
   const { keyLength } = sets.setOf(set)
-  const its: Found = { missing: [], members: [], holders: [], data: [], verdicts: new Map(), divided: [] }
+  const missing: number[] = []
+  const members: number[] = []
+  const holders: number[] = []
+  const held: Octets[] = []
+  const divided: number[] = []
+  const verdicts = new Map<ElementData | null, number[]>()
   for (const number of rolled) {
     const key = octetsAt(words, number, keyLength)
     if (typeof key !== 'string') {
       const candidates = sets.findAmong?.(set, key)
       assert(candidates !== undefined, `a key of ${set} is not known`)
-      if (candidates.length === 0) its.missing.push(number)
-      else its.divided.push(number)
+      ;(candidates.length === 0 ? missing : divided).push(number)
       continue
     }
     const data = sets.find(set, key)
-    if (data === undefined) its.missing.push(number)
-    else if (inverted || dreg === undefined) its.members.push(number)
+    if (data === undefined) missing.push(number)
+    else if (inverted || dreg === undefined) members.push(number)
     else if (typeof data === 'string') {
-      while (its.data.length < number) its.data.push('')
-      its.data.push(data)
-      its.holders.push(number)
+      while (held.length < number) held.push('')
+      held.push(data)
+      holders.push(number)
     } else {
-      const known = its.verdicts.get(data)
-      if (known === undefined) its.verdicts.set(data, [number])
+      const known = verdicts.get(data)
+      if (known === undefined) verdicts.set(data, [number])
       else known.push(number)
     }
   }
-  return { ...asked, found: its, stored: wordsByNumber(its.data) }
+  return { ...asked, missing, members, holders, stored: wordsByNumber(held), verdicts, divided }
 }
 
 function wordsByNumber(data: readonly Octets[]): readonly Word[] {

@@ -20,21 +20,21 @@ import {
   found,
   isChoice,
   type Machine,
+  memoOf,
   type Of,
+  type Wanted,
+  type Wishes,
   type Word,
 } from './trace-machine.ts'
 
 /* Decisions about classes of packets: a comparison or a lookup of a field divides the class where packets differ. */
-
-/** The values that a field must have, for several fields. */
-type Wanted = readonly (readonly [Field, Interval])[]
 
 /** Divides a class by a comparison. */
 export function splitCompare(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Effect {
   const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']
   assert(equal !== undefined && other !== undefined, 'a comparison has two outcomes')
-  const wanted = keptWanted(expression, words, machine.addressLength)
+  const wanted = keptWanted(machine, words, expression)
   if (wanted === undefined) return other
   const branches: Branch[] = []
   const narrowed: (readonly [Field, Region])[] = []
@@ -52,22 +52,13 @@ export function splitCompare(machine: Machine, words: readonly Word[], expressio
   return oneOf(branches)
 }
 
-interface Kept {
-  readonly words: readonly Word[]
-  readonly wanted: Wanted | undefined
-}
-/** What comparisons wanted last: many classes meet the same. */
-const keptComparisons = new WeakMap<Of<'cmp'>, Kept>()
-
-function keptWanted(
-  expression: Of<'cmp'>,
-  words: readonly Word[],
-  addressLength: number,
-): Wanted | undefined {
-  const kept = keptComparisons.get(expression)
+/** Many classes meet the same comparison. */
+function keptWanted(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Wanted | undefined {
+  const { comparisons } = memoOf(machine)
+  const kept = comparisons.get(expression)
   if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
-  const wanted = wantedOf(words, expression.data, addressLength)
-  keptComparisons.set(expression, { words, wanted })
+  const wanted = wantedOf(words, expression.data, machine.addressLength)
+  comparisons.set(expression, { words, wanted })
   return wanted
 }
 
@@ -165,10 +156,7 @@ function prefixBits(mask: Octets): number | undefined {
   return bits
 }
 
-interface Wish {
-  readonly wanted: Wanted
-  readonly candidate: Candidate
-}
+type Wish = Wishes['wishes'][number]
 
 /** Divides a class by a lookup: a part for each element that packets of the class find, and the rest. */
 export function splitLookup(machine: Machine, words: readonly Word[], expression: Of<'lookup'>): Effect {
@@ -176,9 +164,10 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
   const candidates = machine.sets.findAmong?.(set, words)
   assert(candidates !== undefined, `a key of ${set} is not known`)
   if (candidates.length === 0) return found(machine, expression, undefined)
-  const kept = wishesOf(candidates, words, machine.addressLength)
-  const members = expression.dreg === undefined || expression.inverted ? kept.members() : undefined
-  if (members !== undefined) return splitMembers(machine, members, expression)
+  const kept = wishesOf(machine, candidates, words)
+  const [only, second] = kept.fields()
+  const isSet = expression.dreg === undefined || expression.inverted
+  if (isSet && only !== undefined && second === undefined) return splitMembers(machine, only, expression)
   if (kept.fields().some(([field, its]) => intersection(regionOf(machine, field), its).length === 0))
     return found(machine, expression, undefined)
   const wishes = kept.wishes.filter(({ wanted }) =>
@@ -205,8 +194,7 @@ function splitMembers(machine: Machine, [field, members]: Members, expression: O
 
 type Members = readonly [Field, Region]
 
-/** What packets must have to find the candidates of a lookup. */
-class Wishes {
+class KeyWishes implements Wishes {
   readonly wishes: readonly Wish[]
   #fields: readonly Members[] | undefined
 
@@ -217,13 +205,6 @@ class Wishes {
     })
   }
 
-  /** Gives the values of all candidates where one field decides. */
-  members(): Members | undefined {
-    const [only, second] = this.fields()
-    return second === undefined ? only : undefined
-  }
-
-  /** Gives the values that some candidate has, by field. */
   fields(): readonly Members[] {
     this.#fields ??= (this.wishes[0]?.wanted ?? []).map(([field], depth) => [
       field,
@@ -233,14 +214,12 @@ class Wishes {
   }
 }
 
-/** By candidates, then by the fields that their keys consist of: many classes meet the same. */
-const keptWishes = new WeakMap<readonly Candidate[], Map<string, Wishes>>()
-
-function wishesOf(candidates: readonly Candidate[], words: readonly Word[], addressLength: number): Wishes {
-  const byFields = keptWishes.get(candidates) ?? new Map<string, Wishes>()
-  keptWishes.set(candidates, byFields)
+function wishesOf(machine: Machine, candidates: readonly Candidate[], words: readonly Word[]): Wishes {
+  const { wishes } = memoOf(machine)
+  const byFields = wishes.get(candidates) ?? new Map<string, Wishes>()
+  wishes.set(candidates, byFields)
   const fields = words.map(fieldText).join()
-  const kept = byFields.get(fields) ?? new Wishes(candidates, words, addressLength)
+  const kept = byFields.get(fields) ?? new KeyWishes(candidates, words, machine.addressLength)
   byFields.set(fields, kept)
   return kept
 }
