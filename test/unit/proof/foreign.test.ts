@@ -214,7 +214,7 @@ describe('beside tables of other programs', () => {
   })
 })
 
-describe('a rule of another program for one endpoint of one Service', () => {
+describe('a rule for one endpoint of one Service', () => {
   const COUNT = 20
   const services = ['a', 'b', 'c'].map((name, at) => ({
     ...SERVICE,
@@ -270,9 +270,26 @@ describe('a rule of another program for one endpoint of one Service', () => {
   ]
   const masquerades: Expression = { kind: 'masquerade', flags: 0 }
 
-  it('is found in no rule but its own', () => {
+  it('is not there: all is proved', () => {
     const { wrong, differences } = proofBeside()
     expect([differences, wrong]).toEqual([[], 0])
+  })
+
+  it('is found: an element of ours that leads elsewhere', () => {
+    const damaged = its.state.ruleset.tables.map(table => {
+      const all = table.elements.values().flat()
+      const to = (data: unknown) => typeof data === 'string' && data.startsWith(ip(ODD))
+      const elements = [...all].map(element =>
+        to(element.data) ? { ...element, data: `${ip('10.180.1.7')}${u16be(8080)}\0\0` } : element,
+      )
+      return { ...table, elements: PersistentMap.from<ElementGroup>([['all', elements]]) }
+    })
+    const { wrong, differences } = proofOf({}, its.resolved.snapshot, damaged)
+    expect(differences).toEqual([
+      expect.objectContaining({ name: 'ns2/b at 172.30.1.1:80/TCP', kernel: '10.180.1.7:8080' }),
+      expect.objectContaining({ name: 'ns2/b at 172.30.1.1:80/TCP', kernel: '10.180.1.7:8080, masqueraded' }),
+    ])
+    expect(wrong).toBe(4)
   })
 
   it.each([
