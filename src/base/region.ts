@@ -92,10 +92,16 @@ export function includes(region: Region, value: Octets): boolean {
   return found !== undefined && found.from <= value
 }
 
+/** Whether a value is in both. */
+export function meets(region: Region, { from, to }: Interval): boolean {
+  const found = region[firstEndingAt(region, from)]
+  return found !== undefined && found.from <= to
+}
+
 /** Counts the values. Exact up to 2^53. */
 export function sizeOf(region: Region): number {
   let size = 0
-  for (const { from, to } of region) size += numberOf(to) - numberOf(from) + 1
+  for (const { from, to } of region) size += from === to ? 1 : numberOf(to) - numberOf(from) + 1
   return size
 }
 

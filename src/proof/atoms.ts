@@ -20,13 +20,21 @@ import { DROP, type FamilyMeaning, type Fate, PASS, type Place, REJECT } from '.
 export type Box = Readonly<Record<Field, Region>>
 export type Hook = 'prerouting' | 'output'
 
+/** Says what packets are sent to. */
+export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
+  if (typeof at === 'string') return at
+  const { ip, name, port, protocol } = at
+  const place = ip === undefined ? `node port ${port}` : formatIpPort(ip, port)
+  return `${name} at ${place}/${protocol}`
+}
+
 /** Packets that must all meet the same fate. */
 export interface PacketClass {
   readonly hook: Hook
   readonly box: Box
   readonly fate: Fate
-  /** What the packets are sent to, for people: a service port, or no Service. */
-  readonly name: string
+  /** What the packets are sent to: a place of a Service, or what else there is, for people. */
+  readonly at: Place | string
   /** They are sent to a Service, or to an address that only Services have. */
   readonly isOurs: boolean
 }
@@ -36,6 +44,8 @@ const NUMBERS: Readonly<Record<Protocol, number>> = { TCP: 6, UDP: 17, SCTP: 132
 const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 const LOCAL = point(u32host(RTN_LOCAL))
 const PORTS = everything(2)
+const TYPES = everything(4)
+const NOT_LOCAL = difference(TYPES, LOCAL)
 
 /**
  * Divides all packets of a family into classes of one fate. The evaluator divides them further where the kernel's
@@ -43,17 +53,19 @@ const PORTS = everything(2)
  */
 export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
   const space = new Space(meaning)
-  for (const hook of HOOKS) {
-    for (const place of meaning.places) yield* space.atPlace(hook, place)
-    for (const place of meaning.nodePorts) yield* space.atNodePort(hook, place)
-    yield* space.elsewhere(hook)
-  }
+  // What the evaluator knows of a place it keeps for the next class.
+  for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
+  for (const place of meaning.nodePorts) for (const hook of HOOKS) yield* space.atNodePort(hook, place)
+  for (const hook of HOOKS) yield* space.elsewhere(hook)
 }
 
-interface Source {
+interface Origin {
   readonly source: Region
-  readonly sourceType: Region
   readonly interface: Region
+}
+
+interface Source extends Origin {
+  readonly sourceType: Region
   readonly fate: Fate
 }
 
@@ -84,34 +96,30 @@ class Space {
   }
 
   *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
-    const { ip, protocol, port, name } = place
+    const { ip } = place
     assert(ip !== undefined, 'a place has an address')
-    const at = `${name} at ${formatIpPort(ip, port)}/${protocol}`
-    const to = this.#to(point(ip), { protocol: NUMBERS[protocol], port })
-    for (const from of this.#sources(hook, place)) yield this.#class(hook, at, { ...to, ...from })
+    const to = this.#toPlace(point(ip), place)
+    for (const from of this.#sources(hook, place)) yield this.#class(hook, place, to, from)
   }
 
   /** Places hide node ports of the same number. */
   *atNodePort(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
-    const { protocol, port, name } = place
+    const { protocol, port } = place
     const hidden = regionOfIps(this.#byPort.get(`${protocol}${port}`) ?? [])
     const isEverywhere = this.#nodeAddresses === undefined
     const all = this.#nodeAddresses ?? difference(this.#addresses, loopback(this.#length))
     const served = difference(all, hidden)
-    const at = `${name} at node port ${port}/${protocol}`
     const relayed = difference(loopback(this.#length), hidden)
     if (this.#meaning.relaysLocalhost && protocol === 'SCTP' && relayed.length > 0) {
-      const to = this.#to(relayed, { protocol: NUMBERS.SCTP, port })
-      yield this.#class(hook, at, { ...to, ...this.#anyone(hook), fate: REJECT })
+      yield this.#class(hook, place, this.#toPlace(relayed, place), this.#anyone(hook, REJECT))
     }
     for (const [region, its] of [
       [difference(served, this.#clusterIps), place],
       [intersection(served, this.#clusterIps), this.#alsoClusterIp(place)],
     ] as const) {
       if (region.length === 0) continue
-      const to = this.#to(region, { protocol: NUMBERS[protocol], port })
-      for (const from of this.#sources(hook, its))
-        yield this.#class(hook, at, { ...to, ...(isEverywhere && { destinationType: LOCAL }), ...from })
+      const to = { ...this.#toPlace(region, place), destinationType: isEverywhere ? LOCAL : TYPES }
+      for (const from of this.#sources(hook, its)) yield this.#class(hook, place, to, from)
     }
   }
 
@@ -141,18 +149,17 @@ class Space {
           : isReserved
             ? 'an unused address of a ServiceCIDR'
             : 'no Service'
-        const from = { ...this.#anyone(hook), fate }
         for (const [protocol, numbers] of protocolRegions()) {
           const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
           const destinationPort = difference(PORTS, union(taken.map(number => prefix(u16be(number), 16))))
           if (destinationPort.length === 0) continue
           const to = {
-            ...this.#to(region, undefined),
+            destination: region,
             protocol: numbers,
             destinationPort,
             destinationType: type,
           }
-          yield this.#class(hook, name, { ...to, ...from })
+          yield this.#class(hook, name, to, this.#anyone(hook, fate))
         }
       }
     }
@@ -202,12 +209,11 @@ class Space {
       const group = { addresses, isClusterIp }
       if (nodePortAddresses !== undefined) {
         const served = nodePortAddresses.includes(first) ? nodePlaces : []
-        yield { ...group, ports: portsOf([...its, ...served]), type: everything(4) }
+        yield { ...group, ports: portsOf([...its, ...served]), type: TYPES }
         continue
       }
       const inside = loopback(this.#length)
-      const type = difference(everything(4), LOCAL)
-      yield { ...group, ports: portsOf(its), type }
+      yield { ...group, ports: portsOf(its), type: NOT_LOCAL }
       yield {
         ...group,
         addresses: difference(addresses, inside),
@@ -219,76 +225,127 @@ class Space {
   }
 
   /** Divides the sources at a place by their fates. */
-  *#sources(hook: Hook, place: Place): Generator<Source, void, undefined> {
-    const { podSource } = this.#meaning
+  #sources(hook: Hook, place: Place): readonly Source[] {
     const { pod, node, other, allowed } = place
     const any = interfaces(hook)
-    const types = everything(4)
     const allowedRegion = allowed === undefined ? this.#addresses : regionOf(allowed)
-    const denied = difference(this.#addresses, allowedRegion)
-    if (denied.length > 0) yield { source: denied, sourceType: types, interface: any, fate: DROP }
+    const denied = allowed === undefined ? [] : difference(this.#addresses, allowedRegion)
+    const sources: Source[] = []
+    if (denied.length > 0) sources.push({ source: denied, sourceType: TYPES, interface: any, fate: DROP })
     if (isSame(pod, other) && isSame(node, other)) {
-      yield* this.#hairpins({ source: allowedRegion, sourceType: types, interface: any, fate: other })
-      return
+      this.#add({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other }, sources)
+      return sources
     }
-    const outside: Pick<Source, 'source' | 'interface'>[] = []
+    const [pods, others] = this.#partsOf(any, allowed === undefined ? undefined : allowedRegion)
+    this.#add(from(pods, TYPES, pod), sources)
+    if (isSame(node, other)) this.#add(from(others, TYPES, other), sources)
+    else {
+      this.#add(from(others, LOCAL, node), sources)
+      this.#add(from(others, NOT_LOCAL, other), sources)
+    }
+    return sources
+  }
+
+  /** Divides clients into pods and others. */
+  #partsOf(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
+    if (allowed !== undefined) return this.#computeParts(any, allowed)
+    const known = this.#parts.get(any) ?? this.#computeParts(any, undefined)
+    this.#parts.set(any, known)
+    return known
+  }
+
+  readonly #parts = new Map<Region, readonly [Origin, Origin]>()
+
+  #computeParts(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
+    const { podSource } = this.#meaning
     if (podSource?.kind === 'interface') {
       const bytes = podSource.isPrefix ? podSource.name : podSource.name.padEnd(16, '\0')
       const inside = [prefix(bytes.padEnd(16, '\0'), bytes.length * 8)]
-      yield* this.#hairpins({
-        source: allowedRegion,
-        sourceType: types,
-        interface: intersection(any, inside),
-        fate: pod,
-      })
-      outside.push({ source: allowedRegion, interface: difference(any, inside) })
-    } else {
-      const source = intersection(allowedRegion, this.#pods)
-      yield* this.#hairpins({ source, sourceType: types, interface: any, fate: pod })
-      outside.push({ source: intersection(allowedRegion, this.#others), interface: any })
+      const source = allowed ?? this.#addresses
+      return [
+        { source, interface: intersection(any, inside) },
+        { source, interface: difference(any, inside) },
+      ]
     }
-    for (const part of outside) {
-      if (isSame(node, other)) yield* this.#hairpins({ ...part, sourceType: types, fate: other })
-      else {
-        yield* this.#hairpins({ ...part, sourceType: LOCAL, fate: node })
-        yield* this.#hairpins({ ...part, sourceType: difference(types, LOCAL), fate: other })
-      }
-    }
+    const within = (part: Region) => (allowed === undefined ? part : intersection(allowed, part))
+    return [
+      { source: within(this.#pods), interface: any },
+      { source: within(this.#others), interface: any },
+    ]
   }
 
-  /** Sets clients apart that are an endpoint on this node themselves. */
-  *#hairpins(from: Source): Generator<Source, void, undefined> {
-    const { fate } = from
+  /** Adds clients, those apart that are an endpoint on this node themselves. */
+  #add(its: Source, sources: Source[]): void {
+    const { fate } = its
+    if (its.source.length === 0 || its.interface.length === 0) return
+    const own = fate.kind === 'endpoints' && !fate.masquerade ? this.#ownOf(fate.endpoints) : []
+    const met = own.length === 0 ? own : intersection(its.source, own)
+    if (met.length === 0) {
+      sources.push(its)
+      return
+    }
+    for (const ip of addressesIn(met)) sources.push({ ...its, source: point(ip) })
+    const source = difference(its.source, met)
+    if (source.length > 0) sources.push({ ...its, source })
+  }
+
+  #lastOwn: { readonly endpoints: readonly Octets[]; readonly own: Region } = { endpoints: [], own: [] }
+
+  /** Gives the addresses of endpoints on this node. The fates of one service port share their endpoints. */
+  #ownOf(endpoints: readonly Octets[]): Region {
     const { localEndpoints } = this.#meaning
-    if (from.source.length === 0 || from.interface.length === 0) return
-    const own =
-      fate.kind === 'endpoints' && !fate.masquerade && localEndpoints.size > 0
-        ? regionOfIps(fate.endpoints.map(addressOf).filter(ip => localEndpoints.has(ip)))
-        : []
-    const met = own.length === 0 ? own : intersection(from.source, own)
-    for (const ip of addressesIn(met)) yield { ...from, source: point(ip) }
-    const source = met.length === 0 ? from.source : difference(from.source, met)
-    if (source.length > 0) yield { ...from, source }
+    if (localEndpoints.size === 0) return []
+    if (this.#lastOwn.endpoints !== endpoints) {
+      const own = regionOfIps(endpoints.map(addressOf).filter(ip => localEndpoints.has(ip)))
+      this.#lastOwn = { endpoints, own }
+    }
+    return this.#lastOwn.own
   }
 
-  #anyone(hook: Hook) {
-    return { source: this.#addresses, sourceType: everything(4), interface: interfaces(hook) }
+  #anyone(hook: Hook, fate: Fate): Source {
+    return { source: this.#addresses, sourceType: TYPES, interface: interfaces(hook), fate }
   }
 
-  #to(destination: Region, at: { readonly protocol: number; readonly port: number } | undefined) {
+  readonly #points = new Map<string, Pick<Box, 'protocol' | 'destinationPort'>>()
+
+  /** Many places have the same port. */
+  #toPlace(destination: Region, { protocol, port }: Place): Destination {
+    const key = `${protocol}${port}`
+    const known = this.#points.get(key) ?? {
+      protocol: point(String.fromCharCode(NUMBERS[protocol])),
+      destinationPort: point(u16be(port)),
+    }
+    this.#points.set(key, known)
     return {
       destination,
-      destinationType: everything(4),
-      protocol: at === undefined ? everything(1) : point(String.fromCharCode(at.protocol)),
-      destinationPort: at === undefined ? PORTS : point(u16be(at.port)),
-      sourcePort: PORTS,
+      destinationType: TYPES,
+      protocol: known.protocol,
+      destinationPort: known.destinationPort,
     }
   }
 
-  #class(hook: Hook, name: string, { fate, ...box }: Box & { readonly fate: Fate }): PacketClass {
-    return { hook, name, fate, box, isOurs: fate !== PASS }
+  #class(hook: Hook, at: Place | string, to: Destination, from: Source): PacketClass {
+    const { destination, destinationType, protocol, destinationPort } = to
+    const { source, sourceType, fate } = from
+    const box = {
+      source,
+      sourceType,
+      interface: from.interface,
+      destination,
+      destinationType,
+      protocol,
+      destinationPort,
+      sourcePort: PORTS,
+    }
+    return { hook, at, fate, box, isOurs: fate !== PASS }
   }
 }
+
+function from({ source, interface: name }: Origin, sourceType: Region, fate: Fate): Source {
+  return { source, interface: name, sourceType, fate }
+}
+
+type Destination = Pick<Box, 'destination' | 'destinationType' | 'protocol' | 'destinationPort'>
 
 interface Group {
   readonly addresses: Region
@@ -303,8 +360,9 @@ export function isSame(a: Fate, b: Fate): boolean {
   return (
     a.masquerade === b.masquerade &&
     a.affinityS === b.affinityS &&
-    a.endpoints.length === b.endpoints.length &&
-    a.endpoints.every((endpoint, index) => endpoint === b.endpoints[index])
+    (a.endpoints === b.endpoints ||
+      (a.endpoints.length === b.endpoints.length &&
+        a.endpoints.every((endpoint, index) => endpoint === b.endpoints[index])))
   )
 }
 
@@ -313,9 +371,12 @@ export function addressOf(endpoint: Octets): Ip {
   return endpoint.slice(0, -2)
 }
 
+const NO_INTERFACE = point('\0'.repeat(16))
+const INTERFACES = everything(16)
+
 /** A process of this node has no input interface. */
 function interfaces(hook: Hook): Region {
-  return hook === 'output' ? point('\0'.repeat(16)) : everything(16)
+  return hook === 'output' ? NO_INTERFACE : INTERFACES
 }
 
 function regionOf(cidrs: readonly Cidr[]): Region {

@@ -1,7 +1,7 @@
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection } from '../base/region.ts'
-import type { Field } from '../kernel/nft/trace-machine.ts'
+import { difference, intersection, point, type Region } from '../base/region.ts'
+import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
 import { addressOf, type Box, type PacketClass } from './atoms.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
@@ -22,14 +22,74 @@ const ROUNDING = 1e-9
 
 /** How the ends of a class are judged. */
 export interface Judging {
-  readonly meaning: FamilyMeaning
   /** The client is remembered: all connections may reach one endpoint. */
   readonly isRemembered: boolean
   /** Where an earlier connection of the client went; undefined where that is unknown. */
   readonly remembered: Octets | undefined
   /** New clients are remembered. */
   readonly isRemembering: boolean
+  readonly spreads: Spreads
 }
+
+/** Where the packets of an end go, beside a list of endpoints. */
+interface Spread {
+  /** By number that was rolled. */
+  readonly ends: readonly Octets[]
+  /** Their positions in the list; -1 outside of it. */
+  readonly places: readonly number[]
+  /** Those on this node. */
+  readonly onNode: readonly Octets[]
+  /** All of the list are reached equally often. */
+  readonly isEven: boolean
+}
+
+/** Computes spreads. Classes of one service port follow each other and share theirs. */
+export class Spreads {
+  readonly #onNode: ReadonlySet<Octets>
+  #list: readonly Octets[] = []
+  #places: ReadonlyMap<Octets, number> | undefined
+  #last: (Pick<Leaf['machine'], 'to' | 'rolled'> & { readonly spread: Spread }) | undefined
+
+  constructor({ localEndpoints }: Pick<FamilyMeaning, 'localEndpoints'>) {
+    this.#onNode = localEndpoints
+  }
+
+  of(machine: Leaf['machine'], list: readonly Octets[]): Spread {
+    const { to, rolled } = machine
+    if (list !== this.#list) {
+      this.#list = list
+      this.#places = undefined
+      this.#last = undefined
+    }
+    const last = this.#last
+    const isSame = last?.to?.address === to?.address && last?.to?.port === to?.port && last?.rolled === rolled
+    if (last !== undefined && isSame) return last.spread
+    const spread = this.#spreadOf(machine.endpoints(), list)
+    this.#last = { to, rolled, spread }
+    return spread
+  }
+
+  #spreadOf(ends: readonly Octets[], list: readonly Octets[]): Spread {
+    const onNode = ends.filter(end => this.#onNode.has(addressOf(end)))
+    // Slots of new lists are in the order of the list.
+    const isInOrder = ends.length === list.length && ends.every((end, index) => end === list[index])
+    if (isInOrder) return { ends, places: ends.map((_, index) => index), onNode, isEven: true }
+    const known = this.#places ?? new Map(list.map((endpoint, place) => [endpoint, place]))
+    this.#places = known
+    const places = ends.map(end => known.get(end) ?? -1)
+    const { length } = list
+    const counts = new Uint32Array(length)
+    for (const place of places) if (place >= 0) counts[place] = (counts[place] ?? 0) + 1
+    return {
+      ends,
+      places,
+      onNode,
+      isEven: !places.includes(-1) && counts.every(count => count * length === ends.length),
+    }
+  }
+}
+
+type Endpoints = Extract<Fate, { kind: 'endpoints' }>
 
 /** Compares the ends of the packets of a class with their fate. Gives the first packets that differ. */
 export function judge(
@@ -39,7 +99,8 @@ export function judge(
 ): Complaint | undefined {
   for (const leaf of leaves) {
     const why = whyWrong(leaf, fate, judging)
-    if (why !== undefined) return { box: why, kernel: endText(leaf), decidedBy: leaf.machine.decidedBy }
+    if (why !== undefined)
+      return { box: why.box, kernel: endText(leaf, why.to), decidedBy: leaf.machine.decidedBy }
   }
   if (fate.kind !== 'endpoints') return undefined
   for (const cell of cellsOf(box, leaves)) {
@@ -50,49 +111,116 @@ export function judge(
   return undefined
 }
 
+interface Wrong {
+  readonly box: Box
+  /** Where the packets go. */
+  readonly to: Octets | undefined
+}
+
+/**
+ * Whether all packets of classes that were followed together meet their fates, which are endpoints without session
+ * affinity and none on this node. Where not, or where it is not plain, each class is to be judged by itself.
+ */
+export function allMeet(classes: readonly PacketClass[], leaves: readonly Leaf[]): boolean {
+  const fates = classes.map(({ fate }) => (fate.kind === 'endpoints' ? fate : undefined))
+  const chances = fates.map(fate => new Float64Array(fate?.endpoints.length ?? 0))
+  for (const { machine, end } of leaves) {
+    const { box, delivered, masquerade, written, ownPriority, probability, together, rolled = [] } = machine
+    if (end !== 'endpoint' || box !== classes[0]?.box || written !== undefined) return false
+    if (!delivered && ownPriority !== NO_PRIORITY) return false
+    const ends = machine.endpoints()
+    for (const [index, number] of rolled.entries()) {
+      const at = together?.classes[number] ?? -1
+      const [fate, sums] = [fates[at], chances[at]]
+      if (fate === undefined || sums === undefined) return false
+      if (!delivered && masquerade !== fate.masquerade) return false
+      const place = placeIn(fate.endpoints, ends[index], index)
+      if (place === -1) return false
+      sums[place] = (sums[place] ?? 0) + probability
+    }
+  }
+  return chances.every(sums => sums.every(chance => isFair(chance, sums.length)))
+}
+
+/** Slots of new lists are in the order of the list: `hint` is often the position behind that of the last one. */
+function placeIn(list: readonly Octets[], end: Octets | undefined, hint: number): number {
+  const place = hint % list.length
+  return list[place] === end ? place : list.indexOf(end ?? '')
+}
+
+function isFair(chance: number, endpoints: number): boolean {
+  const share = 1 / endpoints
+  return Math.abs(chance - share) <= (endpoints <= EXACT_MAX ? ROUNDING : share * BIAS)
+}
+
 /** Gives the packets of the end that are wrong. */
-function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Box | undefined {
-  const { box, to, delivered, masquerade, written, ownPriority } = machine
-  if ((end === 'pass' || end === 'endpoint') && !delivered && ownPriority !== 0) return box
+function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong | undefined {
+  const { box, delivered, masquerade, written, ownPriority, rolled } = machine
+  const all = { box, to: machine.endpoint() }
+  const leaves = (end === 'pass' || end === 'endpoint') && !delivered
+  if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
     const isFine = end === fate.kind && (fate.kind !== 'pass' || !masquerade || delivered)
-    return isFine && written === undefined ? undefined : box
+    return isFine && written === undefined ? undefined : all
   }
-  if (end !== 'endpoint' || to === undefined || !fate.endpoints.includes(to)) return box
-  if (judging.isRemembering && (written?.timeoutMs ?? 0) !== fate.affinityS * 1000) return box
+  if (end !== 'endpoint') return all
+  if (judging.isRemembering && (written?.timeoutMs ?? 0) !== fate.affinityS * 1000) return all
+  const { ends, places, onNode } = judging.spreads.of(machine, fate.endpoints)
+  const stray = places.indexOf(-1)
+  if (stray !== -1) return { box, to: ends[stray] }
   if (delivered) return undefined
-  // A client that is an endpoint on this node reaches itself by an address of the node.
-  const ip = addressOf(to)
-  const isItself = judging.meaning.localEndpoints.has(ip)
-  const own = isItself ? intersection(box.source, [{ from: ip, to: ip }]) : []
-  const others = own.length === 0 ? box.source : difference(box.source, own)
-  if (others.length > 0 && masquerade !== fate.masquerade) return { ...box, source: others }
-  if (own.length > 0 && !masquerade) return { ...box, source: own }
+  if (onNode.length < ends.length && masquerade !== fate.masquerade)
+    return { box, to: ends.find(end => !onNode.includes(end)) }
+  for (const to of onNode) {
+    const source = wrongSources(machine, to, fate)
+    if (source.length > 0) return { box: { ...box, source }, to }
+  }
   return undefined
+}
+
+const NO_PRIORITY = '\0\0\0\0'
+
+/**
+ * Gives the sources of packets to an endpoint on this node that are masqueraded and should not be, or that should be
+ * and are not: a client that is the endpoint reaches itself by an address of the node.
+ */
+function wrongSources({ box, masquerade }: Leaf['machine'], to: Octets, fate: Endpoints): Region {
+  const own = intersection(box.source, point(addressOf(to)))
+  if (masquerade !== fate.masquerade) {
+    const others = own.length === 0 ? box.source : difference(box.source, own)
+    if (others.length > 0) return others
+  }
+  return masquerade ? [] : own
 }
 
 /** Gives how endpoints are chosen where they are not chosen equally; undefined where they are. */
 function unevenText(
   leaves: readonly Leaf[],
   endpoints: readonly Octets[],
-  { isRemembered, remembered }: Judging,
+  { isRemembered, remembered, spreads }: Judging,
 ): string | undefined {
-  const chances = new Map<Octets, number>()
-  for (const { machine } of leaves) {
-    if (machine.to !== undefined)
-      chances.set(machine.to, (chances.get(machine.to) ?? 0) + machine.probability)
+  const [first, second] = leaves
+  if (first !== undefined && second === undefined && !isRemembered) {
+    const { ends, isEven } = spreads.of(first.machine, endpoints)
+    if (isEven && Math.abs(first.machine.probability * ends.length - 1) < ROUNDING) return undefined
   }
-  const [[only, chance] = ['', 0]] = chances
-  if (isRemembered && chances.size === 1 && Math.abs(chance - 1) < ROUNDING)
-    return remembered === undefined || remembered === only
+  const chances = new Float64Array(endpoints.length)
+  for (const { machine } of leaves) {
+    const { places } = spreads.of(machine, endpoints)
+    for (const place of places) chances[place] = (chances[place] ?? 0) + machine.probability
+  }
+  const only = chances.findIndex(chance => Math.abs(chance - 1) < ROUNDING)
+  if (isRemembered && only !== -1) {
+    const to = endpoints[only] ?? ''
+    return remembered === undefined || remembered === to
       ? undefined
-      : `a remembered client of ${placeText(remembered)} goes to ${placeText(only)}`
+      : `a remembered client of ${placeText(remembered)} goes to ${placeText(to)}`
+  }
   if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
   const share = 1 / endpoints.length
-  const slack = endpoints.length <= EXACT_MAX ? ROUNDING : share * BIAS
-  const odd = endpoints.find(endpoint => Math.abs((chances.get(endpoint) ?? 0) - share) > slack)
-  if (odd === undefined) return undefined
-  return `${placeText(odd)} gets ${percent(chances.get(odd) ?? 0)} instead of ${percent(share)}`
+  const odd = chances.findIndex(chance => !isFair(chance, endpoints.length))
+  if (odd === -1) return undefined
+  return `${placeText(endpoints[odd] ?? '')} gets ${percent(chances[odd] ?? 0)} instead of ${percent(share)}`
 }
 
 interface Cell {
@@ -153,13 +281,13 @@ export function fateText(fate: Fate): string {
   return `${to}${masquerade ? ', masqueraded' : ''}${affinityS > 0 ? `, kept for ${affinityS} s` : ''}`
 }
 
-function endText({ machine, end }: Leaf): string {
-  const { to, masquerade, written, delivered, ownPriority } = machine
+function endText({ machine, end }: Leaf, to: Octets | undefined): string {
+  const { masquerade, written, delivered, ownPriority } = machine
   const where =
     to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
   const source = masquerade && !delivered ? ', masqueraded' : ''
   const leaving =
-    end === 'drop' || end === 'reject' || ownPriority === 0 ? '' : ', with a priority of the rules'
+    end === 'drop' || end === 'reject' || ownPriority === NO_PRIORITY ? '' : ', with a priority of the rules'
   return `${where}${source}${leaving}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
 }
 

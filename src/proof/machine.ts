@@ -1,5 +1,6 @@
+import { assert } from '../base/errors.ts'
 import { type Ip, isLoopback } from '../base/ip.ts'
-import { type Octets, u16be, u32host } from '../base/octets.ts'
+import { type Octets, u32host } from '../base/octets.ts'
 import { everything, onlyValue, point, type Region } from '../base/region.ts'
 import {
   IPS_DST_NAT,
@@ -24,12 +25,21 @@ import {
 } from '../kernel/nft/constants.ts'
 import {
   BeyondEvaluator,
+  type Choice,
+  chosen,
+  chosenTo,
+  type Effect,
   type Field,
+  isChoice,
+  type Known,
   type Machine,
+  type Memo,
+  newRegisters,
   type SetAccess,
   type Value,
   type Word,
 } from '../kernel/nft/trace-machine.ts'
+import { byRolled, rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box } from './atoms.ts'
 
 /** The rule that decided about packets. */
@@ -46,47 +56,69 @@ const LOCAL_TYPE = point(u32host(RTN_LOCAL))
 /** RTN_UNICAST */
 const UNICAST_TYPE = point(u32host(1))
 
+const ZERO = '\0\0\0\0'
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
 const STATE_NEW = 8
 
+/** What all classes of a walk share. */
+export interface Surroundings {
+  /** Addresses of the Node: translated packets to them are for processes of this node. */
+  readonly nodeIps: ReadonlySet<Ip>
+  readonly memo: Memo
+}
+
+/** Classes cannot be followed together. */
+export class NotTogether extends BeyondEvaluator {}
+
+/** Numbers of classes that are followed together: memory stays small. */
+const TOGETHER_MAX = 1 << 15
+
 /** A class of packets on its way through the hooks. */
 export class ClassMachine implements Machine {
-  registers: (Word | undefined)[] = []
+  registers = newRegisters()
   sets: SetAccess
   readonly addressLength: number
   box: Box
+  /** That of each number that was rolled. */
   probability = 1
-  mark = 0
-  priority = 0
+  rolled: readonly number[] | undefined
+  /** The destinations of several classes that are followed together, by number, and the class of each number. */
+  together: { readonly address: Known; readonly classes: readonly number[] } | undefined
+  mark: Known = ZERO
+  priority: Known = ZERO
   /** The priority that our own rules left. */
-  ownPriority = 0
+  ownPriority: Known = ZERO
   translated = false
   masquerade = false
   /** Delivered to a process of this node: nothing can masquerade it. */
   delivered = false
   hook = NF_INET_PRE_ROUTING
   /** What the packets wrote into a set that packets fill, and for how long. */
-  written: { readonly data: Octets; readonly timeoutMs: number } | undefined
+  written: { readonly data: Known; readonly timeoutMs: number } | undefined
   decidedBy: RulePlace | undefined
   /** Address and port that the packets were translated to. */
-  to: Octets | undefined
+  to: { readonly address: Known; readonly port: Known } | undefined
   /** The type of that address. */
   toType: Region = ANY_TYPE
   /** Whether a rule of ours translated or masqueraded the packets. */
   isChangedByOwn = false
-  readonly #nodeIps: ReadonlySet<Ip>
+  readonly memo: Memo
+  readonly #around: Surroundings
 
-  constructor(box: Box, sets: SetAccess, nodeIps: ReadonlySet<Ip>) {
-    this.#nodeIps = nodeIps
+  constructor(box: Box, sets: SetAccess, around: Surroundings) {
+    this.#around = around
+    this.memo = around.memo
     this.box = box
     this.sets = sets
     this.addressLength = box.source[0]?.from.length ?? 4
   }
 
   copy(): ClassMachine {
-    const copy = new ClassMachine(this.box, this.sets, this.#nodeIps)
+    const copy = new ClassMachine(this.box, this.sets, this.#around)
     copy.registers = this.registers.slice()
     copy.probability = this.probability
+    copy.rolled = this.rolled
+    copy.together = this.together
     copy.mark = this.mark
     copy.priority = this.priority
     copy.ownPriority = this.ownPriority
@@ -102,13 +134,67 @@ export class ClassMachine implements Machine {
     return copy
   }
 
+  /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
+  beginRule(): void {
+    this.registers.fill(undefined)
+    if (this.rolled === undefined || this.together !== undefined) return
+    const { mark, priority, ownPriority, written, to } = this
+    const kept = [mark, priority, ownPriority, written?.data, to?.address, to?.port]
+    if (!kept.every(its => its === undefined || typeof its === 'string')) return
+    this.probability *= this.rolled.length
+    this.rolled = undefined
+  }
+
+  roll(modulus: number, offset: number): Choice {
+    const before = this.rolled
+    if (this.together !== undefined && modulus * (before?.length ?? 1) > TOGETHER_MAX)
+      throw new NotTogether('these classes roll too many numbers')
+    const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
+    this.probability /= modulus
+    this.rolled = rolled
+    if (before === undefined) return word
+    this.#rewrite(its =>
+      typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
+    )
+    if (this.together !== undefined)
+      this.together = { ...this.together, classes: repeated(this.together.classes, before, modulus) }
+    return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
+  }
+
+  settle(number: number): void {
+    if (this.together !== undefined) throw new NotTogether('each class is followed by itself')
+    this.rolled = undefined
+    this.#rewrite(its => chosen(its, number))
+  }
+
+  /** Rewrites all that follows from a number. */
+  #rewrite(rewrite: (its: Known) => Known): void {
+    const { registers, written, to, together } = this
+    this.registers = registers.map(word => (word !== undefined && isChoice(word) ? rewrite(word) : word))
+    this.mark = rewrite(this.mark)
+    this.priority = rewrite(this.priority)
+    this.ownPriority = rewrite(this.ownPriority)
+    if (written !== undefined) this.written = { ...written, data: rewrite(written.data) }
+    if (to !== undefined) this.to = { address: rewrite(to.address), port: rewrite(to.port) }
+    if (together !== undefined) this.together = { ...together, address: rewrite(together.address) }
+  }
+
+  /** Gives the address and port that each number leads to, all equally likely; none without a translation. */
+  endpoints(): readonly Octets[] {
+    if (this.to === undefined) return []
+    const { address, port } = this.to
+    return (this.rolled ?? [0]).map(number => chosen(address, number) + chosen(port, number))
+  }
+
+  /** Gives the first of them. */
+  endpoint(): Octets | undefined {
+    const { to, rolled = [0] } = this
+    const [first = 0] = rolled
+    return to && chosen(to.address, first) + chosen(to.port, first)
+  }
+
   region(field: Field): Region {
-    if (this.to !== undefined) {
-      if (field === 'destination') return point(this.to.slice(0, -2))
-      if (field === 'destinationPort') return point(this.to.slice(-2))
-      if (field === 'destinationType') return this.toType
-    }
-    return this.box[field]
+    return field === 'destinationType' && this.to !== undefined ? this.toType : this.box[field]
   }
 
   narrow(field: Field, region: Region): void {
@@ -143,20 +229,36 @@ export class ClassMachine implements Machine {
 
   /** Reads octets of a field: known ones where all packets of the class have the same. */
   #read(field: Field, at: number, length: number): Value {
-    const value = onlyValue(this.region(field))
-    if (value !== undefined) return value.length === length ? value : value.slice(at, at + length)
+    const value = this.#only(field)
+    if (typeof value === 'string') return value.length === length ? value : value.slice(at, at + length)
     const words: Word[] = []
+    if (value !== undefined) {
+      if (length === 4 && this.addressLength === 4 && field === 'destination') return [value]
+      for (let first = at; first < at + length; first += 4) {
+        const end = Math.min(first + 4, at + length)
+        words.push(chosenTo(value, octets => octets.slice(first, end).padEnd(4, '\0')))
+      }
+      return words
+    }
     for (let first = at; first < at + length; first += 4)
       words.push({ field, at: first, mask: '\xff'.repeat(Math.min(4, at + length - first)) })
     return words
   }
 
+  /** Gives what all packets of the class have in a field, or what follows from their number. */
+  #only(field: Field): Known | undefined {
+    if (this.to !== undefined && field === 'destination') return this.to.address
+    if (this.to !== undefined && field === 'destinationPort') return this.to.port
+    if (this.together !== undefined && field === 'destination') return this.together.address
+    return onlyValue(this.region(field))
+  }
+
   meta(key: number): Value {
     switch (key) {
       case NFT_META_MARK:
-        return u32host(this.mark)
+        return wordsOf(this.mark)
       case NFT_META_PRIORITY:
-        return u32host(this.priority)
+        return wordsOf(this.priority)
       case NFT_META_L4PROTO: {
         const value = this.#read('protocol', 0, 1)
         return typeof value === 'string' ? `${value}\0\0\0` : value
@@ -170,7 +272,7 @@ export class ClassMachine implements Machine {
     }
   }
 
-  setMeta(key: number, value: number): void {
+  setMeta(key: number, value: Known): void {
     if (key === NFT_META_MARK) this.mark = value
     else if (key === NFT_META_PRIORITY) this.priority = value
     else throw new BeyondEvaluator(`cannot trace writing meta key ${key}`)
@@ -196,14 +298,45 @@ export class ClassMachine implements Machine {
     throw new BeyondEvaluator('cannot trace an ipset')
   }
 
-  translate(destination: Ip, port: number | undefined): void {
-    const kept = onlyValue(this.region('destinationPort'))
-    if (port === undefined && kept === undefined)
+  translate(destination: Known, port: Known | undefined): Effect {
+    const to = port ?? this.#only('destinationPort')
+    if (to === undefined)
       throw new BeyondEvaluator('cannot trace a translation that keeps one of several ports')
-    this.to = destination + (port === undefined ? (kept ?? '') : u16be(port))
-    this.translated = true
-    this.toType = this.#nodeIps.has(destination) || isLoopback(destination) ? LOCAL_TYPE : UNICAST_TYPE
+    const goTo = (machine: Machine, isLocal: boolean): Effect => {
+      assert(machine instanceof ClassMachine, 'a class stays one')
+      machine.to = { address: destination, port: to }
+      machine.translated = true
+      machine.toType = isLocal ? LOCAL_TYPE : UNICAST_TYPE
+      return { kind: 'dnat' }
+    }
+    const { rolled } = this
+    if (rolled === undefined || !rolled.some(number => this.#isLocal(chosen(destination, number))))
+      return goTo(this, typeof destination === 'string' && this.#isLocal(destination))
+    return byRolled(
+      this,
+      number => this.#isLocal(chosen(destination, number)),
+      (isLocal, machine) => goTo(machine, isLocal),
+    )
   }
+
+  #isLocal(ip: Ip): boolean {
+    return this.#around.nodeIps.has(ip) || isLoopback(ip)
+  }
+}
+
+/** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
+function repeated<T>(all: readonly T[], from: readonly number[], times: number): readonly T[] {
+  const repeats: T[] = []
+  for (const number of from) {
+    const its = all[number]
+    if (its === undefined) continue
+    for (let count = 0; count < times; count++) repeats.push(its)
+  }
+  return repeats
+}
+
+function wordsOf(its: Known): Value {
+  return typeof its === 'string' ? its : [its]
 }
 
 interface HeaderField {

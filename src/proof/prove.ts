@@ -1,10 +1,10 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import type { Octets } from '../base/octets.ts'
-import { sizeOf } from '../base/region.ts'
+import { onlyValue, type Region, sizeOf } from '../base/region.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
-import { BeyondEvaluator } from '../kernel/nft/trace-machine.ts'
-import { type Box, classesOf, exampleOf, type PacketClass } from './atoms.ts'
-import { type Complaint, fateText, judge } from './judge.ts'
+import { BeyondEvaluator, chosenOf } from '../kernel/nft/trace-machine.ts'
+import { addressOf, type Box, classesOf, exampleOf, nameOf, type PacketClass } from './atoms.ts'
+import { allMeet, type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import { newLog } from './sets.ts'
 import { type Leaf, placeText, type Undecided, Walker } from './walk.ts'
@@ -60,22 +60,31 @@ export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): 
     const walker = new Walker(tables, { family, ownName, log: newLog(), nodeIps: meaning.nodeIps })
     for (const text of walker.ties()) notes.add(text)
     const examiner = new Examiner(meaning, walker, foreign)
-    const note = (its: PacketClass, difference: ProofDifference | undefined) => {
+    const note = (difference: ProofDifference | undefined) => {
       if (difference === undefined) return
       found.wrong++
-      const key = `${its.name} ${difference.rule}`
+      const key = `${difference.name} ${difference.rule}`
       if (found.differences.size < limit && !found.differences.has(key))
         found.differences.set(key, difference)
     }
     const pauses = new Pauses()
+    const groups = new Groups(meaning)
+    function* examineAll(classes: readonly PacketClass[]): Steps<void> {
+      if (pauses.due(8)) yield
+      if (classes.length > 1 && examiner.meetTogether(classes)) return
+      for (const its of classes) {
+        note(examiner.examine(its))
+        if (pauses.due(8)) yield
+      }
+    }
     for (const its of classesOf(meaning)) {
       found.classes++
       found.packets += packetsIn(its.box)
-      note(its, examiner.examine(its))
-      if (pauses.due(8)) yield
+      yield* examineAll(groups.add(its))
     }
-    for (const { its, difference } of examiner.examineRemembered()) {
-      note(its, difference)
+    for (const classes of groups.rest()) yield* examineAll(classes)
+    for (const difference of examiner.examineRemembered()) {
+      note(difference)
       if (pauses.due(8)) yield
     }
     undecided.push(...walker.undecided.values())
@@ -106,6 +115,66 @@ function packetsIn(box: Box): number {
   return fields.reduce((product, region) => product * sizeOf(region), 1)
 }
 
+/** Classes that are followed together: as many as keep their random numbers few. */
+const CLASSES_MAX = 128
+const ENDPOINTS_MAX = 4096
+
+interface Group {
+  readonly classes: PacketClass[]
+  endpoints: number
+}
+
+/** Collects classes that differ in their destinations and endpoints alone. */
+class Groups {
+  readonly #onNode: ReadonlySet<Octets>
+  readonly #groups = new Map<string, Group>()
+  readonly #numbers = new WeakMap<Region, number>()
+  #count = 0
+  #last: { readonly endpoints: readonly Octets[]; readonly areElsewhere: boolean } | undefined
+
+  constructor({ localEndpoints }: FamilyMeaning) {
+    this.#onNode = localEndpoints
+  }
+
+  /** Gives the classes to examine now: the class alone, a group that is full, or none. */
+  add(its: PacketClass): readonly PacketClass[] {
+    const { fate, box, hook } = its
+    if (fate.kind !== 'endpoints' || fate.affinityS !== 0) return [its]
+    if (onlyValue(box.destination) === undefined || !this.#areElsewhere(fate.endpoints)) return [its]
+    const regions = [box.source, box.sourceType, box.interface, box.destinationType]
+    const all = [...regions, box.protocol, box.destinationPort, box.sourcePort]
+    const key = `${hook} ${fate.masquerade} ${all.map(region => this.#numberOf(region)).join()}`
+    const group = this.#groups.get(key) ?? { classes: [], endpoints: 0 }
+    group.classes.push(its)
+    group.endpoints += fate.endpoints.length
+    if (group.classes.length < CLASSES_MAX && group.endpoints < ENDPOINTS_MAX) {
+      this.#groups.set(key, group)
+      return []
+    }
+    this.#groups.delete(key)
+    return group.classes
+  }
+
+  *rest(): Generator<readonly PacketClass[], void, undefined> {
+    for (const { classes } of this.#groups.values()) yield classes
+  }
+
+  /** A client on this node may be an endpoint itself. Classes of one service port share their endpoints. */
+  #areElsewhere(endpoints: readonly Octets[]): boolean {
+    if (this.#last?.endpoints === endpoints) return this.#last.areElsewhere
+    const areElsewhere = endpoints.every(endpoint => !this.#onNode.has(addressOf(endpoint)))
+    this.#last = { endpoints, areElsewhere }
+    return areElsewhere
+  }
+
+  /** Equal regions that are two objects only make more groups. */
+  #numberOf(region: Region): number {
+    const number = this.#numbers.get(region) ?? this.#count++
+    this.#numbers.set(region, number)
+    return number
+  }
+}
+
 interface Affine {
   readonly its: PacketClass
   readonly asked: readonly string[]
@@ -119,51 +188,70 @@ const WITH_ROOM = `the map of clients has room for those of service ports with m
 
 /** Judges classes with what the sets that packets fill may hold. */
 class Examiner {
-  readonly #meaning: FamilyMeaning
+  readonly #spreads: Spreads
   readonly #walker: Walker
   readonly #affine: Affine[] = []
   readonly #foreign: Set<string>
   readonly notes = new Set<string>()
 
   constructor(meaning: FamilyMeaning, walker: Walker, foreign: Set<string>) {
-    this.#meaning = meaning
+    this.#spreads = new Spreads(meaning)
     this.#walker = walker
     this.#foreign = foreign
+  }
+
+  /** Whether classes meet their fates, followed together. Otherwise each of them is to be examined. */
+  meetTogether(classes: readonly PacketClass[]): boolean {
+    this.#begin()
+    try {
+      const leaves = this.#walker.walkTogether(classes)
+      return this.#walker.log.asked.size === 0 && allMeet(classes, leaves)
+    } catch (error) {
+      if (!(error instanceof BeyondEvaluator)) throw error
+      return false
+    }
+  }
+
+  #begin(): void {
+    const { log } = this.#walker
+    log.memory = { kind: 'new' }
+    log.asked.clear()
+    log.last = undefined
   }
 
   /** Judges a class whose clients are new. */
   examine(its: PacketClass): ProofDifference | undefined {
     const { log } = this.#walker
-    log.memory = { kind: 'new' }
-    log.asked.clear()
+    this.#begin()
     const leaves = this.#leavesOf(its)
     if (!Array.isArray(leaves)) return leaves
     const asked = [...log.asked]
     if (asked.length > 0) {
       const chosen = new Map<Octets, Octets>()
-      for (const { machine } of leaves)
-        if (machine.written !== undefined && machine.to !== undefined)
-          chosen.set(machine.written.data, machine.to)
+      for (const { machine } of leaves) {
+        const endpoints = machine.endpoints()
+        const data = machine.written === undefined ? [] : chosenOf(machine.written.data, machine.rolled)
+        for (const [index, its] of endpoints.entries()) {
+          const written = data[data.length === 1 ? 0 : index]
+          if (written !== undefined) chosen.set(written, its)
+        }
+      }
       this.#affine.push({ its, asked, chosen })
     }
     return this.#judged(its, leaves, { isRemembered: false, remembered: undefined, isRemembering: true })
   }
 
   /** Judges classes again whose clients may be remembered, once all that can be remembered is known. */
-  *examineRemembered(): Generator<
-    { readonly its: PacketClass; readonly difference: ProofDifference | undefined },
-    void,
-    undefined
-  > {
+  *examineRemembered(): Generator<ProofDifference | undefined, void, undefined> {
     const { log } = this.#walker
     for (const { its, asked, chosen } of this.#affine) {
       if (chosen.size <= FULL_MAX) {
         log.memory = { kind: 'full' }
-        yield { its, difference: this.#again(its, undefined, false) }
+        yield this.#again(its, undefined, false)
       } else this.notes.add(WITH_ROOM)
       for (const data of this.#dataAt(asked)) {
         log.memory = { kind: 'known', data }
-        yield { its, difference: this.#again(its, chosen.get(data), true) }
+        yield this.#again(its, chosen.get(data), true)
       }
     }
   }
@@ -204,10 +292,10 @@ class Examiner {
   #judged(
     its: PacketClass,
     leaves: readonly Leaf[],
-    how: Omit<Parameters<typeof judge>[2], 'meaning'>,
+    how: Omit<Judging, 'spreads'>,
   ): ProofDifference | undefined {
     const judged = its.isOurs ? leaves : leaves.filter(leaf => this.#isOurDoing(leaf))
-    const complaint = judge(its, judged, { meaning: this.#meaning, ...how })
+    const complaint = judge(its, judged, { spreads: this.#spreads, ...how })
     return complaint === undefined ? undefined : this.#difference(its, complaint)
   }
 
@@ -219,9 +307,10 @@ class Examiner {
     return false
   }
 
-  #difference({ hook, name, fate }: PacketClass, { box, kernel, decidedBy }: Complaint): ProofDifference {
+  #difference(its: PacketClass, { box, kernel, decidedBy }: Complaint): ProofDifference {
+    const { hook, fate } = its
     return {
-      name,
+      name: nameOf(its),
       packet: exampleOf(hook, box),
       expected: fateText(fate),
       kernel,

@@ -5,6 +5,7 @@ import type { Element, ElementData, ElementGroup, NftSet } from '../kernel/nft/s
 import {
   BeyondEvaluator,
   type Candidate,
+  chosenOf,
   type Remembered,
   type SetAccess,
   type SetChange,
@@ -84,13 +85,12 @@ export class ClassSets implements SetAccess {
   }
 
   find(name: string, key: Octets): ElementData | null {
-    this.#checkKind(name)
-    const element = this.#elements.get(name)?.get(key)
+    const element = this.#exact(name).get(key)
     return element === undefined ? undefined : (element.data ?? null)
   }
 
   findAmong(name: string, words: readonly Word[]): readonly Candidate[] {
-    this.#checkKind(name)
+    this.#exact(name)
     let key = ''
     let pattern = 0
     for (let at = 0; at < words.length; at++) {
@@ -126,11 +126,18 @@ export class ClassSets implements SetAccess {
     if (!this.#isOwn) throw new BeyondEvaluator(`cannot trace a set that packets fill (${name})`)
   }
 
-  #checkKind(name: string): void {
-    if (this.#elements.get(name)?.has('') === true)
-      throw new BeyondEvaluator(`cannot trace an element for all other keys (${name})`)
+  readonly #exactSets = new Map<string, ReadonlyMap<Octets, Element>>()
+
+  /** Gives the elements of a set that finds exact keys. */
+  #exact(name: string): ReadonlyMap<Octets, Element> {
+    const known = this.#exactSets.get(name)
+    if (known !== undefined) return known
+    const elements = this.#elements.get(name) ?? new Map<Octets, Element>()
+    if (elements.has('')) throw new BeyondEvaluator(`cannot trace an element for all other keys (${name})`)
     if ((this.setOf(name).flags & NFT_SET_INTERVAL) !== 0)
       throw new BeyondEvaluator(`cannot trace a lookup among intervals (${name})`)
+    this.#exactSets.set(name, elements)
+    return elements
   }
 
   remembered(name: string, key: Value): Remembered | undefined {
@@ -142,15 +149,15 @@ export class ClassSets implements SetAccess {
   }
 
   remember(change: SetChange): boolean {
-    const { op, set, key, data } = change
+    const { op, set, key, data, rolled } = change
     this.#checkOwn(set)
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
     this.#log.last = change
     const place = placeOf(this.#name, set, key)
-    const known = this.#log.written.get(place)
-    if (known === undefined) this.#log.written.set(place, new Set([data]))
-    else known.add(data)
+    const known = this.#log.written.get(place) ?? new Set()
+    this.#log.written.set(place, known)
+    for (const each of chosenOf(data, rolled)) known.add(each)
     return true
   }
 

@@ -1,7 +1,6 @@
 import { assert } from '../base/errors.ts'
-import type { Ip } from '../base/ip.ts'
 import { u32host } from '../base/octets.ts'
-import { difference, intersection, point } from '../base/region.ts'
+import { difference, intersection, onlyValue, point } from '../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -22,9 +21,10 @@ import {
 import type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
-import { BeyondEvaluator, type Effect } from '../kernel/nft/trace-machine.ts'
+import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
+import { rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box, Hook, PacketClass } from './atoms.ts'
-import { ClassMachine, type RulePlace } from './machine.ts'
+import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -81,7 +81,7 @@ export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
   readonly tables: readonly CompiledTable[]
-  readonly #nodeIps: ReadonlySet<Ip>
+  readonly #around: Surroundings
   readonly #hooks = new Map<number, readonly BaseChain[]>()
 
   /** `ownName` is the name of the table whose every rule the evaluator must know. */
@@ -96,12 +96,11 @@ export class Walker {
       readonly family: NftFamily
       readonly ownName: string
       readonly log: MemoryLog
-      /** Addresses of the Node: translated packets to them are for processes of this node. */
-      readonly nodeIps: ReadonlySet<Ip>
+      readonly nodeIps: Surroundings['nodeIps']
     },
   ) {
     this.log = log
-    this.#nodeIps = nodeIps
+    this.#around = { nodeIps, memo: newMemo() }
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
       table =>
@@ -148,9 +147,27 @@ export class Walker {
   walk({ hook, box }: Pick<PacketClass, 'hook' | 'box'>): readonly Leaf[] {
     const [first] = this.tables
     if (first === undefined)
-      return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#nodeIps), end: 'pass' }]
+      return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#around), end: 'pass' }]
     const leaves: Leaf[] = []
-    const start = new ClassMachine(box, first.sets, this.#nodeIps)
+    const start = new ClassMachine(box, first.sets, this.#around)
+    for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
+    return leaves
+  }
+
+  /**
+   * Follows classes that differ in their destinations alone as one, while their packets meet the same effects. Throws
+   * where a class would have to be followed by itself, or a rule of ours is beyond the evaluator.
+   */
+  walkTogether(classes: readonly Pick<PacketClass, 'hook' | 'box'>[]): readonly Leaf[] {
+    const [first] = classes
+    const [table] = this.tables
+    if (first === undefined || table === undefined) throw new NotTogether('there is nothing to follow')
+    const { hook, box } = first
+    const start = new ClassMachine(box, table.sets, this.#around)
+    start.rolled = rollOf(start.memo, classes.length, 0).rolled
+    const choices = classes.map(its => onlyValue(its.box.destination) ?? '')
+    start.together = { address: { choices }, classes: start.rolled }
+    const leaves: Leaf[] = []
     for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
     return leaves
   }
@@ -225,6 +242,7 @@ export class Walker {
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets
+        machine.beginRule()
         this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
       }
       going = next.length > going.length && next.length > MERGED_MIN ? merged(next) : next
@@ -258,7 +276,7 @@ export class Walker {
       if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
       return effect
     } catch (error) {
-      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn) throw error
+      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
       const place = placeText(rule.place)
       if (!this.undecided.has(place)) this.undecided.set(place, { place, reason: error.message })
       return 'break'
@@ -278,7 +296,7 @@ export class Walker {
       for (const [number, branch] of branches.entries()) {
         const its = number === branches.length - 1 ? machine : machine.copy()
         for (const [field, region] of branch.narrowed) its.narrow(field, region)
-        its.probability *= branch.probability
+        if (branch.rolled !== undefined) its.rolled = branch.rolled
         const then = branch.take(its)
         if (then === 'next') this.#runRule(its, at, index + 1)
         else if (then === 'break') at.next.push(its)
@@ -338,16 +356,22 @@ const MERGED_MIN = 4
 /** Joins ways that a random number divided and that went on alike. */
 function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   const byBox = new Map<Box, Map<string, ClassMachine>>()
+  const apart: ClassMachine[] = []
   for (const machine of machines) {
-    const { box, mark, priority, to = '', written } = machine
-    const key = `${mark} ${priority} ${written?.timeoutMs} ${written?.data} ${to}`
+    machine.beginRule()
+    const { box, mark, priority, to, written, rolled } = machine
+    if (rolled !== undefined) {
+      apart.push(machine)
+      continue
+    }
+    const key = [mark, priority, to?.address, to?.port, written?.data, written?.timeoutMs].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)
     if (known !== undefined) known.probability += machine.probability
     else if (alike === undefined) byBox.set(box, new Map([[key, machine]]))
     else alike.set(key, machine)
   }
-  return [...byBox.values()].flatMap(alike => [...alike.values()])
+  return [...apart, ...[...byBox.values()].flatMap(alike => [...alike.values()])]
 }
 
 interface AtRule {

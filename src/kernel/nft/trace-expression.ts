@@ -1,17 +1,20 @@
 import { assert, unreachable } from '../../base/errors.ts'
-import { type Octets, readU16be, readU32host, u32host } from '../../base/octets.ts'
+import { type Octets, readU32host, u32host } from '../../base/octets.ts'
+import { NFT_SET_EVAL } from './constants.ts'
 import { COMMENT_MATCH, type Expression } from './expression.ts'
 import {
   BeyondEvaluator,
-  type Branch,
+  chosenTo,
   type Effect,
   found,
+  isChoice,
   type Machine,
   type Of,
   store,
   type Value,
   type Word,
 } from './trace-machine.ts'
+import { compareRolled, eachRolled, knownOf, lookupRolled } from './trace-random.ts'
 import { splitCompare, splitLookup } from './trace-split.ts'
 
 /**
@@ -27,7 +30,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'meta':
       return store(machine, expression.dreg, machine.meta(expression.key))
     case 'meta-set':
-      machine.setMeta(expression.key, readU32host(known(load(machine, expression.sreg, 4), 'a mark')))
+      machine.setMeta(expression.key, knownOf(load(machine, expression.sreg, 4), 'a mark', 4, machine))
       return 'next'
     case 'ct':
       return store(machine, expression.dreg, machine.conntrack(expression.key))
@@ -72,7 +75,8 @@ export function load({ registers }: Machine, first: number, length: number): Val
   let data = ''
   for (let at = 0; at < length; at += 4) {
     const register = registers[first + at / 4]
-    assert(register !== undefined, `register ${first + at / 4} is read before it is written`)
+    if (register === undefined)
+      throw new BeyondEvaluator(`register ${first + at / 4} is read before it is written`)
     if (typeof register !== 'string') return wordsFrom(registers, first, length)
     data += register
   }
@@ -80,34 +84,29 @@ export function load({ registers }: Machine, first: number, length: number): Val
 }
 
 function wordsFrom(registers: readonly (Word | undefined)[], first: number, length: number): readonly Word[] {
-  const words = registers.slice(first, first + Math.ceil(length / 4)).flatMap(word => word ?? [])
-  assert(words.length === Math.ceil(length / 4), `registers from ${first} are read before they are written`)
+  const words: Word[] = []
+  for (let at = first; at * 4 < first * 4 + length; at++) {
+    const word = registers[at]
+    if (word === undefined) throw new BeyondEvaluator(`register ${at} is read before it is written`)
+    words.push(word)
+  }
   return words
-}
-
-function known(value: Value, what: string): Octets {
-  if (typeof value === 'string') return value
-  throw new BeyondEvaluator(`cannot trace ${what} that depends on a field of the packet`)
 }
 
 function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
-  const branches = Array.from(
-    { length: modulus },
-    (_, value): Branch => ({
-      probability: 1 / modulus,
-      narrowed: [],
-      take: copy => store(copy, dreg, u32host(value + offset)),
-    }),
-  )
-  return { kind: 'split', branches }
+  assert(machine.roll !== undefined, 'a class rolls all numbers')
+  return store(machine, dreg, [machine.roll(modulus, offset)])
 }
 
-function compare(machine: Machine, { op, sreg, data }: Of<'cmp'>): Effect {
+function compare(machine: Machine, expression: Of<'cmp'>): Effect {
+  const { op, sreg, data } = expression
   const value = load(machine, sreg, data.length)
-  if (typeof value !== 'string') return splitCompare(machine, value, { op, data })
-  return (value === data) === (op === 'eq') ? 'next' : 'break'
+  if (typeof value === 'string') return (value === data) === (op === 'eq') ? 'next' : 'break'
+  if (value.some(isChoice))
+    return compareRolled(machine, value, { op, data, again: copy => compare(copy, expression) })
+  return splitCompare(machine, value, expression)
 }
 
 function bitwise(machine: Machine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Effect {
@@ -131,6 +130,7 @@ function maskedWords(words: readonly Word[], mask: Octets, xor: Octets): readonl
     const [and, with_] = [mask, xor].map(octets => octets.slice(index * 4, index * 4 + 4).padEnd(4, '\0'))
     if (and === undefined || with_ === undefined) return word
     if (typeof word === 'string') return masked(word, and, with_)
+    if (isChoice(word)) return chosenTo(word, octets => masked(octets, and, with_))
     if (/[^\0]/.test(with_)) throw new BeyondEvaluator('cannot trace a field of the packet with changed bits')
     return { ...word, mask: masked(word.mask, and, '\0\0\0\0') }
   })
@@ -139,7 +139,13 @@ function maskedWords(words: readonly Word[], mask: Octets, xor: Octets): readonl
 function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
   const { set, sreg } = expression
   const { sets } = machine
-  const key = load(machine, sreg, sets.setOf(set).keyLength)
+  const { keyLength, flags } = sets.setOf(set)
+  const key = load(machine, sreg, keyLength)
+  if (typeof key !== 'string' && key.some(isChoice)) {
+    const again = (copy: Machine) => lookup(copy, expression)
+    if ((flags & NFT_SET_EVAL) !== 0) return eachRolled(machine, again)
+    return lookupRolled(machine, key, { expression, again })
+  }
   const remembered = sets.remembered?.(set, key)
   if (remembered !== undefined) return found(machine, expression, remembered.data)
   if (typeof key !== 'string') return splitLookup(machine, key, expression)
@@ -147,15 +153,22 @@ function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
 }
 
 function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {
-  const address = known(load(machine, addressReg, machine.addressLength), 'a destination')
-  const port = portReg === undefined ? undefined : known(load(machine, portReg, 4), 'a port')
-  machine.translate(address, port === undefined ? undefined : readU16be(port))
-  return { kind: 'dnat' }
+  const { addressLength } = machine
+  const address = knownOf(load(machine, addressReg, addressLength), 'a destination', addressLength, machine)
+  const port = portReg === undefined ? undefined : knownOf(load(machine, portReg, 2), 'a port', 2, machine)
+  return machine.translate(address, port)
 }
 
-function dynset(machine: Machine, { op, set, keyReg, dataReg, timeoutMs }: Of<'dynset'>): Effect {
+function dynset(machine: Machine, expression: Of<'dynset'>): Effect {
+  const { op, set, keyReg, dataReg, timeoutMs } = expression
   const { keyLength, dataLength = 0 } = machine.sets.setOf(set)
   const key = load(machine, keyReg, keyLength)
-  const data = dataReg === undefined ? '' : known(load(machine, dataReg, dataLength), 'data of an element')
-  return machine.sets.remember({ op, set, key, data, timeoutMs }) ? 'next' : 'break'
+  if (typeof key !== 'string' && key.some(isChoice))
+    return eachRolled(machine, copy => dynset(copy, expression))
+  const data =
+    dataReg === undefined
+      ? ''
+      : knownOf(load(machine, dataReg, dataLength), 'data of an element', dataLength, machine)
+  const { rolled } = machine
+  return machine.sets.remember({ op, set, key, data, rolled, timeoutMs }) ? 'next' : 'break'
 }

@@ -1,6 +1,6 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import type { Region } from '../../base/region.ts'
+import type { Interval, Region } from '../../base/region.ts'
 import type { Expression, Verdict } from './expression.ts'
 import type { ElementData, NftSet } from './state.ts'
 
@@ -19,9 +19,10 @@ export interface Split {
 }
 
 export interface Branch {
-  readonly probability: number
   /** The values that the packets of the branch have in fields. */
   readonly narrowed: readonly (readonly [Field, Region])[]
+  /** The numbers that its packets rolled; undefined for all those of the machine. */
+  readonly rolled?: readonly number[]
   /** Goes on, on a copy of the machine. */
   readonly take: (machine: Machine) => Effect
 }
@@ -46,8 +47,14 @@ export interface FieldPart {
   readonly mask: Octets
 }
 
+/** Octets that follow from the number that a packet rolled: by that number. */
+export interface Choice {
+  readonly choices: readonly Octets[]
+}
+export type Known = Octets | Choice
+
 /** The content of a register of 4 octets. */
-export type Word = Octets | FieldPart
+export type Word = Known | FieldPart
 /** The content of several registers: octets where all are known. */
 export type Value = Octets | readonly Word[]
 
@@ -78,7 +85,9 @@ export interface SetChange {
   readonly op: 'add' | 'update' | 'delete'
   readonly set: string
   readonly key: Value
-  readonly data: Octets
+  readonly data: Known
+  /** The numbers that `data` follows from. */
+  readonly rolled: readonly number[] | undefined
   readonly timeoutMs: number
 }
 
@@ -90,19 +99,84 @@ export interface Machine {
   /** Reads a header; undefined when the packet lacks the field, which ends the rule. */
   header(base: number, offset: number, length: number): Value | undefined
   meta(key: number): Value
-  setMeta(key: number, value: number): void
+  setMeta(key: number, value: Known): void
   conntrack(key: number): Octets
   /** Returns RTN_* of an address. */
   addressType(flags: number): Value
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
   random(modulus: number): number | undefined
+  /** Rolls all of these numbers, for a class. */
+  roll?(modulus: number, offset: number): Choice
+  /** The numbers that the packets of a class rolled, all equally likely; undefined where nothing follows from them. */
+  readonly rolled?: readonly number[] | undefined
+  /** Leaves the packets that rolled one number: nothing follows from it any more. */
+  settle?(number: number): void
   inIpset(expression: Of<'ipset'>): boolean
   /** Without a port the packet keeps its own. */
-  translate(destination: Octets, port: number | undefined): void
+  translate(destination: Known, port: Known | undefined): Effect
   /** Octets of an address. */
   readonly addressLength: number
   /** The values of a field in a class of packets. */
   region?(field: Field): Region
+  /** What is kept for the next class of packets. */
+  readonly memo?: Memo
+}
+
+/** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */
+export interface Memo {
+  /** By modulus and offset. */
+  readonly rolls: Map<string, Roll>
+  /** The last lookup of each set for all rolled numbers. */
+  readonly lookups: WeakMap<SetAccess, Map<string, Answered>>
+  /** What each comparison wanted last. */
+  readonly comparisons: WeakMap<Of<'cmp'>, Pick<Asked, 'words'> & { readonly wanted: Wanted | undefined }>
+  /** By candidates, then by the fields that their keys consist of. */
+  readonly wishes: WeakMap<readonly Candidate[], Map<string, Wishes>>
+}
+
+export function newMemo(): Memo {
+  return { rolls: new Map(), lookups: new WeakMap(), comparisons: new WeakMap(), wishes: new WeakMap() }
+}
+
+export function memoOf({ memo }: Machine): Memo {
+  assert(memo !== undefined, 'a class has a memo')
+  return memo
+}
+
+/** All numbers of a roll, and their words. */
+export interface Roll {
+  readonly rolled: readonly number[]
+  readonly word: Choice
+}
+
+/** A lookup for all rolled numbers. */
+export interface Asked {
+  readonly words: readonly Word[]
+  readonly rolled: readonly number[]
+  readonly expression: Of<'lookup'>
+}
+
+/** What a lookup finds for each number. */
+export interface Answered extends Asked {
+  readonly missing: number[]
+  /** Elements without data, or whose data nothing reads. */
+  readonly members: number[]
+  readonly holders: number[]
+  /** The data of holders, as registers hold it. */
+  readonly stored: readonly Word[]
+  readonly verdicts: Map<ElementData | null, number[]>
+  /** Numbers whose packets a field tells apart. */
+  readonly divided: number[]
+}
+
+/** The values that a field must have, for several fields. */
+export type Wanted = readonly (readonly [Field, Interval])[]
+
+/** What packets must have to find the candidates of a lookup. */
+export interface Wishes {
+  readonly wishes: readonly { readonly wanted: Wanted; readonly candidate: Candidate }[]
+  /** Gives the values that some candidate has, by field. */
+  fields(): readonly (readonly [Field, Region])[]
 }
 
 /** An expression, or a state of a packet, that the evaluator does not know. */
@@ -114,6 +188,50 @@ const REGISTERS = 16
 
 export function newRegisters(): (Word | undefined)[] {
   return new Array<Word | undefined>(REGISTERS).fill(undefined)
+}
+
+export function isChoice(word: Word): word is Choice {
+  return typeof word !== 'string' && 'choices' in word
+}
+
+/** Whether words are equal. */
+export function areSame(a: readonly Word[], b: readonly Word[]): boolean {
+  return a.length === b.length && a.every((word, index) => isSame(word, b[index]))
+}
+
+function isSame(a: Word, b: Word | undefined): boolean {
+  if (a === b) return true
+  if (b === undefined || typeof a === 'string' || typeof b === 'string') return false
+  if (isChoice(a) || isChoice(b)) return isChoice(a) && isChoice(b) && areEqual(a.choices, b.choices)
+  return a.field === b.field && a.at === b.at && a.mask === b.mask
+}
+
+export function areEqual<T>(a: readonly T[], b: readonly T[]): boolean {
+  return a === b || (a.length === b.length && a.every((its, index) => its === b[index]))
+}
+
+/** Gives the octets of one rolled number. */
+export function chosen(its: Known, number: number): Octets {
+  return typeof its === 'string' ? its : (its.choices[number] ?? '')
+}
+
+/** Gives the octets of all rolled numbers. */
+export function chosenOf(its: Known, rolled: readonly number[] | undefined): readonly Octets[] {
+  return typeof its === 'string' ? [its] : (rolled ?? []).map(number => chosen(its, number))
+}
+
+/** Changes octets whatever was rolled. Numbers without octets stay so. */
+export function chosenTo(its: Known, change: (octets: Octets) => Octets): Known {
+  if (typeof its === 'string') return change(its)
+  // Neighbors are often equal.
+  let [before, after] = ['', '']
+  const choices = its.choices.map(octets => {
+    if (octets !== before) after = octets === '' ? '' : change(octets)
+    before = octets
+    return after
+  })
+  const [first = ''] = choices
+  return first !== '' && choices.every(octets => octets === first) ? first : { choices }
 }
 
 export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>

@@ -1,6 +1,6 @@
 import { assert } from '../../base/errors.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
-import { type Octets, u16be, u32host, zeros } from '../../base/octets.ts'
+import { type Octets, readU16be, readU32host, u16be, u32host, zeros } from '../../base/octets.ts'
 import {
   IPS_DST_NAT,
   NFPROTO_IPV4,
@@ -17,7 +17,14 @@ import {
   RTN_LOCAL,
 } from './constants.ts'
 import type { NftFamily } from './state.ts'
-import { type Machine, newRegisters, type Of, type SetAccess } from './trace-machine.ts'
+import {
+  type Effect,
+  type Known,
+  type Machine,
+  newRegisters,
+  type Of,
+  type SetAccess,
+} from './trace-machine.ts'
 
 /** The first packet of a connection. */
 export interface TracePacket {
@@ -161,12 +168,13 @@ export class PacketMachine implements Machine {
     }
   }
 
-  setMeta(key: number, value: number): void {
+  setMeta(key: number, value: Known): void {
     const { state } = this.#at
-    if (key === NFT_META_MARK) state.mark = value
+    assert(typeof value === 'string', 'a single packet has one mark')
+    if (key === NFT_META_MARK) state.mark = readU32host(value)
     else {
       assert(key === NFT_META_PRIORITY, `cannot trace writing meta key ${key}`)
-      state.priority = value
+      state.priority = readU32host(value)
     }
   }
 
@@ -196,11 +204,13 @@ export class PacketMachine implements Machine {
     return ipsets(set, { protocol: packet.protocol, sides })
   }
 
-  translate(destination: Ip, port: number | undefined): void {
+  translate(destination: Known, port: Known | undefined): Effect {
     const { state } = this.#at
+    assert(typeof destination === 'string', 'a single packet has one destination')
     state.destination = destination
-    if (port !== undefined) state.destinationPort = port
+    if (typeof port === 'string') state.destinationPort = readU16be(port)
     state.translated = true
+    return { kind: 'dnat' }
   }
 }
 

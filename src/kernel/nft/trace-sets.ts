@@ -56,7 +56,7 @@ export class PacketSets implements SetAccess {
   }
 
   remember({ op, set, key, data }: SetChange): boolean {
-    assert(typeof key === 'string', `a key of ${set} is not known`)
+    assert(typeof key === 'string' && typeof data === 'string', `a key of ${set} is not known`)
     if (op === 'delete') {
       this.#changes(set).set(key, undefined)
       return true

@@ -1,7 +1,16 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
-import { difference, type Interval, intersection, prefix, type Region, union } from '../../base/region.ts'
 import {
+  difference,
+  type Interval,
+  intersection,
+  meets,
+  prefix,
+  type Region,
+  union,
+} from '../../base/region.ts'
+import {
+  areSame,
   BeyondEvaluator,
   type Branch,
   type Candidate,
@@ -9,25 +18,23 @@ import {
   type Field,
   type FieldPart,
   found,
+  isChoice,
   type Machine,
+  memoOf,
   type Of,
+  type Wanted,
+  type Wishes,
   type Word,
 } from './trace-machine.ts'
 
 /* Decisions about classes of packets: a comparison or a lookup of a field divides the class where packets differ. */
 
-/** The values that a field must have, for several fields. */
-type Wanted = readonly (readonly [Field, Interval])[]
-
 /** Divides a class by a comparison. */
-export function splitCompare(
-  machine: Machine,
-  words: readonly Word[],
-  { op, data }: Pick<Of<'cmp'>, 'op' | 'data'>,
-): Effect {
+export function splitCompare(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Effect {
+  const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']
   assert(equal !== undefined && other !== undefined, 'a comparison has two outcomes')
-  const wanted = wantedOf(words, data, machine.addressLength)
+  const wanted = keptWanted(machine, words, expression)
   if (wanted === undefined) return other
   const branches: Branch[] = []
   const narrowed: (readonly [Field, Region])[] = []
@@ -45,8 +52,18 @@ export function splitCompare(
   return oneOf(branches)
 }
 
+/** Many classes meet the same comparison. */
+function keptWanted(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Wanted | undefined {
+  const { comparisons } = memoOf(machine)
+  const kept = comparisons.get(expression)
+  if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
+  const wanted = wantedOf(words, expression.data, machine.addressLength)
+  comparisons.set(expression, { words, wanted })
+  return wanted
+}
+
 function branch(narrowed: Branch['narrowed'], effect: Effect): Branch {
-  return { probability: 1, narrowed, take: () => effect }
+  return { narrowed, take: () => effect }
 }
 
 function oneOf(branches: readonly Branch[]): Effect {
@@ -71,6 +88,7 @@ function wantedOf(words: readonly Word[], data: Octets, addressLength: number): 
       index++
       continue
     }
+    assert(!isChoice(word), 'what follows from a number is compared by number')
     const run = runFrom(words, { first: index, data, addressLength })
     if (run === 'never') return undefined
     wanted.push([word.field, run.interval])
@@ -94,7 +112,7 @@ function runFrom(
   let field: FieldPart | undefined
   for (; index < words.length; index++) {
     const word = words[index]
-    if (word === undefined || typeof word === 'string') break
+    if (word === undefined || typeof word === 'string' || isChoice(word)) break
     if (field !== undefined && (word.field !== field.field || word.at !== value.length)) break
     field ??= word
     const octets = data.slice(index * 4, index * 4 + word.mask.length)
@@ -138,10 +156,7 @@ function prefixBits(mask: Octets): number | undefined {
   return bits
 }
 
-interface Wish {
-  readonly wanted: Wanted
-  readonly candidate: Candidate
-}
+type Wish = Wishes['wishes'][number]
 
 /** Divides a class by a lookup: a part for each element that packets of the class find, and the rest. */
 export function splitLookup(machine: Machine, words: readonly Word[], expression: Of<'lookup'>): Effect {
@@ -149,17 +164,73 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
   const candidates = machine.sets.findAmong?.(set, words)
   assert(candidates !== undefined, `a key of ${set} is not known`)
   if (candidates.length === 0) return found(machine, expression, undefined)
-  const wishes = candidates.flatMap((candidate): readonly Wish[] => {
-    const wanted = wantedOf(words, candidate.key, machine.addressLength)
-    return wanted === undefined ? [] : [{ wanted, candidate }]
-  })
+  const kept = wishesOf(machine, candidates, words)
+  const [only, second] = kept.fields()
+  const isSet = expression.dreg === undefined || expression.inverted
+  if (isSet && only !== undefined && second === undefined) return splitMembers(machine, only, expression)
+  if (kept.fields().some(([field, its]) => intersection(regionOf(machine, field), its).length === 0))
+    return found(machine, expression, undefined)
+  const wishes = kept.wishes.filter(({ wanted }) =>
+    wanted.every(([field, interval]) => meets(regionOf(machine, field), interval)),
+  )
+  if (wishes.length === 0) return found(machine, expression, undefined)
   const branches: Branch[] = []
   divide({ machine, expression, branches }, wishes, { depth: 0, narrowed: [] })
-  return { kind: 'split', branches: branches.length > 0 ? branches : [missing(expression, [])] }
+  return { kind: 'split', branches }
+}
+
+/** Divides a class by membership in a set of single fields, whose members have no data to tell them apart. */
+function splitMembers(machine: Machine, [field, members]: Members, expression: Of<'lookup'>): Effect {
+  const region = regionOf(machine, field)
+  const inside = intersection(region, members)
+  if (inside.length === 0) return found(machine, expression, undefined)
+  const outside = difference(region, members)
+  if (outside.length === 0) return found(machine, expression, null)
+  return oneOf([
+    { narrowed: [[field, inside]], take: copy => found(copy, expression, null) },
+    missing(expression, [[field, outside]]),
+  ])
+}
+
+type Members = readonly [Field, Region]
+
+class KeyWishes implements Wishes {
+  readonly wishes: readonly Wish[]
+  #fields: readonly Members[] | undefined
+
+  constructor(candidates: readonly Candidate[], words: readonly Word[], addressLength: number) {
+    this.wishes = candidates.flatMap((candidate): readonly Wish[] => {
+      const wanted = wantedOf(words, candidate.key, addressLength)
+      return wanted === undefined ? [] : [{ wanted, candidate }]
+    })
+  }
+
+  fields(): readonly Members[] {
+    this.#fields ??= (this.wishes[0]?.wanted ?? []).map(([field], depth) => [
+      field,
+      union(this.wishes.flatMap(({ wanted }) => wanted[depth]?.[1] ?? [])),
+    ])
+    return this.#fields
+  }
+}
+
+function wishesOf(machine: Machine, candidates: readonly Candidate[], words: readonly Word[]): Wishes {
+  const { wishes } = memoOf(machine)
+  const byFields = wishes.get(candidates) ?? new Map<string, Wishes>()
+  wishes.set(candidates, byFields)
+  const fields = words.map(fieldText).join()
+  const kept = byFields.get(fields) ?? new KeyWishes(candidates, words, machine.addressLength)
+  byFields.set(fields, kept)
+  return kept
+}
+
+/** Candidates are equal where words are known. */
+function fieldText(word: Word): string {
+  return typeof word === 'string' || isChoice(word) ? '' : `${word.field} ${word.at} ${word.mask}`
 }
 
 function missing(expression: Of<'lookup'>, narrowed: Branch['narrowed']): Branch {
-  return { probability: 1, narrowed, take: copy => found(copy, expression, undefined) }
+  return { narrowed, take: copy => found(copy, expression, undefined) }
 }
 
 interface Division {
@@ -179,25 +250,23 @@ function divide(
   const field = first?.wanted[depth]?.[0]
   if (first === undefined || field === undefined) {
     const data = first === undefined ? undefined : (first.candidate.data ?? null)
-    branches.push({ probability: 1, narrowed, take: copy => found(copy, expression, data) })
+    branches.push({ narrowed, take: copy => found(copy, expression, data) })
     return
   }
   const region = regionOf(machine, field)
   const groups = groupsAt(wishes, depth, region)
+  const parts = union([...groups.values()].flatMap(({ region: part }) => part))
   const isLast = first.wanted.length === depth + 1
-  if (isLast && (expression.dreg === undefined || expression.inverted)) {
+  if (isLast && (expression.dreg === undefined || expression.inverted))
     // Members of a set have no data to tell them apart.
-    const members = union([...groups.values()].flatMap(({ region: part }) => part))
-    if (members.length > 0)
-      branches.push({
-        probability: 1,
-        narrowed: [...narrowed, [field, members]],
-        take: copy => found(copy, expression, null),
-      })
-  } else
+    branches.push({
+      narrowed: [...narrowed, [field, parts]],
+      take: copy => found(copy, expression, null),
+    })
+  else
     for (const { region: part, wishes: its } of groups.values())
       divide(division, its, { depth: depth + 1, narrowed: [...narrowed, [field, part]] })
-  const rest = difference(region, union([...groups.values()].flatMap(({ region: part }) => part)))
+  const rest = difference(region, parts)
   if (rest.length > 0) branches.push(missing(expression, [...narrowed, [field, rest]]))
 }
 

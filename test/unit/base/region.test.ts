@@ -3,6 +3,7 @@ import {
   difference,
   includes,
   intersection,
+  meets,
   onlyValue,
   prefix,
   type Region,
@@ -34,6 +35,7 @@ test('operations on regions are those on the sets of their values', () => {
     expect(members(union([...a, ...b]))).toEqual(
       VALUES.filter(value => inA.includes(value) || inB.includes(value)),
     )
+    for (const interval of b) expect(meets(a, interval)).toBe(intersection(a, [interval]).length > 0)
     expect(sizeOf(a)).toBe(inA.length)
     expect(onlyValue(a)).toBe(inA.length === 1 ? inA[0] : undefined)
   }

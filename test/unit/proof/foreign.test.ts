@@ -3,6 +3,7 @@ import { finish } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { u16be } from '../../../src/base/octets.ts'
 import {
+  NF_ACCEPT,
   NF_DROP,
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
@@ -10,6 +11,7 @@ import {
   NF_INET_PRE_ROUTING,
   NFT_META_IIFNAME,
   NFT_META_MARK,
+  NFT_PAYLOAD_NETWORK_HEADER,
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFT_SET_EVAL,
   NFT_TABLE_F_DORMANT,
@@ -209,6 +211,126 @@ describe('beside tables of other programs', () => {
       `ip kube-proxy ${tied?.name} comes before ip other first, which has the same priority: the kernel's order cannot be read`,
     )
     expect(at(priority + 1).join()).not.toContain('the same priority')
+  })
+})
+
+describe('a rule for one endpoint of one Service', () => {
+  const COUNT = 20
+  const services = ['a', 'b', 'c'].map((name, at) => ({
+    ...SERVICE,
+    metadata: { namespace: 'ns2', name },
+    spec: {
+      type: 'ClusterIP',
+      clusterIP: `172.30.1.${at}`,
+      clusterIPs: [`172.30.1.${at}`],
+      ipFamilies: ['IPv4'],
+      ports: [{ port: 80, protocol: 'TCP' }],
+    },
+  }))
+  const slices = services.map(({ metadata: { name } }, at) => ({
+    ...SLICE,
+    metadata: { namespace: 'ns2', name, labels: { 'kubernetes.io/service-name': name } },
+    endpoints: Array.from({ length: COUNT }, (_, slot) => ({
+      addresses: [`10.18${at}.1.${slot}`],
+      nodeName: 'other-node',
+    })),
+    ports: [{ name: '', port: 8080, protocol: 'TCP' }],
+  }))
+  const its = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, ...services, ...slices] })
+  const proofBeside = (...tables: readonly AnyTable[]) =>
+    proofOf({}, its.resolved.snapshot, [...its.state.ruleset.tables, ...tables])
+  const ODD = '10.181.1.7'
+  const UNFAIR = '10.181.1.6:8080 gets 10 % instead of 5 %'
+  const address = (dreg: number): Expression => ({
+    kind: 'payload',
+    base: NFT_PAYLOAD_NETWORK_HEADER,
+    offset: 16,
+    length: 4,
+    dreg,
+  })
+  const isOdd: readonly Expression[] = [address(0), { kind: 'cmp', op: 'eq', sreg: 0, data: ip(ODD) }]
+  const among: readonly Expression[] = [
+    address(0),
+    { ...PORT, dreg: 1 },
+    { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false },
+  ]
+  const sets = {
+    sets: new Map([['ports', { ...setOf(0), keyLength: 8 }]]),
+    elements: PersistentMap.from<ElementGroup>([
+      ['all', [{ set: 'ports', key: `${ip(ODD)}${u16be(8080)}\0\0`, data: undefined, comment: '' }]],
+    ]),
+  }
+  const rolls: readonly Expression[] = [
+    { kind: 'numgen', modulus: 5, dreg: 0 },
+    { kind: 'cmp', op: 'eq', sreg: 0, data: '\0\0\0\0' },
+  ]
+  const marks: readonly Expression[] = [
+    { kind: 'meta', key: NFT_META_MARK, dreg: 0 },
+    { kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\xbf\xff\xff', xor: '\0\x40\0\0' },
+    { kind: 'meta-set', key: NFT_META_MARK, sreg: 0 },
+  ]
+  const masquerades: Expression = { kind: 'masquerade', flags: 0 }
+
+  it('is not there: all is proved', () => {
+    const { wrong, differences } = proofBeside()
+    expect([differences, wrong]).toEqual([[], 0])
+  })
+
+  it.each([
+    ['another Service', '10.180.1.7', ['10.180.1.7:8080', '10.180.1.7:8080, masqueraded']],
+    ['another endpoint', '10.181.1.6', [UNFAIR, UNFAIR]],
+  ])('is found: an element of ours that leads to %s', (_, address, kernel) => {
+    const damaged = its.state.ruleset.tables.map(table => {
+      const all = table.elements.values().flat()
+      const to = (data: unknown) => typeof data === 'string' && data.startsWith(ip(ODD))
+      const elements = [...all].map(element =>
+        to(element.data) ? { ...element, data: `${ip(address)}${u16be(8080)}\0\0` } : element,
+      )
+      return { ...table, elements: PersistentMap.from<ElementGroup>([['all', elements]]) }
+    })
+    const { wrong, differences } = proofOf({}, its.resolved.snapshot, damaged)
+    expect(differences.map(its => its.kernel)).toEqual(kernel)
+    expect(differences.map(({ name }) => name)).toEqual(kernel.map(() => 'ns2/b at 172.30.1.1:80/TCP'))
+    expect(wrong).toBe(4)
+  })
+
+  it.each([
+    ['drops in postrouting', NF_INET_POST_ROUTING, [...isOdd, DROP], 4],
+    ['drops in forward', NF_INET_FORWARD, [...isOdd, DROP], 2],
+    ['drops by address and port', NF_INET_POST_ROUTING, [...among, DROP], 4],
+    ['drops some', NF_INET_POST_ROUTING, [...isOdd, ...rolls, DROP], 4],
+  ] as const)('is found: %s', (_, hooknum, expressions, classes) => {
+    const { wrong, differences } = proofBeside(other({ hooknum }, [rule(...expressions)], sets))
+    expect(differences.map(({ name }) => name)).toEqual(differences.map(() => 'ns2/b at 172.30.1.1:80/TCP'))
+    expect(differences.map(({ kernel }) => kernel)).toEqual(
+      differences.map(() => expect.stringContaining(`${ODD}:8080`)),
+    )
+    expect([wrong, differences.length]).toEqual([classes, 1])
+  })
+
+  it.each([
+    ['in postrouting', { type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: 150 }, [masquerades]],
+    ['by a mark of ours in forward', { hooknum: NF_INET_FORWARD }, marks],
+  ] as const)('is found: masquerades %s', (_, hook, expressions) => {
+    const { differences } = proofBeside(other(hook, [rule(...isOdd, ...expressions)]))
+    // A packet that is sent to the endpoint itself goes to no Service.
+    expect(differences.filter(({ name }) => name !== 'no Service')).toEqual([
+      expect.objectContaining({ name: 'ns2/b at 172.30.1.1:80/TCP', kernel: `${ODD}:8080, masqueraded` }),
+    ])
+  })
+
+  it('is proved: accepts some', () => {
+    const accepts: Expression = { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
+    const some = [rule(...isOdd, ...rolls, accepts)]
+    expect(proofBeside(other({ hooknum: NF_INET_POST_ROUTING }, some)).wrong).toBe(0)
+  })
+
+  it('lists a random number of too many values', () => {
+    const many: Expression = { kind: 'numgen', modulus: 2 ** 31, dreg: 0 }
+    const { assumptions } = proofBeside(other({ hooknum: NF_INET_POST_ROUTING }, [rule(many, DROP)]))
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace random numbers below 2147483648)',
+    )
   })
 })
 

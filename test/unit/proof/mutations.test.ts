@@ -4,7 +4,7 @@ import { onlyValue, type Region, sizeOf } from '../../../src/base/region.ts'
 import { RTN_LOCAL } from '../../../src/kernel/nft/constants.ts'
 import { createTracer, type Way } from '../../../src/kernel/nft/trace.ts'
 import type { TracePacket } from '../../../src/kernel/nft/trace-packet.ts'
-import { classesOf, type PacketClass } from '../../../src/proof/atoms.ts'
+import { classesOf, nameOf, type PacketClass } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meaning.ts'
 import { ip, NFTABLES } from '../../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../../support/proof.ts'
@@ -78,7 +78,7 @@ test(`each of ${MUTATIONS} changes of the kernel's state is found, or changes no
         const packet = packetOf(its, random)
         if (packet === undefined || sizeOf(its.box.source) === 0) continue
         const seen = outcomes(after.ways(packet, { localIps }))
-        expect(seen, `${stop.name}, ${mutation.what}: ${its.name}`).toEqual(
+        expect(seen, `${stop.name}, ${mutation.what}: ${nameOf(its)}`).toEqual(
           outcomes(before.ways(packet, { localIps })),
         )
       }
