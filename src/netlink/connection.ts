@@ -21,13 +21,15 @@ import { SystemError, type Transport } from './transport.ts'
 export interface ConnectionOptions {
   readonly transport: Transport
   readonly clock: Clock
-  /** Maximum duration of one conversation, milliseconds. */
+  /** How long the kernel may be silent in a conversation, milliseconds. */
   readonly timeoutMs?: number | undefined
 }
 
 /** Dumps come in datagrams of at most 32 KiB; a shorter buffer would lose some of them. */
 const RECEIVE_BYTES = 128 * 1024
 const TIMEOUT_MS = 15_000
+/** How many timeouts longer a conversation may be in which the kernel is never silent. */
+const RENEWED_MAX = 9
 /** Sequence numbers of requests end here; higher numbers belong to bursts. */
 export const REQUEST_SEQUENCE_MAX = 0x7fff_ffff
 const SEQUENCE_MAX = 0xffff_ffff
@@ -252,29 +254,37 @@ export class Connection {
     })
   }
 
-  async #receiveUntil(done: () => boolean, request: Words, deadlineMs: number): Promise<void> {
+  /**
+   * Each datagram renews the deadline, up to a limit: a process that gets little of a processor takes long, and has lost
+   * nothing. What arrived while it waited for its turn is read before it gives up.
+   */
+  async #receiveUntil(done: () => boolean, request: Words, firstDeadlineMs: number): Promise<void> {
     const slice = new Slice(slicingOf(this.#clock))
+    const endMs = firstDeadlineMs + RENEWED_MAX * this.#timeoutMs
+    let deadlineMs = firstDeadlineMs
     while (!done()) {
       const received = this.#receive()
-      if (this.#clock.nowMs() > deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
+      const nowMs = this.#clock.nowMs()
+      if (received) deadlineMs = Math.min(nowMs + this.#timeoutMs, endMs)
+      if (nowMs >= deadlineMs) throw unknownOutcome(request, 'ETIMEDOUT')
       const { isOver } = slice
-      if (!received && !(await this.#readableBefore(deadlineMs))) throw unknownOutcome(request, 'ETIMEDOUT')
+      if (!received) await this.#readableBefore(deadlineMs)
       if (isOver) await slice.next()
     }
   }
 
-  #readableBefore(deadlineMs: number): Promise<boolean> {
+  #readableBefore(deadlineMs: number): Promise<void> {
     return new Promise(resolve => {
       let stop: (() => void) | undefined
       let ended = false
-      const end = (readable: boolean): void => {
+      const end = (): void => {
         ended = true
         cancel()
         stop?.()
-        resolve(readable)
+        resolve()
       }
-      const cancel = this.#clock.after(Math.max(0, deadlineMs - this.#clock.nowMs()), () => end(false))
-      stop = this.#transport.watch(() => end(true))
+      const cancel = this.#clock.after(Math.max(0, deadlineMs - this.#clock.nowMs()), end)
+      stop = this.#transport.watch(end)
       if (ended) stop()
     })
   }

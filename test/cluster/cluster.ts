@@ -1,15 +1,17 @@
-import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { eventually } from '../support/patience.ts'
 import { dnsObjects, nodeObject } from './addons.ts'
 import type { Binaries } from './binaries.ts'
 import { controlPlaneCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
 import { removeCluster } from './leftovers.ts'
 import { Namespaces } from './namespaces.ts'
-import { connectNodes } from './network.ts'
+import { connectNodes, reconnectNode } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
-import { type Parameters, planSite, type Site } from './site.ts'
+import { clustersFolder, type NodePlan, type Parameters, planSite, processOfName, type Site } from './site.ts'
 
+const AWAY_MS = 5_000
 const NODES_READY_MAX_MS = 180_000
 const DNS_READY_MAX_MS = 180_000
 
@@ -39,6 +41,8 @@ export async function startCluster(parameters: Parameters, options: UpOptions): 
     throw new Error(
       `the cluster ${parameters.name} is up already; down ends it, another --name starts a second one`,
     )
+  for (const name of await removeDeadClusters())
+    progress(`removed the cluster ${name}, whose process has ended`)
   if (await removeCluster(site)) progress('removed what a cluster of this name had left')
   mkdirSync(site.folder, { recursive: true })
   writeFileSync(parametersFile(site), JSON.stringify(parameters))
@@ -68,6 +72,29 @@ async function startControlPlane({ site, tools }: Cluster, kubectl: Kubectl): Pr
     const child = tools.namespaces.start(command, join(site.folder, `${name}.log`))
     if (name === 'kube-apiserver') await kubectl.ready(child)
   }
+}
+
+/** Kills the API server, and starts it again after a moment in which nobody can reach it. */
+export async function restartApiServer({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
+  const name = 'kube-apiserver'
+  const command = controlPlaneCommands(site, tools.binaries)[name]
+  if (command === undefined) throw new Error(`there is no ${name}`)
+  tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-x', name] })
+  await sleep(AWAY_MS)
+  await kubectl.ready(tools.namespaces.start(command, join(site.folder, `${name}.log`)))
+}
+
+/** Ends everything on a node at once, and starts it with a network namespace of which nothing is known. */
+export async function rebootNode(
+  { site, tools }: Cluster,
+  node: NodePlan,
+  kubectl: Kubectl,
+  signal: AbortSignal,
+): Promise<void> {
+  process.kill(tools.namespaces.node(node.name).pid, 'SIGKILL')
+  await reconnectNode(site, node, tools.namespaces)
+  await startNode(site, node, tools)
+  await nodesReady({ site, tools }, kubectl, signal)
 }
 
 async function nodesReady({ site }: Cluster, kubectl: Kubectl, signal: AbortSignal): Promise<void> {
@@ -123,6 +150,18 @@ export function openCluster(name: string, { binaries, root }: Pick<UpOptions, 'b
   const namespaces = Namespaces.open(site.folder)
   if (namespaces === undefined) throw new Error(`no cluster ${name} is up; up starts one`)
   return { site, tools: { namespaces, binaries, root } }
+}
+
+/** Removes clusters whose process has ended without doing so. Gives their names. */
+export async function removeDeadClusters(): Promise<readonly string[]> {
+  const folder = clustersFolder()
+  const names = existsSync(folder) ? readdirSync(folder) : []
+  const dead = names.filter(name => {
+    const pid = processOfName(name)
+    return pid !== undefined && !existsSync(`/proc/${pid}`)
+  })
+  for (const name of dead) await removeCluster(siteOf(name))
+  return dead
 }
 
 /** The plan of a cluster that was started once; without nodes when it has left no parameters. */

@@ -7,13 +7,14 @@ import { findPrograms } from './binaries.ts'
 import { siteOf } from './cluster.ts'
 import { leftoversOf } from './leftovers.ts'
 import { Namespaces } from './namespaces.ts'
+import { nameOfProcess } from './site.ts'
 
 /*
  * A cluster leaves nothing behind, however it and whoever started it end. It is one of its own name, so that it does not
  * meet another one; its folder is gone when it is.
  */
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
-const NAME = 'downtest'
+const NAME = nameOfProcess('down')
 const CLUSTER = ['--name', NAME, '--nodes', '2', '--net', '91']
 const KINDS = ['net', 'mnt', 'pid', 'uts', 'ipc'] as const
 

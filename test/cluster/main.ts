@@ -12,12 +12,14 @@ import {
 } from './cluster.ts'
 import { kubeconfigOf } from './control-plane.ts'
 import { leftoversOf, removeCluster } from './leftovers.ts'
+import { lifeTable, runLife } from './life.ts'
 import { accessOf, LoadBalancer } from './load-balancer.ts'
 import { HELP, type Options, parseOptions } from './options.ts'
 import { logOf, type RunningProxy, runningProxy, startProxies, stopProxies } from './proxies.ts'
 import { type Baseline, baselineOf, countsOf, type Report, tableOf, withPart, worseThan } from './report.ts'
 import { planSite } from './site.ts'
 import { focusOf, runSuite, type Suite } from './suites.ts'
+import { runTraffic } from './traffic.ts'
 
 /** The top folder, and this program as one file: see run.mjs. */
 const ROOT = process.env.KPROBE_ROOT ?? process.cwd()
@@ -47,6 +49,11 @@ async function main(options: Options): Promise<number> {
     const site = siteOf(options.parameters.name)
     return new LoadBalancer(site, accessOf(site, kubeconfigOf(site, 'admin'))).run()
   }
+  if (options.command === 'traffic') {
+    const [flows = '', counts = '', stop = ''] = options.words
+    await runTraffic({ flows, counts, stop })
+    return 0
+  }
   const { binaries, obstacle } = findPrograms(ROOT)
   if (binaries === undefined) return say(`skipped: ${obstacle}\n`)
   const session: Session = { binaries, root: ROOT, program: PROGRAM, progress, signal: abort.signal }
@@ -57,6 +64,8 @@ async function main(options: Options): Promise<number> {
       return proxy(options, session)
     case 'run':
       return run(options, openCluster(options.parameters.name, session))
+    case 'life':
+      return life(options, openCluster(options.parameters.name, session))
     case 'exec':
       return exec(options, openCluster(options.parameters.name, session))
     case 'all':
@@ -83,7 +92,7 @@ async function all(options: Options, session: Session): Promise<number> {
     let worst = 0
     for (const proxy of options.proxies)
       for (const [at, mode] of options.modes.entries()) {
-        await startProxies(cluster.site, { proxy, mode }, cluster.tools)
+        await startProxies(cluster.site, { proxy, mode, form: options.form }, cluster.tools)
         progress(`${proxy} serves in ${mode} mode`)
         if (at === 0 && proxy === options.proxies[0]) await startDns(cluster, abort.signal)
         worst = Math.max(worst, await run(options, cluster))
@@ -120,8 +129,12 @@ async function proxy(options: Options, session: Session): Promise<number> {
   return 0
 }
 
-function firstProxy({ proxies: [proxy = 'kprobe'], modes: [mode = 'nftables'] }: Options): RunningProxy {
-  return { proxy, mode }
+function firstProxy({
+  proxies: [proxy = 'kprobe'],
+  modes: [mode = 'nftables'],
+  form,
+}: Options): RunningProxy {
+  return { proxy, mode, form }
 }
 
 async function run(options: Options, cluster: Cluster): Promise<number> {
@@ -135,6 +148,21 @@ async function run(options: Options, cluster: Cluster): Promise<number> {
   return status
 }
 
+/** Fails when a request has failed. */
+async function life({ rounds, only, previous }: Options, cluster: Cluster): Promise<number> {
+  const running = runningProxy(cluster.site)
+  const folder = join(RESULTS, ['life', running?.proxy, running?.form, running?.mode].join('-'))
+  const report = await runLife(cluster, {
+    ...{ rounds, only, previous, folder, progress },
+    program: PROGRAM,
+    signal: abort.signal,
+  })
+  writeFileSync(join(folder, 'results.json'), `${JSON.stringify(report, undefined, 2)}\n`)
+  for (const line of lifeTable(report)) console.log(line)
+  progress(`${folder}/results.json`)
+  return report.events.some(({ kinds }) => Object.values(kinds).some(({ failed }) => failed > 0)) ? 1 : 0
+}
+
 interface Run {
   readonly proxy: RunningProxy
   readonly suite: Suite
@@ -144,7 +172,10 @@ interface Run {
 async function runOne(cluster: Cluster, { proxy, suite, options }: Run): Promise<Report> {
   const { site, tools } = cluster
   const { nodes, zones, families } = site.parameters
-  const folder = join(RESULTS, [proxy.proxy, proxy.mode, suite.name].join('-'))
+  const folder = join(
+    RESULTS,
+    [proxy.proxy, ...(proxy.form === 'process' ? [] : [proxy.form]), proxy.mode, suite.name].join('-'),
+  )
   const { procs, only } = options
   const startedMs = performance.now()
   const tests = await runSuite(site, tools, { suite, procs, only, folder, progress, signal: abort.signal })
@@ -166,8 +197,7 @@ async function runOne(cluster: Cluster, { proxy, suite, options }: Run): Promise
     tests,
   }
   writeFileSync(join(folder, 'results.json'), `${JSON.stringify(report, undefined, 2)}\n`)
-  for (const node of site.nodes)
-    writeFileSync(join(folder, `${node.name}.log`), readFileSync(logOf(node, proxy.proxy)))
+  for (const node of site.nodes) writeFileSync(join(folder, `${node.name}.log`), logOf(node, proxy))
   for (const line of tableOf(report)) console.log(line)
   progress(`${folder}/results.json, and ginkgo.log there`)
   return report

@@ -1,3 +1,4 @@
+import { eventually } from '../support/patience.ts'
 import type { Namespaces } from './namespaces.ts'
 import type { NodePlan, Site, Subnets } from './site.ts'
 
@@ -8,15 +9,29 @@ const BRIDGE = 'br0'
  * and routes to the pods of every other node. Nothing leads out of it.
  */
 export function connectNodes(site: Site, namespaces: Namespaces): void {
-  const ip = (commands: readonly string[], options: readonly string[] = []) =>
-    namespaces.must({ file: 'ip', args: [...options, '-batch', '-'] }, { input: `${commands.join('\n')}\n` })
-  for (const node of site.nodes) namespaces.must({ file: 'ip', args: ['netns', 'add', node.name] })
-  ip(controlPlaneCommands(site))
+  ip(namespaces, controlPlaneCommands(site))
   setSysctls(namespaces, ROUTER_SYSCTLS)
-  for (const node of site.nodes) {
-    ip(nodeCommands(site, node), ['-netns', node.name])
-    setSysctls(namespaces, NODE_SYSCTLS, node.name)
-  }
+  for (const node of site.nodes) connectNode(site, node, namespaces)
+}
+
+function connectNode(site: Site, node: NodePlan, namespaces: Namespaces): void {
+  namespaces.must({ file: 'ip', args: ['netns', 'add', node.name] })
+  ip(namespaces, bridgeCommands(site, node))
+  ip(namespaces, nodeCommands(site, node), ['-netns', node.name])
+  setSysctls(namespaces, NODE_SYSCTLS, node.name)
+}
+
+/** A network namespace that has nothing of the node's former one: no rules, no connections. */
+export async function reconnectNode(site: Site, node: NodePlan, namespaces: Namespaces): Promise<void> {
+  namespaces.must({ file: 'ip', args: ['netns', 'delete', node.name] })
+  // The kernel removes the old pair of interfaces a moment later, or at once when its peer goes.
+  namespaces.run({ file: 'ip', args: ['link', 'delete', node.name] })
+  await eventually(() => namespaces.run({ file: 'ip', args: ['link', 'show', node.name] }).status !== 0)
+  connectNode(site, node, namespaces)
+}
+
+function ip(namespaces: Namespaces, commands: readonly string[], options: readonly string[] = []): void {
+  namespaces.must({ file: 'ip', args: [...options, '-batch', '-'] }, { input: `${commands.join('\n')}\n` })
 }
 
 const FORWARDING = {
@@ -50,7 +65,7 @@ function setSysctls(namespaces: Namespaces, values: Readonly<Record<string, numb
   )
 }
 
-function controlPlaneCommands({ subnets, nodes }: Site): readonly string[] {
+function controlPlaneCommands({ subnets }: Site): readonly string[] {
   return [
     'link set lo up',
     `link add ${BRIDGE} type bridge`,
@@ -59,11 +74,14 @@ function controlPlaneCommands({ subnets, nodes }: Site): readonly string[] {
       `address add ${each.gateway}/${each.nodeBits} dev ${BRIDGE}${noDad(each)}`,
       `address add ${each.client}/${each.hostBits} dev lo${noDad(each)}`,
     ]),
-    ...nodes.flatMap(node => [
-      `link add ${node.name} type veth peer name eth0 netns ${node.name}`,
-      `link set ${node.name} master ${BRIDGE} up`,
-      ...podRoutes(subnets, node),
-    ]),
+  ]
+}
+
+function bridgeCommands({ subnets }: Site, node: NodePlan): readonly string[] {
+  return [
+    `link add ${node.name} type veth peer name eth0 netns ${node.name}`,
+    `link set ${node.name} master ${BRIDGE} up`,
+    ...podRoutes(subnets, node),
   ]
 }
 
@@ -80,7 +98,7 @@ function nodeCommands({ subnets, nodes }: Site, node: NodePlan): readonly string
 }
 
 function podRoutes(subnets: readonly Subnets[], { index }: NodePlan): readonly string[] {
-  return subnets.map(each => `route add ${each.podsOf(index)} via ${each.node(index)}`)
+  return subnets.map(each => `route replace ${each.podsOf(index)} via ${each.node(index)}`)
 }
 
 /** An address of IPv6 can be used only after a second otherwise. */

@@ -1,5 +1,14 @@
 import { parseArgs } from 'node:util'
-import { DEFAULTS, FAMILY_NAMES, NODES_MAX, type Parameters, PROXY_NAMES, type ProxyName } from './site.ts'
+import { FORMS, type Form } from './pods.ts'
+import {
+  DEFAULTS,
+  FAMILY_NAMES,
+  NODES_MAX,
+  nameOfProcess,
+  type Parameters,
+  PROXY_NAMES,
+  type ProxyName,
+} from './site.ts'
 import { SUITES, type Suite } from './suites.ts'
 
 /** Modes of each proxy that a cluster can have here. */
@@ -9,24 +18,32 @@ const MODES: Readonly<Record<ProxyName, readonly string[]>> = {
 }
 const NET_MAX = 255
 const PROCS_MAX = 32
+const ROUNDS_MAX = 1_000
 
 export const COMMANDS = {
   all: 'up, run and down, for each --proxy and each --mode; what runs without a command',
   up: 'starts a cluster, with a proxy and DNS',
   proxy: 'replaces the proxy of a cluster by --proxy in --mode',
   run: 'runs sets of tests in a cluster that is up',
+  life: 'runs what happens to clusters, with traffic in a cluster that is up: proxies killed, deleted, replaced',
   exec: 'runs a command: exec n1 nft list ruleset; exec control-plane ip route',
   down: 'ends a cluster and removes everything that it has left, however it ended',
 } as const
 export type CommandName = keyof typeof COMMANDS
+/** Those that this program starts itself. */
+const HIDDEN = ['load-balancer', 'traffic'] as const
+type HiddenCommand = (typeof HIDDEN)[number]
 
 export interface Options {
-  readonly command: CommandName | 'load-balancer' | 'help'
+  readonly command: CommandName | HiddenCommand | 'help'
   readonly parameters: Parameters
   readonly proxies: readonly ProxyName[]
   readonly modes: readonly string[]
+  readonly form: Form
   readonly suites: readonly Suite[]
   readonly procs: number
+  readonly rounds: number
+  readonly previous: string | undefined
   readonly only: string | undefined
   readonly compare: boolean
   readonly store: boolean
@@ -48,15 +65,20 @@ Sets of tests, conformance by default:
 ${SUITES.map(({ name, what }) => `  ${name.padEnd(12)} ${what}`).join('\n')}
 
 Options, with their defaults:
-  --name ${DEFAULTS.name}          names the cluster: two of different names can run at once
+  --name ${DEFAULTS.name}          names the cluster: two of different names can run at once; one that goes after its
+                         tests has a name of its own
   --nodes ${DEFAULTS.nodes}
   --zones ${DEFAULTS.zones}              the nodes are spread over them by turns
   --families ipv4,ipv6   or one of them; the first one is the primary family
   --net ${DEFAULTS.net}               every address is in 10.N.0.0/16 and fd00:N::/32
   --proxy kprobe         or kube-proxy, or both with a comma
   --mode nftables        or iptables, or userspace (kprobe), or several with commas
+  --as process           kprobe is a process of the checkout; daemonset: pods of deploy/kubernetes with the project's
+                         image; kubeadm: pods of kubeadm's kube-proxy, whose image alone is another one
   --procs 4              tests at once
-  --only PATTERN         of the sets, tests with such names alone
+  --only PATTERN         of the sets, tests with such names alone; of life, such events
+  --rounds 3             of life: how often a deployment is rolled
+  --previous COMMIT      of life: its image is the one that pods are upgraded from
   --compare              fails when a test that passes with kube-proxy (test/cluster/baseline) does not
   --store                writes the results of kube-proxy there
 `
@@ -66,8 +88,8 @@ export function parseOptions(args: readonly string[]): Options {
   const { values, positionals } = parse(args)
   if (values.help === true) return optionsFrom('help', [], values)
   const [first = 'all', ...rest] = positionals
-  const isCommand = (word: string): word is CommandName | 'load-balancer' =>
-    word in COMMANDS || word === 'load-balancer'
+  const isCommand = (word: string): word is CommandName | HiddenCommand =>
+    word in COMMANDS || HIDDEN.some(one => one === word)
   const isSet = SUITES.some(({ name }) => name === first)
   if (!isCommand(first) && !isSet)
     throw new Error(
@@ -86,18 +108,38 @@ function parse(args: readonly string[]) {
     args: own,
     allowPositionals: true,
     options: {
-      ...{ name: text, nodes: text, zones: text, families: text, net: text, proxy: text, mode: text },
-      ...{ procs: text, only: text, compare: flag, store: flag, help: { ...flag, short: 'h' } },
+      ...{
+        name: text,
+        nodes: text,
+        zones: text,
+        families: text,
+        net: text,
+        proxy: text,
+        mode: text,
+        as: text,
+      },
+      ...{
+        procs: text,
+        rounds: text,
+        previous: text,
+        only: text,
+        compare: flag,
+        store: flag,
+        help: { ...flag, short: 'h' },
+      },
     },
   })
 }
+
+/** The words of others are their own. */
+const TAKES_SETS: readonly Options['command'][] = ['all', 'run']
 
 type Values = ReturnType<typeof parse>['values']
 
 function optionsFrom(command: Options['command'], words: readonly string[], values: Values): Options {
   const problems: string[] = []
   const number = (
-    name: 'nodes' | 'zones' | 'net' | 'procs',
+    name: 'nodes' | 'zones' | 'net' | 'procs' | 'rounds',
     fallback: number,
     [least, most]: readonly [number, number],
   ) => {
@@ -112,11 +154,14 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
       if (!known.some(one => one === word)) problems.push(`${flag} ${word}: not one of ${known.join(', ')}`)
     return known.filter(one => chosen.includes(one)).sort((a, b) => chosen.indexOf(a) - chosen.indexOf(b))
   }
-  const name = values.name ?? DEFAULTS.name
+  // Several copies of the project may test at once on one machine.
+  const name = values.name ?? (command === 'all' ? nameOfProcess('all') : DEFAULTS.name)
   if (!/^[a-z0-9]{1,20}$/.test(name)) problems.push(`--name ${name}: not 1 to 20 small letters and digits`)
   const proxies = list('--proxy', values.proxy ?? 'kprobe', PROXY_NAMES)
   const known = MODES.kprobe.filter(mode => proxies.every(proxy => MODES[proxy].includes(mode)))
-  const suiteWords = command === 'exec' || words.length === 0 ? 'conformance' : words.join(',')
+  const [form = 'process'] = list('--as', values.as ?? 'process', FORMS)
+  if (form !== 'process' && proxies.includes('kube-proxy')) problems.push(`--as ${form}: kprobe alone`)
+  const suiteWords = !TAKES_SETS.includes(command) || words.length === 0 ? 'conformance' : words.join(',')
   const suiteNames = list(
     'set',
     suiteWords,
@@ -133,9 +178,12 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     },
     proxies,
     modes: list('--mode', values.mode ?? 'nftables', known),
+    form,
     suites: SUITES.filter(suite => suiteNames.includes(suite.name)),
     procs: number('procs', 4, [1, PROCS_MAX]),
+    rounds: number('rounds', 3, [1, ROUNDS_MAX]),
     only: values.only,
+    previous: values.previous,
     compare: values.compare === true,
     store: values.store === true,
     words,

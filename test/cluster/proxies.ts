@@ -2,9 +2,10 @@ import type { ChildProcess } from 'node:child_process'
 import { readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
-import { kubeconfigOf, lastLines } from './control-plane.ts'
+import { kubeconfigOf } from './control-plane.ts'
 import type { Command, Place } from './namespaces.ts'
 import type { NodeTools } from './node.ts'
+import { type Form, PROCESS_IN_A_POD, podLog, startPods, stopPods } from './pods.ts'
 import type { NodePlan, ProxyName, Site } from './site.ts'
 
 const SERVES_MAX_MS = 120_000
@@ -12,32 +13,87 @@ const ENDS_MAX_MS = 30_000
 const HEALTH = 'http://127.0.0.1:10256/healthz'
 const MODE = 'http://127.0.0.1:10249/proxyMode'
 
+/** A cluster, as far as proxies are concerned. */
+interface Where {
+  readonly site: Site
+  readonly tools: NodeTools
+}
+
 /** A proxy in one of its modes. */
 export interface RunningProxy {
   readonly proxy: ProxyName
   readonly mode: string
+  readonly form: Form
 }
 
 /** Starts the proxy in every node, and waits until each one is healthy in this mode. */
-export async function startProxies(
-  site: Site,
-  { proxy, mode }: RunningProxy,
-  tools: NodeTools,
-): Promise<void> {
-  const started = site.nodes.map(node => ({ node, child: startOne(site, { proxy, mode }, { tools, node }) }))
-  for (const { node, child } of started) {
-    const place = tools.namespaces.node(node.name)
-    const words = () => `${proxy} on ${node.name} is not healthy: ${lastLines(logOf(node, proxy))}`
-    const isHealthy = () => {
-      if (child.exitCode !== null) throw new Error(words())
-      return ask(tools, place, HEALTH) !== undefined
-    }
-    await eventually(isHealthy, { limitMs: SERVES_MAX_MS, describe: words })
-    const found = ask(tools, place, MODE)
+export async function startProxies(site: Site, running: RunningProxy, tools: NodeTools): Promise<void> {
+  const { proxy, mode, form } = running
+  if (form === 'process') await startProcesses(site, running, tools)
+  else await startPods({ site, tools, mode, form })
+  for (const node of site.nodes) {
+    const found = ask(tools, tools.namespaces.node(node.name), MODE)
     if (found !== mode)
-      throw new Error(`${proxy} on ${node.name} runs in mode ${found}, not ${mode}: ${logOf(node, proxy)}`)
+      throw new Error(
+        `${proxy} on ${node.name} runs in mode ${found}, not ${mode}: ${endOfLog(node, running)}`,
+      )
   }
-  writeFileSync(stateFile(site), JSON.stringify({ proxy, mode }))
+  writeFileSync(stateFile(site), JSON.stringify(running))
+}
+
+async function startProcesses(site: Site, running: RunningProxy, tools: NodeTools): Promise<void> {
+  const started = site.nodes.map(node => ({ node, child: startOne(site, running, { tools, node }) }))
+  for (const { node, child } of started) await healthy(node, running, tools, () => child.exitCode !== null)
+}
+
+async function healthy(
+  node: NodePlan,
+  running: RunningProxy,
+  tools: NodeTools,
+  hasEnded: () => boolean = () => false,
+): Promise<void> {
+  const place = tools.namespaces.node(node.name)
+  const words = () => `${running.proxy} on ${node.name} is not healthy: ${endOfLog(node, running)}`
+  const isHealthy = () => {
+    if (hasEnded()) throw new Error(words())
+    return ask(tools, place, HEALTH) !== undefined
+  }
+  await eventually(isHealthy, { limitMs: SERVES_MAX_MS, describe: words })
+}
+
+/** Kills the proxy of every node, with `meanwhile` before it starts again; kubelet starts a pod again by itself. */
+export async function killProxies(
+  running: RunningProxy,
+  { site, tools }: Where,
+  meanwhile: () => void,
+): Promise<void> {
+  const pattern = running.form === 'process' ? join(site.folder, '.*proxy.json') : PROCESS_IN_A_POD
+  for (const node of site.nodes) {
+    const place = tools.namespaces.node(node.name)
+    tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-f', pattern] }, { place })
+  }
+  meanwhile()
+  if (running.form === 'process') await startProcesses(site, running, tools)
+  else for (const node of site.nodes) await healthy(node, running, tools)
+}
+
+/** After its node has started: a process needs somebody who starts it, and a pod starts by itself. */
+export async function resumeProxy({ site, tools }: Where, node: NodePlan): Promise<void> {
+  const running = runningProxy(site)
+  if (running === undefined) return
+  const child = running.form === 'process' ? startOne(site, running, { tools, node }) : undefined
+  await healthy(node, running, tools, () => (child?.exitCode ?? null) !== null)
+}
+
+/** Node by node: the proxy ends, leaves its rules, and the next one takes over. */
+export async function replaceProxies({ site, tools }: Where, next: RunningProxy): Promise<void> {
+  const before = runningProxy(site)
+  for (const node of site.nodes) {
+    if (before !== undefined) await stopOne(node, before, tools)
+    const child = startOne(site, next, { tools, node })
+    await healthy(node, next, tools, () => child.exitCode !== null)
+  }
+  writeFileSync(stateFile(site), JSON.stringify(next))
 }
 
 function startOne(
@@ -52,7 +108,7 @@ function startOne(
   const place = tools.namespaces.node(node.name)
   return tools.namespaces.start(
     { file: 'sh', args: shell, env: environmentOf(tools) },
-    logOf(node, proxy),
+    logFile(node, proxy),
     place,
   )
 }
@@ -61,40 +117,50 @@ function startOne(
 export async function stopProxies(site: Site, tools: NodeTools): Promise<void> {
   const running = runningProxy(site)
   if (running === undefined) return
-  const { proxy, mode } = running
-  for (const node of site.nodes) {
-    const place = tools.namespaces.node(node.name)
-    const pid = readFileSync(pidFile(node), 'utf8').trim()
-    tools.namespaces.run({ file: 'kill', args: [pid] }, { place })
-    await eventually(
-      () => tools.namespaces.run({ file: 'kill', args: ['-0', pid] }, { place }).status !== 0,
-      {
-        limitMs: ENDS_MAX_MS,
-        describe: () => `${proxy} on ${node.name} does not end: ${lastLines(logOf(node, proxy))}`,
-      },
-    )
+  const { proxy, mode, form } = running
+  if (form === 'process') await Promise.all(site.nodes.map(node => stopOne(node, running, tools)))
+  else await stopPods({ site, tools, mode, form })
+  for (const node of site.nodes)
     tools.namespaces.must(
       {
         ...commandOf(proxy, tools, proxy === 'kprobe' ? ['cleanup', `--proxy-mode=${mode}`] : ['--cleanup']),
         env: environmentOf(tools),
       },
-      { place },
+      { place: tools.namespaces.node(node.name) },
     )
-  }
   rmSync(stateFile(site))
+}
+
+async function stopOne(node: NodePlan, running: RunningProxy, { namespaces }: NodeTools): Promise<void> {
+  const place = namespaces.node(node.name)
+  const pid = readFileSync(pidFile(node), 'utf8').trim()
+  namespaces.run({ file: 'kill', args: [pid] }, { place })
+  await eventually(() => namespaces.run({ file: 'kill', args: ['-0', pid] }, { place }).status !== 0, {
+    limitMs: ENDS_MAX_MS,
+    describe: () => `${running.proxy} on ${node.name} does not end: ${endOfLog(node, running)}`,
+  })
 }
 
 /** The proxy of the running cluster; undefined when it has none. */
 export function runningProxy(site: Site): RunningProxy | undefined {
   try {
-    const { proxy, mode }: RunningProxy = JSON.parse(readFileSync(stateFile(site), 'utf8'))
-    return { proxy, mode }
+    const { proxy, mode, form }: RunningProxy = JSON.parse(readFileSync(stateFile(site), 'utf8'))
+    return { proxy, mode, form }
   } catch {
     return undefined
   }
 }
 
-export function logOf(node: NodePlan, proxy: ProxyName): string {
+/** Everything that the proxy of a node has logged. */
+export function logOf(node: NodePlan, { proxy, form }: RunningProxy): string {
+  return form === 'process' ? readFileSync(logFile(node, proxy), 'utf8') : podLog(node, form)
+}
+
+function endOfLog(node: NodePlan, running: RunningProxy): string {
+  return logOf(node, running).slice(-2_000)
+}
+
+function logFile(node: NodePlan, proxy: ProxyName): string {
   return join(node.folder, `${proxy}.log`)
 }
 

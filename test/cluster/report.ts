@@ -14,6 +14,8 @@ export interface Report {
   readonly kubernetes: string
   readonly proxy: string
   readonly mode: string
+  /** How the proxy is on the nodes (pods.ts); as a process where it is not said. */
+  readonly form?: string
   readonly suite: string
   readonly nodes: number
   readonly zones: number
@@ -96,7 +98,8 @@ export function tableOf(report: Report): readonly string[] {
       ({ name, state, seconds, why }) =>
         `  ${state.padEnd(8)} ${seconds} s  ${name}${why === undefined ? '' : `: ${why}`}`,
     )
-  const what = `${report.proxy} ${report.mode} ${report.suite}`.padEnd(34)
+  const { proxy, form = 'process', mode, suite } = report
+  const what = [proxy, ...(form === 'process' ? [] : [`(${form})`]), mode, suite].join(' ').padEnd(34)
   const total = passed + failed
   return [...others, `${what} ${passed} of ${total} passed, ${skipped} skipped, ${report.seconds} s`]
 }

@@ -71,6 +71,18 @@ export interface Site {
 }
 
 export const API_PORT = 6443
+
+/** The name of a cluster that lives as long as this process. */
+export function nameOfProcess(word: 'all' | 'down', pid = process.pid): string {
+  return `${word}p${pid}`
+}
+
+/** The process that such a cluster lives as long as; undefined for another name. */
+export function processOfName(name: string): number | undefined {
+  const [, pid] = /^(?:all|down)p([1-9]\d*)$/.exec(name) ?? []
+  return pid === undefined ? undefined : Number(pid)
+}
+
 /** Everything of a cluster that runs is below it. */
 export function clustersFolder(environment: NodeJS.ProcessEnv = process.env): string {
   return join(environment.XDG_CACHE_HOME || join(homedir(), '.cache'), 'kprobe/clusters')

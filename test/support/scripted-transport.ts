@@ -47,8 +47,13 @@ export class ScriptedTransport implements Transport {
 
   /** Something arrives without having been asked for. */
   arrive(...answers: readonly Answer[]): void {
-    this.#waiting.push(...answers)
+    this.arriveUnseen(...answers)
     this.#readable?.()
+  }
+
+  /** Something arrives, and the event loop has not come to say so. */
+  arriveUnseen(...answers: readonly Answer[]): void {
+    this.#waiting.push(...answers)
   }
 
   join(group: number): void {

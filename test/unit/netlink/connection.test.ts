@@ -159,6 +159,30 @@ describe('a dump', () => {
     expect(clock.pending).toBe(0)
   })
 
+  it('takes as long as something arrives, up to ten times the limit of silence', async () => {
+    for (const parts of [9, 12]) {
+      const { connection, transport, clock } = connect(() => [])
+      const dump = connection.dump(collecting())
+      const isWhole = dump.catch(() => false)
+      for (let at = 0; at < parts; at++) {
+        await clock.advance(900)
+        transport.arrive(datagram(part(1, 'a')))
+        await settle()
+      }
+      transport.arrive(datagram(doneMessage(1)))
+      expect(await isWhole).toBe(parts === 9)
+    }
+  })
+
+  it('reads what arrived while the process waited for its turn, before it gives up', async () => {
+    const { connection, transport, clock } = connect(() => [])
+    const dump = connection.dump(collecting())
+    await settle()
+    transport.arriveUnseen(datagram(part(1, 'a'), doneMessage(1)))
+    await clock.advance(1000)
+    expect(await dump).toBe(true)
+  })
+
   it('rejects with an error, at the start or at the end', async () => {
     const refused = connect(sent => [datagram(errorMessage(sequenceOf(sent), 2))])
     await expect(refused.connection.dump(collecting())).rejects.toMatchObject({ code: 'ENOENT' })

@@ -1,8 +1,15 @@
-import { describe, expect, it } from 'vitest'
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, describe, expect, it, vi } from 'vitest'
+import { removeDeadClusters } from '../../cluster/cluster.ts'
+import { difference, lifeTable } from '../../cluster/life.ts'
 import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
-import { planSite } from '../../cluster/site.ts'
+import { clustersFolder, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { SUITES } from '../../cluster/suites.ts'
+import type { Counts, Flow } from '../../cluster/traffic.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
   LeafNodeType,
@@ -51,11 +58,76 @@ describe('the plan of a cluster', () => {
   })
 })
 
+describe('a cluster that lives as long as a process', () => {
+  const cache = mkdtempSync(join(tmpdir(), 'kprobe-clusters-'))
+  afterEach(() => {
+    vi.unstubAllEnvs()
+    rmSync(cache, { recursive: true, force: true })
+  })
+
+  it('is removed by the next one when its process has ended without doing so', async () => {
+    vi.stubEnv('XDG_CACHE_HOME', cache)
+    const { pid } = spawnSync('true')
+    const dead = nameOfProcess('all', pid)
+    const kept = [nameOfProcess('all'), nameOfProcess('down'), 'kprobe', `allp${pid}x`]
+    for (const name of [dead, ...kept]) mkdirSync(join(clustersFolder(), name), { recursive: true })
+    expect(await removeDeadClusters()).toEqual([dead])
+    expect(readdirSync(clustersFolder()).sort()).toEqual(kept.sort())
+  })
+})
+
+describe('requests that fail during an event', () => {
+  const flows: readonly Flow[] = [
+    { name: 'pod to stable, tcp', kind: 'tcp', host: '10.0.0.1', port: 80 },
+    { name: 'pod to rolled, tcp', kind: 'tcp', host: '10.0.0.2', port: 80 },
+    { name: 'pod to stable, lasting', kind: 'lasting', host: '10.0.0.1', port: 80 },
+  ]
+  const failure = (at: number) => ({ at, error: 'ECONNREFUSED' })
+  const before: Counts = {
+    'pod to stable, tcp': { sent: 10, failed: 1, failures: [failure(1)] },
+    'pod to stable, lasting': { sent: 10, failed: 0, failures: [] },
+  }
+  const after: Counts = {
+    'pod to stable, tcp': { sent: 30, failed: 2, failures: [failure(1), failure(2)] },
+    // It had sent nothing before.
+    'pod to rolled, tcp': { sent: 20, failed: 1, failures: [failure(3)] },
+    'pod to stable, lasting': { sent: 25, failed: 4, failures: [failure(1)] },
+  }
+
+  it('are those since its begin, by kind, with the first of them', () => {
+    const found = difference(before, after, flows, () => false)
+    expect(found.kinds).toEqual({
+      tcp: { sent: 40, failed: 2 },
+      'keep-alive': { sent: 0, failed: 0 },
+      lasting: { sent: 15, failed: 4 },
+      udp: { sent: 0, failed: 0 },
+    })
+    expect(found.failures.filter(words => words.includes('tcp'))).toEqual([
+      '1970-01-01T00:00:00.002Z pod to stable, tcp: ECONNREFUSED',
+      '1970-01-01T00:00:00.003Z pod to rolled, tcp: ECONNREFUSED',
+    ])
+  })
+
+  it('are told apart from those that no proxy can prevent', () => {
+    const found = difference(before, after, flows, ({ kind }) => kind === 'lasting')
+    expect(found).toMatchObject({ kinds: { lasting: { sent: 0 } }, allowed: { sent: 15, failed: 4 } })
+    const running = { proxy: 'kprobe', mode: 'nftables', form: 'daemonset' } as const
+    const [, row] = lifeTable({ ...running, events: [{ name: 'drain', seconds: 1, ...found }] })
+    expect(row?.split(/\s{2,}/)).toEqual(['drain', '2 of 40', '-', '-', '-', '4 of 15'])
+  })
+})
+
 describe('the command line', () => {
   it('runs the conformance tests with kprobe in nftables mode by default', () => {
     const options = parseOptions([])
     expect(options).toMatchObject({ command: 'all', proxies: ['kprobe'], modes: ['nftables'] })
     expect(options.suites.map(({ name }) => name)).toEqual(['conformance'])
+  })
+
+  it('gives a cluster that goes after its tests a name of its own, so that two can run at once', () => {
+    expect(parseOptions(['services']).parameters.name).toBe(nameOfProcess('all'))
+    expect(parseOptions(['up']).parameters.name).toBe('kprobe')
+    expect(parseOptions(['services', '--name', 'b']).parameters.name).toBe('b')
   })
 
   it('takes a set without a command, and lists with commas', () => {
@@ -77,6 +149,15 @@ describe('the command line', () => {
       /--name A B.*\n.*--nodes 0.*\n.*--mode ipvs/,
     )
     expect(() => parseOptions(['fly'])).toThrow('there is no command or set fly')
+  })
+
+  it('has pods of kprobe alone, and words of commands that are no sets', () => {
+    expect(parseOptions(['--as', 'kubeadm'])).toMatchObject({ form: 'kubeadm' })
+    expect(() => parseOptions(['--as', 'daemonset', '--proxy', 'kube-proxy'])).toThrow('--as daemonset')
+    expect(() => parseOptions(['life', '--as', 'deployment', '--rounds', '0'])).toThrow(
+      /--as deployment.*\n.*--rounds 0/,
+    )
+    expect(parseOptions(['traffic', 'a', 'b', 'c']).words).toEqual(['a', 'b', 'c'])
   })
 
   it('has no userspace mode for kube-proxy', () => {

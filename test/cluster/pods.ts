@@ -1,0 +1,282 @@
+import { execFileSync } from 'node:child_process'
+import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join, relative } from 'node:path'
+import { eventually } from '../support/patience.ts'
+import { Kubectl } from './control-plane.ts'
+import { kubeadmObjects } from './kubeadm.ts'
+import type { NodeTools } from './node.ts'
+import type { NodePlan, Site } from './site.ts'
+
+/*
+ * kprobe as pods: with the project's own manifests and image, or with kube-proxy's DaemonSet and ConfigMap as kubeadm writes
+ * them, in which the image alone is another one.
+ */
+
+/** How a proxy gets onto nodes: as a process of the checkout, with deploy/kubernetes, or in kubeadm's DaemonSet. */
+export const FORMS = ['process', 'daemonset', 'kubeadm'] as const
+export type Form = (typeof FORMS)[number]
+export type PodForm = Exclude<Form, 'process'>
+
+const NAMESPACE = 'kube-system'
+/** The label of a pod, and the name of its DaemonSet. */
+const NAMES: Readonly<Record<PodForm, string>> = { daemonset: 'kprobe', kubeadm: 'kube-proxy' }
+/** As in deploy/kubernetes/base; the version is that of dist/build.json. */
+const IMAGE = 'kprobe'
+/** The command line of the daemon, as a pattern. */
+export const PROCESS_IN_A_POD = '^node .*/opt/kprobe/kprobe.mjs run'
+/** In its files in /proc. */
+const CONFINEMENT = [
+  { what: 'CAP_NET_ADMIN alone', pattern: /^CapEff:\s+0*1000$/m },
+  { what: 'no capability to gain', pattern: /^CapBnd:\s+0*1000$/m },
+  { what: 'no new privileges', pattern: /^NoNewPrivs:\s+1$/m },
+  { what: 'the seccomp profile of the runtime', pattern: /^Seccomp:\s+2$/m },
+  { what: 'a root file system that is only read', pattern: / \/ \/ ro,/ },
+]
+const READY_MAX_MS = 120_000
+const GONE_MAX_MS = 60_000
+
+export interface Pods {
+  readonly site: Site
+  readonly tools: NodeTools
+  readonly mode: string
+  readonly form: PodForm
+}
+
+/** Builds the image, gives it to every node, and applies the manifests. Resolves when every pod is ready. */
+export async function startPods(pods: Pods): Promise<void> {
+  const { site, tools, form } = pods
+  const image = buildImage(site, tools.root)
+  for (const node of site.nodes) loadImage(node, image.file, tools)
+  const kubectl = kubectlOf(pods)
+  if (form === 'daemonset') kubectl.must(['apply', '-k', writeOverlay(pods)])
+  else kubectl.apply(kubeadmObjects(site, { mode: pods.mode, image: image.reference, root: tools.root }))
+  await eventually(() => readyPods(kubectl, form) === site.nodes.length, {
+    limitMs: READY_MAX_MS,
+    stepMs: 500,
+    progress: () => readyPods(kubectl, form),
+    describe: () => `pods of ${NAMES[form]} are not ready: ${wordsOf(kubectl, form)}`,
+  })
+  if (form === 'daemonset') for (const node of site.nodes) requireConfined(node, tools)
+}
+
+/** Throws when the daemon may do more than the manifests allow it: that is what its pod promises to whoever installs it. */
+function requireConfined(node: NodePlan, { namespaces }: NodeTools): void {
+  const script = `pid=$(pgrep -f '${PROCESS_IN_A_POD}'); cat /proc/$pid/status; grep ' / / ' /proc/$pid/mountinfo`
+  const found = namespaces.must({ file: 'sh', args: ['-c', script] }, { place: namespaces.node(node.name) })
+  const missing = CONFINEMENT.filter(({ pattern }) => !pattern.test(found)).map(({ what }) => what)
+  if (missing.length > 0) throw new Error(`kprobe on ${node.name} is not confined: ${missing.join(', ')}`)
+}
+
+/** Removes the DaemonSet. Resolves when its pods are gone; the rules stay. */
+export async function stopPods(pods: Pods): Promise<void> {
+  const { form } = pods
+  const kubectl = kubectlOf(pods)
+  kubectl.must(['delete', '--namespace', NAMESPACE, 'daemonset', NAMES[form]])
+  await eventually(() => podsOf(kubectl, form).length === 0, {
+    limitMs: GONE_MAX_MS,
+    stepMs: 500,
+    describe: () => `pods of ${NAMES[form]} are still there: ${podsOf(kubectl, form).join(' ')}`,
+  })
+}
+
+/** Deletes every pod, with `meanwhile` at once. Resolves when others are ready. */
+export async function deletePods(pods: Pods, meanwhile: () => void): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  const before = podsOf(kubectl, pods.form)
+  kubectl.must(['delete', '--wait=false', '--namespace', NAMESPACE, ...before])
+  meanwhile()
+  await replaced(pods, before)
+}
+
+/** As `kubectl drain` does it, one after the other. */
+export async function evictPods(pods: Pods): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  for (const pod of podsOf(kubectl, pods.form)) {
+    const name = pod.replace(/^pod\//, '')
+    const eviction = { apiVersion: 'policy/v1', kind: 'Eviction', metadata: { name, namespace: NAMESPACE } }
+    const path = `/api/v1/namespaces/${NAMESPACE}/pods/${name}/eviction`
+    kubectl.must(['create', '--raw', path, '-f', '-'], JSON.stringify(eviction))
+    await replaced(pods, [pod])
+  }
+}
+
+/** Gives the container less memory than it needs until the kernel has killed it, then what it had. */
+export async function starvePods(pods: Pods): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  const daemonSet = ['daemonset', NAMES[pods.form], '--namespace', NAMESPACE]
+  const reasons = ['get', 'pods', '--namespace', NAMESPACE, '--selector', `k8s-app=${NAMES[pods.form]}`]
+  const path = 'jsonpath={.items[*].status.containerStatuses[*].lastState.terminated.reason}'
+  const limits = ['--containers', NAMES[pods.form], '--limits=memory=20Mi', '--requests=memory=20Mi']
+  kubectl.must(['set', 'resources', ...daemonSet, ...limits])
+  await eventually(() => kubectl.must([...reasons, '--output', path]).includes('OOMKilled'), {
+    limitMs: READY_MAX_MS,
+    stepMs: 500,
+    describe: () => `no pod of ${NAMES[pods.form]} was killed: ${wordsOf(kubectl, pods.form)}`,
+  })
+  kubectl.must(['rollout', 'undo', ...daemonSet])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
+}
+
+/** To another image and back, node by node: of `previous`, a commit, or the same one with another name. */
+export async function upgradePods(pods: Pods, previous: string | undefined): Promise<void> {
+  const { site, tools, form } = pods
+  const kubectl = kubectlOf(pods)
+  const tree = previous === undefined ? tools.root : buildPrevious(tools.root, previous)
+  const image = buildImage(site, tree, 'other')
+  for (const node of site.nodes) loadImage(node, image.file, tools)
+  const daemonSet = ['daemonset', NAMES[form], '--namespace', NAMESPACE]
+  kubectl.must(['set', 'image', ...daemonSet, `*=${image.reference}`])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
+  kubectl.must(['rollout', 'undo', ...daemonSet])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
+}
+
+/** The tree of a commit, built with the packages of this one. */
+function buildPrevious(root: string, commit: string): string {
+  const tree = join(root, '.cache/cluster/previous')
+  rmSync(tree, { recursive: true, force: true })
+  mkdirSync(tree, { recursive: true })
+  const archive = execFileSync('git', ['archive', commit], { cwd: root, maxBuffer: 1 << 28 })
+  execFileSync('tar', ['-x', '-C', tree], { input: archive })
+  symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'))
+  for (const script of ['native/build.mjs', 'deploy/build.mjs'])
+    execFileSync(process.execPath, [script], { cwd: tree, stdio: ['ignore', 'ignore', 'pipe'] })
+  return tree
+}
+
+/** Applies the overlay of another mode, and restarts the pods node by node, since a ConfigMap restarts none. */
+export async function changeMode(pods: Pods): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  const daemonSet = ['daemonset', NAMES[pods.form], '--namespace', NAMESPACE]
+  kubectl.must(['apply', '-k', writeOverlay(pods)])
+  kubectl.must(['rollout', 'restart', ...daemonSet])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
+}
+
+async function replaced(pods: Pods, before: readonly string[]): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  const isReplaced = () => {
+    const now = podsOf(kubectl, pods.form)
+    return !before.some(pod => now.includes(pod)) && readyPods(kubectl, pods.form) === pods.site.nodes.length
+  }
+  await eventually(isReplaced, {
+    limitMs: READY_MAX_MS,
+    stepMs: 500,
+    describe: () => `pods of ${NAMES[pods.form]} are not ready: ${wordsOf(kubectl, pods.form)}`,
+  })
+}
+
+function kubectlOf({ site, tools }: Pods): Kubectl {
+  return new Kubectl(site, tools.namespaces, tools.binaries)
+}
+
+/** What the pod of a node has logged, as the container runtime keeps it; empty when there is none. */
+export function podLog(node: NodePlan, form: PodForm): string {
+  const folder = join(node.folder, 'log/pods')
+  if (!existsSync(folder)) return ''
+  const files = execFileSync('find', [folder, '-path', `*/${NAMESPACE}_${NAMES[form]}-*/*.log`], {
+    encoding: 'utf8',
+  })
+  return files
+    .split('\n')
+    .filter(Boolean)
+    .sort()
+    .map(file => readFileSync(file, 'utf8'))
+    .join('')
+}
+
+/** The image of the checkout as one file, and the name that manifests give it. */
+function buildImage(
+  site: Site,
+  root: string,
+  tag?: string,
+): { readonly file: string; readonly reference: string } {
+  const file = join(site.folder, 'kprobe.tar')
+  const { version }: { version: string } = JSON.parse(readFileSync(join(root, 'dist/build.json'), 'utf8'))
+  const reference = `${IMAGE}:${tag ?? version}`
+  // Nodes are on this machine: compressing takes longer than copying.
+  const flags = ['--no-build', '--uncompressed', '--tag', reference, '--output', file]
+  execFileSync(process.execPath, [join(root, 'deploy/image/main.mjs'), ...flags], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+  return { file, reference }
+}
+
+function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeTools): void {
+  const args = [
+    '--address',
+    '/run/containerd/containerd.sock',
+    '--namespace',
+    'k8s.io',
+    'images',
+    'import',
+    file,
+  ]
+  namespaces.must({ file: binaries.path('ctr'), args }, { place: namespaces.node(node.name) })
+}
+
+/** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. */
+function writeOverlay({ site, tools, mode }: Pods): string {
+  const folder = join(site.folder, 'overlay')
+  mkdirSync(folder, { recursive: true })
+  const base = join(tools.root, 'deploy/kubernetes/overlays', mode)
+  if (!existsSync(base)) throw new Error(`there is no overlay of ${mode} mode: ${base}`)
+  const values = { API_SERVER: site.apiUrl, POD_CIDR: podCidr(site) }
+  const patch = (name: string, data: object) => ({
+    patch: JSON.stringify({
+      apiVersion: 'v1',
+      kind: 'ConfigMap',
+      metadata: { name, namespace: NAMESPACE },
+      data,
+    }),
+  })
+  const kustomization = {
+    apiVersion: 'kustomize.config.k8s.io/v1beta1',
+    kind: 'Kustomization',
+    resources: [relative(folder, base)],
+    patches: [patch('kprobe-cluster', values), patch('kprobe', { 'init.conf': initConfiguration(mode) })],
+  }
+  writeFileSync(join(folder, 'kustomization.yaml'), JSON.stringify(kustomization, undefined, 2))
+  return folder
+}
+
+function podCidr(site: Site): string {
+  return site.subnets.map(({ pods }) => pods).join(',')
+}
+
+/** The size of the connection table belongs to the machine, which all nodes share. */
+function initConfiguration(mode: string): string {
+  return JSON.stringify({
+    apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
+    kind: 'KubeProxyConfiguration',
+    mode,
+    clientConnection: { kubeconfig: '/var/lib/kprobe/kubeconfig.conf' },
+    conntrack: { maxPerCore: 0, min: 0 },
+  })
+}
+
+function podsOf(kubectl: Kubectl, form: PodForm): readonly string[] {
+  const selected = ['get', 'pods', '--namespace', NAMESPACE, '--selector', `k8s-app=${NAMES[form]}`]
+  return kubectl
+    .must([...selected, '--output', 'name'])
+    .split('\n')
+    .filter(Boolean)
+}
+
+function readyPods(kubectl: Kubectl, form: PodForm): number {
+  const status = [
+    'get',
+    'daemonset',
+    '--namespace',
+    NAMESPACE,
+    NAMES[form],
+    '--output',
+    'jsonpath={.status.numberReady}',
+  ]
+  return Number(kubectl.must(status))
+}
+
+function wordsOf(kubectl: Kubectl, form: PodForm): string {
+  const selected = ['--namespace', NAMESPACE, '--selector', `k8s-app=${NAMES[form]}`]
+  return kubectl.must(['describe', 'pods', ...selected]).slice(-3_000)
+}

@@ -1,0 +1,166 @@
+import { createSocket } from 'node:dgram'
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { Agent, request } from 'node:http'
+import type { Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+/*
+ * Requests from one place to Services, and a count of those that fail. Nothing is tried again: a client of its own that
+ * retries would hide what the proxy has lost.
+ */
+
+/** tcp and udp: a new connection or port for each request; keep-alive: over open connections; lasting: over one, which may not break. */
+export const KINDS = ['tcp', 'keep-alive', 'lasting', 'udp'] as const
+export type Kind = (typeof KINDS)[number]
+
+/** One client and its target, which answers GET /hostname, or the datagram "hostname", with a name. */
+export interface Flow {
+  readonly name: string
+  readonly kind: Kind
+  readonly host: string
+  readonly port: number
+}
+
+export interface Failure {
+  /** Milliseconds since 1970. */
+  readonly at: number
+  readonly error: string
+}
+
+export interface FlowCount {
+  readonly sent: number
+  readonly failed: number
+  /** The first ones. */
+  readonly failures: readonly Failure[]
+}
+
+/** By the names of flows. */
+export type Counts = Readonly<Record<string, FlowCount>>
+
+const PERIOD_MS = 100
+const ANSWER_MAX_MS = 3_000
+const WRITE_EVERY_MS = 250
+const FAILURES_KEPT = 20
+/**
+ * Ports that the datagrams of a flow come from, in turn, below those that the kernel chooses from: none comes again within the
+ * two minutes for which the kernel remembers it. A datagram from a port that it remembers goes to the endpoint of the former
+ * one, which may have ended a moment ago.
+ */
+const FIRST_PORT = 12_000
+const PORTS = 20_000
+/** Flows begin so far apart in them that no two ever have the same one. */
+const PORTS_BETWEEN_FLOWS = 500
+
+/** Sends until the file `stop` appears; writes the counts to `counts` meanwhile, each time as a whole. */
+export async function runTraffic({
+  flows,
+  counts,
+  stop,
+}: {
+  readonly flows: string
+  readonly counts: string
+  readonly stop: string
+}): Promise<void> {
+  const wanted: readonly Flow[] = JSON.parse(readFileSync(flows, 'utf8'))
+  const senders = wanted.map((flow, at) => new Sender(flow, at * PORTS_BETWEEN_FLOWS))
+  // Not all at the same moment.
+  const running = senders.map(async (sender, at) => {
+    await sleep((PERIOD_MS * at) / senders.length)
+    while (!existsSync(stop)) {
+      sender.send()
+      await sleep(PERIOD_MS)
+    }
+  })
+  const write = () => {
+    const now: Counts = Object.fromEntries(senders.map(sender => [sender.flow.name, sender.count()]))
+    writeFileSync(`${counts}.new`, JSON.stringify(now))
+    renameSync(`${counts}.new`, counts)
+  }
+  const timer = setInterval(write, WRITE_EVERY_MS)
+  await Promise.all(running)
+  await Promise.all(senders.map(sender => sender.settled()))
+  clearInterval(timer)
+  write()
+  writeFileSync(`${counts}.done`, '')
+  // Open connections would hold the process.
+  process.exit(0)
+}
+
+/** Sends the requests of one flow. */
+class Sender {
+  readonly flow: Flow
+  readonly #agent: Agent | undefined
+  readonly #failures: Failure[] = []
+  readonly #open = new Set<Promise<void>>()
+  #socket: Socket | undefined
+  #sent = 0
+  #failed = 0
+  readonly #offset: number
+
+  constructor(flow: Flow, offset: number) {
+    this.flow = flow
+    this.#offset = offset
+    const { kind } = flow
+    if (kind === 'keep-alive') this.#agent = new Agent({ keepAlive: true, maxSockets: 2 })
+    if (kind === 'lasting') this.#agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  }
+
+  send(): void {
+    this.#sent++
+    const answer = this.flow.kind === 'udp' ? this.#ask() : this.#get()
+    const one = answer
+      .catch((error: Error) => this.#fail(error.message))
+      .finally(() => this.#open.delete(one))
+    this.#open.add(one)
+  }
+
+  async settled(): Promise<void> {
+    await Promise.all(this.#open)
+  }
+
+  count(): FlowCount {
+    return { sent: this.#sent, failed: this.#failed, failures: this.#failures }
+  }
+
+  #fail(error: string): void {
+    this.#failed++
+    if (this.#failures.length < FAILURES_KEPT) this.#failures.push({ at: Date.now(), error })
+  }
+
+  #get(): Promise<void> {
+    const { host, port, kind } = this.flow
+    return new Promise((resolve, reject) => {
+      const sent = request(
+        { host, port, path: '/hostname', agent: this.#agent ?? false, timeout: ANSWER_MAX_MS },
+        response => {
+          response.resume().on('end', resolve).on('error', reject)
+        },
+      )
+      sent.on('timeout', () => sent.destroy(new Error(`no answer within ${ANSWER_MAX_MS} ms`)))
+      sent.on('error', reject)
+      if (kind === 'lasting') sent.on('socket', socket => this.#expectSame(socket))
+      sent.end()
+    })
+  }
+
+  /** A new connection is a failure where one should have lasted. */
+  #expectSame(socket: Socket): void {
+    if (this.#socket !== undefined && this.#socket !== socket) this.#fail('the connection broke')
+    this.#socket = socket
+  }
+
+  #ask(): Promise<void> {
+    const { host, port } = this.flow
+    const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')
+    return new Promise<void>((resolve, reject) => {
+      const timer = setTimeout(() => reject(new Error(`no answer within ${ANSWER_MAX_MS} ms`)), ANSWER_MAX_MS)
+      socket.on('message', () => resolve())
+      socket.on('error', reject)
+      // Connected: a refusal by ICMP becomes an error.
+      socket.bind(FIRST_PORT + ((this.#offset + this.#sent) % PORTS), () =>
+        socket.connect(port, host, () => socket.send('hostname')),
+      )
+      socket.on('close', () => clearTimeout(timer))
+    }).finally(() => socket.close())
+  }
+}
