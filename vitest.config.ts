@@ -91,8 +91,6 @@ export default defineConfig({
           ...limits,
           // No module has state (test/architecture.test.ts): reading them anew for each of 400 files took a third of the time.
           isolate: false,
-          // What tests make is garbage soon: a tenth of their time went into collecting it 16 MB at a time.
-          execArgv: ['--max-semi-space-size=64'],
           restoreMocks: true,
           setupFiles: ['test/support/properties.ts'],
         },
