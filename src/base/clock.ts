@@ -127,6 +127,11 @@ export function slicingOf(clock: Pick<Clock, 'nowMs' | 'breathe'>): Slicing {
   return { sliceMs: SLICE_MS, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() }
 }
 
+/** Milliseconds that work rests after it took `tookMs`, so that it takes less than this share of the time. */
+export function restMs(tookMs: number, share: number): number {
+  return tookMs / share
+}
+
 /** Timers of Node.js count whole milliseconds, and may be early by a part of one. */
 const TIMER_EARLY_MS = 1
 

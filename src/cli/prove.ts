@@ -13,7 +13,7 @@ import { type Proof, prove } from '../proof/prove.ts'
 import type { Loaded } from './load.ts'
 
 /** A proof, for machines. */
-export interface ProofFacts extends Proof {
+interface ProofFacts extends Proof {
   readonly mode: string
   readonly services: number
   readonly milliseconds: number

@@ -1,12 +1,13 @@
 import type { Clock } from '../base/clock.ts'
-import { type BackoffOptions, Pacer } from '../base/clock.ts'
+import { type BackoffOptions, Pacer, restMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
+import { rfc3339 } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
+import { isJson, type Json } from '../model/fields.ts'
 import type { Difference } from '../reconcile/difference.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import type { HealthTracker } from '../telemetry/health.ts'
-import { type ConditionState, conditionPatch, conditionState } from '../telemetry/node-condition.ts'
 import type { NodeConditionMetrics } from '../telemetry/work-metrics.ts'
 import type { ApiAnswer, ApiQuestion } from './cluster.ts'
 
@@ -46,8 +47,8 @@ const START_MS = 10_000
 const CHECK_MS = 5_000
 /** Minimum time between two reads of the kernel while it is not verified. */
 const VERIFY_MS = 1_000
-/** A read is followed by this many times the time that it took: they use at most 5 % of the time. */
-const VERIFY_REST_FACTOR = 20
+/** Maximum share of the time that these reads take. */
+const VERIFY_SHARE = 0.05
 /** Interval at which the Node is read again: another program may have removed the condition. */
 const REREAD_MS = 600_000
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
@@ -124,7 +125,7 @@ export class NodeCondition {
     if (beganMs < this.#verifyAtMs) return
     this.#verified = await this.#isProgrammed()
     const endMs = clock.nowMs()
-    this.#verifyAtMs = endMs + Math.max(VERIFY_MS, VERIFY_REST_FACTOR * (endMs - beganMs))
+    this.#verifyAtMs = endMs + Math.max(VERIFY_MS, restMs(endMs - beganMs, VERIFY_SHARE))
   }
 
   /** Tests whether the kernel holds what is wanted. A change that only one of two reads asks for is a commit in between. */
@@ -187,4 +188,65 @@ export class NodeCondition {
     this.#failure = text
     return false
   }
+}
+
+/** What the condition says, without the times. */
+interface ConditionState {
+  readonly status: 'True' | 'False'
+  /** One word in CamelCase, for programs. */
+  readonly reason: string
+  /** One line, for people. */
+  readonly message: string
+}
+
+/** The progress of the proxy that the condition follows. */
+interface ConditionFacts {
+  /** The first sync was read back from the kernel. */
+  readonly verified: boolean
+  /** /healthz would answer 200, the Node aside. */
+  readonly healthy: boolean
+}
+
+/** The messages name no time: each other one would be a write. */
+export function conditionState({ verified, healthy }: ConditionFacts): ConditionState {
+  if (!verified) return NOT_PROGRAMMED
+  return healthy ? PROGRAMMED : STALLED
+}
+
+const PROGRAMMED: ConditionState = {
+  status: 'True',
+  reason: 'Programmed',
+  message: 'the kernel serves the Services of the cluster',
+}
+const NOT_PROGRAMMED: ConditionState = {
+  status: 'False',
+  reason: 'NotProgrammed',
+  message: 'the Services of the cluster are not verified in the kernel yet; the log of kprobe says why',
+}
+const STALLED: ConditionState = {
+  status: 'False',
+  reason: 'ProgrammingStalled',
+  message: 'changes have waited too long to be programmed; /healthz and the log of kprobe say why',
+}
+
+/** The condition of this type in a Node; undefined without one. */
+function conditionIn(node: unknown, type: string): Json | undefined {
+  const status = isJson(node) ? node.status : undefined
+  const conditions = isJson(status) && Array.isArray(status.conditions) ? status.conditions : []
+  return conditions.find((each): each is Json => isJson(each) && each.type === type)
+}
+
+/** Gives the strategic merge patch of the status that sets this condition alone; undefined where the Node says so already. */
+export function conditionPatch(
+  { type, state, wallMs }: { readonly type: string; readonly state: ConditionState; readonly wallMs: number },
+  node: unknown,
+): unknown {
+  const found = conditionIn(node, type)
+  const { status, reason, message } = state
+  if (found?.status === status && found.reason === reason && found.message === message) return undefined
+  const now = rfc3339(Math.floor(wallMs / 1_000) * 1_000)
+  // The time of the last change of the status, not of the reason: the API server does not keep it by itself.
+  const kept = found?.status === status && typeof found.lastTransitionTime === 'string'
+  const lastTransitionTime = kept ? found.lastTransitionTime : now
+  return { status: { conditions: [{ type, ...state, lastHeartbeatTime: now, lastTransitionTime }] } }
 }

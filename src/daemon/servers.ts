@@ -283,7 +283,7 @@ interface PagesOptions {
 }
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
-export function adminPages(options: PagesOptions): AdminPages {
+function adminPages(options: PagesOptions): AdminPages {
   const { activeMode, config, version, intake, nowMs, receipts } = options
   return {
     state() {

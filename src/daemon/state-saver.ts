@@ -1,4 +1,4 @@
-import { type Clock, Pacer, within } from '../base/clock.ts'
+import { type Clock, Pacer, restMs, within } from '../base/clock.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { StateFile } from '../source/saved/state-file.ts'
@@ -27,8 +27,8 @@ interface Saved {
 const FIRST_MS = 1_000
 /** Minimum time between two saves. */
 const REST_MS = 10_000
-/** A save is followed by this many times the time that it computed: it uses at most 1 % of a processor. */
-const REST_FACTOR = 99
+/** Maximum share of a processor that saves use. */
+const PROCESSOR_SHARE = 0.01
 /** Maximum average rate of writing: what a disk of a small machine bears for years. */
 const BYTES_PER_MS = 128
 /** Interval at which the file gets the time of the last message from the source. */
@@ -73,7 +73,8 @@ export class StateSaver {
   async #run(): Promise<number | undefined> {
     const beganMs = this.#options.clock.nowMs()
     const { bytes, computedMs } = await this.#save()
-    if (bytes > 0) this.#pacer.rest(Math.max(REST_MS, REST_FACTOR * computedMs, bytes / BYTES_PER_MS))
+    if (bytes > 0)
+      this.#pacer.rest(Math.max(REST_MS, restMs(computedMs, PROCESSOR_SHARE), bytes / BYTES_PER_MS))
     const isWaiting = this.#newest !== undefined && !isSameState(this.#saved, this.#newest)
     if (isWaiting) this.#pacer.rest(REST_MS)
     return isWaiting ? 0 : Math.max(0, CONFIRM_MS - (this.#options.clock.nowMs() - beganMs))

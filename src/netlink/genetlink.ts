@@ -15,11 +15,11 @@ export const GENL_HDRLEN = 4
 export const CTRL_CMD_NEWFAMILY = 1
 export const CTRL_CMD_GETFAMILY = 3
 
-export const CTRL_ATTR_FAMILY_ID = 1
-export const CTRL_ATTR_FAMILY_NAME = 2
-export const CTRL_ATTR_VERSION = 3
-export const CTRL_ATTR_HDRSIZE = 4
-export const CTRL_ATTR_MAXATTR = 5
+const CTRL_ATTR_FAMILY_ID = 1
+const CTRL_ATTR_FAMILY_NAME = 2
+const CTRL_ATTR_VERSION = 3
+const CTRL_ATTR_HDRSIZE = 4
+const CTRL_ATTR_MAXATTR = 5
 
 export const FAMILY = attributeSet({
   id: [CTRL_ATTR_FAMILY_ID, u16host],

@@ -62,10 +62,6 @@ export class DriftDetector {
     this.#checks = new Pacer({ clock: options.clock, run: () => this.#tick() })
   }
 
-  get subscribed(): boolean {
-    return this.#unsubscribe !== undefined
-  }
-
   /** Begins the checks. The expected generation is known by then. */
   start(): void {
     if (this.#isStarted) return

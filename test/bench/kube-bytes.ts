@@ -3,10 +3,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type ClusterShape, sliceOf } from '../support/apiserver/generator.ts'
+import { findBinaries } from '../support/reference/binaries.ts'
 import { Program } from '../support/reference/process.ts'
 import { Relay } from '../support/reference/relay.ts'
 import { type Method, openLoader } from './kube-load.ts'
-import { ask, findBinaries, openBenchClient, type RunningServer, writeKubeconfig } from './kube-server.ts'
+import { ask, openBenchClient, type RunningServer, writeKubeconfig } from './kube-server.ts'
 import { proxyFlags } from './proxy-flags.ts'
 
 /** Bytes from the API server as they go through a socket, TLS and all. */

@@ -12,10 +12,10 @@ import { type Changes, drive, replacements } from '../support/apiserver/churn.ts
 import { type ClusterShape, clusterOf, nodeOf, serviceOf, slicesOf } from '../support/apiserver/generator.ts'
 import { ApiServer } from '../support/apiserver/http-server.ts'
 import { createRandom } from '../support/apiserver/random.ts'
-import type { Binaries as ReferenceBinaries } from '../support/reference/binaries.ts'
+import { type Binaries, findBinaries } from '../support/reference/binaries.ts'
 import { kubeconfigText } from '../support/reference/kubeconfig.ts'
 import { freePorts } from '../support/reference/ports.ts'
-import { Program } from '../support/reference/process.ts'
+import { startApiServer, startEtcd } from '../support/reference/programs.ts'
 
 /** An API server that holds a cluster, as a process of its own. */
 export interface RunningServer {
@@ -41,9 +41,6 @@ interface Ready {
   readonly caPem: string
 }
 
-type Binaries = Pick<ReferenceBinaries, 'etcd' | 'kubeApiserver' | 'kubeProxy'>
-
-const root = process.env.KPROBE_ROOT ?? '.'
 const TOKEN = 'bench'
 const READY_MAX_MS = 120_000
 /** The real server takes the first addresses of the range for itself. */
@@ -163,8 +160,12 @@ async function startCopy(binaries: Binaries, kept: string | undefined): Promise<
     '-out',
     join(folder, 'sa.key'),
   ])
-  const etcd = startEtcd(binaries, { folder, clientPort, peerPort })
-  const server = startApiServer(binaries, { folder, port, clientPort })
+  // A copy of somebody else's data: members are known by their ports.
+  const etcd = startEtcd({ clientPort, peerPort }, { binaries, folder, flags: ['--force-new-cluster'] })
+  const place = { port, etcdPort: clientPort, serviceCidrs: '10.96.0.0/12' }
+  // Bursts of a bench are no attack.
+  const flags = ['--max-requests-inflight=4000', '--max-mutating-requests-inflight=4000']
+  const server = startApiServer(place, { binaries, folder, flags })
   const certificate = join(folder, 'apiserver.crt')
   await server.until(() => existsSync(certificate), READY_MAX_MS)
   const paths = credentialsOf(folder, port, certificate)
@@ -184,65 +185,6 @@ async function startCopy(binaries: Binaries, kept: string | undefined): Promise<
       rmSync(folder, { recursive: true })
     },
   }
-}
-
-function startEtcd(
-  { etcd }: Binaries,
-  {
-    folder,
-    clientPort,
-    peerPort,
-  }: { readonly folder: string; readonly clientPort: number; readonly peerPort: number },
-): Program {
-  const client = `http://127.0.0.1:${clientPort}`
-  const peer = `http://127.0.0.1:${peerPort}`
-  const args = [
-    `--data-dir=${join(folder, 'etcd')}`,
-    `--listen-client-urls=${client}`,
-    `--advertise-client-urls=${client}`,
-    `--listen-peer-urls=${peer}`,
-    `--initial-advertise-peer-urls=${peer}`,
-    `--initial-cluster=default=${peer}`,
-    // A copy of somebody else's data: members are known by their ports.
-    '--force-new-cluster',
-    '--unsafe-no-fsync',
-    '--log-level=warn',
-  ]
-  return new Program({ name: 'etcd', file: etcd, args, log: join(folder, 'etcd.log') })
-}
-
-function startApiServer(
-  { kubeApiserver }: Binaries,
-  {
-    folder,
-    port,
-    clientPort,
-  }: { readonly folder: string; readonly port: number; readonly clientPort: number },
-): Program {
-  const args = [
-    `--etcd-servers=http://127.0.0.1:${clientPort}`,
-    `--cert-dir=${folder}`,
-    '--bind-address=127.0.0.1',
-    '--advertise-address=192.0.2.1',
-    '--endpoint-reconciler-type=none',
-    `--secure-port=${port}`,
-    '--service-cluster-ip-range=10.96.0.0/12',
-    `--token-auth-file=${join(folder, 'tokens.csv')}`,
-    '--authorization-mode=RBAC',
-    `--service-account-key-file=${join(folder, 'sa.key')}`,
-    `--service-account-signing-key-file=${join(folder, 'sa.key')}`,
-    '--service-account-issuer=https://reference.example',
-    '--disable-admission-plugins=ServiceAccount',
-    // Bursts of a bench are no attack.
-    '--max-requests-inflight=4000',
-    '--max-mutating-requests-inflight=4000',
-  ]
-  return new Program({
-    name: 'kube-apiserver',
-    file: kubeApiserver,
-    args,
-    log: join(folder, 'kube-apiserver.log'),
-  })
 }
 
 /** As a real server keeps them: it writes managedFields itself, and gives addresses of its range alone. */
@@ -339,13 +281,4 @@ export function writeKubeconfig(
 ): void {
   const { port, certificateAuthority, token } = server
   writeFileSync(path, kubeconfigText({ server: `https://127.0.0.1:${port}`, certificateAuthority, token }))
-}
-
-export function findBinaries(): Binaries | undefined {
-  const script = join(root, 'test/reference/build.mjs')
-  const found: Readonly<Record<string, string | null>> = JSON.parse(
-    execFileSync(process.execPath, [script, '--where'], { encoding: 'utf8' }),
-  )
-  const { etcd, 'kube-apiserver': kubeApiserver, 'kube-proxy': kubeProxy } = found
-  return etcd && kubeApiserver && kubeProxy ? { etcd, kubeApiserver, kubeProxy } : undefined
 }

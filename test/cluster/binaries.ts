@@ -1,6 +1,6 @@
-import { execFileSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
+import { builtBy } from '../support/reference/binaries.ts'
 
 /** The programs and images that test/cluster/build.mjs has built, and those of test/reference. */
 export interface Binaries {
@@ -35,8 +35,8 @@ export function findPrograms(root: string): { readonly binaries?: Binaries; read
     return {
       obstacle: `there is no ${missing.map(([tool]) => tool).join(', no ')}; apt-get install -y --no-install-recommends ${[...new Set(missing.map(([, name]) => name))].join(' ')}`,
     }
-  const cluster = where(root, 'test/cluster/build.mjs')
-  const reference = where(root, 'test/reference/build.mjs')
+  const cluster = builtBy(join(root, 'test/cluster/build.mjs'))
+  const reference = builtBy(join(root, 'test/reference/build.mjs'))
   const folder = String(cluster.folder)
   const lacking = Array.isArray(cluster.missing) ? cluster.missing.map(String) : []
   const absent = ['etcd', 'kube-apiserver', 'kube-proxy', 'kubectl'].filter(
@@ -61,12 +61,4 @@ export function findPrograms(root: string): { readonly binaries?: Binaries; read
 function isInPath(tool: string): boolean {
   const folders = [...(process.env.PATH ?? '').split(':'), '/usr/sbin', '/sbin']
   return folders.some(folder => existsSync(join(folder, tool)))
-}
-
-function where(root: string, script: string): Readonly<Record<string, unknown>> {
-  const found: unknown = JSON.parse(
-    execFileSync(process.execPath, [join(root, script), '--where'], { encoding: 'utf8' }),
-  )
-  if (typeof found !== 'object' || found === null) throw new Error(`${script} --where: ${found}`)
-  return { ...found }
 }

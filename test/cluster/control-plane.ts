@@ -4,6 +4,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { kubeconfigText } from '../support/reference/kubeconfig.ts'
+import { etcdArgs } from '../support/reference/programs.ts'
 import { createAuthority } from '../support/tls.ts'
 import type { Binaries } from './binaries.ts'
 import type { Command, Namespaces } from './namespaces.ts'
@@ -11,8 +12,7 @@ import { API_PORT, type Site } from './site.ts'
 
 const READY_MAX_MS = 120_000
 const MONTH_SECONDS = 30 * 24 * 3600
-const ETCD = 'http://127.0.0.1:2379'
-const ETCD_PEER = 'http://127.0.0.1:2380'
+const ETCD = { clientPort: 2379, peerPort: 2380 }
 const MASTERS = 'system:masters'
 
 /** Who speaks with the API server: the file of each, with its user and group. */
@@ -81,16 +81,7 @@ export function controlPlaneCommands(site: Site, binaries: Binaries): Readonly<R
     args: Object.entries(flags).map(([flag, value]) => `--${flag}=${value}`),
   })
   return {
-    etcd: of('etcd', {
-      'data-dir': join(site.folder, 'etcd'),
-      'listen-client-urls': ETCD,
-      'advertise-client-urls': ETCD,
-      'listen-peer-urls': ETCD_PEER,
-      'initial-advertise-peer-urls': ETCD_PEER,
-      'initial-cluster': `default=${ETCD_PEER}`,
-      'unsafe-no-fsync': 'true',
-      'log-level': 'warn',
-    }),
+    etcd: { file: binaries.path('etcd'), args: etcdArgs(site.folder, ETCD) },
     'kube-apiserver': of('kube-apiserver', apiServerFlags(site)),
     'kube-controller-manager': of('kube-controller-manager', {
       kubeconfig: manager,
@@ -116,7 +107,7 @@ export function controlPlaneCommands(site: Site, binaries: Binaries): Readonly<R
 function apiServerFlags(site: Site): Readonly<Record<string, string>> {
   const pki = (name: string) => join(site.folder, 'pki', name)
   return {
-    'etcd-servers': ETCD,
+    'etcd-servers': `http://127.0.0.1:${ETCD.clientPort}`,
     'bind-address': '::',
     'secure-port': String(API_PORT),
     'advertise-address': site.subnets[0]?.gateway ?? '',

@@ -1,6 +1,7 @@
 import type { Steps } from '../../src/base/clock.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import type { Resolved } from '../../src/model/resolve.ts'
+import { generationOf } from '../../src/reconcile/dataplane.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/pass.ts'
 import { Reconciler } from '../../src/reconcile/reconciler.ts'
 import { FakeClock } from './fake-clock.ts'
@@ -64,4 +65,28 @@ export function watchedBench(...[plane = new FakePlane(), ...rest]: Parameters<t
   const made = bench(plane, ...rest)
   plane.watchedBy = made.clock
   return made
+}
+
+/** The bench once its first state is in the kernel. */
+export async function running(made: Bench): Promise<Bench> {
+  made.offer({ a: '1' })
+  await made.clock.advance(100)
+  return made
+}
+
+/** Another program commits three times, which makes the reconciler subscribe. */
+export async function disturb(
+  { clock, plane }: Pick<Bench, 'clock' | 'plane'>,
+  left: () => FakePlane['kernel'],
+): Promise<void> {
+  for (let time = 0; time < 3; time++) {
+    plane.tamper(left())
+    await clock.advance(300)
+  }
+}
+
+/** The notification of the newest commit, as one by nft with the process ID 7. */
+export function announce(plane: FakePlane, { touchesUs }: { readonly touchesUs: boolean }): void {
+  const generation = generationOf(plane.generationNow)
+  plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs })
 }

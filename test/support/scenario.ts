@@ -72,9 +72,15 @@ export function readScenarioFile(file: string): string {
   return readFileSync(FOLDER + file, 'utf8')
 }
 
+/** Nobody changes one: files of one worker share them, because parsing all takes a second. */
+let scenarios: readonly Scenario[] | undefined
+
 export function loadScenarios(): readonly Scenario[] {
-  const files = readdirSync(FOLDER).filter(file => file.endsWith('.yaml') && !file.endsWith(DIFFERENCES))
-  return files.sort().map(file => parseScenario(file, readScenarioFile(file)))
+  scenarios ??= readdirSync(FOLDER)
+    .filter(file => file.endsWith('.yaml') && !file.endsWith(DIFFERENCES))
+    .sort()
+    .map(file => parseScenario(file, readScenarioFile(file)))
+  return scenarios
 }
 
 export function parseScenario(file: string, text: string): Scenario {

@@ -16,8 +16,8 @@ const NO_FACTS: SourceFacts = {
   hiddenImports: [],
 }
 
-export function sourceFile(path: string, text: string): SourceFile {
-  const facts = /\.[ch]$/.test(path) ? { ...NO_FACTS, functions: functionsOfC(text) } : factsOf(text)
+export function sourceFile(path: string, text: string, read = factsOf): SourceFile {
+  const facts = /\.[ch]$/.test(path) ? { ...NO_FACTS, functions: functionsOfC(text) } : read(text)
   return { path, text, ...facts }
 }
 

@@ -8,7 +8,6 @@ export const NFPROTO_IPV6 = 10
 
 export const IPSET_CMD_CREATE = 2
 export const IPSET_CMD_DESTROY = 3
-export const IPSET_CMD_FLUSH = 4
 export const IPSET_CMD_SWAP = 6
 export const IPSET_CMD_LIST = 7
 export const IPSET_CMD_ADD = 9

@@ -48,7 +48,6 @@ export const IPVS_DEST_ATTR_U_THRESH = 5
 export const IPVS_DEST_ATTR_L_THRESH = 6
 export const IPVS_DEST_ATTR_ACTIVE_CONNS = 7
 export const IPVS_DEST_ATTR_INACT_CONNS = 8
-export const IPVS_DEST_ATTR_PERSIST_CONNS = 9
 export const IPVS_DEST_ATTR_STATS = 10
 export const IPVS_DEST_ATTR_ADDR_FAMILY = 11
 export const IPVS_DEST_ATTR_STATS64 = 12

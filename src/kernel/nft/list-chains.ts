@@ -293,7 +293,11 @@ export class RuleSpans {
     return packets
   }
 
-  /** Returns the expressions with counters at zero. Clears the counters in the buffer. */
+  /**
+   * Returns the expressions with counters at zero. Clears the counters in the buffer. No other expression that kprobe
+   * compiles has a state: the kernel lists what xtables' structures keep for themselves (statistic, nfacct) as zeros. A rule
+   * with `quota`, `limit` or `connlimit` is not kprobe's, and never equal to one that is, whatever they count.
+   */
   compiled({ data, bytes }: ByteView): Octets {
     for (let at = nextCounter(data, this.start, this.end); at !== NONE; ) {
       clear(data, counterValue(data, at, nft.NFTA_COUNTER_PACKETS))

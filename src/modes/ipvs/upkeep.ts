@@ -1,4 +1,4 @@
-import { type Clock, type Mutex, Pacer } from '../../base/clock.ts'
+import { type Clock, type Mutex, Pacer, restMs } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
 import type { IpsetHeader } from '../../kernel/ipset/state.ts'
@@ -45,8 +45,8 @@ interface Drained {
 
 /** The period when digestMs is 0: only connections of draining real servers are counted then. */
 const DRAIN_PERIOD_MS = 1_000
-/** The next check waits this many times the duration of the last one: checks take at most 5 % of the time. */
-const REST = 20
+/** Maximum share of the time that checks take. */
+const CHECK_SHARE = 0.05
 /** The real servers of this many virtual servers are checked in one period, or of more if a round took too long. */
 const SLICE_MIN = 64
 /** The number of periods in which all of them are checked. */
@@ -111,7 +111,7 @@ export class Upkeep {
       await this.#check(held)
       tookMs = clock.nowMs() - startMs
     })
-    return Math.max(this.#periodMs, tookMs * REST)
+    return Math.max(this.#periodMs, restMs(tookMs, CHECK_SHARE))
   }
 
   async #recheckAddresses(): Promise<undefined> {

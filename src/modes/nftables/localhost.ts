@@ -18,7 +18,7 @@ const LISTS: readonly ListName[] = ['cluster']
  * Gives the relay of each node port of a Service at localhost (KEP-6032). A port that has no endpoint for clients
  * there has none: the kernel then refuses connections, because no socket listens.
  */
-export function localhostRelays({ service, ports }: ServiceFrontends, families: Families): readonly Relay[] {
+function localhostRelays({ service, ports }: ServiceFrontends, families: Families): readonly Relay[] {
   const relays: Relay[] = []
   for (const port of ports) {
     const { protocol, family, displayName, affinityTimeoutS } = port

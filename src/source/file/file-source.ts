@@ -1,5 +1,5 @@
 import { basename } from 'node:path'
-import { type Clock, finishInSlices, Pacer, slicingOf } from '../../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, restMs, slicingOf } from '../../base/clock.ts'
 import { count } from '../../base/text.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
@@ -133,7 +133,7 @@ export class FileSource implements Source {
     const { clock, path } = this.#options
     const beganMs = clock.nowMs()
     const look = await lookAt(path)
-    const pollMs = Math.min(Math.max(POLL_MS, (clock.nowMs() - beganMs) / POLL_SHARE), POLL_MS_MAX)
+    const pollMs = Math.min(Math.max(POLL_MS, restMs(clock.nowMs() - beganMs, POLL_SHARE)), POLL_MS_MAX)
     this.#watch.set(look.folders)
     this.#tellMissing(look.kind === 'missing' ? look.reason : undefined)
     if (look.kind === 'missing') return pollMs

@@ -37,7 +37,7 @@ export interface StateOwner {
 }
 
 /** Why a saved state is not used. */
-export type RefusalReason =
+type RefusalReason =
   | 'foreign'
   | 'torn'
   | 'version'

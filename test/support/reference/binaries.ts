@@ -1,7 +1,6 @@
 import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-
-const BUILD = fileURLToPath(new URL('../../reference/build.mjs', import.meta.url))
 
 /** Paths of the reference programs. */
 export interface Binaries {
@@ -12,11 +11,14 @@ export interface Binaries {
   readonly endpointSliceController: string
 }
 
+/** A bundle of this file lies elsewhere: whoever runs one names the checkout. */
+const ROOT = process.env.KPROBE_ROOT ?? fileURLToPath(new URL('../../..', import.meta.url))
+
 /** Undefined unless all are there; test/reference/build.mjs builds them. */
 export function findBinaries(): Binaries | undefined {
-  const found: unknown = JSON.parse(execFileSync(process.execPath, [BUILD, '--where'], { encoding: 'utf8' }))
+  const found = builtBy(join(ROOT, 'test/reference/build.mjs'))
   const path = (name: string): string | undefined => {
-    const value = isRecord(found) ? found[name] : undefined
+    const value = found[name]
     return typeof value === 'string' ? value : undefined
   }
   const etcd = path('etcd')
@@ -36,6 +38,9 @@ export function requireBinaries(): Binaries {
   return binaries
 }
 
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null
+/** What a build script has built, as its --where says. */
+export function builtBy(script: string): Readonly<Record<string, unknown>> {
+  const found: unknown = JSON.parse(execFileSync(process.execPath, [script, '--where'], { encoding: 'utf8' }))
+  if (typeof found !== 'object' || found === null) throw new Error(`${script} --where: ${found}`)
+  return { ...found }
 }

@@ -8,7 +8,8 @@ import { type Binaries, requireBinaries } from './binaries.ts'
 import { compactEtcd, etcdRevision } from './etcd.ts'
 import { kubeconfigText } from './kubeconfig.ts'
 import { freePorts } from './ports.ts'
-import { Program } from './process.ts'
+import type { Program } from './process.ts'
+import { startApiServer, startEtcd } from './programs.ts'
 import { openOutlet, type RelayHalf } from './relay.ts'
 import type { RelayEnd } from './relay-ends.ts'
 
@@ -62,7 +63,7 @@ export class ControlPlane {
   static async start(options: ControlPlaneOptions = {}): Promise<ControlPlane> {
     execFileSync('ip', ['link', 'set', 'lo', 'up'])
     const site = await chooseSite(options)
-    const etcd = startEtcd(site)
+    const etcd = startEtcdAt(site)
     const outlet = await openOutlet([
       { listen: { path: site.apiSocket }, dial: { port: site.apiPort } },
       { listen: { path: site.etcdSocket }, dial: { port: site.etcdPort } },
@@ -218,9 +219,8 @@ async function chooseSite(options: ControlPlaneOptions): Promise<Site> {
     tokens: { admin: token(), proxy: token(), bare: token() },
   }
   writeTokens(site)
-  const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+  const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   writeFileSync(join(folder, 'sa.key'), privateKey.export({ type: 'sec1', format: 'pem' }))
-  writeFileSync(join(folder, 'sa.pub'), publicKey.export({ type: 'spki', format: 'pem' }))
   return site
 }
 
@@ -232,49 +232,15 @@ function writeTokens({ folder, tokens }: Site): void {
   writeFileSync(join(folder, 'tokens.csv'), `${lines.join('\n')}\n`)
 }
 
-function startEtcd({ binaries, folder, etcdPort, etcdPeerPort }: Site): Program {
-  const client = `http://127.0.0.1:${etcdPort}`
-  const peer = `http://127.0.0.1:${etcdPeerPort}`
-  const args = [
-    `--data-dir=${join(folder, 'etcd')}`,
-    `--listen-client-urls=${client}`,
-    `--advertise-client-urls=${client}`,
-    `--listen-peer-urls=${peer}`,
-    `--initial-advertise-peer-urls=${peer}`,
-    `--initial-cluster=default=${peer}`,
-    '--unsafe-no-fsync',
-    '--log-level=warn',
-  ]
-  return new Program({ name: 'etcd', file: binaries.etcd, args, log: join(folder, 'etcd.log') })
+function startEtcdAt({ binaries, folder, etcdPort, etcdPeerPort }: Site): Program {
+  return startEtcd({ clientPort: etcdPort, peerPort: etcdPeerPort }, { binaries, folder, flags: [] })
 }
 
 function startServer({ binaries, folder, apiPort, etcdPort, options }: Site): Program {
-  const args = [
-    `--etcd-servers=http://127.0.0.1:${etcdPort}`,
-    `--cert-dir=${folder}`,
-    '--bind-address=127.0.0.1',
-    // Only told to others: without a default route there is none to be found.
-    '--advertise-address=192.0.2.1',
-    // Nor is the API server itself an endpoint of anything.
-    '--endpoint-reconciler-type=none',
-    `--secure-port=${apiPort}`,
-    `--service-cluster-ip-range=${options.serviceCidrs ?? SERVICE_CIDRS}`,
-    '--service-node-port-range=3000-32767',
-    `--token-auth-file=${join(folder, 'tokens.csv')}`,
-    '--authorization-mode=RBAC',
-    `--service-account-key-file=${join(folder, 'sa.pub')}`,
-    `--service-account-signing-key-file=${join(folder, 'sa.key')}`,
-    '--service-account-issuer=https://reference.example',
-    '--disable-admission-plugins=ServiceAccount',
-    '--allow-privileged=true',
-    ...(options.flags ?? []),
-  ]
-  return new Program({
-    name: 'kube-apiserver',
-    file: binaries.kubeApiserver,
-    args,
-    log: join(folder, 'kube-apiserver.log'),
-  })
+  const { serviceCidrs = SERVICE_CIDRS, flags = [] } = options
+  const place = { port: apiPort, etcdPort, serviceCidrs }
+  const own = ['--service-node-port-range=3000-32767', '--allow-privileged=true']
+  return startApiServer(place, { binaries, folder, flags: [...own, ...flags] })
 }
 
 function answers(asked: Promise<unknown>): Promise<boolean> {

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import type { Cidr } from '../../../src/base/ip.ts'
 import type { FrontendTable, Route, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { Protocol } from '../../../src/model/service.ts'
+import { runs } from '../../support/runs.ts'
 import {
   backends,
   CLUSTER,
@@ -111,7 +112,7 @@ export type Change =
       readonly ips: number
     }
 
-export const changes: fc.Arbitrary<Change> = fc.oneof(
+const changes: fc.Arbitrary<Change> = fc.oneof(
   { weight: 8, arbitrary: shapes.map((shape): Change => ({ kind: 'set', shape })) },
   {
     weight: 2,
@@ -163,6 +164,55 @@ export class World {
       ]),
     }
   }
+}
+
+/** Renders the table of a world, from the state before. */
+type Render<State> = (world: World, base: State) => State
+
+/** A state that a mode begins with, and how it renders the next. */
+interface Course<State> {
+  readonly empty: State
+  readonly next: Render<State>
+  /** Sequences that `npm test` and unit-rest try in all: see runs.ts. */
+  readonly tries: number
+}
+
+/** Calls `check` after each change of a small cluster, for many sequences of changes. */
+export function atEachStep<State>(
+  { empty, next, tries }: Course<State>,
+  check: (state: State, world: World) => void,
+): void {
+  fc.assert(
+    fc.property(fc.array(changes, { minLength: 1, maxLength: 12 }), steps => {
+      const world = new World()
+      let state = empty
+      for (const step of steps) {
+        world.apply(step)
+        state = next(world, state)
+        check(state, world)
+      }
+    }),
+    { numRuns: runs(tries) },
+  )
+}
+
+/** Calls `check` after the last change, for many sequences of changes. */
+export function atTheEnd<State>(
+  { empty, next, tries }: Course<State>,
+  check: (state: State, world: World) => void,
+): void {
+  fc.assert(
+    fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
+      const world = new World()
+      let state = empty
+      for (const step of steps) {
+        world.apply(step)
+        state = next(world, state)
+      }
+      check(state, world)
+    }),
+    { numRuns: runs(tries) },
+  )
 }
 
 function nodeOf(change: Extract<Change, { kind: 'node' }>): Partial<Omit<FrontendTable, 'services'>> {

@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
-import { generationOf } from '../../../src/reconcile/dataplane.ts'
 import { settle } from '../../support/fake-clock.ts'
 import { FakePlane } from '../../support/fake-plane.ts'
-import { bench, watchedBench } from '../../support/reconciler-bench.ts'
+import { announce, bench, disturb, running, watchedBench } from '../../support/reconciler-bench.ts'
 
 for (const { how, start } of [
   { how: 'polls', start: bench },
@@ -20,9 +19,7 @@ for (const { how, start } of [
     })
 
     it('makes no extra pass after commits of its own', async () => {
-      const { clock, plane, offer } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
+      const { clock, plane, offer } = await running(start())
       offer({ a: '2' })
       await clock.advance(5_000)
       expect(plane.observations).toBe(1)
@@ -30,9 +27,7 @@ for (const { how, start } of [
     })
 
     it('looks before it makes anew what packets left state in, and once only', async () => {
-      const { clock, plane, offer } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
+      const { clock, plane, offer } = await running(start())
       plane.rebuilds = true
       offer({ a: '2' })
       await clock.advance(5_000)
@@ -41,9 +36,7 @@ for (const { how, start } of [
     })
 
     it('looks once, and commits nothing, when a foreign commit did not touch us', async () => {
-      const { clock, plane, offer } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
+      const { clock, plane } = await running(start())
       plane.tamper(plane.kernel)
       await clock.advance(5_000)
       expect(plane.observations).toBe(2)
@@ -64,22 +57,11 @@ for (const { how, start } of [
     })
 
     it('subscribes when damage comes back, names the process, and leaves after a quiet minute', async () => {
-      const { clock, plane, offer, events } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
-      for (let time = 0; time < 3; time++) {
-        plane.tamper(new Map())
-        await clock.advance(300)
-      }
+      const { clock, plane, events } = await running(start())
+      await disturb({ clock, plane }, () => new Map())
       expect(plane.writers).toBeDefined()
       plane.tamper(new Map())
-      plane.writers?.({
-        generation: generationOf(plane.generationNow),
-        processId: 7,
-        processName: 'nft',
-        own: false,
-        touchesUs: true,
-      })
+      announce(plane, { touchesUs: true })
       await clock.advance(50)
       expect(plane.kernel.size).toBe(1)
       expect(events).toContainEqual(
@@ -90,18 +72,12 @@ for (const { how, start } of [
     })
 
     it('reads again when drift is reported while a pass is running', async () => {
-      const { clock, plane, offer } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
-      for (let time = 0; time < 3; time++) {
-        plane.tamper(new Map())
-        await clock.advance(300)
-      }
+      const { clock, plane, offer } = await running(start())
+      await disturb({ clock, plane }, () => new Map())
       plane.afterCommit = () => {
         plane.afterCommit = undefined
         plane.tamper(new Map())
-        const generation = generationOf(plane.generationNow)
-        plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
+        announce(plane, { touchesUs: true })
       }
       offer({ a: '2' })
       await clock.advance(100)
@@ -109,18 +85,12 @@ for (const { how, start } of [
     })
 
     it('reports no repair for a change that is committed after drift was reported', async () => {
-      const { clock, plane, offer, events } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
-      for (let time = 0; time < 3; time++) {
-        plane.tamper(new Map())
-        await clock.advance(300)
-      }
+      const { clock, plane, offer, events } = await running(start())
+      await disturb({ clock, plane }, () => new Map())
       const before = events.length
       offer({ a: '2' })
       plane.tamper(new Map())
-      const generation = generationOf(plane.generationNow)
-      plane.writers?.({ generation, processId: 7, processName: 'nft', own: false, touchesUs: true })
+      announce(plane, { touchesUs: true })
       offer({ a: '3' })
       await clock.advance(1_000)
       expect(plane.kernel.get('a')).toBe('3')
@@ -129,9 +99,7 @@ for (const { how, start } of [
     })
 
     it('reports once, and not at every poll, that the generation cannot be read', async () => {
-      const { clock, plane, offer, events } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
+      const { clock, plane, events } = await running(start())
       const read = plane.generation.bind(plane)
       plane.generation = () => {
         throw new Error('EPERM')
@@ -145,9 +113,7 @@ for (const { how, start } of [
     })
 
     it('does not take its own commit for a foreign one when the poll comes before the pass ends', async () => {
-      const { clock, plane, offer, kinds } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
+      const { clock, plane, offer, kinds } = await running(start())
       plane.commitMs = 600
       plane.sleep = ms => new Promise(resolve => clock.after(ms, resolve))
       offer({ a: '2' })
@@ -158,23 +124,12 @@ for (const { how, start } of [
     })
 
     it('does not look at all while a subscription says that foreign commits leave us alone', async () => {
-      const { clock, plane, offer } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
-      for (let time = 0; time < 3; time++) {
-        plane.tamper(plane.kernel)
-        await clock.advance(300)
-      }
+      const { clock, plane, offer } = await running(start())
+      await disturb({ clock, plane }, () => plane.kernel)
       const { observations } = plane
       for (let time = 0; time < 10; time++) {
         plane.tamper(plane.kernel)
-        plane.writers?.({
-          generation: generationOf(plane.generationNow),
-          processId: 7,
-          processName: 'x',
-          own: false,
-          touchesUs: false,
-        })
+        announce(plane, { touchesUs: false })
         await clock.advance(300)
         // Commits of our own do not break the chain.
         offer({ a: String(time) })
@@ -203,17 +158,11 @@ for (const { how, start } of [
     )
 
     it('waits one poll for the notification of a commit, and no longer', async () => {
-      const { clock, plane, offer } = start()
-      offer({ a: '1' })
-      await clock.advance(100)
-      for (let time = 0; time < 3; time++) {
-        plane.tamper(plane.kernel)
-        await clock.advance(300)
-      }
+      const { clock, plane } = await running(start())
+      await disturb({ clock, plane }, () => plane.kernel)
       const { observations } = plane
       const hear = () => {
-        const generation = generationOf(plane.generationNow)
-        plane.writers?.({ generation, processId: 7, processName: 'x', own: false, touchesUs: false })
+        announce(plane, { touchesUs: false })
       }
       plane.tamper(plane.kernel)
       await clock.advance(250)
@@ -268,9 +217,7 @@ describe('a plane that watches its generation', () => {
     plane.watchGeneration = () => {
       throw new Error('EMFILE')
     }
-    const { clock, offer, kinds } = bench(plane)
-    offer({ a: '1' })
-    await clock.advance(100)
+    const { clock, kinds } = await running(bench(plane))
     plane.tamper(new Map())
     await clock.advance(300)
     expect(plane.kernel.get('a')).toBe('1')
@@ -338,9 +285,7 @@ describe('failures', () => {
 
   it('believes a rejection only after a read: a removed element is not a bad Service', async () => {
     const plane = new FakePlane()
-    const { clock, offer, kinds } = bench(plane)
-    offer({ a: '1' })
-    await clock.advance(100)
+    const { clock, offer, kinds } = await running(bench(plane))
     plane.outcomes.push('refused')
     offer({ a: '2' })
     await clock.advance(100)
@@ -378,9 +323,7 @@ describe('failures', () => {
 
 describe('stopping', () => {
   it('changes nothing in the kernel and arms no more timers', async () => {
-    const { clock, plane, offer, reconciler } = bench()
-    offer({ a: '1' })
-    await clock.advance(100)
+    const { clock, plane, offer, reconciler } = await running(bench())
     await reconciler.stop()
     offer({ a: '2' })
     await clock.advance(60_000)

@@ -120,7 +120,7 @@ export type Abort = (closed: () => void) => void
  * the same port for another destination. Closing our own connection then shows whether the client's
  * connection ends with it.
  */
-export class OwnSockets {
+class OwnSockets {
   readonly #sockets = new Map<string, Set<Abort>>()
   #loops = 0
 

@@ -343,7 +343,7 @@ export function isTurnedDown(error: unknown): boolean {
 }
 
 /** What went wrong while a connection was made. */
-export function dialFailure(error: unknown): ApiError {
+function dialFailure(error: unknown): ApiError {
   if (error instanceof ApiError) return error
   const inner = firstOf(error)
   const code = codeOf(inner)

@@ -1,11 +1,9 @@
-import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { familyOf, formatIpPort, type Ip, isLoopback } from '../../../../src/base/ip.ts'
 import type { Backend, Frontend, PortFrontends } from '../../../../src/model/frontend.ts'
 import { EMPTY_STATE, type IpvsState } from '../../../../src/modes/ipvs/state.ts'
-import { runs } from '../../../support/runs.ts'
 import { differences } from '../nftables/inspect.ts'
-import { changes, World } from '../world.ts'
+import { atEachStep, atTheEnd, type World } from '../world.ts'
 import { complaints, everything, render } from './rendered.ts'
 
 /** Rendered with a kernel that lacks one of the schedulers that Services ask for. */
@@ -65,59 +63,34 @@ function held(state: IpvsState): Map<string, string> {
 }
 
 describe('a state that changes step by step', () => {
+  const course = (tries: number) => ({ empty: EMPTY_STATE, next, tries })
+
   it('is at every step what a full render gives, holds together, and serves what the model says', () => {
-    fc.assert(
-      fc.property(fc.array(changes, { minLength: 1, maxLength: 12 }), steps => {
-        const world = new World()
-        let state = EMPTY_STATE
-        for (const step of steps) {
-          world.apply(step)
-          state = next(world, state)
-          expect(complaints(state)).toEqual([])
-          expect(held(state)).toEqual(expected(world))
-          const full = next(world, { ...state, frontends: undefined })
-          expect(everything(full)).toEqual(everything(state))
-          expect(differences(state, full)).toEqual([])
-        }
-      }),
-      { numRuns: runs(60) },
-    )
+    atEachStep(course(60), (state, world) => {
+      expect(complaints(state)).toEqual([])
+      expect(held(state)).toEqual(expected(world))
+      const full = next(world, { ...state, frontends: undefined })
+      expect(everything(full)).toEqual(everything(state))
+      expect(differences(state, full)).toEqual([])
+    })
   })
 
   it('keeps every object that is the same, even when all is rendered anew', () => {
-    fc.assert(
-      fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
-        const world = new World()
-        let state = EMPTY_STATE
-        for (const step of steps) {
-          world.apply(step)
-          state = next(world, state)
-        }
-        for (const base of [state, { ...state, frontends: undefined }]) {
-          const again = next(world, base)
-          expect(again.servers).toBe(state.servers)
-          expect(again.entries).toBe(state.entries)
-          expect(again.addresses).toBe(state.addresses)
-          expect(again.sets).toBe(state.sets)
-          expect(again.ruleset).toBe(state.ruleset)
-        }
-      }),
-      { numRuns: runs(30) },
-    )
+    atTheEnd(course(30), (state, world) => {
+      for (const base of [state, { ...state, frontends: undefined }]) {
+        const again = next(world, base)
+        expect(again.servers).toBe(state.servers)
+        expect(again.entries).toBe(state.entries)
+        expect(again.addresses).toBe(state.addresses)
+        expect(again.sets).toBe(state.sets)
+        expect(again.ruleset).toBe(state.ruleset)
+      }
+    })
   })
 
   it('ends the same whether it changed step by step or came at once', () => {
-    fc.assert(
-      fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
-        const world = new World()
-        let state = EMPTY_STATE
-        for (const step of steps) {
-          world.apply(step)
-          state = next(world, state)
-        }
-        expect(everything(next(world, EMPTY_STATE))).toEqual(everything(state))
-      }),
-      { numRuns: runs(30) },
-    )
+    atTheEnd(course(30), (state, world) => {
+      expect(everything(next(world, EMPTY_STATE))).toEqual(everything(state))
+    })
   })
 })

@@ -1,4 +1,3 @@
-import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import type { Backend } from '../../../../src/model/frontend.ts'
@@ -11,8 +10,7 @@ import {
 } from '../../../../src/modes/nftables/layout.ts'
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
-import { runs } from '../../../support/runs.ts'
-import { changes, World } from '../world.ts'
+import { atEachStep, atTheEnd, type World } from '../world.ts'
 import { CLUSTER, EXTERNAL_LOCAL, LOCAL } from './frontends.ts'
 import { complaints, differences, elementsOf, listing, render, routes, tableIn } from './inspect.ts'
 
@@ -61,62 +59,39 @@ function observed(state: NftablesState): NftablesState {
   return finish(adoptRuleset(listing(state.ruleset)))
 }
 
+function next({ table, without }: World, base: NftablesState): NftablesState {
+  return render(table, base, { without: new Set(without) })
+}
+
 describe('a table that changes step by step', () => {
+  const course = (tries: number) => ({ empty: EMPTY_STATE, next, tries })
+
   it('is at every step what a full render gives, holds together, and serves what the model says', () => {
-    fc.assert(
-      fc.property(fc.array(changes, { minLength: 1, maxLength: 12 }), steps => {
-        const world = new World()
-        let state = EMPTY_STATE
-        for (const step of steps) {
-          world.apply(step)
-          const without = new Set(world.without)
-          state = render(world.table, state, { without })
-          expect(complaints(state)).toEqual([])
-          expect(served(state)).toEqual(expected(world))
-          const full = render(world.table, { ...state, frontends: undefined }, { without })
-          expect(differences(state, full)).toEqual([])
-          expect(differences(full, state)).toEqual([])
-        }
-      }),
-      { numRuns: runs(100) },
-    )
+    atEachStep(course(100), (state, world) => {
+      expect(complaints(state)).toEqual([])
+      expect(served(state)).toEqual(expected(world))
+      const full = next(world, { ...state, frontends: undefined })
+      expect(differences(state, full)).toEqual([])
+      expect(differences(full, state)).toEqual([])
+    })
   })
 
   it('is adopted from a listing without a difference', () => {
-    fc.assert(
-      fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
-        const world = new World()
-        let state = EMPTY_STATE
-        for (const step of steps) {
-          world.apply(step)
-          state = render(world.table, state, { without: new Set(world.without) })
-        }
-        const base = observed(state)
-        const again = render(world.table, base, { without: new Set(world.without) })
-        expect(differences(base, again)).toEqual([])
-        expect(['ip', 'ip6'].map(family => routes(tableIn(again, family === 'ip' ? 'ip' : 'ip6')))).toEqual(
-          ['ip', 'ip6'].map(family => routes(tableIn(state, family === 'ip' ? 'ip' : 'ip6'))),
-        )
-      }),
-      { numRuns: runs(100) },
-    )
+    atTheEnd(course(100), (state, world) => {
+      const base = observed(state)
+      const again = next(world, base)
+      expect(differences(base, again)).toEqual([])
+      for (const family of ['ip', 'ip6'] as const)
+        expect(routes(tableIn(again, family))).toEqual(routes(tableIn(state, family)))
+    })
   })
 
   it('ends the same, numbers apart, whether it changed step by step or came at once', () => {
-    fc.assert(
-      fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
-        const world = new World()
-        let state = EMPTY_STATE
-        for (const step of steps) {
-          world.apply(step)
-          state = render(world.table, state, { without: new Set(world.without) })
-        }
-        const once = render(world.table, EMPTY_STATE, { without: new Set(world.without) })
-        expect(served(once)).toEqual(served(state))
-        for (const family of ['ip', 'ip6'] as const)
-          expect(routes(tableIn(once, family))).toEqual(routes(tableIn(state, family)))
-      }),
-      { numRuns: runs(50) },
-    )
+    atTheEnd(course(50), (state, world) => {
+      const once = next(world, EMPTY_STATE)
+      expect(served(once)).toEqual(served(state))
+      for (const family of ['ip', 'ip6'] as const)
+        expect(routes(tableIn(once, family))).toEqual(routes(tableIn(state, family)))
+    })
   })
 })

@@ -1,4 +1,3 @@
-import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
@@ -8,8 +7,7 @@ import { adoptRuleset, bookOf } from '../../../../src/modes/userspace/observe.ts
 import { renderUserspaceState } from '../../../../src/modes/userspace/render.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import { EMPTY_STATE, resolveElement, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
-import { runs } from '../../../support/runs.ts'
-import { changes, World } from '../world.ts'
+import { atEachStep, atTheEnd, type World } from '../world.ts'
 
 function render(world: World, base: UserspaceState): UserspaceState {
   const without = new Set(world.without)
@@ -37,48 +35,36 @@ function inKernel({ ruleset }: UserspaceState, portOf: (key: string, list: strin
   return { tables }
 }
 
+const course = (tries: number) => ({ empty: EMPTY_STATE, next: render, tries })
+
 it('is at every step what a full render gives, in the kernel and in the process', () => {
-  fc.assert(
-    fc.property(fc.array(changes, { minLength: 1, maxLength: 12 }), steps => {
-      const world = new World()
-      let state = EMPTY_STATE
-      for (const step of steps) {
-        world.apply(step)
-        state = render(world, state)
-        const full = render(world, EMPTY_STATE)
-        expect(differences(state, full)).toEqual([])
-        expect(differences(full, state)).toEqual([])
-        const sorted = (map: UserspaceState['places']) =>
-          map
-            .keys()
-            .map(key => `${key} ${map.get(key)}`)
-            .sort()
-        expect(sorted(state.places)).toEqual(sorted(full.places))
-        expect(state.refusals).toEqual(full.refusals)
-      }
-    }),
-    { numRuns: runs(100) },
-  )
+  atEachStep(course(100), (state, world) => {
+    const full = render(world, EMPTY_STATE)
+    expect(differences(state, full)).toEqual([])
+    expect(differences(full, state)).toEqual([])
+    const sorted = (map: UserspaceState['places']) =>
+      map
+        .keys()
+        .map(key => `${key} ${map.get(key)}`)
+        .sort()
+    expect(sorted(state.places)).toEqual(sorted(full.places))
+    expect(state.refusals).toEqual(full.refusals)
+  })
 })
 
 it('is adopted from a listing without a difference, whatever the ports of its listeners', () => {
-  fc.assert(
-    fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
-      const world = new World()
-      for (const step of steps) world.apply(step)
-      const state = render(world, EMPTY_STATE)
-      const numbers = ports(state)
-      const portOf = (key: string, list: string) => numbers.get(`${list} ${key}`)
-      const handleCache = bookOf(state.relays, portOf)
-      const found = finish(adoptRuleset(inKernel(state, portOf), { relays: state.relays, handleCache }))
-      expect(differences(found, state)).toEqual([])
-      // Nothing that another process listened at is taken for ours.
-      const stale = finish(
-        adoptRuleset(inKernel(state, portOf), { relays: EMPTY_STATE.relays, handleCache: new Map() }),
-      )
-      const wanted = [...state.relays.values()].length
-      expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
-    }),
-    { numRuns: runs(50) },
-  )
+  atTheEnd(course(50), (_, world) => {
+    const state = render(world, EMPTY_STATE)
+    const numbers = ports(state)
+    const portOf = (key: string, list: string) => numbers.get(`${list} ${key}`)
+    const handleCache = bookOf(state.relays, portOf)
+    const found = finish(adoptRuleset(inKernel(state, portOf), { relays: state.relays, handleCache }))
+    expect(differences(found, state)).toEqual([])
+    // Nothing that another process listened at is taken for ours.
+    const stale = finish(
+      adoptRuleset(inKernel(state, portOf), { relays: EMPTY_STATE.relays, handleCache: new Map() }),
+    )
+    const wanted = [...state.relays.values()].length
+    expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
+  })
 })

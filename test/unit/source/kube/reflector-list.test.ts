@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { PartsRoom } from '../../../../src/model/object-budget.ts'
 import type { SourceEvent } from '../../../../src/model/snapshot.ts'
 import { settle } from '../../../support/fake-clock.ts'
@@ -7,6 +7,10 @@ import { IS_QUICK } from '../../../support/runs.ts'
 import { type ScriptedWatch, service, type Written } from '../../../support/scripted-api.ts'
 
 let rig: ReflectorRig
+
+beforeEach(() => {
+  rig = new ReflectorRig()
+})
 
 afterEach(async () => {
   await rig.reflector.stop()
@@ -46,7 +50,6 @@ describe('lists', () => {
   })
 
   it('F150: lose no object that is to be read again while one runs', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 10), service('b', 10)], 100)
     watch.close()
     await settle()
@@ -84,14 +87,12 @@ describe('lists', () => {
   })
 
   it('A1: the watch begins at the version of the list, not of an item', async () => {
-    rig = new ReflectorRig()
     await rig.watching([service('a', 90)], 100)
     expect(rig.requests).toEqual(['list resourceVersion=0', 'watch resourceVersion=100'])
     expect(rig.state).toEqual(['a=10.0.0.1'])
   })
 
   it('A2: the first list takes any version, the next one what is known, and after Expired the newest', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 90)], 100)
     watch.modified(service('a', 120)).close()
     await settle()
@@ -111,7 +112,6 @@ describe('lists', () => {
   })
 
   it('A2: a consistent list that expires as well is tried again with delays', async () => {
-    rig = new ReflectorRig()
     rig.api.answer('services', asked => asked.status(410, { reason: 'Expired' }))
     await rig.start()
     await rig.clock.advance(60_000)
@@ -120,7 +120,6 @@ describe('lists', () => {
   })
 
   it('A5, I-30, F10: "too large resource version" leads to one consistent list', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 90)], 100)
     watch.close()
     await settle()
@@ -138,7 +137,6 @@ describe('lists', () => {
   })
 
   it('A5: old servers say so in words alone', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().status(504, { reason: 'Timeout', message: 'Too large resource version: 5, current: 4' })
     await settle()
@@ -146,7 +144,6 @@ describe('lists', () => {
   })
 
   it('A17: pages are followed by their token alone, and one may be empty', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     await expire()
     rig.api.take().list([service('a', 1)], '50', 'two')
@@ -167,7 +164,6 @@ describe('lists', () => {
   })
 
   it('A17: pages of a server that pages unasked are read too', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().list([service('a', 1)], '50', 'two')
     await settle()
@@ -176,7 +172,6 @@ describe('lists', () => {
   })
 
   it('A1: a list of pages has the version of the first', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().list([service('a', 1)], '50', 'two')
     await settle()
@@ -186,7 +181,6 @@ describe('lists', () => {
   })
 
   it('A18, F09: an expired token on page 3 of 5 leads to one whole list, without holes or duplicates', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     await expire()
     rig.api.take().list([service('a', 1)], '50', 'p2')
@@ -204,7 +198,6 @@ describe('lists', () => {
   })
 
   it('A19: lists from a version are not paged', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([], 100)
     watch.close()
     await settle()
@@ -214,7 +207,6 @@ describe('lists', () => {
   })
 
   it('A23, F16: the next list deletes objects that were deleted between two watches', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 1), service('b', 2)], 10)
     watch.close()
     await settle()
@@ -226,7 +218,6 @@ describe('lists', () => {
   })
 
   it('A24, F18: another object of the same name is a deletion and an addition', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 1, { uid: 'old', ip: '10.0.0.1' })], 10)
     watch.close()
     await settle()
@@ -238,7 +229,6 @@ describe('lists', () => {
   })
 
   it('delivers only the changes of a list, with deletions in one batch', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([...services(5), service('x', 1)], 10)
     watch.close()
     await settle()
@@ -249,7 +239,6 @@ describe('lists', () => {
   })
 
   it('A28, I-29, F20: a list older than what is known is not taken, nor is the newest one of a server that lags', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 1_000), service('b', 1_001)], 1_001)
     watch.deleted(service('b', 1_005)).close()
     await settle()
@@ -268,7 +257,6 @@ describe('lists', () => {
   })
 
   it('A28: a store that stays behind for five minutes was restored, and is obeyed', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching([service('a', 1_000, { ip: '10.0.0.9' }), service('b', 1_001)], 1_001)
     watch.added(service('c', 1_002)).deleted(service('c', 1_003)).close()
     await settle()
@@ -292,7 +280,6 @@ describe('lists', () => {
   })
 
   it('F29: a list that lacks most objects is confirmed by a consistent one before it counts', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching(services(12), 100)
     watch.close()
     await settle()
@@ -308,7 +295,6 @@ describe('lists', () => {
   })
 
   it('F29: a mass deletion that is confirmed is obeyed', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching(services(12), 100)
     watch.close()
     await settle()
@@ -328,7 +314,7 @@ describe('lists', () => {
       [9, 0],
       [12, 6],
     ] as const) {
-      await rig?.reflector.stop()
+      await rig.reflector.stop()
       rig = new ReflectorRig()
       const watch = await rig.watching(services(before), 100)
       watch.close()
@@ -341,7 +327,6 @@ describe('lists', () => {
   })
 
   it('F29: what a list lacked by mistake comes back with the next one, unchanged as it is', async () => {
-    rig = new ReflectorRig()
     const watch = await rig.watching(services(3), 100)
     watch.close()
     await settle()
@@ -357,7 +342,6 @@ describe('lists', () => {
   })
 
   it('A27: a list that cannot be read is asked for again', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().body('{"kind":"ServiceList","apiVersion":"v1","items":[{"metadata"')
     await settle()
@@ -369,7 +353,6 @@ describe('lists', () => {
   })
 
   it('F25, A26: a Table in place of a list is not an empty list', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api
       .take()
@@ -380,7 +363,6 @@ describe('lists', () => {
   })
 
   it('F28: a list that takes longer than five minutes is given up', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     const asked = rig.api.take()
     await rig.clock.advance(300_000)
@@ -389,7 +371,6 @@ describe('lists', () => {
   })
 
   it.skipIf(IS_QUICK)('takes a list of thousands of objects in one batch', async () => {
-    rig = new ReflectorRig()
     await rig.watching(services(5_000), 100)
     expect(rig.batches.map(batch => batch.length)).toEqual([5_000])
   })

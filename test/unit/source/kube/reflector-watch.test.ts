@@ -1,9 +1,13 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig, type RigOptions } from '../../../support/reflector-rig.ts'
 import { type ScriptedWatch, service, slice, type Written } from '../../../support/scripted-api.ts'
 
 let rig: ReflectorRig
+
+beforeEach(() => {
+  rig = new ReflectorRig()
+})
 let watch: ScriptedWatch
 
 afterEach(async () => {
@@ -160,7 +164,6 @@ describe('watches', () => {
   })
 
   it('A10, F26: a server that accepts and closes at once is asked at the pace of the back-off', async () => {
-    rig = new ReflectorRig()
     rig.api.answer('services', asked => {
       if (asked.form === 'list') asked.list([service('a', 5)], '100')
       else asked.watch().close()
@@ -175,7 +178,6 @@ describe('watches', () => {
   })
 
   it('A10: one that repeats the same event and closes gains nothing by it', async () => {
-    rig = new ReflectorRig()
     rig.api.answer('services', asked => {
       if (asked.form === 'list') asked.list([service('a', 5)], '100')
       else asked.watch().modified(service('a', 5)).bookmark('100').close()
@@ -186,7 +188,6 @@ describe('watches', () => {
   })
 
   it('A14: internal errors in the stream are waited out for a minute, then there is a list', async () => {
-    rig = new ReflectorRig()
     const atMs: number[] = []
     rig.api.answer('services', asked => {
       if (asked.form === 'list') {

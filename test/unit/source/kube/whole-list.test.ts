@@ -1,10 +1,14 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { settle } from '../../../support/fake-clock.ts'
 import { ReflectorRig } from '../../../support/reflector-rig.ts'
 import { service, type Written } from '../../../support/scripted-api.ts'
 import { listBody, PROTOBUF } from './wire/bodies.ts'
 
 let rig: ReflectorRig
+
+beforeEach(() => {
+  rig = new ReflectorRig()
+})
 
 afterEach(() => rig.reflector.stop())
 
@@ -38,7 +42,6 @@ const ANSWERS: Readonly<Record<string, object>> = {
 
 describe('an answer that is no whole list', () => {
   it.each(Object.keys(ANSWERS))('F139: %s is a read error that removes nothing', async name => {
-    rig = new ReflectorRig()
     const watch = await rig.watching(services(12), 100)
     watch.close()
     await settle()
@@ -55,7 +58,6 @@ describe('an answer that is no whole list', () => {
   })
 
   it.each(Object.keys(ANSWERS))('F139: %s at the start is not delivered as a list', async name => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().body(JSON.stringify(ANSWERS[name]))
     await settle()
@@ -81,7 +83,6 @@ describe('an answer that is no whole list', () => {
     ['an item without metadata', [{ kind: 'Service', apiVersion: 'v1', spec: {} }], '7'],
     ['no version', [], ''],
   ] as const)('F139: %s in protobuf is a read error', async (_, items, resourceVersion) => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().body(listBody(PROTOBUF, 'Service', items, { resourceVersion }), PROTOBUF)
     await settle()
@@ -90,7 +91,6 @@ describe('an answer that is no whole list', () => {
   })
 
   it('F139: items may be null, as Go writes an empty list that was never made', async () => {
-    rig = new ReflectorRig()
     await rig.start()
     rig.api.take().body(JSON.stringify({ ...LIST, items: null }))
     await settle()

@@ -46,18 +46,8 @@ async function ask(client: Socket, port: number, text: string): Promise<string> 
   return String((await answer)[0])
 }
 
-it('gives each client an endpoint in turn, and keeps it there', async () => {
-  fresh()
-  const { port } = await rig.udp(rig.port([await server('a'), await server('b')]))
-  const [one, two] = [await socket(), await socket()]
-  expect(await ask(one, port, '1')).toBe('a 1')
-  expect(await ask(two, port, '2')).toBe('b 2')
-  expect(await ask(one, port, '3')).toBe('a 3')
-  expect(rig.context.sessions.held).toBe(2)
-})
-
-it('remembers a client for as long as either side talks', async () => {
-  fresh({ udpIdleMs: 30_000 })
+/** A clock whose timers end when the test says so. */
+function handClock() {
   let nowMs = 0
   const timers = new Set<{ readonly atMs: number; readonly run: () => void }>()
   const clock: Clock = {
@@ -73,6 +63,22 @@ it('remembers a client for as long as either side talks', async () => {
     nowMs += ms
     for (const timer of timers) if (timer.atMs <= nowMs && timers.delete(timer)) timer.run()
   }
+  return { clock, pass, timers }
+}
+
+it('gives each client an endpoint in turn, and keeps it there', async () => {
+  fresh()
+  const { port } = await rig.udp(rig.port([await server('a'), await server('b')]))
+  const [one, two] = [await socket(), await socket()]
+  expect(await ask(one, port, '1')).toBe('a 1')
+  expect(await ask(two, port, '2')).toBe('b 2')
+  expect(await ask(one, port, '3')).toBe('a 3')
+  expect(rig.context.sessions.held).toBe(2)
+})
+
+it('remembers a client for as long as either side talks', async () => {
+  fresh({ udpIdleMs: 30_000 })
+  const { clock, pass, timers } = handClock()
   const endpoint = await socket()
   const backend = { ip: LOOPBACK, port: endpoint.address().port, local: false }
   const { port } = await rig.udp(rig.port([backend]), { clock })
@@ -98,10 +104,12 @@ it('remembers a client for as long as either side talks', async () => {
 
 it('forgets a client that is silent for so long', async () => {
   fresh({ udpIdleMs: 60 })
-  const { port } = await rig.udp(rig.port([await server('a'), await server('b')]))
+  const { clock, pass } = handClock()
+  const { port } = await rig.udp(rig.port([await server('a'), await server('b')]), { clock })
   const client = await socket()
   expect(await ask(client, port, '1')).toBe('a 1')
-  await until(() => rig.context.sessions.held === 0)
+  pass(60)
+  expect(rig.context.sessions.held).toBe(0)
   expect(await ask(client, port, '2')).toBe('b 2')
 })
 
