@@ -1,7 +1,10 @@
-import { NFT_DATA_VERDICT } from './constants.ts'
+import { NFT_DATA_VERDICT, NFT_REG32_00, NFT_REG32_15 } from './constants.ts'
 import type { Expression, Rule } from './expression.ts'
 import type { NftSet } from './state.ts'
 import { sameUserdata } from './userdata.ts'
+
+/** Of four octets each. */
+const REGISTERS = NFT_REG32_15 - NFT_REG32_00 + 1
 
 /* What makes two rules, or two sets, equal: whatever nft loads from its own listing equals what was listed. */
 
@@ -85,7 +88,11 @@ function registersOf(
 ): readonly (number | undefined)[] {
   switch (expression.kind) {
     case 'payload':
-      return Array.from({ length: Math.ceil(expression.length / 4) }, (_, i) => expression.dreg + i)
+      // A foreign rule may name any length.
+      return Array.from(
+        { length: Math.min(Math.ceil(expression.length / 4), REGISTERS) },
+        (_, i) => expression.dreg + i,
+      )
     case 'dynset':
       return [expression.keyReg, isDataOf(before, expression) ? undefined : expression.dataReg]
     case 'lookup':

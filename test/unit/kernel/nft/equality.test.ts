@@ -57,6 +57,11 @@ describe('what nft loads from its own listing', () => {
     expect(affinity(4)).toBe(affinity(2))
   })
 
+  it('is compared in as many registers as there are, whatever length a foreign rule names', () => {
+    const whole = { kind: 'payload', base: 1, offset: 0, length: 0xffff_ffff, dreg: 0 } as const
+    expect(affinity(4, whole)).not.toBe(affinity(2, whole))
+  })
+
   it.each([0, 1])('is another rule where these data overwrite the key in register %i', register => {
     expect(affinity(register)).not.toBe(affinity(4))
   })

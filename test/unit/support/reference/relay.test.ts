@@ -1,4 +1,5 @@
 import { once } from 'node:events'
+import { mkdtempSync, rmSync } from 'node:fs'
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -110,7 +111,8 @@ test('refused connections end at once', async () => {
 })
 
 test('two halves meet at a unix socket', async () => {
-  const path = join(tmpdir(), `kprobe-relay-${process.pid}`)
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-relay-'))
+  const path = join(folder, 'socket')
   const outlet = await openOutlet([{ listen: { path }, dial: { port: serverPort } }])
   const inner = await Relay.start({ listen: { port: 0 }, dial: { path } })
   try {
@@ -122,5 +124,6 @@ test('two halves meet at a unix socket', async () => {
   } finally {
     await inner.close()
     await outlet.close()
+    rmSync(folder, { recursive: true })
   }
 })
