@@ -90,7 +90,7 @@ function splitPort(text: string): Target {
 }
 
 const NAME_FORMS =
-  /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
+  /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[^./]+\.[^./]+(?=\.svc(?:\.|$))|[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
 
 const FORMS = {
   '--from': 'give an address or pod/NAMESPACE/NAME',

@@ -65,7 +65,8 @@ export async function withLoaded<R>(
     progress.end()
     const refused = reading.source.refused.map(({ location, refusal }) => refusalText(refusal, location))
     const max = request.allWarnings === true ? undefined : WARNINGS_MAX
-    await writeWarnings([...refused, ...warnings], io, { max, rest: '`kprobe plan` lists all' })
+    // What concerns the whole result comes first: the list of refusals may be cut.
+    await writeWarnings([...warnings, ...refused], io, { max, rest: '`kprobe plan` lists all' })
   }
 }
 

@@ -103,7 +103,7 @@ export function damageText(modes: readonly ProgrammedMode[]): string | undefined
     ...hurt.map(({ service, frontend, problem }) => `${service} at ${frontend}: ${problem}`),
   ]
   if (first === undefined) return undefined
-  if (hurt.length === 0) return `${first}; packets reach all ${rows.length} frontends`
+  if (hurt.length === 0) return `${first}; packets reach all ${rows.length} frontends that the kernel holds`
   return `${first}; ${hurt.length} of ${rows.length} frontends are not reached or incomplete`
 }
 

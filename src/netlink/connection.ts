@@ -21,7 +21,7 @@ import { SystemError, type Transport } from './transport.ts'
 export interface ConnectionOptions {
   readonly transport: Transport
   readonly clock: Clock
-  /** How long the kernel may be silent in a conversation, milliseconds. */
+  /** How long the kernel may be silent in a conversation, milliseconds; a dump takes ten times as long at most. */
   readonly timeoutMs?: number | undefined
 }
 
@@ -211,13 +211,14 @@ export class Connection {
     return this.#sequence
   }
 
-  /** Runs after all earlier requests, within a deadline that includes the wait. */
+  /** Runs after all earlier requests. The wait lasts as long as one of them may take; the deadline begins after it. */
   async #exclusive<T>(request: Words, run: (deadlineMs: number) => Promise<T>): Promise<T> {
-    const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
+    const patienceMs = this.#clock.nowMs() + (RENEWED_MAX + 1) * this.#timeoutMs
     const previous = this.#tail
     const turn = (async () => {
-      const free = previous === undefined || (await this.#settlesBefore(previous, deadlineMs))
+      const free = previous === undefined || (await this.#settlesBefore(previous, patienceMs))
       if (!free) throw unknownOutcome(request, 'ETIMEDOUT')
+      const deadlineMs = this.#clock.nowMs() + this.#timeoutMs
       this.#drain(deadlineMs)
       return run(deadlineMs)
     })()

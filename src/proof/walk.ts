@@ -270,11 +270,18 @@ export class Walker {
   }
 
   #evaluate(machine: ClassMachine, expression: Expression, { rule }: AtRule): Effect {
-    try {
+    return this.#orBreak(rule, () => {
       const effect = evaluate(machine, expression)
       if (expression.kind === 'dynset') this.#noteWrite(machine)
       if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
       return effect
+    })
+  }
+
+  /** A rule of another program that is beyond the evaluator matches no packet, by assumption. */
+  #orBreak(rule: AtRule['rule'], run: () => Effect): Effect {
+    try {
+      return run()
     } catch (error) {
       if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
       const place = placeText(rule.place)
@@ -297,7 +304,7 @@ export class Walker {
         const its = number === branches.length - 1 ? machine : machine.copy()
         for (const [field, region] of branch.narrowed) its.narrow(field, region)
         if (branch.rolled !== undefined) its.rolled = branch.rolled
-        const then = branch.take(its)
+        const then = this.#orBreak(at.rule, () => branch.take(its))
         if (then === 'next') this.#runRule(its, at, index + 1)
         else if (then === 'break') at.next.push(its)
         else this.#take(its, then, at, index)

@@ -41,7 +41,8 @@ export async function startCluster(parameters: Parameters, options: UpOptions): 
     throw new Error(
       `the cluster ${parameters.name} is up already; down ends it, another --name starts a second one`,
     )
-  for (const name of await removeDeadClusters())
+  // Another start may be removing the same one.
+  for (const name of await removeDeadClusters().catch(() => []))
     progress(`removed the cluster ${name}, whose process has ended`)
   if (await removeCluster(site)) progress('removed what a cluster of this name had left')
   mkdirSync(site.folder, { recursive: true })
@@ -93,6 +94,10 @@ export async function rebootNode(
 ): Promise<void> {
   process.kill(tools.namespaces.node(node.name).pid, 'SIGKILL')
   await reconnectNode(site, node, tools.namespaces)
+  // Only its kubelet says that the node is ready again.
+  const condition = { type: 'Ready', status: 'Unknown', reason: 'Restarted', message: 'it starts again' }
+  const patch = JSON.stringify({ status: { conditions: [condition] } })
+  kubectl.must(['patch', 'node', node.name, '--subresource=status', '--patch', patch])
   await startNode(site, node, tools)
   await nodesReady({ site, tools }, kubectl, signal)
 }

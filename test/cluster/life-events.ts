@@ -4,7 +4,14 @@ import { type Cluster, rebootNode, restartApiServer } from './cluster.ts'
 import type { Kubectl } from './control-plane.ts'
 import { NAMESPACE, passingService, REPLICAS } from './life-objects.ts'
 import { changeMode, deletePods, evictPods, starvePods, upgradePods } from './pods.ts'
-import { killProxies, type RunningProxy, replaceProxies, resumeProxy, runningProxy } from './proxies.ts'
+import {
+  killProxies,
+  type RunningProxy,
+  replaceProxies,
+  requireMode,
+  resumeProxy,
+  runningProxy,
+} from './proxies.ts'
 import type { NodePlan } from './site.ts'
 import type { Flow } from './traffic.ts'
 
@@ -82,8 +89,10 @@ export const EVENTS: readonly LifeEvent[] = [
     suits: proxy => isKprobe(proxy) && proxy.form !== 'kubeadm' && proxy.mode === 'nftables',
     run: async life => {
       for (const mode of ['iptables', 'nftables'])
-        if (isPod(proxyOf(life))) await changeMode({ ...podsOf(life), mode })
-        else await replaceProxies(life, { proxy: 'kprobe', mode, form: 'process' })
+        if (isPod(proxyOf(life))) {
+          await changeMode({ ...podsOf(life), mode })
+          requireMode(life.site, { ...proxyOf(life), mode }, life.tools)
+        } else await replaceProxies(life, { proxy: 'kprobe', mode, form: 'process' })
     },
   },
   {

@@ -70,6 +70,7 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
   try {
     const pattern = new RegExp(options.only ?? '')
     const chosen = EVENTS.filter(event => event.suits(running) && pattern.test(event.name))
+    if (chosen.length === 0) throw new Error(`no event of this proxy has a name like ${options.only}`)
     const events: EventReport[] = []
     for (const event of chosen) events.push(await runEvent(life, event, traffic, options))
     return { ...running, events }
@@ -172,7 +173,7 @@ export function difference(
 
 interface Traffic {
   readonly flows: readonly Flow[]
-  /** At least as new as the call. */
+  /** A part of a second old at most. */
   counts(): Counts
   stop(): Promise<void>
 }
@@ -268,6 +269,7 @@ function flowsTo({
     kind,
     host,
     port: kind === 'udp' ? udp : tcp,
+    server: `${service}-`,
   }))
 }
 

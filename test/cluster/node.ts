@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import type { Binaries } from './binaries.ts'
@@ -31,6 +31,8 @@ export async function startNode(
   writeFileSync(join(node.folder, 'resolv.conf'), `nameserver ${site.subnets[0]?.gateway}\n`)
   makeCgroups(node)
   const log = join(node.folder, 'init.log')
+  // Of an earlier start of this node.
+  rmSync(log, { force: true })
   const child = namespaces.start(
     {
       file: 'sh',

@@ -28,19 +28,27 @@ export interface RunningProxy {
 
 /** Starts the proxy in every node, and waits until each one is healthy in this mode. */
 export async function startProxies(site: Site, running: RunningProxy, tools: NodeTools): Promise<void> {
-  const { proxy, mode, form } = running
+  const { mode, form } = running
   if (form === 'process') await startProcesses(site, running, tools)
   else await startPods({ site, tools, mode, form })
   for (const node of site.nodes) {
     // kubeadm's DaemonSet has no readiness probe.
     await healthy(node, running, tools)
+  }
+  requireMode(site, running, tools)
+  writeFileSync(stateFile(site), JSON.stringify(running))
+}
+
+/** Throws unless every proxy says that it runs in this mode. */
+export function requireMode(site: Site, running: RunningProxy, tools: NodeTools): void {
+  const { proxy, mode } = running
+  for (const node of site.nodes) {
     const found = ask(tools, tools.namespaces.node(node.name), MODE)
     if (found !== mode)
       throw new Error(
         `${proxy} on ${node.name} runs in mode ${found}, not ${mode}: ${endOfLog(node, running)}`,
       )
   }
-  writeFileSync(stateFile(site), JSON.stringify(running))
 }
 
 async function startProcesses(site: Site, running: RunningProxy, tools: NodeTools): Promise<void> {
@@ -95,6 +103,7 @@ export async function replaceProxies({ site, tools }: Where, next: RunningProxy)
     const child = startOne(site, next, { tools, node })
     await healthy(node, next, tools, () => child.exitCode !== null)
   }
+  requireMode(site, next, tools)
   writeFileSync(stateFile(site), JSON.stringify(next))
 }
 

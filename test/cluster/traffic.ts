@@ -19,6 +19,8 @@ export interface Flow {
   readonly kind: Kind
   readonly host: string
   readonly port: number
+  /** What the name of a server begins with: another one is a failure. */
+  readonly server: string
 }
 
 export interface Failure {
@@ -48,8 +50,6 @@ const FAILURES_KEPT = 20
  */
 const FIRST_PORT = 12_000
 const PORTS = 20_000
-/** Flows begin so far apart in them that no two ever have the same one. */
-const PORTS_BETWEEN_FLOWS = 500
 
 /** Sends until the file `stop` appears; writes the counts to `counts` meanwhile, each time as a whole. */
 export async function runTraffic({
@@ -62,7 +62,9 @@ export async function runTraffic({
   readonly stop: string
 }): Promise<void> {
   const wanted: readonly Flow[] = JSON.parse(readFileSync(flows, 'utf8'))
-  const senders = wanted.map((flow, at) => new Sender(flow, at * PORTS_BETWEEN_FLOWS))
+  // So far apart that no two flows ever have the same port.
+  const between = Math.floor(PORTS / wanted.length)
+  const senders = wanted.map((flow, at) => new Sender(flow, at * between))
   // Not all at the same moment.
   const running = senders.map(async (sender, at) => {
     await sleep((PERIOD_MS * at) / senders.length)
@@ -133,7 +135,11 @@ class Sender {
       const sent = request(
         { host, port, path: '/hostname', agent: this.#agent ?? false, timeout: ANSWER_MAX_MS },
         response => {
-          response.resume().on('end', resolve).on('error', reject)
+          let text = ''
+          response.setEncoding('utf8').on('data', chunk => {
+            text += chunk
+          })
+          response.on('end', () => this.#expectServer(text, resolve, reject)).on('error', reject)
         },
       )
       sent.on('timeout', () => sent.destroy(new Error(`no answer within ${ANSWER_MAX_MS} ms`)))
@@ -141,6 +147,11 @@ class Sender {
       if (kind === 'lasting') sent.on('socket', socket => this.#expectSame(socket))
       sent.end()
     })
+  }
+
+  #expectServer(text: string, resolve: () => void, reject: (error: Error) => void): void {
+    if (text.startsWith(this.flow.server)) resolve()
+    else reject(new Error(`another server answers: ${text.slice(0, 100)}`))
   }
 
   /** A new connection is a failure where one should have lasted. */
@@ -154,7 +165,7 @@ class Sender {
     const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')
     return new Promise<void>((resolve, reject) => {
       const timer = setTimeout(() => reject(new Error(`no answer within ${ANSWER_MAX_MS} ms`)), ANSWER_MAX_MS)
-      socket.on('message', () => resolve())
+      socket.on('message', octets => this.#expectServer(octets.toString(), resolve, reject))
       socket.on('error', reject)
       // Connected: a refusal by ICMP becomes an error.
       socket.bind(FIRST_PORT + ((this.#offset + this.#sent) % PORTS), () =>

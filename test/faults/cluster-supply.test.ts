@@ -37,7 +37,7 @@ function commandWith(addon: (path: string) => void): string {
 describe('a dependency', () => {
   /** The command by which every build installs, as deploy/prepare.sh has it. */
   function install(folder: string, cache: string) {
-    const words = /npm (ci [^\n]*)/.exec(readFileSync(join(TOP, 'deploy/prepare.sh'), 'utf8'))?.[1] ?? ''
+    const words = /' npm (ci [^\n]*)/.exec(readFileSync(join(TOP, 'deploy/prepare.sh'), 'utf8'))?.[1] ?? ''
     expect(words).toContain('--ignore-scripts')
     return spawnSync('npm', [...words.split(' '), '--offline', `--cache=${cluster.file(cache)}`], {
       cwd: folder,

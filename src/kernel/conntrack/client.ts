@@ -71,7 +71,7 @@ interface ConntrackClientOptions {
   /** Opens a socket of NETLINK_NETFILTER; the client has two, so that it can delete while it reads. */
   readonly openTransport: () => Transport
   readonly clock: Clock
-  /** Maximum duration of one dump or one delete, milliseconds. */
+  /** Limit of one delete, and of the kernel's silence in a dump, milliseconds. */
   readonly timeoutMs?: number
 }
 

@@ -73,7 +73,7 @@ interface IpsetClientOptions {
   /** A NETLINK_NETFILTER socket. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Maximum duration of one list or one send, milliseconds. */
+  /** Limit of one send, and of the kernel's silence in a list, milliseconds. */
   readonly timeoutMs?: number
 }
 

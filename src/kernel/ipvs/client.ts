@@ -69,7 +69,7 @@ interface IpvsClientOptions {
   /** A NETLINK_GENERIC socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Maximum duration of one dump, or one datagram of a commit, milliseconds. */
+  /** Limit of one datagram of a commit, and of the kernel's silence in a dump, milliseconds. */
   readonly timeoutMs?: number
   /** Maximum messages per datagram. */
   readonly messagesMax?: number

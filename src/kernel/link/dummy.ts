@@ -60,7 +60,7 @@ interface DummyClientOptions {
   /** A NETLINK_ROUTE socket; the client closes it. */
   readonly transport: Transport
   readonly clock: Clock
-  /** Maximum duration of one list, or one datagram of a commit, milliseconds. */
+  /** Limit of one datagram of a commit, and of the kernel's silence in a list, milliseconds. */
   readonly timeoutMs?: number
 }
 

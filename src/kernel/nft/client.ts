@@ -105,7 +105,7 @@ export interface NftClientOptions {
   readonly ipsets?: IpsetNames
   /** Transactions with more elements than this are sent from the thread pool. */
   readonly asyncElements?: number
-  /** Maximum duration of one commit or one dump, milliseconds. */
+  /** Limit of one commit, and of the kernel's silence in a dump, milliseconds. */
   readonly timeoutMs?: number
 }
 

@@ -70,7 +70,7 @@ const OTHER_KINDS: ReadonlySet<string> = new Set(
     'StatefulSet CronJob Job HorizontalPodAutoscaler PodDisruptionBudget ClusterRole ClusterRoleBinding',
     'Role RoleBinding Lease PriorityClass RuntimeClass StorageClass CSIDriver CSINode VolumeAttachment',
     'APIService CustomResourceDefinition MutatingWebhookConfiguration ValidatingWebhookConfiguration',
-    'Kustomization Component',
+    'Kustomization Component Config',
   ].flatMap(line => line.split(' ')),
 )
 

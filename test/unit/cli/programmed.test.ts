@@ -185,7 +185,7 @@ test.each([
 test('an empty chain that no frontend needs to be reached is damage as well', () => {
   const damaged = withTables(NFT, table => emptied(table, 'nat-postrouting'))
   expect(damageText(shown(damaged))).toMatch(
-    /^nftables mode: chain ip kube-proxy nat-postrouting is empty; packets reach all \d+ frontends$/,
+    /^nftables mode: chain ip kube-proxy nat-postrouting is empty; packets reach all \d+ frontends that the kernel holds$/,
   )
 })
 
@@ -222,7 +222,7 @@ describe('rows of iptables mode', () => {
 
   it('are all there without masquerading, which is damage of its own', () => {
     expect(damageText(shown(withoutRules('POSTROUTING', true)))).toMatch(
-      /^iptables mode: chain ip nat POSTROUTING has no jump to KUBE-POSTROUTING; packets reach all 3 frontends$/,
+      /^iptables mode: chain ip nat POSTROUTING has no jump to KUBE-POSTROUTING; packets reach all 3 frontends that the kernel holds$/,
     )
   })
 })

@@ -225,6 +225,21 @@ describe('a dump', () => {
     expect([first.payloads, second.payloads]).toEqual([['first'], ['x']])
   })
 
+  it('has the whole time when its turn comes, however long the one before it took', async () => {
+    const { connection, transport, clock } = connect(sent =>
+      sequenceOf(sent) === 2 ? [datagram(doneMessage(2))] : [],
+    )
+    const first = connection.dump(collecting())
+    const second = connection.dump(collecting())
+    for (let at = 0; at < 3; at++) {
+      await clock.advance(900)
+      transport.arrive(datagram(part(1, 'a')))
+      await settle()
+    }
+    transport.arrive(datagram(doneMessage(1)))
+    expect(await Promise.all([first, second])).toEqual([true, true])
+  })
+
   it('hands its own messages to it that a round trip comes upon', async () => {
     const { connection, transport } = connect(sent => {
       const sequence = sequenceOf(sent)

@@ -271,6 +271,28 @@ describe('a rule for one endpoint of one Service', () => {
   ]
   const masquerades: Expression = { kind: 'masquerade', flags: 0 }
 
+  it('is an assumption where it reads or fills a set that packets fill', () => {
+    const dynamic = { sets: new Map([['ports', { ...setOf(NFT_SET_EVAL), keyLength: 4 }]]) }
+    const reads: Expression = { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false }
+    const fills: Expression = {
+      kind: 'dynset',
+      op: 'update',
+      set: 'ports',
+      keyReg: 0,
+      dataReg: undefined,
+      timeoutMs: 0,
+    }
+    for (const hooknum of [NF_INET_FORWARD, NF_INET_POST_ROUTING]) {
+      const rules = [rule(address(0), reads, DROP), rule(address(0), fills)]
+      const { wrong, differences, assumptions } = proofBeside(other({ hooknum }, rules, dynamic))
+      expect([differences, wrong]).toEqual([[], 0])
+      for (const number of [1, 2])
+        expect(assumptions).toContain(
+          `ip other first, rule ${number} matches no packet (cannot trace a set that packets fill (ports))`,
+        )
+    }
+  })
+
   it('is not there: all is proved', () => {
     const { wrong, differences } = proofBeside()
     expect([differences, wrong]).toEqual([[], 0])

@@ -78,9 +78,9 @@ describe('a cluster that lives as long as a process', () => {
 
 describe('requests that fail during an event', () => {
   const flows: readonly Flow[] = [
-    { name: 'pod to stable, tcp', kind: 'tcp', host: '10.0.0.1', port: 80 },
-    { name: 'pod to rolled, tcp', kind: 'tcp', host: '10.0.0.2', port: 80 },
-    { name: 'pod to stable, lasting', kind: 'lasting', host: '10.0.0.1', port: 80 },
+    { name: 'pod to stable, tcp', kind: 'tcp', host: '10.0.0.1', port: 80, server: 'stable-' },
+    { name: 'pod to rolled, tcp', kind: 'tcp', host: '10.0.0.2', port: 80, server: 'rolled-' },
+    { name: 'pod to stable, lasting', kind: 'lasting', host: '10.0.0.1', port: 80, server: 'stable-' },
   ]
   const failure = (at: number) => ({ at, error: 'ECONNREFUSED' })
   const before: Counts = {
