@@ -178,38 +178,33 @@ interface Course<State> {
 }
 
 /** Calls `check` after each change of a small cluster, for many sequences of changes. */
-export function atEachStep<State>(
-  { empty, next, tries }: Course<State>,
-  check: (state: State, world: World) => void,
-): void {
-  fc.assert(
-    fc.property(fc.array(changes, { minLength: 1, maxLength: 12 }), steps => {
-      const world = new World()
-      let state = empty
-      for (const step of steps) {
-        world.apply(step)
-        state = next(world, state)
-        check(state, world)
-      }
-    }),
-    { numRuns: runs(tries) },
-  )
+export function atEachStep<State>(course: Course<State>, check: Check<State>): void {
+  forSequences(course, 12, (state, world) => check(state, world))
 }
 
 /** Calls `check` after the last change, for many sequences of changes. */
-export function atTheEnd<State>(
+export function atTheEnd<State>(course: Course<State>, check: Check<State>): void {
+  forSequences(course, 8, (state, world, isLast) => {
+    if (isLast) check(state, world)
+  })
+}
+
+type Check<State> = (state: State, world: World) => void
+
+function forSequences<State>(
   { empty, next, tries }: Course<State>,
-  check: (state: State, world: World) => void,
+  maxLength: number,
+  after: (state: State, world: World, isLast: boolean) => void,
 ): void {
   fc.assert(
-    fc.property(fc.array(changes, { minLength: 1, maxLength: 8 }), steps => {
+    fc.property(fc.array(changes, { minLength: 1, maxLength }), steps => {
       const world = new World()
       let state = empty
-      for (const step of steps) {
+      for (const [at, step] of steps.entries()) {
         world.apply(step)
         state = next(world, state)
+        after(state, world, at === steps.length - 1)
       }
-      check(state, world)
     }),
     { numRuns: runs(tries) },
   )

@@ -67,6 +67,14 @@ const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), OBJECTS)
 const OWN = state.ruleset.tables
 
 const rule = (...expressions: readonly Expression[]): Rule => ({ expressions, comment: '' })
+const FILLS: Expression = {
+  kind: 'dynset',
+  op: 'update',
+  set: 'ports',
+  keyReg: 0,
+  dataReg: undefined,
+  timeoutMs: 0,
+}
 const DROP: Expression = { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }
 const PORT: Expression = {
   kind: 'payload',
@@ -136,15 +144,7 @@ describe('beside tables of other programs', () => {
   })
 
   it('lists what reads and fills a set that packets fill', () => {
-    const fills: Expression = {
-      kind: 'dynset',
-      op: 'update',
-      set: 'ports',
-      keyReg: 0,
-      dataReg: undefined,
-      timeoutMs: 0,
-    }
-    const rules = [rule(PORT, inPorts, DROP), rule(PORT, fills)]
+    const rules = [rule(PORT, inPorts, DROP), rule(PORT, FILLS)]
     const sets = new Map([['ports', setOf(NFT_SET_EVAL)]])
     const { assumptions } = proofWith(
       other({ hooknum: NF_INET_PRE_ROUTING, priority: -300 }, rules, { sets }),
@@ -274,16 +274,8 @@ describe('a rule for one endpoint of one Service', () => {
   it('is an assumption where it reads or fills a set that packets fill', () => {
     const dynamic = { sets: new Map([['ports', { ...setOf(NFT_SET_EVAL), keyLength: 4 }]]) }
     const reads: Expression = { kind: 'lookup', set: 'ports', sreg: 0, dreg: undefined, inverted: false }
-    const fills: Expression = {
-      kind: 'dynset',
-      op: 'update',
-      set: 'ports',
-      keyReg: 0,
-      dataReg: undefined,
-      timeoutMs: 0,
-    }
     for (const hooknum of [NF_INET_FORWARD, NF_INET_POST_ROUTING]) {
-      const rules = [rule(address(0), reads, DROP), rule(address(0), fills)]
+      const rules = [rule(address(0), reads, DROP), rule(address(0), FILLS)]
       const { wrong, differences, assumptions } = proofBeside(other({ hooknum }, rules, dynamic))
       expect([differences, wrong]).toEqual([[], 0])
       for (const number of [1, 2])
