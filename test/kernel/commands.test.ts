@@ -140,17 +140,25 @@ describe('warnings in the pipe of the results', () => {
   it('are cut short after a summary, and name the command that lists all', async () => {
     const file = join(daemons.folder(), 'refused.json')
     const items = Array.from({ length: 25 }, (_, index) => ({
-      apiVersion: 'v1',
-      kind: 'Service',
-      metadata: { namespace: 'many', name: `web-${index}` },
-      spec: { clusterIP: `10.96.0.${index}`, ports: [{ port: 80 }], externalIPs: ['127.0.0.1'] },
+      apiVersion: 'discovery.k8s.io/v1',
+      kind: 'EndpointSlice',
+      metadata: {
+        namespace: 'many',
+        name: `web-${index}`,
+        labels: { 'kubernetes.io/service-name': 'web' },
+      },
+      addressType: 'FQDN',
+      endpoints: [],
     }))
-    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+    const node = { apiVersion: 'v1', kind: 'Node', metadata: { name: 'another' } }
+    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: [...items, node] }))
     const source = [`--source=file:${file}`, '--hostname-override=example-node']
     const { err } = await kprobe('plan', '--summary', ...source)
-    expect(err.match(/^refused: /gm)).toHaveLength(20)
-    expect(err).toMatch(/^and 5 more warnings; `kprobe plan` lists all$/m)
-    expect((await kprobe('plan', ...source)).err.match(/^refused: /gm)).toHaveLength(25)
+    expect(err.match(/EndpointSlice many/g)).toHaveLength(19)
+    // It concerns the whole result, and is not cut.
+    expect(err).toMatch(/^Node example-node not found; there are another: /m)
+    expect(err).toMatch(/^and 6 more warnings; `kprobe plan` lists all$/m)
+    expect((await kprobe('plan', ...source)).err.match(/EndpointSlice many/g)).toHaveLength(25)
   })
 })
 
