@@ -1,7 +1,8 @@
 // Runs dist/program.js on a small cluster, without a kernel, and leaves the code that V8 compiled meanwhile in
 // dist/program.cache, for deploy/loader.mjs. The same program gives the same bytes: deploy/build.mjs starts this with a fixed
 // seed for V8's hashes, which decide the order of tables, and without what depends on time: V8 drops code that has not run for a
-// while, and marks functions that ran often enough to become machine code.
+// while, and marks functions that ran often enough to become machine code. The program pauses after some milliseconds of work,
+// by a clock that goes on with each look at it: else a fast machine would never run what is between the pauses.
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { fileURLToPath } from 'node:url'
@@ -14,6 +15,8 @@ const folder = `${root}.cache/keep-code/`
 const command = new URL('../dist/kprobe.mjs', import.meta.url)
 const program = new URL('program.js', command)
 const cache = `${root}dist/program.cache`
+/** Longer than any slice of work. */
+const LOOK_MS = 20
 
 /** The API server of the tests, for what a daemon runs of HTTP/2, TLS and protobuf. Gives the path of a kubeconfig. */
 async function startApiServer() {
@@ -56,6 +59,8 @@ process.on('exit', code => {
   renameSync(`${cache}.new`, cache)
 })
 
+let nowMs = performance.now()
+performance.now = () => (nowMs += LOOK_MS)
 process.argv = [
   process.execPath,
   fileURLToPath(command),
