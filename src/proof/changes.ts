@@ -57,7 +57,7 @@ export class RunningProof {
   *whole({ snapshot, tables }: ProofState): Steps<Proof> {
     this.#known = undefined
     const { config, ownName, limit = LIMIT } = this.#options
-    const meanings = new Meanings(snapshot, config)
+    const meanings = new Meanings(snapshot, config, { follows: true })
     const families = meanings.families.map(meaning => new FamilyChanges(meaning, { tables, ownName }))
     const found = new Findings(limit)
     for (const { proof } of families) yield* proof.whole(found)

@@ -178,8 +178,15 @@ export function placeKey(place: Pick<Place, 'protocol' | 'port' | 'ip'>): string
   return `${portKey(place)} ${place.ip}`
 }
 
-export function claimsOf(here: Here, family: Family, service: Service): Claims {
-  return new ClaimsDraft(here, family).claimsOf(service)
+/** What the claims of all Services of a family are computed from. */
+export interface ClaimsContext {
+  readonly here: Here
+  readonly family: Family
+  readonly podSource: FamilyMeaning['podSource']
+}
+
+export function claimsOf(context: ClaimsContext, service: Service): Claims {
+  return new ClaimsDraft(context).claimsOf(service)
 }
 
 /** Collects what a Service asks for in one family. */
@@ -191,10 +198,10 @@ class ClaimsDraft {
   readonly #onNode = new Set<Octets>()
   readonly #podSource: PodSource | undefined
 
-  constructor(here: Here, family: Family) {
+  constructor({ here, family, podSource }: ClaimsContext) {
     this.#here = here
     this.#family = family
-    this.#podSource = podSourceOf(here, family)
+    this.#podSource = podSource
   }
 
   claimsOf(service: Service): Claims {

@@ -24,7 +24,7 @@ import {
 import { addressOf, isSame } from './packet-class.ts'
 
 export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
-  return new Meanings(snapshot, config).families
+  return new Meanings(snapshot, config, { follows: false }).families
 }
 
 /** The parts of the meaning of one family that a change concerns. */
@@ -52,18 +52,19 @@ export class Meanings {
   #snapshot: Snapshot
   #here: Here
 
-  constructor(snapshot: Snapshot, config: MeaningConfig) {
+  /** With `follows`, it can change(), and keeps what that needs. */
+  constructor(snapshot: Snapshot, config: MeaningConfig, { follows }: { readonly follows: boolean }) {
     this.#config = config
     this.#snapshot = snapshot
     const services = snapshot.services.values()
     for (const service of services) this.#register(service, 1)
     const here = hereOf(snapshot, config, this.#clusterIps)
     this.#here = here
-    this.families = FAMILIES.map(family => new FamilyMeanings(here, family))
+    this.families = FAMILIES.map(family => new FamilyMeanings(here, family, follows))
     // The oldest first: few claims are contested, and places keep this order.
     for (const service of services.filter(its => this.#means(its)).sort(bySeniority))
-      for (const family of familiesOf(service)) this.#familyOf(family)?.put(claimsOf(here, family, service))
-    for (const family of this.families) family.settle()
+      for (const family of familiesOf(service)) this.#familyOf(family)?.put(here, service)
+    for (const family of this.families) family.settleFirst()
   }
 
   /** Gives what differs for every Service; undefined where only some Services differ. */
@@ -110,8 +111,7 @@ export class Meanings {
     const families = after === undefined || !this.#means(after) ? [] : familiesOf(after)
     for (const each of this.families) {
       each.remove(key)
-      if (after !== undefined && families.includes(each.family))
-        each.put(claimsOf(this.#here, each.family, after))
+      if (after !== undefined && families.includes(each.family)) each.put(this.#here, after)
     }
   }
 
@@ -140,6 +140,7 @@ export class FamilyMeanings implements FamilyMeaning {
   readonly serviceCidrs: FamilyMeaning['serviceCidrs']
   readonly nodeIps: ReadonlySet<Ip>
   readonly localEndpoints = new Set<Ip>()
+  readonly #follows: boolean
   readonly #places = new Map<string, Place>()
   readonly #nodePorts = new Map<string, Place>()
   readonly #clusterIps = new Map<Ip, number>()
@@ -162,10 +163,11 @@ export class FamilyMeanings implements FamilyMeaning {
     clusterIps: new Map<Ip, boolean>(),
   }
 
-  constructor(here: Here, family: Family) {
+  constructor(here: Here, family: Family, follows: boolean) {
     const { config, snapshot, ips } = here
     const cidrs = config.serviceProxyName === undefined ? snapshot.serviceCidrs.values().flat() : []
     this.family = family
+    this.#follows = follows
     this.podSource = podSourceOf(here, family)
     this.masqueradeAll = config.masqueradeAll
     this.nodePortAddresses = nodePortAddressesOf(here, family)
@@ -208,7 +210,8 @@ export class FamilyMeanings implements FamilyMeaning {
     return this.#nodePorts.get(key)
   }
 
-  put(claims: Claims): void {
+  put(here: Here, service: Service): void {
+    const claims = claimsOf({ here, family: this.family, podSource: this.podSource }, service)
     this.#claims.set(claims.service.key, claims)
     this.#note(claims, 1)
   }
@@ -237,13 +240,26 @@ export class FamilyMeanings implements FamilyMeaning {
       this.#atNodePort.change(at, key, by)
       this.#open.nodePorts.add(at)
     }
+    if (!this.#follows) return
     for (const ip of addressesOf(claims)) {
       this.#users.change(ip, key, by)
       this.#open.addresses.add(ip)
     }
   }
 
-  /** Decides who keeps what several Services claim. Gives what differs since the last time. */
+  /** Decides who keeps what several Services claim, for the first time. */
+  settleFirst(): void {
+    const all = [...this.#claims.values()]
+    const onNode = new Set(all.flatMap(claims => [...claims.onNode]))
+    for (const claims of onNode.size === 0 ? [] : all)
+      for (const endpoints of endpointsOf(claims))
+        for (const endpoint of endpoints)
+          if (onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
+    this.#open.addresses.clear()
+    this.settle()
+  }
+
+  /** The same for what differs since the last time, which it gives. */
   settle(): TouchedMeaning {
     const touched: TouchedMeaning = {
       places: new Set(),
@@ -295,7 +311,7 @@ export class FamilyMeanings implements FamilyMeaning {
     if (ip === undefined) return
     const key = portKey(place)
     this.#byPort.change(key, ip, by)
-    this.#byAddress.change(ip, placeKey(place), by)
+    if (this.#follows) this.#byAddress.change(ip, placeKey(place), by)
     const isServed = this.nodePortAddresses?.includes(ip) ?? true
     if (isServed && this.#nodePorts.has(key)) touched.nodePorts.add(key)
   }
