@@ -9,6 +9,8 @@ export interface Binaries {
   readonly kubeProxy: string
   readonly kubectl: string
   readonly endpointSliceController: string
+  /** Built for the long tests alone. */
+  readonly helm: string | undefined
 }
 
 /** A bundle of this file lies elsewhere: whoever runs one names the checkout. */
@@ -28,7 +30,7 @@ export function findBinaries(): Binaries | undefined {
   const endpointSliceController = path('endpointslice-controller')
   if (etcd === undefined || kubeApiserver === undefined || kubeProxy === undefined) return undefined
   if (kubectl === undefined || endpointSliceController === undefined) return undefined
-  return { etcd, kubeApiserver, kubeProxy, kubectl, endpointSliceController }
+  return { etcd, kubeApiserver, kubeProxy, kubectl, endpointSliceController, helm: path('helm') }
 }
 
 export function requireBinaries(): Binaries {
