@@ -13,7 +13,7 @@ import { generator } from '../../support/walk.ts'
 
 /** `PROOF_SEED=N` takes the same changes again, `PROOF_CHANGES=N` more of them. */
 const SEED = Number(process.env.PROOF_SEED ?? 17)
-const CHANGES = Number(process.env.PROOF_CHANGES ?? runs(160, 1 / 4))
+const CHANGES = Number(process.env.PROOF_CHANGES ?? Math.max(20, runs(160, 1 / 4)))
 
 type Random = (bound: number) => number
 
