@@ -33,6 +33,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./verify.ts'),
   },
   {
+    name: 'why',
+    summary: 'say in one sentence what becomes of a connection, then its path and every endpoint',
+    load: () => import('./why.ts'),
+  },
+  {
     name: 'explain',
     summary: 'trace one packet through the rules; print where it goes and why',
     load: () => import('./explain.ts'),
@@ -115,7 +120,7 @@ function usage({ columns }: Io): string {
     '  -h, --help      print help; `kprobe COMMAND --help` for one command, --help-all with its rare flags',
     '      --version   print the version; --version=raw one field a line',
     '',
-    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, explain, doctor)',
+    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor)',
     '',
   ]
   return wrapLines(lines, columns).join('\n')
