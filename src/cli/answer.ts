@@ -13,6 +13,8 @@ interface AnswerInput {
   readonly endpoints: readonly ExplainedEndpoint[]
   /** The objects are those of a running daemon, whose rules should be in the kernel. */
   readonly hasDaemon: boolean
+  /** The kernel's reason to reject the rules of the Service; undefined if it takes them. */
+  readonly rejection?: string | undefined
 }
 
 /**
@@ -23,10 +25,12 @@ export function answerOf(input: AnswerInput): string {
   return damageOf(input) ?? deadEndOf(input) ?? servedText(input)
 }
 
-function damageOf({ kernel, outcomes, hasDaemon }: AnswerInput): string | undefined {
+function damageOf({ caught, kernel, outcomes, hasDaemon, rejection }: AnswerInput): string | undefined {
   const isOurs = outcomes.some(({ verdict }) => verdict !== 'accept')
   if (kernel.kind === 'absent' && hasDaemon && isOurs) return `rules missing: ${kernel.reason}`
   if (kernel.kind !== 'different') return undefined
+  if (rejection !== undefined && caught !== undefined)
+    return `quarantined: the kernel rejects the rules of ${caught.port.service}: ${rejection}`
   if (kernel.part === 'relay') return `not relayed: ${kernel.reason}`
   if (kernel.reason !== undefined) return `rules damaged: ${kernel.reason}`
   return `rules differ: with those in the kernel the connection ${endText(kernel.outcomes)}; by the Services it ${endText(outcomes)}`

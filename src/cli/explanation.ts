@@ -165,7 +165,17 @@ export function explained(
   const list = caught === undefined ? undefined : listOf(caught, endpoints, outcomes)
   const place = `${formatIpPort(to, port)}/${protocol.name}`
   return {
-    answer: answerOf({ place, caught, list, reasons, outcomes, kernel, endpoints, hasDaemon }),
+    answer: answerOf({
+      place,
+      caught,
+      list,
+      reasons,
+      outcomes,
+      kernel,
+      endpoints,
+      hasDaemon,
+      rejection: caught === undefined ? undefined : loaded.quarantined?.get(caught.port.service),
+    }),
     connection: {
       protocol: protocol.name,
       from: formatIp(from),

@@ -42,6 +42,8 @@ export interface Loaded extends Resolved {
   readonly refusedSlices: readonly Refusal[]
   /** Gives the time since which the daemon refuses something; absent without a daemon. */
   readonly refusedSince?: (refusal: Refusal) => RefusedSince | undefined
+  /** The kernel's reasons to reject Services of the daemon. */
+  readonly quarantined?: ReadonlyMap<ServiceKey, string>
   /** What is not known of the objects, in words. */
   readonly notKnown: readonly string[]
 }
@@ -122,7 +124,7 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused, refusedSlices, refusedSince, source } = answer.value
+  const { servicesBytes: bytes, refused, refusedSlices, refusedSince, source, quarantined } = answer.value
   const since = timesIn(refusedSince)
   return {
     snapshot,
@@ -130,6 +132,7 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     refused: refusedIn(refused),
     refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
     refusedSince: refusal => since.get(refusalIdentity(refusal)),
+    quarantined: quarantinedIn(quarantined),
     notKnown: notKnownIn(source),
   }
 }
@@ -146,6 +149,12 @@ function timesIn(list: unknown): ReadonlyMap<string, RefusedSince> {
   return times
 }
 
+/** Reads which Services the kernel rejects, and skips entries of another shape. */
+function quarantinedIn(list: unknown): ReadonlyMap<ServiceKey, string> {
+  const entries = (Array.isArray(list) ? list : []).map(entry => (isJson(entry) ? entry : {}))
+  return new Map(entries.map(({ service, error }) => [`${service}`, `${error}`]))
+}
+
 /** Says what the daemon may have missed. */
 function notKnownIn(source: unknown): readonly string[] {
   const { stale, trouble, silentMs } = isJson(source) ? source : {}
@@ -156,7 +165,7 @@ function notKnownIn(source: unknown): readonly string[] {
   return [`changes${time}: the daemon cannot read its source${why}`]
 }
 
-interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'notKnown'> {
+interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'notKnown'> {
   readonly snapshot: Snapshot
   readonly memoryBytes: number | undefined
   readonly refused: ServiceMemory['refused']

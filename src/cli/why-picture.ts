@@ -200,7 +200,7 @@ interface Arrow {
 function across({ from, to, end, bend }: Arrow): string {
   if (from === undefined || end === undefined) return ''
   const [y, target] = [from.y + from.height / 2, to.y + to.height / 2]
-  const line = `<path${end.isReached ? '' : ' class="out"'} d="M${from.x + from.width} ${y}H${bend}V${target}H${to.x}"/>`
+  const line = `<path${end.isReached ? '' : ' class="out"'} d="M${from.x + from.width} ${y}H${bend}V${target}H${to.x}m-6-4l6 4l-6 4"/>`
   return line + svgLines([end.share], bend + SVG.pad, target - SVG.line - 2)
 }
 

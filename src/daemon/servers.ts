@@ -292,7 +292,7 @@ function adminPages(options: PagesOptions): AdminPages {
         snapshot: intake.snapshot.number,
         synced: status?.syncedNumber,
         error: status?.error?.message,
-        quarantined: status?.quarantined.map(({ service, error }) => ({ service, error: error.message })),
+        quarantined: quarantinedJson(status),
         source: sourceJson(intake, nowMs()),
         services: servicesJson(table === undefined ? [] : table.services.values()),
       }
@@ -303,6 +303,7 @@ function adminPages(options: PagesOptions): AdminPages {
     snapshot: () => ({
       complete: intake.complete,
       source: sourceJson(intake, nowMs()),
+      quarantined: quarantinedJson(activeMode()?.status),
       servicesBytes: activeMode()?.servicesBytes,
       refused: refusedOver(activeMode()?.status.memo),
       refusedSlices: intake.refused
@@ -323,6 +324,11 @@ function sourceJson(intake: PagesOptions['intake'], nowMs: number) {
     stale: intake.isStale(intake.snapshot) ? true : undefined,
     silentMs: heardMs === undefined ? undefined : Math.round(nowMs - heardMs),
   }
+}
+
+/** Lists Services that the kernel rejects, with its reasons. */
+function quarantinedJson(status: ActiveMode['status'] | undefined) {
+  return status?.quarantined.map(({ service, error }) => ({ service, error: error.message }))
 }
 
 /** Lists Services that exceed a memory limit, with that limit. */

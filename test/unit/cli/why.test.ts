@@ -33,6 +33,7 @@ interface Asked {
   /** Wall-clock milliseconds since which the daemon refuses everything. */
   readonly refusedMs?: number
   readonly notKnown?: readonly string[]
+  readonly quarantined?: ReadonlyMap<string, string>
 }
 
 function explain(objects: readonly Fields[], asked: Asked): Explanation {
@@ -47,6 +48,7 @@ function explain(objects: readonly Fields[], asked: Asked): Explanation {
     refusedSlices: [],
     refusedSince: () => since,
     notKnown: asked.notKnown ?? [],
+    quarantined: asked.quarantined ?? new Map(),
   }
   return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, hasDaemon)
 }
@@ -158,6 +160,11 @@ describe('the answer', () => {
       'not relayed: no process listens at 10.1.2.3:41000',
       web([ready(1)]),
       { kernel: different({ part: 'relay', reason: 'no process listens at 10.1.2.3:41000' }) },
+    ],
+    [
+      'quarantined: the kernel rejects the rules of ns/web: ENOSPC',
+      web([ready(1)]),
+      { kernel: different({ reason: 'x' }), quarantined: new Map([['ns/web', 'ENOSPC']]) },
     ],
     ['rules missing: rules of nftables mode are not in the kernel', web([ready(1)]), { kernel: ABSENT }],
     [
