@@ -1,5 +1,6 @@
 import { nearest } from '../base/text.ts'
 import { wrapLines } from '../config/help.ts'
+import type { Completed } from './completion-scripts.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { versionCommand } from './version.ts'
 
@@ -58,7 +59,22 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./cleanup.ts'),
   },
   { name: 'version', summary: 'print the version', load: () => import('./version.ts') },
+  {
+    name: 'completion',
+    summary: 'print a script with which bash, zsh or fish completes commands, flags and values',
+    load: async () => ({ command: (await import('./completion.ts')).completionCommand(completed) }),
+  },
 ]
+
+/** Loads all commands, and gives what a shell may complete. */
+function completed(): Promise<readonly Completed[]> {
+  return Promise.all(
+    COMMANDS.map(async ({ name, summary, load }) => {
+      const { flags, words } = (await load()).command.help()
+      return { name, summary, flags, words }
+    }),
+  )
+}
 
 /** Runs the command that `argv` (without node and script) names. Gives the exit code. */
 export async function runCommand(argv: readonly string[], io: Io): Promise<number> {

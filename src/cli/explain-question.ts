@@ -48,6 +48,7 @@ export const QUESTION_FLAGS: readonly FlagSpec[] = [
     name: 'to',
     kind: 'text',
     placeholder: 'TARGET',
+    namesService: true,
     help: 'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
   },
   {

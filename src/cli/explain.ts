@@ -1,4 +1,5 @@
 import { oneLine } from '../base/text.ts'
+import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -10,7 +11,7 @@ import type { KernelOutcome, Outcome } from './outcome.ts'
 import { OUTPUTS, tableText, writeDocument } from './output.ts'
 import { FROM_DAEMON } from './request.ts'
 
-const FLAGS = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
+const FLAGS: readonly FlagSpec[] = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
 
 export const command: Command = {
   help: () =>

@@ -1,4 +1,5 @@
 import { count, oneLine } from '../base/text.ts'
+import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText, wrapLines } from '../config/help.ts'
@@ -13,7 +14,7 @@ import { FROM_DAEMON } from './request.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml', 'mermaid', 'dot', 'svg'] as const
-const FLAGS = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
+const FLAGS: readonly FlagSpec[] = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
 
 export const command: Command = {
   help: () =>

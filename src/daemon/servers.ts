@@ -299,6 +299,7 @@ function adminPages(options: PagesOptions): AdminPages {
     },
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
+    services: () => intake.snapshot.services.keys(),
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
     snapshot: () => ({
       complete: intake.complete,

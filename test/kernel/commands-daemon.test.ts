@@ -190,6 +190,10 @@ describe('kprobe explain', () => {
     expect((await why('outside', '127.0.0.8:80')).out).toMatch(
       /^refused since (\S+ )?\d\d:\d\d UTC: ns\/late asks for 127\.0\.0\.8: a loopback address/,
     )
+    expect(await run('completion', 'services', `--admin-socket=${socket}`)).toMatchObject({
+      code: 0,
+      out: 'ns/empty\nns/late\nns/web\n',
+    })
     expect((await why('outside', 'svc/ns/lat')).err).toContain('no Service "ns/lat"; did you mean ns/late?')
   })
 })

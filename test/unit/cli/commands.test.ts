@@ -67,7 +67,7 @@ describe('kprobe', () => {
     expect(io.stderr).toContain('kprobe dump: --service: "storefront" is not written NAMESPACE/NAME\n')
   })
 
-  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup', 'version'])(
+  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup', 'version', 'completion'])(
     'prints the help of %s',
     async name => {
       expect(await kprobe(name, '--nonsense', '--help')).toBe(0)

@@ -1,0 +1,139 @@
+import { execFileSync, spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { runCommand } from '../../../src/cli/commands.ts'
+import { FakeIo } from '../../support/fake-io.ts'
+
+const isHere = (shell: string) => spawnSync(shell, ['-c', 'exit 0']).status === 0
+const SHELLS = ['bash', 'zsh', 'fish'] as const
+type Shell = (typeof SHELLS)[number]
+
+let folder: string
+
+/** A shell finds this in place of kprobe: the daemon's answer. */
+const SERVICES = 'kprobe() { [ "$*" = "completion services" ] && echo shop/cart && echo shop/checkout; }\n'
+
+const pathOf = (shell: Shell) => join(folder, `kprobe.${shell}`)
+
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-completion-'))
+  for (const shell of SHELLS) {
+    const io = new FakeIo()
+    expect(await runCommand(['completion', shell], io)).toBe(0)
+    writeFileSync(pathOf(shell), io.stdout)
+  }
+})
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+/** Gives what bash proposes for the last of the words, which bash has split. */
+function inBash(...words: readonly string[]): readonly string[] {
+  const list = ['kprobe', ...words].map(word => `'${word}'`).join(' ')
+  const script = [
+    `source ${pathOf('bash')}`,
+    SERVICES,
+    `COMP_WORDS=(${list})`,
+    `COMP_CWORD=${words.length}`,
+    '_kprobe || :',
+    `printf '%s\\n' "\${COMPREPLY[@]}"`,
+  ].join('\n')
+  const out = execFileSync('bash', ['--norc', '-euc', script], { encoding: 'utf8' })
+  return out.split('\n').filter(line => line !== '')
+}
+
+describe.skipIf(!isHere('bash'))('bash', () => {
+  it.each<[readonly string[], readonly string[]]>([
+    [['ex'], ['explain']],
+    [['v'], ['verify', 'version']],
+    [
+      ['dump', 'ip'],
+      ['ipvs', 'ipset', 'iptables'],
+    ],
+    [
+      ['completion', ''],
+      ['bash', 'zsh', 'fish', 'services'],
+    ],
+    [['help', 'cl'], ['cleanup']],
+    [['why', '--fro'], ['--from']],
+    [['why', '--from', ''], []],
+    [['why', '-o', 'm'], ['mermaid']],
+    [['why', '--output', 'js'], ['json']],
+    [
+      ['why', '--output', '='],
+      ['text', 'json', 'yaml', 'mermaid', 'dot', 'svg'],
+    ],
+    [['why', '--output', '=', 'd'], ['dot']],
+    [['why', '--output=d'], ['--output=dot']],
+    [
+      ['why', '--to', 'shop/c'],
+      ['shop/cart', 'shop/checkout'],
+    ],
+    [['why', '--to', '=', 'shop/ca'], ['shop/cart']],
+    [
+      ['dump', '--service', ''],
+      ['shop/cart', 'shop/checkout'],
+    ],
+    [['dump', '--family', '=', ''], []],
+    [['run', '--proxy-mod'], ['--proxy-mode']],
+    [['nothing', '--x'], []],
+    [['why', '$(touch x)'], []],
+  ])('completes %j to %j', (words, expected) => {
+    expect(inBash(...words)).toEqual(expected)
+  })
+
+  it('offers every flag of the help, and no hidden one', async () => {
+    const io = new FakeIo()
+    await runCommand(['run', '--help-all'], io)
+    const inHelp = [...io.stdout.matchAll(/^ {2}(?:-\w, )?(--[\w-]+)/gm)].map(([, flag]) => flag)
+    expect(
+      inBash('run', '--')
+        .filter(flag => flag.startsWith('--'))
+        .toSorted(),
+    ).toEqual(inHelp.filter(flag => flag !== '--help-all').toSorted())
+  })
+
+  it('is asked by bash for kprobe', () => {
+    const script = `source ${pathOf('bash')}; complete -p kprobe`
+    const out = execFileSync('bash', ['--norc', '-euc', script], { encoding: 'utf8' })
+    expect(out).toBe('complete -o default -F _kprobe kprobe\n')
+  })
+})
+
+describe.skipIf(!isHere('zsh'))('zsh', () => {
+  it('reads the script', () => {
+    execFileSync('zsh', ['-nf', pathOf('zsh')])
+  })
+})
+
+describe.skipIf(!isHere('fish'))('fish', () => {
+  it.each([
+    ['kprobe ex', 'explain'],
+    ['kprobe dump ip', 'ipset ipvs iptables'],
+    ['kprobe why -o m', 'mermaid'],
+    ['kprobe why --fro', '--from'],
+  ])('completes %j to %j', (line, expected) => {
+    const script = `source ${pathOf('fish')}; complete -C '${line}'`
+    const out = execFileSync('fish', ['--no-config', '-c', script], { encoding: 'utf8' })
+    const words = out.split('\n').flatMap(each => each.split('\t')[0] ?? [])
+    expect(words.filter(word => word !== '').toSorted()).toEqual(expected.split(' ').toSorted())
+  })
+})
+
+describe('the command', () => {
+  it('names the shells that there are', async () => {
+    const io = new FakeIo()
+    expect(await runCommand(['completion', 'tcsh'], io)).toBe(2)
+    expect(io.stderr).toContain(
+      'kprobe completion: "tcsh": no shell that kprobe knows: bash, zsh, fish, or services\n',
+    )
+  })
+
+  it('prints no Services without a daemon', async () => {
+    const io = new FakeIo()
+    const socket = `--admin-socket=${join(folder, 'none.sock')}`
+    expect(await runCommand(['completion', 'services', socket], io)).toBe(0)
+    expect([io.stdout, io.stderr]).toEqual(['', ''])
+  })
+})
