@@ -37,9 +37,14 @@ export function askDaemon(
         })
         response.on('end', () => {
           const text = Buffer.concat(chunks).toString('utf8')
-          if (response.statusCode === 200) resolve({ kind: 'answer', value: JSON.parse(text) })
-          else
+          if (response.statusCode !== 200)
             reject(new Error(`${socketPath}: ${path}: status ${response.statusCode}: ${text.slice(0, 200)}`))
+          else
+            try {
+              resolve({ kind: 'answer', value: JSON.parse(text) })
+            } catch (error) {
+              reject(new Error(`${socketPath}: the answer to ${path} is not JSON`, { cause: error }))
+            }
         })
         response.on('error', reject)
       },

@@ -1,5 +1,6 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -128,6 +129,31 @@ describe('the command', () => {
     expect(io.stderr).toContain(
       'kprobe completion: "tcsh": no shell that kprobe knows: bash, zsh, fish, or services\n',
     )
+  })
+
+  /** Gives what is printed while a daemon answers with `body`, or does not answer. */
+  async function namesOf(body: string | undefined): Promise<FakeIo> {
+    const path = join(folder, 'admin.sock')
+    const server = createServer((_, response) => body !== undefined && response.end(body))
+    await new Promise<void>(done => server.listen(path, done))
+    const io = new FakeIo()
+    await runCommand(['completion', 'services', `--admin-socket=${path}`], io)
+    server.closeAllConnections()
+    await new Promise(done => server.close(done))
+    return io
+  }
+
+  it('prints the names of Services that a shell may evaluate', async () => {
+    const names = ['ns/b', 'ns/a', 'ns/$(reboot)', 'ns/a b', '`x`/y', 'ns/x;y', 'ns', 7, 'ns/\u001b[2J']
+    expect(await namesOf(JSON.stringify(names))).toMatchObject({ stdout: 'ns/a\nns/b\n', stderr: '' })
+    expect(await namesOf('{"names":1}')).toMatchObject({ stdout: '', stderr: '' })
+    const many = Array.from({ length: 5_010 }, (_, index) => `ns/s${index}`)
+    expect((await namesOf(JSON.stringify(many))).stdout.split('\n')).toHaveLength(5_001)
+  })
+
+  it('prints no Services when the daemon does not answer', async () => {
+    expect(await namesOf(undefined)).toMatchObject({ stdout: '', stderr: '' })
+    expect(await namesOf('no JSON')).toMatchObject({ stdout: '', stderr: '' })
   })
 
   it('prints no Services without a daemon', async () => {
