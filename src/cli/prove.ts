@@ -8,7 +8,7 @@ import type { AnyTable } from '../kernel/nft/state.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { findMode, MODES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
-import { meaningOf } from '../proof/meaning.ts'
+import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import type { Loaded } from './load.ts'
 

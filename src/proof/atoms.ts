@@ -1,47 +1,21 @@
 import { assert } from '../base/errors.ts'
-import { type Cidr, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import type { Cidr, Ip } from '../base/ip.ts'
 import { type Octets, u16be, u32host } from '../base/octets.ts'
-import {
-  difference,
-  everything,
-  intersection,
-  onlyValue,
-  point,
-  prefix,
-  type Region,
-  union,
-} from '../base/region.ts'
+import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
 import { RTN_LOCAL } from '../kernel/nft/constants.ts'
-import type { Field } from '../kernel/nft/trace-machine.ts'
 import type { Protocol } from '../model/service.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, REJECT } from './meaning.ts'
-
-/** The values of each field of the packets of a class. */
-export type Box = Readonly<Record<Field, Region>>
-export type Hook = 'prerouting' | 'output'
-
-/** Says what packets are sent to. */
-export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
-  if (typeof at === 'string') return at
-  const { ip, name, port, protocol } = at
-  const place = ip === undefined ? `node port ${port}` : formatIpPort(ip, port)
-  return `${name} at ${place}/${protocol}`
-}
-
-/** Packets that must all meet the same fate. */
-export interface PacketClass {
-  readonly hook: Hook
-  readonly box: Box
-  readonly fate: Fate
-  /** What the packets are sent to: a place of a Service, or what else there is, for people. */
-  readonly at: Place | string
-  /** They are sent to a Service, or to an address that only Services have. */
-  readonly isOurs: boolean
-}
+import {
+  addressOf,
+  type Box,
+  type Hook,
+  isSame,
+  NUMBERS,
+  type PacketClass,
+  PROTOCOLS,
+} from './packet-class.ts'
 
 export const HOOKS: readonly Hook[] = ['prerouting', 'output']
-const NUMBERS: Readonly<Record<Protocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }
-const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 const LOCAL = point(u32host(RTN_LOCAL))
 const PORTS = everything(2)
 const TYPES = everything(4)
@@ -51,8 +25,10 @@ const NOT_LOCAL = difference(TYPES, LOCAL)
  * Divides all packets of a family into classes of one fate. The evaluator divides them further where the kernel's
  * state tells packets of a class apart.
  */
-export function* classesOf(meaning: FamilyMeaning): Generator<PacketClass, void, undefined> {
-  const space = new Space(meaning)
+export function* classesOf(
+  meaning: FamilyMeaning,
+  space = new Space(meaning),
+): Generator<PacketClass, void, undefined> {
   // What the evaluator knows of a place it keeps for the next class.
   for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
   for (const place of meaning.nodePorts) for (const hook of HOOKS) yield* space.atNodePort(hook, place)
@@ -69,30 +45,26 @@ interface Source extends Origin {
   readonly fate: Fate
 }
 
-class Space {
+/** The packets of a family, divided by what they are sent to. */
+export class Space {
   readonly #meaning: FamilyMeaning
   readonly #length: number
   readonly #addresses: Region
   readonly #pods: Region
   readonly #others: Region
-  readonly #clusterIps: Region
   readonly #serviceCidrs: Region
   readonly #nodeAddresses: Region | undefined
-  /** Addresses of places by protocol and port. */
-  readonly #byPort = new Map<string, Ip[]>()
+  #clusterIps: Region | undefined
 
   constructor(meaning: FamilyMeaning) {
-    const { family, podSource, clusterIps, serviceCidrs, nodePortAddresses, places } = meaning
+    const { family, podSource, serviceCidrs, nodePortAddresses } = meaning
     this.#meaning = meaning
     this.#length = family === 'IPv4' ? 4 : 16
     this.#addresses = everything(this.#length)
     this.#pods = podSource?.kind === 'cidr' ? regionOf([podSource.cidr]) : []
     this.#others = difference(this.#addresses, this.#pods)
-    this.#clusterIps = regionOfIps(clusterIps)
     this.#serviceCidrs = regionOf(serviceCidrs)
     this.#nodeAddresses = nodePortAddresses && regionOfIps(nodePortAddresses)
-    for (const { ip, protocol, port } of places)
-      if (ip !== undefined) push(this.#byPort, `${protocol}${port}`, ip)
   }
 
   *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
@@ -104,8 +76,8 @@ class Space {
 
   /** Places hide node ports of the same number. */
   *atNodePort(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
-    const { protocol, port } = place
-    const hidden = regionOfIps(this.#byPort.get(`${protocol}${port}`) ?? [])
+    const { protocol } = place
+    const hidden = regionOfIps(this.#meaning.addressesAt(place))
     const isEverywhere = this.#nodeAddresses === undefined
     const all = this.#nodeAddresses ?? difference(this.#addresses, loopback(this.#length))
     const served = difference(all, hidden)
@@ -113,14 +85,25 @@ class Space {
     if (this.#meaning.relaysLocalhost && protocol === 'SCTP' && relayed.length > 0) {
       yield this.#class(hook, place, this.#toPlace(relayed, place), this.#anyone(hook, REJECT))
     }
+    const clusterIps = this.#clusterIpsAmong(served)
     for (const [region, its] of [
-      [difference(served, this.#clusterIps), place],
-      [intersection(served, this.#clusterIps), this.#alsoClusterIp(place)],
+      [difference(served, clusterIps), place],
+      [intersection(served, clusterIps), this.#alsoClusterIp(place)],
     ] as const) {
       if (region.length === 0) continue
       const to = { ...this.#toPlace(region, place), destinationType: isEverywhere ? LOCAL : TYPES }
       for (const from of this.#sources(hook, its)) yield this.#class(hook, place, to, from)
     }
+  }
+
+  /** Gives those among a few addresses; all where every address serves node ports. */
+  #clusterIpsAmong(served: Region): Region {
+    const { nodePortAddresses, clusterIps } = this.#meaning
+    if (nodePortAddresses !== undefined)
+      return regionOfIps(nodePortAddresses.filter(ip => this.#meaning.isClusterIp(ip)))
+    if (served.length === 0) return []
+    this.#clusterIps ??= regionOfIps(clusterIps)
+    return this.#clusterIps
   }
 
   /** At a ClusterIP, clients outside the cluster are masqueraded whatever serves them. */
@@ -137,7 +120,31 @@ class Space {
 
   /** Everything that is sent to no service port. */
   *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
-    for (const { addresses, ports, isClusterIp, type } of this.#groupsAtLocalhost()) {
+    yield* this.#unserved(hook, this.#groupsAtLocalhost())
+  }
+
+  /** The same at one address, or at one port of it, where a list has the addresses that serve node ports. */
+  *elsewhereAt(
+    hook: Hook,
+    { ip, at }: { readonly ip: Ip; readonly at: Pick<Place, 'protocol' | 'port'> | undefined },
+    ports: readonly Pick<Place, 'protocol' | 'port'>[],
+  ): Generator<PacketClass, void, undefined> {
+    const group = {
+      addresses: point(ip),
+      isClusterIp: this.#meaning.isClusterIp(ip),
+      ports: portsOf(ports.map(({ protocol, port }) => `${protocol} ${port}`)),
+      type: TYPES,
+    }
+    yield* this.#unserved(hook, [group], at)
+  }
+
+  *#unserved(
+    hook: Hook,
+    groups: Iterable<Group>,
+    at?: Pick<Place, 'protocol' | 'port'>,
+  ): Generator<PacketClass, void, undefined> {
+    const among = at === undefined ? PORTS : point(u16be(at.port))
+    for (const { addresses, ports, isClusterIp, type } of groups) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
         [intersection(addresses, this.#serviceCidrs), true],
@@ -150,8 +157,9 @@ class Space {
             ? 'an unused address of a ServiceCIDR'
             : 'no Service'
         for (const [protocol, numbers] of protocolRegions()) {
+          if (at !== undefined && protocol !== at.protocol) continue
           const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
-          const destinationPort = difference(PORTS, union(taken.map(number => prefix(u16be(number), 16))))
+          const destinationPort = difference(among, union(taken.map(number => prefix(u16be(number), 16))))
           if (destinationPort.length === 0) continue
           const to = {
             destination: region,
@@ -168,7 +176,7 @@ class Space {
   /** The relay has no SCTP: its node ports are taken at loopback addresses too. */
   *#groupsAtLocalhost(): Generator<Group, void, undefined> {
     const { relaysLocalhost, nodePorts } = this.#meaning
-    const sctp = nodePorts.flatMap(({ protocol, port }) => (protocol === 'SCTP' ? [port] : []))
+    const sctp = [...nodePorts].flatMap(({ protocol, port }) => (protocol === 'SCTP' ? [port] : []))
     const inside = loopback(this.#length)
     for (const group of this.#groups()) {
       if (!relaysLocalhost || sctp.length === 0) {
@@ -192,12 +200,12 @@ class Space {
     const groups = new Map<string, { readonly ips: Ip[]; readonly places: readonly string[] }>()
     for (const [ip, its] of byAddress) {
       const served = nodePortAddresses?.includes(ip) === true
-      const key = `${clusterIps.has(ip)} ${served} ${its.sort().join()}`
+      const key = `${this.#meaning.isClusterIp(ip)} ${served} ${its.sort().join()}`
       const group = groups.get(key)
       if (group === undefined) groups.set(key, { ips: [ip], places: its })
       else group.ips.push(ip)
     }
-    const nodePlaces = nodePorts.map(({ protocol, port }) => `${protocol} ${port}`)
+    const nodePlaces = [...nodePorts].map(({ protocol, port }) => `${protocol} ${port}`)
     const named = regionOfIps(byAddress.keys())
     const all = [
       ...[...groups.values()].map(({ ips, places: its }) => ({ addresses: regionOfIps(ips), places: its })),
@@ -205,7 +213,7 @@ class Space {
     ]
     for (const { addresses, places: its } of all) {
       const first = addresses[0]?.from ?? ''
-      const isClusterIp = clusterIps.has(first)
+      const isClusterIp = this.#meaning.isClusterIp(first)
       const group = { addresses, isClusterIp }
       if (nodePortAddresses !== undefined) {
         const served = nodePortAddresses.includes(first) ? nodePlaces : []
@@ -354,23 +362,6 @@ interface Group {
   readonly type: Region
 }
 
-export function isSame(a: Fate, b: Fate): boolean {
-  if (a === b) return true
-  if (a.kind !== 'endpoints' || b.kind !== 'endpoints') return a.kind === b.kind
-  return (
-    a.masquerade === b.masquerade &&
-    a.affinityS === b.affinityS &&
-    (a.endpoints === b.endpoints ||
-      (a.endpoints.length === b.endpoints.length &&
-        a.endpoints.every((endpoint, index) => endpoint === b.endpoints[index])))
-  )
-}
-
-/** The address of an endpoint: address and port. */
-export function addressOf(endpoint: Octets): Ip {
-  return endpoint.slice(0, -2)
-}
-
 const NO_INTERFACE = point('\0'.repeat(16))
 const INTERFACES = everything(16)
 
@@ -425,22 +416,4 @@ function push<K, V>(lists: Map<K, V[]>, key: K, value: V): void {
   const list = lists.get(key)
   if (list === undefined) lists.set(key, [value])
   else list.push(value)
-}
-
-/** One packet of a class, for people. */
-export function exampleOf(hook: Hook, box: Box): string {
-  const [source, destination] = [exampleIp(box.source), exampleIp(box.destination)]
-  const protocol = (onlyValue(box.protocol) ?? box.protocol[0]?.from ?? '\0').charCodeAt(0)
-  const name = PROTOCOLS.find(its => NUMBERS[its] === protocol) ?? `protocol ${protocol}`
-  const octets = box.destinationPort[0]?.from ?? '\0\0'
-  const port = (octets.charCodeAt(0) << 8) | octets.charCodeAt(1)
-  const isOwn = onlyValue(box.sourceType) === u32host(RTN_LOCAL)
-  const client = `${formatIp(source)}${isOwn ? ' (an address of this node)' : ''}`
-  return `${hook}: ${name} from ${client} to ${formatIpPort(destination, port)}`
-}
-
-/** Prefers an address that people do not take for a special one. */
-function exampleIp(region: Region): Ip {
-  const widest = region.find(({ from, to }) => from !== to) ?? region[0]
-  return widest?.to ?? ''
 }

@@ -2,9 +2,9 @@ import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { difference, intersection, point, type Region } from '../base/region.ts'
 import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
-import { addressOf, type Box, type PacketClass } from './atoms.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
+import { addressOf, type Box, type PacketClass } from './packet-class.ts'
 import type { Leaf } from './walk.ts'
 
 /** Packets that the kernel does not treat as Kubernetes says. */

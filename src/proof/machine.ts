@@ -40,7 +40,8 @@ import {
   type Word,
 } from '../kernel/nft/trace-machine.ts'
 import { byRolled, rollOf } from '../kernel/nft/trace-random.ts'
-import type { Box } from './atoms.ts'
+import type { Box } from './packet-class.ts'
+import type { Reads } from './reads.ts'
 
 /** The rule that decided about packets. */
 export interface RulePlace {
@@ -65,6 +66,8 @@ export interface Surroundings {
   /** Addresses of the Node: translated packets to them are for processes of this node. */
   readonly nodeIps: ReadonlySet<Ip>
   readonly memo: Memo
+  /** Remembers what classes look up; undefined where nobody asks later. */
+  readonly reads: Reads | undefined
 }
 
 /** Classes cannot be followed together. */
@@ -292,6 +295,10 @@ export class ClassMachine implements Machine {
 
   random(modulus: number): number | undefined {
     return modulus === 1 ? 0 : undefined
+  }
+
+  note(set: string, key: Value): void {
+    this.#around.reads?.note(this, set, key)
   }
 
   inIpset(): boolean {

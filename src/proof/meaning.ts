@@ -7,7 +7,6 @@ import {
   type Ip,
   isLoopback,
   isUnspecified,
-  mergeCidrs,
 } from '../base/ip.ts'
 import { type Octets, u16be } from '../base/octets.ts'
 import { type Config, GATE_LOCALHOST } from '../config/config.ts'
@@ -76,13 +75,16 @@ export interface FamilyMeaning {
   readonly podSource: PodSource | undefined
   readonly masqueradeAll: boolean
   /** ClusterIPs, external and load-balancer addresses with their ports. */
-  readonly places: readonly Place[]
-  readonly nodePorts: readonly Place[]
+  readonly places: Iterable<Place>
+  readonly nodePorts: Iterable<Place>
+  /** The addresses of places with a protocol and port. */
+  addressesAt(place: Pick<Place, 'protocol' | 'port'>): Iterable<Ip>
+  isClusterIp(ip: Ip): boolean
   /** Addresses that serve node ports; undefined for every address of this node but loopback. */
   readonly nodePortAddresses: readonly Ip[] | undefined
   /** A relay of the daemon serves node ports at localhost, for TCP and UDP. */
   readonly relaysLocalhost: boolean
-  readonly clusterIps: ReadonlySet<Ip>
+  readonly clusterIps: Iterable<Ip>
   readonly serviceCidrs: readonly Cidr[]
   /** Addresses of endpoints on this node: their connections to themselves are masqueraded. */
   readonly localEndpoints: ReadonlySet<Ip>
@@ -90,26 +92,15 @@ export interface FamilyMeaning {
   readonly nodeIps: ReadonlySet<Ip>
 }
 
-export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
-  const here = hereOf(snapshot, config)
-  const services = snapshot.services
-    .values()
-    .filter(({ type, proxyName }) => type !== 'ExternalName' && proxyName === config.serviceProxyName)
-    .sort(bySeniority)
-  const drafts = new Map(FAMILIES.map(family => [family, new FamilyDraft(here, family)]))
-  for (const service of services)
-    for (const family of familiesOf(service)) drafts.get(family)?.add(service, clusterIpOf(service, family))
-  return [...drafts.values()].map(draft => draft.finish())
-}
-
-/** Who comes first keeps what several Services claim: the older one. */
-function bySeniority(a: Service, b: Service): number {
+/** What comes first keeps what several Services claim: the older one. */
+export function bySeniority(a: Service, b: Service): number {
+  if (a === b) return 0
   const [ageA, ageB] = [a.creationTimestamp || '~', b.creationTimestamp || '~']
   const first = ageA === ageB ? (a.uid === b.uid ? a.key < b.key : a.uid < b.uid) : ageA < ageB
   return first ? -1 : 1
 }
 
-function familiesOf({ clusterIps, headless, externalIps }: Service): readonly Family[] {
+export function familiesOf({ clusterIps, headless, externalIps }: Service): readonly Family[] {
   const members = headless === 'ports' ? externalIps : clusterIps
   return FAMILIES.filter(family => members.some(ip => familyOf(ip) === family))
 }
@@ -118,23 +109,22 @@ function clusterIpOf({ clusterIps, headless }: Service, family: Family): Ip | un
   return headless === undefined ? clusterIps.find(ip => familyOf(ip) === family) : undefined
 }
 
-interface Here {
+export interface Here {
   readonly snapshot: Snapshot
   readonly config: MeaningConfig
   readonly node: NodeInfo | undefined
   /** Addresses of the Node, its primary ones first. */
   readonly ips: readonly Ip[]
   /** ClusterIPs of any proxy. */
-  readonly clusterIps: ReadonlySet<Ip>
+  readonly clusterIps: { has(ip: Ip): boolean }
   /** Address and port of each API server. */
   readonly apiServers: ReadonlySet<Octets>
 }
 
-function hereOf(snapshot: Snapshot, config: MeaningConfig): Here {
+export function hereOf(snapshot: Snapshot, config: MeaningConfig, clusterIps: Here['clusterIps']): Here {
   const node = snapshot.node?.name === config.nodeName ? snapshot.node : undefined
   const { bindAddress } = config
   const own = bindAddress === undefined || isUnspecified(bindAddress) ? [] : [bindAddress]
-  const clusterIps = new Set(snapshot.services.values().flatMap(service => service.clusterIps))
   return {
     snapshot,
     config,
@@ -145,7 +135,7 @@ function hereOf(snapshot: Snapshot, config: MeaningConfig): Here {
   }
 }
 
-const API_SERVICE = 'default/kubernetes'
+export const API_SERVICE = 'default/kubernetes'
 
 /** What kprobe dials, and the TCP endpoints of default/kubernetes: of the slice of that name, which API servers write. */
 function apiServersOf({ apiEndpoints, slices }: Snapshot): ReadonlySet<Octets> {
@@ -159,32 +149,69 @@ function apiServersOf({ apiEndpoints, slices }: Snapshot): ReadonlySet<Octets> {
   return new Set([...apiEndpoints.map(({ ip, port }) => ip + u16be(port)), ...listed])
 }
 
-/** Collects the places of one family, Service by Service, the oldest first. */
-class FamilyDraft {
+/** What a Service asks for at one address, protocol and port. */
+export interface PlaceClaim {
+  readonly service: Service
+  /** Undefined where the address is claimed and not served. */
+  readonly place: Place | undefined
+  /** The address is the Node's: the claim yields to an older Service with the node port of this number. */
+  readonly yields: boolean
+}
+
+/** What a Service asks for in one family. */
+export interface Claims {
+  readonly service: Service
+  readonly clusterIp: Ip | undefined
+  /** By protocol, port and address: see placeKey. */
+  readonly places: ReadonlyMap<string, PlaceClaim>
+  /** By protocol and port; undefined for a health check node port. */
+  readonly nodePorts: ReadonlyMap<string, Place | undefined>
+  /** Endpoints on this node: address and port. */
+  readonly onNode: ReadonlySet<Octets>
+}
+
+export function portKey({ protocol, port }: Pick<Place, 'protocol' | 'port'>): string {
+  return `${protocol}${port}`
+}
+
+export function placeKey(place: Pick<Place, 'protocol' | 'port' | 'ip'>): string {
+  return `${portKey(place)} ${place.ip}`
+}
+
+/** What the claims of all Services of a family are computed from. */
+export interface ClaimsContext {
+  readonly here: Here
+  readonly family: Family
+  readonly podSource: FamilyMeaning['podSource']
+}
+
+export function claimsOf(context: ClaimsContext, service: Service): Claims {
+  return new ClaimsDraft(context).claimsOf(service)
+}
+
+/** Collects what a Service asks for in one family. */
+class ClaimsDraft {
   readonly #here: Here
   readonly #family: Family
-  readonly #places = new Map<string, Place | undefined>()
-  /** By protocol and port: the Service that has the node port, and what it means. */
-  readonly #nodePorts = new Map<string, { readonly owner: Service; readonly place: Place | undefined }>()
-  readonly #clusterIps = new Set<Ip>()
-  readonly #localEndpoints = new Set<Ip>()
+  readonly #places = new Map<string, PlaceClaim>()
+  readonly #nodePorts = new Map<string, Place | undefined>()
+  readonly #onNode = new Set<Octets>()
   readonly #podSource: PodSource | undefined
 
-  constructor(here: Here, family: Family) {
+  constructor({ here, family, podSource }: ClaimsContext) {
     this.#here = here
     this.#family = family
-    this.#podSource = podSourceOf(here, family)
+    this.#podSource = podSource
   }
 
-  add(service: Service, clusterIp: Ip | undefined): void {
-    if (clusterIp !== undefined) this.#clusterIps.add(clusterIp)
+  claimsOf(service: Service): Claims {
+    const clusterIp = clusterIpOf(service, this.#family)
     const { healthCheckNodePort } = service
     if (healthCheckNodePort !== 0 && clusterIp !== undefined)
-      this.#claimNodePort(service, `TCP${healthCheckNodePort}`, undefined)
+      this.#nodePorts.set(`TCP${healthCheckNodePort}`, undefined)
     const numbers = new Set<string>()
-    const nodePorts = new Set<string>()
     for (const port of service.ports) {
-      const number = `${port.protocol}${port.port}`
+      const number = portKey(port)
       const nodePort = `${port.protocol}${port.nodePort}`
       const found = destinationsOf(this.#here.snapshot, service, {
         ...port,
@@ -195,61 +222,28 @@ class FamilyDraft {
       const name = port.name === '' ? service.key : `${service.key}:${port.name}`
       const at = { name, protocol: port.protocol, port: port.port, allowed: undefined }
       if (!numbers.has(number)) {
-        if (clusterIp !== undefined) this.#put({ ...at, ...fates.internal, ip: clusterIp })
-        for (const external of this.#externals(service, port, fates.external))
-          this.#put({ ...at, ...fates.external, ...external })
+        if (clusterIp !== undefined) this.#put(service, { ...at, ...fates.internal, ip: clusterIp })
+        for (const { isBlocked, ...external } of this.#externals(service, port, fates.external))
+          this.#put(service, { ...at, ...fates.external, ...external }, isBlocked)
       }
-      if (port.nodePort !== 0 && clusterIp !== undefined && !nodePorts.has(nodePort))
-        this.#claimNodePort(service, nodePort, {
-          ...at,
-          ...fates.external,
-          ip: undefined,
-          port: port.nodePort,
-        })
+      if (port.nodePort !== 0 && clusterIp !== undefined && this.#nodePorts.get(nodePort) === undefined)
+        this.#nodePorts.set(nodePort, { ...at, ...fates.external, ip: undefined, port: port.nodePort })
       numbers.add(number)
-      nodePorts.add(nodePort)
     }
-  }
-
-  finish(): FamilyMeaning {
-    const { config, snapshot } = this.#here
-    const cidrs = config.serviceProxyName === undefined ? snapshot.serviceCidrs.values().flat() : []
-    const nodePorts = [...this.#nodePorts.values()].flatMap(({ place }) => place ?? [])
-    const places = [...this.#places.values()].flatMap(place => place ?? [])
-    for (const { pod, node, other } of [...places, ...nodePorts])
-      for (const fate of new Set([pod, node, other])) this.#noteLocal(fate)
     return {
-      family: this.#family,
-      podSource: this.#podSource,
-      masqueradeAll: config.masqueradeAll,
-      places,
-      nodePorts,
-      nodePortAddresses: nodePortAddressesOf(this.#here, this.#family),
-      relaysLocalhost: relaysLocalhost(config, this.#family),
-      clusterIps: this.#clusterIps,
-      serviceCidrs: mergeCidrs(cidrs.filter(({ ip }) => familyOf(ip) === this.#family)),
-      localEndpoints: this.#localEndpoints,
-      nodeIps: new Set([...this.#here.ips, ...snapshot.localIps]),
+      service,
+      clusterIp,
+      places: this.#places,
+      nodePorts: this.#nodePorts,
+      onNode: this.#onNode,
     }
   }
 
-  readonly #onNode = new Set<Octets>()
-
-  #noteLocal(fate: Fate): void {
-    if (fate.kind !== 'endpoints') return
-    for (const endpoint of fate.endpoints)
-      if (this.#onNode.has(endpoint)) this.#localEndpoints.add(endpoint.slice(0, -2))
-  }
-
-  #put(place: Place & { readonly isBlocked?: boolean }): void {
-    const key = `${place.protocol}${place.port} ${place.ip}`
-    if (!this.#places.has(key)) this.#places.set(key, place.isBlocked === true ? undefined : place)
-  }
-
-  #claimNodePort(owner: Service, key: string, place: Place | undefined): void {
-    const known = this.#nodePorts.get(key)
-    if (known === undefined || (known.owner === owner && known.place === undefined))
-      this.#nodePorts.set(key, { owner, place })
+  #put(service: Service, place: Place & { readonly ip: Ip }, isBlocked = false): void {
+    const key = placeKey(place)
+    if (this.#places.has(key)) return
+    const yields = this.#here.ips.includes(place.ip) && place.ip !== clusterIpOf(service, this.#family)
+    this.#places.set(key, { service, place: isBlocked ? undefined : place, yields })
   }
 
   /** The fates at the ClusterIP, and at all other addresses. */
@@ -295,13 +289,7 @@ class FamilyDraft {
     return [
       ...plain.map(ip => ({ ip, allowed: undefined, isBlocked: false })),
       ...balanced.map(ip => ({ ip, allowed, isBlocked: isApi(ip) && !(isOpen && other !== REJECT) })),
-    ].filter(({ ip }) => familyOf(ip) === this.#family && !this.#isNodePortOfElder(service, ip, port))
-  }
-
-  /** Whether the address is the Node's, and an older Service has its node port of that number. */
-  #isNodePortOfElder(service: Service, ip: Ip, { protocol, port }: Service['ports'][number]): boolean {
-    const owner = this.#nodePorts.get(`${protocol}${port}`)?.owner
-    return owner !== undefined && owner !== service && this.#here.ips.includes(ip)
+    ].filter(({ ip }) => familyOf(ip) === this.#family)
   }
 
   #isAllowed(ip: Ip, kind: 'external' | 'loadBalancer'): boolean {
@@ -329,7 +317,7 @@ class FamilyDraft {
   }
 }
 
-function podSourceOf({ config, node }: Here, family: Family): PodSource | undefined {
+export function podSourceOf({ config, node }: Here, family: Family): PodSource | undefined {
   const { detectLocal } = config
   switch (detectLocal.kind) {
     case 'BridgeInterface':
@@ -345,7 +333,10 @@ function podSourceOf({ config, node }: Here, family: Family): PodSource | undefi
 }
 
 /** An empty selection, of a family or at all, is every address; a Node without addresses has none that are primary. */
-function nodePortAddressesOf({ config, snapshot, ips }: Here, family: Family): readonly Ip[] | undefined {
+export function nodePortAddressesOf(
+  { config, snapshot, ips }: Here,
+  family: Family,
+): readonly Ip[] | undefined {
   const { primary, cidrs } = config.nodePortAddresses
   const own = cidrs.filter(({ ip }) => familyOf(ip) === family)
   if (primary && ips.length === 0 && own.length === 0) return []
@@ -362,7 +353,7 @@ const LOCALHOST: Readonly<Record<Family, Ip>> = {
 }
 
 /** A range of all addresses does not ask for localhost (KEP-6032). */
-function relaysLocalhost({ nodePortAddresses, featureGates }: MeaningConfig, family: Family): boolean {
+export function relaysLocalhost({ nodePortAddresses, featureGates }: MeaningConfig, family: Family): boolean {
   const loopbacks = nodePortAddresses.cidrs.filter(({ ip, bits }) => bits > 0 && isLoopback(ip))
   return featureGates[GATE_LOCALHOST] !== false && anyContains(loopbacks, LOCALHOST[family])
 }

@@ -39,13 +39,16 @@ export function newLog(): MemoryLog {
 
 const NONE: readonly Candidate[] = []
 
-type Index = ReadonlyMap<Octets, ElementGroup>
+type Index = Map<Octets, ElementGroup>
+/** Longer lists of an index are made again when they are wanted. */
+const LIST_MAX = 256
+const STALE: ElementGroup = []
 
 /** The sets of one table as classes of packets read them. */
 export class ClassSets implements SetAccess {
   readonly #name: string
   readonly #sets: ReadonlyMap<string, NftSet>
-  readonly #elements: ReadonlyMap<string, ReadonlyMap<Octets, Element>>
+  readonly #elements: ReadonlyMap<string, Map<Octets, Element>>
   /** By set and by the words of the key that are known: elements by these words. */
   readonly #indexes = new Map<string, (Index | undefined)[]>()
   readonly #log: MemoryLog
@@ -99,19 +102,59 @@ export class ClassSets implements SetAccess {
       pattern |= 1 << at
       key += word
     }
-    return this.#indexBy(pattern, name, words).get(key) ?? NONE
+    const found = this.#indexBy(pattern, name, words.length).get(key) ?? NONE
+    if (found !== STALE) return found
+    this.#indexes.delete(name)
+    return this.#indexBy(pattern, name, words.length).get(key) ?? NONE
+  }
+
+  /** Replaces elements. Gives those that are new, gone, or have other data. */
+  update(before: readonly ElementGroup[], after: readonly ElementGroup[]): readonly Element[] {
+    const gone = new Map<string, Map<Octets, Element>>()
+    for (const element of before.flat()) {
+      const keys = gone.get(element.set) ?? new Map<Octets, Element>()
+      gone.set(element.set, keys.set(element.key, element))
+    }
+    const changed: Element[] = []
+    for (const element of after.flat()) {
+      const known = this.#elements.get(element.set)?.get(element.key)
+      gone.get(element.set)?.delete(element.key)
+      if (known !== undefined && isSameData(known.data, element.data)) continue
+      changed.push(element)
+      this.#put(element.set, element.key, element)
+    }
+    for (const keys of gone.values())
+      for (const element of keys.values()) {
+        changed.push(element)
+        this.#put(element.set, element.key, undefined)
+      }
+    return changed
+  }
+
+  #put(set: string, key: Octets, element: Element | undefined): void {
+    const elements = this.#elements.get(set)
+    if (element === undefined) elements?.delete(key)
+    else elements?.set(key, element)
+    for (const [pattern, index] of (this.#indexes.get(set) ?? []).entries()) {
+      if (index === undefined) continue
+      const at = partOf(key, pattern)
+      const list = index.get(at) ?? []
+      if (list === STALE || list.length > LIST_MAX) index.set(at, STALE)
+      else {
+        const others = list.filter(its => its.key !== key)
+        index.set(at, element === undefined ? others : [...others, element])
+      }
+    }
   }
 
   /** `pattern` has a bit for each word that is known. */
-  #indexBy(pattern: number, name: string, words: readonly Word[]): Index {
+  #indexBy(pattern: number, name: string, words: number): Index {
     const indexes = this.#indexes.get(name) ?? []
     const known = indexes[pattern]
     if (known !== undefined) return known
     const index = new Map<Octets, Element[]>()
     for (const element of this.#elements.get(name)?.values() ?? []) {
-      let key = ''
-      for (let at = 0; at < words.length; at++)
-        if (typeof words[at] === 'string') key += element.key.slice(at * 4, at * 4 + 4).padEnd(4, '\0')
+      const key = partOf(element.key, pattern, words)
       const list = index.get(key)
       if (list === undefined) index.set(key, [element])
       else list.push(element)
@@ -161,6 +204,11 @@ export class ClassSets implements SetAccess {
     return true
   }
 
+  /** The place of an element in a set that packets fill; undefined for other sets. */
+  memoryAt({ set, key }: Element): string | undefined {
+    return (this.setOf(set).flags & NFT_SET_EVAL) === 0 ? undefined : placeOf(this.#name, set, key)
+  }
+
   /** Data that the kernel holds at a place of `asked`. */
   *heldAt(place: string): Generator<Octets, void, undefined> {
     for (const [name, elements] of this.#elements) {
@@ -169,6 +217,19 @@ export class ClassSets implements SetAccess {
         if (typeof data === 'string' && placeOf(this.#name, name, key) === place) yield data
     }
   }
+}
+
+/** Gives the words of a key that a pattern has a bit for. */
+function partOf(key: Octets, pattern: number, words = Math.ceil(key.length / 4)): Octets {
+  let part = ''
+  for (let at = 0; at < words; at++)
+    if ((pattern >> at) & 1) part += key.slice(at * 4, at * 4 + 4).padEnd(4, '\0')
+  return part
+}
+
+function isSameData(a: ElementData, b: ElementData): boolean {
+  if (a === b) return true
+  return typeof a === 'object' && typeof b === 'object' && a.code === b.code && a.chain === b.chain
 }
 
 /** Entries of sets that packets fill are told apart by the first word of their key, which no packet chooses. */

@@ -9,8 +9,6 @@ import {
   NF_INET_LOCAL_OUT,
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
-  NF_IP_PRI_NAT_DST,
-  NF_IP_PRI_NAT_SRC,
   NFT_CONTINUE,
   NFT_GOTO,
   NFT_JUMP,
@@ -18,13 +16,22 @@ import {
   NFT_TABLE_F_DORMANT,
   RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
-import type { Expression, Rule, Verdict } from '../kernel/nft/expression.ts'
-import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
+import type { Expression, Verdict } from '../kernel/nft/expression.ts'
+import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
-import type { Box, Hook, PacketClass } from './atoms.ts'
-import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
+import {
+  type CompiledChain,
+  type CompiledRule,
+  type CompiledTable,
+  compileTable,
+  orderOf,
+  placeText,
+} from './compiled.ts'
+import { ClassMachine, NotTogether, type Surroundings } from './machine.ts'
+import type { Box, Hook, PacketClass } from './packet-class.ts'
+import type { Reads } from './reads.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -37,24 +44,6 @@ export interface Undecided {
 export interface Leaf {
   readonly machine: ClassMachine
   readonly end: 'pass' | 'reject' | 'drop' | 'endpoint'
-}
-
-interface CompiledRule {
-  readonly expressions: readonly Expression[]
-  readonly place: RulePlace
-}
-
-interface CompiledChain {
-  readonly name: string
-  readonly rules: readonly CompiledRule[]
-  readonly table: CompiledTable
-}
-
-interface CompiledTable {
-  readonly name: string
-  readonly isOwn: boolean
-  readonly sets: ClassSets
-  readonly chains: Map<string, CompiledChain>
 }
 
 interface BaseChain {
@@ -81,7 +70,7 @@ export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
   readonly tables: readonly CompiledTable[]
-  readonly #around: Surroundings
+  #around: Surroundings
   readonly #hooks = new Map<number, readonly BaseChain[]>()
 
   /** `ownName` is the name of the table whose every rule the evaluator must know. */
@@ -92,15 +81,17 @@ export class Walker {
       ownName,
       log,
       nodeIps,
+      reads,
     }: {
       readonly family: NftFamily
       readonly ownName: string
       readonly log: MemoryLog
       readonly nodeIps: Surroundings['nodeIps']
+      readonly reads?: Reads | undefined
     },
   ) {
     this.log = log
-    this.#around = { nodeIps, memo: newMemo() }
+    this.#around = { nodeIps, memo: newMemo(), reads }
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
       table =>
@@ -129,6 +120,11 @@ export class Walker {
         hooknum,
         bases.filter(each => each.hooknum === hooknum),
       )
+  }
+
+  /** Forgets what lookups found: elements changed. */
+  forgetLookups(): void {
+    this.#around = { ...this.#around, memo: { ...this.#around.memo, lookups: new WeakMap() } }
   }
 
   /** Says which nat chains, of us and of another program, are followed in an order that may not be the kernel's. */
@@ -393,55 +389,4 @@ const HOOKNUM: Readonly<Record<Hook, number>> = { prerouting: NF_INET_PRE_ROUTIN
 
 function NO_SETS(log: MemoryLog): ClassSets {
   return new ClassSets({ name: '', sets: new Map(), elements: [], isOwn: true }, log)
-}
-
-/** The kernel calls all nat chains where its own translation stands; among them their priorities count. */
-function orderOf({ hook }: Chain): readonly number[] {
-  if (hook === undefined) return [0, 0]
-  if (hook.type !== 'nat') return [hook.priority, 0]
-  const isSource = hook.hooknum === NF_INET_POST_ROUTING || hook.hooknum === NF_INET_LOCAL_IN
-  return [isSource ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST, hook.priority]
-}
-
-function compileTable(table: AnyTable, isOwn: boolean, log: MemoryLog): CompiledTable {
-  const name = `${table.family} ${table.name}`
-  const chains = new Map<string, CompiledChain>()
-  const sets = new ClassSets({ name, sets: table.sets, elements: table.elements.values(), isOwn }, log)
-  const compiled = { name, isOwn, sets, chains }
-  for (const chain of table.chains.values()) {
-    const rules = chain.rules.flatMap((rule, index) => {
-      const place = { table: name, chain: chain.name, rule: index + 1, isOwn }
-      return isOwn || hasEffect(rule) ? [{ expressions: withoutNotes(rule), place }] : []
-    })
-    chains.set(chain.name, { name: chain.name, rules, table: compiled })
-  }
-  return compiled
-}
-
-/** Rules that only count or log decide nothing. */
-function hasEffect({ expressions }: Rule): boolean {
-  return expressions.some(
-    each =>
-      each.kind === 'verdict' ||
-      each.kind === 'dnat' ||
-      each.kind === 'masquerade' ||
-      each.kind === 'reject' ||
-      each.kind === 'meta-set' ||
-      each.kind === 'dynset' ||
-      each.kind === 'target' ||
-      (each.kind === 'lookup' && each.dreg === 'verdict') ||
-      (each.kind === 'unknown' && !NOTES.includes(each.name)),
-  )
-}
-
-const NOTES: readonly string[] = ['log', 'counter']
-
-function withoutNotes({ expressions }: Rule): readonly Expression[] {
-  return expressions.filter(
-    each => each.kind !== 'counter' && !(each.kind === 'unknown' && NOTES.includes(each.name)),
-  )
-}
-
-export function placeText({ table, chain, rule }: RulePlace): string {
-  return `${table} ${chain}, rule ${rule}`
 }

@@ -2,14 +2,16 @@ import { performance } from 'node:perf_hooks'
 import { finish } from '../../src/base/clock.ts'
 import { isRefusal } from '../../src/model/fields.ts'
 import { parseObject } from '../../src/model/parse.ts'
-import { resolve } from '../../src/model/resolve.ts'
+import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/options.ts'
 import { renderState } from '../../src/modes/nftables/render.ts'
-import { EMPTY_STATE } from '../../src/modes/nftables/state.ts'
-import { type MeaningConfig, meaningOf } from '../../src/proof/meaning.ts'
+import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
+import { type ProofState, RunningProof } from '../../src/proof/changes.ts'
+import type { MeaningConfig } from '../../src/proof/meaning.ts'
+import { meaningOf } from '../../src/proof/meanings.ts'
 import { prove } from '../../src/proof/prove.ts'
-import { type ClusterSize, clusterObjects } from './cluster.ts'
+import { type ClusterSize, clusterObjects, sliceObject } from './cluster.ts'
 import { childResult, goal, print } from './report.ts'
 
 /** A whole proof of a large cluster in nftables mode: the rules are those of a start, and nothing is sent. */
@@ -31,10 +33,52 @@ interface Result {
 const NODE = 'node-1'
 const POD_CIDR = { ip: '\x0a\x80\0\0', bits: 9 }
 
+/** Of changes: one endpoint is added to a Service and removed again. */
+const CHANGES_SIZES: readonly ClusterSize[] = [
+  { services: 100, endpoints: 10 },
+  { services: 10_000, endpoints: 10 },
+]
+/** The same Services at each size: those whose endpoints are on other nodes, and on this one. */
+const CHANGED = { elsewhere: { first: 60, count: 40 }, here: { first: 26, count: 20 } } as const
+type Where = keyof typeof CHANGED
+const CHANGES = 2_000
+const WARM_UP = 4_000
+const GOAL_CPU_MS = 1
+const GOAL_RATIO = 1.5
+
+interface ChangesResult {
+  readonly cpuMs: number
+  readonly classes: number
+  readonly wholeMs: number
+  readonly keptMiB: number
+}
+
+const OPTIONS = {
+  nodeName: NODE,
+  serviceProxyName: undefined,
+  allowedExternalCidrs: [],
+  allowedLoadBalancerCidrs: [],
+  allowServiceExternalIps: true,
+  bindAddress: undefined,
+}
+const NODE_PORT_ADDRESSES = { primary: true, cidrs: [] }
+const CONFIG: MeaningConfig = {
+  ...OPTIONS,
+  nodePortAddresses: NODE_PORT_ADDRESSES,
+  featureGates: {},
+  masqueradeAll: false,
+  detectLocal: { kind: 'ClusterCIDR', cidrs: [POD_CIDR] },
+}
+
 const [, , child, services, endpoints] = process.argv
-if (child === 'prove')
-  console.log(JSON.stringify(proveOnce({ services: Number(services), endpoints: Number(endpoints) })))
-else compare()
+const asked = { services: Number(services), endpoints: Number(endpoints) }
+if (child === 'prove') console.log(JSON.stringify(proveOnce(asked)))
+else if (child === 'here' || child === 'elsewhere')
+  console.log(JSON.stringify(proveChanges(asked, CHANGED[child])))
+else {
+  compare()
+  compareChanges()
+}
 
 function snapshotOf(size: ClusterSize): Snapshot {
   return applyEvents(
@@ -46,46 +90,35 @@ function snapshotOf(size: ClusterSize): Snapshot {
   )
 }
 
+interface Held {
+  readonly resolved: Resolved
+  readonly state: NftablesState
+}
+
+/** What the kernel holds once it has what this snapshot asks for. */
+function held(snapshot: Snapshot, before?: Held): Held {
+  const resolving = { ...OPTIONS, nodePortSelection: NODE_PORT_ADDRESSES }
+  const resolved = finish(resolve(resolving, before?.resolved, snapshot))
+  const detector = { IPv4: { kind: 'cidr', cidr: POD_CIDR }, IPv6: undefined } as const
+  const base = before?.state ?? EMPTY_STATE
+  const options = { ...DEFAULT_NFTABLES_OPTIONS, detector }
+  return { resolved, state: finish(renderState(resolved.table, { base, without: new Set() }, options)) }
+}
+
+function cpuMsSince(usage: NodeJS.CpuUsage): number {
+  const { user, system } = process.cpuUsage(usage)
+  return (user + system) / 1000
+}
+
 function proveOnce(size: ClusterSize): Result {
   const snapshot = snapshotOf(size)
-  const options = {
-    nodeName: NODE,
-    serviceProxyName: undefined,
-    allowedExternalCidrs: [],
-    allowedLoadBalancerCidrs: [],
-  }
-  const nodePortAddresses = { primary: true, cidrs: [] }
-  const { table } = finish(
-    resolve(
-      {
-        ...options,
-        nodePortSelection: nodePortAddresses,
-        allowServiceExternalIps: true,
-        bindAddress: undefined,
-      },
-      undefined,
-      snapshot,
-    ),
-  )
-  const detector = { IPv4: { kind: 'cidr', cidr: POD_CIDR }, IPv6: undefined } as const
-  const { ruleset } = finish(
-    renderState(table, { base: EMPTY_STATE, without: new Set() }, { ...DEFAULT_NFTABLES_OPTIONS, detector }),
-  )
+  const { ruleset } = held(snapshot).state
   globalThis.gc?.()
   const before = process.memoryUsage.rss()
   let peak = before
   const start = performance.now()
   const usage = process.cpuUsage()
-  const config: MeaningConfig = {
-    ...options,
-    nodePortAddresses,
-    allowServiceExternalIps: true,
-    bindAddress: undefined,
-    featureGates: {},
-    masqueradeAll: false,
-    detectLocal: { kind: 'ClusterCIDR', cidrs: [POD_CIDR] },
-  }
-  const meanings = meaningOf(snapshot, config)
+  const meanings = meaningOf(snapshot, CONFIG)
   const meaningMs = performance.now() - start
   const steps = prove({ meanings, tables: ruleset.tables, ownName: 'kube-proxy' })
   let step = steps.next()
@@ -93,10 +126,62 @@ function proveOnce(size: ClusterSize): Result {
     if (++count % 50 === 0) peak = Math.max(peak, process.memoryUsage.rss())
   const proofMs = performance.now() - start
   const { classes, wrong } = step.value
-  const { user, system } = process.cpuUsage(usage)
-  const cpuMs = (user + system) / 1000
+  const cpuMs = cpuMsSince(usage)
   peak = Math.max(peak, process.memoryUsage.rss())
   return { meaningMs, proofMs, cpuMs, peakMiB: (peak - before) / 2 ** 20, classes, wrong }
+}
+
+/** CPU of the same changes with and without proofs: to ask for it after each change would cost more than the proof. */
+function proveChanges(size: ClusterSize, among: (typeof CHANGED)[Where]): ChangesResult {
+  const snapshot = snapshotOf(size)
+  const start = { snapshot, now: held(snapshot) }
+  globalThis.gc?.()
+  const before = process.memoryUsage().heapUsed
+  const running = new RunningProof({ config: CONFIG, ownName: 'kube-proxy' })
+  const usage = process.cpuUsage()
+  finish(running.whole({ snapshot, tables: start.now.state.ruleset.tables }))
+  const wholeMs = cpuMsSince(usage)
+  globalThis.gc?.()
+  const keptMiB = (process.memoryUsage().heapUsed - before) / 2 ** 20
+  let classes = 0
+  const prove = (state: ProofState) => {
+    const found = finish(running.changes(state))
+    if (found.kind === 'whole') throw new Error(`a whole proof is needed: ${found.why}`)
+    if (found.proof.wrong > 0) throw new Error(JSON.stringify(found.proof.differences))
+    classes += found.proof.classes
+  }
+  const series = { size, among, changes: CHANGES }
+  const warm = change(start, { ...series, changes: WARM_UP }, prove)
+  classes = 0
+  const [proving, first] = [process.cpuUsage(), change(warm, series, prove)]
+  const provedMs = cpuMsSince(proving)
+  const usual = process.cpuUsage()
+  change(first, series, () => undefined)
+  return { cpuMs: (provedMs - cpuMsSince(usual)) / CHANGES, classes: classes / CHANGES, wholeMs, keptMiB }
+}
+
+interface Series {
+  readonly size: ClusterSize
+  readonly among: (typeof CHANGED)[Where]
+  readonly changes: number
+}
+
+interface At {
+  readonly snapshot: Snapshot
+  readonly now: Held
+}
+
+function change(from: At, { size, among, changes }: Series, prove: (state: ProofState) => void): At {
+  let { snapshot, now } = from
+  for (let number = 0; number < changes; number++) {
+    const service = among.first + ((number >> 1) % among.count)
+    const object = parseObject(sliceObject(service, size.endpoints + ((number + 1) & 1)))
+    if (object === undefined || isRefusal(object)) throw new Error('a slice is not parsed')
+    snapshot = applyEvents(snapshot, [object])
+    now = held(snapshot, now)
+    prove({ snapshot, tables: now.state.ruleset.tables })
+  }
+  return { snapshot, now }
 }
 
 function compare(): void {
@@ -115,4 +200,28 @@ function compare(): void {
       }
     }),
   )
+}
+
+function compareChanges(): void {
+  for (const where of ['elsewhere', 'here'] as const) {
+    const results = CHANGES_SIZES.map(size => ({
+      ...size,
+      ...childResult<ChangesResult>([where, String(size.services), String(size.endpoints)]),
+    }))
+    const place = where === 'here' ? 'this node' : 'other nodes'
+    print(
+      `a proof of changes, nftables mode: one endpoint added, then removed; endpoints on ${place}`,
+      results.map(({ services, endpoints, cpuMs, classes, wholeMs, keptMiB }) => ({
+        size: `${services} x ${endpoints}`,
+        'classes a change': classes.toFixed(1),
+        'CPU ms a change': `${cpuMs.toFixed(2)} ${goal(cpuMs, GOAL_CPU_MS)}`,
+        'whole CPU ms, once': wholeMs.toFixed(0),
+        'kept MiB': keptMiB.toFixed(0),
+      })),
+    )
+    const [small, large] = results
+    if (small === undefined || large === undefined) throw new Error('two sizes are compared')
+    const ratio = large.cpuMs / small.cpuMs
+    console.log(`ratio of the two sizes, CPU: ${ratio.toFixed(2)} ${goal(ratio, GOAL_RATIO)}`)
+  }
 }

@@ -141,6 +141,7 @@ function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
   const { sets } = machine
   const { keyLength, flags } = sets.setOf(set)
   const key = load(machine, sreg, keyLength)
+  machine.note?.(set, key)
   if (typeof key !== 'string' && key.some(isChoice)) {
     const again = (copy: Machine) => lookup(copy, expression)
     if ((flags & NFT_SET_EVAL) !== 0) return eachRolled(machine, again)

@@ -120,6 +120,8 @@ export interface Machine {
   region?(field: Field): Region
   /** What is kept for the next class of packets. */
   readonly memo?: Memo
+  /** Notes a lookup, whatever it finds. */
+  note?(set: string, key: Value): void
 }
 
 /** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */

@@ -18,7 +18,7 @@ import {
 } from '../../../src/kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
 import type { AnyTable, ChainHook, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
-import { meaningOf } from '../../../src/proof/meaning.ts'
+import { meaningOf } from '../../../src/proof/meanings.ts'
 import { prove } from '../../../src/proof/prove.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../../support/proof.ts'

@@ -1,0 +1,360 @@
+import type { Steps } from '../base/clock.ts'
+import { Pauses } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
+import { isLoopback } from '../base/ip.ts'
+import { NFT_TABLE_F_DORMANT } from '../kernel/nft/constants.ts'
+import type { AnyTable, Chain, NftSet } from '../kernel/nft/state.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { HOOKS, Space } from './atoms.ts'
+import { type CompiledTable, compileChain } from './compiled.ts'
+import { nodePortUnit, placeUnit } from './examine.ts'
+import { type MeaningConfig, placeKey, portKey } from './meaning.ts'
+import { type FamilyMeanings, Meanings, type TouchedMeaning } from './meanings.ts'
+import type { PacketClass } from './packet-class.ts'
+import { FamilyProof, Findings, LIMIT, type Proof, proofOf } from './prove.ts'
+import { type Concerned, ELSEWHERE, type Elsewhere, Reads } from './reads.ts'
+
+/** What is proved: the objects, and the tables of all programs at the same moment. */
+export interface ProofState {
+  readonly snapshot: Snapshot
+  readonly tables: readonly AnyTable[]
+}
+
+/** A proof of the classes that a change touches; or why only a whole proof tells. */
+export type ChangesProof =
+  | { readonly kind: 'changes'; readonly proof: Proof; readonly units: ReadonlySet<string> }
+  | { readonly kind: 'whole'; readonly why: string }
+
+interface RunningProofOptions {
+  readonly config: MeaningConfig
+  readonly ownName: string
+  /** Differences to list at most. */
+  readonly limit?: number
+}
+
+/** So many more reads than a whole proof has are mostly of classes that exist no more. */
+const READS_GROWTH = 2
+const READS_MIN = 10_000
+/** Classes with a difference are examined again with each change. */
+const WRONG_MAX = 1_000
+
+/** A proof that is kept while Services and the kernel change. */
+export class RunningProof {
+  readonly #options: RunningProofOptions
+  #known: Known | undefined
+
+  constructor(options: RunningProofOptions) {
+    this.#options = options
+  }
+
+  /** The places, node ports and other classes with a difference, by family. */
+  get wrong(): ReadonlySet<string> {
+    const families = this.#known?.families ?? []
+    return new Set(families.flatMap(({ name, wrong }) => [...wrong].map(unit => `${name} ${unit}`)))
+  }
+
+  /** Examines every class. */
+  *whole({ snapshot, tables }: ProofState): Steps<Proof> {
+    this.#known = undefined
+    const { config, ownName, limit = LIMIT } = this.#options
+    const meanings = new Meanings(snapshot, config, { follows: true })
+    const families = meanings.families.map(meaning => new FamilyChanges(meaning, { tables, ownName }))
+    const found = new Findings(limit)
+    for (const { proof } of families) yield* proof.whole(found)
+    const reads = families.map(family => family.reads.size)
+    this.#known = { meanings, families, tables, reads }
+    return proofOf(
+      found,
+      families.map(({ proof }) => proof),
+    )
+  }
+
+  /** Examines the classes that differ, or may differ, since the last state. */
+  *changes({ snapshot, tables }: ProofState): Steps<ChangesProof> {
+    const known = this.#known
+    if (known === undefined) return whole('nothing is proved yet')
+    const why = whyWholeProof(known, snapshot)
+    if (why !== undefined) return whole(why)
+    // What is interrupted is neither the state before nor the state after.
+    this.#known = undefined
+    const touched = known.meanings.change(snapshot)
+    const found = new Findings(this.#options.limit ?? LIMIT)
+    const units = new Set<string>()
+    for (const family of known.families) {
+      const wide = family.follow(known.tables, tables, touched.get(family.meaning.family))
+      if (wide !== undefined) return whole(wide)
+    }
+    for (const family of known.families) {
+      const examined = yield* family.examine(found)
+      for (const unit of examined) units.add(`${family.name} ${unit}`)
+    }
+    this.#known = { ...known, tables }
+    const proof = proofOf(
+      found,
+      known.families.map(its => its.proof),
+    )
+    return { kind: 'changes', proof, units }
+  }
+}
+
+interface Known {
+  readonly meanings: Meanings
+  readonly families: readonly FamilyChanges[]
+  readonly tables: readonly AnyTable[]
+  /** Reads of the whole proof, by family. */
+  readonly reads: readonly number[]
+}
+
+function whole(why: string): ChangesProof {
+  return { kind: 'whole', why }
+}
+
+function whyWholeProof({ meanings, families, reads }: Known, snapshot: Snapshot): string | undefined {
+  const why = meanings.whyWhole(snapshot)
+  if (why !== undefined) return why
+  for (const [index, { reads: now, wrong }] of families.entries()) {
+    if (now.size > READS_GROWTH * (reads[index] ?? 0) + READS_MIN) return 'many Services changed since'
+    if (wrong.size > WRONG_MAX) return 'many classes differ'
+  }
+  return undefined
+}
+
+/** The proof of one family, and what leads from a change to its classes. */
+class FamilyChanges {
+  readonly meaning: FamilyMeanings
+  readonly proof: FamilyProof
+  readonly reads = new Reads()
+  readonly #units = new Set<string>()
+  readonly #elsewhere = new Map<string, Elsewhere>()
+  /** Packets to no service port with a difference. */
+  readonly #wrongElsewhere = new Map<string, Elsewhere>()
+
+  constructor(
+    meaning: FamilyMeanings,
+    { tables, ownName }: { readonly tables: readonly AnyTable[]; readonly ownName: string },
+  ) {
+    this.meaning = meaning
+    this.proof = new FamilyProof(meaning, { tables, ownName, reads: this.reads })
+  }
+
+  get name(): 'ip' | 'ip6' {
+    return this.meaning.family === 'IPv4' ? 'ip' : 'ip6'
+  }
+
+  get wrong(): ReadonlySet<string> {
+    return this.proof.wrong
+  }
+
+  /** Takes over what changed. Gives why that concerns all classes, if it does. */
+  follow(
+    before: readonly AnyTable[],
+    after: readonly AnyTable[],
+    touched: TouchedMeaning | undefined,
+  ): string | undefined {
+    if (this.wrong.has(ELSEWHERE)) return 'packets to no Service differed'
+    this.#units.clear()
+    this.#elsewhere.clear()
+    const [from, to] = [this.#tablesOf(before), this.#tablesOf(after)]
+    if (from.map(headOf).join() !== to.map(headOf).join()) return whyTables(from, to)
+    const concerned: Concerned = { units: this.#units, elsewhere: [], isWide: false }
+    for (const [index, table] of to.entries()) {
+      const [compiled, old] = [this.proof.walker.tables[index], from[index]]
+      if (compiled === undefined || old === undefined) return 'the tables changed'
+      const why =
+        followChains(compiled, old, table) ??
+        whySets(compiled, old, table) ??
+        this.#followElements({ compiled, before: old, after: table, concerned })
+      if (why !== undefined) return why
+    }
+    for (const unit of this.wrong) this.#units.add(unit)
+    for (const [key, its] of this.#wrongElsewhere) {
+      this.#units.delete(key)
+      this.#elsewhere.set(key, its)
+    }
+    for (const its of concerned.elsewhere) this.#touch(its)
+    return touched === undefined
+      ? this.#whyElsewhere()
+      : (this.#followMeaning(touched) ?? this.#whyElsewhere())
+  }
+
+  /** The tables whose chains the packets of this family pass, in one order. */
+  #tablesOf(tables: readonly AnyTable[]): readonly AnyTable[] {
+    return tables.filter(
+      ({ family, flags }) =>
+        (family === this.name || family === 'inet') && (flags & NFT_TABLE_F_DORMANT) === 0,
+    )
+  }
+
+  #followElements({ compiled, before, after, concerned }: ElementChange): string | undefined {
+    if (before.elements === after.elements) return undefined
+    const keys = PersistentMap.changes(before.elements, after.elements)
+    const groups = (table: AnyTable) => keys.map(key => table.elements.get(key) ?? [])
+    for (const element of compiled.sets.update(groups(before), groups(after))) {
+      const { set, key } = element
+      if (key === '') return `set ${set} of ${compiled.name} changed for all other keys`
+      const place = compiled.sets.memoryAt(element)
+      if (place === undefined) this.reads.concern(compiled.sets, element, concerned)
+      else for (const unit of this.proof.examiner.unitsAt(place)) this.#units.add(unit)
+      if (concerned.isWide)
+        return `an element of ${set} of ${compiled.name} that many classes look up changed`
+    }
+    return undefined
+  }
+
+  #followMeaning(touched: TouchedMeaning): string | undefined {
+    const { meaning } = this
+    const { nodePortAddresses, relaysLocalhost } = meaning
+    for (const key of touched.places) this.#units.add(placeUnit(key))
+    for (const key of touched.nodePorts) this.#units.add(nodePortUnit(key))
+    for (const { ip, protocol, port } of touched.vacant.values()) this.#touch({ ip, at: { protocol, port } })
+    for (const ip of touched.clusterIps) this.#touch({ ip, at: undefined })
+    const { closed, clusterIps, nodePorts } = touched
+    if (relaysLocalhost && [...nodePorts].some(key => key.startsWith('SCTP')))
+      return 'an SCTP node port changed that is refused at localhost'
+    if (nodePortAddresses === undefined) {
+      if (closed.size > 0) return 'a node port of every address was closed'
+      if (clusterIps.size > 0 && hasAny(meaning.nodePorts))
+        return 'a ClusterIP changed, and every address serves node ports'
+      return undefined
+    }
+    if (nodePortAddresses.some(ip => clusterIps.has(ip))) return 'an address of node ports is a ClusterIP'
+    for (const { protocol, port } of closed.values())
+      for (const ip of nodePortAddresses) this.#touch({ ip, at: { protocol, port } })
+    return undefined
+  }
+
+  #touch(its: Elsewhere): void {
+    const { ip, at } = its
+    this.#elsewhere.set(`E${at === undefined ? '' : portKey(at)} ${ip}`, its)
+  }
+
+  /** Where each address of the node serves node ports, or localhost does, addresses are told apart by their types. */
+  #whyElsewhere(): string | undefined {
+    const { nodePortAddresses, nodePorts, relaysLocalhost } = this.meaning
+    for (const { ip } of this.#elsewhere.values()) {
+      if (nodePortAddresses === undefined && hasAny(nodePorts))
+        return 'packets to no Service are concerned, and every address serves node ports'
+      if (relaysLocalhost && isLoopback(ip)) return 'packets to localhost are concerned'
+    }
+    return undefined
+  }
+
+  /** Examines what is touched. Gives the units. */
+  *examine(found: Findings): Steps<ReadonlySet<string>> {
+    const { examiner } = this.proof
+    const units = this.#units
+    const space = new Space(this.meaning)
+    const pauses = new Pauses()
+    examiner.again()
+    for (const unit of units) for (const other of examiner.forget(unit)) units.add(other)
+    for (const unit of units) {
+      this.proof.wrong.delete(unit)
+      examiner.leave(unit)
+      for (const its of this.#classesOf(unit, space)) {
+        this.#examine(its, found, unit)
+        if (pauses.due(8)) yield
+      }
+      for (const other of examiner.sharing(unit)) units.add(other)
+    }
+    for (const [unit, its] of this.#elsewhere) {
+      this.proof.wrong.delete(unit)
+      this.#wrongElsewhere.delete(unit)
+      for (const each of this.#elsewhereOf(its, space)) {
+        this.#examine(each, found, unit)
+        if (pauses.due(8)) yield
+      }
+      if (this.proof.wrong.has(unit)) this.#wrongElsewhere.set(unit, its)
+    }
+    yield* this.proof.remembered(found)
+    return new Set([...units, ...this.#elsewhere.keys()])
+  }
+
+  #examine(its: PacketClass, found: Findings, unit: string): void {
+    found.count(its)
+    this.proof.note(its, this.proof.examiner.examine(its), found, unit)
+  }
+
+  *#classesOf(unit: string, space: Space): Generator<PacketClass, void, undefined> {
+    const key = unit.slice(1)
+    const isNodePort = unit === nodePortUnit(key)
+    const place = isNodePort ? this.meaning.nodePortAt(key) : this.meaning.placeAt(key)
+    if (place === undefined) return
+    for (const hook of HOOKS) yield* isNodePort ? space.atNodePort(hook, place) : space.atPlace(hook, place)
+  }
+
+  *#elsewhereOf({ ip, at }: Elsewhere, space: Space): Generator<PacketClass, void, undefined> {
+    const { meaning } = this
+    const isNodeAddress = meaning.nodePortAddresses?.includes(ip) === true
+    const isServed =
+      at !== undefined &&
+      (meaning.placeAt(placeKey({ ip, ...at })) !== undefined ||
+        (isNodeAddress && meaning.nodePortAt(portKey(at)) !== undefined))
+    if (isServed) return
+    const served = at === undefined ? meaning.servedAt(ip) : []
+    for (const hook of HOOKS) yield* space.elsewhereAt(hook, { ip, at }, served)
+  }
+}
+
+interface ElementChange {
+  readonly compiled: CompiledTable
+  readonly before: AnyTable
+  readonly after: AnyTable
+  readonly concerned: Concerned
+}
+
+function hasAny(items: Iterable<unknown>): boolean {
+  for (const _ of items) return true
+  return false
+}
+
+function headOf({ family, name }: AnyTable): string {
+  return `${family} ${name}`
+}
+
+function whyTables(before: readonly AnyTable[], after: readonly AnyTable[]): string {
+  const [from, to] = [before.map(headOf), after.map(headOf)]
+  const added = to.find(its => !from.includes(its))
+  if (added !== undefined) return `table ${added} is new`
+  const gone = from.find(its => !to.includes(its))
+  return gone === undefined ? 'the order of the tables changed' : `table ${gone} is gone`
+}
+
+/** Takes over chains that a verdict may lead to. A changed chain, or one at a hook, concerns all classes. */
+function followChains(compiled: CompiledTable, before: AnyTable, after: AnyTable): string | undefined {
+  if (before.chains === after.chains) return undefined
+  for (const [name, chain] of before.chains) {
+    const now = after.chains.get(name)
+    if (now === chain) continue
+    if (now !== undefined && textOf(chain, compiled) !== textOf(now, compiled))
+      return `chain ${compiled.name} ${name} changed`
+    if (now !== undefined) continue
+    if (chain.hook !== undefined) return `chain ${compiled.name} ${name} is gone`
+    compiled.chains.delete(name)
+  }
+  for (const [name, chain] of after.chains) {
+    if (before.chains.has(name)) continue
+    if (chain.hook !== undefined) return `chain ${compiled.name} ${name} is new`
+    compiled.chains.set(name, compileChain(chain, compiled))
+  }
+  return undefined
+}
+
+function textOf(chain: Chain, compiled: CompiledTable): string {
+  const { rules } = compileChain(chain, compiled)
+  return JSON.stringify([chain.hook, rules.map(({ expressions, place }) => [place.rule, expressions])])
+}
+
+/** The size of a set does not matter: full sets that packets fill are followed in any case. */
+function whySets({ name }: CompiledTable, before: AnyTable, after: AnyTable): string | undefined {
+  if (before.sets === after.sets) return undefined
+  const text = ({ sets }: AnyTable, set: string) => kindOf(sets.get(set))
+  for (const set of new Set([...before.sets.keys(), ...after.sets.keys()]))
+    if (text(before, set) !== text(after, set)) return `set ${set} of ${name} changed`
+  return undefined
+}
+
+function kindOf(set: NftSet | undefined): string {
+  if (set === undefined) return ''
+  const { flags, keyLength, dataType, dataLength, timeoutMs } = set
+  return [flags, keyLength, dataType, dataLength, timeoutMs].join()
+}

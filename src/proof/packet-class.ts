@@ -1,0 +1,73 @@
+import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { type Octets, readU16be, u32host } from '../base/octets.ts'
+import { onlyValue, type Region } from '../base/region.ts'
+import { RTN_LOCAL } from '../kernel/nft/constants.ts'
+import type { Field } from '../kernel/nft/trace-machine.ts'
+import type { Protocol } from '../model/service.ts'
+import type { Fate, Place } from './meaning.ts'
+
+/** The values of each field of the packets of a class. */
+export type Box = Readonly<Record<Field, Region>>
+export type Hook = 'prerouting' | 'output'
+
+/** Says what packets are sent to. */
+export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
+  if (typeof at === 'string') return at
+  const { ip, name, port, protocol } = at
+  const place = ip === undefined ? `node port ${port}` : formatIpPort(ip, port)
+  return `${name} at ${place}/${protocol}`
+}
+
+/** Packets that must all meet the same fate. */
+export interface PacketClass {
+  readonly hook: Hook
+  readonly box: Box
+  readonly fate: Fate
+  /** What the packets are sent to: a place of a Service, or what else there is, for people. */
+  readonly at: Place | string
+  /** They are sent to a Service, or to an address that only Services have. */
+  readonly isOurs: boolean
+}
+
+export const NUMBERS: Readonly<Record<Protocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }
+export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
+
+export function isSame(a: Fate, b: Fate): boolean {
+  if (a === b) return true
+  if (a.kind !== 'endpoints' || b.kind !== 'endpoints') return a.kind === b.kind
+  return (
+    a.masquerade === b.masquerade &&
+    a.affinityS === b.affinityS &&
+    (a.endpoints === b.endpoints ||
+      (a.endpoints.length === b.endpoints.length &&
+        a.endpoints.every((endpoint, index) => endpoint === b.endpoints[index])))
+  )
+}
+
+/** The address of an endpoint: address and port. */
+export function addressOf(endpoint: Octets): Ip {
+  return endpoint.slice(0, -2)
+}
+
+/** Gives the protocol that all packets of a class have, if Services can have it. */
+export function protocolOf(box: Box): Protocol | undefined {
+  const number = onlyValue(box.protocol)?.charCodeAt(0)
+  return PROTOCOLS.find(its => NUMBERS[its] === number)
+}
+
+/** One packet of a class, for people. */
+export function exampleOf(hook: Hook, box: Box): string {
+  const [source, destination] = [exampleIp(box.source), exampleIp(box.destination)]
+  const protocol = (onlyValue(box.protocol) ?? box.protocol[0]?.from ?? '\0').charCodeAt(0)
+  const name = PROTOCOLS.find(its => NUMBERS[its] === protocol) ?? `protocol ${protocol}`
+  const port = readU16be(box.destinationPort[0]?.from ?? '\0\0')
+  const isOwn = onlyValue(box.sourceType) === u32host(RTN_LOCAL)
+  const client = `${formatIp(source)}${isOwn ? ' (an address of this node)' : ''}`
+  return `${hook}: ${name} from ${client} to ${formatIpPort(destination, port)}`
+}
+
+/** Prefers an address that people do not take for a special one. */
+function exampleIp(region: Region): Ip {
+  const widest = region.find(({ from, to }) => from !== to) ?? region[0]
+  return widest?.to ?? ''
+}

@@ -1,0 +1,259 @@
+import { describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/clock.ts'
+import { PersistentMap } from '../../../src/base/collections.ts'
+import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
+import type { AnyTable, Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
+import { type ChangesProof, type ProofState, RunningProof } from '../../../src/proof/changes.ts'
+import { change, computeIn, ip, NFTABLES, type PipelineConfig } from '../../support/pipeline.ts'
+import { meaningConfigOf } from '../../support/proof.ts'
+import { mutate } from '../../support/proof-mutations.ts'
+import { runs } from '../../support/runs.ts'
+import { LOCAL_IPS } from '../../support/scenario.ts'
+import { generator } from '../../support/walk.ts'
+
+/** `PROOF_SEED=N` takes the same changes again, `PROOF_CHANGES=N` more of them. */
+const SEED = Number(process.env.PROOF_SEED ?? 17)
+const CHANGES = Number(process.env.PROOF_CHANGES ?? Math.max(20, runs(160, 1 / 4)))
+
+type Random = (bound: number) => number
+
+const NODE_IP = '192.168.0.2'
+const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: 'test-node' },
+  status: { addresses: [{ type: 'InternalIP', address: NODE_IP }] },
+}
+const CLUSTER_IP = (number: number) => `172.30.0.${number}`
+/** Several Services want the same addresses, one of which is the Node's and one a ClusterIP. */
+const EXTERNAL = ['198.51.100.1', '198.51.100.2', NODE_IP, CLUSTER_IP(3)]
+const PORTS = [80, 443, 30_080]
+const SERVICES = 8
+
+function pick<T>(random: Random, list: readonly T[]): T {
+  const item = list[random(list.length)]
+  if (item === undefined) throw new Error('an empty list')
+  return item
+}
+
+function some<T>(random: Random, list: readonly T[]): readonly T[] {
+  return list.filter(() => random(3) === 0)
+}
+
+function serviceOf(random: Random, number: number) {
+  const type = pick(random, ['ClusterIP', 'NodePort', 'LoadBalancer'])
+  const protocol = pick(random, ['TCP', 'TCP', 'UDP'])
+  const hasNodePort = type !== 'ClusterIP'
+  return {
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: {
+      namespace: 'ns',
+      name: `s${number}`,
+      uid: `uid-${number}`,
+      creationTimestamp: `2026-01-0${1 + random(3)}T00:00:00Z`,
+    },
+    spec: {
+      type,
+      clusterIP: CLUSTER_IP(number),
+      clusterIPs: [CLUSTER_IP(number)],
+      ipFamilies: ['IPv4'],
+      externalIPs: some(random, EXTERNAL),
+      externalTrafficPolicy: hasNodePort ? pick(random, ['Cluster', 'Local']) : undefined,
+      internalTrafficPolicy: pick(random, ['Cluster', 'Cluster', 'Local']),
+      sessionAffinity: pick(random, ['None', 'None', 'ClientIP']),
+      loadBalancerSourceRanges: type === 'LoadBalancer' ? some(random, ['10.0.0.0/8', '203.0.113.0/24']) : [],
+      ports: [
+        { name: 'a', port: pick(random, PORTS), protocol, nodePort: hasNodePort ? 30_080 + random(3) : 0 },
+        { name: 'b', port: 9_000, protocol: 'TCP', nodePort: hasNodePort ? 31_000 + number : 0 },
+      ],
+    },
+    status: {
+      loadBalancer: {
+        ingress: type === 'LoadBalancer' ? some(random, EXTERNAL).map(each => ({ ip: each })) : [],
+      },
+    },
+  }
+}
+
+function sliceOf(random: Random, number: number) {
+  // Few addresses, so that Services share endpoints; some say that one is on this node and others do not.
+  const addresses = [...new Set(Array.from({ length: random(4) }, () => `10.180.0.${random(6)}`))]
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: {
+      namespace: 'ns',
+      name: `s${number}-1`,
+      labels: { 'kubernetes.io/service-name': `s${number}` },
+    },
+    addressType: 'IPv4',
+    endpoints: addresses.map(address => ({
+      addresses: [address],
+      nodeName: pick(random, ['test-node', 'other-node', 'other-node']),
+    })),
+    ports: ['a', 'b'].map(name => ({ name, port: 8_080, protocol: 'TCP' })),
+  }
+}
+
+function stepOf(random: Random) {
+  const number = 1 + random(SERVICES)
+  switch (random(6)) {
+    case 0:
+      return { objects: [], remove: [`Service ns/s${number}`] }
+    case 1:
+    case 2:
+      return { objects: [serviceOf(random, number)] }
+    default:
+      return { objects: [sliceOf(random, number)] }
+  }
+}
+
+/** As a dump has it: in groups of sets, and nothing is the object that it was. */
+function asRead(tables: readonly AnyTable[]): readonly AnyTable[] {
+  return tables.map(table => {
+    const groups = new Map<string, Element[]>()
+    for (const element of table.elements.values().flat())
+      groups.set(element.set, [...(groups.get(element.set) ?? []), { ...element }])
+    return {
+      ...table,
+      chains: new Map([...table.chains].map(([name, chain]) => [name, structuredClone(chain)])),
+      sets: new Map([...table.sets].map(([name, set]) => [name, { ...set }])),
+      elements: PersistentMap.from<ElementGroup>(groups),
+    }
+  })
+}
+
+/** Places and node ports by name; all other packets together, which a whole proof follows in larger classes. */
+function units(all: ReadonlySet<string>): readonly string[] {
+  return [...new Set([...all].map(unit => unit.replace(/^(\w+) [E@].*/s, '$1 elsewhere')))].sort()
+}
+
+function wrongOf(options: ConstructorParameters<typeof RunningProof>[0], state: ProofState) {
+  const proof = new RunningProof(options)
+  const { wrong } = finish(proof.whole(state))
+  return { wrong, units: units(proof.wrong) }
+}
+
+/** With the share of changes that need no whole proof, at least. */
+const CONFIGS: readonly (readonly [PipelineConfig, number])[] = [
+  [{}, 1 / 2],
+  [{ nodePortAddresses: ['192.168.0.0/24', '127.0.0.0/8'], masqueradeAll: true }, 1 / 2],
+  [{ nodePortAddresses: ['0.0.0.0/0'] }, 1 / 10],
+]
+
+describe.each(CONFIGS)('with %j', (config, share) => {
+  it(`finds after each change what a whole proof finds (PROOF_SEED=${SEED})`, () => {
+    const random = generator(SEED)
+    const options = { config: meaningConfigOf(config), ownName: 'kube-proxy' }
+    const objects = Array.from({ length: SERVICES }, (_, at) => [
+      serviceOf(random, at + 1),
+      sliceOf(random, at + 1),
+    ])
+    let computed = change(computeIn(NFTABLES, config, LOCAL_IPS), { objects: [NODE, ...objects.flat()] })
+    const stateOf = (tables: readonly AnyTable[]): ProofState => ({
+      snapshot: computed.resolved.snapshot,
+      tables: random(3) === 0 ? asRead(tables) : tables,
+    })
+    const running = new RunningProof(options)
+    finish(running.whole(stateOf(computed.state.ruleset.tables)))
+    let damaged: readonly Table[] | undefined
+    const counts = { changes: 0, whole: 0, wrong: 0 }
+    const whys = new Set<string>()
+    for (let number = 0; number < CHANGES; number++) {
+      // Damage goes on for a while: with the next change the rules are repaired, or damaged once more.
+      const [isChange, isDamage] = [random(4) > 0, random(3) === 0]
+      if (isChange) computed = change(computed, stepOf(random))
+      if (isChange) damaged = undefined
+      const tables = damaged ?? computed.state.ruleset.tables
+      const mutation = isDamage ? mutate(tables, random) : undefined
+      damaged = mutation?.tables ?? damaged
+      const state = stateOf(mutation?.tables ?? tables)
+      const found = finish(running.changes(state))
+      const oracle = wrongOf(options, state)
+      counts[found.kind]++
+      if (oracle.wrong > 0) counts.wrong++
+      const what = `change ${number}: ${mutation?.what ?? 'no damage'}`
+      if (found.kind === 'changes') {
+        expect(units(running.wrong), what).toEqual(oracle.units)
+        expect(found.proof.wrong > 0, what).toBe(oracle.wrong > 0)
+      } else {
+        whys.add(found.why)
+        finish(running.whole(state))
+      }
+    }
+    expect(counts.changes, [...whys].join('\n')).toBeGreaterThan(CHANGES * share)
+    expect(counts.wrong).toBeGreaterThan(CHANGES / 30)
+    if (process.env.PROOF_WHYS === '1')
+      process.stderr.write(`${JSON.stringify(counts)}\n${[...whys].join('\n')}\n`)
+  })
+})
+
+describe('what concerns all classes', () => {
+  const options = { config: meaningConfigOf({}), ownName: 'kube-proxy' }
+  const random = generator(1)
+  const first = change(computeIn(NFTABLES, {}, LOCAL_IPS), {
+    objects: [NODE, ...[1, 2].flatMap(number => [serviceOf(random, number), sliceOf(random, number)])],
+  })
+  const { snapshot } = first.resolved
+  const { tables } = first.state.ruleset
+  const proofAfter = (state: ProofState): ChangesProof => {
+    const running = new RunningProof(options)
+    finish(running.whole({ snapshot, tables }))
+    return finish(running.changes(state))
+  }
+  const withChain = (rules: Table['chains']) => tables.map(table => ({ ...table, chains: rules }))
+
+  it('is nothing where nothing changed', () => {
+    expect(proofAfter({ snapshot, tables: asRead(tables) })).toMatchObject({
+      kind: 'changes',
+      proof: { classes: 0 },
+    })
+  })
+
+  it('is a table of another program', () => {
+    const [own] = tables
+    if (own === undefined) throw new Error('no table')
+    const drop = {
+      expressions: [{ kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }],
+      comment: '',
+    } as const
+    const hook = { type: 'filter', hooknum: NF_INET_PRE_ROUTING, priority: -300 } as const
+    const other: AnyTable = {
+      ...own,
+      name: 'other',
+      chains: new Map([['first', { name: 'first', hook, rules: [drop] }]]),
+      sets: new Map(),
+      elements: PersistentMap.empty(),
+    }
+    expect(proofAfter({ snapshot, tables: [...tables, other] })).toEqual({
+      kind: 'whole',
+      why: 'table ip other is new',
+    })
+  })
+
+  it('is a chain of ours that changed', () => {
+    const chains = new Map(tables[0]?.chains)
+    const services = chains.get('services')
+    if (services !== undefined) chains.set('services', { ...services, rules: services.rules.slice(1) })
+    expect(proofAfter({ snapshot, tables: withChain(chains) })).toMatchObject({
+      kind: 'whole',
+      why: expect.stringContaining('chain ip kube-proxy'),
+    })
+  })
+
+  it('is the Node', () => {
+    const moved = change(first, {
+      objects: [{ ...NODE, status: { addresses: [{ type: 'InternalIP', address: '192.168.0.9' }] } }],
+    })
+    expect(proofAfter({ snapshot: moved.resolved.snapshot, tables: moved.state.ruleset.tables })).toEqual({
+      kind: 'whole',
+      why: 'the Node changed',
+    })
+  })
+
+  it('is everything before the first whole proof', () => {
+    expect(finish(new RunningProof(options).changes({ snapshot, tables }))).toMatchObject({ kind: 'whole' })
+    expect(ip(NODE_IP)).toHaveLength(4)
+  })
+})
