@@ -17,12 +17,12 @@ const BRIDGE = '172.17.0.1'
 const VIP = '192.168.0.50'
 const ENDPOINT = '10.0.77.1'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 let daemon: Daemon
 const servers: (Server | Socket)[] = []
 
 beforeEach(async () => {
-  cluster = await Cluster.open({ packets: true })
+  await cluster.open({ packets: true })
   ip([
     'link add docker0 type veth peer name container0',
     'link set docker0 up',
@@ -33,7 +33,6 @@ beforeEach(async () => {
 
 afterEach(async () => {
   for (const server of servers.splice(0)) server.close()
-  await cluster.close()
 })
 
 /** A process of the node listens there, and says hello. */
