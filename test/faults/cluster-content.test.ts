@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import type { Flow, Outcome } from '../support/lab/lab.ts'
+import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { Cluster, metric } from './cluster.ts'
-import { balanced, endpoint, serviceOf, sliceOf } from './cluster-objects.ts'
 import { listRuleset } from './kernel.ts'
 
 const [VIP, OTHER, EXTERNAL] = ['172.30.1.1', '172.30.1.2', '198.51.100.7']

@@ -5,10 +5,10 @@ import { connect, createServer, type Server } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import { Cluster, HEALTH_PORT, node } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { listRuleset } from './kernel.ts'
 
 /** An address that an interface was configured with and the Node object does not list: a bridge's. */

@@ -1,7 +1,7 @@
 import { beforeEach, expect, it } from 'vitest'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { ask, Cluster } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { memoryOf } from './cluster-process.ts'
 import { frontendNames, listRuleset } from './kernel.ts'
 import { endpointsOf, nameOf, service } from './objects.ts'

@@ -1,7 +1,7 @@
 import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
+import { sliceOf } from '../support/objects.ts'
 import { Cluster } from './cluster.ts'
-import { sliceOf } from './cluster-objects.ts'
 import { ControlGroup } from './control-group.ts'
 import { servesOthers } from './costs.ts'
 import { addressesOf, far, ports, wide } from './large-services.ts'

@@ -7,6 +7,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { type Ended, runCommand, runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { patientMs } from '../support/patience.ts'
 
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
@@ -28,22 +29,7 @@ const daemons = new Daemons()
 
 const FIVE_IPS = [1, 2, 3, 4, 5].map(last => `10.244.0.${last}`)
 const ALL_FIVE = `web:http +ClusterIP +10.96.9.1:80/TCP +${FIVE_IPS.map(ip => `${ip}:8080`).join(', ')}`
-const FIVE_ENDPOINTS = [
-  {
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'ns', name: 'web' },
-    spec: { clusterIP: '10.96.9.1', clusterIPs: ['10.96.9.1'], ports: [{ name: 'http', port: 80 }] },
-  },
-  {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType: 'IPv4',
-    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-    endpoints: FIVE_IPS.map(ip => ({ addresses: [ip], conditions: { ready: true } })),
-  },
-]
+const FIVE_ENDPOINTS = [serviceOf('web', '10.96.9.1'), sliceOf('web', FIVE_IPS)]
 
 /** A copy of the command with nothing around it: neither packages nor sources. */
 function lonelyCopy(): string {
