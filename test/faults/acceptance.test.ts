@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { COMMAND } from '../support/daemon.ts'
+import { EXAMPLES } from '../support/daemon.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { FileSite } from './file-site.ts'
 import { differences, frontendNames, generation, listRuleset, nft } from './kernel.ts'
@@ -46,8 +46,7 @@ it('leaves the generation of the kernel as it was when it starts again and nothi
 })
 
 it('leaves rules that nft lists as text and as JSON', async () => {
-  const examples = COMMAND.replace('dist/kprobe.mjs', 'deploy/examples')
-  const daemon = site.daemons.start({ source: examples, args: ['--once'] })
+  const daemon = site.daemons.start({ source: EXAMPLES, args: ['--once'] })
   expect((await daemon.ended()).code).toBe(0)
   expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toContain('"shop/cart:http"')
   const json: unknown = JSON.parse(execFileSync('nft', ['-j', 'list', 'ruleset'], { encoding: 'utf8' }))
