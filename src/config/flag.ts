@@ -111,13 +111,18 @@ function unknownFlag(meant: FlagSpec | undefined): string {
   return meant === undefined ? 'no such flag' : `no such flag; did you mean --${meant.name}?`
 }
 
+/** The flag with the fewest other letters, or the only one that begins as `name` does. */
 function nearestFlag(name: string, specs: readonly FlagSpec[]): FlagSpec | undefined {
   const near = nearest(
     name,
     specs.map(spec => spec.name),
   )
-  return specs.find(spec => spec.name === near)
+  if (near !== undefined) return specs.find(spec => spec.name === near)
+  const alike = specs.filter(spec => spec.name.startsWith(name) || name.startsWith(spec.name))
+  return name.length < PREFIX_LETTERS || alike.length > 1 ? undefined : alike[0]
 }
+
+const PREFIX_LETTERS = 4
 
 /** Parses the words of Go's strconv.ParseBool. */
 export function parseBool(text: string): boolean | undefined {

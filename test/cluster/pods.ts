@@ -12,14 +12,18 @@ import type { NodePlan, Site } from './site.ts'
  * them, in which the image alone is another one.
  */
 
-/** How a proxy gets onto nodes: as a process of the checkout, with deploy/kubernetes, or in kubeadm's DaemonSet. */
-export const FORMS = ['process', 'daemonset', 'kubeadm'] as const
+/** How a proxy gets onto nodes: as a process of the checkout, with deploy/kubernetes, by Helm, or in kubeadm's DaemonSet. */
+export const FORMS = ['process', 'daemonset', 'chart', 'kubeadm'] as const
 export type Form = (typeof FORMS)[number]
 export type PodForm = Exclude<Form, 'process'>
 
 const NAMESPACE = 'kube-system'
 /** The label of a pod, and the name of its DaemonSet. */
-const NAMES: Readonly<Record<PodForm, string>> = { daemonset: 'kprobe', kubeadm: 'kube-proxy' }
+const NAMES: Readonly<Record<PodForm, string>> = {
+  daemonset: 'kprobe',
+  chart: 'kprobe',
+  kubeadm: 'kube-proxy',
+}
 /** As in deploy/kubernetes/base; the version is that of dist/build.json. */
 const IMAGE = 'kprobe'
 /** The command line of the daemon, as a pattern. */
@@ -48,15 +52,16 @@ export async function startPods(pods: Pods): Promise<void> {
   const image = buildImage(site, tools.root)
   for (const node of site.nodes) loadImage(node, image.file, tools)
   const kubectl = kubectlOf(pods)
-  if (form === 'daemonset') kubectl.must(['apply', '-k', writeOverlay(pods)])
-  else kubectl.apply(kubeadmObjects(site, { mode: pods.mode, image: image.reference, root: tools.root }))
+  if (form === 'kubeadm')
+    kubectl.apply(kubeadmObjects(site, { mode: pods.mode, image: image.reference, root: tools.root }))
+  else applyOurs(pods)
   await eventually(() => readyPods(kubectl, form) === site.nodes.length, {
     limitMs: READY_MAX_MS,
     stepMs: 500,
     progress: () => readyPods(kubectl, form),
     describe: () => `pods of ${NAMES[form]} are not ready: ${wordsOf(kubectl, form)}`,
   })
-  if (form === 'daemonset') for (const node of site.nodes) requireConfined(node, tools)
+  if (form !== 'kubeadm') for (const node of site.nodes) requireConfined(node, tools)
 }
 
 /** Throws when the daemon may do more than the manifests allow it: that is what its pod promises to whoever installs it. */
@@ -144,11 +149,11 @@ function buildPrevious(root: string, commit: string): string {
   return tree
 }
 
-/** Applies the overlay of another mode, and restarts the pods node by node, since a ConfigMap restarts none. */
+/** Applies the manifests of another mode, and restarts the pods node by node, since a ConfigMap restarts none. */
 export async function changeMode(pods: Pods): Promise<void> {
   const kubectl = kubectlOf(pods)
   const daemonSet = ['daemonset', NAMES[pods.form], '--namespace', NAMESPACE]
-  kubectl.must(['apply', '-k', writeOverlay(pods)])
+  applyOurs(pods)
   kubectl.must(['rollout', 'restart', ...daemonSet])
   kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=120s'])
 }
@@ -215,6 +220,29 @@ function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeT
   namespaces.must({ file: binaries.path('ctr'), args }, { place: namespaces.node(node.name) })
 }
 
+function applyOurs(pods: Pods): void {
+  const kubectl = kubectlOf(pods)
+  if (pods.form === 'chart') kubectl.must(['apply', '-f', '-'], renderChart(pods))
+  else kubectl.must(['apply', '-k', writeOverlay(pods)])
+}
+
+/** What a user sets: the cluster's own values. */
+function renderChart({ site, tools, mode }: Pods): string {
+  const helm = tools.binaries.path('helm')
+  if (!existsSync(helm)) throw new Error('helm is not built yet: node test/reference/build.mjs')
+  const values = {
+    apiServer: site.apiUrl,
+    clusterCIDR: podCidr(site),
+    mode,
+    config: { conntrack: SHARED_CONNTRACK },
+  }
+  const chart = join(tools.root, 'deploy/helm/kprobe')
+  return execFileSync(helm, ['template', 'kprobe', chart, '--namespace', NAMESPACE, '--values', '-'], {
+    input: JSON.stringify(values),
+    encoding: 'utf8',
+  })
+}
+
 /** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. */
 function writeOverlay({ site, tools, mode }: Pods): string {
   const folder = join(site.folder, 'overlay')
@@ -245,13 +273,15 @@ function podCidr(site: Site): string {
 }
 
 /** The size of the connection table belongs to the machine, which all nodes share. */
+const SHARED_CONNTRACK = { maxPerCore: 0, min: 0 }
+
 function initConfiguration(mode: string): string {
   return JSON.stringify({
     apiVersion: 'kubeproxy.config.k8s.io/v1alpha1',
     kind: 'KubeProxyConfiguration',
     mode,
     clientConnection: { kubeconfig: '/var/lib/kprobe/kubeconfig.conf' },
-    conntrack: { maxPerCore: 0, min: 0 },
+    conntrack: SHARED_CONNTRACK,
   })
 }
 

@@ -95,7 +95,8 @@ export class HttpPort implements ResponsePort {
 
   #afterwards(run: () => void, moreMs: number): void {
     this.#last = () => {
-      setTimeout(run, moreMs)
+      // Timers that are due come before sockets: after a pause of this process, the relay would not have read yet.
+      setTimeout(() => setImmediate(() => setImmediate(run)), moreMs)
     }
     this.#runLast()
   }

@@ -9,6 +9,10 @@ export interface Binaries {
   readonly kubeProxy: string
   readonly kubectl: string
   readonly endpointSliceController: string
+  /** These are built for the long tests alone. */
+  readonly helm: string | undefined
+  readonly checkRules: string | undefined
+  readonly actionlint: string | undefined
 }
 
 /** A bundle of this file lies elsewhere: whoever runs one names the checkout. */
@@ -28,7 +32,16 @@ export function findBinaries(): Binaries | undefined {
   const endpointSliceController = path('endpointslice-controller')
   if (etcd === undefined || kubeApiserver === undefined || kubeProxy === undefined) return undefined
   if (kubectl === undefined || endpointSliceController === undefined) return undefined
-  return { etcd, kubeApiserver, kubeProxy, kubectl, endpointSliceController }
+  return {
+    etcd,
+    kubeApiserver,
+    kubeProxy,
+    kubectl,
+    endpointSliceController,
+    helm: path('helm'),
+    checkRules: path('check-rules'),
+    actionlint: path('actionlint'),
+  }
 }
 
 export function requireBinaries(): Binaries {

@@ -201,6 +201,9 @@ describe('parseFlags', () => {
     [['--hostname-override'], '--hostname-override: needs a value'],
     [['extra'], '"extra": no such argument; flags begin with --'],
     [['--masqerade-all'], '--masqerade-all: no such flag; did you mean --masquerade-all?'],
+    [['--hostname=a'], '--hostname: no such flag; did you mean --hostname-override?'],
+    [['--once-per-start'], '--once-per-start: no such flag; did you mean --once?'],
+    [['--iptables'], '--iptables: no such flag'],
     [['--nonsense'], '--nonsense: no such flag'],
   ])('refuses %s', (argv, error) => {
     expect(errorsOf(...argv)).toEqual([error])

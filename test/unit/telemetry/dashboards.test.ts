@@ -4,9 +4,10 @@ import { parse } from 'yaml'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
 
 const DEPLOY = new URL('../../../deploy/', import.meta.url)
-const [dashboard, alerts] = ['grafana-dashboard.json', 'alerts.yaml'].map(name =>
+const [dashboard, alerts] = ['grafana-dashboard.json', 'helm/kprobe/alerts.yaml'].map(name =>
   readFileSync(new URL(name, DEPLOY), 'utf8'),
 )
+const RUNBOOKS = 'docs/alerts.md'
 
 const CONNECTIONS = {
   seriesMax: 0,
@@ -37,6 +38,9 @@ function namedIn(text: string): string[] {
   )
 }
 
+/** Prometheus makes it itself, for each target that it scrapes. */
+const OF_PROMETHEUS = /^up\b/
+
 /** The fields called `expr`, wherever they are. */
 function expressions(value: unknown): string[] {
   if (typeof value !== 'object' || value === null) return []
@@ -61,22 +65,50 @@ describe.each([
     const all = expressions(read(text))
     expect(all.length).toBeGreaterThanOrEqual(least)
     for (const expression of all) {
-      expect(namedIn(expression).length, expression).toBeGreaterThan(0)
+      expect(namedIn(expression).length > 0 || OF_PROMETHEUS.test(expression), expression).toBe(true)
       for (const [open, close] of ['()', '{}', '[]'])
         expect(expression.split(open ?? '').length, expression).toBe(expression.split(close ?? '').length)
     }
   })
 })
 
+interface Rule {
+  readonly alert: string
+  readonly expr: string
+  readonly labels: { readonly severity: string }
+  readonly annotations: { readonly summary: string; readonly runbook_url: string }
+}
+
 describe('the alerts', () => {
+  const rules: readonly Rule[] = parse(alerts ?? '').groups[0].rules
+  const page = readFileSync(new URL(`../${RUNBOOKS}`, DEPLOY), 'utf8')
+
   it('have a name, a severity and words for people, each once', () => {
-    const { groups } = parse(alerts ?? '')
-    const rules: { alert: string; labels: { severity: string }; annotations: { summary: string } }[] =
-      groups[0].rules
     expect(new Set(rules.map(({ alert }) => alert)).size).toBe(rules.length)
     for (const rule of rules) {
       expect(['info', 'warning', 'critical']).toContain(rule.labels.severity)
       expect(rule.annotations.summary).not.toBe('')
     }
+  })
+
+  it('have a runbook each, in their order, and no other has one', () => {
+    const sections = page.split(/^## /m).slice(1)
+    expect(sections.map(section => section.split('\n')[0])).toEqual(rules.map(({ alert }) => alert))
+    for (const section of sections)
+      for (const part of ['**Means**', '**Look at**', '**Do**']) expect(section).toContain(`\n${part}`)
+  })
+
+  it('lead to their runbooks', () => {
+    const urls = rules.map(({ annotations }) => annotations.runbook_url)
+    expect(urls).toEqual(rules.map(({ alert }) => `${RUNBOOKS}#${alert.toLowerCase()}`))
+  })
+
+  it('tell of a node whose kprobe is down, by the job of the page and of the PodMonitor', () => {
+    const [, job = ''] = /^up\{job=~"(.*)"\} == 0$/.exec(rules[0]?.expr ?? '') ?? []
+    const isJob = new RegExp(`^(?:${job})$`)
+    expect(page).toContain('job_name: kprobe ')
+    expect(
+      ['kprobe', 'kube-system/kprobe', 'kprobes', 'kube-system/other'].map(name => isJob.test(name)),
+    ).toEqual([true, true, false, false])
   })
 })
