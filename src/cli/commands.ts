@@ -1,5 +1,6 @@
 import { nearest } from '../base/text.ts'
 import { wrapLines } from '../config/help.ts'
+import type { Completed } from './completion-scripts.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { versionCommand } from './version.ts'
 
@@ -33,6 +34,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./verify.ts'),
   },
   {
+    name: 'why',
+    summary: 'say in one sentence what becomes of a connection, then its path and every endpoint',
+    load: () => import('./why.ts'),
+  },
+  {
     name: 'explain',
     summary: 'trace one packet through the rules; print where it goes and why',
     load: () => import('./explain.ts'),
@@ -53,7 +59,22 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./cleanup.ts'),
   },
   { name: 'version', summary: 'print the version', load: () => import('./version.ts') },
+  {
+    name: 'completion',
+    summary: 'print a script with which bash, zsh or fish completes commands, flags and values',
+    load: async () => ({ command: (await import('./completion.ts')).completionCommand(completed) }),
+  },
 ]
+
+/** Loads all commands, and gives what a shell may complete. */
+function completed(): Promise<readonly Completed[]> {
+  return Promise.all(
+    COMMANDS.map(async ({ name, summary, load }) => {
+      const { flags, words } = (await load()).command.help()
+      return { name, summary, flags, words }
+    }),
+  )
+}
 
 /** Runs the command that `argv` (without node and script) names. Gives the exit code. */
 export async function runCommand(argv: readonly string[], io: Io): Promise<number> {
@@ -115,7 +136,7 @@ function usage({ columns }: Io): string {
     '  -h, --help      print help; `kprobe COMMAND --help` for one command, --help-all with its rare flags',
     '      --version   print the version; --version=raw one field a line',
     '',
-    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, explain, doctor)',
+    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor)',
     '',
   ]
   return wrapLines(lines, columns).join('\n')

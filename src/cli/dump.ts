@@ -43,6 +43,7 @@ const FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'NAMESPACE/NAME',
     help: 'only what serves this Service, with all its endpoints',
+    namesService: true,
   },
   { name: 'family', kind: 'text', placeholder: 'FAMILY', help: 'only IPv4 or IPv6 (or ip, ip6)' },
   {

@@ -1,10 +1,11 @@
 import { type Family, familyOf, type Ip, parseIp, whyNotIp } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
-import { type FlagReader, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { isPort } from '../model/fields.ts'
-import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import type { Endpoint, Protocol, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { OUTSIDE_CLIENT } from './programmed.ts'
 
 /** The question of `kprobe explain` as given, with names in place of addresses. */
 interface NamedQuestion {
@@ -19,8 +20,10 @@ interface NamedQuestion {
 
 type Peer =
   | { readonly kind: 'address'; readonly ip: Ip }
-  /** `namespace/name`. */
-  | { readonly kind: 'service' | 'pod'; readonly key: string }
+  /** `namespace/name`, or the name of a Node. */
+  | { readonly kind: 'service' | 'pod' | 'node'; readonly key: string }
+  /** Any client outside the cluster. */
+  | { readonly kind: 'outside' }
 
 /** The question with addresses in place of names. */
 export interface Question {
@@ -29,7 +32,38 @@ export interface Question {
   readonly port: number
   readonly protocol: { readonly name: Protocol; readonly number: number }
   readonly interfaceName: string | undefined
+  /** The other node whose pod is the client; undefined for clients of this node, and for those of no node. */
+  readonly fromOtherNode?: string | undefined
 }
+
+/** The flags of a question. */
+export const QUESTION_FLAGS: readonly FlagSpec[] = [
+  {
+    name: 'from',
+    kind: 'text',
+    placeholder: 'CLIENT',
+    help: 'client: an address, pod/NAMESPACE/NAME, node/NAME or outside (a client outside the cluster); an address of this Node, or its name, stands for one of its processes (in IPVS mode its source is the Service address, which is bound here)',
+  },
+  {
+    name: 'to',
+    kind: 'text',
+    placeholder: 'TARGET',
+    namesService: true,
+    help: 'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
+  },
+  {
+    name: 'proto',
+    kind: 'text',
+    placeholder: 'PROTOCOL',
+    help: 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
+  },
+  {
+    name: 'interface',
+    kind: 'text',
+    placeholder: 'NAME',
+    help: 'interface that the packet arrives at, when pods are recognized by interface',
+  },
+]
 
 const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
   TCP: IPPROTO_TCP,
@@ -42,8 +76,10 @@ export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
   const from = readPeer(reader, '--from', reader.text('from') ?? '')
   const target = splitPort(reader.text('to') ?? '')
   const to = readPeer(reader, '--to', target.name)
-  if (from?.kind === 'service') reader.fail('--from', 'a client is an address or pod/NAMESPACE/NAME')
-  if (to !== undefined && to.kind !== 'service' && !isPort(Number(target.port)))
+  if (from?.kind === 'service') reader.fail('--from', `a client is ${CLIENT_FORMS}`)
+  if (to?.kind === 'outside') reader.fail('--to', FORMS['--to'])
+  const isPlace = to?.kind === 'address' || to?.kind === 'pod' || to?.kind === 'node'
+  if (isPlace && !isPort(Number(target.port)))
     reader.fail('--to', 'needs a port from 1 to 65535: ADDRESS:PORT, [ADDRESS]:PORT for IPv6')
   if (from?.kind === 'address' && to?.kind === 'address' && from.ip.length !== to.ip.length)
     reader.fail('--to', `is ${familyOf(to.ip)} while --from is ${familyOf(from.ip)}`)
@@ -90,20 +126,24 @@ function splitPort(text: string): Target {
 }
 
 const NAME_FORMS =
-  /^(?:(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<dns>[^./]+\.[^./]+(?=\.svc(?:\.|$))|[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
+  /^(?:node\/(?<node>[^/]+)|(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<outside>outside)|(?<dns>[^./]+\.[^./]+(?=\.svc(?:\.|$))|[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
+
+const CLIENT_FORMS = 'an address, pod/NAMESPACE/NAME, node/NAME or outside'
 
 const FORMS = {
-  '--from': 'give an address or pod/NAMESPACE/NAME',
+  '--from': `give ${CLIENT_FORMS}`,
   '--to':
-    'give ADDRESS:PORT, NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT] or pod/NAMESPACE/NAME:PORT',
+    'give ADDRESS:PORT, NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT',
 } as const
 
 function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): Peer | undefined {
   const ip = parseIp(text)
   if (ip !== undefined) return { kind: 'address', ip }
-  const { service, pod, dns } = NAME_FORMS.exec(text)?.groups ?? {}
+  const { service, pod, node, outside, dns } = NAME_FORMS.exec(text)?.groups ?? {}
   if (service !== undefined) return { kind: 'service', key: service }
   if (pod !== undefined) return { kind: 'pod', key: pod }
+  if (node !== undefined) return { kind: 'node', key: node }
+  if (outside !== undefined) return { kind: 'outside' }
   if (dns !== undefined) return { kind: 'service', key: dns.split('.').reverse().join('/') }
   const problem = text === '' ? 'is required' : `${quote(text)} is ${whyNotIp(text)}`
   reader.fail(flag, `${problem}; ${FORMS[flag]}`)
@@ -113,9 +153,9 @@ function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): P
 /** Resolves the names. Throws for a name that no object has. */
 export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Question {
   const { from, to, interfaceName } = question
-  const family = familyOfPeer(to) ?? familyOfPeer(from)
-  const source = from.kind === 'address' ? from.ip : podIp(snapshot, from.key, family)
-  const port = to.kind === 'service' ? portOf(question, serviceAt(snapshot, to.key)) : undefined
+  const service = to.kind === 'service' ? serviceAt(snapshot, to.key) : undefined
+  const port = service === undefined ? undefined : portOf(question, service)
+  const source = addressOf(from, snapshot, familyOfPeer(to) ?? onlyFamily(service))
   const name = question.protocol ?? port?.protocol ?? 'TCP'
   return {
     from: source,
@@ -123,6 +163,7 @@ export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Qu
     port: port?.port ?? Number(question.port),
     protocol: { name, number: PROTOCOL_NUMBERS[name] },
     interfaceName,
+    ...(from.kind === 'pod' ? { fromOtherNode: otherNodeOf(snapshot, from.key) } : {}),
   }
 }
 
@@ -130,13 +171,29 @@ function familyOfPeer(peer: Peer): Family | undefined {
   return peer.kind === 'address' ? familyOf(peer.ip) : undefined
 }
 
-function addressOf(peer: Peer, snapshot: Snapshot, family: Family): Ip {
-  if (peer.kind === 'address') return peer.ip
-  if (peer.kind === 'pod') return podIp(snapshot, peer.key, family)
-  const service = serviceAt(snapshot, peer.key)
-  const ip = service.clusterIps.find(each => familyOf(each) === family)
-  if (ip !== undefined) return ip
-  throw new Error(`Service ${peer.key} has no ${family} address`)
+/** Gives the family of all addresses of a Service. */
+function onlyFamily(service: Service | undefined): Family | undefined {
+  const [first, ...others] = new Set(service?.clusterIps.map(familyOf))
+  return others.length === 0 ? first : undefined
+}
+
+function addressOf(peer: Peer, snapshot: Snapshot, family: Family | undefined): Ip {
+  switch (peer.kind) {
+    case 'address':
+      return peer.ip
+    case 'outside':
+      return OUTSIDE_CLIENT[family ?? 'IPv4']
+    case 'pod':
+      return podIp(snapshot, peer.key, family)
+    case 'node':
+      return nodeIp(snapshot, peer.key, family)
+    case 'service': {
+      const service = serviceAt(snapshot, peer.key)
+      const ip = service.clusterIps.find(each => familyOf(each) === family)
+      if (ip !== undefined) return ip
+      throw new Error(`Service ${peer.key} has no ${family} address`)
+    }
+  }
 }
 
 /** Throws for a Service without an address: no packet has it as its destination. */
@@ -182,15 +239,50 @@ export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' 
 }
 
 /** Finds the address of a pod. Only EndpointSlices name pods, so that a pod without a Service is unknown. */
-function podIp({ sliceByKey }: Snapshot, key: string, family: Family | undefined): Ip {
+function podIp(snapshot: Snapshot, key: string, family: Family | undefined): Ip {
+  const found = podEndpoints(snapshot, key).find(({ ip }) => family === undefined || familyOf(ip) === family)
+  if (found !== undefined) return found.ip
+  const which = family === undefined ? 'address' : `${family} address`
+  const near = nearest(key, podKeys(snapshot))
+  const hint = near === undefined || near === key ? '' : `; did you mean ${near}?`
+  throw new Error(
+    `no EndpointSlice has an ${which} of pod ${key}; give its address: kubectl get pod -o wide${hint}`,
+  )
+}
+
+/** Gives the name of the node that a pod runs on; undefined for this node, and if it is unknown. */
+function otherNodeOf(snapshot: Snapshot, key: string): string | undefined {
+  const name = podEndpoints(snapshot, key)[0]?.traits.nodeName ?? ''
+  const own = snapshot.node?.name
+  return name === '' || own === undefined || name === own ? undefined : name
+}
+
+function podEndpoints({ sliceByKey }: Snapshot, key: string): readonly Endpoint[] {
   const slash = key.indexOf('/')
   const [namespace, name] = [key.slice(0, slash + 1), key.slice(slash + 1)]
-  for (const slice of sliceByKey.values()) {
-    if (!slice.key.startsWith(namespace) || (family ?? slice.family) !== slice.family) continue
+  return sliceByKey.values().flatMap(slice => {
+    if (!slice.key.startsWith(namespace)) return []
     const index = slice.targetNames?.split(',').indexOf(name) ?? -1
-    const endpoint = slice.endpoints[index]
-    if (endpoint !== undefined) return endpoint.ip
-  }
-  const which = family === undefined ? 'address' : `${family} address`
-  throw new Error(`no EndpointSlice has an ${which} of pod ${key}; give its address: kubectl get pod -o wide`)
+    return slice.endpoints[index] ?? []
+  })
+}
+
+function podKeys({ sliceByKey }: Snapshot): readonly string[] {
+  return sliceByKey.values().flatMap(({ key, targetNames = '' }) => {
+    const namespace = key.slice(0, key.indexOf('/') + 1)
+    return targetNames.split(',').flatMap(name => (name === '' ? [] : [namespace + name]))
+  })
+}
+
+/** Finds the address of this Node: kprobe reads no others. */
+function nodeIp({ node }: Snapshot, name: string, family: Family | undefined): Ip {
+  if (node === undefined)
+    throw new Error(`the Node of this machine is not known; give the address of ${name}`)
+  if (node.name !== name)
+    throw new Error(
+      `Node ${quote(name)} is not known here, only ${node.name}, the Node of this machine; give its address`,
+    )
+  const ip = node.ips.find(each => family === undefined || familyOf(each) === family)
+  if (ip !== undefined) return ip
+  throw new Error(`Node ${name} has no ${family === undefined ? '' : `${family} `}address`)
 }

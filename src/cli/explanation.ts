@@ -1,20 +1,37 @@
-import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { formatIpPort, type Ip } from '../base/ip.ts'
-import { oneLine } from '../base/text.ts'
+import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL } from '../daemon/open.ts'
-import type { Way } from '../kernel/nft/trace.ts'
+import { resolveOptions } from '../config/daemon-config.ts'
+import type { FlagSpec } from '../config/flag.ts'
+import type { TraceStep } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
-import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
-import type { HeldMode } from '../modes/mode.ts'
-import { readModes } from '../modes/read.ts'
+import { explainEndpoints } from '../model/explain.ts'
+import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
+import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
+import type { Resolved } from '../model/resolve.ts'
+import { endpointTexts } from '../modes/common/show.ts'
 import { findMode } from '../modes/registry.ts'
-import { tableText } from './output.ts'
-import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
+import { answerOf } from './answer.ts'
+import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Loaded, withLoaded } from './load.ts'
+import {
+  askKernel,
+  isElsewhere,
+  type KernelOutcome,
+  type KernelQuestion,
+  type Outcome,
+  outcomesOf,
+  stepsOf,
+} from './outcome.ts'
+import { CLIENT_PORT } from './programmed.ts'
+import { readModelRequest, usageErrors } from './request.ts'
 
 /** The path of one connection, with the reasons. */
 export interface Explanation {
+  /** The answer in one sentence. */
+  readonly answer: string
   readonly connection: {
     readonly protocol: string
     readonly from: string
@@ -26,227 +43,235 @@ export interface Explanation {
   /** `namespace/name:port`; undefined when no Service has the address. */
   readonly service: string | undefined
   readonly frontend: string | undefined
+  /** Seconds that a client stays with its endpoint; 0 without session affinity. */
+  readonly affinitySeconds: number
+  /** The traffic policy whose list of endpoints applies to this client; undefined when no Service has the address. */
+  readonly list: 'cluster' | 'local' | undefined
   /** Reasons why the connection does not reach its destination. */
   readonly reasons: readonly string[]
+  /** What neither the model nor the kernel says. */
+  readonly notKnown: readonly string[]
   /** All endpoints and verdicts that the Services allow for the connection. */
   readonly outcomes: readonly Outcome[]
   readonly kernel: KernelOutcome
   /** The rules that take effect on the way to the first outcome, in order. */
-  readonly rules: readonly {
-    readonly chain: string
-    readonly rule: number
-    readonly text: string
-    readonly elements: readonly string[]
-  }[]
+  readonly rules: readonly TraceStep[]
   readonly endpoints: readonly ExplainedEndpoint[]
 }
 
-export interface ExplainedEndpoint {
-  readonly address: string
-  readonly node: string
-  readonly slice: string
-  /** Whether the endpoint is listed for traffic policy Cluster, and for Local. */
-  readonly cluster: { readonly isIn: boolean; readonly reason: string }
-  readonly local: { readonly isIn: boolean; readonly reason: string }
+interface QuestionCommand<Output extends string> {
+  /** The name of the command, for messages. */
+  readonly command: string
+  readonly flags: readonly FlagSpec[]
+  /** The formats of --output; the first is the default. */
+  readonly outputs: readonly [Output, ...Output[]]
+  readonly write: (explanation: Explanation, output: Output, asked: Asked) => void | Promise<void>
 }
 
-const VERDICTS = {
-  dnat: 'goes to',
-  reject: 'is rejected (connection refused)',
-  drop: 'is dropped without an answer',
-  accept: 'no kprobe rule matches; the packet passes unchanged',
-} as const
-
-/** Words for verdicts that the kernel does not confirm. */
-const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
-  dnat: 'would go to',
-  reject: 'would be rejected (connection refused)',
-  drop: 'would be dropped without an answer',
-  accept: 'no kprobe rule would match; the packet would pass unchanged',
+/** The client and the target as they were given. */
+export interface Asked {
+  readonly from: string
+  readonly to: string
 }
 
-export function explanationText(explanation: Explanation): string {
-  const { connection, service, frontend, kernel, rules, endpoints } = explanation
-  const caught =
-    service === undefined ? 'no Service has this address and port' : `${oneLine(service)} (${frontend})`
-  return [
-    `${connection.protocol} from ${connection.from} (${connection.origin}) to ${connection.to}\n`,
-    connection.source === connection.from ? '' : sourceLine(connection.source),
-    `Service: ${caught}\n`,
-    ...explanation.reasons.map(reason => `${oneLine(reason)}\n`),
-    '\n',
-    ...outcomeLines(explanation),
-    rules.length === 0 ? '' : `\nRules that ${kernel.kind === 'same' ? '' : 'would '}take effect:\n`,
-    ...rules.map(ruleLines),
-    endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
-  ].join('')
-}
-
-function sourceLine(source: string): string {
-  return `Its packets come from ${source}, which is bound to this node, unless it chose their source itself.\n`
-}
-
-/** States an outcome as a fact only if the kernel confirms it; otherwise in the conditional. */
-function outcomeLines({ outcomes, kernel }: Explanation): readonly string[] {
-  if (kernel.kind === 'same')
-    return [
-      'Outcome:\n',
-      ...outcomes.map(each => outcomeLine(each)),
-      `Outcome, the kernel: ${sameText(kernel)}\n`,
-    ]
-  const wanted = [
-    'Outcome, as the Services specify it:\n',
-    ...outcomes.map(each => outcomeLine(each, WISHES)),
-  ]
-  if (kernel.kind === 'unknown') return [...wanted, `Outcome, the kernel: cannot be read: ${kernel.reason}\n`]
-  if (kernel.kind === 'absent') return [...wanted, `Outcome, the kernel: ${kernel.reason}\n`]
-  const reason = kernel.reason === undefined ? '' : ` ${kernel.reason}`
-  return [
-    ...wanted,
-    `Outcome, the kernel: DIFFERENT:${reason}\n`,
-    ...kernel.outcomes.map(each => outcomeLine(each)),
-  ]
-}
-
-function sameText({ listener }: Extract<KernelOutcome, { kind: 'same' }>): string {
-  return listener === undefined ? 'the same' : `leads to the daemon, which listens at ${listener}`
-}
-
-function outcomeLine(
-  { verdict, destination, sourceReplaced, percent }: Outcome,
-  words: typeof WISHES = VERDICTS,
-): string {
-  const where = destination === undefined ? '' : ` ${destination}`
-  const source = sourceReplaced ? ', source address replaced by one of the node' : ', source address kept'
-  return `  ${percent}%  ${words[verdict]}${where}${verdict === 'dnat' ? source : ''}\n`
-}
-
-function ruleLines({ chain, rule, text, elements }: Explanation['rules'][number]): string {
-  const found = elements.map(element => `      ${oneLine(element)}\n`)
-  return `  ${oneLine(`${chain}, rule ${rule}: ${text}`)}\n${found.join('')}`
-}
-
-function endpointTable(endpoints: readonly ExplainedEndpoint[]): string {
-  const rows = endpoints.map(({ address, node, cluster, local }) => [
-    address,
-    node === '' ? '-' : node,
-    verdict(cluster),
-    verdict(local),
-  ])
-  return tableText(['ENDPOINT', 'NODE', 'POLICY CLUSTER', 'POLICY LOCAL'], rows, { color: false })
-}
-
-function verdict({ isIn, reason }: ExplainedEndpoint['cluster']): string {
-  return `${isIn ? 'in' : 'out'}: ${reason}`
-}
-
-/** One endpoint or verdict that connections may end in. */
-export interface Outcome {
-  readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
-  readonly destination?: string
-  /** The node masquerades: the endpoint sees an address of the node as the source. */
-  readonly sourceReplaced: boolean
-  /** The share of all such connections. */
-  readonly percent: number
-}
-
-/** The verdict of the kernel on the packet, for comparison with the verdict of the Services. */
-type KernelOutcome =
-  /** The kernel agrees. `listener`: the address of the daemon, where it relays the connection. */
-  | { readonly kind: 'same'; readonly listener?: string }
-  | { readonly kind: 'different'; readonly outcomes: readonly Outcome[]; readonly reason?: string }
-  /** The kernel does not hold the rules of this mode. */
-  | { readonly kind: 'absent'; readonly reason: string }
-  | { readonly kind: 'unknown'; readonly reason: string }
-
-export interface KernelQuestion {
-  readonly packet: TracePacket
-  readonly localIps: ReadonlySet<Ip>
-  readonly wanted: readonly Outcome[]
-  /** The daemon listens at the destination itself, and relays connections that pass all rules unchanged. */
-  readonly isRelayed?: boolean
-}
-
-/** Merges ways that end alike. Sorted by destination. */
-export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
-  return ways
-    .map(({ trace, probability }) => ({
-      verdict: trace.verdict,
-      ...(trace.verdict === 'dnat'
-        ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
-        : {}),
-      sourceReplaced: trace.masquerade,
-      percent: Math.round(probability * 10_000) / 100,
-    }))
-    .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
-}
-
-/** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
-export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
+/** Runs a command that answers one question. Gives the exit code. */
+export async function runQuestion<Output extends string>(
+  argv: readonly string[],
+  io: Io,
+  { command, flags, outputs, write }: QuestionCommand<Output>,
+): Promise<number> {
+  const request = await readModelRequest(argv, io, { command, extra: flags })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
+  const question = readQuestion(extra)
+  const output = extra.oneOf('output', outputs, outputs[0])
+  if (extra.errors.length > 0 || question === undefined) return usageErrors(io, command, extra.errors)
+  const hasDaemon = request.daemon !== undefined
   try {
-    const read = await readModes({
-      sockets: KERNEL,
-      clock: systemClock,
-      families: NFT_FAMILIES,
-      proxyName: config.serviceProxyName,
+    const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
+      const path = followed(resolveQuestion(question, loaded.snapshot), config, loaded)
+      const explanation = explained(path, await askKernel(config, path.asked), hasDaemon)
+      await write(explanation, output, { from: extra.text('from') ?? '', to: extra.text('to') ?? '' })
+      return explanation
     })
-    const found = kernelOutcome(read.held, config.proxyMode, question)
-    return found.kind === 'same' && found.listener !== undefined
-      ? relayedOutcome(found, question, readListening())
-      : found
+    return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
   } catch (error) {
-    return { kind: 'unknown', reason: oneLine(failureText(error)) }
+    io.err(`kprobe ${command}: ${failureText(error)}\n`)
+    return EXIT_FAILED
   }
 }
 
-export function kernelOutcome(
-  held: readonly HeldMode[],
-  mode: Config['proxyMode'],
-  { packet, localIps, wanted, isRelayed = false }: KernelQuestion,
-): KernelOutcome {
-  const found = held.find(its => its.mode === mode)
-  if (found === undefined) {
-    const others = held.map(its => its.mode).join(' and ')
-    const instead = others === '' ? '' : `; those of ${others} mode are`
-    return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
+/** What the model says about one connection, and the question to the kernel about it. */
+interface Followed {
+  readonly question: Question
+  readonly loaded: Loaded
+  readonly asked: KernelQuestion
+  readonly caught: Caught | undefined
+  readonly endpoints: readonly ExplainedEndpoint[]
+  readonly rules: readonly TraceStep[]
+}
+
+/** Follows the first packet of one connection through the computed rules. Pure. */
+export function followed(question: Question, config: Config, loaded: Loaded): Followed {
+  const { table, snapshot } = loaded
+  const { from, to, port, protocol } = question
+  const localIps = new Set([...table.node.ips, ...snapshot.localIps])
+  const fromNode = isLoopback(from) || localIps.has(from)
+  const tracer = findMode(config.proxyMode).trace(config, table)
+  const packet: TracePacket = {
+    origin: fromNode ? 'process' : 'interface',
+    protocol: protocol.number,
+    source: (fromNode ? tracer.ownSource(to) : undefined) ?? from,
+    sourcePort: CLIENT_PORT,
+    destination: to,
+    destinationPort: port,
+    ...(question.interfaceName === undefined ? {} : { interfaceName: question.interfaceName }),
   }
-  // The question is about a new client, so that session affinity has no entry for it.
-  const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
-  const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
-  const outcomes = outcomesOf(ways)
-  if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
-    return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
-  if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
-    const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
-    return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
+  const ways = tracer.ways(packet, { localIps })
+  const caught = findFrontend(table, question, localIps)
+  const relayed =
+    caught === undefined || !fromNode ? undefined : relayedOutcomes(caught.port, question, table)
+  const wanted = relayed ?? outcomesOf(ways)
+  return {
+    question,
+    loaded,
+    asked: { packet, localIps, wanted, isRelayed: relayed !== undefined },
+    caught,
+    endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
+    rules: stepsOf(ways),
   }
-  const family = packet.source.length === 4 ? 'IPv4' : 'IPv6'
-  const reason = obstacle(family, packet.origin === 'process' ? 'output' : 'prerouting')
-  return { kind: 'different', outcomes, ...(reason === undefined ? {} : { reason }) }
 }
 
-/** The rules of a mode that relays stay when its daemon ends: connections are then refused. */
-function relayedOutcome(
-  found: Extract<KernelOutcome, { kind: 'same' }>,
-  { packet: { protocol } }: KernelQuestion,
-  isListening: IsListening,
-): KernelOutcome {
-  const name = protocol === PROTOCOL_NUMBERS.UDP ? 'UDP' : 'TCP'
-  const reason = whyNotRelayed(name, [found.listener], isListening)
-  if (reason === undefined) return found
-  return { kind: 'different', reason, outcomes: [{ verdict: 'reject', sourceReplaced: false, percent: 100 }] }
+/** Explains what was followed, with the outcome in the kernel. `hasDaemon`: a daemon should have written the rules. Pure. */
+export function explained(
+  { question, loaded, asked, caught, endpoints, rules }: Followed,
+  kernel: KernelOutcome,
+  hasDaemon: boolean,
+): Explanation {
+  const { from, to, port, protocol } = question
+  const { packet, localIps, wanted: outcomes } = asked
+  const { table, snapshot, memo, refusedSlices, refusedSince } = loaded
+  const reasons = reasonsOf({
+    question,
+    table,
+    snapshot,
+    oversized: memo.admission?.oversized.values() ?? [],
+    refusedSlices,
+    refusedSince,
+    caught,
+    endpoints,
+    isLocal: localIps.has(to),
+  })
+  const list = caught === undefined ? undefined : listOf(caught, endpoints, outcomes)
+  const place = `${formatIpPort(to, port)}/${protocol.name}`
+  return {
+    answer: answerOf({
+      place,
+      caught,
+      list,
+      reasons,
+      outcomes,
+      kernel,
+      endpoints,
+      hasDaemon,
+      rejection: caught === undefined ? undefined : loaded.quarantined?.get(caught.port.service),
+    }),
+    connection: {
+      protocol: protocol.name,
+      from: formatIp(from),
+      to: formatIpPort(to, port),
+      origin: packet.origin === 'process' ? 'a process of this node' : 'outside of this node, or a pod',
+      source: formatIp(packet.source),
+    },
+    service: caught?.port.displayName,
+    frontend: caught?.frontend.kind,
+    affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
+    list,
+    reasons: reasons.map(({ text }) => text),
+    notKnown: [...notKnownOf(question, kernel), ...loaded.notKnown],
+    outcomes,
+    kernel,
+    rules,
+    endpoints,
+  }
 }
 
-/**
- * Tests whether the kernel does something else. Missing rules count only if a running daemon should have written them.
- */
-export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], hasDaemon: boolean): boolean {
-  if (kernel.kind === 'different') return true
-  return kernel.kind === 'absent' && hasDaemon && wanted.some(({ verdict }) => verdict !== 'accept')
+/** Names what the answer leaves open. */
+function notKnownOf({ fromOtherNode }: Question, kernel: KernelOutcome): readonly string[] {
+  return [
+    ...(kernel.kind === 'unknown' ? [`what the kernel does: ${kernel.reason}`] : []),
+    ...(fromOtherNode === undefined
+      ? []
+      : [
+          `what node ${fromOtherNode} does: the client runs there, and its packets meet that node's rules first`,
+        ]),
+  ]
 }
 
-/** In a mode that relays, the kernel knows only the listener, and the daemon knows the endpoints. */
-function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
-  if (findMode(mode).relays !== true) return JSON.stringify(outcomes)
-  return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())
+/** Finds the frontend that the packet matches: first by address, then by node port. */
+function findFrontend(
+  table: FrontendTable,
+  question: Question,
+  localIps: ReadonlySet<Ip>,
+): Caught | undefined {
+  const { to, port: number, protocol } = question
+  const family = familyOf(to)
+  const nodePorts = table.nodePorts[family]
+  const isNodePortIp =
+    isRelayed(table, to) || (nodePorts.kind === 'all' ? localIps.has(to) : nodePorts.ips.includes(to))
+  let byNodePort: Caught | undefined
+  for (const { ports } of table.services.values()) {
+    for (const port of ports) {
+      if (port.protocol !== protocol.name || port.family !== family) continue
+      for (const frontend of port.frontends) {
+        if (frontend.port !== number) continue
+        if (frontend.ip === to) return { port, frontend }
+        if (frontend.ip === undefined && isNodePortIp) byNodePort = { port, frontend }
+      }
+    }
+  }
+  return byNodePort
+}
+
+/** Tests whether a relay of the daemon serves node ports at an address. */
+function isRelayed({ relayedAtLocalhost = [] }: FrontendTable, to: Ip): boolean {
+  return relayedAtLocalhost.some(family => LOCALHOST[family] === to)
+}
+
+/** Gives what the relay does with a connection of this node; undefined if it does not get it. */
+function relayedOutcomes(
+  port: PortFrontends,
+  { to, protocol }: Question,
+  table: FrontendTable,
+): readonly Outcome[] | undefined {
+  const backends = protocol.name === 'SCTP' ? [] : backendsAtLocalhost(port)
+  if (!isRelayed(table, to) || backends.length === 0) return undefined
+  const percent = Math.round(10_000 / backends.length) / 100
+  return endpointTexts(backends).map(destination => ({
+    verdict: 'dnat',
+    destination,
+    sourceReplaced: true,
+    percent,
+  }))
+}
+
+function endpointsOf(
+  port: PortFrontends,
+  loaded: Pick<Resolved, 'table' | 'snapshot'> & { readonly config: Config },
+): ExplainedEndpoint[] {
+  const found = explainEndpoints({
+    options: resolveOptions(loaded.config),
+    snapshot: loaded.snapshot,
+    service: port.service,
+    portName: port.displayName.slice(port.service.length + 1),
+    protocol: port.protocol,
+    family: port.family,
+  })
+  return (found?.endpoints ?? []).map(endpoint => ({
+    address: formatIpPort(endpoint.ip, endpoint.port),
+    node: endpoint.nodeName,
+    slice: endpoint.slice,
+    cluster: endpoint.cluster,
+    local: endpoint.localList,
+  }))
 }

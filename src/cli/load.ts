@@ -20,6 +20,7 @@ import { readSnapshotJson } from '../model/snapshot-json.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import type { LocalAddresses } from '../source/local-addresses.ts'
 import type { LocatedRefusal, Source } from '../source/source.ts'
+import { type RefusedSince, refusalIdentity } from '../telemetry/refusal-log.ts'
 import { askDaemon } from './admin-client.ts'
 import type { Io } from './io.ts'
 import { Progress, writeWarnings } from './output.ts'
@@ -39,6 +40,12 @@ interface Reading {
 export interface Loaded extends Resolved {
   /** EndpointSlices that are refused as a whole, each with its Service. */
   readonly refusedSlices: readonly Refusal[]
+  /** Gives the time since which the daemon refuses something; absent without a daemon. */
+  readonly refusedSince?: (refusal: Refusal) => RefusedSince | undefined
+  /** The kernel's reasons to reject Services of the daemon. */
+  readonly quarantined?: ReadonlyMap<ServiceKey, string>
+  /** What is not known of the objects, in words. */
+  readonly notKnown: readonly string[]
 }
 
 /** More refusals would push the results out of sight. */
@@ -75,9 +82,10 @@ async function load(
   reading: Reading,
 ): Promise<Loaded> {
   const { clock, progress, source } = reading
-  const { snapshot, memoryBytes, refused, refusedSlices } =
+  const { snapshot, memoryBytes, refused, refusedSlices, ...known } =
     daemon === undefined
       ? {
+          notKnown: [],
           snapshot: await withListeners(await readSource(config, reading), config, reading),
           memoryBytes: servicesBytes(processRoom()),
           refused: undefined,
@@ -87,7 +95,11 @@ async function load(
   progress.begin('computing what the kernel should hold')
   const options = resolveOptions(config, memoryBytes, refused)
   const resolved = await finishInSlices(resolve(options, undefined, snapshot), slicingOf(clock))
-  return { ...resolved, refusedSlices: refusedSlices.filter(({ service }) => service !== undefined) }
+  return {
+    ...resolved,
+    ...known,
+    refusedSlices: refusedSlices.filter(({ service }) => service !== undefined),
+  }
 }
 
 /** Adds the listeners of this node, as a starting daemon does. Sockets of the running daemon do not count. */
@@ -112,16 +124,48 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     throw new Error(`the daemon at ${socket} has not read all objects yet`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused, refusedSlices } = answer.value
+  const { servicesBytes: bytes, refused, refusedSlices, refusedSince, source, quarantined } = answer.value
+  const since = timesIn(refusedSince)
   return {
     snapshot,
     memoryBytes: typeof bytes === 'number' ? bytes : undefined,
     refused: refusedIn(refused),
     refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
+    refusedSince: refusal => since.get(refusalIdentity(refusal)),
+    quarantined: quarantinedIn(quarantined),
+    notKnown: notKnownIn(source),
   }
 }
 
-interface DaemonObjects {
+/** Reads the times of refusals, and skips entries of another shape. */
+function timesIn(list: unknown): ReadonlyMap<string, RefusedSince> {
+  const times = new Map<string, RefusedSince>()
+  for (const entry of Array.isArray(list) ? list : []) {
+    const { object, field, value, reason, wallMs, orEarlier } = isJson(entry) ? entry : {}
+    if (typeof wallMs !== 'number' || !Number.isFinite(wallMs)) continue
+    const refusal = { object: `${object}`, field: `${field}`, value: `${value}`, reason: `${reason}` }
+    times.set(refusalIdentity(refusal), { wallMs, orEarlier: orEarlier === true })
+  }
+  return times
+}
+
+/** Reads which Services the kernel rejects, and skips entries of another shape. */
+function quarantinedIn(list: unknown): ReadonlyMap<ServiceKey, string> {
+  const entries = (Array.isArray(list) ? list : []).map(entry => (isJson(entry) ? entry : {}))
+  return new Map(entries.map(({ service, error }) => [`${service}`, `${error}`]))
+}
+
+/** Says what the daemon may have missed. */
+function notKnownIn(source: unknown): readonly string[] {
+  const { stale, trouble, silentMs } = isJson(source) ? source : {}
+  const why = typeof trouble === 'string' ? `: ${trouble}` : ''
+  if (stale === true) return [`what the source says now: the daemon serves the objects of its last run${why}`]
+  if (why === '') return []
+  const time = typeof silentMs === 'number' ? ` of the last ${Math.round(silentMs / 1000)} s` : ''
+  return [`changes${time}: the daemon cannot read its source${why}`]
+}
+
+interface DaemonObjects extends Pick<Loaded, 'refusedSince' | 'quarantined' | 'notKnown'> {
   readonly snapshot: Snapshot
   readonly memoryBytes: number | undefined
   readonly refused: ServiceMemory['refused']

@@ -208,7 +208,10 @@ function placeOf({ frontend }: ServiceRow): Place | undefined {
 
 /** Addresses for documentation: one stands for every address of the node, one for a client outside the cluster. */
 const NODE: Readonly<Record<Family, Ip>> = { IPv4: '\xc0\0\x02\xfd', IPv6: documentation('\xfd') }
-const CLIENT: Readonly<Record<Family, Ip>> = { IPv4: '\xcb\0\x71\xfd', IPv6: documentation('\xfc') }
+export const OUTSIDE_CLIENT: Readonly<Record<Family, Ip>> = {
+  IPv4: '\xcb\0\x71\xfd',
+  IPv6: documentation('\xfc'),
+}
 /** No rule matches the client's port, so that any port will do. */
 export const CLIENT_PORT = 40_000
 
@@ -229,7 +232,7 @@ function whyNotFrom(row: ServiceRow, hook: Hook, { place, rules, localIps }: Que
     origin: isOwn ? 'process' : 'interface',
     protocol: PROTOCOL_NUMBERS[protocolOf(row)],
     // A process, too, gets an allowed source: the result for another source does not show whether the rules exist.
-    source: allowedClient(row) ?? (isOwn ? NODE : CLIENT)[family],
+    source: allowedClient(row) ?? (isOwn ? NODE : OUTSIDE_CLIENT)[family],
     sourcePort: CLIENT_PORT,
     destination: place.ip ?? NODE[family],
     destinationPort: place.port,

@@ -20,6 +20,8 @@ export interface FlagSpec {
   readonly hidden?: true
   /** Only --help-all prints the flag. */
   readonly rare?: true
+  /** A shell completes the value with the names of Services. */
+  readonly namesService?: true
   /** The valid values; the first is the default. */
   readonly choices?: readonly string[]
 }

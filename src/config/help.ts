@@ -17,8 +17,14 @@ interface HelpForm {
   readonly all?: boolean
 }
 
-/** Prints help in this form. */
-export type HelpPage = (form?: HelpForm) => string
+/** Prints help in this form, and says what a shell may complete. */
+export interface HelpPage {
+  (form?: HelpForm): string
+  /** The flags in the help, rare ones too. */
+  readonly flags: readonly FlagSpec[]
+  /** The valid arguments: those between brackets in the usage line. */
+  readonly words: readonly string[]
+}
 
 const WIDTH = { min: 60, narrow: 80, unknown: 100, max: 120 } as const
 /** Column of the help text of a flag; on a narrow terminal that text begins below most flags. */
@@ -30,7 +36,7 @@ const HELP_ALL: FlagSpec = { name: 'help-all', kind: 'bool', help: 'print all fl
 export function helpText(help: HelpText): HelpPage {
   const visible = help.flags.filter(({ hidden }) => hidden !== true)
   const rare = visible.filter(flag => flag.rare === true).length
-  return ({ columns = WIDTH.unknown, all = false } = {}) => {
+  const page = ({ columns = WIDTH.unknown, all = false }: HelpForm = {}) => {
     const width = widthOf(columns)
     const shown = all ? visible : visible.filter(flag => flag.rare !== true)
     const flags = rare === 0 ? shown : [...shown, HELP_ALL]
@@ -50,6 +56,8 @@ export function helpText(help: HelpText): HelpPage {
       '',
     ].join('\n')
   }
+  const [, words = ''] = /\[?((?:[a-z]+\|)+[a-z]+)\]?/.exec(help.usage) ?? []
+  return Object.assign(page, { flags: visible, words: words.split('|').filter(word => word !== '') })
 }
 
 /** Wraps lines that are too long for the terminal, as helpText() wraps details. */

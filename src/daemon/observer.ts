@@ -63,7 +63,7 @@ export class Observer {
   /** Milliseconds since 1970. */
   readonly startedWallMs: number
   readonly #options: ObserverOptions
-  readonly #refusals = new RefusalLog()
+  readonly #refusals: RefusalLog
   readonly #sourceRefusals = new SourceRefusalLog()
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
@@ -79,6 +79,7 @@ export class Observer {
       options
     const { servers, features, connections, ofMode, api } = options
     this.#options = options
+    this.#refusals = new RefusalLog(wallMs)
     this.startedWallMs = wallMs()
     this.offers = new Offers({ clock, wallMs, full: () => this.#countOffers() })
     this.#health = new HealthTracker({
@@ -108,6 +109,11 @@ export class Observer {
   get health(): HealthTracker {
     this.#countOffers()
     return this.#health
+  }
+
+  /** Lists the refusals of Services, with the time at which each was found. */
+  refusedSince(): ReturnType<RefusalLog['since']> {
+    return this.#refusals.since()
   }
 
   get nodeName(): string {

@@ -24,7 +24,6 @@ import {
   type ProcessStatus,
   statuszText,
 } from '../telemetry/metrics-server.ts'
-import type { Receipts } from '../telemetry/receipts.ts'
 import type { ServersState } from '../telemetry/server-metrics.ts'
 import { ServiceHealth, type ServiceHealthNews } from '../telemetry/service-health.ts'
 import { networkNamespace } from './instance-lock.ts'
@@ -83,7 +82,7 @@ export function serversOf(
       version,
       intake,
       nowMs: () => clock.nowMs(),
-      receipts: observer.receipts,
+      observer,
     }),
     proxyMode: () => activeMode()?.mode ?? config().proxyMode,
   })
@@ -279,44 +278,58 @@ interface PagesOptions {
   readonly version: string
   readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused' | 'isStale'>
   readonly nowMs: () => number
-  readonly receipts: Receipts
+  readonly observer: Pick<Observer, 'receipts' | 'refusedSince'>
 }
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
-  const { activeMode, config, version, intake, nowMs, receipts } = options
+  const { activeMode, config, version, intake, nowMs, observer } = options
   return {
     state() {
       const status = activeMode()?.status
       const table = status?.table
-      const heardMs = intake.status?.heardMs
       return {
         snapshot: intake.snapshot.number,
         synced: status?.syncedNumber,
         error: status?.error?.message,
-        quarantined: status?.quarantined.map(({ service, error }) => ({ service, error: error.message })),
-        source: {
-          missing: intake.status?.missing,
-          trouble: intake.status?.trouble,
-          stale: intake.isStale(intake.snapshot) ? true : undefined,
-          silentMs: heardMs === undefined ? undefined : Math.round(nowMs() - heardMs),
-        },
+        quarantined: quarantinedJson(status),
+        source: sourceJson(intake, nowMs()),
         services: servicesJson(table === undefined ? [] : table.services.values()),
       }
     },
     plan: () => activeMode()?.pending(),
-    receipts: () => receipts.lines,
+    receipts: () => observer.receipts.lines,
+    services: () => intake.snapshot.services.keys(),
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
     snapshot: () => ({
       complete: intake.complete,
+      source: sourceJson(intake, nowMs()),
+      quarantined: quarantinedJson(activeMode()?.status),
       servicesBytes: activeMode()?.servicesBytes,
       refused: refusedOver(activeMode()?.status.memo),
       refusedSlices: intake.refused
         .map(({ refusal }) => refusal)
         .filter(({ service }) => service !== undefined),
+      refusedSince: observer.refusedSince(),
       ...snapshotJson(intake.snapshot),
     }),
   }
+}
+
+/** Says how well the daemon knows the objects. */
+function sourceJson(intake: PagesOptions['intake'], nowMs: number) {
+  const { missing, trouble, heardMs } = intake.status ?? {}
+  return {
+    missing,
+    trouble,
+    stale: intake.isStale(intake.snapshot) ? true : undefined,
+    silentMs: heardMs === undefined ? undefined : Math.round(nowMs - heardMs),
+  }
+}
+
+/** Lists Services that the kernel rejects, with its reasons. */
+function quarantinedJson(status: ActiveMode['status'] | undefined) {
+  return status?.quarantined.map(({ service, error }) => ({ service, error: error.message }))
 }
 
 /** Lists Services that exceed a memory limit, with that limit. */

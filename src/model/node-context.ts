@@ -350,6 +350,7 @@ const HINTED_TO_ZONE: Verdict = { isIn: true, reason: 'ready and hinted to the z
 const HINTED_TO_OTHER_NODES: Verdict = { isIn: false, reason: 'ready but hinted to other nodes' }
 const HINTED_TO_OTHER_ZONES: Verdict = { isIn: false, reason: 'ready but hinted to other zones' }
 const NOT_READY: Verdict = { isIn: false, reason: 'not ready' }
+const TERMINATED: Verdict = { isIn: false, reason: 'terminating and no longer serving' }
 const DRAINING_NEEDED: Verdict = {
   isIn: true,
   reason: 'terminating but still serving, and no endpoint is ready',
@@ -368,7 +369,7 @@ const LOCAL_DRAINING_SPARE: Verdict = {
 /** Policy Cluster: the ready endpoints that hints leave; without any, those that still serve while terminating. */
 export function clusterVerdict(traits: EndpointTraits, found: Survey, place: Place): Verdict {
   if (traits.conditions.ready) return hintVerdict(traits, found, place)
-  if (!isDraining(traits)) return NOT_READY
+  if (!isDraining(traits)) return traits.conditions.terminating ? TERMINATED : NOT_READY
   return found.ready ? DRAINING_SPARE : DRAINING_NEEDED
 }
 
@@ -376,7 +377,7 @@ export function clusterVerdict(traits: EndpointTraits, found: Survey, place: Pla
 export function localVerdict(traits: EndpointTraits, found: Survey, place: Place): Verdict {
   if (traits.nodeName !== place.nodeName) return ELSEWHERE
   if (traits.conditions.ready) return READY
-  if (!isDraining(traits)) return NOT_READY
+  if (!isDraining(traits)) return traits.conditions.terminating ? TERMINATED : NOT_READY
   return found.localReady ? LOCAL_DRAINING_SPARE : LOCAL_DRAINING_NEEDED
 }
 

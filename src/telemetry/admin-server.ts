@@ -13,6 +13,8 @@ export interface AdminPages {
   readonly config: () => unknown
   /** The objects that the daemon has read. */
   readonly snapshot: () => unknown
+  /** The names of the Services, for the completion of a shell. */
+  readonly services: () => unknown
 }
 
 interface AdminServerOptions extends AdminPages {
@@ -24,7 +26,7 @@ interface AdminServerOptions extends AdminPages {
 const CONNECTIONS_MAX = 16
 
 /**
- * Serves /state, /plan, /receipts, /config and /snapshot as JSON, and a list of the paths at /, on a unix socket. It
+ * Serves /state, /plan, /receipts, /config, /snapshot and /services as JSON, and a list of the paths at /, on a unix socket. It
  * replaces a socket file that an earlier process left, and retries while another process answers there.
  */
 export function openAdminServer({ path, clock, report, ...pages }: AdminServerOptions): HttpServer {
@@ -43,6 +45,7 @@ function adminHandler(pages: AdminPages, clock: Clock): Handler {
     ['/config', pages.config],
     ['/plan', pages.plan],
     ['/receipts', pages.receipts],
+    ['/services', pages.services],
     ['/snapshot', pages.snapshot],
     ['/state', pages.state],
   ])

@@ -21,11 +21,40 @@ interface ServiceRefusals {
 }
 
 const NEWS_MAX = 100
+/** Refusals whose time is kept: a cluster of bad objects must not fill the memory with their texts. */
+const TIMES_MAX = 10_000
+
+/** When a refusal was first found, in milliseconds since 1970. */
+export interface RefusedSince {
+  readonly wallMs: number
+  /** It was there when the daemon started. */
+  readonly orEarlier: boolean
+}
 
 /** Follows the refusals of the Services. The cost of a check follows the changes. */
 export class RefusalLog {
   #services: PersistentMap<ServiceFrontends> = PersistentMap.empty()
   #total = 0
+  #isFirst = true
+  /** By Service and identity. */
+  readonly #since = new Map<ServiceKey, ReadonlyMap<string, RefusedSince>>()
+  #times = 0
+  readonly #wallMs: (() => number) | undefined
+
+  /** With a wall clock, it remembers when each of the first TIMES_MAX refusals was found. */
+  constructor(wallMs?: () => number) {
+    this.#wallMs = wallMs
+  }
+
+  /** Lists the current refusals whose time is known. */
+  *since(): Generator<Omit<Refusal, 'service'> & RefusedSince> {
+    for (const [service, times] of this.#since)
+      for (const refusal of this.#services.get(service)?.refusals ?? []) {
+        const { object, field, value, reason } = refusal
+        const since = times.get(refusalIdentity(refusal))
+        if (since !== undefined) yield { object, field, value, reason, ...since }
+      }
+  }
 
   update(table: FrontendTable): RefusalNews<ServiceRefusals> {
     const fresh: ServiceRefusals[] = []
@@ -35,16 +64,35 @@ export class RefusalLog {
       const before = this.#services.get(service)?.refusals ?? []
       const after = table.services.get(service)?.refusals ?? []
       this.#total += after.length - before.length
+      this.#remember(service, after)
       if (after.length === 0) continue
-      const known = new Set(before.map(identity))
-      const news = after.filter(refusal => !known.has(identity(refusal)))
+      const known = new Set(before.map(refusalIdentity))
+      const news = after.filter(refusal => !known.has(refusalIdentity(refusal)))
       const refusals = news.slice(0, NEWS_MAX - named)
       named += refusals.length
       unnamed += news.length - refusals.length
       if (refusals.length > 0) fresh.push({ service, refusals })
     }
     this.#services = table.services
+    this.#isFirst = false
     return { fresh, unnamed, total: this.#total }
+  }
+
+  #remember(service: ServiceKey, refusals: readonly Refusal[]): void {
+    if (this.#wallMs === undefined) return
+    const before = this.#since.get(service)
+    if (before === undefined && refusals.length === 0) return
+    this.#times -= before?.size ?? 0
+    const now: RefusedSince = { wallMs: this.#wallMs(), orEarlier: this.#isFirst }
+    const times = new Map<string, RefusedSince>()
+    for (const refusal of refusals) {
+      if (this.#times + times.size >= TIMES_MAX) break
+      const key = refusalIdentity(refusal)
+      times.set(key, before?.get(key) ?? now)
+    }
+    this.#times += times.size
+    if (times.size === 0) this.#since.delete(service)
+    else this.#since.set(service, times)
   }
 }
 
@@ -59,7 +107,7 @@ export class SourceRefusalLog {
   #known: ReadonlySet<string> = new Set()
 
   update(list: readonly SourceRefusal[]): RefusalNews<SourceRefusal> {
-    const identityOf = ({ location, refusal }: SourceRefusal) => `${location}\0${identity(refusal)}`
+    const identityOf = ({ location, refusal }: SourceRefusal) => `${location}\0${refusalIdentity(refusal)}`
     const news = list.filter(each => !this.#known.has(identityOf(each)))
     this.#known = new Set(list.map(identityOf))
     const fresh = news.slice(0, NEWS_MAX)
@@ -67,6 +115,12 @@ export class SourceRefusalLog {
   }
 }
 
-function identity({ object, field, value, reason }: Refusal): string {
+/** Equal for refusals that say the same. */
+export function refusalIdentity({
+  object,
+  field,
+  value,
+  reason,
+}: Pick<Refusal, 'object' | 'field' | 'value' | 'reason'>): string {
   return [object, field, value, reason].join('\0')
 }

@@ -1,10 +1,10 @@
 import { spawnSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLES } from '../support/daemon.ts'
-import { patientMs } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
 
 const daemons = new Daemons()
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
@@ -45,6 +45,10 @@ describe('a command that is given nothing but the admin socket', () => {
     expect(explained).toMatchObject({ code: 0, err: '' })
     expect(explained.out).toContain('Service: shop/cart:http (ClusterIP)')
     expect(explained.out).toContain('KUBE-SERVICES')
+    const answered = await run('why', ...question, `--admin-socket=${socket}`)
+    expect(answered).toMatchObject({ code: 0, err: '' })
+    expect(answered.out).toMatch(/^served: any of 2 endpoints, a half each; .*1 of 4 is not ready/)
+    expect(answered.out).toMatch(/\n {2}ip nat KUBE-SERVICES, rule \d+: /)
   })
 
   it('refuses a flag that contradicts the daemon', async () => {
@@ -128,6 +132,8 @@ describe('kprobe explain', () => {
     },
   ]
 
+  afterEach(end)
+
   it('takes names, and says what stands in the way of a connection', async () => {
     const folder = daemons.folder()
     const path = join(folder, 'all.json')
@@ -157,6 +163,36 @@ describe('kprobe explain', () => {
     expect(await explain('203.0.113.9', '127.0.0.9:80')).toContain(
       '\nService ns/empty requests 127.0.0.9 (spec.externalIPs[0]), which kprobe refuses: a loopback address',
     )
+  })
+
+  it('has a short form, why, which asks the daemon since when something is refused', async () => {
+    const path = join(daemons.folder(), 'all.json')
+    const write = (items: readonly object[]) =>
+      writeFileSync(path, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+    socket = join(daemons.folder(), 'admin.sock')
+    write(objects)
+    await daemons.running({ source: path, args: [`--admin-socket=${socket}`] })
+    const why = async (from: string, to: string) =>
+      await run('why', '--from', from, '--to', to, `--admin-socket=${socket}`)
+    expect((await why('pod/ns/web-a', 'web.ns.svc:http')).out).toMatch(
+      /^served: any of 2 endpoints, a half each\n\nTCP from pod\/ns\/web-a \(10\.1\.0\.8\) to web\.ns\.svc:http \(10\.96\.0\.1:80\)\n/,
+    )
+    expect((await why('outside', 'svc/ns/empty')).out).toMatch(
+      /^ns\/empty:http has no endpoint: no EndpointSlice lists one for its port http\/TCP in IPv4\n/,
+    )
+    expect((await why('outside', '127.0.0.9:80')).out).toMatch(
+      /^refused since (\S+ )?\d\d:\d\d UTC or earlier: ns\/empty asks for 127\.0\.0\.9: a loopback address/,
+    )
+    write([...objects, service('late', { clusterIP: '10.96.0.3', externalIPs: ['127.0.0.8'] })])
+    await eventually(async () => (await why('outside', '127.0.0.8:80')).out.startsWith('refused'), {})
+    expect((await why('outside', '127.0.0.8:80')).out).toMatch(
+      /^refused since (\S+ )?\d\d:\d\d UTC: ns\/late asks for 127\.0\.0\.8: a loopback address/,
+    )
+    expect(await run('completion', 'services', `--admin-socket=${socket}`)).toMatchObject({
+      code: 0,
+      out: 'ns/empty\nns/late\nns/web\n',
+    })
+    expect((await why('outside', 'svc/ns/lat')).err).toContain('no Service "ns/lat"; did you mean ns/late?')
   })
 })
 

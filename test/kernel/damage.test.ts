@@ -5,7 +5,7 @@ import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 
-/* What `dump`, `explain` and `doctor` say of rules that somebody has damaged. */
+/* What `dump`, `explain`, `why` and `doctor` say of rules that somebody has damaged. */
 
 const NODE = '--hostname-override=example-node'
 const CART = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
@@ -37,8 +37,8 @@ async function program(mode: string): Promise<void> {
   expect(ran.code, ran.err).toBe(0)
 }
 
-const explain = (mode: string): Promise<Ended> =>
-  kprobe('explain', NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`, ...CART)
+const explain = (mode: string, command = 'explain'): Promise<Ended> =>
+  kprobe(command, NODE, `--source=file:${EXAMPLES}`, `--proxy-mode=${mode}`, ...CART)
 
 beforeEach(() => {
   freshNetns()
@@ -74,11 +74,15 @@ const DAMAGES: readonly (readonly [mode: string, command: string, reason: string
   ['iptables', 'iptables-nft -t nat -F PREROUTING', 'chain ip nat PREROUTING has no jump to KUBE-SERVICES'],
 ]
 
+/** The reasons that `why` gives, where they are not those in the rows of `dump`. */
+const IN_SHORT = new Map([['iptables-nft -t nat -F KUBE-SERVICES', 'chain ip nat KUBE-SERVICES is empty']])
+
 describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
   it('says that nothing is reached, why, and fails', async () => {
     await program(mode)
     expect(await kprobe('dump')).toMatchObject({ code: 0, err: '' })
     expect(await explain(mode)).toMatchObject({ code: 0 })
+    expect((await explain(mode, 'why')).out).toMatch(/^served: any of 2 endpoints, a half each; /)
     tool(command)
     const dumped = await kprobe('dump')
     expect(dumped.code).toBe(1)
@@ -93,10 +97,24 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     expect(explained.code).toBe(3)
     expect(explained.out).not.toMatch(/% {2}goes to/)
     expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT/m)
+    const answered = await explain(mode, 'why')
+    expect(answered.code).toBe(3)
+    expect(answered.out).toMatch(/^rules damaged: /)
+    expect(answered.out.split('\n')[0]).toContain(IN_SHORT.get(command) ?? reason)
+    expect(answered.out).toContain('\nPath in the kernel:\n')
     const examined = await kprobe('doctor', NODE, `--proxy-mode=${mode}`)
     expect(examined.code).toBe(3)
     expect(examined.out).toMatch(new RegExp(`^DAMAGED +rules of ${mode} mode +`, 'm'))
   })
+})
+
+it('says why that no rule is for a frontend whose element is gone', async () => {
+  await program('nftables')
+  tool('nft delete element ip kube-proxy frontends { 10.96.1.1 . tcp . 80 }')
+  const { code, out } = await explain('nftables', 'why')
+  expect(code).toBe(3)
+  expect(out).toMatch(/^rules damaged: no rule of nftables mode is for 10\.96\.1\.1:80\n/)
+  expect(out).toContain('rule 3: ip daddr @cluster-ips goto refuse comment "no such port"\n')
 })
 
 it('keeps a ClusterIP a ClusterIP whose element is gone, and marks it', async () => {
@@ -166,6 +184,9 @@ it('says that nothing is relayed after the daemon of userspace mode has ended', 
   expect(explained.code).toBe(3)
   expect(explained.out).toMatch(/^Outcome, the kernel: DIFFERENT: no process listens at 10\.1\.2\.3:\d+$/m)
   expect(explained.out).not.toMatch(/% {2}goes to/)
+  expect((await explain('userspace', 'why')).out).toMatch(
+    /^not relayed: no process listens at 10\.1\.2\.3:\d+\n/,
+  )
   const examined = await kprobe('doctor', NODE, '--proxy-mode=userspace')
   expect(examined.code).toBe(3)
   expect(examined.out).toMatch(/^DAMAGED +rules of userspace mode +/m)

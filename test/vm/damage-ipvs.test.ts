@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
 import { EXAMPLES } from '../support/daemon.ts'
 
-/* What `dump`, `explain` and `doctor` say of the state of IPVS mode that somebody has damaged. */
+/* What `dump`, `explain`, `why` and `doctor` say of the state of IPVS mode that somebody has damaged. */
 
 const NODE = '--hostname-override=example-node'
 const SOURCE = [`--source=file:${EXAMPLES}`, NODE, '--proxy-mode=ipvs']
@@ -38,10 +38,14 @@ describe.each(DAMAGES)('IPVS mode after `%s`', (command, reason) => {
     tool(command)
     const dumped = await kprobe('dump')
     const explained = await kprobe('explain', ...SOURCE, ...CART)
+    const answered = await kprobe('why', ...SOURCE, ...CART)
     const examined = await kprobe('doctor', ...SOURCE)
     expect(dumped.out).toContain(reason)
     expect(dumped.code).toBe(1)
     expect(explained.code).toBe(3)
+    expect(answered.code).toBe(3)
+    expect(answered.out).toMatch(/^rules damaged: /)
+    expect(answered.out.split('\n')[0]).toContain(reason.replace(/^[^:]*: /, ''))
     expect(examined.code).toBe(3)
   })
 })

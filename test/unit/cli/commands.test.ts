@@ -30,7 +30,19 @@ describe('kprobe', () => {
     expect(io.stdout).toMatch(/^ {2}dump +print what the kernel holds/m)
   })
 
-  const COMMANDS = ['run', 'api', 'dump', 'plan', 'verify', 'explain', 'doctor', 'init', 'cleanup', 'version']
+  const COMMANDS = [
+    'run',
+    'api',
+    'dump',
+    'plan',
+    'verify',
+    'why',
+    'explain',
+    'doctor',
+    'init',
+    'cleanup',
+    'version',
+  ]
   it.each([undefined, ...COMMANDS])('wraps the help of %s to 60 columns', async name => {
     io = new FakeIo({ columns: 60 })
     expect(await kprobe(...(name === undefined ? [] : [name]), '--help-all')).toBe(0)
@@ -52,7 +64,7 @@ describe('kprobe', () => {
     expect(io.stderr).toContain('kprobe dump: --service: "storefront" is not written NAMESPACE/NAME\n')
   })
 
-  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup', 'version'])(
+  it.each(['run', 'api', 'dump', 'plan', 'explain', 'cleanup', 'version', 'completion'])(
     'prints the help of %s',
     async name => {
       expect(await kprobe(name, '--nonsense', '--help')).toBe(0)

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { formatIp } from '../../../src/base/ip.ts'
-import { readQuestion, resolveQuestion } from '../../../src/cli/explain-question.ts'
+import { QUESTION_FLAGS, readQuestion, resolveQuestion } from '../../../src/cli/explain-question.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
-import { endpoint, service, slice, snapshotOf } from '../model/objects.ts'
+import { endpoint, node, service, slice, snapshotOf } from '../model/objects.ts'
 
 const PORTS = [
   { name: 'http', port: 80 },
@@ -14,19 +14,28 @@ const SNAPSHOT = snapshotOf([
   service('headless', { clusterIP: 'None' }),
   service('elsewhere', { type: 'ExternalName', externalName: 'example.com' }),
   // Not sorted by address: names follow their endpoints.
+  node({ ips: ['192.168.1.7', 'fd01::7'] }),
+  service('six', { clusterIP: 'fd00::6' }),
   slice('web-1', 'web', [
-    endpoint('10.1.0.9', { targetRef: { kind: 'Pod', name: 'web-b' } }),
+    endpoint('10.1.0.9', { nodeName: 'there', targetRef: { kind: 'Pod', name: 'web-b' } }),
     endpoint('10.1.0.8'),
     endpoint('10.1.0.7', { targetRef: { kind: 'Pod', name: 'web-a' } }),
   ]),
 ])
 
-function asked(from: string, to: string, ...rest: readonly string[]): string {
-  const specs = ['from', 'to', 'proto', 'interface'].map(
-    name => ({ name, kind: 'text', default: '', help: '' }) as const,
-  )
+function readerOf(from: string, to: string, rest: readonly string[] = []): FlagReader {
   const argv = [`--from=${from}`, `--to=${to}`, ...rest]
-  const reader = new FlagReader(readArguments(argv, specs, () => undefined))
+  return new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined))
+}
+
+function otherNode(from: string): string | undefined {
+  const question = readQuestion(readerOf(from, 'ns/one'))
+  if (question === undefined) throw new Error(`${from} is not read`)
+  return resolveQuestion(question, SNAPSHOT).fromOtherNode
+}
+
+function asked(from: string, to: string, ...rest: readonly string[]): string {
+  const reader = readerOf(from, to, rest)
   const question = readQuestion(reader)
   if (question === undefined || reader.errors.length > 0)
     return reader.errors.map(({ path, message }) => `${path}: ${message}`).join('; ')
@@ -52,6 +61,13 @@ describe('a question', () => {
     ['192.0.2.1', 'ns/web:80/SCTP', '192.0.2.1 10.96.0.1 80/SCTP'],
     ['pod/ns/web-a', 'web.ns.svc:http', '10.1.0.7 10.96.0.1 80/TCP'],
     ['pod/ns/web-b', 'pod/ns/web-a:8080', '10.1.0.9 10.1.0.7 8080/TCP'],
+    ['outside', 'svc/ns/one', '203.0.113.253 10.96.0.2 53/UDP'],
+    ['outside', 'ns/six', '2001:db8::fc fd00::6 80/TCP'],
+    ['outside', '[fd00::1]:80', '2001:db8::fc fd00::1 80/TCP'],
+    ['node/here', 'ns/six', 'fd01::7 fd00::6 80/TCP'],
+    ['node/here', 'ns/web:http', '192.168.1.7 10.96.0.1 80/TCP'],
+    ['outside', 'node/here:30080', '203.0.113.253 192.168.1.7 30080/TCP'],
+    ['2001:db8::1', 'node/here:30080/udp', '2001:db8::1 fd01::7 30080/UDP'],
   ])('from %s to %s means %s', (from, to, means) => {
     expect(asked(from, to)).toBe(means)
   })
@@ -77,8 +93,24 @@ describe('a question', () => {
       'pod/ns/client:80',
       'no EndpointSlice has an IPv4 address of pod ns/client; give its address: kubectl get pod -o wide',
     ],
+    [
+      'pod/ns/web-c:80',
+      'no EndpointSlice has an IPv4 address of pod ns/web-c; give its address: kubectl get pod -o wide; did you mean ns/web-a?',
+    ],
+    [
+      'node/there:80',
+      'Node "there" is not known here, only here, the Node of this machine; give its address',
+    ],
   ])('cannot be answered: to %s', (to, message) => {
     expect(() => asked('192.0.2.1', to)).toThrow(message)
+  })
+
+  it('says on which other node the client is', () => {
+    expect([otherNode('pod/ns/web-b'), otherNode('pod/ns/web-a'), otherNode('outside')]).toEqual([
+      'there',
+      undefined,
+      undefined,
+    ])
   })
 
   it('names the family that a Service lacks', () => {
@@ -96,9 +128,11 @@ describe('a question', () => {
       'web',
       '--to: "web" is not an IP address; write it like 192.0.2.1 or 2001:db8::1; give ADDRESS:PORT, NAMESPACE/SERVICE',
     ],
-    ['', '10.96.0.1:80', '--from: is required; give an address or pod/NAMESPACE/NAME'],
+    ['', '10.96.0.1:80', '--from: is required; give an address, pod/NAMESPACE/NAME, node/NAME or outside'],
     ['192.0.2.1', '', '--to: is required; give ADDRESS:PORT, '],
-    ['ns/web', '10.96.0.1:80', '--from: a client is an address or pod/NAMESPACE/NAME'],
+    ['ns/web', '10.96.0.1:80', '--from: a client is an address, pod/NAMESPACE/NAME, node/NAME or outside'],
+    ['192.0.2.1', 'outside', '--to: give ADDRESS:PORT, NAMESPACE/SERVICE'],
+    ['192.0.2.1', 'node/here', '--to: needs a port from 1 to 65535'],
     ['2001:db8::1', '10.96.0.1:80', '--to: is IPv4 while --from is IPv6'],
   ])('is refused: from %s to %s', (from, to, message) => {
     expect(asked(from, to)).toContain(message)

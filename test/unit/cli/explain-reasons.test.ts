@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
-import { reasonsOf } from '../../../src/cli/explain.ts'
-import type { ExplainedEndpoint } from '../../../src/cli/explanation.ts'
+import { type ExplainedEndpoint, reasonsOf } from '../../../src/cli/explain-reasons.ts'
 import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import { NOTHING_HELD, withinBudget } from '../../../src/model/object-budget.ts'
 import { parseObject } from '../../../src/model/parse.ts'
@@ -53,7 +52,16 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
     protocol: { name: 'TCP', number: 6 },
     interfaceName: undefined,
   } as const
-  return reasonsOf({ question, table, snapshot, oversized: [], refusedSlices, caught, endpoints, isLocal })
+  return reasonsOf({
+    question,
+    table,
+    snapshot,
+    oversized: [],
+    refusedSlices,
+    caught,
+    endpoints,
+    isLocal,
+  }).map(({ text }) => text)
 }
 
 describe('reasonsOf', () => {

@@ -1,6 +1,6 @@
 import { describe, expect, it, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/explanation.ts'
+import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/outcome.ts'
 import { damageText, programmedModes, readListening, withRelays } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
@@ -278,8 +278,18 @@ describe('the outcome in the kernel', () => {
     const damaged = withTables(NFT, table => emptied(table, 'services'))
     expect(outcomeOf(damaged, 'nftables', question)).toEqual({
       kind: 'different',
+      part: 'rules',
+      rules: [expect.objectContaining({ chain: 'ip kube-proxy nat-prerouting', text: 'jump services' })],
       outcomes: [{ verdict: 'accept', sourceReplaced: false, percent: 100 }],
       reason: 'chain ip kube-proxy services is empty',
+    })
+  })
+
+  it('says that no rule is for the place', () => {
+    const damaged = withTables(NFT, table => without(table, inSet('frontends')))
+    expect(outcomeOf(damaged, 'nftables', question)).toMatchObject({
+      kind: 'different',
+      reason: 'no rule of nftables mode is for 10.96.0.1:80',
     })
   })
 

@@ -45,6 +45,17 @@ describe('explainEndpoints', () => {
       [[false, 'not ready', false, 'not ready']],
     ],
     [
+      'terminated',
+      [
+        endpoint('10.1.0.1', { ...LOCAL, conditions: { ready: false, serving: false, terminating: true } }),
+        endpoint('10.1.0.2', { conditions: { ready: false, serving: false, terminating: true } }),
+      ],
+      [
+        [false, 'terminating and no longer serving', false, 'terminating and no longer serving'],
+        [false, 'terminating and no longer serving', false, 'not on this node'],
+      ],
+    ],
+    [
       'draining beside a ready one',
       [endpoint('10.1.0.1', { ...LOCAL, conditions: DRAINING }), endpoint('10.1.0.2', LOCAL)],
       [

@@ -2,8 +2,9 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import type { FrontendTable } from '../../../src/model/frontend.ts'
-import type { ResolveOptions } from '../../../src/model/node-context.ts'
+import { explainEndpoints } from '../../../src/model/explain.ts'
+import type { Backend, FrontendTable } from '../../../src/model/frontend.ts'
+import { needsOf, type ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { IS_QUICK, runs } from '../../support/runs.ts'
@@ -237,6 +238,30 @@ describe('resolve with a previous result', () => {
     )
   })
 
+  it('serves the endpoints that explainEndpoints calls in, and no others', () => {
+    let compared = 0
+    fc.assert(
+      fc.property(fc.array(anyEvent, { minLength: 4, maxLength: 16 }), events => {
+        const snapshot = applyEvents(EMPTY_SNAPSHOT, events)
+        const { table } = finish(resolve(OPTIONS, undefined, snapshot))
+        for (const port of table.services.values().flatMap(its => its.ports)) {
+          const { service, protocol, family } = port
+          const portName = port.displayName.slice(service.length + 1)
+          const query = { options: OPTIONS, snapshot, service, portName, protocol, family }
+          const explained = explainEndpoints(query)?.endpoints ?? []
+          const needs = needsOf(port.frontends)
+          const inCluster = explained.filter(its => needs.cluster && its.cluster.isIn)
+          const inLocal = explained.filter(its => needs.local && its.localList.isIn)
+          expect(inCluster.map(places)).toEqual(port.cluster.map(places))
+          expect(inLocal.map(places)).toEqual(port.local.map(places))
+          compared += explained.length
+        }
+      }),
+      { numRuns: runs(400) },
+    )
+    expect(compared).toBeGreaterThan(0)
+  })
+
   const CLUSTER = Array.from({ length: 1000 }, (_, index) => [
     service(`s-${index}`, { clusterIP: `10.96.${index >> 8}.${index & 255}` }),
     slice(`s-${index}-x`, `s-${index}`, [
@@ -332,6 +357,10 @@ describe('resolve with a previous result', () => {
     expect(next.services.get('ns/web')?.ports[0]?.cluster.map(its => its.ip)).toEqual([ip('10.1.0.2')])
   })
 })
+
+function places({ ip: at, port: number, local }: Backend): string {
+  return `${at} ${number} ${local}`
+}
 
 /** What an event is about. */
 function subject(event: SourceEvent): string {

@@ -36,6 +36,7 @@ function open(pages: Partial<AdminPages> = {}) {
     receipts: () => [],
     config: () => ({}),
     snapshot: () => ({ events: [] }),
+    services: () => ['ns/web'],
     ...pages,
   })
   servers.push(server)
@@ -55,8 +56,9 @@ describe('openAdminServer', () => {
     expect((await ask({ socketPath: path, path: '/receipts' })).body).toBe('[]')
     expect((await ask({ socketPath: path, path: '/config' })).body).toBe('{}')
     expect((await ask({ socketPath: path, path: '/snapshot' })).body).toBe('{"events":[]}')
+    expect((await ask({ socketPath: path, path: '/services' })).body).toBe('["ns/web"]')
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
-    expect(paths).toEqual(['/config', '/plan', '/receipts', '/snapshot', '/state'])
+    expect(paths).toEqual(['/config', '/plan', '/receipts', '/services', '/snapshot', '/state'])
     for (const each of paths)
       expect(await ask({ socketPath: path, path: each })).toMatchObject({ status: 200 })
     expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })

@@ -21,6 +21,38 @@ describe('RefusalLog', () => {
     expect(log.update(tableOf([service('a')]))).toEqual({ fresh: [], unnamed: 0, total: 0 })
   })
 
+  it('knows since when each refusal is there, and which were there at the start', () => {
+    let now = 1_000
+    const timed = new RefusalLog(() => now)
+    const since = () => [...timed.since()].map(its => `${its.value} ${its.wallMs} ${its.orEarlier}`)
+    timed.update(tableOf([refusing('a', '127.0.0.1')]))
+    expect(since()).toEqual(['127.0.0.1 1000 true'])
+    now = 2_000
+    timed.update(tableOf([refusing('a', '127.0.0.1', '127.0.0.2')]))
+    expect(since().sort()).toEqual(['127.0.0.1 1000 true', '127.0.0.2 2000 false'])
+    now = 3_000
+    timed.update(tableOf([service('a')]))
+    expect(since()).toEqual([])
+    timed.update(tableOf([refusing('a', '127.0.0.1')]))
+    expect(since()).toEqual(['127.0.0.1 3000 false'])
+    expect([...log.since()]).toEqual([])
+  })
+
+  it('keeps the times of 10,000 refusals at most, and of others once there is room', () => {
+    const timed = new RefusalLog(() => 5)
+    const many = (from: number, length: number) =>
+      Array.from({ length }, (_, n) => {
+        const [high, low] = [(from + n) >> 8, (from + n) & 255]
+        const bad = Array.from({ length: 10 }, (_, at) => `127.${high}.${low}.${at}`)
+        return service(`a${from + n}`, { clusterIP: `10.97.${high}.${low}`, externalIPs: bad })
+      })
+    timed.update(tableOf(many(0, 1_002)))
+    expect([...timed.since()]).toHaveLength(10_000)
+    timed.update(tableOf(many(0, 1)))
+    timed.update(tableOf(many(0, 2)))
+    expect([...timed.since()]).toHaveLength(20)
+  })
+
   it('counts what one bad rollout would flood the log with', () => {
     const many = Array.from({ length: 150 }, (_, n) => refusing(`a${n}`, '127.0.0.1'))
     const news = log.update(

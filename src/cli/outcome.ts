@@ -1,0 +1,172 @@
+import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
+import { oneLine } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
+import { KERNEL } from '../daemon/open.ts'
+import type { TraceStep, Way } from '../kernel/nft/trace.ts'
+import type { TracePacket } from '../kernel/nft/trace-packet.ts'
+import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
+import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
+import type { HeldMode } from '../modes/mode.ts'
+import { readModes } from '../modes/read.ts'
+import { findMode } from '../modes/registry.ts'
+import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
+
+/** One endpoint or verdict that connections may end in. */
+export interface Outcome {
+  readonly verdict: 'dnat' | 'reject' | 'drop' | 'accept'
+  readonly destination?: string
+  /** The node masquerades: the endpoint sees an address of the node as the source. */
+  readonly sourceReplaced: boolean
+  /** The share of all such connections. */
+  readonly percent: number
+}
+
+/** The verdict of the kernel on the packet, for comparison with the verdict of the Services. */
+export type KernelOutcome =
+  /** The kernel agrees. `listener`: the address of the daemon, where it relays the connection. */
+  | { readonly kind: 'same'; readonly listener?: string }
+  | {
+      readonly kind: 'different'
+      /** What is not as it should be; `relay`: the rules lead to a process that is gone. */
+      readonly part: 'rules' | 'relay'
+      readonly outcomes: readonly Outcome[]
+      readonly reason?: string
+      /** The rules of the kernel that take effect on the way to the first outcome, in order. */
+      readonly rules: readonly TraceStep[]
+    }
+  /** The kernel does not hold the rules of this mode. */
+  | { readonly kind: 'absent'; readonly reason: string }
+  | { readonly kind: 'unknown'; readonly reason: string }
+
+export interface KernelQuestion {
+  readonly packet: TracePacket
+  readonly localIps: ReadonlySet<Ip>
+  readonly wanted: readonly Outcome[]
+  /** The daemon listens at the destination itself, and relays connections that pass all rules unchanged. */
+  readonly isRelayed?: boolean
+}
+
+/** Merges ways that end alike. Sorted by destination. */
+export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
+  return ways
+    .map(({ trace, probability }) => ({
+      verdict: trace.verdict,
+      ...(trace.verdict === 'dnat'
+        ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
+        : {}),
+      sourceReplaced: trace.masquerade,
+      percent: Math.round(probability * 10_000) / 100,
+    }))
+    .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
+}
+
+/** Gives the rules that take effect on the way to the first outcome. */
+export function stepsOf(ways: readonly Way[]): readonly TraceStep[] {
+  return (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
+    chain,
+    rule,
+    text,
+    elements,
+  }))
+}
+
+/** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
+export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
+  try {
+    const read = await readModes({
+      sockets: KERNEL,
+      clock: systemClock,
+      families: NFT_FAMILIES,
+      proxyName: config.serviceProxyName,
+    })
+    const found = kernelOutcome(read.held, config.proxyMode, question)
+    return found.kind === 'same' && found.listener !== undefined
+      ? relayedOutcome(found, question, readListening())
+      : found
+  } catch (error) {
+    return { kind: 'unknown', reason: oneLine(failureText(error)) }
+  }
+}
+
+export function kernelOutcome(
+  held: readonly HeldMode[],
+  mode: Config['proxyMode'],
+  { packet, localIps, wanted, isRelayed = false }: KernelQuestion,
+): KernelOutcome {
+  const found = held.find(its => its.mode === mode)
+  if (found === undefined) {
+    const others = held.map(its => its.mode).join(' and ')
+    const instead = others === '' ? '' : `; those of ${others} mode are`
+    return { kind: 'absent', reason: `rules of ${mode} mode are not in the kernel${instead}` }
+  }
+  // The question is about a new client, so that session affinity has no entry for it.
+  const { tracer, obstacle, localIps: own } = found.rulesForNewClients?.() ?? found.rules
+  const ways = tracer.ways(packet, { localIps: new Set([...localIps, ...own]) })
+  const outcomes = outcomesOf(ways)
+  if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
+    return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
+  if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
+    const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
+    return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
+  }
+  const hook = packet.origin === 'process' ? 'output' : 'prerouting'
+  const reason =
+    obstacle(familyOf(packet.source), hook) ?? (isServed(wanted) ? whyNotReached(found, packet) : undefined)
+  return {
+    kind: 'different',
+    part: 'rules',
+    outcomes,
+    ...(reason === undefined ? {} : { reason }),
+    rules: stepsOf(ways),
+  }
+}
+
+function isServed(outcomes: readonly Outcome[]): boolean {
+  return outcomes.some(({ verdict }) => verdict === 'dnat')
+}
+
+/** Gives the reason why the rules of the kernel do not lead the packet to its frontend, as `kprobe dump` names it. */
+function whyNotReached(
+  { mode, rows }: Pick<HeldMode, 'mode' | 'rows'>,
+  { destination, destinationPort, protocol }: TracePacket,
+): string | undefined {
+  const place = formatIpPort(destination, destinationPort)
+  const anywhere = `${familyOf(destination) === 'IPv4' ? '*' : '[*]'}:${destinationPort}`
+  const name = Object.entries(PROTOCOL_NUMBERS).find(([, number]) => number === protocol)?.[0]
+  const isIts = (row: ServiceRow) =>
+    row.protocol === name && (row.frontend === place || row.frontend === anywhere)
+  const row = rows.find(isIts)
+  if (row === undefined) return `no rule of ${mode} mode is for ${place}`
+  return row.problem?.startsWith(NOT_REACHED) === true
+    ? row.problem.slice(row.problem.indexOf(': ') + 2)
+    : undefined
+}
+
+/** The rules of a mode that relays stay when its daemon ends: connections are then refused. */
+function relayedOutcome(
+  found: Extract<KernelOutcome, { kind: 'same' }>,
+  { packet: { protocol } }: KernelQuestion,
+  isListening: IsListening,
+): KernelOutcome {
+  const name = protocol === PROTOCOL_NUMBERS.UDP ? 'UDP' : 'TCP'
+  const reason = whyNotRelayed(name, [found.listener], isListening)
+  if (reason === undefined) return found
+  const outcomes: readonly Outcome[] = [{ verdict: 'reject', sourceReplaced: false, percent: 100 }]
+  return { kind: 'different', part: 'relay', reason, outcomes, rules: [] }
+}
+
+/**
+ * Tests whether the kernel does something else. Missing rules count only if a running daemon should have written them.
+ */
+export function isElsewhere(kernel: KernelOutcome, wanted: readonly Outcome[], hasDaemon: boolean): boolean {
+  if (kernel.kind === 'different') return true
+  return kernel.kind === 'absent' && hasDaemon && wanted.some(({ verdict }) => verdict !== 'accept')
+}
+
+/** In a mode that relays, the kernel knows only the listener, and the daemon knows the endpoints. */
+function keyOf(outcomes: readonly Outcome[], mode: Config['proxyMode']): string {
+  if (findMode(mode).relays !== true) return JSON.stringify(outcomes)
+  return JSON.stringify([...new Set(outcomes.map(({ verdict }) => verdict))].sort())
+}

@@ -1,0 +1,215 @@
+import { oneLine } from '../base/text.ts'
+import { rounded, shareByDestination } from './answer.ts'
+import type { Asked, Explanation } from './explanation.ts'
+
+/** Boxes and arrows for the path of one connection: from the client down to its rules, and from there to its ends. */
+export interface Picture {
+  readonly title: string
+  /** The boxes on the way, in order; never empty. */
+  readonly path: readonly Box[]
+  /** Endpoints and verdicts behind the last box of the path. */
+  readonly ends: readonly (Box & { readonly share: string; readonly isReached: boolean })[]
+}
+
+interface Box {
+  /** Lines without control characters. */
+  readonly lines: readonly string[]
+}
+
+/** Ends that a picture shows; those that are reached come first. */
+const ENDS_MAX = 20
+
+/** Characters of a line in a box. */
+const LINE_MAX = 60
+
+const VERDICTS = { reject: 'rejected', drop: 'dropped', accept: 'passes unchanged', dnat: '' } as const
+
+export function pictureOf(explanation: Explanation, asked: Asked): Picture {
+  const { connection, service, frontend, kernel, rules, answer } = explanation
+  const path = kernel.kind === 'different' && kernel.part === 'rules' ? kernel.rules : rules
+  return {
+    title: oneLine(answer),
+    path: [
+      box(asked.from, connection.from === asked.from ? '' : connection.from),
+      box(`${connection.to}/${connection.protocol}`, service === undefined ? '' : `${service} (${frontend})`),
+      ...path.map(({ chain, rule, text }) => box(`${chain}, rule ${rule}`, text)),
+    ],
+    ends: endsOf(explanation),
+  }
+}
+
+function box(...lines: readonly string[]): Box {
+  return { lines: lines.filter(line => line !== '').flatMap(line => wrapped(oneLine(line), LINE_MAX)) }
+}
+
+function endsOf({ kernel, outcomes: wanted, endpoints, list }: Explanation): Picture['ends'] {
+  const outcomes = kernel.kind === 'different' ? kernel.outcomes : wanted
+  const shares = shareByDestination(outcomes)
+  const known = new Map(endpoints.map(each => [each.address, each]))
+  const reached = [...shares].map(([address, share]) => {
+    const node = known.get(address)?.node ?? ''
+    return { ...box(address, node === '' ? '' : `on ${node}`), share: `${rounded(share)} %`, isReached: true }
+  })
+  const verdicts = outcomes.flatMap(({ verdict, percent }) =>
+    verdict === 'dnat'
+      ? []
+      : [{ ...box(VERDICTS[verdict]), share: `${rounded(percent)} %`, isReached: true }],
+  )
+  const others = endpoints.flatMap(endpoint => {
+    if (list === undefined || shares.has(endpoint.address)) return []
+    const { isIn, reason } = endpoint[list]
+    const share = `${isIn ? 'in' : 'out'}: ${reason}`
+    return [
+      {
+        ...box(endpoint.address, endpoint.node === '' ? '' : `on ${endpoint.node}`),
+        share,
+        isReached: false,
+      },
+    ]
+  })
+  const all = [...reached, ...verdicts, ...others]
+  const more = all.length - ENDS_MAX
+  if (more <= 0) return all
+  return [...all.slice(0, ENDS_MAX), { ...box(`${more} more endpoints`), share: '', isReached: false }]
+}
+
+/** Breaks a line at blanks, and words that are too long at any place. */
+function wrapped(line: string, width: number): readonly string[] {
+  return line.match(new RegExp(`.{1,${width}}(?= |$)|.{1,${width}}`, 'gu'))?.map(each => each.trim()) ?? ['']
+}
+
+/** Formats a picture for Mermaid, as Markdown pages of GitHub and GitLab show it. */
+export function mermaidText({ title, path, ends }: Picture): string {
+  const label = ({ lines }: Box) => `["${lines.map(mermaidEscaped).join('<br>')}"]`
+  return [
+    '---',
+    `title: ${JSON.stringify(title)}`,
+    '---',
+    'flowchart TD',
+    ...path.map((each, index) => `  p${index}${label(each)}`),
+    ...path.slice(1).map((_, index) => `  p${index} --> p${index + 1}`),
+    ...ends.map((each, index) => `  e${index}${label(each)}`),
+    ...ends.map(({ share, isReached }, index) => {
+      const text = share === '' ? '' : `|"${mermaidEscaped(share)}"|`
+      return `  p${path.length - 1} ${isReached ? '-->' : '-.->'}${text} e${index}`
+    }),
+    '',
+  ].join('\n')
+}
+
+/** Mermaid reads a label as HTML with entities of its own. */
+function mermaidEscaped(text: string): string {
+  return text.replace(/[#"<>&`\\]/g, character => `#${character.charCodeAt(0)};`)
+}
+
+/** Formats a picture for Graphviz. */
+export function dotText({ title, path, ends }: Picture): string {
+  const text = (lines: readonly string[]) =>
+    `"${lines.map(line => line.replaceAll('\\', '\\\\').replaceAll('"', '\\"')).join('\\n')}"`
+  return [
+    'digraph why {',
+    `  graph [label=${text([title])}, labelloc=t, fontname="sans-serif"];`,
+    '  node [shape=box, fontname="sans-serif"];',
+    '  edge [fontname="sans-serif"];',
+    ...path.map(({ lines }, index) => `  p${index} [label=${text(lines)}];`),
+    ...path.slice(1).map((_, index) => `  p${index} -> p${index + 1};`),
+    ...ends.map(({ lines }, index) => `  e${index} [label=${text(lines)}];`),
+    ...ends.map(
+      ({ share, isReached }, index) =>
+        `  p${path.length - 1} -> e${index} [label=${text([share])}, style=${isReached ? 'solid' : 'dashed'}];`,
+    ),
+    '}',
+    '',
+  ].join('\n')
+}
+
+/** Measures of an SVG, in pixels; its font has characters of one width. */
+const SVG = { margin: 16, character: 7.3, line: 16, pad: 8, gap: 24 } as const
+
+interface Placed {
+  readonly lines: readonly string[]
+  readonly x: number
+  readonly y: number
+  readonly width: number
+  readonly height: number
+}
+
+/** Draws a picture: the path on the left, its ends on the right. Follows the light or dark mode of the reader. */
+export function svgText({ title, path, ends }: Picture): string {
+  const top = SVG.margin + SVG.line * (wrapped(title, 100).length + 1)
+  const way = placed(path, SVG.margin, top)
+  const wayWidth = Math.max(...way.map(({ width }) => width))
+  const label =
+    Math.max(...ends.map(({ share }) => share.length), 0) * SVG.character + 2 * (SVG.gap + SVG.pad)
+  const found = placed(ends, SVG.margin + wayWidth + label, top)
+  const all = [...way, ...found]
+  const width = Math.ceil(Math.max(...all.map(its => its.x + its.width), 100 * SVG.character) + SVG.margin)
+  const height = Math.ceil(Math.max(...all.map(its => its.y + its.height)) + SVG.margin)
+  const last = way.at(-1)
+  return [
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img">`,
+    `<title>${xml(title)}</title>`,
+    `<style>${STYLE}</style>`,
+    svgLines(wrapped(title, 100), SVG.margin, SVG.margin, ' class="title"'),
+    ...way.slice(1).map((to, index) => down(way[index], to)),
+    ...found.map((to, index) =>
+      across({ from: last, to, end: ends[index], bend: SVG.margin + wayWidth + SVG.gap }),
+    ),
+    ...all.map(({ lines, x, y, ...size }) =>
+      [
+        `<rect x="${x}" y="${y}" width="${size.width}" height="${size.height}" rx="4"/>`,
+        svgLines(lines, x + SVG.pad, y + SVG.pad),
+      ].join(''),
+    ),
+    '</svg>',
+    '',
+  ].join('\n')
+}
+
+const STYLE =
+  'svg{background:#fff;color:#222}text{font:12px monospace;fill:currentColor}.title{font-weight:bold}' +
+  'rect{fill:none;stroke:currentColor}path{fill:none;stroke:currentColor}.out{stroke-dasharray:4 4}' +
+  '@media(prefers-color-scheme:dark){svg{background:#111;color:#eee}}'
+
+function placed(boxes: readonly Box[], x: number, top: number): readonly Placed[] {
+  let y = top
+  return boxes.map(box => {
+    const { lines } = box
+    const width = Math.ceil(Math.max(...lines.map(line => line.length)) * SVG.character) + 2 * SVG.pad
+    const height = lines.length * SVG.line + 2 * SVG.pad
+    const at = { lines, x, y, width, height }
+    y += height + SVG.gap
+    return at
+  })
+}
+
+function down(from: Placed | undefined, to: Placed): string {
+  if (from === undefined) return ''
+  const x = from.x + 24
+  return `<path d="M${x} ${from.y + from.height}V${to.y}m-4-6l4 6l4-6"/>`
+}
+
+interface Arrow {
+  readonly from: Placed | undefined
+  readonly to: Placed
+  readonly end: Picture['ends'][number] | undefined
+  readonly bend: number
+}
+
+/** Draws an arrow from the path to an end, with a bend behind the widest box of the path. */
+function across({ from, to, end, bend }: Arrow): string {
+  if (from === undefined || end === undefined) return ''
+  const [y, target] = [from.y + from.height / 2, to.y + to.height / 2]
+  const line = `<path${end.isReached ? '' : ' class="out"'} d="M${from.x + from.width} ${y}H${bend}V${target}H${to.x}m-6-4l6 4l-6 4"/>`
+  return line + svgLines([end.share], bend + SVG.pad, target - SVG.line - 2)
+}
+
+function svgLines(lines: readonly string[], x: number, y: number, attributes = ''): string {
+  return lines
+    .map((line, index) => `<text x="${x}" y="${y + 12 + index * SVG.line}"${attributes}>${xml(line)}</text>`)
+    .join('')
+}
+
+function xml(text: string): string {
+  return text.replace(/[&<>"]/g, character => `&#${character.charCodeAt(0)};`)
+}

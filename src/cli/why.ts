@@ -1,0 +1,139 @@
+import { count, oneLine } from '../base/text.ts'
+import type { FlagSpec } from '../config/flag.ts'
+import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { helpText, wrapLines } from '../config/help.ts'
+import { rounded, shareByDestination } from './answer.ts'
+import { ruleLines } from './explain.ts'
+import { QUESTION_FLAGS } from './explain-question.ts'
+import { outText } from './explain-reasons.ts'
+import { type Asked, type Explanation, runQuestion } from './explanation.ts'
+import type { Command, Io } from './io.ts'
+import { writeDocument } from './output.ts'
+import { FROM_DAEMON } from './request.ts'
+import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
+
+const OUTPUTS = ['text', 'json', 'yaml', 'mermaid', 'dot', 'svg'] as const
+const FLAGS: readonly FlagSpec[] = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe why --from CLIENT --to TARGET [flags]',
+      description:
+        'Says in one sentence what becomes of a connection. Then prints its path with the rule that decided at each step,\n' +
+        'and every endpoint of the Service with the reason that it is in or out. Asks the daemon and the kernel, and names\n' +
+        'what they could not say. `kprobe explain` prints the same in full. Exits 3 when the rules in the kernel lead\n' +
+        'elsewhere, or when a daemon runs and its rules are missing.',
+      details: [
+        'Example:',
+        '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
+        '  kprobe why --from outside --to node/NAME:30080',
+        '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o dot | dot -Tpng > why.png',
+        '',
+        FROM_DAEMON,
+        WITHOUT_EFFECT,
+      ],
+      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...FLAGS, HELP_FLAG],
+    }),
+  run: (argv, io) =>
+    runQuestion(argv, io, { command: 'why', flags: FLAGS, outputs: OUTPUTS, write: writeIn(io) }),
+}
+
+function writeIn(io: Io) {
+  return async (explanation: Explanation, output: (typeof OUTPUTS)[number], asked: Asked) => {
+    const picture = () => pictureOf(explanation, asked)
+    switch (output) {
+      case 'text':
+        return io.out(whyText(explanation, asked, io))
+      case 'mermaid':
+        return io.out(mermaidText(picture()))
+      case 'dot':
+        return io.out(dotText(picture()))
+      case 'svg':
+        return io.out(svgText(picture()))
+      case 'json':
+      case 'yaml':
+        return await writeDocument(explanation, output, io)
+    }
+  }
+}
+
+const BOLD = ['\u001b[1m', '\u001b[22m'] as const
+
+/** Formats an explanation for people. Only a terminal gets colors and wrapped lines. */
+export function whyText(
+  explanation: Explanation,
+  asked: Asked,
+  { color, columns }: Pick<Io, 'color' | 'columns'>,
+): string {
+  const inWidth = (lines: readonly string[]) => (columns === undefined ? lines : wrapLines(lines, columns))
+  const [on, off] = color ? BOLD : ['', '']
+  const lines = [
+    ...connectionLines(explanation, asked),
+    ...pathLines(explanation),
+    ...endpointLines(explanation),
+  ]
+  const unknown = explanation.notKnown.map(text => `  ${oneLine(text)}`)
+  return [
+    ...inWidth([oneLine(explanation.answer)]).map(line => `${on}${line}${off}`),
+    ...inWidth([...lines, ...(unknown.length === 0 ? [] : ['', 'Not known:', ...unknown])]),
+    '',
+  ].join('\n')
+}
+
+function connectionLines(explanation: Explanation, asked: Asked): readonly string[] {
+  const { connection, service, frontend, reasons } = explanation
+  const { from, to, source } = connection
+  const bound = source === from ? [] : [`Its packets come from ${source}, which is bound to this node.`]
+  return [
+    '',
+    oneLine(`${connection.protocol} from ${named(asked.from, from)} to ${named(asked.to, to)}`),
+    ...bound,
+    service === undefined ? 'Service: none' : oneLine(`Service: ${service} (${frontend})`),
+    ...reasons.map(oneLine),
+  ]
+}
+
+/** `shop/cart:http (10.96.0.1:80)`. */
+function named(asked: string, address: string): string {
+  return asked === address ? address : `${asked} (${address})`
+}
+
+const NO_RULES = '  no rule of kprobe takes effect'
+
+function pathLines({ kernel, rules }: Explanation): readonly string[] {
+  const isDamaged = kernel.kind === 'different' && kernel.part === 'rules'
+  const path = isDamaged ? kernel.rules : rules
+  const heading = isDamaged
+    ? 'Path in the kernel:'
+    : kernel.kind === 'same'
+      ? 'Path, the same in the kernel:'
+      : 'Path, as the Services specify it:'
+  const steps = path.flatMap(rule => ruleLines(rule).trimEnd().split('\n'))
+  return ['', heading, ...(steps.length === 0 ? [NO_RULES] : steps)]
+}
+
+/** Endpoints that text and pictures name; JSON and YAML name all. */
+export const ENDPOINTS_SHOWN = 20
+
+function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): readonly string[] {
+  if (list === undefined || endpoints.length === 0) return []
+  const shares = shareByDestination(kernel.kind === 'different' ? [] : outcomes)
+  const inFirst = [...endpoints].sort((a, b) => Number(b[list].isIn) - Number(a[list].isIn))
+  const rows = inFirst.slice(0, ENDPOINTS_SHOWN).map(({ address, node, [list]: { isIn, reason } }) => {
+    const share = shares.get(address)
+    const part = share === undefined ? (isIn ? 'in' : 'out') : `${rounded(share)} %`
+    return { part, text: `${address}${node === '' ? '' : ` on ${node}`}: ${reason}` }
+  })
+  const width = Math.max(...rows.map(({ part }) => part.length))
+  const rest = inFirst.slice(ENDPOINTS_SHOWN)
+  const out = outText(rest, list)
+  const more = `  and ${count(rest.length, 'more endpoint')}${out === '' ? ', all in' : `: ${out}`}; -o json lists all`
+  return [
+    '',
+    `Endpoints, traffic policy ${list === 'local' ? 'Local' : 'Cluster'}:`,
+    ...rows.map(({ part, text }) => `  ${part.padEnd(width)}  ${oneLine(text)}`),
+    ...(rest.length === 0 ? [] : [more]),
+  ]
+}
