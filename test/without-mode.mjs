@@ -2,7 +2,16 @@
 // unit tests. A mode is its folder, its lines in the registry and in the import rules, and the tests
 // that name it.
 import { spawnSync } from 'node:child_process'
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, posix } from 'node:path'
 
@@ -26,6 +35,12 @@ const ASKING = [
   'test/unit/daemon',
   'test/unit/cli',
 ]
+
+const modes = readdirSync('src/modes').filter(name => existsSync(join('src/modes', name, 'mode.ts')))
+if (!modes.includes(mode)) {
+  console.error(`usage: node test/without-mode.mjs [MODE]; MODE is ${modes.join(', ')}; by default userspace`)
+  process.exit(2)
+}
 
 const copy = mkdtempSync(join(tmpdir(), 'kprobe-without-'))
 process.once('exit', () => rmSync(copy, { recursive: true, force: true }))

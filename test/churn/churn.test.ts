@@ -27,20 +27,17 @@ const DESCRIPTORS_MORE_MAX = 5
 /** Beyond what the beginning of a run took, which a heap may grow by without a leak. */
 const MEMORY_MORE_MAX = 32 << 20
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 let addresses: PodAddresses
 let tcpServers: Servers
 let udpServers: UdpPeer
 
-beforeEach(async () => {
-  cluster = await Cluster.open({ packets: true, server: { relay: false } })
-})
+beforeEach(() => cluster.open({ packets: true, server: { relay: false } }))
 
 afterEach(async () => {
   await udpServers?.stop()
   await tcpServers?.close()
   await addresses?.close()
-  await cluster.close()
 })
 
 test(`${PER_SECOND} endpoint changes a second for ${SECONDS} s, and no request fails`, async () => {

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from 'vitest'
+import { beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { cpuMs } from '../bench-cluster/cost.ts'
 import { Cluster } from '../faults/cluster.ts'
@@ -20,13 +20,9 @@ const MAKING_MAX_MS = 240_000
 const LAG_MAX = 1 / 4
 const MARKER = SHAPE.services + 1
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open({ server: { relay: false } })
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ server: { relay: false } }))
 
 test('1,000 endpoint changes a second reach the kernel as fast as they come, and none is lost', async () => {
   for (const { resource, object } of clusterOf(SHAPE)) cluster.server.store.create(resource, object)

@@ -1,22 +1,14 @@
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, it } from 'vitest'
-import { COMMAND, Daemons } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { expect, it } from 'vitest'
+import { EXAMPLES } from '../support/daemon.ts'
 import { eventually, patientMs } from '../support/patience.ts'
+import { FileSite } from './file-site.ts'
 import { differences, frontendNames, generation, listRuleset, nft } from './kernel.ts'
-import { clusterIp, service, services, writeObjects } from './objects.ts'
+import { clusterIp, service, services } from './objects.ts'
 
-const daemons = new Daemons()
-let folder: string
-
-beforeEach(() => {
-  freshNetns()
-  folder = daemons.folder()
-})
-
-afterEach(() => daemons.end())
+const site = FileSite.ofEachTest()
 
 /** Lines of strace about new processes and programs; threads share CLONE_THREAD. */
 function processLines(trace: string): readonly string[] {
@@ -25,13 +17,12 @@ function processLines(trace: string): readonly string[] {
 }
 
 it('starts no process through a start, an edit and a healing, as strace sees it', async () => {
-  const trace = join(folder, 'trace')
-  writeObjects(folder, services(3))
+  const trace = join(site.folder, 'trace')
   const calls = 'trace=execve,execveat,fork,vfork,clone,clone3'
   const wrapper = ['strace', '-f', '--seccomp-bpf', '-o', trace, '-e', calls]
-  const daemon = await daemons.running({ source: folder, wrapper })
+  const daemon = await site.running(services(3), { wrapper })
   const commits = daemon.said('committed').length
-  writeObjects(folder, services(4))
+  site.write(services(4))
   await daemon.until(() => daemon.said('committed').length > commits)
   nft('flush ruleset')
   await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
@@ -43,11 +34,10 @@ it('starts no process through a start, an edit and a healing, as strace sees it'
 })
 
 it('leaves the generation of the kernel as it was when it starts again and nothing changed', async () => {
-  writeObjects(folder, services(20))
-  const first = await daemons.running({ source: folder })
+  const first = await site.running(services(20))
   expect((await first.stop()).code).toBe(0)
   const [before, text] = [await generation(), listRuleset()]
-  const second = await daemons.running({ source: folder })
+  const second = await site.daemons.running({ source: site.folder })
   expect(second.said('first sync complete')).toMatchObject([{ changes: 0, bytes: 0 }])
   expect(await generation()).toBe(before)
   expect((await second.stop()).code).toBe(0)
@@ -56,8 +46,7 @@ it('leaves the generation of the kernel as it was when it starts again and nothi
 })
 
 it('leaves rules that nft lists as text and as JSON', async () => {
-  const examples = COMMAND.replace('dist/kprobe.mjs', 'deploy/examples')
-  const daemon = daemons.start({ source: examples, args: ['--once'] })
+  const daemon = site.daemons.start({ source: EXAMPLES, args: ['--once'] })
   expect((await daemon.ended()).code).toBe(0)
   expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toContain('"shop/cart:http"')
   const json: unknown = JSON.parse(execFileSync('nft', ['-j', 'list', 'ruleset'], { encoding: 'utf8' }))
@@ -68,14 +57,13 @@ it('leaves rules that nft lists as text and as JSON', async () => {
 const SOON_MS = 1_000
 
 it('changes the kernel within a second of an edit', async () => {
-  writeObjects(folder, services(3))
-  await daemons.running({ source: folder })
+  await site.running(services(3))
   const tookMs: number[] = []
   for (const count of [4, 2, 5]) {
-    writeObjects(folder, services(count))
+    site.write(services(count))
     tookMs.push(await eventually(() => frontendNames().size === count))
   }
-  writeObjects(folder, [...services(4), ...service(4, { endpoints: ['10.9.9.9:9999'] })])
+  site.write([...services(4), ...service(4, { endpoints: ['10.9.9.9:9999'] })])
   const isThere = () => listRuleset().includes('10.9.9.9 . 9999')
   tookMs.push(await eventually(isThere))
   expect(Math.min(...tookMs)).toBeLessThan(patientMs(SOON_MS))
@@ -83,8 +71,7 @@ it('changes the kernel within a second of an edit', async () => {
 })
 
 it('repairs a foreign flush of everything within a second', async () => {
-  writeObjects(folder, services(10))
-  await daemons.running({ source: folder })
+  await site.running(services(10))
   const before = listRuleset()
   const tookMs: number[] = []
   for (let round = 0; round < 3; round++) {
@@ -107,8 +94,7 @@ it.each([
   ['a deleted jump', ['-t', 'nat', '-D', 'POSTROUTING', '1']],
   ['an edited chain', ['-t', 'nat', '-I', 'KUBE-SERVICES', '-j', 'RETURN']],
 ])('repairs %s of the iptables mode within a second', async (_, damage) => {
-  writeObjects(folder, services(10))
-  await daemons.running({ source: folder, args: IPTABLES })
+  await site.running(services(10), { args: IPTABLES })
   const before = savedRules()
   expect(before).toContain('KUBE-POSTROUTING')
   const tookMs: number[] = []

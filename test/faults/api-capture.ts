@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import { expect } from 'vitest'
 import { Daemons } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
+import { serviceOf } from '../support/objects.ts'
 import { patientMs } from '../support/patience.ts'
 import { API_ADDRESS } from './api-apart.ts'
 import { Cluster } from './cluster.ts'
-import { serviceOf } from './cluster-objects.ts'
 
 export type Mode = 'nftables' | 'iptables' | 'userspace' | 'ipvs'
 /** `local`: the API server answers at an address of the node that the Node object does not list, such as a VIP. */

@@ -1,6 +1,6 @@
 import { writeFileSync } from 'node:fs'
 import { setTimeout as pause } from 'node:timers/promises'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { BAD_UTF8, EXPIRED_EVENT, type Fault, gzipBomb, longLine, NULS } from '../support/apiserver/faults.ts'
 import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { kubeconfigText } from '../support/apiserver/kubeconfig.ts'
@@ -12,14 +12,9 @@ import { Removals } from './cluster-removals.ts'
 import { frontendNames, listRuleset } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-async function open(server: ApiServerOptions = {}): Promise<void> {
-  cluster = await Cluster.open({ server })
-  cluster.put(...services(20))
-}
-
-afterEach(() => cluster.close())
+const open = (server: ApiServerOptions = {}): Promise<void> => cluster.open({ server, objects: services(20) })
 
 /** Something changes, and the kernel follows. */
 async function keepsUp(): Promise<void> {

@@ -1,11 +1,11 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, describe, expect, it } from 'vitest'
 import { ip } from '../support/lab/topology.ts'
+import { balanced, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { API_ADDRESS } from './api-apart.ts'
 import { ApiCapture, type Mode, NOWHERE, PORTS, type Where } from './api-capture.ts'
 import { type Cluster, metric } from './cluster.ts'
-import { balanced, serviceOf, sliceOf } from './cluster-objects.ts'
 import { KUBE_PROXY_TABLE } from './foreign-rules.ts'
 import { listRuleset } from './kernel.ts'
 

@@ -1,7 +1,7 @@
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { setTimeout as pause } from 'node:timers/promises'
-import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { Fault } from '../support/apiserver/faults.ts'
 import { ApiServer, type ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { ip } from '../support/lab/topology.ts'
@@ -13,14 +13,9 @@ import { Removals } from './cluster-removals.ts'
 import { frontendNames, listRuleset } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-async function open(server: ApiServerOptions = {}): Promise<void> {
-  cluster = await Cluster.open({ server })
-  cluster.put(...services(12))
-}
-
-afterEach(() => cluster.close())
+const open = (server: ApiServerOptions = {}): Promise<void> => cluster.open({ server, objects: services(12) })
 
 describe('a server that ends everything at once', () => {
   beforeEach(() => open())

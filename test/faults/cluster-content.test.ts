@@ -1,19 +1,19 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import type { Flow, Outcome } from '../support/lab/lab.ts'
+import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { Cluster, metric } from './cluster.ts'
-import { balanced, endpoint, serviceOf, sliceOf } from './cluster-objects.ts'
 import { listRuleset } from './kernel.ts'
 
 const [VIP, OTHER, EXTERNAL] = ['172.30.1.1', '172.30.1.2', '198.51.100.7']
 const [A, B] = ['10.0.5.1', '10.0.5.2']
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 let daemon: Daemon
 
 beforeEach(async () => {
-  cluster = await Cluster.open({ packets: true })
+  await cluster.open({ packets: true })
   // Others, which no fault of one may touch.
   cluster.put(serviceOf('bystander', '172.30.9.9'), sliceOf('bystander', ['10.0.9.9']))
   daemon = await cluster.running()
@@ -22,7 +22,6 @@ beforeEach(async () => {
 afterEach(async () => {
   const { lab } = cluster
   const [bystander] = await lab.trace([flow('172.30.9.9')])
-  await cluster.close()
   expect([...(bystander?.endpoints.keys() ?? [])]).toEqual(['10.0.9.9:8080'])
 })
 

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
 import { ask, Cluster, metric } from './cluster.ts'
@@ -12,14 +12,9 @@ import { services } from './objects.ts'
 /** The heap that Node.js has in a control group of that limit. */
 const NODE_ARGS = ['--max-old-space-size=256']
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(20))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: services(20) }))
 
 const ATTACKS = {
   '5,000 ports with 1,000 endpoints each': wide('large', 5_000, 1_000),

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { grpcClient, WatchClient } from '../support/api/watch-client.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
@@ -7,13 +7,9 @@ import { descriptorsOf } from './cluster-process.ts'
 import { crowd, NODE_ADDRESS, OUTSIDE, outside } from './crowd.ts'
 import { service, services } from './objects.ts'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open())
 
 /** Addresses of loopback that one process without privileges uses. */
 const LOCAL = Array.from({ length: 8 }, (_, index) => `127.0.0.${index + 2}`)

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { beforeEach, expect, it } from 'vitest'
 import { eventually } from '../support/patience.ts'
 import { ask, Cluster } from './cluster.ts'
 import { Removals } from './cluster-removals.ts'
@@ -11,14 +11,9 @@ import { nameOf, service, services } from './objects.ts'
 /** Long enough to see that nothing is done about half a list. */
 const HELD_MS = 3_000
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(8))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: services(8) }))
 
 /** Our ends of the connections to a port of this machine. */
 function establishedPorts(port: number): readonly string[] {

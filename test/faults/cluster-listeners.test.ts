@@ -5,10 +5,10 @@ import { connect, createServer, type Server } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 import { Cluster, HEALTH_PORT, node } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { listRuleset } from './kernel.ts'
 
 /** An address that an interface was configured with and the Node object does not list: a bridge's. */
@@ -17,12 +17,12 @@ const BRIDGE = '172.17.0.1'
 const VIP = '192.168.0.50'
 const ENDPOINT = '10.0.77.1'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 let daemon: Daemon
 const servers: (Server | Socket)[] = []
 
 beforeEach(async () => {
-  cluster = await Cluster.open({ packets: true })
+  await cluster.open({ packets: true })
   ip([
     'link add docker0 type veth peer name container0',
     'link set docker0 up',
@@ -33,7 +33,6 @@ beforeEach(async () => {
 
 afterEach(async () => {
   for (const server of servers.splice(0)) server.close()
-  await cluster.close()
 })
 
 /** A process of the node listens there, and says hello. */

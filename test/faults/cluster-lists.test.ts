@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
 import { Cluster } from './cluster.ts'
 import { Removals } from './cluster-removals.ts'
@@ -7,14 +7,9 @@ import { nameOf, service, services } from './objects.ts'
 
 const AGAIN = 'reads it once more'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-async function open(server: ApiServerOptions = {}): Promise<void> {
-  cluster = await Cluster.open({ server })
-  cluster.put(...services(20))
-}
-
-afterEach(() => cluster.close())
+const open = (server: ApiServerOptions = {}): Promise<void> => cluster.open({ server, objects: services(20) })
 
 /** The next list of these lacks everything. */
 function listNothingOnce(resource: string): void {

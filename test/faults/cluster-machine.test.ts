@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { closeSync, openSync, writeFileSync, writeSync } from 'node:fs'
 import { connect, createServer, type Socket } from 'node:net'
 import { setTimeout as pause } from 'node:timers/promises'
-import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
 import { answers, ask, Cluster, HEALTH_PORT, METRICS_PORT, metric } from './cluster.ts'
@@ -11,14 +11,9 @@ import { Removals } from './cluster-removals.ts'
 import { frontendNames, generation, listRuleset } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(10))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: services(10) }))
 
 /** Something changes, and the kernel follows. */
 async function keepsUp(number = 40): Promise<void> {

@@ -1,21 +1,16 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND } from '../support/daemon.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { Cluster, metric } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { refusalsOf, servesOthers } from './costs.ts'
 import { addressesOf, ports } from './large-services.ts'
 import { services } from './objects.ts'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(20))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: services(20) }))
 
 /** Of tests: the heap is so small that fewer objects fill it. */
 const SMALL_HEAP = ['--max-old-space-size=96']

@@ -1,11 +1,11 @@
 import { writeFileSync } from 'node:fs'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import type { Flow } from '../support/lab/lab.ts'
 import { ip } from '../support/lab/topology.ts'
+import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { answers, ask, askSocket, Cluster, METRICS_PORT, metric, node } from './cluster.ts'
-import { balanced, endpoint, serviceOf, sliceOf } from './cluster-objects.ts'
 import { generation, listRuleset } from './kernel.ts'
 import { service, services } from './objects.ts'
 
@@ -13,13 +13,9 @@ const [VIP, EXTERNAL, NODE] = ['172.30.1.1', '198.51.100.7', '192.168.0.2']
 const [A, B, ELSEWHERE] = ['10.0.5.1', '10.0.5.2', '10.0.77.1']
 const ZONE = 'topology.kubernetes.io/zone'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open({ packets: true })
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ packets: true }))
 
 /** Where new connections to this address go: endpoints, or the verdict. */
 async function reached(destination: string, change: Partial<Flow> = {}): Promise<string> {

@@ -1,8 +1,7 @@
 import { setTimeout as pause } from 'node:timers/promises'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import type { ApiServerOptions } from '../support/apiserver/http-server.ts'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { eventually } from '../support/patience.ts'
-import { ask, Cluster, metric } from './cluster.ts'
+import { ask, Cluster, type ClusterOptions, metric } from './cluster.ts'
 import { Removals } from './cluster-removals.ts'
 import { frontendNames, generation, listRuleset } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
@@ -13,16 +12,10 @@ const USED = service(1, { endpoints: ENDPOINTS })
 /** An outage, instead of the matrix' minutes and hours: back-off delays grow with it. */
 const OUTAGE_MS = 3_000
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-async function open(
-  options: { readonly packets?: boolean; readonly server?: ApiServerOptions } = {},
-): Promise<void> {
-  cluster = await Cluster.open(options)
-  cluster.put(...services(8))
-}
-
-afterEach(() => cluster.close())
+const open = (options: ClusterOptions = {}): Promise<void> =>
+  cluster.open({ ...options, objects: services(8) })
 
 describe('an API server that cannot be reached', () => {
   beforeEach(() => open({ packets: true }))

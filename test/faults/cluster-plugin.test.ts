@@ -1,19 +1,14 @@
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { beforeEach, expect, it } from 'vitest'
 import { eventually } from '../support/patience.ts'
 import { isRunning } from '../support/processes.ts'
 import { Cluster } from './cluster.ts'
 import { frontendNames } from './kernel.ts'
 import { service } from './objects.ts'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...service(1), ...service(2))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: [...service(1), ...service(2)] }))
 
 /** The credential plugin of the kubeconfig, from now on. */
 function plugin(lines: string): string {

@@ -1,7 +1,7 @@
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { beforeEach, expect, it } from 'vitest'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { ask, Cluster } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { memoryOf } from './cluster-process.ts'
 import { frontendNames, listRuleset } from './kernel.ts'
 import { endpointsOf, nameOf, service } from './objects.ts'
@@ -10,13 +10,9 @@ const MIB = 1 << 20
 /** So much is not done at once on a machine that is busy with other things. */
 const PATIENCE_MS = 120_000
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open())
 
 it('F42: 10,000 Services with 5 endpoints each, one of them bad, are there within the time of a cold start', async () => {
   for (let number = 0; number < 10_000; number++)

@@ -10,21 +10,16 @@ import {
 } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { COMMAND } from '../support/daemon.ts'
 import { Cluster } from './cluster.ts'
 import { listRuleset } from './kernel.ts'
 import { service, services } from './objects.ts'
 
 const TOP = fileURLToPath(new URL('../..', import.meta.url))
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(4))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: services(4) }))
 
 /** The command with another addon beside it. */
 function commandWith(addon: (path: string) => void): string {

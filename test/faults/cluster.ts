@@ -1,6 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs'
 import { get, type RequestOptions } from 'node:http'
 import { join } from 'node:path'
+import { afterEach } from 'vitest'
 import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { ApiServer, type ApiServerOptions } from '../support/apiserver/http-server.ts'
 import type { KubeconfigOptions } from '../support/apiserver/kubeconfig.ts'
@@ -26,33 +27,43 @@ export interface Answer {
   readonly body: string
 }
 
+export interface ClusterOptions {
+  /** The cluster is the node of a laboratory. */
+  readonly packets?: boolean
+  /** The API server has another network namespace, and API_ADDRESS. */
+  readonly apart?: boolean
+  readonly server?: ApiServerOptions
+  /** What the server has at first, besides the Node. */
+  readonly objects?: readonly object[]
+}
+
+interface Parts {
+  server: ApiServer
+  readonly folder: string
+  readonly lab: Lab | undefined
+  readonly apart: ApiApart | undefined
+}
+
 /** An API server in this process, the node's network namespace, and daemons that live with both. */
 export class Cluster {
   readonly #daemons = new Daemons()
-  readonly #folder = this.#daemons.folder()
-  readonly #lab: Lab | undefined
-  readonly #apart: ApiApart | undefined
-  #server: ApiServer
+  #opened: Parts | undefined
 
-  private constructor(server: ApiServer, lab: Lab | undefined, apart: ApiApart | undefined) {
-    this.#server = server
-    this.#lab = lab
-    this.#apart = apart
-    this.put(node())
-    this.configure()
+  /** One for all tests of a file, which the test or a hook opens; it closes after each test. */
+  static ofEachTest(): Cluster {
+    const cluster = new Cluster()
+    afterEach(() => cluster.close())
+    return cluster
   }
 
-  /**
-   * In a new network namespace; with `packets` it is the node of a laboratory, and with `apart` the API server has another
-   * namespace and API_ADDRESS.
-   */
-  static async open(
-    options: {
-      readonly packets?: boolean
-      readonly apart?: boolean
-      readonly server?: ApiServerOptions
-    } = {},
-  ): Promise<Cluster> {
+  static async open(options: ClusterOptions = {}): Promise<Cluster> {
+    const cluster = new Cluster()
+    await cluster.open(options)
+    return cluster
+  }
+
+  /** Begins in a new network namespace. */
+  async open(options: ClusterOptions = {}): Promise<void> {
     const apart = options.apart === true ? await apiServerApart(options.server) : undefined
     const lab = options.packets === true ? await Lab.start() : undefined
     if (lab === undefined) {
@@ -60,46 +71,57 @@ export class Cluster {
       ip(['link set lo up'])
     }
     apart?.join()
-    return new Cluster(apart?.server ?? (await ApiServer.start(options.server)), lab, apart)
+    const server = apart?.server ?? (await ApiServer.start(options.server))
+    this.#opened = { server, folder: this.#daemons.folder(), lab, apart }
+    this.put(node(), ...(options.objects ?? []))
+    this.configure()
   }
 
   async close(): Promise<void> {
     await this.#daemons.end()
-    await this.#server.close()
-    await this.#lab?.close()
-    this.#apart?.close()
+    const opened = this.#opened
+    this.#opened = undefined
+    await opened?.server.close()
+    await opened?.lab?.close()
+    opened?.apart?.close()
+  }
+
+  get #parts(): Parts {
+    if (this.#opened === undefined) throw new Error('this cluster is closed')
+    return this.#opened
   }
 
   get server(): ApiServer {
-    return this.#server
+    return this.#parts.server
   }
 
   get lab(): Lab {
-    if (this.#lab === undefined) throw new Error('this cluster has no packets')
-    return this.#lab
+    const { lab } = this.#parts
+    if (lab === undefined) throw new Error('this cluster has no packets')
+    return lab
   }
 
   /** The daemons' kubeconfig. */
   get kubeconfig(): string {
-    return join(this.#folder, 'kubeconfig')
+    return this.file('kubeconfig')
   }
 
   /** Path of a file of this name, beside the kubeconfig. */
   file(name: string): string {
-    return join(this.#folder, name)
+    return join(this.#parts.folder, name)
   }
 
   /** Writes the kubeconfig. */
   configure(options: Partial<KubeconfigOptions> = {}): void {
-    writeFileSync(this.kubeconfig, this.#server.kubeconfig(options))
+    writeFileSync(this.kubeconfig, this.server.kubeconfig(options))
   }
 
   /** Another server with the same objects at the same port; the one before ends. */
   async replaceServer(options: ApiServerOptions = {}): Promise<ApiServer> {
-    const { store, port, authority = false } = this.#server
-    await this.#server.close()
-    this.#server = await ApiServer.start({ store, port, tls: authority, ...options })
-    return this.#server
+    const { store, port, authority = false } = this.server
+    await this.server.close()
+    this.#parts.server = await ApiServer.start({ store, port, tls: authority, ...options })
+    return this.server
   }
 
   daemon(options: Omit<DaemonOptions, 'source'> = {}): Daemon {
@@ -119,18 +141,18 @@ export class Cluster {
   }
 
   put(...objects: readonly object[]): void {
-    for (const object of objects) this.#server.store.put(pluralOf(object), { ...object })
+    for (const object of objects) this.server.store.put(pluralOf(object), { ...object })
   }
 
   /** Deletes what is of the same kind and name as each of these. */
   remove(...objects: readonly object[]): void {
-    for (const object of objects) this.#server.store.delete(pluralOf(object), keyOf({ ...object }))
+    for (const object of objects) this.server.store.delete(pluralOf(object), keyOf({ ...object }))
   }
 
   /** What the server has now. */
   get objects(): readonly object[] {
     const kinds = ['services', 'endpointslices', 'nodes', 'servicecidrs']
-    return kinds.flatMap(plural => this.#server.store.list(plural))
+    return kinds.flatMap(plural => this.server.store.list(plural))
   }
 
   /** Resolves with the milliseconds until the kernel holds exactly what the server has. */
@@ -148,7 +170,7 @@ export class Cluster {
 
   /** Requests for lists and watches since the n-th request, as `list services` and `watch services`. */
   asked(since = 0): readonly string[] {
-    return this.#server.log.slice(since).flatMap(({ path, query }) => {
+    return this.server.log.slice(since).flatMap(({ path, query }) => {
       const plural = /\/(services|endpointslices|nodes|servicecidrs)(\?|$)/.exec(path)?.[1]
       if (plural === undefined) return []
       const streamed = query.get('sendInitialEvents') === 'true'

@@ -1,7 +1,7 @@
-import { afterAll, afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterAll, beforeEach, describe, expect, it } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
+import { sliceOf } from '../support/objects.ts'
 import { Cluster } from './cluster.ts'
-import { sliceOf } from './cluster-objects.ts'
 import { ControlGroup } from './control-group.ts'
 import { servesOthers } from './costs.ts'
 import { addressesOf, far, ports, wide } from './large-services.ts'
@@ -13,14 +13,10 @@ const LIMIT_BYTES = 512 * MIB
 const SLICES = 150
 
 const group = ControlGroup.open(LIMIT_BYTES)
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(20))
-})
+beforeEach(() => cluster.open({ objects: services(20) }))
 
-afterEach(() => cluster.close())
 afterAll(async () => {
   if (typeof group !== 'string') await group.close()
 })

@@ -1,14 +1,14 @@
-import { mkdirSync, renameSync, writeFileSync } from 'node:fs'
+import { renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, expect, it } from 'vitest'
-import { type Daemon, Daemons } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { beforeEach, expect, it } from 'vitest'
+import type { Daemon } from '../support/daemon.ts'
 import { ip } from '../support/lab/topology.ts'
 import { eventually } from '../support/patience.ts'
 import { ask, metric } from './cluster.ts'
 import { peakOf } from './cluster-process.ts'
+import { FileSite } from './file-site.ts'
 import { frontendNames } from './kernel.ts'
-import { nameOf, services, writeObjects } from './objects.ts'
+import { nameOf, services } from './objects.ts'
 
 const MIB = 1 << 20
 /** Limit of deploy/kubernetes/base/daemonset.yaml, and the heap that Node.js has in a control group of that limit. */
@@ -16,27 +16,19 @@ const LIMIT_BYTES = 512 * MIB
 const NODE_ARGS = ['--max-old-space-size=256']
 const OBJECTS = 50_000
 
-const daemons = new Daemons()
-let folder: string
+const site = FileSite.ofEachTest()
 let daemon: Daemon
 
 beforeEach(async () => {
-  freshNetns()
   ip(['link set lo up'])
-  folder = join(daemons.folder(), 'objects')
-  mkdirSync(folder)
-  writeObjects(folder, services(20))
-  daemon = daemons.start({ source: folder, nodeArgs: NODE_ARGS })
-  await daemon.synced()
+  daemon = await site.running(services(20), { nodeArgs: NODE_ARGS })
 })
-
-afterEach(() => daemons.end())
 
 /** A file beside those that are there, in one go. */
 function write(name: string, text: string): void {
-  const unfinished = join(folder, `.${name}.unfinished`)
+  const unfinished = join(site.folder, `.${name}.unfinished`)
   writeFileSync(unfinished, text)
-  renameSync(unfinished, join(folder, name))
+  renameSync(unfinished, join(site.folder, name))
 }
 
 /** Of 62 characters. */
@@ -44,7 +36,7 @@ const small = (number: number) =>
   `{apiVersion: v1, kind: Service, metadata: {name: x${number}, namespace: ns}}\n`
 
 async function servesTheRest(what: string): Promise<void> {
-  writeObjects(folder, services(21))
+  site.write(services(21))
   await eventually(() => frontendNames().has(nameOf(20)))
   expect(daemon.hasExited).toBe(false)
   const peak = peakOf(daemon.pid)

@@ -1,33 +1,28 @@
 import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
-import { afterEach, expect, it, onTestFinished } from 'vitest'
+import { expect, it, onTestFinished } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { parseIp } from '../../src/base/ip.ts'
 import { type ConntrackClient, createConntrackClient } from '../../src/kernel/conntrack/client.ts'
 import type { Flow } from '../../src/kernel/conntrack/flow.ts'
 import { inNamespace, type Topology } from '../support/lab/topology.ts'
 import { startClient, type TrafficClient, type TrafficReport } from '../support/lab/traffic.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { entry, inject } from '../unit/kernel/conntrack/flows.ts'
 import { Cluster } from './cluster.ts'
-import { serviceOf, sliceOf } from './cluster-objects.ts'
 import { frontendNames, openNetfilter } from './kernel.ts'
 import { nameOf, service, services } from './objects.ts'
 import { CLIENT, NODE, NODE_PORT, nodePorted, POD, VIP } from './web.ts'
 
-let cluster: Cluster | undefined
-
-afterEach(async () => {
-  await cluster?.close()
-  cluster = undefined
-})
+const cluster = Cluster.ofEachTest()
 
 const CONNECTS = 20_000
 /** So that each port is used several times. */
 const PORTS = '20000 23999'
 
 it('F81: 20,000 connections from one source, masqueraded or to their own pod, fail no more than untranslated ones', async () => {
-  cluster = await Cluster.open({ packets: true })
+  await cluster.open({ packets: true })
   const { lab } = cluster
   const { topology } = lab
   const servers = await lab.servers([`${POD}:8080`])
@@ -69,7 +64,7 @@ const STICKY = '172.30.0.81'
 const SOURCES = ['203.0.113.5', '203.0.113.6', '203.0.113.7', '203.0.113.8']
 
 it('F87: a layout that changes and changes back under traffic fails no request, keeps affinity and leaves nothing', async () => {
-  cluster = await Cluster.open({ packets: true })
+  await cluster.open({ packets: true })
   const pods = [POD, '10.180.0.2', '10.180.0.3', '10.180.0.4']
   const servers = await cluster.lab.servers(pods.map(pod => `${pod}:8080`))
   onTestFinished(() => servers.close())
@@ -137,7 +132,7 @@ const SYNCS_MAX = 500
 const OTHERS_MAX = 100
 
 it('F76: 200,000 flows, half of them stale, neither hold up rules nor take memory, and what is stale goes', async () => {
-  cluster = await Cluster.open()
+  await cluster.open()
   const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }]
   const dnsSlice = (...pods: readonly string[]) =>
     sliceOf('dns', pods, { ports: [{ name: 'dns', port: 1053, protocol: 'UDP' }] })

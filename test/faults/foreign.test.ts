@@ -1,10 +1,10 @@
-import { afterEach, beforeEach, expect, it } from 'vitest'
-import { type Daemon, Daemons } from '../support/daemon.ts'
+import { expect, it } from 'vitest'
+import type { Daemon } from '../support/daemon.ts'
 import { FaultyTransport } from '../support/faulty-transport.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
 import { Rig } from '../support/rig.ts'
 import { runs } from '../support/runs.ts'
+import { FileSite } from './file-site.ts'
 import {
   Committer,
   KUBE_PROXY_TABLE,
@@ -21,23 +21,11 @@ import {
   nft,
   openNetfilter,
 } from './kernel.ts'
-import { clusterIp, services, writeObjects } from './objects.ts'
+import { clusterIp, services } from './objects.ts'
 
-const daemons = new Daemons()
-let folder: string
+const site = FileSite.ofEachTest()
 
-beforeEach(() => {
-  freshNetns()
-  folder = daemons.folder()
-})
-
-afterEach(() => daemons.end())
-
-/** A daemon that has programmed so many Services. */
-async function running(count: number): Promise<Daemon> {
-  writeObjects(folder, services(count))
-  return await daemons.running({ source: folder })
-}
+const running = (count: number): Promise<Daemon> => site.running(services(count))
 
 /** Resolves when the kernel holds again what it should. */
 async function repaired(count: number): Promise<void> {
@@ -75,7 +63,7 @@ it('F61: nft flush ruleset in the middle of a sync is repaired at its end', asyn
   for (const [round, delayMs] of moments.entries()) {
     const count = round % 2 === 0 ? 1_500 : 10
     const commits = daemon.said('committed').length
-    writeObjects(folder, services(count))
+    site.write(services(count))
     await new Promise(resolve => setTimeout(resolve, delayMs))
     nft('flush ruleset')
     await daemon.until(() => daemon.said('committed').length > commits)
@@ -227,7 +215,7 @@ it.each([
     // As the daemon says: a listing by nft may never end while others commit faster than it can list.
     for (const more of [1, 2, 3]) {
       const commits = daemon.said('committed').length
-      writeObjects(folder, services(count + more))
+      site.write(services(count + more))
       await daemon.until(() => daemon.said('committed').length > commits)
     }
     nft(`delete element ip kube-proxy frontends { ${clusterIp(3)} . tcp . 80 }`)

@@ -1,13 +1,12 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { afterEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { type LockResult, type TakeLock, takeLock } from '../../src/base/instance-lock.ts'
 import { listenersAt, ownerIsAdmin, systemLock } from '../../src/daemon/network-lock.ts'
-import { type Daemon, Daemons } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 import { eventually, within } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
+import { FileSite } from './file-site.ts'
 import { runHere } from './in-process.ts'
 import { differences } from './kernel.ts'
 import { services, writeObjects } from './objects.ts'
@@ -16,21 +15,12 @@ const NAME = 'kprobe/kube-proxy'
 const PADDED = NAME.padEnd(107, '\0')
 const BUSY = 'another kprobe runs in this network namespace'
 
-const daemons = new Daemons()
+const site = FileSite.ofEachTest()
 const held: LockResult[] = []
-
-beforeEach(() => freshNetns())
 
 afterEach(async () => {
   for (const lock of held.splice(0)) if (lock.kind === 'held') await lock.release()
-  await daemons.end()
 })
-
-async function running(count: number): Promise<Daemon> {
-  const folder = daemons.folder()
-  writeObjects(folder, services(count))
-  return await daemons.running({ source: folder })
-}
 
 async function take(): Promise<LockResult> {
   const lock = await systemLock(systemClock, Math.random)(NAME, `pid ${process.pid}`)
@@ -49,7 +39,7 @@ it('F135: of many that begin at once, one gets the lock, and after each release 
 })
 
 it('F135: the lock ends with its process, and with nothing else of it', async () => {
-  const daemon = await running(3)
+  const daemon = await site.running(services(3))
   expect(await take()).toEqual({ kind: 'busy', holder: `pid ${daemon.pid}` })
   await daemon.stop('SIGKILL')
   expect((await take()).kind).toBe('held')
@@ -59,9 +49,8 @@ it('F135: an earlier version of kprobe keeps a new one away, whether or not its 
   for (const form of [NAME, PADDED]) {
     const earlier = await takeLock(form, 'pid 4711')
     held.push(earlier)
-    const folder = daemons.folder()
-    writeObjects(folder, services(1))
-    const daemon = daemons.start({ source: folder })
+    site.write(services(1))
+    const daemon = site.daemon()
     expect((await daemon.ended()).code).toBe(1)
     expect(daemon.said(BUSY)).toMatchObject([{ holder: 'pid 4711' }])
     if (earlier.kind === 'held') await earlier.release()
@@ -90,7 +79,7 @@ async function runWith(
     lines.push(text)
     if (isOver(lines)) stop.abort()
   }
-  const folder = daemons.folder()
+  const folder = site.daemons.folder()
   writeObjects(folder, services(count))
   const flags = [`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`, '--min-sync-period=100ms']
   const code = await runHere({ flags, write, signal: stop.signal, takeLock })
@@ -106,7 +95,7 @@ it.each([
   ['its process is not to be seen', { ...NONE_LISTED, ...NOT_SEEN }],
   ['the kernel does not say who listens', { ...NONE_LISTED, ...NO_UNIX_DIAG }],
 ])('F135: of two that met past the lock the later one ends, where %s', async (_, changes) => {
-  const first = await running(10)
+  const first = await site.running(services(10))
   const { code, lines } = await runWith(systemLock(systemClock, Math.random, changes), 5)
   expect(code).toBe(1)
   expect(lines.join('')).toContain(BUSY)

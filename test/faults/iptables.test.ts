@@ -1,25 +1,18 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { afterEach, beforeEach, expect, it } from 'vitest'
-import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
-import { freshNetns } from '../support/lab/netns.ts'
+import { beforeEach, expect, it } from 'vitest'
+import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
+import { FileSite } from './file-site.ts'
 import { Committer } from './foreign-rules.ts'
 import { generation, nft } from './kernel.ts'
-import { clusterIp, nameOf, service, services, writeObjects } from './objects.ts'
+import { clusterIp, nameOf, service, services } from './objects.ts'
 
 /* What others do to the tables that the iptables mode shares with them. */
 
-const daemons = new Daemons()
-let folder: string
+const site = FileSite.ofEachTest()
 
-beforeEach(() => {
-  freshNetns()
-  folder = daemons.folder()
-  restore(FOREIGN)
-})
-
-afterEach(() => daemons.end())
+beforeEach(() => restore(FOREIGN))
 
 /** A CNI's chains and jumps, kubelet's canary, and rules that an administrator has put beside them. */
 const FOREIGN = `*filter
@@ -58,10 +51,8 @@ function saved(): { readonly ours: readonly string[]; readonly foreign: readonly
   return { ours: lines.filter(isOurs).sort(), foreign: lines.filter(line => !isOurs(line)) }
 }
 
-async function running(count: number): Promise<Daemon> {
-  writeObjects(folder, services(count))
-  return await daemons.running({ source: folder, args: ['--proxy-mode=iptables'] })
-}
+const MODE = { args: ['--proxy-mode=iptables'] }
+const running = (count: number): Promise<Daemon> => site.running(services(count), MODE)
 
 /** Whether `kprobe verify` finds that the kernel holds what the objects ask for. */
 function agrees(): boolean {
@@ -72,7 +63,7 @@ function agrees(): boolean {
   ]
   const { status, stderr } = spawnSync(
     process.execPath,
-    [COMMAND, 'verify', `--source=file:${folder}`, ...flags],
+    [COMMAND, 'verify', `--source=file:${site.folder}`, ...flags],
     { encoding: 'utf8' },
   )
   // 3 says that they differ; anything else is no answer.
@@ -213,7 +204,7 @@ it('F51: edits and repairs come through while nft commits 200 times a second', a
     // Entries that go are deleted by their handles, each batch against the generation that was looked at.
     for (const count of [203, 150, 201]) {
       const commits = daemon.said('committed').length
-      writeObjects(folder, services(count))
+      site.write(services(count))
       await daemon.until(() => daemon.said('committed').length > commits)
     }
     // A commit of the last change would repair the chain as well, and count as a change.
@@ -232,19 +223,17 @@ it('F57: a Service that the kernel refuses is left out and named, and all others
   // A rule of somebody else leads to its chain from a hook at which no destination is translated.
   restore('*nat\nCOMMIT\n')
   const taken = 3
-  writeObjects(folder, services(1))
-  const probe = await daemons.running({ source: folder, args: ['--proxy-mode=iptables'] })
+  const probe = await running(1)
   await probe.stop()
-  writeObjects(folder, service(taken))
-  const other = await daemons.running({ source: folder, args: ['--proxy-mode=iptables'] })
+  const other = await site.running(service(taken), MODE)
   const chain = chainNamed(
     new RegExp(`-d ${clusterIp(taken).replaceAll('.', '\\.')}/32 .*-j (KUBE-SVC-\\S+)`),
   )
   await other.stop()
   nft('flush ruleset')
   nft(`table ip nat { chain ${chain} {}; chain INPUT { type nat hook input priority 100; jump ${chain}; }; }`)
-  writeObjects(folder, services(8))
-  const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+  site.write(services(8))
+  const daemon = site.daemon(MODE)
   await daemon.until(() => JSON.stringify(daemon.records).includes(nameOf(taken)))
   const rules = services(8)
     .filter((_, i) => i % 2 === 0 && i / 2 !== taken)
@@ -260,7 +249,7 @@ it('F49: a chain that a rule of somebody else leads to holds up nothing but itse
   iptables('-t', 'nat', '-A', 'CNI-HOSTPORT-DNAT', '-p', 'tcp', '--dport', '9999', '-j', chain)
   const { foreign } = saved()
   const commits = daemon.said('committed').length
-  writeObjects(folder, [...services(5), ...service(7)])
+  site.write([...services(5), ...service(7)])
   await daemon.until(() => daemon.said('committed').length > commits)
   await eventually(() => saved().ours.some(line => line.includes(`-d ${clusterIp(7)}/32 -p tcp`)))
   expect(saved().ours.filter(line => line.includes(clusterIp(gone)))).toEqual([])
@@ -276,8 +265,8 @@ it('F83: killed in the middle of what it writes, it is followed by one that comp
   const { foreign } = saved()
   const rules = (lines: readonly string[]) => lines.filter(line => / -A |:CNI|CANARY/.test(line))
   for (const [round, waitMs] of [0, 20, 60, 120, 200].entries()) {
-    writeObjects(folder, services(400 - 50 * round))
-    const daemon = daemons.start({ source: folder, args: ['--proxy-mode=iptables'] })
+    site.write(services(400 - 50 * round))
+    const daemon = site.daemon(MODE)
     await daemon.until(() => daemon.said('session affinity remembers').length > 0)
     await new Promise(resolve => setTimeout(resolve, waitMs))
     process.kill(daemon.pid, 'SIGKILL')

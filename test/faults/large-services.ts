@@ -1,4 +1,4 @@
-import { serviceOf, sliceOf } from './cluster-objects.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 
 /** ClusterIP of these Services. */
 export const VIP = '172.30.200.1'

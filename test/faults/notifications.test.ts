@@ -1,22 +1,18 @@
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { afterEach, expect, it } from 'vitest'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
-import { Daemons } from '../support/daemon.ts'
 import { FaultyTransport, messagesIn, type TransportFaults } from '../support/faulty-transport.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
 import { Rig } from '../support/rig.ts'
+import { FileSite } from './file-site.ts'
 import { differences, nft, openNetfilter } from './kernel.ts'
-import { clusterIp, services, writeObjects } from './objects.ts'
+import { clusterIp, services } from './objects.ts'
 
 const NETLINK_NETFILTER = 12
-const daemons = new Daemons()
+const site = FileSite.ofEachTest()
 const rigs: Rig[] = []
 
-beforeEach(() => freshNetns())
-
 afterEach(async () => {
-  await daemons.end()
   await Promise.all(rigs.splice(0).map(rig => rig.close()))
 })
 
@@ -139,11 +135,9 @@ it('F68: nor with a subscription open, nor while others commit to their own tabl
 })
 
 it('F68: a daemon whose objects change logs one commit for each edit, and no foreign one', async () => {
-  const folder = daemons.folder()
-  writeObjects(folder, services(10))
-  const daemon = await daemons.running({ source: folder })
+  const daemon = await site.running(services(10))
   for (let count = 11; count < 21; count++) {
-    writeObjects(folder, services(count))
+    site.write(services(count))
     await daemon.until(() => daemon.said('committed').length === count - 9)
   }
   await new Promise(resolve => setTimeout(resolve, 500))

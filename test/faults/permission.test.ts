@@ -1,20 +1,15 @@
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
-import { Daemons } from '../support/daemon.ts'
 import { FaultyTransport } from '../support/faulty-transport.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 import { Rig } from '../support/rig.ts'
 import { dropNetAdmin } from './capability.ts'
+import { FileSite } from './file-site.ts'
 import { differences, listRuleset, nft, openNetfilter } from './kernel.ts'
-import { services, writeObjects } from './objects.ts'
+import { services } from './objects.ts'
 
 const NFT_TABLE_F_OWNER = 2
-const daemons = new Daemons()
-
-beforeEach(() => freshNetns())
-
-afterEach(() => daemons.end())
+const site = FileSite.ofEachTest()
 
 it('F55: losing the capability is told in words, breaks no rule, and is made up for when it comes back', async () => {
   const rig = new Rig({ transport: new FaultyTransport(openNetfilter()) })
@@ -78,9 +73,8 @@ it('F55: a table of our name that somebody else owns is told in words, and repla
 
 it('F55: a daemon that may not change its table ends --once with a reason', async () => {
   const owner = await ownedTable()
-  const folder = daemons.folder()
-  writeObjects(folder, services(5))
-  const daemon = daemons.start({ source: folder, args: ['--once'] })
+  site.write(services(5))
+  const daemon = site.daemon({ args: ['--once'] })
   expect((await daemon.ended()).code).toBe(1)
   const [failure] = daemon.said('sync failed; retrying')
   expect(JSON.stringify(failure)).toMatch(/table ip kube-proxy.*EPERM/)

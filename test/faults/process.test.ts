@@ -1,13 +1,13 @@
 import { execFile } from 'node:child_process'
-import { afterEach, beforeEach, expect, it } from 'vitest'
+import { expect, it } from 'vitest'
 import { takeLock } from '../../src/base/instance-lock.ts'
-import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
+import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 import { Rig } from '../support/rig.ts'
 import { tried } from '../support/runs.ts'
+import { FileSite } from './file-site.ts'
 import { runHere } from './in-process.ts'
 import {
   differences,
@@ -21,20 +21,9 @@ import {
 } from './kernel.ts'
 import { services, writeObjects } from './objects.ts'
 
-const daemons = new Daemons()
-let folder: string
+const site = FileSite.ofEachTest()
 
-beforeEach(() => {
-  freshNetns()
-  folder = daemons.folder()
-})
-
-afterEach(() => daemons.end())
-
-async function running(count: number): Promise<Daemon> {
-  writeObjects(folder, services(count))
-  return await daemons.running({ source: folder })
-}
+const running = (count: number): Promise<Daemon> => site.running(services(count))
 
 const GRACE_MS = 5_000
 
@@ -77,7 +66,7 @@ it('F60: a kernel that takes 5 s for a batch does not hold up the event loop', a
 })
 
 it('F60: a daemon that shall end does so within its grace while the kernel is slow, and its batch is all or nothing', async () => {
-  writeObjects(folder, services(300))
+  site.write(services(300))
   let sending = false
   const faults: TransportFaults = {
     beforePoolSend: async () => {
@@ -87,7 +76,7 @@ it('F60: a daemon that shall end does so within its grace while the kernel is sl
   }
   const stop = new AbortController()
   const ended = runHere({
-    flags: [`--source=file:${folder}`, `--cluster-cidr=${CLUSTER_CIDR}`],
+    flags: [`--source=file:${site.folder}`, `--cluster-cidr=${CLUSTER_CIDR}`],
     signal: stop.signal,
     openTransport: () => new FaultyTransport(openNetfilter(), faults),
     takeLock,
@@ -106,10 +95,10 @@ it('F84: SIGTERM under load ends the daemon at once, with rules of before or aft
   const moments = [100, 150, 200, 300, 400, 600, 800, 1_000]
   for (const delayMs of moments.filter((_, index) => tried(moments.length, 0, 1 / 2).includes(index + 1))) {
     nft('flush ruleset')
-    writeObjects(folder, services(4_000))
-    const daemon = daemons.start({ source: folder })
+    site.write(services(4_000))
+    const daemon = site.daemon()
     await new Promise(resolve => setTimeout(resolve, delayMs))
-    writeObjects(folder, services(2_000))
+    site.write(services(2_000))
     const { code, signal, tookMs } = await daemon.stop()
     expect(tookMs, `after ${delayMs} ms`).toBeLessThan(patientMs(GRACE_MS))
     // A signal before the program has begun to listen for it ends it, too.
@@ -128,17 +117,17 @@ it('F84: SIGTERM leaves all rules', async () => {
 it('F86: of two daemons one works; the other ends with a reason, and nothing flips', async () => {
   const first = await running(10)
   const before = await generation()
-  const other = daemons.folder()
+  const other = site.daemons.folder()
   writeObjects(other, services(5))
   for (let round = 0; round < 3; round++) {
-    const second = daemons.start({ source: other })
+    const second = site.daemons.start({ source: other })
     expect((await second.ended()).code).toBe(1)
     expect(second.said('another kprobe runs in this network namespace')).toMatchObject([
       { holder: `pid ${first.pid}` },
     ])
   }
   expect(await generation()).toBe(before)
-  writeObjects(folder, services(11))
+  site.write(services(11))
   await eventually(() => frontendNames().size === 11)
   expect(first.said('another process')).toEqual([])
 })

@@ -1,8 +1,8 @@
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import type { Daemon } from '../support/daemon.ts'
 import { eventually } from '../support/patience.ts'
-import { ask, Cluster, METRICS_PORT, metric } from './cluster.ts'
+import { ask, Cluster, type ClusterOptions, METRICS_PORT, metric } from './cluster.ts'
 import { Removals } from './cluster-removals.ts'
 import { differences, frontendNames, generation, listRuleset, nft } from './kernel.ts'
 import { clusterIp, nameOf, service, services } from './objects.ts'
@@ -14,14 +14,10 @@ const SERVES = 'kprobe serves the saved state until it does'
 const HELD_BACK = 'kprobe changes nothing until the API server answers'
 const REFUSED = 'ignoring the saved state'
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-afterEach(() => cluster.close())
-
-async function open(options: { readonly packets?: boolean } = {}): Promise<void> {
-  cluster = await Cluster.open(options)
-  cluster.put(...services(8), ...USED)
-}
+const open = (options: ClusterOptions = {}): Promise<void> =>
+  cluster.open({ ...options, objects: [...services(8), ...USED] })
 
 const folder = () => cluster.file('state')
 const file = () => `${folder()}/kprobe.state`

@@ -1,25 +1,17 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { errnoNumber } from '../../src/netlink/errors.ts'
 import { SystemError } from '../../src/netlink/transport.ts'
-import { type Daemon, Daemons } from '../support/daemon.ts'
+import type { Daemon } from '../support/daemon.ts'
 import type { TransportFaults } from '../support/faulty-transport.ts'
-import { freshNetns } from '../support/lab/netns.ts'
 import { tried } from '../support/runs.ts'
+import { FileSite } from './file-site.ts'
 import { differences, nft } from './kernel.ts'
-import { services, writeObjects } from './objects.ts'
+import { services } from './objects.ts'
 import { tell } from './story.ts'
 
-const daemons = new Daemons()
-let folder: string
-
-beforeEach(() => {
-  freshNetns()
-  folder = daemons.folder()
-})
-
-afterEach(() => daemons.end())
+const site = FileSite.ofEachTest()
 
 const SEND_ERRORS = ['ENOBUFS', 'EINTR', 'EAGAIN', 'ENOMEM']
 
@@ -65,9 +57,9 @@ describe('in simulated time', () => {
 /** A start on an empty kernel in which the calls of one kind fail as told: the daemon, and whether any did. */
 async function startUnder(inject: string): Promise<{ readonly daemon: Daemon; readonly hit: boolean }> {
   nft('flush ruleset')
-  const trace = join(folder, 'trace')
+  const trace = join(site.folder, 'trace')
   const options = ['-f', '--seccomp-bpf', '-o', trace, '-e', 'trace=sendto,recvmsg', '-e', `inject=${inject}`]
-  const daemon = daemons.start({ source: folder, args: ['--once'], wrapper: ['strace', ...options] })
+  const daemon = site.daemon({ args: ['--once'], wrapper: ['strace', ...options] })
   expect((await daemon.ended()).code, inject).toBe(0)
   expect(await differences(services(3)), inject).toEqual([])
   return { daemon, hit: readFileSync(trace, 'utf8').includes('(INJECTED)') }
@@ -77,7 +69,7 @@ const CALLS_MAX = 40
 
 describe('under strace', () => {
   it.each(SEND_ERRORS)('F45: a daemon whose n-th send fails with %s starts all the same', async code => {
-    writeObjects(folder, services(3))
+    site.write(services(3))
     let last = 0
     for (const when of tried(CALLS_MAX, SEND_ERRORS.indexOf(code))) {
       const { daemon, hit } = await startUnder(`sendto:error=${code}:when=${when}`)
@@ -91,7 +83,7 @@ describe('under strace', () => {
   })
 
   it('F46: a daemon whose n-th receive ends with ENOBUFS starts all the same', async () => {
-    writeObjects(folder, services(3))
+    site.write(services(3))
     let last = 0
     for (const when of tried(CALLS_MAX)) {
       last = when

@@ -1,4 +1,4 @@
-import { serviceOf } from './cluster-objects.ts'
+import { serviceOf } from '../support/objects.ts'
 
 /** A Service with a node port, the addresses that it has, and who calls it. */
 export const VIP = '172.30.0.80'

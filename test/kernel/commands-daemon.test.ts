@@ -1,15 +1,13 @@
-import { execFileSync, spawnSync } from 'node:child_process'
+import { spawnSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { type Ended, runInProcess } from '../support/command.ts'
-import { COMMAND, Daemons } from '../support/daemon.ts'
+import { type Ended, runInProcess, tool } from '../support/command.ts'
+import { COMMAND, Daemons, EXAMPLES } from '../support/daemon.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const daemons = new Daemons()
-const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const run = (...args: string[]): Promise<Ended> => runInProcess(args)
 
 let socket: string

@@ -2,20 +2,16 @@ import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { copyFileSync, mkdirSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { type Ended, runCommand, runInProcess } from '../support/command.ts'
-import { type Daemon, Daemons } from '../support/daemon.ts'
+import { type Ended, runCommand, runInProcess, tool } from '../support/command.ts'
+import { type Daemon, Daemons, EXAMPLE_FLAGS, EXAMPLES } from '../support/daemon.ts'
 
 /* The commands in iptables mode, beside the tools of the trade. */
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=iptables']
+const SOURCE = [...EXAMPLE_FLAGS, '--proxy-mode=iptables']
 const CLEANUP = ['cleanup', '--proxy-mode=iptables']
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
-const tool = (name: string, ...args: readonly string[]): string =>
-  execFileSync(name, args, { encoding: 'utf8' })
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet'
 const setting = (): string => tool('cat', LOCALNET).trim()

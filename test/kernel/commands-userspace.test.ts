@@ -1,20 +1,15 @@
-import { execFileSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { type Ended, runInProcess } from '../support/command.ts'
-import { Daemons } from '../support/daemon.ts'
+import { type Ended, runInProcess, tool } from '../support/command.ts'
+import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 
 /* The commands in userspace mode, beside a daemon that relays. */
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const MODE = ['--hostname-override=example-node', '--proxy-mode=userspace', `--cluster-cidr=${CLUSTER_CIDR}`]
 const SOURCE = [`--source=file:${EXAMPLES}`, ...MODE]
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
-const tool = (name: string, ...args: readonly string[]): string =>
-  execFileSync(name, args, { encoding: 'utf8' })
 const daemons = new Daemons()
 
 beforeEach(() => {

@@ -1,16 +1,14 @@
-import { execFileSync, spawn, spawnSync } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { cpSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
-import { type Ended, runCommand, runInProcess } from '../support/command.ts'
-import { COMMAND, Daemons } from '../support/daemon.ts'
+import { type Ended, runCommand, runInProcess, tool } from '../support/command.ts'
+import { COMMAND, Daemons, EXAMPLE_FLAGS, EXAMPLES } from '../support/daemon.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { patientMs } from '../support/patience.ts'
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 const OUTSIDE = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
 
 const kprobe = (...args: string[]): Promise<Ended> => runInProcess(args)
@@ -21,29 +19,14 @@ const shell = (script: string): Ended => {
   })
   return { code: status, out: stdout, err: stderr }
 }
-const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const quoted = (args: readonly string[]): string => args.map(arg => `'${arg}'`).join(' ')
 const KPROBE = quoted([process.execPath, COMMAND])
 const daemons = new Daemons()
 
 const FIVE_IPS = [1, 2, 3, 4, 5].map(last => `10.244.0.${last}`)
 const ALL_FIVE = `web:http +ClusterIP +10.96.9.1:80/TCP +${FIVE_IPS.map(ip => `${ip}:8080`).join(', ')}`
-const FIVE_ENDPOINTS = [
-  {
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'ns', name: 'web' },
-    spec: { clusterIP: '10.96.9.1', clusterIPs: ['10.96.9.1'], ports: [{ name: 'http', port: 80 }] },
-  },
-  {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType: 'IPv4',
-    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-    endpoints: FIVE_IPS.map(ip => ({ addresses: [ip], conditions: { ready: true } })),
-  },
-]
+const FIVE_ENDPOINTS = [serviceOf('web', '10.96.9.1'), sliceOf('web', FIVE_IPS)]
 
 /** A copy of the command with nothing around it: neither packages nor sources. */
 function lonelyCopy(): string {
@@ -53,7 +36,7 @@ function lonelyCopy(): string {
 }
 
 async function programExamples(): Promise<void> {
-  expect(await kprobe('run', '--once', ...SOURCE)).toMatchObject({ code: 0, out: '' })
+  expect(await kprobe('run', '--once', ...EXAMPLE_FLAGS)).toMatchObject({ code: 0, out: '' })
 }
 
 afterEach(async () => {
@@ -63,13 +46,13 @@ afterEach(async () => {
 
 describe('kprobe plan', () => {
   it('exits 3 while there is a difference and 0 when run has made it', async () => {
-    const before = await kprobe('plan', ...SOURCE)
+    const before = await kprobe('plan', ...EXAMPLE_FLAGS)
     expect(before.code).toBe(3)
     expect(before.out).toMatch(/^Service shop\/cart:\n {2}\+ /m)
     expect(before.out).toMatch(/^\d+ changes for \d+ Services and shared rules\n$/m)
     expect(nft('list', 'ruleset')).toBe('')
     await programExamples()
-    expect(await kprobe('plan', ...SOURCE)).toEqual({
+    expect(await kprobe('plan', ...EXAMPLE_FLAGS)).toEqual({
       code: 0,
       out: 'no difference: the kernel holds the wanted state\n',
       err: '',
@@ -88,12 +71,16 @@ describe('kprobe plan', () => {
   })
 
   it('prints the same for machines', async () => {
-    const json = await kprobe('plan', ...SOURCE, '-o', 'json')
+    const json = await kprobe('plan', ...EXAMPLE_FLAGS, '-o', 'json')
     expect(json.code).toBe(3)
     const { changes, complete, objects } = JSON.parse(json.out)
     expect([objects.length, complete]).toEqual([changes, true])
     expect(objects).toContainEqual(expect.objectContaining({ verb: 'add', service: 'shop/cart' }))
-    expect(parse((await kprobe('plan', ...SOURCE, '-o', 'yaml')).out)).toEqual({ changes, complete, objects })
+    expect(parse((await kprobe('plan', ...EXAMPLE_FLAGS, '-o', 'yaml')).out)).toEqual({
+      changes,
+      complete,
+      objects,
+    })
   })
 })
 
@@ -193,7 +180,7 @@ describe('kprobe dump', () => {
   })
 
   it('shows rows as run does: in the same words and order', async () => {
-    const ran = await kprobe('run', '--once', '-v=1', ...SOURCE)
+    const ran = await kprobe('run', '--once', '-v=1', ...EXAMPLE_FLAGS)
     const dumped = (await kprobe('dump')).out.trim().split('\n').slice(1)
     expect(dumped.length).toBeGreaterThan(20)
     expect(ran.out).toContain(dumped.join('\n'))
@@ -286,14 +273,14 @@ describe('kprobe dump', () => {
 
 describe('kprobe explain', () => {
   it('says where the examples lead a client, before and after they are in the kernel', async () => {
-    const ended = await kprobe('explain', ...SOURCE, ...OUTSIDE)
+    const ended = await kprobe('explain', ...EXAMPLE_FLAGS, ...OUTSIDE)
     expect(ended).toMatchObject({ code: 0, err: '' })
     expect(ended.out).toContain('Service: shop/cart:http (ClusterIP)')
     expect(ended.out).toMatch(/^ {2}50% {2}would go to 10\.244\.0\.11:8080, source address kept$/m)
     expect(ended.out).toContain('Outcome, the kernel: rules of nftables mode are not in the kernel\n')
     expect(nft('list', 'ruleset')).toBe('')
     await programExamples()
-    const programmed = await kprobe('explain', ...SOURCE, ...OUTSIDE)
+    const programmed = await kprobe('explain', ...EXAMPLE_FLAGS, ...OUTSIDE)
     expect(programmed).toMatchObject({ code: 0, err: '' })
     expect(programmed.out).toMatch(/^ {2}50% {2}goes to 10\.244\.0\.11:8080, source address kept$/m)
     expect(programmed.out).toContain('Outcome, the kernel: the same\n')
@@ -330,7 +317,7 @@ describe('standard output', () => {
   })
 
   it('may lose its reader: a command still ends with its own exit code', () => {
-    const read = shell(`${KPROBE} plan ${quoted(SOURCE)} | head -n 1; echo "\${PIPESTATUS[0]}"`)
+    const read = shell(`${KPROBE} plan ${quoted(EXAMPLE_FLAGS)} | head -n 1; echo "\${PIPESTATUS[0]}"`)
     expect(read).toEqual({ code: 0, out: 'shared by all Services:\n3\n', err: '' })
     expect(shell(`${KPROBE} dump --help | true; exit "\${PIPESTATUS[0]}"`)).toMatchObject({
       code: 0,
@@ -338,17 +325,18 @@ describe('standard output', () => {
     })
   })
 
-  it.each(['dump --help', `plan ${quoted(SOURCE)}`, `explain ${quoted([...SOURCE, ...OUTSIDE])}`])(
-    'fails with one sentence when it cannot be written: %s',
-    command => {
-      const ended = shell(`${KPROBE} ${command} >/dev/full`)
-      expect(ended.code).toBe(1)
-      expect(ended.err).toMatch(/^kprobe: standard output is incomplete: ENOSPC: .*\n$/)
-    },
-  )
+  it.each([
+    'dump --help',
+    `plan ${quoted(EXAMPLE_FLAGS)}`,
+    `explain ${quoted([...EXAMPLE_FLAGS, ...OUTSIDE])}`,
+  ])('fails with one sentence when it cannot be written: %s', command => {
+    const ended = shell(`${KPROBE} ${command} >/dev/full`)
+    expect(ended.code).toBe(1)
+    expect(ended.err).toMatch(/^kprobe: standard output is incomplete: ENOSPC: .*\n$/)
+  })
 
   it('is no condition for the daemon: it warns once, and serves on', async () => {
-    const child = spawn(process.execPath, [COMMAND, 'run', '-v=1', ...SOURCE], {
+    const child = spawn(process.execPath, [COMMAND, 'run', '-v=1', ...EXAMPLE_FLAGS], {
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     const exited = new Promise<number | null>(resolve => child.on('exit', resolve))
@@ -400,7 +388,7 @@ describe('standard output', () => {
 
   it('is no condition either with a log that cannot be written', () => {
     const full = openSync('/dev/full', 'w')
-    const args = [COMMAND, 'run', '--once', '-v4', ...SOURCE]
+    const args = [COMMAND, 'run', '--once', '-v4', ...EXAMPLE_FLAGS]
     expect(spawnSync(process.execPath, args, { stdio: ['ignore', 'ignore', full] }).status).toBe(0)
     expect(nft('list', 'tables')).toContain('kube-proxy')
   })

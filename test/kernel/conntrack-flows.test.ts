@@ -12,6 +12,7 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import { decodeSighting, encodeProbe } from '../support/lab/probe.ts'
 import { closeTopology, openTopology, type Topology } from '../support/lab/topology.ts'
 import { startServers } from '../support/lab/traffic.ts'
+import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually, patientMs } from '../support/patience.ts'
 import {
   type Computed,
@@ -151,12 +152,13 @@ const VIP = '172.30.0.53'
 const NODE_PORT = 30053
 
 function dns(spec: object = {}, annotations: object = {}): object {
-  return {
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'ns1', name: 'dns', annotations },
-    spec: { clusterIP: VIP, ports: [{ name: 'dns', port: 53, protocol: 'UDP' }], ...spec },
-  }
+  const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }]
+  return serviceOf(
+    'dns',
+    VIP,
+    { ports, ...spec },
+    { metadata: { namespace: 'ns1', name: 'dns', annotations } },
+  )
 }
 
 interface EndpointWords {
@@ -170,18 +172,8 @@ function slice(
   endpoints: EndpointWords,
   port: object = { name: 'dns', port: 5353, protocol: 'UDP' },
 ): object {
-  return {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns1', name: 'dns-a', labels: { 'kubernetes.io/service-name': 'dns' } },
-    addressType: 'IPv4',
-    endpoints: Object.entries(endpoints).map(([address, conditions]) => ({
-      addresses: [address],
-      conditions,
-      nodeName: 'test-node',
-    })),
-    ports: [port],
-  }
+  const list = Object.entries(endpoints).map(([address, conditions]) => endpoint(address, conditions))
+  return sliceOf('ns1/dns', list, { name: 'dns-a', ports: [port] })
 }
 
 const [A, B] = ['10.180.0.1', '10.180.0.2']

@@ -4,6 +4,7 @@ import { finish } from '../../src/base/clock.ts'
 import { assert } from '../../src/base/errors.ts'
 import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state.ts'
 import { Lab } from '../support/lab/lab.ts'
+import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { change, commitAll, compute, type NftablesPlane, openPlane } from '../support/pipeline.ts'
 import { LOCAL_IPS, loadScenarios } from '../support/scenario.ts'
 
@@ -17,29 +18,16 @@ afterAll(async () => {
   await lab.close()
 })
 
-const PORTS = [{ name: 'http', port: 8080, protocol: 'TCP' }]
+const SERVICE = serviceOf('web', '172.30.0.41', {
+  type: 'NodePort',
+  ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30001 }],
+})
 
-const SERVICE = {
-  apiVersion: 'v1',
-  kind: 'Service',
-  metadata: { namespace: 'ns1', name: 'web' },
-  spec: {
-    type: 'NodePort',
-    clusterIP: '172.30.0.41',
-    clusterIPs: ['172.30.0.41'],
-    ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30001 }],
-  },
-}
-
-function slice(addresses: readonly string[]): unknown {
-  return {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns1', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType: 'IPv4',
-    endpoints: addresses.map(address => ({ addresses: [address], nodeName: 'other-node' })),
-    ports: PORTS,
-  }
+function slice(addresses: readonly string[]): object {
+  return sliceOf(
+    'web',
+    addresses.map(address => endpoint(address, { nodeName: 'other-node' })),
+  )
 }
 
 function addresses(count: number): readonly string[] {

@@ -1,14 +1,12 @@
 import { execFileSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
-import { Daemons } from '../support/daemon.ts'
+import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 
 /* What `dump`, `explain`, `why` and `doctor` say of rules that somebody has damaged. */
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const NODE = '--hostname-override=example-node'
 const CART = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']
 const daemons = new Daemons()

@@ -1,13 +1,11 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { KUBE_PROXY_TABLE } from '../faults/foreign-rules.ts'
 import { type Ended, runInProcess } from '../support/command.ts'
+import { EXAMPLE_FLAGS } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 const REMOVES = 'kprobe cleanup --leftovers-of=kube-proxy'
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
@@ -196,7 +194,7 @@ COMMIT
   it('touches nothing of ours, and the cleanup of ours touches nothing of it', async () => {
     restore(OTHERS)
     restore(KUBE_PROXY)
-    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
+    expect((await kprobe('run', '--once', ...EXAMPLE_FLAGS)).code).toBe(0)
     const kubeProxys = saved()
     const ours = execFileSync('nft', ['list', 'table', 'ip', 'kube-proxy'], { encoding: 'utf8' })
     const { out } = await kprobe('cleanup')
@@ -205,7 +203,7 @@ COMMIT
       `left by kube-proxy: ${NAT_CHAINS} chains and ${NAT_JUMPS} rules that led to them in table ip nat of its iptables mode, or of kprobe's, which writes the same (remove with \`${REMOVES}\`)\n`,
     )
     expect(saved()).toBe(kubeProxys)
-    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
+    expect((await kprobe('run', '--once', ...EXAMPLE_FLAGS)).code).toBe(0)
     expect((await cleanLeftovers()).out).not.toContain('table ip kube-proxy')
     expect(execFileSync('nft', ['list', 'table', 'ip', 'kube-proxy'], { encoding: 'utf8' })).toBe(ours)
   })
@@ -245,7 +243,7 @@ describe("kube-proxy's nftables mode", () => {
   })
 
   it('that has written over our table keeps it, and what was ours goes from it', async () => {
-    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
+    expect((await kprobe('run', '--once', ...EXAMPLE_FLAGS)).code).toBe(0)
     nft(`${KUBE_PROXY_OVER_OURS}\n${SHARED_SET}`)
     const { code, out, err } = await kprobe('cleanup')
     expect({ code, err }).toEqual({ code: 0, err: '' })
@@ -263,7 +261,7 @@ describe("kube-proxy's nftables mode", () => {
   })
 
   it('is not at home in a table that still serves from our maps', async () => {
-    expect((await kprobe('run', '--once', ...SOURCE)).code).toBe(0)
+    expect((await kprobe('run', '--once', ...EXAMPLE_FLAGS)).code).toBe(0)
     nft('add chain ip kube-proxy service-endpoints-check')
     const before = ruleset()
     expect((await cleanLeftovers()).out).toBe('kube-proxy left nothing here that can be removed\n')

@@ -1,11 +1,10 @@
-import { execFileSync } from 'node:child_process'
 import { createSocket, type Socket as UdpSocket } from 'node:dgram'
 import { once } from 'node:events'
 import { renameSync, writeFileSync } from 'node:fs'
 import { connect, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
-import { type Ended, runInProcess } from '../support/command.ts'
+import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { type Daemon, Daemons } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
@@ -22,8 +21,6 @@ type Family = keyof typeof PODS
 const daemons = new Daemons()
 const servers: { close(): unknown }[] = []
 const sockets = new Set<Socket>()
-const tool = (name: string, ...args: readonly string[]): string =>
-  execFileSync(name, args, { encoding: 'utf8' })
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
 
 beforeAll(async () => {

@@ -1,5 +1,3 @@
-import { execFileSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../src/base/clock.ts'
 import { listAllTables } from '../../src/kernel/nft/list.ts'
@@ -8,21 +6,21 @@ import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { type ChangesProof, type ProofState, RunningProof } from '../../src/proof/changes.ts'
-import { type Ended, runInProcess } from '../support/command.ts'
+import { type Ended, runInProcess, tool } from '../support/command.ts'
+import { EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { change, commitAll, computeIn, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../support/proof.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { allStops } from '../support/walk.ts'
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const SOURCE = [
   `--source=file:${EXAMPLES}`,
   '--hostname-override=example-node',
   '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
 ]
 
-const nft = (...args: string[]): string => execFileSync('nft', args, { encoding: 'utf8' })
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
 const prove = (...more: string[]): Promise<Ended> => runInProcess(['verify', '--prove', ...SOURCE, ...more])
 
 beforeAll(() => freshNetns())

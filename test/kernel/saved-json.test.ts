@@ -4,14 +4,13 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { runInProcess } from '../support/command.ts'
-import { Daemons } from '../support/daemon.ts'
+import { Daemons, EXAMPLE_FLAGS } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 
 /* What docs/differences.md says of nft's JSON under "Saved rulesets": the same is true of rules that nft has written itself. */
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const PAGE = readFileSync(`${ROOT}docs/differences.md`, 'utf8').split('## Saved rulesets')[1] ?? ''
-const SOURCE = [`--source=file:${ROOT}deploy/examples`, '--hostname-override=example-node']
 
 const NO_CONCATENATED_DATA = "Invalid map type 'ipv4_addr . inet_service'"
 const NO_UPDATE_OF_MAPS = 'stmt ops map have no json callback'
@@ -51,7 +50,7 @@ it('is quoted on the page', () => {
 
 describe('the ruleset of nftables mode', () => {
   it('is listed as JSON with a warning for each rule of session affinity alone, and refused for its maps', async () => {
-    expect((await runInProcess(['run', '--once', ...SOURCE])).code).toBe(0)
+    expect((await runInProcess(['run', '--once', ...EXAMPLE_FLAGS])).code).toBe(0)
     const text = nft(['list', 'ruleset'])
     const json = nft(['-j', 'list', 'ruleset'])
     const affinity = text.text.match(/ (?:add|update|delete) @affinity \{/g) ?? []

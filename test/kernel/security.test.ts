@@ -3,7 +3,7 @@ import { cpSync, writeFileSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { ApiServer } from '../support/apiserver/http-server.ts'
-import { COMMAND, Daemons } from '../support/daemon.ts'
+import { COMMAND, Daemons, EXAMPLE_FLAGS, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { patientMs } from '../support/patience.ts'
 import { securityEntries } from '../support/security-page.ts'
@@ -11,8 +11,6 @@ import { readTrace, straceTo, type Traced } from '../support/traced.ts'
 
 /* The lists of SECURITY.md, in both directions: what the commands do is listed, and what is listed they do. */
 
-const EXAMPLES = COMMAND.replace('dist/kprobe.mjs', 'deploy/examples')
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 /** Of deploy/examples. */
 const HEALTH_CHECK_NODE_PORT = 31_000
 
@@ -137,10 +135,10 @@ beforeAll(async () => {
   }
   traces = [
     await daemonLife(),
-    traced('write', ['run', ...SOURCE, `--write-config-to=${files['--write-config-to']}`]),
-    traced('exec', ['api', ...SOURCE, '--once', '--exec=/bin/true', '--exec=exit 0 # a line']),
+    traced('write', ['run', ...EXAMPLE_FLAGS, `--write-config-to=${files['--write-config-to']}`]),
+    traced('exec', ['api', ...EXAMPLE_FLAGS, '--once', '--exec=/bin/true', '--exec=exit 0 # a line']),
     // A server does not end by itself: the first state ends it.
-    traced('listen', ['api', ...SOURCE, '--exec=kill $PPID', `--listen=unix://${files['--listen']}`]),
+    traced('listen', ['api', ...EXAMPLE_FLAGS, '--exec=kill $PPID', `--listen=unix://${files['--listen']}`]),
     await savedState(),
     traced('plugin', ['plan', '--source=kube', `--kubeconfig=${withPlugin()}`]),
     ...['doctor', 'dump', 'cleanup', 'version'].map(command => traced(command, [command])),

@@ -1,11 +1,9 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
-import { COMMAND, type Daemon, Daemons } from '../support/daemon.ts'
+import { COMMAND, type Daemon, Daemons, EXAMPLES } from '../support/daemon.ts'
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const daemons = new Daemons()
 
 afterEach(async () => {

@@ -10,6 +10,7 @@ import { createUserspacePlane, type UserspacePlane } from '../../src/modes/users
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { commitsBetween } from '../../src/reconcile/dataplane.ts'
 import { Lab } from '../support/lab/lab.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { change, commitAll, computeIn, openClient } from '../support/pipeline.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { USERSPACE, userspaceOptionsOf } from '../support/userspace-mode.ts'
@@ -68,28 +69,16 @@ interface Objects {
 }
 
 function objects(name: string, { clusterIP, endpoints, targetPort, nodePort }: Objects): readonly object[] {
-  const family = clusterIP.includes(':') ? 'IPv6' : 'IPv4'
+  const addressType = clusterIP.includes(':') ? 'IPv6' : 'IPv4'
+  const type = nodePort === undefined ? 'ClusterIP' : 'NodePort'
+  const port = { port: 80, protocol: 'TCP', ...(nodePort === undefined ? {} : { nodePort }) }
   return [
-    {
-      apiVersion: 'v1',
-      kind: 'Service',
-      metadata: { namespace: 'ns', name },
-      spec: {
-        type: nodePort === undefined ? 'ClusterIP' : 'NodePort',
-        clusterIP,
-        clusterIPs: [clusterIP],
-        ipFamilies: [family],
-        ports: [{ port: 80, protocol: 'TCP', ...(nodePort === undefined ? {} : { nodePort }) }],
-      },
-    },
-    {
-      apiVersion: 'discovery.k8s.io/v1',
-      kind: 'EndpointSlice',
-      metadata: { namespace: 'ns', name: `${name}-4`, labels: { 'kubernetes.io/service-name': name } },
-      addressType: family,
-      endpoints: endpoints.map(address => ({ addresses: [address], conditions: { ready: true } })),
+    serviceOf(name, clusterIP, { type, ipFamilies: [addressType], ports: [port] }),
+    sliceOf(name, endpoints, {
+      addressType,
+      name: `${name}-4`,
       ports: [{ name: '', port: targetPort, protocol: 'TCP' }],
-    },
+    }),
   ]
 }
 

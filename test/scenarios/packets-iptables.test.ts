@@ -11,6 +11,7 @@ import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { PROTOCOL_NUMBER } from '../support/lab/probe.ts'
 import { loadDifferences, withDifferences } from '../support/mode-differences.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { change, commitAll, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip } from '../support/pipeline.ts'
 import { playSteps } from '../support/play-scenario.ts'
 import { LOCAL_IPS, loadScenarios, type Scenario } from '../support/scenario.ts'
@@ -74,24 +75,8 @@ describe('with --iptables-optimize', () => {
 describe('session affinity', () => {
   const clients = Array.from({ length: RECENT_ENTRIES_MAX + 20 }, (_, index) => `203.0.113.${index + 1}`)
   const objects = [
-    {
-      apiVersion: 'v1',
-      kind: 'Service',
-      metadata: { namespace: 'ns1', name: 'web' },
-      spec: {
-        clusterIP: '172.30.0.41',
-        ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
-        sessionAffinity: 'ClientIP',
-      },
-    },
-    {
-      apiVersion: 'discovery.k8s.io/v1',
-      kind: 'EndpointSlice',
-      metadata: { namespace: 'ns1', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-      addressType: 'IPv4',
-      endpoints: [{ addresses: ['10.180.0.1'], nodeName: 'test-node' }],
-      ports: [{ name: 'p80', port: 80, protocol: 'TCP' }],
-    },
+    serviceOf('web', '172.30.0.41', { sessionAffinity: 'ClientIP' }),
+    sliceOf('web', ['10.180.0.1'], { ports: [{ name: 'http', port: 80, protocol: 'TCP' }] }),
   ]
 
   /** By the kernel: clients in its only list, which says nothing of their order. */

@@ -43,6 +43,11 @@ export async function runInProcess(args: readonly string[]): Promise<Ended> {
   return { code, out: io.stdout, err: io.stderr }
 }
 
+/** Runs another program to its end, and gives what it prints. */
+export function tool(name: string, ...args: readonly string[]): string {
+  return execFileSync(name, args, { encoding: 'utf8' })
+}
+
 /** Daemons answer only commands of their own version: where one listens, this process has the version of the build. */
 function passAsBuild(args: readonly string[]): void {
   const [, socket = ''] = /--admin-socket=(\S+)/.exec(args.join(' ')) ?? []

@@ -8,6 +8,10 @@ import { eventually, LIMIT_MS, within } from './patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from './pipeline.ts'
 
 export const COMMAND = fileURLToPath(new URL('../../dist/kprobe.mjs', import.meta.url))
+/** Objects of a cluster, for `--source`. */
+export const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
+/** Flags with which a command reads them. */
+export const EXAMPLE_FLAGS = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 
 /** One line of the log. */
 export type LogRecord = Readonly<Record<string, unknown>> & { readonly level: string; readonly msg: string }

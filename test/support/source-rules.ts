@@ -162,7 +162,7 @@ export function importComplaints(file: SourceFile): string[] {
     if (!module.startsWith('.')) {
       const usable = usableBy(from)
       if (!usable.includes(module))
-        complaints.push(`${file.path}: imports ${module}, which is not listed for it`)
+        complaints.push(`${file.path}: imports ${module}: MAY_USE of test/support/source-rules.ts lacks it`)
       continue
     }
     if (!/\.(ts|json|node)$/.test(module))

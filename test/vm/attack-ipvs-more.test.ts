@@ -1,8 +1,8 @@
 import { afterEach, expect, it } from 'vitest'
 import { API_ADDRESS } from '../faults/api-apart.ts'
 import { ApiCapture, NOWHERE, type Where } from '../faults/api-capture.ts'
-import { sliceOf } from '../faults/cluster-objects.ts'
 import { ip } from '../support/lab/topology.ts'
+import { sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 
 let rig: ApiCapture

@@ -5,10 +5,10 @@ import { afterEach, expect, it } from 'vitest'
 import { API_ADDRESS } from '../faults/api-apart.ts'
 import { ApiCapture } from '../faults/api-capture.ts'
 import { answers, Cluster, HEALTH_PORT, metric } from '../faults/cluster.ts'
-import { serviceOf, sliceOf } from '../faults/cluster-objects.ts'
 import { crowd } from '../faults/crowd.ts'
 import { wide } from '../faults/large-services.ts'
 import { ip } from '../support/lab/topology.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 
 /* The attacks of docs/threat-model.md in IPVS mode: one of each kind. attack-ipvs-more.test.ts has the others. */

@@ -1,16 +1,13 @@
-import { execFileSync, spawnSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
+import { spawnSync } from 'node:child_process'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { type Ended, runInProcess } from '../support/command.ts'
+import { type Ended, runInProcess, tool } from '../support/command.ts'
+import { EXAMPLE_FLAGS } from '../support/daemon.ts'
 
 /* The commands in IPVS mode, on a kernel that has IPVS, beside the tools of the trade. */
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
+const SOURCE = [...EXAMPLE_FLAGS, '--proxy-mode=ipvs']
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)
-const tool = (name: string, ...args: readonly string[]): string =>
-  execFileSync(name, args, { encoding: 'utf8' })
 const sorted = (text: string): readonly string[] =>
   text
     .split('\n')

@@ -1,11 +1,10 @@
 import { execFileSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { afterEach, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
+import { EXAMPLES } from '../support/daemon.ts'
 
 /* What `dump`, `explain`, `why` and `doctor` say of the state of IPVS mode that somebody has damaged. */
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
 const NODE = '--hostname-override=example-node'
 const SOURCE = [`--source=file:${EXAMPLES}`, NODE, '--proxy-mode=ipvs']
 const CART = ['--from', '203.0.113.9', '--to', '10.96.1.1:80']

@@ -6,6 +6,7 @@ import { UdpPeer } from '../churn/pods.ts'
 import { type OpenIpvsPlane, openIpvsPlane } from '../support/ipvs-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import type { Servers } from '../support/lab/traffic.ts'
+import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { type Computed, change, commitAll, computeIn, IPVS } from '../support/pipeline.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
@@ -48,33 +49,20 @@ beforeEach(async () => {
 afterEach(() => open.close())
 
 function slice(addresses: readonly string[]): object {
-  return {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns1', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType: 'IPv4',
-    endpoints: addresses.map(address => ({ addresses: [address], nodeName: 'other-node' })),
-    ports: [
-      { name: 'tcp', port: Echo.port, protocol: 'TCP' },
-      { name: 'udp', port: UDP_PORT, protocol: 'UDP' },
-    ],
-  }
+  const ports = [
+    { name: 'tcp', port: Echo.port, protocol: 'TCP' },
+    { name: 'udp', port: UDP_PORT, protocol: 'UDP' },
+  ]
+  const endpoints = addresses.map(address => endpoint(address, { nodeName: 'other-node' }))
+  return sliceOf('web', endpoints, { ports })
 }
 
-const SERVICE = {
-  apiVersion: 'v1',
-  kind: 'Service',
-  metadata: { namespace: 'ns1', name: 'web' },
-  spec: {
-    type: 'ClusterIP',
-    clusterIP: CLUSTER_IP,
-    clusterIPs: [CLUSTER_IP],
-    ports: [
-      { name: 'tcp', port: 7, protocol: 'TCP' },
-      { name: 'udp', port: 53, protocol: 'UDP' },
-    ],
-  },
-}
+const SERVICE = serviceOf('web', CLUSTER_IP, {
+  ports: [
+    { name: 'tcp', port: 7, protocol: 'TCP' },
+    { name: 'udp', port: 53, protocol: 'UDP' },
+  ],
+})
 
 async function program(addresses: readonly string[]): Promise<void> {
   computed = change(computed, { objects: [SERVICE, slice(addresses)] })

@@ -1,13 +1,12 @@
 import { execFileSync } from 'node:child_process'
-import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { type Ended, runInProcess } from '../support/command.ts'
+import { EXAMPLE_FLAGS } from '../support/daemon.ts'
 import { changeMode, expectAllAnswered, ModeSwitch, STEP_MS, writeMode } from '../support/mode-switch.ts'
 
 /* --ipvs-rules=iptables as a whole: its commands, and what takes its place under traffic. */
 
-const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.meta.url))
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node', '--proxy-mode=ipvs']
+const SOURCE = [...EXAMPLE_FLAGS, '--proxy-mode=ipvs']
 const CHAINS = [...SOURCE, '--ipvs-rules=iptables']
 
 const kprobe = (...args: readonly string[]): Promise<Ended> => runInProcess(args)

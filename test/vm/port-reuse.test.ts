@@ -4,6 +4,7 @@ import { openIpvsPlane } from '../support/ipvs-plane.ts'
 import { Lab } from '../support/lab/lab.ts'
 import { inNamespace } from '../support/lab/topology.ts'
 import type { TrafficReport } from '../support/lab/traffic.ts'
+import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { type Computed, change, commitAll, computeIn, IPVS } from '../support/pipeline.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { setIpvsSysctls } from './ipvs-sysctls.ts'
@@ -35,28 +36,14 @@ afterAll(async () => {
 
 /** So many of the pods, from this one on. */
 function slice(from: number): object {
-  const serving = Array.from({ length: SERVING }, (_, index) => PODS[(from + index) % PODS.length])
-  return {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns1', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType: 'IPv4',
-    endpoints: serving.map(address => ({ addresses: [address], nodeName: 'other-node' })),
-    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-  }
+  const serving = Array.from({ length: SERVING }, (_, index) => PODS[(from + index) % PODS.length] ?? '')
+  return sliceOf(
+    'web',
+    serving.map(address => endpoint(address, { nodeName: 'other-node' })),
+  )
 }
 
-const SERVICE = {
-  apiVersion: 'v1',
-  kind: 'Service',
-  metadata: { namespace: 'ns1', name: 'web' },
-  spec: {
-    type: 'ClusterIP',
-    clusterIP: CLUSTER_IP,
-    clusterIPs: [CLUSTER_IP],
-    ports: [{ name: 'http', port: 80, protocol: 'TCP' }],
-  },
-}
+const SERVICE = serviceOf('web', CLUSTER_IP)
 
 interface Seen extends TrafficReport {
   readonly repeatedSyns: number

@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { ask, Cluster, metric } from '../../faults/cluster.ts'
 import { shiftedClock } from '../../faults/cluster-process.ts'
 import { Removals } from '../../faults/cluster-removals.ts'
@@ -26,14 +26,9 @@ const SHIFTS_MS = [
   0,
 ] as const
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
-beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(5))
-})
-
-afterEach(() => cluster.close())
+beforeEach(() => cluster.open({ objects: services(5) }))
 
 /** A credential plugin that goes by the daemon's clock: its tokens last an hour. Each run adds a line to the file. */
 function plugin(shiftFile: string): { readonly command: string; runs(): number } {

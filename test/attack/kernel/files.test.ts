@@ -2,33 +2,26 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { FileSite } from '../../faults/file-site.ts'
 import { frontendNames } from '../../faults/kernel.ts'
 import { nameOf, service } from '../../faults/objects.ts'
-import { COMMAND, type Daemon, Daemons } from '../../support/daemon.ts'
-import { freshNetns } from '../../support/lab/netns.ts'
+import { COMMAND, type Daemon } from '../../support/daemon.ts'
 import { eventually } from '../../support/patience.ts'
 import { IS_LONG, many, Tally } from '../attack.ts'
 
-let daemons: Daemons
-let folder: string
+const site = FileSite.ofEachTest()
 /** Mounts of the current test. */
 const mounts: string[] = []
 
-beforeEach(() => {
-  freshNetns()
-  execFileSync('ip', ['link', 'set', 'lo', 'up'])
-  daemons = new Daemons()
-  folder = daemons.folder()
-})
+beforeEach(() => execFileSync('ip', ['link', 'set', 'lo', 'up']))
 
-afterEach(async () => {
+afterEach(() => {
   for (const place of mounts.splice(0)) execFileSync('umount', ['--lazy', place])
-  await daemons.end()
 })
 
 /** A file system of its own in memory, which ends with the test; the options are those of tmpfs. */
 function mounted(options: string): string {
-  const place = join(folder, 'tiny')
+  const place = join(site.folder, 'tiny')
   mkdirSync(place)
   execFileSync('mount', ['-t', 'tmpfs', '-o', options, 'tmpfs', place])
   mounts.push(place)
@@ -86,8 +79,8 @@ describe('--write-config-to', () => {
     ['in no folder', 'ENOENT', (place: string) => join(place, 'none', 'config.yaml')],
     ['with a name that is too long', 'ENAMETOOLONG', (place: string) => join(place, 'x'.repeat(300))],
   ] as const)('F147: refuses a place that is %s', ([, reason, pathIn], { task }) => {
-    writeFileSync(join(folder, 'file'), '')
-    const path = pathIn(folder)
+    writeFileSync(join(site.folder, 'file'), '')
+    const path = pathIn(site.folder)
     const { code, err } = writeConfigTo(path)
     expect(code).toBe(1)
     expect(err).toContain(reason)
@@ -128,8 +121,8 @@ const BAD_PLACES: readonly BadPlace[] = [
   {
     what: 'where a folder is',
     prepare: () => {
-      mkdirSync(join(folder, 's'))
-      return join(folder, 's')
+      mkdirSync(join(site.folder, 's'))
+      return join(site.folder, 's')
     },
     reason: 'a file that is not a socket has this path',
     mend: path => rmSync(path, { recursive: true }),
@@ -137,28 +130,28 @@ const BAD_PLACES: readonly BadPlace[] = [
   {
     what: 'where a symbolic link to a file of others is',
     prepare: () => {
-      writeFileSync(join(folder, 'theirs'), 'theirs')
-      symlinkSync(join(folder, 'theirs'), join(folder, 's'))
-      return join(folder, 's')
+      writeFileSync(join(site.folder, 'theirs'), 'theirs')
+      symlinkSync(join(site.folder, 'theirs'), join(site.folder, 's'))
+      return join(site.folder, 's')
     },
     reason: 'a file that is not a socket has this path',
     mend: path => {
-      expect(readFileSync(join(folder, 'theirs'), 'utf8')).toBe('theirs')
+      expect(readFileSync(join(site.folder, 'theirs'), 'utf8')).toBe('theirs')
       rmSync(path)
     },
   },
   {
     what: 'below a file',
     prepare: () => {
-      writeFileSync(join(folder, 'file'), '')
-      return join(folder, 'file', 's')
+      writeFileSync(join(site.folder, 'file'), '')
+      return join(site.folder, 'file', 's')
     },
     reason: 'ENOTDIR',
   },
   {
     what: 'in a folder with a path that leaves no room for a temporary name',
     prepare: () => {
-      const place = join(folder, 'd'.repeat(104 - folder.length))
+      const place = join(site.folder, 'd'.repeat(104 - site.folder.length))
       mkdirSync(place)
       return join(place, 's')
     },
@@ -170,7 +163,7 @@ const NAMED = BAD_PLACES.map(place => [place.what, place] as const)
 
 /** Objects of one Service in a folder, for --source. */
 function objects(): string {
-  const place = join(folder, 'objects')
+  const place = join(site.folder, 'objects')
   mkdirSync(place)
   for (const [index, object] of service(1).entries())
     writeFileSync(join(place, `${index}.json`), JSON.stringify(object))
@@ -188,7 +181,7 @@ describe('the admin socket', () => {
   it.for(NAMED)('F147: %s: the log names path and reason, Services are served', async ([, bad], { task }) => {
     const path = bad.prepare()
     const source = objects()
-    const daemon: Daemon = daemons.start({ source, args: [`--admin-socket=${path}`] })
+    const daemon: Daemon = site.daemons.start({ source, args: [`--admin-socket=${path}`] })
     await daemon.synced()
     await daemon.until(() => daemon.said('admin: cannot listen').length > 0)
     const [line] = daemon.said('admin: cannot listen')
@@ -211,7 +204,7 @@ describe('the socket of the back-end API', () => {
     'F147: %s: the daemon says path and reason',
     async ([, bad], { task }) => {
       const path = bad.prepare()
-      const daemon = daemons.start({ source: objects(), args: [`--api=unix://${path}`] })
+      const daemon = site.daemons.start({ source: objects(), args: [`--api=unix://${path}`] })
       const { code } = await daemon.ended()
       const said = JSON.stringify([daemon.records, daemon.strayLines])
       expect({ code, said }).toMatchObject({ code: 1, said: expect.stringContaining(bad.reason) })

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { ask, Cluster } from '../../faults/cluster.ts'
 import { Removals } from '../../faults/cluster-removals.ts'
 import { listRuleset } from '../../faults/kernel.ts'
@@ -35,15 +35,12 @@ const ALL = [...READING, ...WRITING]
 /** `npm test` takes one of them away, `npm run attack` each. */
 const TAKEN = IS_LONG ? READING : [createRandom(SEED).pick(READING.filter(({ verb }) => verb === 'watch'))]
 
-let cluster: Cluster
+const cluster = Cluster.ofEachTest()
 
 beforeEach(async () => {
-  cluster = await Cluster.open()
-  cluster.put(...services(5))
+  await cluster.open({ objects: services(5) })
   cluster.configure({ token: 'token' })
 })
-
-afterEach(() => cluster.close())
 
 function allow(rights: readonly Right[]): void {
   const rules = rights.map(

@@ -1,11 +1,8 @@
-import { fileURLToPath } from 'node:url'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/cli/commands.ts'
 import { MODE_NAMES } from '../../../src/modes/registry.ts'
+import { EXAMPLE_FLAGS } from '../../support/daemon.ts'
 import { FakeIo } from '../../support/fake-io.ts'
-
-const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
-const SOURCE = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 
 let io: FakeIo
 
@@ -89,7 +86,7 @@ describe('kprobe', () => {
         expect(io.stdout).not.toContain(flag)
       expect(io.stdout).toContain('--masquerade-bit')
       expect(io.stdout).toContain('Other flags of `kprobe run` are accepted')
-      await kprobe(name, ...SOURCE, '--once', '--sync-period=1h', '--nonsense')
+      await kprobe(name, ...EXAMPLE_FLAGS, '--once', '--sync-period=1h', '--nonsense')
       expect(io.stderr.match(/^kprobe \w+: --.*$/gm)?.[0]).toContain('--nonsense: no such flag')
       expect(io.stderr).not.toContain('--once')
     },
@@ -139,25 +136,28 @@ describe('kprobe', () => {
   })
 
   it.each([
-    [['plan', ...SOURCE, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
+    [['plan', ...EXAMPLE_FLAGS, '-o', 'xml'], /--output: "xml" is not one of text, json, yaml/],
     [['dump', 'pf'], /"pf": no such argument; there are services, nft, ipvs, ipset, iptables, all/],
     [['dump', 'services', '-o', 'nft'], /--output: nft is for `kprobe dump nft`/],
     [['dump', '--service', 'web'], /--service: "web" is not written NAMESPACE\/NAME/],
     [['dump', '--admin-socket', 'x.sock'], /--admin-socket: "x.sock" is not an absolute path\n/],
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
     [['cleanup', 'now'], /"now": no such argument/],
-    [['explain', ...SOURCE], /--from: is required; give an address/],
+    [['explain', ...EXAMPLE_FLAGS], /--from: is required; give an address/],
     [
-      ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4'],
+      ['explain', ...EXAMPLE_FLAGS, '--from', '1.2.3.4', '--to', '1.2.3.4'],
       /--to: needs a port from 1 to 65535: ADDRESS:PORT/,
     ],
     [
-      ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '[fd00::1]:80'],
+      ['explain', ...EXAMPLE_FLAGS, '--from', '1.2.3.4', '--to', '[fd00::1]:80'],
       /--to: is IPv6 while --from is IPv4/,
     ],
-    [['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:0'], /--to: needs a port from 1 to 65535/],
     [
-      ['explain', ...SOURCE, '--from', '1.2.3.4', '--to', '1.2.3.4:1', '--proto', 'icmp'],
+      ['explain', ...EXAMPLE_FLAGS, '--from', '1.2.3.4', '--to', '1.2.3.4:0'],
+      /--to: needs a port from 1 to 65535/,
+    ],
+    [
+      ['explain', ...EXAMPLE_FLAGS, '--from', '1.2.3.4', '--to', '1.2.3.4:1', '--proto', 'icmp'],
       /--proto: "icmp" is not/,
     ],
   ])('refuses %j with exit code 2 and a hint', async (argv, message) => {
@@ -170,7 +170,7 @@ describe('kprobe', () => {
 
 describe('kprobe explain', () => {
   const explain = (from: string, to: string, ...more: string[]) =>
-    kprobe('explain', ...SOURCE, '--from', from, '--to', to, ...more)
+    kprobe('explain', ...EXAMPLE_FLAGS, '--from', from, '--to', to, ...more)
 
   it('shows where a connection may go, by which rules, and why endpoints are left out', async () => {
     expect(await explain('203.0.113.9', '10.96.1.1:80', '--cluster-cidr=10.244.0.0/16')).toBe(0)

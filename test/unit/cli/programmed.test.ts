@@ -6,6 +6,7 @@ import { serviceTable } from '../../../src/cli/service-rows.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
 import type { ServiceRow } from '../../../src/modes/common/show.ts'
+import { balanced, serviceOf, sliceOf } from '../../support/objects.ts'
 import {
   type Computed,
   change,
@@ -36,32 +37,18 @@ const OBJECTS = [
     metadata: { name: 'test-node' },
     status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
   },
-  {
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'ns', name: 'web' },
-    spec: {
-      type: 'LoadBalancer',
-      clusterIP: '10.96.0.1',
-      clusterIPs: ['10.96.0.1'],
-      ipFamilies: ['IPv4'],
-      loadBalancerSourceRanges: ['203.0.113.0/24'],
-      ports: [{ name: 'http', port: 80, nodePort: 30_080, protocol: 'TCP' }],
-    },
-    status: { loadBalancer: { ingress: [{ ip: '198.51.100.9' }] } },
-  },
-  {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns', name: 'web-a', labels: { 'kubernetes.io/service-name': 'web' } },
-    addressType: 'IPv4',
-    endpoints: ['10.180.0.1', '10.180.0.2', '10.180.0.3', '10.180.0.4'].map(address => ({
-      addresses: [address],
-      nodeName: 'test-node',
-      conditions: { ready: true },
-    })),
-    ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-  },
+  serviceOf(
+    'web',
+    '10.96.0.1',
+    ...balanced(
+      {
+        loadBalancerSourceRanges: ['203.0.113.0/24'],
+        ports: [{ name: 'http', port: 80, nodePort: 30_080, protocol: 'TCP' }],
+      },
+      '198.51.100.9',
+    ),
+  ),
+  sliceOf('web', ['10.180.0.1', '10.180.0.2', '10.180.0.3', '10.180.0.4']),
 ]
 
 function stateOf<State extends Stateful>(mode: Mode<State>): Computed<State>['state'] {

@@ -1,7 +1,6 @@
 import { copyFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import type { LockResult } from '../../../src/base/instance-lock.ts'
@@ -10,13 +9,12 @@ import { runDaemon, type Sync } from '../../../src/daemon/daemon.ts'
 import { createNftClient } from '../../../src/kernel/nft/client.ts'
 import { kernelRows } from '../../../src/modes/nftables/show.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
+import { EXAMPLES } from '../../support/daemon.ts'
 import { daemonIo } from '../../support/daemon-io.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { FakeLinks } from '../../support/fake-link/kernel.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
-
-const EXAMPLES = fileURLToPath(new URL('../../../deploy/examples', import.meta.url))
 
 let folder: string
 let kernel: FakeKernel

@@ -20,6 +20,7 @@ import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
 import type { AnyTable, ChainHook, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { prove } from '../../../src/proof/prove.ts'
+import { endpoint, serviceOf, sliceOf } from '../../support/objects.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
@@ -30,37 +31,24 @@ const NODE = {
   metadata: { name: 'test-node' },
   status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
 }
-const SERVICE = {
-  apiVersion: 'v1',
-  kind: 'Service',
-  metadata: { namespace: 'ns1', name: 'web' },
-  spec: {
-    type: 'NodePort',
-    clusterIP: '172.30.0.41',
-    clusterIPs: ['172.30.0.41'],
-    ipFamilies: ['IPv4'],
+const SERVICE = serviceOf('ns1/web', '172.30.0.41', {
+  type: 'NodePort',
+  ports: [
+    { name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 },
+    { name: 'sctp', port: 90, protocol: 'SCTP', nodePort: 30090 },
+  ],
+})
+/** Pods of both nodes, and a pod with the address of this node. */
+const SLICE = sliceOf(
+  'ns1/web',
+  ['10.180.0.1', endpoint('10.180.1.1', { nodeName: 'other-node' }), '192.168.0.2'],
+  {
     ports: [
-      { name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 },
-      { name: 'sctp', port: 90, protocol: 'SCTP', nodePort: 30090 },
+      { name: 'http', port: 8080, protocol: 'TCP' },
+      { name: 'sctp', port: 9090, protocol: 'SCTP' },
     ],
   },
-}
-/** Pods of both nodes, and a pod with the address of this node. */
-const SLICE = {
-  apiVersion: 'discovery.k8s.io/v1',
-  kind: 'EndpointSlice',
-  metadata: { namespace: 'ns1', name: 'web-1', labels: { 'kubernetes.io/service-name': 'web' } },
-  addressType: 'IPv4',
-  endpoints: [
-    { addresses: ['10.180.0.1'], nodeName: 'test-node' },
-    { addresses: ['10.180.1.1'], nodeName: 'other-node' },
-    { addresses: ['192.168.0.2'], nodeName: 'test-node' },
-  ],
-  ports: [
-    { name: 'http', port: 8080, protocol: 'TCP' },
-    { name: 'sctp', port: 9090, protocol: 'SCTP' },
-  ],
-}
+)
 
 const OBJECTS = { objects: [NODE, SERVICE, SLICE] }
 const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), OBJECTS)

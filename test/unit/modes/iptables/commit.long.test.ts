@@ -8,6 +8,7 @@ import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/i
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { serviceOf, sliceOf } from '../../../support/objects.ts'
 import { PlaneRig } from '../../../support/plane-rig.ts'
 import { plainService } from '../../../support/services.ts'
 import { table } from '../nftables/frontends.ts'
@@ -236,26 +237,8 @@ describe('a commit of the iptables plane', () => {
 })
 
 const OBJECTS = ['good', 'bad', 'fine'].flatMap((name, i) => [
-  {
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'ns', name },
-    spec: {
-      type: 'ClusterIP',
-      clusterIP: `10.96.0.${i + 1}`,
-      clusterIPs: [`10.96.0.${i + 1}`],
-      ipFamilies: ['IPv4'],
-      ports: [{ port: 80, protocol: 'TCP' }],
-    },
-  },
-  {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'ns', name, labels: { 'kubernetes.io/service-name': name } },
-    addressType: 'IPv4',
-    endpoints: [{ addresses: [`10.180.0.${i + 1}`], conditions: { ready: true } }],
-    ports: [{ name: '', port: 8080, protocol: 'TCP' }],
-  },
+  serviceOf(name, `10.96.0.${i + 1}`),
+  sliceOf(name, [`10.180.0.${i + 1}`]),
 ])
 
 describe('a Service that the kernel refuses', () => {

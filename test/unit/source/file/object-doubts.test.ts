@@ -1,6 +1,5 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
@@ -9,9 +8,8 @@ import { isJson } from '../../../../src/model/fields.ts'
 import { parseObject } from '../../../../src/model/parse.ts'
 import { API_FIELDS, type ApiFields, objectDoubts } from '../../../../src/source/file/object-doubts.ts'
 import { readObjects } from '../../../../src/source/file/read-objects.ts'
+import { EXAMPLES } from '../../../support/daemon.ts'
 import { loadScenarios } from '../../../support/scenario.ts'
-
-const EXAMPLES = fileURLToPath(new URL('../../../../deploy/examples', import.meta.url))
 
 interface ApiType {
   getAttributeTypeMap(): readonly { readonly baseName: string; readonly type: string }[]

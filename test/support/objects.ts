@@ -1,14 +1,20 @@
-import { NODE_NAME } from '../support/pipeline.ts'
+import { NODE_NAME } from './pipeline.ts'
 
 /** Where the first endpoints of these Services are. */
 export const PORT = 8080
 
-/** A Service `ns/NAME` with one port 80, besides what is given. */
+/** `NAMESPACE/NAME`; a name alone is in the namespace `ns`. */
+function metadataOf(text: string): { readonly namespace: string; readonly name: string } {
+  const [namespace = '', name] = text.split('/')
+  return name === undefined ? { namespace: 'ns', name: text } : { namespace, name }
+}
+
+/** A Service with one port 80, besides what is given. */
 export function serviceOf(name: string, clusterIP: string, spec: object = {}, more: object = {}): object {
   return {
     kind: 'Service',
     apiVersion: 'v1',
-    metadata: { namespace: 'ns', name },
+    metadata: metadataOf(name),
     spec: {
       clusterIP,
       clusterIPs: [clusterIP],
@@ -45,17 +51,18 @@ export function endpoint(address: string, words: EndpointWords = {}): object {
   }
 }
 
-/** A slice `ns/NAME` of a Service; endpoints may be addresses. */
+/** A slice of a Service; endpoints may be addresses. */
 export function sliceOf(
   service: string,
   endpoints: readonly (object | string)[],
   change: { readonly name?: string; readonly [field: string]: unknown } = {},
 ): object {
-  const { name = `${service}-1`, ...fields } = change
+  const { namespace, name: labeled } = metadataOf(service)
+  const { name = `${labeled}-1`, ...fields } = change
   return {
     kind: 'EndpointSlice',
     apiVersion: 'discovery.k8s.io/v1',
-    metadata: { namespace: 'ns', name, labels: { 'kubernetes.io/service-name': service } },
+    metadata: { namespace, name, labels: { 'kubernetes.io/service-name': labeled } },
     addressType: 'IPv4',
     ports: [{ name: 'http', port: PORT, protocol: 'TCP' }],
     endpoints: endpoints.map(each => (typeof each === 'string' ? endpoint(each) : each)),
