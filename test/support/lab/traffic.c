@@ -63,7 +63,8 @@ static void greet(int s) {
   else
     inet_ntop(AF_INET6, &own.sin6_addr, address, sizeof address);
   int n = snprintf(line, sizeof line, "%s %u\n", address, ntohs(own.sin6_port));
-  if (write(s, line, (size_t)n) < 0 && errno != EPIPE && errno != ECONNRESET) die("write");
+  /* A client that has gone meanwhile counts that itself. */
+  if (write(s, line, (size_t)n) < 0) shutdown(s, SHUT_RDWR);
 }
 
 static void accept_all(int epoll, int listener) {
@@ -71,8 +72,9 @@ static void accept_all(int epoll, int listener) {
     int s = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (s < 0) {
       if (errno == EAGAIN) return;
-      if (errno == ECONNABORTED || errno == EINTR) continue;
-      die("accept");
+      /* Linux passes errors of the new connection on: accept(2). */
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EINVAL) die("accept");
+      continue;
     }
     struct epoll_event event = {.events = EPOLLIN, .data.fd = s};
     if (epoll_ctl(epoll, EPOLL_CTL_ADD, s, &event) < 0) die("epoll_ctl");

@@ -8,7 +8,10 @@ import { endpointText, parseEndpoint } from './address.ts'
 import { buildProgram } from './build.ts'
 import { inNamespace, peerGateways, type Topology } from './topology.ts'
 
-type Program = ChildProcessByStdio<Writable, Readable, Readable>
+interface Program extends ChildProcessByStdio<Writable, Readable, Readable> {
+  /** Rejects when the program ends with anything but 0, whenever that is. */
+  readonly ended: Promise<void>
+}
 
 export interface TrafficReport {
   readonly ok: number
@@ -44,7 +47,7 @@ export async function startServers(topology: Topology, endpoints: readonly strin
   }
   const ports = [...new Set(parsed.map(({ port }) => String(port)))]
   const program = start(topology.pods.pid, ['serve', ...ports])
-  await within(Promise.race([once(program.stdout, 'data'), failure(program)]), 'servers listen')
+  await within(Promise.race([once(program.stdout, 'data'), program.ended]), 'servers listen')
   return { close: () => end(program) }
 }
 
@@ -85,20 +88,23 @@ function start(pid: number | undefined, words: readonly string[]): Program {
   const program = buildProgram('traffic')
   const command = pid === undefined ? [program] : ['nsenter', '-t', String(pid), '-n', program]
   const [file = program, ...rest] = [...command, ...words]
-  return spawn(file, rest, { stdio: ['pipe', 'pipe', 'pipe'] })
+  const child = spawn(file, rest, { stdio: ['pipe', 'pipe', 'pipe'] })
+  const ended = endOf(child)
+  // Who ends the program hears of it.
+  ended.catch(() => undefined)
+  return Object.assign(child, { ended })
 }
 
-/** Rejects when the program ends with anything but 0. */
-async function failure(program: Program): Promise<void> {
+async function endOf(child: ChildProcessByStdio<Writable, Readable, Readable>): Promise<void> {
   const words: Buffer[] = []
-  program.stderr.on('data', chunk => words.push(chunk))
-  const [code] = await once(program, 'close')
-  if (code !== 0) throw new Error(`traffic ended with ${code}: ${Buffer.concat(words).toString().trim()}`)
+  child.stderr.on('data', chunk => words.push(chunk))
+  const [code, signal] = await once(child, 'close')
+  if (code !== 0)
+    throw new Error(`traffic ended with ${code ?? signal}: ${Buffer.concat(words).toString().trim()}`)
 }
 
-async function end(program: Program): Promise<void> {
-  const ended = failure(program)
-  program.stdin.end()
+async function end({ stdin, ended }: Program): Promise<void> {
+  stdin.end()
   await within(ended, 'traffic ends')
 }
 
