@@ -59,6 +59,8 @@ const web = (endpoints: readonly Fields[], spec: Fields = {}, rest: Fields = {})
 ]
 const BALANCED = { status: { loadBalancer: { ingress: [{ ip: '198.51.100.9' }] } } }
 const ready = (last: number, more: Fields = HERE) => endpoint(`10.1.0.${last}`, more)
+const nth = (index: number, more: Fields) =>
+  endpoint(`10.1.${index >> 8}.${index & 255}`, { ...HERE, ...more })
 const unready = (last: number, more: Fields = HERE) => ready(last, { ...more, conditions: UNREADY })
 const hinted = (last: number, zone: string) => ready(last, { hints: { forZones: [{ name: zone }] } })
 const STICKY = { sessionAffinity: 'ClientIP' }
@@ -91,6 +93,11 @@ describe('the answer', () => {
       web([ready(1, { conditions: DRAINING }), ready(2)]),
     ],
     ['served: always 10.1.0.1:8080', web([ready(1, { conditions: DRAINING })])],
+    [
+      'served: any of 257 endpoints, 0.39 % each; 43 of 300 are not ready',
+      web(Array.from({ length: 300 }, (_, index) => nth(index, index < 257 ? {} : { conditions: UNREADY }))),
+      { from: 'node/here' },
+    ],
     ['ns/web has no ready endpoint: 3 of 3 are not ready', web([unready(1), unready(2), unready(3)])],
     [
       'ns/web has no ready endpoint: 1 of 2 is not ready, 1 of 2 is terminating and no longer serving',
