@@ -64,7 +64,8 @@ function endText(outcomes: readonly Outcome[]): string {
 }
 
 function servedText({ caught, list, outcomes, kernel, endpoints }: AnswerInput): string {
-  const word = kernel.kind === 'same' ? 'served' : 'would be served'
+  const isAlone = kernel.others === undefined
+  const word = kernel.kind !== 'same' ? 'would be served' : isAlone ? 'served' : "kprobe's rules serve it"
   const sticky = caught?.port.affinityTimeoutS ?? 0
   const out = list === undefined ? '' : outText(endpoints, list)
   return [

@@ -109,6 +109,8 @@ interface Followed {
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly rules: readonly TraceStep[]
+  /** `kprobe verify --prove` follows packets through the chains of all programs. */
+  readonly isProvable: boolean
 }
 
 /** Follows the first packet of one connection through the computed rules. Pure. */
@@ -139,12 +141,13 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
     caught,
     endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
     rules: stepsOf(ways),
+    isProvable: findMode(config.proxyMode).isProvable === true,
   }
 }
 
 /** Explains what was followed, with the outcome in the kernel. `hasDaemon`: a daemon should have written the rules. Pure. */
 export function explained(
-  { question, loaded, asked, caught, endpoints, rules }: Followed,
+  { question, loaded, asked, caught, endpoints, rules, isProvable }: Followed,
   kernel: KernelOutcome,
   hasDaemon: boolean,
 ): Explanation {
@@ -188,7 +191,7 @@ export function explained(
     affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
     list,
     reasons: reasons.map(({ text }) => text),
-    notKnown: [...notKnownOf(question, kernel), ...loaded.notKnown],
+    notKnown: [...notKnownOf(question, kernel, isProvable), ...loaded.notKnown],
     outcomes,
     kernel,
     rules,
@@ -197,15 +200,33 @@ export function explained(
 }
 
 /** Names what the answer leaves open. */
-function notKnownOf({ fromOtherNode }: Question, kernel: KernelOutcome): readonly string[] {
+function notKnownOf(
+  { fromOtherNode }: Question,
+  kernel: KernelOutcome,
+  isProvable: boolean,
+): readonly string[] {
   return [
     ...(kernel.kind === 'unknown' ? [`what the kernel does: ${kernel.reason}`] : []),
+    ...othersText(kernel.others ?? [], isProvable),
     ...(fromOtherNode === undefined
       ? []
       : [
           `what node ${fromOtherNode} does: the client runs there, and its packets meet that node's rules first`,
         ]),
   ]
+}
+
+/** Chains of other programs that the text names at most. */
+const OTHERS_MAX = 5
+
+function othersText(others: readonly string[], isProvable: boolean): readonly string[] {
+  const [only, second] = others
+  if (only === undefined) return []
+  const more = others.length - OTHERS_MAX
+  const names = [...others.slice(0, OTHERS_MAX), ...(more > 0 ? [`${more} more`] : [])]
+  const does = second === undefined ? `chain ${only} does` : `chains ${names.join(', ')} do`
+  const how = isProvable ? '; `kprobe verify --prove` follows it' : ''
+  return [`what ${does} with the packet${how}`]
 }
 
 /** Finds the frontend that the packet matches: first by address, then by node port. */

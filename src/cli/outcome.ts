@@ -3,14 +3,25 @@ import { failureText } from '../base/errors.ts'
 import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL } from '../daemon/open.ts'
+import { KERNEL, openNetfilter } from '../daemon/open.ts'
+import {
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+} from '../kernel/nft/constants.ts'
+import type { HookFamily } from '../kernel/nft/state.ts'
+import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
 import type { TraceStep, Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, MODES } from '../modes/registry.ts'
+import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.ts'
+import { Connection } from '../netlink/connection.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
 
 /** One endpoint or verdict that connections may end in. */
@@ -23,8 +34,13 @@ export interface Outcome {
   readonly percent: number
 }
 
-/** The verdict of the kernel on the packet, for comparison with the verdict of the Services. */
-export type KernelOutcome =
+/**
+ * The verdict of the kernel on the packet, for comparison with the verdict of the Services. `others`: base chains of
+ * other programs on its way, whose verdict is not known.
+ */
+export type KernelOutcome = Verdict & { readonly others?: readonly string[] }
+
+type Verdict =
   /** The kernel agrees. `listener`: the address of the daemon, where it relays the connection. */
   | { readonly kind: 'same'; readonly listener?: string }
   | {
@@ -72,6 +88,65 @@ export function stepsOf(ways: readonly Way[]): readonly TraceStep[] {
   }))
 }
 
+/**
+ * Reads the base chains of other programs that have rules, or a policy that drops. In tables of iptables, jumps to
+ * chains of ours are no such rules.
+ */
+async function readOthers(proxyName: string | undefined): Promise<readonly SurveyedChain[]> {
+  const own = MODES.flatMap(({ tableName }) => tableName(proxyName) ?? [])
+  const names = chainNames(proxyName)
+  const isOurs = (name: string) => XT_TABLES.some(xt => isOurChain(names, xt, name) || isIpvsChain(xt, name))
+  const isTheirs = ({ targets }: ForeignRule) => targets.length === 0 || !targets.every(isOurs)
+  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
+  try {
+    const found: SurveyedChain[] = []
+    const rules = new Map<string, readonly ForeignRule[]>()
+    for (const surveyed of await surveyChains(connection)) {
+      const { family, table, chain } = surveyed
+      if (chain.hook === undefined || !isHookFamily(family) || own.includes(table)) continue
+      const key = `${family} ${table} `
+      if (!rules.has(key)) {
+        const { chains } = await surveyTable(connection, { family, name: table })
+        rules.set(key, [])
+        for (const each of chains) rules.set(`${key}${each.name}`, each.rules)
+      }
+      const isDropping = chain.hook.policy !== undefined
+      if (isDropping || rules.get(`${key}${chain.name}`)?.some(isTheirs) === true) found.push(surveyed)
+    }
+    return found
+  } finally {
+    await connection.close()
+  }
+}
+
+const XT_TABLES = ['mangle', 'filter', 'nat'] as const
+
+function isHookFamily(family: string): family is HookFamily {
+  return family === 'ip' || family === 'ip6' || family === 'inet'
+}
+
+/** Names the chains that a packet of this family passes on the way to one of the wanted outcomes. Pure. */
+export function othersOnWay(
+  chains: readonly SurveyedChain[],
+  { packet, localIps, wanted }: KernelQuestion,
+): readonly string[] {
+  const isHere = (destination: string) => [...localIps].some(ip => destination.startsWith(formatIpPort(ip, 0).slice(0, -1)))
+  const family = familyOf(packet.destination) === 'IPv4' ? 'ip' : 'ip6'
+  const hooks = new Set(packet.origin === 'process' ? [NF_INET_LOCAL_OUT] : [NF_INET_PRE_ROUTING])
+  for (const { verdict, destination = formatIpPort(packet.destination, packet.destinationPort) } of wanted) {
+    if (verdict === 'reject' || verdict === 'drop') continue
+    if (packet.origin === 'process') hooks.add(NF_INET_POST_ROUTING)
+    else if (isHere(destination)) hooks.add(NF_INET_LOCAL_IN)
+    else hooks.add(NF_INET_FORWARD).add(NF_INET_POST_ROUTING)
+  }
+  return chains
+    .filter(
+      ({ family: its, chain }) => (its === family || its === 'inet') && hooks.has(chain.hook?.hooknum ?? -1),
+    )
+    .map(({ family, table, chain }) => `${family} ${table} ${chain.name}`)
+    .sort()
+}
+
 /** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
 export async function askKernel(config: Config, question: KernelQuestion): Promise<KernelOutcome> {
   try {
@@ -82,9 +157,12 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
       proxyName: config.serviceProxyName,
     })
     const found = kernelOutcome(read.held, config.proxyMode, question)
-    return found.kind === 'same' && found.listener !== undefined
-      ? relayedOutcome(found, question, readListening())
-      : found
+    const others = othersOnWay(await readOthers(config.serviceProxyName), question)
+    const outcome =
+      found.kind === 'same' && found.listener !== undefined
+        ? relayedOutcome(found, question, readListening())
+        : found
+    return { ...outcome, ...(others.length === 0 ? {} : { others }) }
   } catch (error) {
     return { kind: 'unknown', reason: oneLine(failureText(error)) }
   }

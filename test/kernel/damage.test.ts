@@ -108,6 +108,24 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
   })
 })
 
+it('names chains of other programs on the way, and says that only the rules of kprobe serve', async () => {
+  await program('nftables')
+  tool('nft add table ip idle { chain pre { type filter hook prerouting priority -300; }; }')
+  tool('nft add table ip6 six { chain pre { type filter hook prerouting priority -300; policy drop; }; }')
+  expect((await explain('nftables', 'why')).out).toMatch(/^served: /)
+  tool('nft add table ip foreign { chain pre { type filter hook prerouting priority -300; }; }')
+  tool('nft add rule ip foreign pre ip daddr 10.96.1.1 drop')
+  tool('nft add table inet wall { chain in { type filter hook input priority 0; policy drop; }; }')
+  const unknown =
+    'Not known:\n  what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it\n'
+  const answered = await explain('nftables', 'why')
+  expect(answered.out).toMatch(/^kprobe's rules serve it: any of 2 endpoints, a half each; /)
+  expect(answered.out).toContain(unknown)
+  const explained = await explain('nftables')
+  expect(explained.out).toContain("Outcome, by kprobe's rules:\n")
+  expect(explained.out).toContain(unknown)
+})
+
 it('says why that no rule is for a frontend whose element is gone', async () => {
   await program('nftables')
   tool('nft delete element ip kube-proxy frontends { 10.96.1.1 . tcp . 80 }')

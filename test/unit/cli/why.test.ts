@@ -173,6 +173,11 @@ describe('the answer', () => {
       web([ready(1)]),
       { kernel: different({ reason: 'x' }), quarantined: new Map([['ns/web', 'ENOSPC']]) },
     ],
+    [
+      "kprobe's rules serve it: any of 2 endpoints, a half each",
+      web([ready(1), ready(2)]),
+      { kernel: { ...SAME, others: ['ip foreign pre'] } },
+    ],
     ['rules missing: rules of nftables mode are not in the kernel', web([ready(1)]), { kernel: ABSENT }],
     [
       'would be served: always 10.1.0.1:8080; rules of nftables mode are not in the kernel',
@@ -228,6 +233,16 @@ describe('the text', () => {
     const pod = web([ready(1, { ...THERE, targetRef: { kind: 'Pod', name: 'client' } })])
     expect(explain(pod, { from: 'pod/ns/client' }).notKnown).toEqual([
       "what node there does: the client runs there, and its packets meet that node's rules first",
+    ])
+  })
+
+  it('names chains of other programs, whose verdict is not known', () => {
+    const found = (others: readonly string[]) => explain(objects, { kernel: { ...SAME, others } }).notKnown
+    expect(found(['ip foreign pre'])).toEqual([
+      'what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it',
+    ])
+    expect(found(['ip a', 'ip b', 'ip c', 'ip d', 'ip e', 'ip f'])).toEqual([
+      'what chains ip a, ip b, ip c, ip d, ip e, 1 more do with the packet; `kprobe verify --prove` follows it',
     ])
   })
 
