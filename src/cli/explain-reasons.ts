@@ -191,7 +191,7 @@ function refusals(input: ReasonsInput): readonly Reason[] {
     if (wants(service, input)) for (const text of leftOut(service, input)) add(text, text)
   for (const { service, refusals } of input.table.services.values())
     for (const refusal of refusals) {
-      if (!isAbout(refusal, input)) continue
+      if (!isAbout(refusal, input, input.snapshot.services.get(service)?.ports ?? [])) continue
       const { object, field, value, reason } = refusal
       const since = sinceText(input.refusedSince?.(refusal))
       add(
@@ -229,19 +229,29 @@ function wants(
   { question, isLocal }: ReasonsInput,
 ): boolean {
   const { to, port, protocol } = question
-  if ([clusterIps, externalIps, loadBalancerIps].some(ips => ips.includes(to))) return true
+  if (clusterIps.includes(to)) return true
+  // Others may have other ports of these.
+  if ([externalIps, loadBalancerIps].some(ips => ips.includes(to)) && hasPort(ports, question)) return true
   return isLocal && ports.some(its => its.nodePort === port && its.protocol === protocol.name)
 }
 
+function hasPort(ports: Service['ports'], { port, protocol }: Question): boolean {
+  return ports.some(its => its.port === port && its.protocol === protocol.name)
+}
+
 /**
- * Tests whether a refusal is about this packet. A refusal names an address, an address with its port, or a node port;
- * the latter two carry their protocol.
+ * Tests whether a refusal is about this packet. A refusal names an address, for all ports of the Service, an address
+ * with its port, or a node port; the latter two carry their protocol.
  */
-function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput): boolean {
+function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput, ports: Service['ports']): boolean {
   const { to, port, protocol } = question
   const [place = '', its = protocol.name] = value.split('/')
   if (its !== protocol.name) return false
-  return sameIp(place, to) || place === formatIpPort(to, port) || (isLocal && place === `${port}`)
+  return (
+    (sameIp(place, to) && hasPort(ports, question)) ||
+    place === formatIpPort(to, port) ||
+    (isLocal && place === `${port}`)
+  )
 }
 
 function sameIp(text: string, ip: Ip): boolean {

@@ -130,7 +130,8 @@ export function othersOnWay(
   chains: readonly SurveyedChain[],
   { packet, localIps, wanted }: KernelQuestion,
 ): readonly string[] {
-  const isHere = (destination: string) => [...localIps].some(ip => destination.startsWith(formatIpPort(ip, 0).slice(0, -1)))
+  const isHere = (destination: string) =>
+    [...localIps].some(ip => destination.startsWith(formatIpPort(ip, 0).slice(0, -1)))
   const family = familyOf(packet.destination) === 'IPv4' ? 'ip' : 'ip6'
   const hooks = new Set(packet.origin === 'process' ? [NF_INET_LOCAL_OUT] : [NF_INET_PRE_ROUTING])
   for (const { verdict, destination = formatIpPort(packet.destination, packet.destinationPort) } of wanted) {

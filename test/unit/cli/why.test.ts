@@ -139,6 +139,11 @@ describe('the answer', () => {
       { to: '192.168.1.7:80' },
     ],
     [
+      'no Service has 192.168.1.7:22/TCP: the connection passes unchanged',
+      web([ready(1)], { externalIPs: ['192.168.1.7'] }),
+      { to: '192.168.1.7:22' },
+    ],
+    [
       'no Service has 192.0.2.77:80/TCP: the connection passes unchanged',
       web([ready(1)]),
       { to: '192.0.2.77:80' },
