@@ -71,7 +71,7 @@ function explanationText(explanation: Explanation): string {
     '\n',
     ...outcomeLines(explanation),
     rules.length === 0 ? '' : `\nRules that ${kernel.kind === 'same' ? '' : 'would '}take effect:\n`,
-    ...rules.map(ruleLines),
+    ...(kernel.kind === 'same' ? (kernel.rules ?? rules) : rules).map(ruleLines),
     endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
     notKnown.length === 0 ? '' : '\nNot known:\n',
     ...notKnown.map(text => `  ${oneLine(text)}\n`),

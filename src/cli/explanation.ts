@@ -3,7 +3,7 @@ import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/i
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { FlagSpec } from '../config/flag.ts'
-import type { TraceStep } from '../kernel/nft/trace.ts'
+import type { TraceStep, Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
@@ -23,7 +23,8 @@ import {
   type KernelQuestion,
   type Outcome,
   outcomesOf,
-  stepsOf,
+  shownOf,
+  stepsTo,
 } from './outcome.ts'
 import { CLIENT_PORT } from './programmed.ts'
 import { readModelRequest, usageErrors } from './request.ts'
@@ -54,7 +55,10 @@ export interface Explanation {
   /** All endpoints and verdicts that the Services allow for the connection. */
   readonly outcomes: readonly Outcome[]
   readonly kernel: KernelOutcome
-  /** The rules that take effect on the way to the first outcome, in order. */
+  /**
+   * The rules that take effect, in order, on the way to the first outcome; to the first that is missing in the kernel,
+   * where that differs.
+   */
   readonly rules: readonly TraceStep[]
   readonly endpoints: readonly ExplainedEndpoint[]
 }
@@ -108,7 +112,7 @@ interface Followed {
   readonly asked: KernelQuestion
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
-  readonly rules: readonly TraceStep[]
+  readonly ways: readonly Way[]
   /** `kprobe verify --prove` follows packets through the chains of all programs. */
   readonly isProvable: boolean
 }
@@ -137,17 +141,17 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
   return {
     question,
     loaded,
-    asked: { packet, localIps, wanted, isRelayed: relayed !== undefined },
+    asked: { packet, localIps, wanted, ways, isRelayed: relayed !== undefined },
     caught,
     endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
-    rules: stepsOf(ways),
+    ways,
     isProvable: findMode(config.proxyMode).isProvable === true,
   }
 }
 
 /** Explains what was followed, with the outcome in the kernel. `hasDaemon`: a daemon should have written the rules. Pure. */
 export function explained(
-  { question, loaded, asked, caught, endpoints, rules, isProvable }: Followed,
+  { question, loaded, asked, caught, endpoints, ways, isProvable }: Followed,
   kernel: KernelOutcome,
   hasDaemon: boolean,
 ): Explanation {
@@ -194,7 +198,7 @@ export function explained(
     notKnown: [...notKnownOf(question, kernel, isProvable), ...loaded.notKnown],
     outcomes,
     kernel,
-    rules,
+    rules: stepsTo(ways, shownOf(outcomes, kernel.kind === 'different' ? kernel.outcomes : outcomes)),
     endpoints,
   }
 }

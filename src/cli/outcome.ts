@@ -41,15 +41,18 @@ export interface Outcome {
 export type KernelOutcome = Verdict & { readonly others?: readonly string[] }
 
 type Verdict =
-  /** The kernel agrees. `listener`: the address of the daemon, where it relays the connection. */
-  | { readonly kind: 'same'; readonly listener?: string }
+  /**
+   * The kernel agrees. `listener`: the address of the daemon, where it relays the connection. `rules`: those that take
+   * effect in the kernel, where they are others.
+   */
+  | { readonly kind: 'same'; readonly listener?: string; readonly rules?: readonly TraceStep[] }
   | {
       readonly kind: 'different'
       /** What is not as it should be; `relay`: the rules lead to a process that is gone. */
       readonly part: 'rules' | 'relay'
       readonly outcomes: readonly Outcome[]
       readonly reason?: string
-      /** The rules of the kernel that take effect on the way to the first outcome, in order. */
+      /** The rules of the kernel that take effect on the way to the outcome that `shownOf` selects, in order. */
       readonly rules: readonly TraceStep[]
     }
   /** The kernel does not hold the rules of this mode. */
@@ -60,33 +63,53 @@ export interface KernelQuestion {
   readonly packet: TracePacket
   readonly localIps: ReadonlySet<Ip>
   readonly wanted: readonly Outcome[]
+  /** The computed ways, for comparison with those in the kernel. */
+  readonly ways?: readonly Way[]
   /** The daemon listens at the destination itself, and relays connections that pass all rules unchanged. */
   readonly isRelayed?: boolean
 }
 
-/** Merges ways that end alike. Sorted by destination. */
+/** Gives the outcome of each way. Sorted by destination. */
 export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
-  return ways
-    .map(({ trace, probability }) => ({
-      verdict: trace.verdict,
-      ...(trace.verdict === 'dnat'
-        ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
-        : {}),
-      sourceReplaced: trace.masquerade,
-      percent: Math.round(probability * 10_000) / 100,
-    }))
-    .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
+  return ways.map(outcomeOf).sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
 }
 
-/** Gives the rules that take effect on the way to the first outcome. */
-export function stepsOf(ways: readonly Way[]): readonly TraceStep[] {
-  return (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
-    chain,
-    rule,
-    text,
-    elements,
-  }))
+function outcomeOf({ trace, probability }: Way): Outcome {
+  return {
+    verdict: trace.verdict,
+    ...(trace.verdict === 'dnat'
+      ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
+      : {}),
+    sourceReplaced: trace.masquerade,
+    percent: Math.round(probability * 10_000) / 100,
+  }
 }
+
+/** Selects the outcome whose path is shown: the first that is not among the others, otherwise the first. */
+export function shownOf(outcomes: readonly Outcome[], others: readonly Outcome[]): Outcome | undefined {
+  return missingIn(outcomes, others) ?? outcomes[0]
+}
+
+export function missingIn(outcomes: readonly Outcome[], others: readonly Outcome[]): Outcome | undefined {
+  return outcomes.find(its => !others.some(other => isAlike(its, other)))
+}
+
+function isAlike(a: Outcome, b: Outcome): boolean {
+  return a.verdict === b.verdict && a.destination === b.destination && a.sourceReplaced === b.sourceReplaced
+}
+
+/** Gives the rules that take effect on the way to an outcome; on the first way where none leads there. */
+export function stepsTo(ways: readonly Way[], outcome: Outcome | undefined): readonly TraceStep[] {
+  const way = ways.find(its => outcome !== undefined && isAlike(outcomeOf(its), outcome)) ?? ways[0]
+  return (way?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({ chain, rule, text, elements }))
+}
+
+/** Numbers of Services and of rules differ between equal rules. Other programs write into the tables of iptables. */
+function pathKey(steps: readonly TraceStep[]): string {
+  return JSON.stringify(steps.map(({ chain, text }) => (IN_XT_TABLE.test(chain) ? chain : [chain, text])))
+}
+
+const IN_XT_TABLE = /^ip6? (?:mangle|filter|nat) /
 
 /**
  * Reads the base chains of other programs that have rules, or a policy that drops. In tables of iptables, jumps to
@@ -172,7 +195,7 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
 export function kernelOutcome(
   held: readonly HeldMode[],
   mode: Config['proxyMode'],
-  { packet, localIps, wanted, isRelayed = false }: KernelQuestion,
+  { packet, localIps, wanted, ways: computed, isRelayed = false }: KernelQuestion,
 ): KernelOutcome {
   const found = held.find(its => its.mode === mode)
   if (found === undefined) {
@@ -186,19 +209,30 @@ export function kernelOutcome(
   const outcomes = outcomesOf(ways)
   if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
     return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
-  if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
-    const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
-    return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
-  }
   const hook = packet.origin === 'process' ? 'output' : 'prerouting'
-  const reason =
-    obstacle(familyOf(packet.source), hook) ?? (isServed(wanted) ? whyNotReached(found, packet) : undefined)
+  const obstructed = obstacle(familyOf(packet.source), hook)
+  const isSame = keyOf(outcomes, mode) === keyOf(wanted, mode)
+  const relays = findMode(mode).relays === true
+  const path = stepsTo(ways, outcomes[0])
+  const isOther =
+    isSame && !relays && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
+  // Damage may end as the Services do, by another rule.
+  const isLucky = isOther && obstructed !== undefined && wanted.some(({ verdict }) => verdict !== 'accept')
+  if (isSame && !isLucky) {
+    const listener = relays ? outcomes[0]?.destination : undefined
+    return {
+      kind: 'same',
+      ...(listener === undefined ? {} : { listener }),
+      ...(isOther ? { rules: path } : {}),
+    }
+  }
+  const reason = obstructed ?? (isServed(wanted) ? whyNotReached(found, packet) : undefined)
   return {
     kind: 'different',
     part: 'rules',
     outcomes,
     ...(reason === undefined ? {} : { reason }),
-    rules: stepsOf(ways),
+    rules: stepsTo(ways, shownOf(outcomes, wanted)),
   }
 }
 

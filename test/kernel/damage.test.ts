@@ -82,7 +82,9 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     await program(mode)
     expect(await kprobe('dump')).toMatchObject({ code: 0, err: '' })
     expect(await explain(mode)).toMatchObject({ code: 0 })
-    expect((await explain(mode, 'why')).out).toMatch(/^served: any of 2 endpoints, a half each; /)
+    const whole = (await explain(mode, 'why')).out
+    expect(whole).toMatch(/^served: any of 2 endpoints, a half each; /)
+    expect(whole).toMatch(/^Path.*, the same in the kernel:$/m)
     tool(command)
     const dumped = await kprobe('dump')
     expect(dumped.code).toBe(1)

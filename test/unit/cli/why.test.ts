@@ -232,6 +232,26 @@ describe('the text', () => {
     expect(none).toContain('\nPath in the kernel:\n  no rule of kprobe takes effect\n')
   })
 
+  it('shows the path in the kernel where that is another with the same end', () => {
+    const step = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
+    const text = whyText(explain(objects, { kernel: { ...SAME, rules: [step] } }), ASKED, PLAIN)
+    expect(text).toContain(
+      '\nPath in the kernel, by other rules than expected:\n  ip kube-proxy x, rule 7: counter drop\n',
+    )
+  })
+
+  it('shows the path to the endpoint that is missing in the kernel', () => {
+    const two = web([ready(1), ready(2)])
+    const [first] = explain(two, {}).outcomes
+    const kernel = different({ outcomes: first === undefined ? [] : [{ ...first, percent: 100 }] })
+    const text = whyText(explain(two, { kernel }), ASKED, PLAIN)
+    expect(text).toContain('\nPath in the kernel:\n')
+    expect(text).toContain('\nPath to 10.1.0.2:8080, as the Services specify it:\n')
+    expect(text).toMatch(/ : 10\.1\.0\.2 \. 8080\n/)
+    const same = whyText(explain(two, {}), ASKED, PLAIN)
+    expect(same).toContain('\nPath to 10.1.0.1:8080, the same in the kernel:\n')
+  })
+
   it('says what it could not ask', () => {
     const unknown = explain(objects, { kernel: { kind: 'unknown', reason: 'EPERM' } })
     expect(unknown.notKnown).toEqual(['what the kernel does: EPERM'])
