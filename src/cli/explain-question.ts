@@ -34,6 +34,8 @@ export interface Question {
   readonly interfaceName: string | undefined
   /** The other node whose pod is the client; undefined for clients of this node, and for those of no node. */
   readonly fromOtherNode?: string | undefined
+  /** The address of the client stands for all clients outside of the cluster. */
+  readonly isFromOutside?: true
 }
 
 /** The flags of a question. */
@@ -163,6 +165,7 @@ export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Qu
     port: port?.port ?? Number(question.port),
     protocol: { name, number: PROTOCOL_NUMBERS[name] },
     interfaceName,
+    ...(from.kind === 'outside' ? { isFromOutside: true } : {}),
     ...(from.kind === 'pod' ? { fromOtherNode: otherNodeOf(snapshot, from.key) } : {}),
   }
 }

@@ -94,7 +94,8 @@ export async function runQuestion<Output extends string>(
   try {
     const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
       const path = followed(resolveQuestion(question, loaded.snapshot), config, loaded)
-      const explanation = explained(path, await askKernel(config, path.asked), hasDaemon)
+      const kernel = await askKernel(config, path.asked)
+      const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now() })
       await write(explanation, output, { from: extra.text('from') ?? '', to: extra.text('to') ?? '' })
       return explanation
     })
@@ -149,11 +150,17 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
   }
 }
 
-/** Explains what was followed, with the outcome in the kernel. `hasDaemon`: a daemon should have written the rules. Pure. */
+interface Circumstances {
+  /** A daemon should have written the rules. */
+  readonly hasDaemon: boolean
+  readonly wallMs: number
+}
+
+/** Explains what was followed, with the outcome in the kernel. Pure. */
 export function explained(
   { question, loaded, asked, caught, endpoints, ways, isProvable }: Followed,
   kernel: KernelOutcome,
-  hasDaemon: boolean,
+  { hasDaemon, wallMs }: Circumstances,
 ): Explanation {
   const { from, to, port, protocol } = question
   const { packet, localIps, wanted: outcomes } = asked
@@ -168,6 +175,7 @@ export function explained(
     caught,
     endpoints,
     isLocal: localIps.has(to),
+    wallMs,
   })
   const list = caught === undefined ? undefined : listOf(caught, endpoints, outcomes)
   const place = `${formatIpPort(to, port)}/${protocol.name}`
@@ -195,7 +203,7 @@ export function explained(
     affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
     list,
     reasons: reasons.map(({ text }) => text),
-    notKnown: [...notKnownOf(question, kernel, isProvable), ...loaded.notKnown],
+    notKnown: [...notKnownOf(question, caught, { kernel, isProvable }), ...loaded.notKnown],
     outcomes,
     kernel,
     rules: stepsTo(ways, shownOf(outcomes, kernel.kind === 'different' ? kernel.outcomes : outcomes)),
@@ -205,11 +213,17 @@ export function explained(
 
 /** Names what the answer leaves open. */
 function notKnownOf(
-  { fromOtherNode }: Question,
-  kernel: KernelOutcome,
-  isProvable: boolean,
+  { from, fromOtherNode, isFromOutside }: Question,
+  caught: Caught | undefined,
+  { kernel, isProvable }: { readonly kernel: KernelOutcome; readonly isProvable: boolean },
 ): readonly string[] {
+  const hasRanges = caught?.frontend.sourceRanges !== undefined
   return [
+    ...(isFromOutside === true && hasRanges
+      ? [
+          `whether the source ranges admit the client: outside stands for ${formatIp(from)}; give the client's address`,
+        ]
+      : []),
     ...(kernel.kind === 'unknown' ? [`what the kernel does: ${kernel.reason}`] : []),
     ...othersText(kernel.others ?? [], isProvable),
     ...(fromOtherNode === undefined

@@ -13,6 +13,7 @@ import {
   DRAINING,
   endpoint,
   type Fields,
+  ip,
   node,
   service,
   slice,
@@ -21,6 +22,7 @@ import {
 } from '../model/objects.ts'
 
 const CONFIG = configFrom(['--hostname-override=here', '--cluster-cidr=10.1.0.0/16'])
+const NOW_MS = Date.UTC(2026, 6, 1, 8)
 const SAME: KernelOutcome = { kind: 'same' }
 const HERE = { nodeName: 'here' }
 const THERE = { nodeName: 'there' }
@@ -33,12 +35,15 @@ interface Asked {
   /** Wall-clock milliseconds since which the daemon refuses everything. */
   readonly refusedMs?: number
   readonly notKnown?: readonly string[]
+  readonly localIps?: readonly string[]
   readonly quarantined?: ReadonlyMap<string, string>
 }
 
 function explain(objects: readonly Fields[], asked: Asked): Explanation {
   const { from = 'outside', to = '10.96.0.1:80', kernel = SAME, hasDaemon = true, refusedMs } = asked
-  const snapshot = snapshotOf([node({ zone: 'a' }), ...objects])
+  const known = snapshotOf([node({ zone: 'a' }), ...objects])
+  const snapshot =
+    asked.localIps === undefined ? known : { ...known, localIps: asked.localIps.map(each => ip(each)) }
   const argv = [`--from=${from}`, `--to=${to}`]
   const question = readQuestion(new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined)))
   if (question === undefined) throw new Error(`not a question: ${argv}`)
@@ -50,7 +55,10 @@ function explain(objects: readonly Fields[], asked: Asked): Explanation {
     notKnown: asked.notKnown ?? [],
     quarantined: asked.quarantined ?? new Map(),
   }
-  return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, hasDaemon)
+  return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, {
+    hasDaemon,
+    wallMs: NOW_MS,
+  })
 }
 
 const web = (endpoints: readonly Fields[], spec: Fields = {}, rest: Fields = {}) => [
@@ -98,18 +106,24 @@ describe('the answer', () => {
       web(Array.from({ length: 300 }, (_, index) => nth(index, index < 257 ? {} : { conditions: UNREADY }))),
       { from: 'node/here' },
     ],
-    ['ns/web has no ready endpoint: 3 of 3 are not ready', web([unready(1), unready(2), unready(3)])],
     [
-      'ns/web has no ready endpoint: 1 of 2 is not ready, 1 of 2 is terminating and no longer serving',
+      'ns/web has no ready endpoint: 3 of 3 are not ready; the connection is rejected',
+      web([unready(1), unready(2), unready(3)]),
+    ],
+    [
+      'ns/web has no ready endpoint: 1 of 2 is not ready, 1 of 2 is terminating and no longer serving; the connection is rejected',
       web([unready(1), ready(2, { conditions: { ready: false, serving: false, terminating: true } })]),
     ],
-    ['ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4', [service('web')]],
     [
-      'ns/web has no endpoint on this node, and its traffic policy is Local: 2 of 2 are not on this node',
+      'ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4; the connection is rejected',
+      [service('web')],
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 2 of 2 are not on this node; the connection is dropped',
       web([ready(1, THERE), ready(2, THERE)], { internalTrafficPolicy: 'Local' }),
     ],
     [
-      'ns/web has no endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node',
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node; the connection is dropped',
       web([ready(1, THERE)], { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }, BALANCED),
       { to: '198.51.100.9:80' },
     ],
@@ -122,6 +136,15 @@ describe('the answer', () => {
       'not admitted: ns/web admits only 10.0.0.0/8, and 203.0.113.253 is outside',
       web([ready(1)], { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }, BALANCED),
       { to: '198.51.100.9:80' },
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 2 is not ready, 1 of 2 is not on this node; the connection is dropped',
+      web([unready(1), ready(2, THERE)], { internalTrafficPolicy: 'Local' }),
+    ],
+    [
+      'another address: ns/web has node port 30080 at 192.168.1.7 only (--nodeport-addresses)',
+      web([ready(1)], { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
+      { to: '192.168.1.8:30080', localIps: ['192.168.1.7', '192.168.1.8'] },
     ],
     ['another port: ns/web has 80/TCP at 10.96.0.1, and no 81/TCP', web([ready(1)]), { to: 'svc/ns/web:81' }],
     [
@@ -190,6 +213,16 @@ describe('the answer', () => {
       { kernel: ABSENT, hasDaemon: false },
     ],
     [
+      'ns/web has no ready endpoint: 1 of 1 is not ready; the connection would be rejected; rules of nftables mode are not in the kernel',
+      web([unready(1)]),
+      { kernel: ABSENT, hasDaemon: false },
+    ],
+    [
+      'no Service has 10.96.0.77:80/TCP: the connection would pass unchanged',
+      web([ready(1)]),
+      { to: '10.96.0.77:80', kernel: { kind: 'unknown', reason: 'EPERM' } },
+    ],
+    [
       'would be served: always 10.1.0.1:8080',
       web([ready(1)]),
       { kernel: { kind: 'unknown', reason: 'EPERM' } },
@@ -200,10 +233,8 @@ describe('the answer', () => {
 
   it('leaves out the date of today', () => {
     const objects = web([ready(1)], { externalIPs: ['192.168.1.7'] })
-    const now = new Date()
-    const { answer } = explain(objects, { to: '192.168.1.7:80', refusedMs: now.getTime() })
-    expect(answer).toMatch(/^refused since (\d{4}-\d\d-\d\d )?\d\d:\d\d UTC: /)
-    if (new Date().getUTCDate() === now.getUTCDate()) expect(answer).toMatch(/^refused since \d\d:\d\d UTC: /)
+    const { answer } = explain(objects, { to: '192.168.1.7:80', refusedMs: Date.UTC(2026, 6, 1, 7, 30) })
+    expect(answer).toMatch(/^refused since 07:30 UTC: /)
   })
 })
 
@@ -269,6 +300,16 @@ describe('the text', () => {
     expect(found(['ip a', 'ip b', 'ip c', 'ip d', 'ip e', 'ip f'])).toEqual([
       'what chains ip a, ip b, ip c, ip d, ip e, 1 more do with the packet; `kprobe verify --prove` follows it',
     ])
+  })
+
+  it('says that outside stands for one address where source ranges admit some clients', () => {
+    const spec = { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }
+    const ranged = web([ready(1)], spec, BALANCED)
+    const to = '198.51.100.9:80'
+    expect(explain(ranged, { to }).notKnown).toEqual([
+      "whether the source ranges admit the client: outside stands for 203.0.113.253; give the client's address",
+    ])
+    expect(explain(ranged, { from: '203.0.113.253', to }).notKnown).toEqual([])
   })
 
   it('fits into 80 columns, and is bold only in color', () => {
