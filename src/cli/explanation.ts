@@ -12,7 +12,7 @@ import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode } from '../modes/registry.ts'
 import { answerOf } from './answer.ts'
-import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import { portsText, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
@@ -162,7 +162,7 @@ export function explained(
   kernel: KernelOutcome,
   { hasDaemon, wallMs }: Circumstances,
 ): Explanation {
-  const { from, to, port, protocol } = question
+  const { to, port, protocol } = question
   const { packet, localIps, wanted: outcomes } = asked
   const { table, snapshot, memo, refusedSlices, refusedSince } = loaded
   const reasons = reasonsOf({
@@ -191,13 +191,7 @@ export function explained(
       hasDaemon,
       rejection: caught === undefined ? undefined : loaded.quarantined?.get(caught.port.service),
     }),
-    connection: {
-      protocol: protocol.name,
-      from: formatIp(from),
-      to: formatIpPort(to, port),
-      origin: packet.origin === 'process' ? 'a process of this node' : 'outside of this node, or a pod',
-      source: formatIp(packet.source),
-    },
+    connection: connectionOf(question, packet),
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,
     affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
@@ -211,14 +205,32 @@ export function explained(
   }
 }
 
+function connectionOf(
+  { from, to, port, protocol }: Question,
+  { origin, source }: TracePacket,
+): Explanation['connection'] {
+  return {
+    protocol: protocol.name,
+    from: formatIp(from),
+    to: formatIpPort(to, port),
+    origin: origin === 'process' ? 'a process of this node' : 'outside of this node, or a pod',
+    source: formatIp(source),
+  }
+}
+
 /** Names what the answer leaves open. */
 function notKnownOf(
-  { from, fromOtherNode, isFromOutside }: Question,
+  { from, port, protocol, fromOtherNode, isFromOutside, alike = [] }: Question,
   caught: Caught | undefined,
   { kernel, isProvable }: { readonly kernel: KernelOutcome; readonly isProvable: boolean },
 ): readonly string[] {
   const hasRanges = caught?.frontend.sourceRanges !== undefined
   return [
+    ...(alike.length === 0
+      ? []
+      : [
+          `what becomes of ${portsText(alike)}: this is about ${port}/${protocol.name}; --proto selects another`,
+        ]),
     ...(isFromOutside === true && hasRanges
       ? [
           `whether the source ranges admit the client: outside stands for ${formatIp(from)}; give the client's address`,

@@ -312,6 +312,20 @@ describe('the text', () => {
     expect(explain(ranged, { from: '203.0.113.253', to }).notKnown).toEqual([])
   })
 
+  it('says which of two protocols it is about', () => {
+    const ports = ['UDP', 'TCP'].map(protocol => ({
+      name: `dns-${protocol.toLowerCase()}`,
+      port: 53,
+      protocol,
+    }))
+    const dns = [service('dns', { ports })]
+    expect(explain(dns, { to: 'ns/dns:53' }).notKnown).toEqual([
+      'what becomes of 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another',
+    ])
+    expect(explain(dns, { to: 'ns/dns:53/TCP' }).notKnown).toEqual([])
+    expect(explain(dns, { to: 'ns/dns:dns-tcp' }).notKnown).toEqual([])
+  })
+
   it('fits into 80 columns, and is bold only in color', () => {
     const text = whyText(explain(objects, {}), ASKED, { color: true, columns: 80 })
     expect(text.startsWith('\u001b[1mserved: ')).toBe(true)
