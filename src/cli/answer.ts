@@ -36,13 +36,21 @@ function damageOf({ caught, kernel, outcomes, hasDaemon, rejection }: AnswerInpu
   return `rules differ: with those in the kernel the connection ${endText(kernel.outcomes)}; by the Services it ${endText(outcomes)}`
 }
 
-function deadEndOf({ place, caught, reasons, outcomes }: AnswerInput): string | undefined {
+function deadEndOf({ place, caught, reasons, outcomes, kernel }: AnswerInput): string | undefined {
   if (outcomes.some(({ verdict }) => verdict === 'dnat')) return undefined
+  const its = endText(outcomes, kernel.kind === 'same' ? ENDS : WISHES)
   const reason = reasons.find(({ answer }) => answer !== undefined)
-  if (reason !== undefined) return reason.answer
-  if (caught !== undefined)
-    return `not served: the connection to ${caught.port.displayName} ${endText(outcomes)}`
-  return `no Service has ${place}: the connection ${endText(outcomes)}`
+  const text =
+    reason?.answer !== undefined
+      ? `${reason.answer}${reason.isWithoutEndpoint === true ? `; the connection ${its}` : ''}`
+      : caught !== undefined
+        ? `not served: the connection to ${caught.port.displayName} ${its}`
+        : `no Service has ${place}: the connection ${its}`
+  return [text, ...absenceOf(kernel)].join('; ')
+}
+
+function absenceOf(kernel: KernelOutcome): readonly string[] {
+  return kernel.kind === 'absent' ? [kernel.reason] : []
 }
 
 const ENDS = {
@@ -52,26 +60,37 @@ const ENDS = {
   accept: 'passes unchanged',
 } as const
 
+/** Words for verdicts that the kernel does not confirm. */
+const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
+  dnat: 'would go to',
+  reject: 'would be rejected',
+  drop: 'would be dropped',
+  accept: 'would pass unchanged',
+}
+
 /** Destinations that the answer names; more are counted. */
 const NAMED_MAX = 3
 
 /** `goes to 10.1.0.1:80 or 10.1.0.2:80`. */
-function endText(outcomes: readonly Outcome[]): string {
+function endText(outcomes: readonly Outcome[], words: typeof WISHES = ENDS): string {
   const destinations = [...new Set(outcomes.flatMap(({ destination }) => destination ?? []))]
   const named = destinations.length <= NAMED_MAX ? destinations.join(' or ') : `one of ${destinations.length}`
   const verdicts = [...new Set(outcomes.map(({ verdict }) => verdict))]
-  return verdicts.map(verdict => (verdict === 'dnat' ? `${ENDS.dnat} ${named}` : ENDS[verdict])).join(' or ')
+  return verdicts
+    .map(verdict => (verdict === 'dnat' ? `${words.dnat} ${named}` : words[verdict]))
+    .join(' or ')
 }
 
 function servedText({ caught, list, outcomes, kernel, endpoints }: AnswerInput): string {
-  const word = kernel.kind === 'same' ? 'served' : 'would be served'
+  const isAlone = kernel.others === undefined
+  const word = kernel.kind !== 'same' ? 'would be served' : isAlone ? 'served' : "kprobe's rules serve it"
   const sticky = caught?.port.affinityTimeoutS ?? 0
   const out = list === undefined ? '' : outText(endpoints, list)
   return [
     `${word}: ${sharesText(outcomes)}`,
     ...(sticky === 0 ? [] : [`a client stays with its endpoint for ${sticky} s`]),
     ...(out === '' ? [] : [out]),
-    ...(kernel.kind === 'absent' ? [kernel.reason] : []),
+    ...absenceOf(kernel),
   ].join('; ')
 }
 

@@ -124,7 +124,8 @@ export function zshScript(commands: readonly Completed[]): string {
 
 /** Gives the specifications of a flag for _arguments. */
 function zshFlag(flag: FlagSpec): readonly string[] {
-  const help = inShort(flag).replace(/[[\]\\:]/g, '\\$&')
+  const help = zshText(inShort(flag))
+  const value = zshText(flag.placeholder ?? flag.name)
   const values =
     flag.choices !== undefined
       ? `(${flag.choices.join(' ')})`
@@ -133,8 +134,13 @@ function zshFlag(flag: FlagSpec): readonly string[] {
         : '_files'
   return namesOf(flag).map(name => {
     const equals = takesValue(flag) && name.startsWith('--') ? '=' : ''
-    return `${name}${equals}[${help}]${takesValue(flag) ? `:${flag.placeholder ?? flag.name}:${values}` : ''}`
+    return `${name}${equals}[${help}]${takesValue(flag) ? `:${value}:${values}` : ''}`
   })
+}
+
+/** Escapes what _arguments reads in descriptions. */
+function zshText(text: string): string {
+  return text.replace(/[[\]\\:]/g, '\\$&')
 }
 
 /** Makes a fish script. */

@@ -62,7 +62,7 @@ function isShell(word: string): word is keyof typeof SCRIPTS {
   return Object.hasOwn(SCRIPTS, word)
 }
 
-/** Somebody waits at the keyboard. */
+/** The shell is blocked until the names are printed. */
 const NAMES_LIMIT_MS = 1_000
 /** A shell shows no more in a useful way. */
 const NAMES_MAX = 5_000

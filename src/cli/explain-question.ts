@@ -34,6 +34,10 @@ export interface Question {
   readonly interfaceName: string | undefined
   /** The other node whose pod is the client; undefined for clients of this node, and for those of no node. */
   readonly fromOtherNode?: string | undefined
+  /** Ports of the target Service with the same name or number, and another protocol. */
+  readonly alike?: readonly Pick<ServicePortSpec, 'name' | 'port' | 'protocol'>[]
+  /** The address of the client stands for all clients outside of the cluster. */
+  readonly isFromOutside?: true
 }
 
 /** The flags of a question. */
@@ -163,6 +167,8 @@ export function resolveQuestion(question: NamedQuestion, snapshot: Snapshot): Qu
     port: port?.port ?? Number(question.port),
     protocol: { name, number: PROTOCOL_NUMBERS[name] },
     interfaceName,
+    ...(port?.alike === undefined || port.alike.length === 0 ? {} : { alike: port.alike }),
+    ...(from.kind === 'outside' ? { isFromOutside: true } : {}),
     ...(from.kind === 'pod' ? { fromOtherNode: otherNodeOf(snapshot, from.key) } : {}),
   }
 }
@@ -214,12 +220,12 @@ function serviceAt({ services }: Snapshot, key: string): Service {
 function portOf(
   { port: text, protocol }: NamedQuestion,
   service: Service,
-): Pick<ServicePortSpec, 'port' | 'protocol'> {
+): Pick<ServicePortSpec, 'port' | 'protocol'> & Pick<Question, 'alike'> {
   requireAddress(service)
   const { key, ports } = service
   const named = ports.filter(each => protocol === undefined || each.protocol === protocol)
-  const found = named.find(each => text === each.name || text === `${each.port}`)
-  if (text !== '' && found !== undefined) return found
+  const [found, ...alike] = named.filter(each => text === each.name || text === `${each.port}`)
+  if (text !== '' && found !== undefined) return { ...found, alike }
   const number = Number(text)
   if (text !== '' && isPort(number)) return { port: number, protocol: protocol ?? 'TCP' }
   const [only, ...others] = named

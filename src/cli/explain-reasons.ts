@@ -39,6 +39,8 @@ interface ReasonsInput {
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
   readonly isLocal: boolean
+  /** The time of the question. */
+  readonly wallMs: number
 }
 
 /** Why a connection does not reach its destination, or what of its Service is ignored. */
@@ -47,13 +49,17 @@ export interface Reason {
   readonly text: string
   /** The short answer, if this alone keeps the connection from an endpoint. */
   readonly answer?: string
+  /** There is no endpoint for the client: the rules reject or drop the connection. */
+  readonly isWithoutEndpoint?: true
 }
 
 /** Lists the reasons why a connection does not reach its destination; the first with an answer decides. */
 export function reasonsOf(input: ReasonsInput): readonly Reason[] {
   const { caught } = input
   const own =
-    caught === undefined ? otherPorts(input) : [...deadEnds(input, caught), ...ignoredParts(input, caught)]
+    caught === undefined
+      ? [...otherPorts(input), ...nodePortElsewhere(input)]
+      : [...deadEnds(input, caught), ...ignoredParts(input, caught)]
   return [...own, ...refusals(input)]
 }
 
@@ -104,22 +110,24 @@ function deadEnds({ question, endpoints }: ReasonsInput, { port, frontend }: Cau
   const all = endpoints.length
   const others = all === 0 ? '' : ` (${count(all, 'endpoint')}, listed below)`
   const local = `Service ${name} has no usable endpoint on this node, and its traffic policy is Local${others}`
-  const answer = `${name} has no endpoint on this node, and its traffic policy is Local: ${outText(endpoints, 'local')}`
+  const answer = `${name} has no usable endpoint on this node, and its traffic policy is Local: ${outText(endpoints, 'local')}`
   if (all === 0) {
     const portName = name.slice(service.length + 1)
     const its = portName === '' ? `unnamed ${protocol} port` : `port ${portName}/${protocol}`
     const none = `${name} has no endpoint: no EndpointSlice lists one for its ${its} in ${family}`
-    reasons.push({ text: `Service ${name} has no endpoints`, answer: none })
+    reasons.push({ text: `Service ${name} has no endpoints`, answer: none, isWithoutEndpoint: true })
   } else if (route.kind === 'reject')
     reasons.push({
       text: `Service ${name} has no usable endpoint${others}`,
       answer: `${name} has no ready endpoint: ${outText(endpoints, 'cluster')}`,
+      isWithoutEndpoint: true,
     })
-  else if (route.kind === 'drop') reasons.push({ text: local, answer })
+  else if (route.kind === 'drop') reasons.push({ text: local, answer, isWithoutEndpoint: true })
   else if (route.kind === 'external-local' && port.local.length === 0)
     reasons.push({
       text: `${local}; pods and processes of this node reach endpoints on other nodes`,
       answer,
+      isWithoutEndpoint: true,
     })
   return reasons
 }
@@ -172,6 +180,28 @@ function otherPorts({ question, table, snapshot }: ReasonsInput): readonly Reaso
   return reasons
 }
 
+/** Finds the Service that has the node port, at other addresses of the node. */
+function nodePortElsewhere({ question, table, isLocal }: ReasonsInput): readonly Reason[] {
+  const { to, port: wanted, protocol } = question
+  const family = familyOf(to)
+  const nodePorts = table.nodePorts[family]
+  if (!isLocal || nodePorts.kind === 'all' || nodePorts.ips.includes(to)) return []
+  const places = nodePorts.ips.length === 0 ? 'no address' : `${nodePorts.ips.map(formatIp).join(', ')} only`
+  const reasons: Reason[] = []
+  for (const { service, ports } of table.services.values())
+    for (const its of ports)
+      if (its.family === family && its.protocol === protocol.name && its.frontends.some(isNodePort(wanted)))
+        reasons.push({
+          text: `Service ${service} has node port ${wanted}/${protocol.name} at ${places} (--nodeport-addresses)`,
+          answer: `another address: ${service} has node port ${wanted} at ${places} (--nodeport-addresses)`,
+        })
+  return reasons
+}
+
+function isNodePort(wanted: number) {
+  return ({ ip, port }: Frontend) => ip === undefined && port === wanted
+}
+
 function served({ proxyName }: { readonly proxyName: string | undefined }): string {
   return proxyName === undefined
     ? 'the unnamed proxy serves'
@@ -191,9 +221,9 @@ function refusals(input: ReasonsInput): readonly Reason[] {
     if (wants(service, input)) for (const text of leftOut(service, input)) add(text, text)
   for (const { service, refusals } of input.table.services.values())
     for (const refusal of refusals) {
-      if (!isAbout(refusal, input)) continue
+      if (!isAbout(refusal, input, input.snapshot.services.get(service)?.ports ?? [])) continue
       const { object, field, value, reason } = refusal
-      const since = sinceText(input.refusedSince?.(refusal))
+      const since = sinceText(input.refusedSince?.(refusal), input.wallMs)
       add(
         `${object} requests ${value} (${field}), which kprobe refuses: ${reason}`,
         `refused${since}: ${service} asks for ${value}: ${reason}`,
@@ -203,10 +233,10 @@ function refusals(input: ReasonsInput): readonly Reason[] {
 }
 
 /** ` since 12:03 UTC`, with the date unless it is today. */
-function sinceText(since: RefusedSince | undefined): string {
+function sinceText(since: RefusedSince | undefined, wallMs: number): string {
   if (since === undefined) return ''
   const [day = '', time = ''] = new Date(since.wallMs).toISOString().split('T')
-  const isToday = new Date().toISOString().startsWith(day)
+  const isToday = new Date(wallMs).toISOString().startsWith(day)
   return ` since ${isToday ? '' : `${day} `}${time.slice(0, 5)} UTC${since.orEarlier ? ' or earlier' : ''}`
 }
 
@@ -229,19 +259,29 @@ function wants(
   { question, isLocal }: ReasonsInput,
 ): boolean {
   const { to, port, protocol } = question
-  if ([clusterIps, externalIps, loadBalancerIps].some(ips => ips.includes(to))) return true
+  if (clusterIps.includes(to)) return true
+  // Others may have other ports of these.
+  if ([externalIps, loadBalancerIps].some(ips => ips.includes(to)) && hasPort(ports, question)) return true
   return isLocal && ports.some(its => its.nodePort === port && its.protocol === protocol.name)
 }
 
+function hasPort(ports: Service['ports'], { port, protocol }: Question): boolean {
+  return ports.some(its => its.port === port && its.protocol === protocol.name)
+}
+
 /**
- * Tests whether a refusal is about this packet. A refusal names an address, an address with its port, or a node port;
- * the latter two carry their protocol.
+ * Tests whether a refusal is about this packet. A refusal names an address, for all ports of the Service, an address
+ * with its port, or a node port; the latter two carry their protocol.
  */
-function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput): boolean {
+function isAbout({ value }: Refusal, { question, isLocal }: ReasonsInput, ports: Service['ports']): boolean {
   const { to, port, protocol } = question
   const [place = '', its = protocol.name] = value.split('/')
   if (its !== protocol.name) return false
-  return sameIp(place, to) || place === formatIpPort(to, port) || (isLocal && place === `${port}`)
+  return (
+    (sameIp(place, to) && hasPort(ports, question)) ||
+    place === formatIpPort(to, port) ||
+    (isLocal && place === `${port}`)
+  )
 }
 
 function sameIp(text: string, ip: Ip): boolean {

@@ -60,7 +60,7 @@ const WISHES: Readonly<Record<Outcome['verdict'], string>> = {
 }
 
 function explanationText(explanation: Explanation): string {
-  const { connection, service, frontend, kernel, rules, endpoints } = explanation
+  const { connection, service, frontend, kernel, rules, endpoints, notKnown } = explanation
   const caught =
     service === undefined ? 'no Service has this address and port' : `${oneLine(service)} (${frontend})`
   return [
@@ -71,8 +71,10 @@ function explanationText(explanation: Explanation): string {
     '\n',
     ...outcomeLines(explanation),
     rules.length === 0 ? '' : `\nRules that ${kernel.kind === 'same' ? '' : 'would '}take effect:\n`,
-    ...rules.map(ruleLines),
+    ...(kernel.kind === 'same' ? (kernel.rules ?? rules) : rules).map(ruleLines),
     endpoints.length === 0 ? '' : `\n${endpointTable(endpoints)}`,
+    notKnown.length === 0 ? '' : '\nNot known:\n',
+    ...notKnown.map(text => `  ${oneLine(text)}\n`),
   ].join('')
 }
 
@@ -84,7 +86,7 @@ function sourceLine(source: string): string {
 function outcomeLines({ outcomes, kernel }: Explanation): readonly string[] {
   if (kernel.kind === 'same')
     return [
-      'Outcome:\n',
+      kernel.others === undefined ? 'Outcome:\n' : "Outcome, by kprobe's rules:\n",
       ...outcomes.map(each => outcomeLine(each)),
       `Outcome, the kernel: ${sameText(kernel)}\n`,
     ]

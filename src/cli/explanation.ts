@@ -3,7 +3,7 @@ import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/i
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { FlagSpec } from '../config/flag.ts'
-import type { TraceStep } from '../kernel/nft/trace.ts'
+import type { TraceStep, Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
@@ -12,7 +12,7 @@ import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode } from '../modes/registry.ts'
 import { answerOf } from './answer.ts'
-import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import { portsText, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
@@ -23,7 +23,8 @@ import {
   type KernelQuestion,
   type Outcome,
   outcomesOf,
-  stepsOf,
+  shownOf,
+  stepsTo,
 } from './outcome.ts'
 import { CLIENT_PORT } from './programmed.ts'
 import { readModelRequest, usageErrors } from './request.ts'
@@ -54,7 +55,10 @@ export interface Explanation {
   /** All endpoints and verdicts that the Services allow for the connection. */
   readonly outcomes: readonly Outcome[]
   readonly kernel: KernelOutcome
-  /** The rules that take effect on the way to the first outcome, in order. */
+  /**
+   * The rules that take effect, in order, on the way to the first outcome; to the first that is missing in the kernel,
+   * where that differs.
+   */
   readonly rules: readonly TraceStep[]
   readonly endpoints: readonly ExplainedEndpoint[]
 }
@@ -90,7 +94,8 @@ export async function runQuestion<Output extends string>(
   try {
     const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
       const path = followed(resolveQuestion(question, loaded.snapshot), config, loaded)
-      const explanation = explained(path, await askKernel(config, path.asked), hasDaemon)
+      const kernel = await askKernel(config, path.asked)
+      const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now() })
       await write(explanation, output, { from: extra.text('from') ?? '', to: extra.text('to') ?? '' })
       return explanation
     })
@@ -108,7 +113,9 @@ interface Followed {
   readonly asked: KernelQuestion
   readonly caught: Caught | undefined
   readonly endpoints: readonly ExplainedEndpoint[]
-  readonly rules: readonly TraceStep[]
+  readonly ways: readonly Way[]
+  /** `kprobe verify --prove` follows packets through the chains of all programs. */
+  readonly isProvable: boolean
 }
 
 /** Follows the first packet of one connection through the computed rules. Pure. */
@@ -135,20 +142,27 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
   return {
     question,
     loaded,
-    asked: { packet, localIps, wanted, isRelayed: relayed !== undefined },
+    asked: { packet, localIps, wanted, ways, isRelayed: relayed !== undefined },
     caught,
     endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
-    rules: stepsOf(ways),
+    ways,
+    isProvable: findMode(config.proxyMode).isProvable === true,
   }
 }
 
-/** Explains what was followed, with the outcome in the kernel. `hasDaemon`: a daemon should have written the rules. Pure. */
+interface Circumstances {
+  /** A daemon should have written the rules. */
+  readonly hasDaemon: boolean
+  readonly wallMs: number
+}
+
+/** Explains what was followed, with the outcome in the kernel. Pure. */
 export function explained(
-  { question, loaded, asked, caught, endpoints, rules }: Followed,
+  { question, loaded, asked, caught, endpoints, ways, isProvable }: Followed,
   kernel: KernelOutcome,
-  hasDaemon: boolean,
+  { hasDaemon, wallMs }: Circumstances,
 ): Explanation {
-  const { from, to, port, protocol } = question
+  const { to, port, protocol } = question
   const { packet, localIps, wanted: outcomes } = asked
   const { table, snapshot, memo, refusedSlices, refusedSince } = loaded
   const reasons = reasonsOf({
@@ -161,6 +175,7 @@ export function explained(
     caught,
     endpoints,
     isLocal: localIps.has(to),
+    wallMs,
   })
   const list = caught === undefined ? undefined : listOf(caught, endpoints, outcomes)
   const place = `${formatIpPort(to, port)}/${protocol.name}`
@@ -176,36 +191,72 @@ export function explained(
       hasDaemon,
       rejection: caught === undefined ? undefined : loaded.quarantined?.get(caught.port.service),
     }),
-    connection: {
-      protocol: protocol.name,
-      from: formatIp(from),
-      to: formatIpPort(to, port),
-      origin: packet.origin === 'process' ? 'a process of this node' : 'outside of this node, or a pod',
-      source: formatIp(packet.source),
-    },
+    connection: connectionOf(question, packet),
     service: caught?.port.displayName,
     frontend: caught?.frontend.kind,
     affinitySeconds: caught?.port.affinityTimeoutS ?? 0,
     list,
     reasons: reasons.map(({ text }) => text),
-    notKnown: [...notKnownOf(question, kernel), ...loaded.notKnown],
+    notKnown: [...notKnownOf(question, caught, { kernel, isProvable }), ...loaded.notKnown],
     outcomes,
     kernel,
-    rules,
+    rules: stepsTo(ways, shownOf(outcomes, kernel.kind === 'different' ? kernel.outcomes : outcomes)),
     endpoints,
   }
 }
 
+function connectionOf(
+  { from, to, port, protocol }: Question,
+  { origin, source }: TracePacket,
+): Explanation['connection'] {
+  return {
+    protocol: protocol.name,
+    from: formatIp(from),
+    to: formatIpPort(to, port),
+    origin: origin === 'process' ? 'a process of this node' : 'outside of this node, or a pod',
+    source: formatIp(source),
+  }
+}
+
 /** Names what the answer leaves open. */
-function notKnownOf({ fromOtherNode }: Question, kernel: KernelOutcome): readonly string[] {
+function notKnownOf(
+  { from, port, protocol, fromOtherNode, isFromOutside, alike = [] }: Question,
+  caught: Caught | undefined,
+  { kernel, isProvable }: { readonly kernel: KernelOutcome; readonly isProvable: boolean },
+): readonly string[] {
+  const hasRanges = caught?.frontend.sourceRanges !== undefined
   return [
+    ...(alike.length === 0
+      ? []
+      : [
+          `what becomes of ${portsText(alike)}: this is about ${port}/${protocol.name}; --proto selects another`,
+        ]),
+    ...(isFromOutside === true && hasRanges
+      ? [
+          `whether the source ranges admit the client: outside stands for ${formatIp(from)}; give the client's address`,
+        ]
+      : []),
     ...(kernel.kind === 'unknown' ? [`what the kernel does: ${kernel.reason}`] : []),
+    ...othersText(kernel.others ?? [], isProvable),
     ...(fromOtherNode === undefined
       ? []
       : [
           `what node ${fromOtherNode} does: the client runs there, and its packets meet that node's rules first`,
         ]),
   ]
+}
+
+/** Chains of other programs that the text names at most. */
+const OTHERS_MAX = 5
+
+function othersText(others: readonly string[], isProvable: boolean): readonly string[] {
+  const [only, second] = others
+  if (only === undefined) return []
+  const more = others.length - OTHERS_MAX
+  const names = [...others.slice(0, OTHERS_MAX), ...(more > 0 ? [`${more} more`] : [])]
+  const does = second === undefined ? `chain ${only} does` : `chains ${names.join(', ')} do`
+  const how = isProvable ? '; `kprobe verify --prove` follows it' : ''
+  return [`what ${does} with the packet${how}`]
 }
 
 /** Finds the frontend that the packet matches: first by address, then by node port. */

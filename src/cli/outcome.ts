@@ -3,14 +3,25 @@ import { failureText } from '../base/errors.ts'
 import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL } from '../daemon/open.ts'
+import { KERNEL, openNetfilter } from '../daemon/open.ts'
+import {
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+} from '../kernel/nft/constants.ts'
+import type { HookFamily } from '../kernel/nft/state.ts'
+import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
 import type { TraceStep, Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, MODES } from '../modes/registry.ts'
+import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.ts'
+import { Connection } from '../netlink/connection.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
 
 /** One endpoint or verdict that connections may end in. */
@@ -23,17 +34,25 @@ export interface Outcome {
   readonly percent: number
 }
 
-/** The verdict of the kernel on the packet, for comparison with the verdict of the Services. */
-export type KernelOutcome =
-  /** The kernel agrees. `listener`: the address of the daemon, where it relays the connection. */
-  | { readonly kind: 'same'; readonly listener?: string }
+/**
+ * The verdict of the kernel on the packet, for comparison with the verdict of the Services. `others`: base chains of
+ * other programs on its way, whose verdict is not known.
+ */
+export type KernelOutcome = Verdict & { readonly others?: readonly string[] }
+
+type Verdict =
+  /**
+   * The kernel agrees. `listener`: the address of the daemon, where it relays the connection. `rules`: those that take
+   * effect in the kernel, where they are others.
+   */
+  | { readonly kind: 'same'; readonly listener?: string; readonly rules?: readonly TraceStep[] }
   | {
       readonly kind: 'different'
       /** What is not as it should be; `relay`: the rules lead to a process that is gone. */
       readonly part: 'rules' | 'relay'
       readonly outcomes: readonly Outcome[]
       readonly reason?: string
-      /** The rules of the kernel that take effect on the way to the first outcome, in order. */
+      /** The rules of the kernel that take effect on the way to the outcome that `shownOf` selects, in order. */
       readonly rules: readonly TraceStep[]
     }
   /** The kernel does not hold the rules of this mode. */
@@ -44,32 +63,112 @@ export interface KernelQuestion {
   readonly packet: TracePacket
   readonly localIps: ReadonlySet<Ip>
   readonly wanted: readonly Outcome[]
+  /** The computed ways, for comparison with those in the kernel. */
+  readonly ways?: readonly Way[]
   /** The daemon listens at the destination itself, and relays connections that pass all rules unchanged. */
   readonly isRelayed?: boolean
 }
 
-/** Merges ways that end alike. Sorted by destination. */
+/** Gives the outcome of each way. Sorted by destination. */
 export function outcomesOf(ways: readonly Way[]): readonly Outcome[] {
-  return ways
-    .map(({ trace, probability }) => ({
-      verdict: trace.verdict,
-      ...(trace.verdict === 'dnat'
-        ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
-        : {}),
-      sourceReplaced: trace.masquerade,
-      percent: Math.round(probability * 10_000) / 100,
-    }))
-    .sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
+  return ways.map(outcomeOf).sort((a, b) => ((a.destination ?? '') < (b.destination ?? '') ? -1 : 1))
 }
 
-/** Gives the rules that take effect on the way to the first outcome. */
-export function stepsOf(ways: readonly Way[]): readonly TraceStep[] {
-  return (ways[0]?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({
-    chain,
-    rule,
-    text,
-    elements,
-  }))
+function outcomeOf({ trace, probability }: Way): Outcome {
+  return {
+    verdict: trace.verdict,
+    ...(trace.verdict === 'dnat'
+      ? { destination: formatIpPort(trace.destination.ip, trace.destination.port) }
+      : {}),
+    sourceReplaced: trace.masquerade,
+    percent: Math.round(probability * 10_000) / 100,
+  }
+}
+
+/** Selects the outcome whose path is shown: the first that is not among the others, otherwise the first. */
+export function shownOf(outcomes: readonly Outcome[], others: readonly Outcome[]): Outcome | undefined {
+  return missingIn(outcomes, others) ?? outcomes[0]
+}
+
+export function missingIn(outcomes: readonly Outcome[], others: readonly Outcome[]): Outcome | undefined {
+  return outcomes.find(its => !others.some(other => isAlike(its, other)))
+}
+
+function isAlike(a: Outcome, b: Outcome): boolean {
+  return a.verdict === b.verdict && a.destination === b.destination && a.sourceReplaced === b.sourceReplaced
+}
+
+/** Gives the rules that take effect on the way to an outcome; on the first way where none leads there. */
+export function stepsTo(ways: readonly Way[], outcome: Outcome | undefined): readonly TraceStep[] {
+  const way = ways.find(its => outcome !== undefined && isAlike(outcomeOf(its), outcome)) ?? ways[0]
+  return (way?.trace.steps ?? []).map(({ chain, rule, text, elements }) => ({ chain, rule, text, elements }))
+}
+
+/** Numbers of Services and of rules differ between equal rules. Other programs write into the tables of iptables. */
+function pathKey(steps: readonly TraceStep[]): string {
+  return JSON.stringify(steps.map(({ chain, text }) => (IN_XT_TABLE.test(chain) ? chain : [chain, text])))
+}
+
+const IN_XT_TABLE = /^ip6? (?:mangle|filter|nat) /
+
+/**
+ * Reads the base chains of other programs that have rules, or a policy that drops. In tables of iptables, jumps to
+ * chains of ours are no such rules.
+ */
+async function readOthers(proxyName: string | undefined): Promise<readonly SurveyedChain[]> {
+  const own = MODES.flatMap(({ tableName }) => tableName(proxyName) ?? [])
+  const names = chainNames(proxyName)
+  const isOurs = (name: string) => XT_TABLES.some(xt => isOurChain(names, xt, name) || isIpvsChain(xt, name))
+  const isTheirs = ({ targets }: ForeignRule) => targets.length === 0 || !targets.every(isOurs)
+  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
+  try {
+    const found: SurveyedChain[] = []
+    const rules = new Map<string, readonly ForeignRule[]>()
+    for (const surveyed of await surveyChains(connection)) {
+      const { family, table, chain } = surveyed
+      if (chain.hook === undefined || !isHookFamily(family) || own.includes(table)) continue
+      const key = `${family} ${table} `
+      if (!rules.has(key)) {
+        const { chains } = await surveyTable(connection, { family, name: table })
+        rules.set(key, [])
+        for (const each of chains) rules.set(`${key}${each.name}`, each.rules)
+      }
+      const isDropping = chain.hook.policy !== undefined
+      if (isDropping || rules.get(`${key}${chain.name}`)?.some(isTheirs) === true) found.push(surveyed)
+    }
+    return found
+  } finally {
+    await connection.close()
+  }
+}
+
+const XT_TABLES = ['mangle', 'filter', 'nat'] as const
+
+function isHookFamily(family: string): family is HookFamily {
+  return family === 'ip' || family === 'ip6' || family === 'inet'
+}
+
+/** Names the chains that a packet of this family passes on the way to one of the wanted outcomes. Pure. */
+export function othersOnWay(
+  chains: readonly SurveyedChain[],
+  { packet, localIps, wanted }: KernelQuestion,
+): readonly string[] {
+  const isHere = (destination: string) =>
+    [...localIps].some(ip => destination.startsWith(formatIpPort(ip, 0).slice(0, -1)))
+  const family = familyOf(packet.destination) === 'IPv4' ? 'ip' : 'ip6'
+  const hooks = new Set(packet.origin === 'process' ? [NF_INET_LOCAL_OUT] : [NF_INET_PRE_ROUTING])
+  for (const { verdict, destination = formatIpPort(packet.destination, packet.destinationPort) } of wanted) {
+    if (verdict === 'reject' || verdict === 'drop') continue
+    if (packet.origin === 'process') hooks.add(NF_INET_POST_ROUTING)
+    else if (isHere(destination)) hooks.add(NF_INET_LOCAL_IN)
+    else hooks.add(NF_INET_FORWARD).add(NF_INET_POST_ROUTING)
+  }
+  return chains
+    .filter(
+      ({ family: its, chain }) => (its === family || its === 'inet') && hooks.has(chain.hook?.hooknum ?? -1),
+    )
+    .map(({ family, table, chain }) => `${family} ${table} ${chain.name}`)
+    .sort()
 }
 
 /** Reads the rules of the configuration's mode from the kernel, and traces the packet through them. */
@@ -82,9 +181,12 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
       proxyName: config.serviceProxyName,
     })
     const found = kernelOutcome(read.held, config.proxyMode, question)
-    return found.kind === 'same' && found.listener !== undefined
-      ? relayedOutcome(found, question, readListening())
-      : found
+    const others = othersOnWay(await readOthers(config.serviceProxyName), question)
+    const outcome =
+      found.kind === 'same' && found.listener !== undefined
+        ? relayedOutcome(found, question, readListening())
+        : found
+    return { ...outcome, ...(others.length === 0 ? {} : { others }) }
   } catch (error) {
     return { kind: 'unknown', reason: oneLine(failureText(error)) }
   }
@@ -93,7 +195,7 @@ export async function askKernel(config: Config, question: KernelQuestion): Promi
 export function kernelOutcome(
   held: readonly HeldMode[],
   mode: Config['proxyMode'],
-  { packet, localIps, wanted, isRelayed = false }: KernelQuestion,
+  { packet, localIps, wanted, ways: computed, isRelayed = false }: KernelQuestion,
 ): KernelOutcome {
   const found = held.find(its => its.mode === mode)
   if (found === undefined) {
@@ -107,19 +209,30 @@ export function kernelOutcome(
   const outcomes = outcomesOf(ways)
   if (isRelayed && outcomes.every(({ verdict }) => verdict === 'accept'))
     return { kind: 'same', listener: formatIpPort(packet.destination, packet.destinationPort) }
-  if (keyOf(outcomes, mode) === keyOf(wanted, mode)) {
-    const listener = findMode(mode).relays ? outcomes[0]?.destination : undefined
-    return { kind: 'same', ...(listener === undefined ? {} : { listener }) }
-  }
   const hook = packet.origin === 'process' ? 'output' : 'prerouting'
-  const reason =
-    obstacle(familyOf(packet.source), hook) ?? (isServed(wanted) ? whyNotReached(found, packet) : undefined)
+  const obstructed = obstacle(familyOf(packet.source), hook)
+  const isSame = keyOf(outcomes, mode) === keyOf(wanted, mode)
+  const relays = findMode(mode).relays === true
+  const path = stepsTo(ways, outcomes[0])
+  const isOther =
+    isSame && !relays && computed !== undefined && pathKey(path) !== pathKey(stepsTo(computed, wanted[0]))
+  // Damage may end as the Services do, by another rule.
+  const isLucky = isOther && obstructed !== undefined && wanted.some(({ verdict }) => verdict !== 'accept')
+  if (isSame && !isLucky) {
+    const listener = relays ? outcomes[0]?.destination : undefined
+    return {
+      kind: 'same',
+      ...(listener === undefined ? {} : { listener }),
+      ...(isOther ? { rules: path } : {}),
+    }
+  }
+  const reason = obstructed ?? (isServed(wanted) ? whyNotReached(found, packet) : undefined)
   return {
     kind: 'different',
     part: 'rules',
     outcomes,
     ...(reason === undefined ? {} : { reason }),
-    rules: stepsOf(ways),
+    rules: stepsTo(ways, shownOf(outcomes, wanted)),
   }
 }
 

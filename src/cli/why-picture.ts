@@ -26,7 +26,8 @@ const VERDICTS = { reject: 'rejected', drop: 'dropped', accept: 'passes unchange
 
 export function pictureOf(explanation: Explanation, asked: Asked): Picture {
   const { connection, service, frontend, kernel, rules, answer } = explanation
-  const path = kernel.kind === 'different' && kernel.part === 'rules' ? kernel.rules : rules
+  const isDamaged = kernel.kind === 'different' && kernel.part === 'rules'
+  const path = isDamaged ? kernel.rules : kernel.kind === 'same' ? (kernel.rules ?? rules) : rules
   return {
     title: oneLine(answer),
     path: [

@@ -9,6 +9,7 @@ import { QUESTION_FLAGS } from './explain-question.ts'
 import { outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, runQuestion } from './explanation.ts'
 import type { Command, Io } from './io.ts'
+import { missingIn, type Outcome, shownOf } from './outcome.ts'
 import { writeDocument } from './output.ts'
 import { FROM_DAEMON } from './request.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
@@ -102,16 +103,30 @@ function named(asked: string, address: string): string {
 
 const NO_RULES = '  no rule of kprobe takes effect'
 
-function pathLines({ kernel, rules }: Explanation): readonly string[] {
-  const isDamaged = kernel.kind === 'different' && kernel.part === 'rules'
-  const path = isDamaged ? kernel.rules : rules
-  const heading = isDamaged
-    ? 'Path in the kernel:'
-    : kernel.kind === 'same'
-      ? 'Path, the same in the kernel:'
-      : 'Path, as the Services specify it:'
+function pathLines({ kernel, rules, outcomes }: Explanation): readonly string[] {
+  if (kernel.kind === 'same')
+    return kernel.rules === undefined
+      ? stepLines(`Path${toText(outcomes, [])}, the same in the kernel:`, rules)
+      : stepLines(`Path${toText(outcomes, [])} in the kernel, by other rules than expected:`, kernel.rules)
+  if (kernel.kind !== 'different' || kernel.part !== 'rules')
+    return stepLines(`Path${toText(outcomes, [])}, as the Services specify it:`, rules)
+  const its = stepLines(`Path${toText(kernel.outcomes, outcomes)} in the kernel:`, kernel.rules)
+  const isPart = missingIn(kernel.outcomes, outcomes) === undefined
+  const isLess = isPart && missingIn(outcomes, kernel.outcomes) !== undefined
+  return isLess
+    ? [...its, ...stepLines(`Path${toText(outcomes, kernel.outcomes)}, as the Services specify it:`, rules)]
+    : its
+}
+
+function stepLines(heading: string, path: Explanation['rules']): readonly string[] {
   const steps = path.flatMap(rule => ruleLines(rule).trimEnd().split('\n'))
   return ['', heading, ...(steps.length === 0 ? [NO_RULES] : steps)]
+}
+
+/** ` to 10.1.0.1:80`, where there are several ends. */
+function toText(outcomes: readonly Outcome[], others: readonly Outcome[]): string {
+  const destination = outcomes.length > 1 ? shownOf(outcomes, others)?.destination : undefined
+  return destination === undefined ? '' : ` to ${destination}`
 }
 
 /** Endpoints that text and pictures name; JSON and YAML name all. */

@@ -178,7 +178,7 @@ describe('kprobe explain', () => {
       /^served: any of 2 endpoints, a half each\n\nTCP from pod\/ns\/web-a \(10\.1\.0\.8\) to web\.ns\.svc:http \(10\.96\.0\.1:80\)\n/,
     )
     expect((await why('outside', 'svc/ns/empty')).out).toMatch(
-      /^ns\/empty:http has no endpoint: no EndpointSlice lists one for its port http\/TCP in IPv4\n/,
+      /^ns\/empty:http has no endpoint: no EndpointSlice lists one for its port http\/TCP in IPv4; the connection is rejected\n/,
     )
     expect((await why('outside', '127.0.0.9:80')).out).toMatch(
       /^refused since (\S+ )?\d\d:\d\d UTC or earlier: ns\/empty asks for 127\.0\.0\.9: a loopback address/,

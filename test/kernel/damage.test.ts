@@ -82,7 +82,9 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     await program(mode)
     expect(await kprobe('dump')).toMatchObject({ code: 0, err: '' })
     expect(await explain(mode)).toMatchObject({ code: 0 })
-    expect((await explain(mode, 'why')).out).toMatch(/^served: any of 2 endpoints, a half each; /)
+    const whole = (await explain(mode, 'why')).out
+    expect(whole).toMatch(/^served: any of 2 endpoints, a half each; /)
+    expect(whole).toMatch(/^Path.*, the same in the kernel:$/m)
     tool(command)
     const dumped = await kprobe('dump')
     expect(dumped.code).toBe(1)
@@ -106,6 +108,24 @@ describe.each(DAMAGES)('%s mode after `%s`', (mode, command, reason) => {
     expect(examined.code).toBe(3)
     expect(examined.out).toMatch(new RegExp(`^DAMAGED +rules of ${mode} mode +`, 'm'))
   })
+})
+
+it('names chains of other programs on the way, and says that only the rules of kprobe serve', async () => {
+  await program('nftables')
+  tool('nft add table ip idle { chain pre { type filter hook prerouting priority -300; }; }')
+  tool('nft add table ip6 six { chain pre { type filter hook prerouting priority -300; policy drop; }; }')
+  expect((await explain('nftables', 'why')).out).toMatch(/^served: /)
+  tool('nft add table ip foreign { chain pre { type filter hook prerouting priority -300; }; }')
+  tool('nft add rule ip foreign pre ip daddr 10.96.1.1 drop')
+  tool('nft add table inet wall { chain in { type filter hook input priority 0; policy drop; }; }')
+  const unknown =
+    'Not known:\n  what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it\n'
+  const answered = await explain('nftables', 'why')
+  expect(answered.out).toMatch(/^kprobe's rules serve it: any of 2 endpoints, a half each; /)
+  expect(answered.out).toContain(unknown)
+  const explained = await explain('nftables')
+  expect(explained.out).toContain("Outcome, by kprobe's rules:\n")
+  expect(explained.out).toContain(unknown)
 })
 
 it('says why that no rule is for a frontend whose element is gone', async () => {

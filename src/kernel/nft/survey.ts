@@ -13,7 +13,7 @@ import { dumpRequest, getRequest } from './dump.ts'
 import { COMMENT_MATCH, type Expression, targetsOf } from './expression.ts'
 import { expressionOf } from './expression-attributes.ts'
 import { RULE, TABLE_MEMBER } from './schema.ts'
-import type { Chain, TableName } from './state.ts'
+import type { Chain, HookFamily, NftFamily } from './state.ts'
 import type { Operation, Transaction } from './transaction.ts'
 import { commentOf } from './userdata.ts'
 
@@ -64,7 +64,9 @@ function familyName(view: ByteView, message: Message): string {
 }
 
 /** A table of another program, with the details needed to remove some of its chains and keep all others. */
-export interface ForeignTable extends TableName {
+export interface ForeignTable<F extends HookFamily = NftFamily> {
+  readonly family: F
+  readonly name: string
   readonly chains: readonly ForeignChain[]
 }
 
@@ -90,7 +92,10 @@ export interface ForeignRule {
  * Reads the chains and rules of a table; no chains when it does not exist. The caller must detect commits during the
  * read: a commit that names the generation from before the read then fails. Throws NetlinkError.
  */
-export async function surveyTable(connection: Connection, table: TableName): Promise<ForeignTable> {
+export async function surveyTable<F extends HookFamily>(
+  connection: Connection,
+  table: Pick<ForeignTable<F>, 'family' | 'name'>,
+): Promise<ForeignTable<F>> {
   const set = TABLE_MEMBER
   const filter = { table: table.name }
   const chains = new Map<string, ForeignChain & { readonly rules: ForeignRule[] }>()

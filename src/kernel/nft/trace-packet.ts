@@ -58,6 +58,8 @@ export interface TraceSurroundings {
   readonly localIps: ReadonlySet<Ip>
   /** Returns a whole number from 0 up to, not including, `modulus`. */
   readonly random: (modulus: number) => number
+  /** Receives word that nothing follows from the last number: its rule ended without effect. */
+  readonly forget?: () => void
   /** Returns whether an ipset contains a packet. Rules about ipsets cannot be traced without it. */
   readonly ipsets?: (set: string, tuple: IpsetTuple) => boolean
   /**

@@ -36,7 +36,11 @@ export interface Tracer {
    * Returns every distinguishable outcome with its probability: all rolls of all random numbers, at most `limit` of
    * them.
    */
-  ways(packet: TracePacket, surroundings: Omit<TraceSurroundings, 'random'>, limit?: number): readonly Way[]
+  ways(
+    packet: TracePacket,
+    surroundings: Omit<TraceSurroundings, 'random' | 'forget'>,
+    limit?: number,
+  ): readonly Way[]
 }
 
 const WAYS_MAX = 100_000
@@ -51,7 +55,7 @@ export function createTracer(ruleset: Ruleset): Tracer {
   return {
     trace,
     ways: (packet, surroundings, limit = WAYS_MAX) =>
-      allWays(random => trace(packet, { ...surroundings, random }), limit),
+      allWays((random, forget) => trace(packet, { ...surroundings, random, forget }), limit),
   }
 }
 
@@ -69,33 +73,75 @@ export interface Way {
 interface Roll {
   readonly modulus: number
   readonly value: number
+  /** Shared by all values of this roll after equal rolls. */
+  readonly forgotten: Forgotten
+}
+
+/** The values of one roll that nothing follows from. The first one stands for all. */
+interface Forgotten {
+  first: number | undefined
+  count: number
+}
+
+interface Leaf {
+  readonly trace: Trace
+  readonly rolls: readonly Roll[]
 }
 
 /**
  * Runs a trace repeatedly, each time with the next sequence of random numbers, in the order of an odometer. Equal
- * outcomes count as one. Throws after `limit` runs.
+ * outcomes count as one, and so do values that the trace forgets: a list whose last slots are empty rolls again and
+ * again. Throws after `limit` runs.
  */
-export function allWays(run: (random: (modulus: number) => number) => Trace, limit: number): readonly Way[] {
-  const ways = new Map<string, { trace: Trace; probability: number }>()
+export function allWays(
+  run: (random: (modulus: number) => number, forget: () => void) => Trace,
+  limit: number,
+): readonly Way[] {
+  const leaves: Leaf[] = []
   let next: readonly Roll[] | undefined = []
   for (let count = 0; next !== undefined; count++) {
     if (count >= limit) throw new Error(`more than ${limit} sequences of random numbers`)
     const prefix: readonly Roll[] = next
     const rolls: Roll[] = []
-    const trace = run(modulus => {
-      const value = prefix[rolls.length]?.value ?? 0
-      rolls.push({ modulus, value })
-      return value
-    })
+    /** The number of rolls up to one whose value another stands for. */
+    let known: number | undefined
+    const random = (modulus: number) => {
+      const roll = prefix[rolls.length] ?? { modulus, value: 0, forgotten: { first: undefined, count: 0 } }
+      rolls.push(roll)
+      return roll.value
+    }
+    const forget = () => {
+      const last = rolls.at(-1)
+      if (known !== undefined || last === undefined) return
+      const { forgotten, value } = last
+      forgotten.first ??= value
+      if (forgotten.first !== value) known = rolls.length
+      // Later runs repeat the rolls of their prefix.
+      if (rolls.length >= prefix.length) forgotten.count++
+    }
+    const trace = run(random, forget)
+    if (known === undefined) leaves.push({ trace, rolls })
+    next = successor(rolls.slice(0, known))
+  }
+  return merged(leaves)
+}
+
+function merged(leaves: readonly Leaf[]): readonly Way[] {
+  const ways = new Map<string, { trace: Trace; probability: number }>()
+  for (const { trace, rolls } of leaves) {
     const { verdict, destination, masquerade } = trace
     const key = JSON.stringify([verdict, destination, masquerade])
-    const probability = rolls.reduce((product, { modulus }) => product / modulus, 1)
+    const probability = rolls.reduce((product, roll) => (product * valuesOf(roll)) / roll.modulus, 1)
     const known = ways.get(key)
     if (known === undefined) ways.set(key, { trace, probability })
     else known.probability += probability
-    next = successor(rolls)
   }
   return [...ways.values()]
+}
+
+/** Counts the values that a roll stands for. */
+function valuesOf({ value, forgotten: { first, count } }: Roll): number {
+  return value === first ? count : 1
 }
 
 /** Returns the next rolls in counting order; undefined after the last. */
@@ -296,11 +342,19 @@ function walkRule(walk: TableWalk, { chain, rule, index }: RulePlace, hooknum: n
   const machine = new PacketMachine({ packet, state, surroundings, sets, interfaceName })
   walk.found.length = 0
   let effect: Effect = 'next'
+  let rolls = 0
+  let isWriting = false
   for (const expression of rule.expressions) {
+    if (expression.kind === 'numgen') rolls++
+    isWriting ||= expression.kind === 'meta-set' || expression.kind === 'dynset'
     effect = evaluate(machine, expression)
     if (effect !== 'next') break
   }
-  if (effect === 'break') return effect
+  if (effect === 'break') {
+    // Registers end with the rule.
+    if (rolls === 1 && !isWriting) surroundings.forget?.()
+    return effect
+  }
   const text = formatRule(rule, table)
   walk.steps.push({
     chain: `${table.family} ${table.name} ${chain.name}`,

@@ -49,7 +49,7 @@ export function createIpvsTracer(state: IpvsState, found?: Traceable): Tracer {
   return {
     trace,
     ways: (packet, surroundings, limit = WAYS_MAX) =>
-      allWays(random => trace(packet, { ...surroundings, random }), limit),
+      allWays((random, forget) => trace(packet, { ...surroundings, random, forget }), limit),
   }
 }
 

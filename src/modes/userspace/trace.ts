@@ -66,7 +66,7 @@ export function createUserspaceTracer(state: UserspaceState): Tracer {
   return {
     trace,
     ways: (packet, surroundings, limit = WAYS_MAX) =>
-      allWays(random => trace(packet, { ...surroundings, random }), limit),
+      allWays((random, forget) => trace(packet, { ...surroundings, random, forget }), limit),
   }
 }
 

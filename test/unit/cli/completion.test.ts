@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/cli/commands.ts'
+import { zshScript } from '../../../src/cli/completion-scripts.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 const isHere = (shell: string) => spawnSync(shell, ['-c', 'exit 0']).status === 0
@@ -100,6 +101,12 @@ describe.skipIf(!isHere('bash'))('bash', () => {
     const out = execFileSync('bash', ['--norc', '-euc', script], { encoding: 'utf8' })
     expect(out).toBe('complete -o default -F _kprobe kprobe\n')
   })
+})
+
+it("escapes colons and brackets in zsh's specifications", () => {
+  const flag = { name: 'at', kind: 'text', placeholder: 'IP[:PORT]', help: 'where [it] is: there' } as const
+  const script = zshScript([{ name: 'run', summary: 'x', flags: [flag], words: [] }])
+  expect(script).toContain(String.raw`'--at=[where \[it\] is]:IP\[\:PORT\]:_files'`)
 })
 
 describe.skipIf(!isHere('zsh'))('zsh', () => {

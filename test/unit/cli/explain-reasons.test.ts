@@ -58,6 +58,7 @@ function reasonsIn(snapshot: Snapshot, asked: Asked) {
     snapshot,
     oversized: [],
     refusedSlices,
+    wallMs: 0,
     caught,
     endpoints,
     isLocal,

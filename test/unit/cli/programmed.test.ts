@@ -3,6 +3,7 @@ import { PersistentMap } from '../../../src/base/collections.ts'
 import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/outcome.ts'
 import { damageText, programmedModes, readListening, withRelays } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
+import { NF_DROP } from '../../../src/kernel/nft/constants.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
 import { createTracer } from '../../../src/kernel/nft/trace.ts'
 import type { ServiceRow } from '../../../src/modes/common/show.ts'
@@ -76,6 +77,16 @@ function emptied(table: Table, name: string): Table {
   const chain = table.chains.get(name)
   if (chain === undefined) throw new Error(`there is no chain ${name}`)
   return { ...table, chains: new Map([...table.chains, [name, { ...chain, rules: [] }]]) }
+}
+
+function dropping(table: Table, name: string): Table {
+  const chain = table.chains.get(name)
+  if (chain === undefined) throw new Error(`there is no chain ${name}`)
+  const drop = {
+    expressions: [{ kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }],
+    comment: '',
+  } as const
+  return { ...table, chains: new Map([...table.chains, [name, { ...chain, rules: [...chain.rules, drop] }]]) }
 }
 
 function withTables(read: ReadModes, change: (table: Table) => Table): ReadModes {
@@ -281,6 +292,33 @@ describe('the outcome in the kernel', () => {
       part: 'rules',
       rules: [expect.objectContaining({ chain: 'ip kube-proxy nat-prerouting', text: 'jump services' })],
       outcomes: [{ verdict: 'accept', sourceReplaced: false, percent: 100 }],
+      reason: 'chain ip kube-proxy services is empty',
+    })
+  })
+
+  it('compares the path too where the verdict is the same', () => {
+    const ways = createTracer({ tables: NFT.nftables }).ways(packet, { localIps })
+    const asked = { ...question, ways }
+    expect(outcomeOf(NFT, 'nftables', asked)).toEqual({ kind: 'same' })
+    const step = { chain: 'ip kube-proxy other', rule: 1, text: 'jump elsewhere', elements: [] }
+    const others = ways.map(way => ({ ...way, trace: { ...way.trace, steps: [step] } }))
+    expect(outcomeOf(NFT, 'nftables', { ...question, ways: others })).toEqual({
+      kind: 'same',
+      rules: expect.arrayContaining([expect.objectContaining({ text: 'jump services' })]),
+    })
+  })
+
+  it('is different where damage leads to the same verdict', () => {
+    const drop = { verdict: 'drop', sourceReplaced: false, percent: 100 } as const
+    const damaged = withTables(NFT, table => dropping(emptied(table, 'services'), 'nat-prerouting'))
+    const ways = createTracer({ tables: NFT.nftables }).ways(packet, { localIps })
+    const lucky = ways.map(way => ({
+      ...way,
+      trace: { ...way.trace, verdict: 'drop' as const, masquerade: false },
+    }))
+    expect(outcomeOf(damaged, 'nftables', { packet, localIps, wanted: [drop], ways: lucky })).toMatchObject({
+      kind: 'different',
+      part: 'rules',
       reason: 'chain ip kube-proxy services is empty',
     })
   })

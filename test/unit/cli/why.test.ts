@@ -13,6 +13,7 @@ import {
   DRAINING,
   endpoint,
   type Fields,
+  ip,
   node,
   service,
   slice,
@@ -21,6 +22,7 @@ import {
 } from '../model/objects.ts'
 
 const CONFIG = configFrom(['--hostname-override=here', '--cluster-cidr=10.1.0.0/16'])
+const NOW_MS = Date.UTC(2026, 6, 1, 8)
 const SAME: KernelOutcome = { kind: 'same' }
 const HERE = { nodeName: 'here' }
 const THERE = { nodeName: 'there' }
@@ -33,12 +35,15 @@ interface Asked {
   /** Wall-clock milliseconds since which the daemon refuses everything. */
   readonly refusedMs?: number
   readonly notKnown?: readonly string[]
+  readonly localIps?: readonly string[]
   readonly quarantined?: ReadonlyMap<string, string>
 }
 
 function explain(objects: readonly Fields[], asked: Asked): Explanation {
   const { from = 'outside', to = '10.96.0.1:80', kernel = SAME, hasDaemon = true, refusedMs } = asked
-  const snapshot = snapshotOf([node({ zone: 'a' }), ...objects])
+  const known = snapshotOf([node({ zone: 'a' }), ...objects])
+  const snapshot =
+    asked.localIps === undefined ? known : { ...known, localIps: asked.localIps.map(each => ip(each)) }
   const argv = [`--from=${from}`, `--to=${to}`]
   const question = readQuestion(new FlagReader(readArguments(argv, QUESTION_FLAGS, () => undefined)))
   if (question === undefined) throw new Error(`not a question: ${argv}`)
@@ -50,7 +55,10 @@ function explain(objects: readonly Fields[], asked: Asked): Explanation {
     notKnown: asked.notKnown ?? [],
     quarantined: asked.quarantined ?? new Map(),
   }
-  return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, hasDaemon)
+  return explained(followed(resolveQuestion(question, snapshot), CONFIG, loaded), kernel, {
+    hasDaemon,
+    wallMs: NOW_MS,
+  })
 }
 
 const web = (endpoints: readonly Fields[], spec: Fields = {}, rest: Fields = {}) => [
@@ -59,6 +67,8 @@ const web = (endpoints: readonly Fields[], spec: Fields = {}, rest: Fields = {})
 ]
 const BALANCED = { status: { loadBalancer: { ingress: [{ ip: '198.51.100.9' }] } } }
 const ready = (last: number, more: Fields = HERE) => endpoint(`10.1.0.${last}`, more)
+const nth = (index: number, more: Fields) =>
+  endpoint(`10.1.${index >> 8}.${index & 255}`, { ...HERE, ...more })
 const unready = (last: number, more: Fields = HERE) => ready(last, { ...more, conditions: UNREADY })
 const hinted = (last: number, zone: string) => ready(last, { hints: { forZones: [{ name: zone }] } })
 const STICKY = { sessionAffinity: 'ClientIP' }
@@ -91,18 +101,29 @@ describe('the answer', () => {
       web([ready(1, { conditions: DRAINING }), ready(2)]),
     ],
     ['served: always 10.1.0.1:8080', web([ready(1, { conditions: DRAINING })])],
-    ['ns/web has no ready endpoint: 3 of 3 are not ready', web([unready(1), unready(2), unready(3)])],
     [
-      'ns/web has no ready endpoint: 1 of 2 is not ready, 1 of 2 is terminating and no longer serving',
+      'served: any of 257 endpoints, 0.39 % each; 43 of 300 are not ready',
+      web(Array.from({ length: 300 }, (_, index) => nth(index, index < 257 ? {} : { conditions: UNREADY }))),
+      { from: 'node/here' },
+    ],
+    [
+      'ns/web has no ready endpoint: 3 of 3 are not ready; the connection is rejected',
+      web([unready(1), unready(2), unready(3)]),
+    ],
+    [
+      'ns/web has no ready endpoint: 1 of 2 is not ready, 1 of 2 is terminating and no longer serving; the connection is rejected',
       web([unready(1), ready(2, { conditions: { ready: false, serving: false, terminating: true } })]),
     ],
-    ['ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4', [service('web')]],
     [
-      'ns/web has no endpoint on this node, and its traffic policy is Local: 2 of 2 are not on this node',
+      'ns/web has no endpoint: no EndpointSlice lists one for its unnamed TCP port in IPv4; the connection is rejected',
+      [service('web')],
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 2 of 2 are not on this node; the connection is dropped',
       web([ready(1, THERE), ready(2, THERE)], { internalTrafficPolicy: 'Local' }),
     ],
     [
-      'ns/web has no endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node',
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 1 is not on this node; the connection is dropped',
       web([ready(1, THERE)], { type: 'LoadBalancer', externalTrafficPolicy: 'Local' }, BALANCED),
       { to: '198.51.100.9:80' },
     ],
@@ -115,6 +136,15 @@ describe('the answer', () => {
       'not admitted: ns/web admits only 10.0.0.0/8, and 203.0.113.253 is outside',
       web([ready(1)], { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }, BALANCED),
       { to: '198.51.100.9:80' },
+    ],
+    [
+      'ns/web has no usable endpoint on this node, and its traffic policy is Local: 1 of 2 is not ready, 1 of 2 is not on this node; the connection is dropped',
+      web([unready(1), ready(2, THERE)], { internalTrafficPolicy: 'Local' }),
+    ],
+    [
+      'another address: ns/web has node port 30080 at 192.168.1.7 only (--nodeport-addresses)',
+      web([ready(1)], { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
+      { to: '192.168.1.8:30080', localIps: ['192.168.1.7', '192.168.1.8'] },
     ],
     ['another port: ns/web has 80/TCP at 10.96.0.1, and no 81/TCP', web([ready(1)]), { to: 'svc/ns/web:81' }],
     [
@@ -130,6 +160,11 @@ describe('the answer', () => {
       'refused: ns/web asks for 192.168.1.7: it belongs to this node; allow it with --allowed-external-cidrs',
       web([ready(1)], { externalIPs: ['192.168.1.7'] }),
       { to: '192.168.1.7:80' },
+    ],
+    [
+      'no Service has 192.168.1.7:22/TCP: the connection passes unchanged',
+      web([ready(1)], { externalIPs: ['192.168.1.7'] }),
+      { to: '192.168.1.7:22' },
     ],
     [
       'no Service has 192.0.2.77:80/TCP: the connection passes unchanged',
@@ -166,11 +201,26 @@ describe('the answer', () => {
       web([ready(1)]),
       { kernel: different({ reason: 'x' }), quarantined: new Map([['ns/web', 'ENOSPC']]) },
     ],
+    [
+      "kprobe's rules serve it: any of 2 endpoints, a half each",
+      web([ready(1), ready(2)]),
+      { kernel: { ...SAME, others: ['ip foreign pre'] } },
+    ],
     ['rules missing: rules of nftables mode are not in the kernel', web([ready(1)]), { kernel: ABSENT }],
     [
       'would be served: always 10.1.0.1:8080; rules of nftables mode are not in the kernel',
       web([ready(1)]),
       { kernel: ABSENT, hasDaemon: false },
+    ],
+    [
+      'ns/web has no ready endpoint: 1 of 1 is not ready; the connection would be rejected; rules of nftables mode are not in the kernel',
+      web([unready(1)]),
+      { kernel: ABSENT, hasDaemon: false },
+    ],
+    [
+      'no Service has 10.96.0.77:80/TCP: the connection would pass unchanged',
+      web([ready(1)]),
+      { to: '10.96.0.77:80', kernel: { kind: 'unknown', reason: 'EPERM' } },
     ],
     [
       'would be served: always 10.1.0.1:8080',
@@ -183,10 +233,8 @@ describe('the answer', () => {
 
   it('leaves out the date of today', () => {
     const objects = web([ready(1)], { externalIPs: ['192.168.1.7'] })
-    const now = new Date()
-    const { answer } = explain(objects, { to: '192.168.1.7:80', refusedMs: now.getTime() })
-    expect(answer).toMatch(/^refused since (\d{4}-\d\d-\d\d )?\d\d:\d\d UTC: /)
-    if (new Date().getUTCDate() === now.getUTCDate()) expect(answer).toMatch(/^refused since \d\d:\d\d UTC: /)
+    const { answer } = explain(objects, { to: '192.168.1.7:80', refusedMs: Date.UTC(2026, 6, 1, 7, 30) })
+    expect(answer).toMatch(/^refused since 07:30 UTC: /)
   })
 })
 
@@ -215,6 +263,26 @@ describe('the text', () => {
     expect(none).toContain('\nPath in the kernel:\n  no rule of kprobe takes effect\n')
   })
 
+  it('shows the path in the kernel where that is another with the same end', () => {
+    const step = { chain: 'ip kube-proxy x', rule: 7, text: 'counter drop', elements: [] }
+    const text = whyText(explain(objects, { kernel: { ...SAME, rules: [step] } }), ASKED, PLAIN)
+    expect(text).toContain(
+      '\nPath in the kernel, by other rules than expected:\n  ip kube-proxy x, rule 7: counter drop\n',
+    )
+  })
+
+  it('shows the path to the endpoint that is missing in the kernel', () => {
+    const two = web([ready(1), ready(2)])
+    const [first] = explain(two, {}).outcomes
+    const kernel = different({ outcomes: first === undefined ? [] : [{ ...first, percent: 100 }] })
+    const text = whyText(explain(two, { kernel }), ASKED, PLAIN)
+    expect(text).toContain('\nPath in the kernel:\n')
+    expect(text).toContain('\nPath to 10.1.0.2:8080, as the Services specify it:\n')
+    expect(text).toMatch(/ : 10\.1\.0\.2 \. 8080\n/)
+    const same = whyText(explain(two, {}), ASKED, PLAIN)
+    expect(same).toContain('\nPath to 10.1.0.1:8080, the same in the kernel:\n')
+  })
+
   it('says what it could not ask', () => {
     const unknown = explain(objects, { kernel: { kind: 'unknown', reason: 'EPERM' } })
     expect(unknown.notKnown).toEqual(['what the kernel does: EPERM'])
@@ -222,6 +290,40 @@ describe('the text', () => {
     expect(explain(pod, { from: 'pod/ns/client' }).notKnown).toEqual([
       "what node there does: the client runs there, and its packets meet that node's rules first",
     ])
+  })
+
+  it('names chains of other programs, whose verdict is not known', () => {
+    const found = (others: readonly string[]) => explain(objects, { kernel: { ...SAME, others } }).notKnown
+    expect(found(['ip foreign pre'])).toEqual([
+      'what chain ip foreign pre does with the packet; `kprobe verify --prove` follows it',
+    ])
+    expect(found(['ip a', 'ip b', 'ip c', 'ip d', 'ip e', 'ip f'])).toEqual([
+      'what chains ip a, ip b, ip c, ip d, ip e, 1 more do with the packet; `kprobe verify --prove` follows it',
+    ])
+  })
+
+  it('says that outside stands for one address where source ranges admit some clients', () => {
+    const spec = { type: 'LoadBalancer', loadBalancerSourceRanges: ['10.0.0.0/8'] }
+    const ranged = web([ready(1)], spec, BALANCED)
+    const to = '198.51.100.9:80'
+    expect(explain(ranged, { to }).notKnown).toEqual([
+      "whether the source ranges admit the client: outside stands for 203.0.113.253; give the client's address",
+    ])
+    expect(explain(ranged, { from: '203.0.113.253', to }).notKnown).toEqual([])
+  })
+
+  it('says which of two protocols it is about', () => {
+    const ports = ['UDP', 'TCP'].map(protocol => ({
+      name: `dns-${protocol.toLowerCase()}`,
+      port: 53,
+      protocol,
+    }))
+    const dns = [service('dns', { ports })]
+    expect(explain(dns, { to: 'ns/dns:53' }).notKnown).toEqual([
+      'what becomes of 53/TCP (dns-tcp): this is about 53/UDP; --proto selects another',
+    ])
+    expect(explain(dns, { to: 'ns/dns:53/TCP' }).notKnown).toEqual([])
+    expect(explain(dns, { to: 'ns/dns:dns-tcp' }).notKnown).toEqual([])
   })
 
   it('fits into 80 columns, and is bold only in color', () => {

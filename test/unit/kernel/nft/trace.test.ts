@@ -427,6 +427,16 @@ describe('ways', () => {
     ])
   })
 
+  test('numbers that a rule wrote before it ended stay several ways', () => {
+    const pre = [
+      [roll(4), writeMark, find('endpoints', 4), dnat],
+      [readMark, is(u32host(1)), drop],
+    ]
+    const ways = createTracer(ruleset({ pre })).ways(PACKET, SURROUNDINGS)
+    const found = ways.map(({ trace, probability }) => [trace.verdict, probability])
+    expect(Object.fromEntries(found)).toEqual({ accept: 0.75, drop: 0.25 })
+  })
+
   test('too many sequences of random numbers are an error', () => {
     const chains = { pre: [[roll(100), roll(100), roll(100), drop]] }
     expect(() => createTracer(ruleset(chains)).ways(PACKET, SURROUNDINGS, 1000)).toThrow('more than 1000')

@@ -288,6 +288,27 @@ describe('-m statistic', () => {
     }
   })
 
+  it('counts numbers that the trace forgets as one way', () => {
+    let runs = 0
+    const found = allWays((random, forget) => {
+      runs++
+      let port = 0
+      for (let rolls = 0; rolls < 20 && port === 0; rolls++) {
+        const number = random(8)
+        if (number === 2 || number === 5) port = number
+        else forget()
+      }
+      return traceTables(tables({ 'ip nat PREROUTING': [rule(dnat(port))] }), packet(), AROUND)
+    }, 10_000)
+    // Of each roll, 8 numbers; the first that is forgotten goes on.
+    expect(runs).toBe(20 * 7 + 1)
+    const missed = 0.75 ** 20
+    const shares = new Map(found.map(({ trace, probability }) => [trace.destination.port, probability]))
+    expect(shares.size).toBe(3)
+    expect(shares.get(0)).toBeCloseTo(missed, 12)
+    for (const port of [2, 5]) expect(shares.get(port)).toBeCloseTo((1 - missed) / 2, 12)
+  })
+
   it('throws dice of its own for every other rule', () => {
     const half = (port: number) => when({ kind: 'statistic', probability: UNITS / 2 }, dnat(port))
     const found = ways([half(1), half(2), rule(dnat(3))])
