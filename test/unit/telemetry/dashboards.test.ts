@@ -95,7 +95,7 @@ describe('the alerts', () => {
     const sections = page.split(/^## /m).slice(1)
     expect(sections.map(section => section.split('\n')[0])).toEqual(rules.map(({ alert }) => alert))
     for (const section of sections)
-      for (const part of ['**Means**', '**Look at**', '**Do**']) expect(section).toContain(`\n${part}`)
+      for (const part of ['**Means**', '**Check**', '**Do**']) expect(section).toContain(`\n${part}`)
   })
 
   it('lead to their runbooks', () => {
