@@ -113,7 +113,8 @@ function whyWholeProof({ meanings, families, reads }: Known, snapshot: Snapshot)
   const why = meanings.whyWhole(snapshot)
   if (why !== undefined) return why
   for (const [index, { reads: now, wrong }] of families.entries()) {
-    if (now.size > READS_GROWTH * (reads[index] ?? 0) + READS_MIN) return 'many Services changed since'
+    if (now.size > READS_GROWTH * (reads[index] ?? 0) + READS_MIN)
+      return 'many changes were followed since the last whole proof'
     if (wrong.size > WRONG_MAX) return 'many classes differ'
   }
   return undefined

@@ -162,7 +162,8 @@ export class Reads {
     const key = this.#keyOf(this.#wideMasks, sets, { set, mask }) + known
     const reads = this.#wide.get(key) ?? new Map<string, WideRead>()
     this.#wide.set(key, reads)
-    reads.set([read.address, read.ips, read.port, read.protocol].join(), read)
+    const protocols = read.protocols?.region.map(({ from, to }) => `${from}-${to}`)
+    reads.set([read.address, read.ips, read.port, read.protocol, protocols].join(), read)
   }
 
   /** Adds what may have looked up an element of this key. */
