@@ -61,6 +61,7 @@ const LONG = [
     folder: join(CACHE, 'reference', `prometheus-${prometheus}-actionlint-${actionlint}`),
     programs: [
       stripped('check-rules', CHECKS_MODULE, './rules'),
+      stripped('firing-alerts', CHECKS_MODULE, './firing'),
       stripped('actionlint', CHECKS_MODULE, 'github.com/rhysd/actionlint/cmd/actionlint'),
     ],
   },

@@ -234,6 +234,47 @@ describe.skipIf(helm === undefined)('the chart', () => {
     )
   })
 
+  test.each([
+    ['apiServer=https://api.example', 'apiServer=https://[fd00::1]:6443/'],
+    ['clusterCIDR={0.0.0.0/0,::/0}', 'clusterCIDR={255.255.255.255/32,1:2:3:4:5:6:7:8/128}'],
+    ['healthz.bindAddress=[fd00::1]:65535', 'metrics.bindAddress=[::]:1'],
+    ['nodeSelector.kubernetes\\.io/os=linux', 'savedState.path=/var/lib/a/b..c'],
+  ])('takes %s and %s', (...values) => {
+    expect(render(...values).has(DAEMON_SET)).toBe(true)
+  })
+
+  test('treats null as empty where nothing may be said', () => {
+    const names = [
+      'resources',
+      'updateStrategy',
+      'podLabels',
+      'podAnnotations',
+      'nodeSelector',
+      'tolerations',
+    ]
+    const objects = render(...[...names, 'priorityClassName', 'extraArgs'].map(name => `${name}=null`))
+    expect(JSON.stringify([...objects])).not.toContain('null')
+    expect(Object.keys({ ...Object(at(daemonSet(objects), 'spec')) })).toEqual(['selector', 'template'])
+    expect(container(objects)).not.toHaveProperty('resources')
+  })
+
+  test('has no fields of a rolling update when updates wait for a deletion', () => {
+    const strategy = (...values: readonly string[]) =>
+      at(daemonSet(render(...values)), 'spec', 'updateStrategy')
+    expect(strategy('updateStrategy.type=OnDelete')).toEqual({ type: 'OnDelete' })
+    expect(strategy('updateStrategy.rollingUpdate.maxUnavailable=1')).toEqual({
+      type: 'RollingUpdate',
+      rollingUpdate: { maxUnavailable: 1 },
+    })
+  })
+
+  test('keeps texts that look like other types', () => {
+    const { status, stdout } = template([...CLUSTER, '--namespace', '123', '--set', 'image.tag=v1'])
+    expect(status).toBe(0)
+    for (const object of objectsOf(stdout).values())
+      if (object.metadata.namespace !== undefined) expect(object.metadata.namespace).toBe('123')
+  })
+
   test('restarts the pods for a changed configuration, and for nothing else', () => {
     const checksum = (...values: readonly string[]) =>
       at(daemonSet(render(...values)), ...POD, 'metadata', 'annotations', 'checksum/config')
@@ -267,6 +308,40 @@ describe.skipIf(helm === undefined)('the chart refuses', () => {
     ['healthz.bindAddress=127.0.0.1:10256', 'healthz.bindAddress: kubelet does not reach 127.0.0.1:10256'],
     ['healthz.bindAddress=0.0.0.0', 'healthz.bindAddress: "0.0.0.0" is not ADDRESS:PORT'],
     ['metrics.podMonitor.enabled=true', 'metrics.podMonitor: Prometheus does not reach 127.0.0.1'],
+    ['extraArgs={--master=REPLACE_ME_URL}', 'extraArgs: REPLACE_ME_URL is a placeholder'],
+    ['apiServer=https://192.0.2.1:6443" evil', 'apiServer: "https://192.0.2.1:6443\\" evil" is not a URL'],
+    ['apiServer=https://999.1.1.1:6443', 'apiServer: "https://999.1.1.1:6443" is not a URL'],
+    ['apiServer=https://api.example:99999', 'apiServer: "https://api.example:99999" is not a URL'],
+    ['clusterCIDR=10.244.0.0/99', 'clusterCIDR: "10.244.0.0/99" is not a range'],
+    ['clusterCIDR=10.244.0.256/16', 'clusterCIDR: "10.244.0.256/16" is not a range'],
+    ['clusterCIDR=fd00::/129', 'clusterCIDR: "fd00::/129" is not a range'],
+    ['healthz.bindAddress=0.0.0.0:0', 'healthz.bindAddress: "0.0.0.0:0" is not ADDRESS:PORT'],
+    ['healthz.bindAddress=0.0.0.0:99999', 'healthz.bindAddress: "0.0.0.0:99999" is not ADDRESS:PORT'],
+    ['metrics.bindAddress=999.1.1.1:10249', 'metrics.bindAddress: "999.1.1.1:10249" is not ADDRESS:PORT'],
+    [
+      'healthz.bindAddress=0.0.0.0:10249',
+      'healthz.bindAddress: metrics.bindAddress has the same port, 10249',
+    ],
+    ['nodeCondition.type=a: b # c', "at '/nodeCondition/type': 'a: b # c' does not match pattern"],
+    ['nodeCondition.type=Ready', 'nodeCondition.type: kubelet or a cloud controller sets Ready'],
+    ['priorityClassName=a: b', "at '/priorityClassName': 'a: b' does not match pattern"],
+    ['savedState.path=/etc', 'savedState.path: "/etc" is not a folder below /var/lib/'],
+    ['savedState.path=/var/lib/', 'savedState.path: "/var/lib/" is not a folder below /var/lib/'],
+    ['savedState.path=/var/lib/a/../../..', 'savedState.path: "/var/lib/a/../../.." is not a folder'],
+    ['savedState.path=/run/kprobe', 'savedState.path: "/run/kprobe" is not a folder below /var/lib/'],
+    ['savedState.path=/var/lib/kprobe', 'savedState.path: "/var/lib/kprobe" belongs to the configuration'],
+    ['podAnnotations.checksum/config=a', 'podAnnotations.checksum/config: leave it out; the chart sets it'],
+    ['podLabels.k8s-app=a', 'podLabels.k8s-app: leave it out; the chart sets it to kprobe'],
+    [
+      'nodeSelector.kubernetes\\.io/os=a',
+      'nodeSelector.kubernetes.io/os: leave it out; the chart sets it to linux',
+    ],
+    ['updateStrategy.rollingUpdate.maxUnavailable=all', "'all' does not match pattern"],
+    ['metrics.prometheusRule.runbookBase=https://a/ # b', "'https://a/ # b' does not match pattern"],
+    ['config=null', "at '': missing property 'config'"],
+    ['metrics=null', "at '': missing property 'metrics'"],
+    ['metrics.podMonitor=null', "at '/metrics': missing property 'podMonitor'"],
+    ['savedState.path=null', "at '/savedState': missing property 'path'"],
   ])('%s', (value, message) => {
     expect(refusal(...CLUSTER, '--set', value)).toContain(message)
   })

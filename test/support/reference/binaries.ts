@@ -12,6 +12,7 @@ export interface Binaries {
   /** These are built for the long tests alone. */
   readonly helm: string | undefined
   readonly checkRules: string | undefined
+  readonly firingAlerts: string | undefined
   readonly actionlint: string | undefined
 }
 
@@ -40,6 +41,7 @@ export function findBinaries(): Binaries | undefined {
     endpointSliceController,
     helm: path('helm'),
     checkRules: path('check-rules'),
+    firingAlerts: path('firing-alerts'),
     actionlint: path('actionlint'),
   }
 }

@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { FIELD_PATHS } from '../../../src/config/fields.ts'
+import { whyNotConditionType } from '../../../src/config/node-condition-type.ts'
 import { MODES } from '../../../src/modes/registry.ts'
 
 /* What is right about the chart without helm; test/reference/chart.long.test.ts renders it. */
@@ -74,6 +75,22 @@ describe('the chart', () => {
     const modes = MODES.map(({ name }) => name)
     expect(propertiesOf(schema).mode).toEqual({ enum: expect.arrayContaining(modes) })
     expect(readJson(propertiesOf(schema).mode).enum).toHaveLength(modes.length)
+  })
+
+  it.each([
+    'ServiceProxyReady',
+    'example.com/Ready-1',
+    'a: b # c',
+    'a/b/c',
+    '-a',
+    'a-',
+    '',
+    'a'.repeat(316),
+    'a'.repeat(317),
+  ])('takes the condition %s if kprobe does', type => {
+    const { pattern, maxLength } = readJson(propertiesOf(propertiesOf(schema).nodeCondition).type)
+    const isTaken = new RegExp(String(pattern)).test(type) && type.length <= Number(maxLength)
+    expect(isTaken).toBe(whyNotConditionType(type) === undefined)
   })
 
   it('has a comment above every value', () => {

@@ -1,4 +1,4 @@
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
@@ -9,15 +9,18 @@ const read = (path: string) => readFileSync(ROOT + path, 'utf8')
 const namesIn = (folder: string) => readdirSync(ROOT + folder)
 
 interface Step {
+  readonly name?: string
   readonly uses?: string
   readonly run?: string
   readonly with?: Readonly<Record<string, unknown>>
 }
 
+/** A job with steps. Another has `uses` instead: it is a workflow of this project. */
 interface Job {
+  readonly uses?: string
   readonly 'runs-on': string
   readonly 'timeout-minutes': number
-  readonly needs?: string
+  readonly needs?: string | readonly string[]
   readonly permissions?: Readonly<Record<string, string>>
   readonly steps: readonly Step[]
 }
@@ -31,15 +34,19 @@ interface Workflow {
 const WORKFLOWS = namesIn('.github/workflows').map(name => {
   const text = read(`.github/workflows/${name}`)
   const workflow: Workflow = parse(text)
-  return { name, text, workflow, jobs: Object.values(workflow.jobs) }
+  const all = Object.values(workflow.jobs)
+  const called = all.flatMap(({ uses = [] }) => uses)
+  return { name, text, workflow, called, jobs: all.filter(({ uses }) => uses === undefined) }
 })
 const named = (name: string) => WORKFLOWS.find(each => each.name === name)
 
-describe.each(WORKFLOWS)('$name', ({ text, workflow, jobs }) => {
+describe.each(WORKFLOWS)('$name', ({ text, workflow, jobs, called }) => {
   const runs = jobs.flatMap(({ steps }) => steps.flatMap(({ run = [] }) => run))
 
   it('pins every action by its hash, with the version beside it', () => {
-    const uses = [...text.matchAll(/uses: (.*)/g)].map(([, action]) => action)
+    const uses = [...text.matchAll(/uses: (.*)/g)].flatMap(([, action = '']) =>
+      called.includes(action) ? [] : action,
+    )
     expect(uses.length).toBeGreaterThan(1)
     for (const action of uses) expect(action).toMatch(/^[\w-]+\/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$/)
   })
@@ -57,7 +64,11 @@ describe.each(WORKFLOWS)('$name', ({ text, workflow, jobs }) => {
   it('has jobs with a limit, after jobs that exist', () => {
     for (const { needs, 'timeout-minutes': minutes } of jobs) {
       expect(minutes).toBeGreaterThan(0)
-      if (needs !== undefined) expect(Object.keys(workflow.jobs)).toContain(needs)
+      expect(Object.keys(workflow.jobs)).toEqual(expect.arrayContaining([needs ?? []].flat()))
+    }
+    for (const path of called) {
+      const { on } = named(path.replace('./.github/workflows/', ''))?.workflow ?? {}
+      expect(on).toHaveProperty('workflow_call')
     }
   })
 
@@ -82,6 +93,29 @@ describe('the workflows', () => {
     const ci = named('ci.yml')
     expect(ci?.workflow.on).toMatchObject({ pull_request: null, push: { branches: ['main'] } })
     expect(ci?.text).toContain(' .ci/run\n')
+  })
+
+  it('publish nothing before .ci/run has passed for the tag', () => {
+    const { checks, publish } = named('release.yml')?.workflow.jobs ?? {}
+    expect(checks).toEqual({ uses: './.github/workflows/ci.yml' })
+    expect(publish?.needs).toEqual(['checks', 'image'])
+  })
+
+  it.each([
+    ['registry.example/kprobe', 0],
+    ['docker.io/user/kprobe', 0],
+    ['registry:5000/kprobe', 0],
+    ['localhost/kprobe', 0],
+    ['user/kprobe', 1],
+    ['user/kprobe.v1', 1],
+    ['kprobe', 1],
+    ['kprobe.v1', 1],
+  ])('take the image %s only with its registry', (image, status) => {
+    const steps = named('release.yml')?.workflow.jobs.image?.steps ?? []
+    const { run = 'exit 2' } = steps.find(({ name }) => name === 'The image names its registry') ?? {}
+    const ended = spawnSync('bash', ['-e', '-c', run], { encoding: 'utf8', env: { IMAGE: image } })
+    expect(ended.status).toBe(status)
+    expect(ended.stdout).toContain(status === 0 ? '' : `The variable IMAGE is ${image}, without a registry`)
   })
 
   it('publish the files that npm run image writes for a tag', () => {

@@ -1,4 +1,4 @@
-import { chmod, mkdtemp, readdir, rm, stat, writeFile } from 'node:fs/promises'
+import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -59,6 +59,9 @@ describe('openAdminServer', () => {
     expect((await ask({ socketPath: path, path: '/services' })).body).toBe('["ns/web"]')
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
     expect(paths).toEqual(['/config', '/plan', '/receipts', '/services', '/snapshot', '/state'])
+    const readme = await readFile(new URL('../../../README.md', import.meta.url), 'utf8')
+    const [line = ''] = /^- `--admin-socket=PATH`: .*\n.*/m.exec(readme) ?? []
+    expect([...line.matchAll(/`(\/\w+)`/g)].map(([, page]) => page)).toEqual(paths)
     for (const each of paths)
       expect(await ask({ socketPath: path, path: each })).toMatchObject({ status: 200 })
     expect(await ask({ socketPath: path, path: '/other' })).toMatchObject({ status: 404 })

@@ -95,12 +95,36 @@ describe('the alerts', () => {
     const sections = page.split(/^## /m).slice(1)
     expect(sections.map(section => section.split('\n')[0])).toEqual(rules.map(({ alert }) => alert))
     for (const section of sections)
-      for (const part of ['**Means**', '**Look at**', '**Do**']) expect(section).toContain(`\n${part}`)
+      for (const part of ['**Means**', '**Check**', '**Do**']) expect(section).toContain(`\n${part}`)
   })
 
   it('lead to their runbooks', () => {
     const urls = rules.map(({ annotations }) => annotations.runbook_url)
     expect(urls).toEqual(rules.map(({ alert }) => `${RUNBOOKS}#${alert.toLowerCase()}`))
+  })
+
+  it('concern kprobe alone: other programs have metrics of the same names', () => {
+    const shared = rules.filter(({ expr }) => namedIn(expr).some(name => !name.startsWith('kprobe_')))
+    expect(shared.map(({ alert }) => alert)).toEqual([
+      'KprobeBehind',
+      'KprobeProgrammingSlow',
+      'KprobeDescriptorsShort',
+      'KprobeNoLocalEndpoints',
+    ])
+    for (const { alert, expr } of shared) {
+      expect(expr, alert).toMatch(/ and on \(instance, job\) kprobe_build_info$/)
+      for (const [, labels = ''] of expr.matchAll(/\bby \(([^)]*)\)/g))
+        expect(labels.split(', '), alert).toEqual(expect.arrayContaining(['instance', 'job']))
+    }
+  })
+
+  it('find a change that waits, however soon after the last sync it came', () => {
+    const behind = rules.find(({ alert }) => alert === 'KprobeBehind')
+    const [last, queued] = ['last', 'last_queued'].map(
+      name => `kubeproxy_sync_proxy_rules_${name}_timestamp_seconds`,
+    )
+    const waits = `${queued} > ${last} or on (instance, job) `
+    expect(behind?.expr).toContain(`time() - ${last} > 60 and on (instance, job) ( ${waits}`)
   })
 
   it('tell of a node whose kprobe is down, by the job of the page and of the PodMonitor', () => {

@@ -2,25 +2,48 @@
 {{- define "kprobe.check" -}}
 {{- $errors := concat (include "kprobe.errors.cluster" . | fromJsonArray) (include "kprobe.errors.config" . | fromJsonArray) -}}
 {{- $errors = concat $errors (include "kprobe.errors.addresses" . | fromJsonArray) -}}
+{{- $errors = concat $errors (include "kprobe.errors.pods" . | fromJsonArray) -}}
 {{- if $errors }}{{ fail (printf "\n\n%s\n" (join "\n" $errors)) }}{{ end -}}
+{{- end }}
+
+{{/* Patterns of addresses. */}}
+{{- define "kprobe.ipv4" -}}
+{{- $byte := "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])" -}}
+{{- printf "(%s\\.){3}%s" $byte $byte -}}
+{{- end }}
+
+{{- define "kprobe.ipv6" -}}
+{{- $group := "[0-9a-fA-F]{1,4}" -}}
+{{- printf "((%s:){7}%s|(%s(:%s){0,6})?::(%s(:%s){0,6})?)" $group $group $group $group $group $group -}}
+{{- end }}
+
+{{- define "kprobe.port" -}}
+{{- print "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])" -}}
+{{- end }}
+
+{{/* A name does not end in a number: that would be an address. */}}
+{{- define "kprobe.host" -}}
+{{- printf "(([\\w-]+\\.)*[a-zA-Z_][\\w-]*\\.?|%s|\\[%s\\])" (include "kprobe.ipv4" .) (include "kprobe.ipv6" .) -}}
 {{- end }}
 
 {{- define "kprobe.errors.cluster" -}}
 {{- $errors := list -}}
 {{- $cidrs := include "kprobe.clusterCIDR" . -}}
-{{- range $name, $text := dict "apiServer" .Values.apiServer "clusterCIDR" $cidrs "image" (toJson .Values.image) "config" (toJson .Values.config) -}}
-{{- range regexFindAll "REPLACE_ME\\w*" $text -1 | uniq -}}
+{{- range $name, $value := omit .Values "global" -}}
+{{- range regexFindAll "REPLACE_ME\\w*" (toJson $value) -1 | uniq -}}
 {{- $errors = append $errors (printf "%s: %s is a placeholder; replace it with the real value" $name .) -}}
 {{- end -}}
 {{- end -}}
-{{- if not (or (contains "REPLACE_ME" .Values.apiServer) (regexMatch "^https?://[^/]+/?$" .Values.apiServer)) -}}
+{{- $url := printf "^https?://%s(:%s)?/?$" (include "kprobe.host" .) (include "kprobe.port" .) -}}
+{{- if not (or (contains "REPLACE_ME" .Values.apiServer) (regexMatch $url .Values.apiServer)) -}}
 {{- $errors = append $errors (printf "apiServer: %q is not a URL; write it like https://192.0.2.1:6443" .Values.apiServer) -}}
 {{- end -}}
 {{- if and (not $cidrs) (eq (.Values.config.detectLocalMode | default "ClusterCIDR") "ClusterCIDR") -}}
 {{- $errors = append $errors "clusterCIDR: empty; kprobe needs it to distinguish pods, unless config.detectLocalMode is another than ClusterCIDR" -}}
 {{- end -}}
+{{- $range := printf "^(%s/([12]?[0-9]|3[0-2])|%s/([1-9]?[0-9]|1[01][0-9]|12[0-8]))$" (include "kprobe.ipv4" .) (include "kprobe.ipv6" .) -}}
 {{- range splitList "," $cidrs -}}
-{{- if not (or (eq . "") (contains "REPLACE_ME" .) (regexMatch "^[0-9a-fA-F.:]+/[0-9]+$" .)) -}}
+{{- if not (or (eq . "") (contains "REPLACE_ME" .) (regexMatch $range .)) -}}
 {{- $errors = append $errors (printf "clusterCIDR: %q is not a range; write it like 10.244.0.0/16" .) -}}
 {{- end -}}
 {{- end -}}
@@ -48,10 +71,14 @@
 
 {{- define "kprobe.errors.addresses" -}}
 {{- $errors := list -}}
+{{- $address := printf "^$|^(%s|\\[%s\\]):%s$" (include "kprobe.ipv4" .) (include "kprobe.ipv6" .) (include "kprobe.port" .) -}}
 {{- range $name, $text := dict "healthz.bindAddress" .Values.healthz.bindAddress "metrics.bindAddress" .Values.metrics.bindAddress -}}
-{{- if not (regexMatch "^$|^[0-9.]+:[0-9]+$|^\\[[0-9a-fA-F:]+\\]:[0-9]+$" $text) -}}
+{{- if not (regexMatch $address $text) -}}
 {{- $errors = append $errors (printf "%s: %q is not ADDRESS:PORT; write it like 0.0.0.0:10256 or [::]:10256" $name $text) -}}
 {{- end -}}
+{{- end -}}
+{{- if eq (include "kprobe.healthzPort" .) (include "kprobe.metricsPort" .) -}}
+{{- $errors = append $errors (printf "healthz.bindAddress: metrics.bindAddress has the same port, %s; use another" (include "kprobe.healthzPort" . | trim)) -}}
 {{- end -}}
 {{- $loopback := "^127\\.|^\\[::1\\]" -}}
 {{- if regexMatch $loopback .Values.healthz.bindAddress -}}
@@ -59,6 +86,32 @@
 {{- end -}}
 {{- if and .Values.metrics.podMonitor.enabled (or (not .Values.metrics.bindAddress) (regexMatch $loopback .Values.metrics.bindAddress)) -}}
 {{- $errors = append $errors "metrics.podMonitor: Prometheus does not reach 127.0.0.1 of the node; set metrics.bindAddress, such as 0.0.0.0:10249" -}}
+{{- end -}}
+{{- toJson $errors -}}
+{{- end }}
+
+{{/* What the chart sets itself, and names of the node: its folder and its condition. */}}
+{{- define "kprobe.errors.pods" -}}
+{{- $errors := list -}}
+{{- $path := .Values.savedState.path -}}
+{{- if not (regexMatch "^/var/lib(/\\w[\\w.-]*)+$" $path) -}}
+{{- $errors = append $errors (printf "savedState.path: %q is not a folder below /var/lib/, such as /var/lib/kprobe-state" $path) -}}
+{{- else if regexMatch "^/var/lib/(kprobe|kubelet|etcd)(/|$)" $path -}}
+{{- $errors = append $errors (printf "savedState.path: %q belongs to the configuration, to kubelet or to etcd; use another, such as /var/lib/kprobe-state" $path) -}}
+{{- end -}}
+{{- if has .Values.nodeCondition.type (list "Ready" "MemoryPressure" "DiskPressure" "PIDPressure" "NetworkUnavailable") -}}
+{{- $errors = append $errors (printf "nodeCondition.type: kubelet or a cloud controller sets %s; use another, such as ServiceProxyReady" .Values.nodeCondition.type) -}}
+{{- end -}}
+{{- if hasKey (.Values.podAnnotations | default dict) "checksum/config" -}}
+{{- $errors = append $errors "podAnnotations.checksum/config: leave it out; the chart sets it" -}}
+{{- end -}}
+{{- range $name, $pair := dict "podLabels" (list .Values.podLabels (dict "k8s-app" "kprobe")) "nodeSelector" (list .Values.nodeSelector (include "kprobe.nodeSelector" . | fromYaml)) -}}
+{{- $given := first $pair | default dict -}}
+{{- range $key, $own := last $pair -}}
+{{- if and (hasKey $given $key) (ne (get $given $key) $own) -}}
+{{- $errors = append $errors (printf "%s.%s: leave it out; the chart sets it to %s" $name $key $own) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $errors -}}
 {{- end }}

@@ -17,6 +17,14 @@
 {{- end -}}
 {{- end }}
 
+{{/* Labels of a node that the chart itself asks for. */}}
+{{- define "kprobe.nodeSelector" -}}
+kubernetes.io/os: linux
+{{- if .Values.canary }}
+kprobe.io/proxy: kprobe
+{{- end }}
+{{- end }}
+
 {{/* One or more ranges, with commas. */}}
 {{- define "kprobe.clusterCIDR" -}}
 {{- if kindIs "slice" .Values.clusterCIDR -}}
@@ -30,7 +38,7 @@
 {{- define "kprobe.config.common" -}}
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
-mode: {{ .Values.mode }}
+mode: {{ .Values.mode | quote }}
 clientConnection:
   kubeconfig: /var/lib/kprobe/kubeconfig.conf
 {{- end }}
