@@ -44,6 +44,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./explain.ts'),
   },
   {
+    name: 'trace',
+    summary: 'trace real packets through the rules, live: the rule that decided, and what became of them',
+    load: () => import('./trace.ts'),
+  },
+  {
     name: 'doctor',
     summary: 'check kernel features and settings; list other programs that change the same packets',
     load: () => import('./doctor.ts'),

@@ -17,6 +17,7 @@ import type { TraceStep, Way } from '../kernel/nft/trace.ts'
 import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
+import { isTraceTable } from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
 import { findMode, MODES } from '../modes/registry.ts'
@@ -127,6 +128,8 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
     for (const surveyed of await surveyChains(connection)) {
       const { family, table, chain } = surveyed
       if (chain.hook === undefined || !isHookFamily(family) || own.includes(table)) continue
+      // It starts the trace of packets, and decides nothing about them.
+      if (isTraceTable(table)) continue
       const key = `${family} ${table} `
       if (!rules.has(key)) {
         const { chains } = await surveyTable(connection, { family, name: table })
@@ -144,7 +147,8 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
 
 const XT_TABLES = ['mangle', 'filter', 'nat'] as const
 
-function isHookFamily(family: string): family is HookFamily {
+/** Tests whether IP packets pass the chains of a family at the hooks of netfilter. */
+export function isHookFamily(family: string): family is HookFamily {
   return family === 'ip' || family === 'ip6' || family === 'inet'
 }
 

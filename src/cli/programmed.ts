@@ -195,8 +195,8 @@ interface Place {
   readonly port: number
 }
 
-/** Undefined for a row without an address. */
-function placeOf({ frontend }: ServiceRow): Place | undefined {
+/** Gives where a row catches packets; undefined for a row without an address. */
+export function placeOf({ frontend }: ServiceRow): Place | undefined {
   const [, bracketed, plain = '', digits = ''] = /^(?:\[(.*)\]|([^:]*)):(\d+)$/.exec(frontend) ?? []
   if (digits === '') return undefined
   const text = bracketed ?? plain

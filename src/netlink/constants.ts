@@ -37,3 +37,4 @@ export const NFNL_MSG_BATCH_BEGIN = 0x10
 export const NFNL_MSG_BATCH_END = 0x11
 export const NFNL_BATCH_GENID = 1
 export const NFNLGRP_NFTABLES = 7
+export const NFNLGRP_NFTRACE = 9

@@ -97,6 +97,17 @@ const BY_KIND: { readonly [Kind in Expression['kind']]: ArbitraryOf<Kind> } = {
     timeoutMs: u32,
   }),
   counter: fc.constant({ kind: 'counter' as const }),
+  limit: fc.record({
+    kind: fc.constant('limit' as const),
+    perSecond: fc.integer({ min: 1, max: 0xffff }),
+    burst: u32,
+  }),
+  log: fc.record({
+    kind: fc.constant('log' as const),
+    group: fc.nat({ max: 0xffff }),
+    prefix: name,
+    packetBytes: u32,
+  }),
   ipset: fc.record({
     kind: fc.constant('ipset' as const),
     set: fc.constantFrom(...IPSETS),

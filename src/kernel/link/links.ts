@@ -106,7 +106,7 @@ export function findLink(connection: Connection, name: string): Link | undefined
     connection.roundTrip({
       operation: 'read',
       object: `device ${name}`,
-      build: sequence => encodeGetLink(name, sequence),
+      build: sequence => encodeGetLink({ name }, sequence),
       onMessage(view, message) {
         if (message.type === RTM_NEWLINK) found.push(decodeLink(view, message))
       },
@@ -118,10 +118,32 @@ export function findLink(connection: Connection, name: string): Link | undefined
   return found[0]
 }
 
-function encodeGetLink(name: string, sequence: number): Uint8Array {
+/** Reads the name of a device; undefined when there is none. Throws what roundTrip throws. */
+export function nameOfLink(connection: Connection, index: number): string | undefined {
+  let name: string | undefined
+  try {
+    connection.roundTrip({
+      operation: 'read',
+      object: `device ${index}`,
+      build: sequence => encodeGetLink({ index }, sequence),
+      onMessage(view, message) {
+        const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
+        if (message.type === RTM_NEWLINK) name = readAttributes(view, LINK, span).name
+      },
+    })
+  } catch (error) {
+    if (!(error instanceof NetlinkError) || error.code !== 'ENODEV') throw error
+  }
+  return name
+}
+
+function encodeGetLink(
+  link: { readonly name: string } | { readonly index: number },
+  sequence: number,
+): Uint8Array {
   return encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
-    writeIfInfoMsg(out.out, 0)
-    writeAttributes(out, LINK, { name })
+    writeIfInfoMsg(out.out, 'index' in link ? link.index : 0)
+    writeAttributes(out, LINK, 'name' in link ? { name: link.name } : {})
   })
 }
 

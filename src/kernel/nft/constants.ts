@@ -56,6 +56,7 @@ export const NFT_MSG_GETSETELEM = 13
 export const NFT_MSG_DELSETELEM = 14
 export const NFT_MSG_NEWGEN = 15
 export const NFT_MSG_GETGEN = 16
+export const NFT_MSG_TRACE = 17
 
 export const NFTA_LIST_ELEM = 1
 
@@ -192,6 +193,7 @@ export const NFT_META_PRIORITY = 2
 export const NFT_META_MARK = 3
 export const NFT_META_IIFNAME = 6
 export const NFT_META_OIFNAME = 7
+export const NFT_META_NFTRACE = 12
 export const NFT_META_NFPROTO = 15
 export const NFT_META_L4PROTO = 16
 
@@ -258,3 +260,32 @@ export const NFTA_NG_MODULUS = 2
 export const NFTA_NG_TYPE = 3
 export const NFTA_NG_OFFSET = 4
 export const NFT_NG_RANDOM = 1
+
+export const NFTA_LIMIT_RATE = 1
+export const NFTA_LIMIT_UNIT = 2
+export const NFTA_LIMIT_BURST = 3
+export const NFTA_LIMIT_TYPE = 4
+export const NFTA_LIMIT_FLAGS = 5
+export const NFT_LIMIT_PKTS = 0
+
+export const NFTA_LOG_GROUP = 1
+export const NFTA_LOG_PREFIX = 2
+export const NFTA_LOG_SNAPLEN = 3
+export const NFTA_LOG_QTHRESHOLD = 4
+export const NFTA_LOG_LEVEL = 5
+export const NFTA_LOG_FLAGS = 6
+
+export const NFTA_TRACE_TABLE = 1
+export const NFTA_TRACE_CHAIN = 2
+export const NFTA_TRACE_RULE_HANDLE = 3
+export const NFTA_TRACE_TYPE = 4
+export const NFTA_TRACE_VERDICT = 5
+export const NFTA_TRACE_ID = 6
+export const NFTA_TRACE_NETWORK_HEADER = 8
+export const NFTA_TRACE_TRANSPORT_HEADER = 9
+export const NFTA_TRACE_IIF = 10
+export const NFTA_TRACE_OIF = 12
+export const NFTA_TRACE_POLICY = 16
+export const NFT_TRACETYPE_POLICY = 1
+export const NFT_TRACETYPE_RETURN = 2
+export const NFT_TRACETYPE_RULE = 3

@@ -1,4 +1,5 @@
 import { unreachable } from '../../base/errors.ts'
+import type { Octets } from '../../base/octets.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import type { Expression, Verdict } from './expression.ts'
@@ -13,6 +14,8 @@ const DYNSET_OPS = {
   update: nft.NFT_DYNSET_OP_UPDATE,
   delete: nft.NFT_DYNSET_OP_DELETE,
 } as const
+/** Each logged packet is sent at once. */
+const LOG_THRESHOLD = 1
 const NAT_FAMILIES = { ip: nft.NFPROTO_IPV4, ip6: nft.NFPROTO_IPV6 } as const
 
 /** Returns the attributes that create `expression` in the kernel. Throws NetlinkError for an ipset without a number. */
@@ -50,6 +53,15 @@ export function attributesOf(expression: Expression, indexOf?: IndexOfIpset): Ex
       return { tag: 'reject', data: { type: nft.NFT_REJECT_ICMP_UNREACH, code: expression.code } }
     case 'counter':
       return { tag: 'counter', data: {} }
+    case 'limit': {
+      const { perSecond, burst } = expression
+      const type = nft.NFT_LIMIT_PKTS
+      return { tag: 'limit', data: { rate: BigInt(perSecond), unit: 1n, burst, type, flags: 0 } }
+    }
+    case 'log': {
+      const { group, prefix, packetBytes: snaplen } = expression
+      return { tag: 'log', data: { group, prefix, snaplen, threshold: LOG_THRESHOLD } }
+    }
     case 'ipset':
       return { tag: 'match', data: matchAttributesOf(expression, indexOf) }
     case 'match':
@@ -94,6 +106,18 @@ function compoundAttributes(expression: Compound): ExpressionAttributes {
       return { tag: 'dynset', data: { set, op: DYNSET_OPS[op], ...registers, timeout } }
     }
   }
+}
+
+/**
+ * Loads octets into registers. Such an expression reads back as `unknown`, as those of other programs do: kprobe's own
+ * rules about Services have none.
+ */
+export function constant(dreg: number, value: Octets): Expression {
+  const { name, octets } = EXPRESSION.asOctets({
+    tag: 'immediate',
+    data: { dreg: register(dreg), data: { value } },
+  })
+  return { kind: 'unknown', name, data: octets }
 }
 
 function register(number: number): number {
@@ -149,6 +173,10 @@ function knownExpression(attributes: ExpressionAttributes): Expression | undefin
       return extensionOf(attributes.tag, attributes.data)
     case 'counter':
       return { kind: 'counter' }
+    case 'limit':
+      return limitOf(attributes.data)
+    case 'log':
+      return logOf(attributes.data)
     case 'unknown':
       return undefined
     default:
@@ -288,4 +316,17 @@ function dynsetOpOf(op: number | undefined): 'add' | 'update' | 'delete' | undef
   if (op === DYNSET_OPS.add) return 'add'
   if (op === DYNSET_OPS.update) return 'update'
   return op === DYNSET_OPS.delete ? 'delete' : undefined
+}
+
+function limitOf({ rate, unit, burst, type, flags = 0 }: Values<'limit'>): Expression | undefined {
+  if (rate === undefined || burst === undefined || unit !== 1n) return undefined
+  if (type !== nft.NFT_LIMIT_PKTS || flags !== 0 || rate > BigInt(Number.MAX_SAFE_INTEGER)) return undefined
+  return { kind: 'limit', perSecond: Number(rate), burst }
+}
+
+function logOf(values: Values<'log'>): Expression | undefined {
+  const { group, prefix, snaplen, threshold, level, flags } = values
+  if (group === undefined || prefix === undefined || snaplen === undefined) return undefined
+  if (threshold !== LOG_THRESHOLD || level !== undefined || flags !== undefined) return undefined
+  return { kind: 'log', group, prefix, packetBytes: snaplen }
 }

@@ -66,6 +66,15 @@ export type Expression =
       readonly timeoutMs: number
     }
   | { readonly kind: 'counter' }
+  /** Matches at most so many packets; a burst may come at once. */
+  | { readonly kind: 'limit'; readonly perSecond: number; readonly burst: number }
+  /** Copies the first bytes of the packet, after `prefix`, to the readers of an NFLOG group. */
+  | {
+      readonly kind: 'log'
+      readonly group: number
+      readonly prefix: string
+      readonly packetBytes: number
+    }
   /**
    * Matches a packet that is in an ipset (iptables' `-m set --match-set`). The dimensions select, in order, the
    * packet's source or destination for each part of an entry. A set with fewer dimensions ignores the rest; a set

@@ -13,6 +13,7 @@ import {
   NFT_META_L4PROTO,
   NFT_META_MARK,
   NFT_META_NFPROTO,
+  NFT_META_NFTRACE,
   NFT_META_OIFNAME,
   NFT_META_PRIORITY,
   NFT_PAYLOAD_NETWORK_HEADER,
@@ -111,6 +112,12 @@ function statement(state: RuleState, expression: Statement): string {
       return dynset(state, expression)
     case 'counter':
       return 'counter'
+    case 'limit':
+      return `limit rate ${expression.perSecond}/second burst ${expression.burst} packets`
+    case 'log': {
+      const { prefix, group, packetBytes } = expression
+      return `log prefix ${JSON.stringify(prefix)} group ${group} snaplen ${packetBytes} queue-threshold 1`
+    }
     case 'ipset':
       return `${expression.inverted ? '! ' : ''}match-set ${expression.set} ${expression.dimensions.join(',')}`
     case 'match':
@@ -334,6 +341,8 @@ export function metaSource(key: number): Source {
       return { text: 'meta priority', length: 4, type: TYPE_CLASSID }
     case NFT_META_L4PROTO:
       return { text: 'meta l4proto', length: 1, type: TYPE_INET_PROTOCOL }
+    case NFT_META_NFTRACE:
+      return { text: 'meta nftrace', length: 1, type: 0 }
     case NFT_META_NFPROTO:
       return { text: 'meta nfproto', length: 1, type: 0 }
     case NFT_META_IIFNAME:

@@ -1,4 +1,4 @@
-import { nestedOctets, octets, s32be, string, u8, u32be, u64be } from '../../netlink/attribute.ts'
+import { nestedOctets, octets, s32be, string, u8, u16be, u32be, u64be } from '../../netlink/attribute.ts'
 import { attributeSet, listOf, nested, type Tagged, unionOf } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 
@@ -163,6 +163,26 @@ const COUNTER = attributeSet({
   packets: [nft.NFTA_COUNTER_PACKETS, u64be],
 })
 
+const LIMIT = attributeSet({
+  rate: [nft.NFTA_LIMIT_RATE, u64be],
+  /** Seconds. */
+  unit: [nft.NFTA_LIMIT_UNIT, u64be],
+  burst: [nft.NFTA_LIMIT_BURST, u32be],
+  type: [nft.NFTA_LIMIT_TYPE, u32be],
+  flags: [nft.NFTA_LIMIT_FLAGS, u32be],
+})
+
+const LOG = attributeSet({
+  group: [nft.NFTA_LOG_GROUP, u16be],
+  prefix: [nft.NFTA_LOG_PREFIX, string],
+  /** Bytes of the packet that are copied. */
+  snaplen: [nft.NFTA_LOG_SNAPLEN, u32be],
+  /** Messages that the kernel collects before it sends them. */
+  threshold: [nft.NFTA_LOG_QTHRESHOLD, u16be],
+  level: [nft.NFTA_LOG_LEVEL, u32be],
+  flags: [nft.NFTA_LOG_FLAGS, u32be],
+})
+
 /** The tables of the expressions that kprobe writes, by nft_expr_type.name. */
 export const EXPRESSIONS = {
   payload: PAYLOAD,
@@ -181,6 +201,8 @@ export const EXPRESSIONS = {
   match: MATCH,
   target: TARGET,
   counter: COUNTER,
+  limit: LIMIT,
+  log: LOG,
 } as const
 
 export const EXPRESSION = unionOf(
@@ -270,4 +292,19 @@ export const GENERATION = attributeSet({
   id: [nft.NFTA_GEN_ID, u32be],
   processId: [nft.NFTA_GEN_PROC_PID, u32be],
   processName: [nft.NFTA_GEN_PROC_NAME, string],
+})
+
+/** NFT_MSG_TRACE: one step of a packet. */
+export const TRACE = attributeSet({
+  table: [nft.NFTA_TRACE_TABLE, string],
+  chain: [nft.NFTA_TRACE_CHAIN, string],
+  handle: [nft.NFTA_TRACE_RULE_HANDLE, u64be],
+  type: [nft.NFTA_TRACE_TYPE, u32be],
+  verdict: [nft.NFTA_TRACE_VERDICT, nested(VERDICT)],
+  id: [nft.NFTA_TRACE_ID, u32be],
+  network: [nft.NFTA_TRACE_NETWORK_HEADER, octets],
+  transport: [nft.NFTA_TRACE_TRANSPORT_HEADER, octets],
+  inputInterface: [nft.NFTA_TRACE_IIF, u32be],
+  outputInterface: [nft.NFTA_TRACE_OIF, u32be],
+  policy: [nft.NFTA_TRACE_POLICY, u32be],
 })

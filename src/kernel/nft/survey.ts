@@ -26,7 +26,7 @@ export interface SurveyedChain {
 }
 
 /** linux/netfilter.h, NFPROTO_*. */
-const FAMILY_NAMES: Readonly<Record<number, string>> = {
+export const FAMILY_NAMES: Readonly<Record<number, string>> = {
   1: 'inet',
   2: 'ip',
   3: 'arp',

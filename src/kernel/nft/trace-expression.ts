@@ -54,7 +54,10 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'dynset':
       return dynset(machine, expression)
     case 'counter':
+    case 'log':
       return 'next'
+    case 'limit':
+      throw new BeyondEvaluator('cannot trace a limit: what it matches depends on other packets')
     case 'ipset':
       return machine.inIpset(expression) === expression.inverted ? 'break' : 'next'
     case 'match':

@@ -60,6 +60,9 @@ function asDumped(expression: ExpressionAttributes): ExpressionAttributes {
     case 'match':
     case 'target':
       return expression
+    case 'limit':
+    case 'log':
+      return expression
     case 'counter':
       return { tag: 'counter', data: { bytes: 0n, packets: 0n, ...expression.data } }
   }

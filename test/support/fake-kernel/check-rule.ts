@@ -98,6 +98,8 @@ class RuleCheck {
       case 'masq':
       case 'reject':
       case 'counter':
+      case 'limit':
+      case 'log':
         break
       default:
         unreachable(expression)

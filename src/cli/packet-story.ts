@@ -1,0 +1,223 @@
+import type { Ip } from '../base/ip.ts'
+import { endText, type PacketHead, protocolText } from '../base/ip-packet.ts'
+import { rfc3339 } from '../base/text.ts'
+import type { Tracked } from '../kernel/conntrack/lookup.ts'
+import type { TraceStep } from '../kernel/nft/trace.ts'
+import type { ServiceRow } from '../modes/common/show.ts'
+import { reasonText, type VerdictReason, verdictReason } from '../modes/common/verdict-reason.ts'
+import type { TracedPacket } from './traced-packet.ts'
+
+/** A step with the words for its rule. */
+export interface NamedStep extends TraceStep {
+  /** `accept`, `drop`, `jump services`; absent where the kernel names none. */
+  readonly verdict?: string
+  readonly isReject: boolean
+  /** Whether the rule belongs to kprobe. */
+  readonly isOurs: boolean
+  /** The name of the chain alone. */
+  readonly chainName: string
+}
+
+/** What became of a packet, for people and for `-o json`. */
+export interface PacketStory {
+  readonly time: string
+  readonly protocol: string
+  readonly from: string
+  readonly to: string
+  readonly service?: string
+  readonly frontend?: string
+  readonly arrivedBy?: string
+  readonly outcome: StoryOutcome
+  readonly steps: readonly StoryStep[]
+  readonly conntrack?: StoryConntrack
+  /** The kernel dropped messages meanwhile: steps may be missing. */
+  readonly isTorn?: true
+}
+
+type StoryStep = TraceStep & Pick<NamedStep, 'verdict'>
+
+export interface StoryOutcome {
+  readonly verdict: 'dnat' | 'accept' | 'reject' | 'drop' | 'queue' | 'lost'
+  readonly answer: string
+  /** Where the packet went. */
+  readonly destination?: string
+  /** Its source there, where it was replaced. */
+  readonly replacedSource?: string
+  readonly leftBy?: string
+  /** The chain whose rule or policy ended it. */
+  readonly decidedBy?: string
+  readonly reason?: VerdictReason | 'another-program'
+}
+
+interface StoryConntrack {
+  readonly from: string
+  readonly to: string
+  readonly repliesFrom: string
+  readonly repliesTo: string
+  readonly status: readonly string[]
+  readonly timeoutSeconds?: number
+  readonly mark?: number
+}
+
+/** What is known about a packet besides its steps. */
+export interface StoryFacts {
+  readonly steps: readonly NamedStep[]
+  readonly row: ServiceRow | undefined
+  readonly tracked: Tracked | undefined
+  readonly interfaceName: (index: number) => string
+}
+
+/** Makes the story of one packet. Pure. */
+export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
+  const { first, inputInterface } = packet
+  const { row, tracked, steps, interfaceName } = facts
+  return {
+    time: rfc3339(packet.atMs),
+    protocol: protocolText(first.protocol),
+    from: endText(first, 'source'),
+    to: endText(first, 'destination'),
+    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
+    ...(inputInterface === undefined ? {} : { arrivedBy: interfaceName(inputInterface) }),
+    outcome: outcomeOf(packet, facts),
+    steps: steps.map(({ chain, rule, text, elements, verdict }) => ({
+      chain,
+      rule,
+      text,
+      elements,
+      ...(verdict === undefined ? {} : { verdict }),
+    })),
+    ...(tracked === undefined ? {} : { conntrack: conntrackOf(tracked) }),
+    ...(packet.isTorn ? { isTorn: true } : {}),
+  }
+}
+
+function outcomeOf(packet: TracedPacket, facts: StoryFacts): StoryOutcome {
+  switch (packet.end) {
+    case 'dropped':
+      return endedOutcome(facts)
+    case 'queued':
+      return { verdict: 'queue', answer: 'was given to a program (queue), which has not given it back' }
+    case 'vanished':
+      return vanishedOutcome(packet)
+    case 'sent':
+    case 'delivered':
+      return passedOutcome(packet, facts)
+  }
+}
+
+function endedOutcome({ steps, row }: StoryFacts): StoryOutcome {
+  const step = steps.at(-1)
+  const verdict = step?.isReject === true ? 'reject' : 'drop'
+  const word = verdict === 'reject' ? 'is rejected' : 'is dropped'
+  if (step === undefined) return { verdict, answer: `${word} by a rule that the kernel did not report` }
+  const { chain, isOurs, chainName, text } = step
+  if (!isOurs) {
+    const answer = `${word} by another program: ${chain}${step.rule === 0 ? ', policy' : `, rule ${step.rule}`}`
+    return { verdict, answer, decidedBy: chain, reason: 'another-program' }
+  }
+  const reason = verdictReason({ chain: chainName, text, isServed: row !== undefined })
+  return { verdict, answer: `${word}: ${reasonText(reason)}`, decidedBy: chain, reason }
+}
+
+function vanishedOutcome({ steps, isTorn }: TracedPacket): StoryOutcome {
+  const last = steps.at(-1)
+  const after = last === undefined ? '' : ` after ${last.family} ${last.table} ${last.chain}`
+  const why = isTorn
+    ? 'messages of the kernel were lost'
+    : 'no rule of nf_tables dropped it: look for a missing route, rp_filter, a full conntrack table, IPVS, legacy iptables, or tc'
+  return { verdict: 'lost', answer: `was not seen again${after}; ${why}` }
+}
+
+function passedOutcome(packet: TracedPacket, { interfaceName }: StoryFacts): StoryOutcome {
+  const { first, last, end, outputInterface } = packet
+  const destination = endText(last, 'destination')
+  const source = endText(last, 'source')
+  const isTranslated = destination !== endText(first, 'destination')
+  const replaced = source === endText(first, 'source') ? undefined : source
+  const by = end === 'sent' && outputInterface !== undefined ? interfaceName(outputInterface) : undefined
+  const where = by === undefined ? ' on this node' : ` by ${by}`
+  const kept = replaced === undefined ? 'source address kept' : `source replaced by ${replaced}`
+  const goes = isTranslated ? `goes to ${destination}` : 'passes unchanged'
+  return {
+    verdict: isTranslated ? 'dnat' : 'accept',
+    answer: `${goes}${where}${isTranslated || replaced !== undefined ? `, ${kept}` : ''}`,
+    destination,
+    ...(replaced === undefined ? {} : { replacedSource: replaced }),
+    ...(by === undefined ? {} : { leftBy: by }),
+  }
+}
+
+function conntrackOf({ original, reply, status, timeoutS, mark }: Tracked): StoryConntrack {
+  return {
+    from: endText(original, 'source'),
+    to: endText(original, 'destination'),
+    repliesFrom: endText(reply, 'source'),
+    repliesTo: endText(reply, 'destination'),
+    status,
+    ...(timeoutS === undefined ? {} : { timeoutSeconds: timeoutS }),
+    ...(mark === 0 ? {} : { mark }),
+  }
+}
+
+/** Tests whether a packet got no further than this node's rules. */
+export function isRefused({ verdict }: StoryOutcome): boolean {
+  return verdict === 'reject' || verdict === 'drop' || verdict === 'lost'
+}
+
+/** Formats a story for people, without the path with `brief`. */
+export function storyLines(story: PacketStory): readonly string[] {
+  const { time, protocol, from, to, service, frontend, arrivedBy, outcome, steps, conntrack } = story
+  const name = service === undefined ? '' : ` ${service} (${frontend})`
+  const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
+  return [
+    `${time} ${protocol} ${from} -> ${to}${name}${via}: ${outcome.answer}`,
+    ...steps.flatMap(stepLines),
+    ...(story.isTorn === true ? ['  steps may be missing: messages of the kernel were lost'] : []),
+    conntrack === undefined ? '  conntrack: no entry' : `  conntrack: ${conntrackText(conntrack)}`,
+  ]
+}
+
+function stepLines({ chain, rule, text, elements }: StoryStep): readonly string[] {
+  const place = rule === 0 ? chain : `${chain}, rule ${rule}`
+  return [`  ${place}: ${text}`, ...elements.map(element => `      ${element}`)]
+}
+
+function conntrackText({
+  from,
+  to,
+  repliesFrom,
+  repliesTo,
+  status,
+  timeoutSeconds,
+  mark,
+}: StoryConntrack): string {
+  const details = [
+    ...status,
+    ...(timeoutSeconds === undefined ? [] : [`${timeoutSeconds} s left`]),
+    ...(mark === undefined ? [] : [`mark ${mark}`]),
+  ]
+  return `${from} -> ${to}, replies ${repliesFrom} -> ${repliesTo}; ${details.join(', ')}`
+}
+
+/** Gives the row of the Service at the packet's destination. */
+export class ServiceIndex {
+  readonly #rows = new Map<string, ServiceRow>()
+  readonly #localIps: ReadonlySet<Ip>
+
+  constructor(rows: readonly ServiceRow[], localIps: ReadonlySet<Ip>) {
+    this.#localIps = localIps
+    for (const row of rows) {
+      const key = `${row.protocol} ${row.frontend}`
+      if (!this.#rows.has(key)) this.#rows.set(key, row)
+    }
+  }
+
+  at(head: PacketHead): ServiceRow | undefined {
+    const { ports, protocol, destination } = head
+    if (ports === undefined) return undefined
+    const name = protocolText(protocol)
+    const found = this.#rows.get(`${name} ${endText(head, 'destination')}`)
+    if (found !== undefined || !this.#localIps.has(destination)) return found
+    return this.#rows.get(`${name} ${destination.length === 4 ? '*' : '[*]'}:${ports.destination}`)
+  }
+}

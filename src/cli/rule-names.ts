@@ -1,0 +1,222 @@
+import type { Clock } from '../base/clock.ts'
+import { formatIpPort, type Ip } from '../base/ip.ts'
+import type { PacketHead } from '../base/ip-packet.ts'
+import { openNetfilter, openRoute } from '../daemon/open.ts'
+import { findTracked, type Tracked } from '../kernel/conntrack/lookup.ts'
+import { listAddressesNow, nameOfLink } from '../kernel/link/links.ts'
+import { generationReader } from '../kernel/nft/dump.ts'
+import type { Verdict } from '../kernel/nft/expression.ts'
+import { formatVerdict } from '../kernel/nft/print-data.ts'
+import { formatRule } from '../kernel/nft/print-rule.ts'
+import { type HandledRule, listHandles } from '../kernel/nft/rule-handles.ts'
+import type { NftSet, Table } from '../kernel/nft/state.ts'
+import type { Trace, TraceStep } from '../kernel/nft/trace.ts'
+import { printRule } from '../kernel/xt/print.ts'
+import { readRule } from '../kernel/xt/read.ts'
+import type { HeldMode } from '../modes/mode.ts'
+import { MODES } from '../modes/registry.ts'
+import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.ts'
+import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
+import { Connection } from '../netlink/connection.ts'
+import { isHookFamily } from './outcome.ts'
+import { type NamedStep, ServiceIndex } from './packet-story.ts'
+import type { PacketStep, TracedPacket } from './traced-packet.ts'
+
+interface RuleNamesOptions {
+  readonly clock: Clock
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxy: string | undefined
+  /** Reads the rules of kprobe in the kernel. */
+  readonly read: () => Promise<readonly HeldMode[]>
+}
+
+/** Rules change while packets are traced: they are read again at most this often. */
+const READ_AGAIN_MS = 2_000
+/** Outcomes of one packet that are computed to find the elements that it met; a Service has more with very many endpoints. */
+const WAYS_MAX = 2_000
+
+/** Gives words for the rules that real packets meet: of kprobe as `explain` does, and of other programs. */
+export class RuleNames {
+  readonly #options: RuleNamesOptions
+  readonly #connection: Connection
+  readonly #route: Connection
+  readonly #chains = new Map<string, readonly HandledRule[]>()
+  readonly #readGeneration: () => number
+  readonly #links = new Map<number, string>()
+  #held: readonly HeldMode[] = []
+  #readAtMs = Number.NEGATIVE_INFINITY
+  #generation: number | undefined
+  #localIps: ReadonlySet<Ip> = new Set()
+  #services = new ServiceIndex([], new Set())
+
+  constructor(options: RuleNamesOptions) {
+    const { clock } = options
+    this.#options = options
+    this.#connection = new Connection({ transport: openNetfilter(), clock })
+    this.#route = new Connection({ transport: openRoute(), clock })
+    this.#readGeneration = generationReader(this.#connection)
+  }
+
+  /** Reads kprobe's rules. Throws if the kernel cannot be read. */
+  async load(): Promise<readonly HeldMode[]> {
+    this.#generation = this.#readGeneration()
+    this.#chains.clear()
+    this.#held = await this.#options.read()
+    this.#readAtMs = this.#options.clock.nowMs()
+    this.#localIps = new Set([
+      ...(listAddressesNow(this.#route) ?? []).map(({ ip }) => ip),
+      ...this.#held.flatMap(({ rules }) => [...rules.localIps]),
+    ])
+    this.#services = new ServiceIndex(
+      this.#held.flatMap(({ rows }) => rows),
+      this.#localIps,
+    )
+    return this.#held
+  }
+
+  /** Takes the present rules for those that were read: called after a commit that changes no rule about Services. */
+  acceptGeneration(): void {
+    this.#generation = this.#readGeneration()
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([this.#connection.close(), this.#route.close()])
+  }
+
+  rowAt(head: PacketHead) {
+    return this.#services.at(head)
+  }
+
+  tracked(head: PacketHead): Tracked | undefined {
+    return findTracked(this.#connection, head)
+  }
+
+  interfaceName = (index: number): string => {
+    const known = this.#links.get(index) ?? nameOfLink(this.#route, index)
+    if (known === undefined) return `interface ${index}`
+    this.#links.set(index, known)
+    return known
+  }
+
+  /** Names the steps of a packet. Reads all rules again after a commit of any program. */
+  async steps(packet: TracedPacket): Promise<readonly NamedStep[]> {
+    const isOld = this.#options.clock.nowMs() - this.#readAtMs > READ_AGAIN_MS
+    if (isOld && this.#readGeneration() !== this.#generation) await this.load()
+    const elements = this.#elementsOf(packet)
+    const steps: NamedStep[] = []
+    for (const step of packet.steps) steps.push(this.#named(step, await this.#find(step), elements))
+    return steps
+  }
+
+  async #find({ family, table, chain, handle }: PacketStep): Promise<RuleAt | undefined> {
+    if (handle === undefined || !isHookFamily(family)) return undefined
+    const key = `${family} ${table} ${chain}`
+    const known = this.#chains.get(key) ?? (await listHandles(this.#connection, { family, table, chain }))
+    this.#chains.set(key, known)
+    const index = known.findIndex(rule => rule.handle === handle)
+    const rule = known[index]
+    return rule === undefined ? undefined : { rule, index }
+  }
+
+  #named(step: PacketStep, at: RuleAt | undefined, elements: Elements): NamedStep {
+    const { family, table, chain, handle, verdict } = step
+    const place = `${family} ${table} ${chain}`
+    const own = elements(place, (at?.index ?? -1) + 1)
+    const common = {
+      chain: place,
+      rule: at === undefined ? 0 : at.index + 1,
+      elements: own,
+      isOurs: this.#isOurs(step),
+      chainName: chain,
+      ...(verdict === undefined ? {} : { verdict: verdictText(verdict) }),
+    }
+    if (at === undefined) {
+      const text =
+        handle === undefined ? `policy ${verdictText(verdict)}` : `rule with handle ${handle}, gone since`
+      return { ...common, text, isReject: false }
+    }
+    return { ...common, ...this.#words(step, at.rule) }
+  }
+
+  #words({ family, table }: PacketStep, { rule, compiled }: HandledRule) {
+    const isReject = rule.expressions.some(
+      each =>
+        each.kind === 'reject' ||
+        (each.kind === 'target' && each.name === 'REJECT') ||
+        (each.kind === 'unknown' && each.name === 'reject'),
+    )
+    const printed = family === 'ip6' ? 'ip6' : 'ip'
+    const isXt = rule.expressions.some(
+      ({ kind }) => kind === 'match' || kind === 'target' || kind === 'ipset',
+    )
+    if (isXt && family === printed) {
+      try {
+        return { text: printRule(readRule(compiled, printed), printed), isReject }
+      } catch {
+        // A rule that only its own program can read is listed as nft does.
+      }
+    }
+    const own = this.#tables().find(each => each.family === family && each.name === table)
+    const sets: ReadonlyMap<string, NftSet> = own?.sets ?? NO_SETS
+    return { text: formatRule(rule, { family: printed, sets }), isReject }
+  }
+
+  #tables(): readonly Table[] {
+    return this.#held.flatMap(({ tables }) => tables)
+  }
+
+  #isOurs({ family, table, chain }: PacketStep): boolean {
+    const { proxy } = this.#options
+    if (MODES.some(({ tableName }) => tableName(proxy) === table)) return true
+    if (family !== 'ip' && family !== 'ip6') return false
+    const names = chainNames(proxy)
+    return XT_TABLES.some(
+      xt => xt === table && (isOurChain(names, xt, chain) || (proxy === undefined && isIpvsChain(xt, chain))),
+    )
+  }
+
+  /** Gives the elements that the lookups of kprobe's rules find for such a packet: the kernel does not report them. */
+  #elementsOf({ first, last, origin, inputInterface }: TracedPacket): Elements {
+    const { ports, protocol, source, destination } = first
+    if (ports === undefined) return NO_ELEMENTS
+    const packet = {
+      origin,
+      protocol,
+      source,
+      sourcePort: ports.source,
+      destination,
+      destinationPort: ports.destination,
+      ...(inputInterface === undefined ? {} : { interfaceName: this.interfaceName(inputInterface) }),
+    }
+    const to = formatIpPort(last.destination, last.ports?.destination ?? 0)
+    const steps = this.#held.flatMap(({ rules: { tracer } }): readonly TraceStep[] => {
+      const surroundings = { localIps: this.#localIps }
+      try {
+        const ways = tracer.ways(packet, surroundings, WAYS_MAX)
+        return (ways.find(({ trace }) => endOf(trace) === to) ?? ways[0])?.trace.steps ?? []
+      } catch {
+        // Rules of other programs in our chains, or very many endpoints: the steps stay without elements.
+        return []
+      }
+    })
+    return (chain, rule) => steps.find(step => step.chain === chain && step.rule === rule)?.elements ?? []
+  }
+}
+
+type Elements = (chain: string, rule: number) => readonly string[]
+const NO_ELEMENTS: Elements = () => []
+const NO_SETS: ReadonlyMap<string, NftSet> = new Map()
+
+interface RuleAt {
+  readonly rule: HandledRule
+  /** From 0. */
+  readonly index: number
+}
+
+function endOf({ destination }: Trace): string {
+  return formatIpPort(destination.ip, destination.port)
+}
+
+function verdictText(verdict: Verdict | undefined): string {
+  return verdict === undefined ? 'accept' : formatVerdict(verdict)
+}

@@ -1,0 +1,145 @@
+import { parseDurationMs } from '../base/duration.ts'
+import { type Cidr, familyOf, hostCidr, parseCidr, parseIp, whyNotIp } from '../base/ip.ts'
+import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
+import { isPort } from '../model/fields.ts'
+import type { TraceMatch } from '../modes/common/trace-table.ts'
+
+const OUTPUTS = ['text', 'json'] as const
+const COUNT = { min: 1, max: 100_000, fallback: 100 }
+const RATE = { min: 1, max: 1_000, fallback: 20 }
+const DURATION = { fallback: '30s', maxMs: 3_600_000 }
+
+/** The flags of `kprobe trace`. */
+export const TRACE_FLAGS: readonly FlagSpec[] = [
+  {
+    name: 'service',
+    kind: 'text',
+    placeholder: 'NAMESPACE/NAME[:PORT]',
+    help: 'only packets to this Service, at all its addresses and node ports; a port is a name, as `kprobe dump` prints it',
+    namesService: true,
+  },
+  { name: 'from', kind: 'text', placeholder: 'ADDRESS', help: 'only packets from this address or CIDR' },
+  {
+    name: 'to',
+    kind: 'text',
+    placeholder: 'ADDRESS',
+    help: 'only packets to this address or CIDR: ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT or CIDR',
+  },
+  {
+    name: 'reject-only',
+    kind: 'bool',
+    help: 'print only packets that are rejected, dropped or lost; --count counts only these',
+  },
+  {
+    name: 'all-packets',
+    kind: 'bool',
+    help: 'trace every packet of TCP, and not only those that open a connection',
+  },
+  {
+    name: 'count',
+    kind: 'integer',
+    placeholder: 'N',
+    default: `${COUNT.fallback}`,
+    help: `end after so many packets, 1 to ${COUNT.max}`,
+  },
+  {
+    name: 'duration',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: DURATION.fallback,
+    help: 'end after this time, at most 1h',
+  },
+  {
+    name: 'rate',
+    kind: 'integer',
+    placeholder: 'N',
+    default: `${RATE.fallback}`,
+    help: `packets a second in each address family that the kernel traces at most, 1 to ${RATE.max}`,
+  },
+  {
+    ...ADMIN_SOCKET_FLAG,
+    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
+  },
+  INSTANCE_FLAG,
+  {
+    name: 'output',
+    short: 'o',
+    kind: 'text',
+    placeholder: 'FORMAT',
+    default: 'text',
+    choices: OUTPUTS,
+    help: 'text, or json: one object a line',
+  },
+]
+
+/** What `kprobe trace` is asked. */
+export interface TraceRequest {
+  /** Empty for all Services. */
+  readonly service: string
+  readonly from: Cidr | undefined
+  readonly to: TraceMatch['to']
+  readonly rejectOnly: boolean
+  readonly allPackets: boolean
+  readonly packets: number
+  readonly durationMs: number
+  readonly perSecond: number
+  readonly output: (typeof OUTPUTS)[number]
+  readonly adminSocket: string
+  readonly proxyName: string | undefined
+}
+
+/** Reads the flags. Reports errors to the reader. */
+export function readTraceRequest(reader: FlagReader): TraceRequest {
+  const service = reader.text('service') ?? ''
+  if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
+    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
+  const from = readPeer(reader, 'from')
+  const to = readTarget(reader)
+  if (from !== undefined && to !== undefined && familyOf(from.ip) !== familyOf(to.cidr.ip))
+    reader.fail('--to', `is ${familyOf(to.cidr.ip)} while --from is ${familyOf(from.ip)}`)
+  return {
+    service,
+    from,
+    to,
+    rejectOnly: reader.bool('reject-only'),
+    allPackets: reader.bool('all-packets'),
+    packets: reader.integer('count', COUNT),
+    durationMs: readDuration(reader),
+    perSecond: reader.integer('rate', RATE),
+    output: reader.oneOf('output', OUTPUTS, 'text'),
+    adminSocket: readSocketPath(reader),
+    proxyName: readInstanceName(reader),
+  }
+}
+
+function readPeer(reader: FlagReader, flag: 'from' | 'to'): Cidr | undefined {
+  const text = reader.text(flag) ?? ''
+  const ip = parseIp(text)
+  const found = ip === undefined ? parseCidr(text) : hostCidr(ip)
+  if (text !== '' && found === undefined)
+    reader.fail(`--${flag}`, `${quote(text)} is ${whyNotIp(text)}; give an address or a CIDR`)
+  return found
+}
+
+function readTarget(reader: FlagReader): TraceMatch['to'] {
+  const text = reader.text('to') ?? ''
+  const [, bracketed, plain, digits] = /^(?:\[([^\]]*)\]|([^:]*)):(\d+)$/.exec(text) ?? []
+  const ip = digits === undefined ? undefined : parseIp(bracketed ?? plain ?? '')
+  if (ip !== undefined) {
+    const port = Number(digits)
+    if (!isPort(port)) reader.fail('--to', `${quote(text)} has no port from 1 to 65535`)
+    return { cidr: hostCidr(ip), port }
+  }
+  const cidr = readPeer(reader, 'to')
+  return cidr === undefined ? undefined : { cidr, port: undefined }
+}
+
+function readDuration(reader: FlagReader): number {
+  const text = reader.text('duration') ?? DURATION.fallback
+  const ms = parseDurationMs(text)
+  if (ms !== undefined && ms > 0 && ms <= DURATION.maxMs) return ms
+  reader.fail('--duration', `${quote(text)} is not a duration from 1ms to 1h, such as 90s or 5m`)
+  return 0
+}

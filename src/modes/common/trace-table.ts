@@ -1,0 +1,262 @@
+import { type Cidr, familyOf, type Ip } from '../../base/ip.ts'
+import { u32host } from '../../base/octets.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import {
+  IPPROTO_TCP,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NF_IP_PRI_RAW,
+  NFT_META_L4PROTO,
+  NFT_META_NFTRACE,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFT_TABLE_F_OWNER,
+  NFTA_FIB_F_DADDR,
+  RTN_LOCAL,
+} from '../../kernel/nft/constants.ts'
+import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
+import type { Rule } from '../../kernel/nft/expression.ts'
+import { constant } from '../../kernel/nft/expression-attributes.ts'
+import { listTableNames } from '../../kernel/nft/list.ts'
+import type { Chain, Element, NftFamily, NftSet } from '../../kernel/nft/state.ts'
+import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
+import type { Protocol } from '../../model/service.ts'
+import { Connection } from '../../netlink/connection.ts'
+import type { ModeContext } from '../mode.ts'
+import {
+  compare,
+  destinationAddress,
+  type Expressions,
+  goTo,
+  inPrefix,
+  maskBytes,
+  matches,
+  portOfPacket,
+  rule,
+  WORK,
+} from './expressions.ts'
+import {
+  type FamilyLayout,
+  LAYOUTS,
+  NFT_FAMILIES,
+  PROTOCOL_NUMBERS,
+  plainSet,
+  portData,
+  portKey,
+} from './tables.ts'
+
+/** The packets whose steps `kprobe trace` reports. Fields that are absent match every packet. */
+export interface TraceMatch {
+  readonly from?: Cidr | undefined
+  readonly to?: { readonly cidr: Cidr; readonly port: number | undefined } | undefined
+  /** The places of a Service; a place without an address is a node port, with every address of this node. */
+  readonly places?: readonly TracePlace[] | undefined
+  /** All packets of TCP, and not only those that open a connection. */
+  readonly allPackets: boolean
+  /** Packets a second in each address family; the kernel traces no more. */
+  readonly perSecond: number
+}
+
+export interface TracePlace {
+  readonly protocol: Protocol
+  readonly ip: Ip | undefined
+  readonly family: NftFamily
+  readonly port: number
+}
+
+const PREFIX = 'kprobe-trace-'
+/** The chain whose only rule counts the packets that match, and starts the trace of those within the limit. */
+export const CHAIN_START = 'start'
+/** These chains have no rules: a step in them says that a packet reached a process of this node, or left it. */
+export const CHAIN_DELIVERED = 'delivered'
+export const CHAIN_SENT = 'sent'
+const CHAIN_FIRST = 'first-packets'
+/** The last priority before connection tracking confirms the connection (NF_IP_PRI_CONNTRACK_CONFIRM). */
+const LAST_PRIORITY = 2 ** 31 - 2
+const SET_PLACES = 'places'
+const SET_NODE_PORTS = 'node-ports'
+const SET_PROTOCOLS = 'with-ports'
+
+/** Gives the name of the tables of the process whose socket has this port id: no two sockets of a network namespace share it. */
+export function traceTableName(portId: number): string {
+  return `${PREFIX}${portId >>> 0}`
+}
+
+export function isTraceTable(name: string): boolean {
+  return name.startsWith(PREFIX) && /^\d+$/.test(name.slice(PREFIX.length))
+}
+
+/**
+ * Makes the tables that set the trace bit of packets. With `owned`, the kernel (5.12) removes them when the socket that
+ * wrote them is closed, also by SIGKILL. Other packets meet the lookups of two rules. Families that nothing matches in
+ * have no table.
+ */
+export function traceTables(
+  name: string,
+  match: TraceMatch,
+  { owned }: { readonly owned: boolean },
+): Transaction {
+  return NFT_FAMILIES.filter(family => concerns(family, match)).flatMap(family => {
+    const layout = LAYOUTS[family]
+    const at = { family, table: name }
+    const sets = setsOf(layout, match)
+    return [
+      {
+        ...at,
+        verb: 'add-table',
+        flags: owned ? NFT_TABLE_F_OWNER : 0,
+        comment: 'removed when kprobe trace ends',
+      },
+      ...sets.flatMap(({ set, elements }): Operation[] => [
+        { ...at, verb: 'add-set', set },
+        { ...at, verb: 'add-elements', set, elements, groups: elements.map(() => '') },
+      ]),
+      ...chainsOf(layout, match, new Set(sets.map(({ set }) => set.name))).flatMap((chain): Operation[] => [
+        { ...at, verb: 'add-chain', chain: { ...chain, rules: [] } },
+        ...chain.rules.map((its): Operation => ({ ...at, verb: 'add-rule', chain: chain.name, rule: its })),
+      ]),
+    ] satisfies Operation[]
+  })
+}
+
+function concerns(family: NftFamily, { from, to, places }: TraceMatch): boolean {
+  const { model } = LAYOUTS[family]
+  const isOf = (cidr: Cidr | undefined) => cidr === undefined || familyOf(cidr.ip) === model
+  return isOf(from) && isOf(to?.cidr) && (places === undefined || places.some(its => its.family === family))
+}
+
+interface FilledSet {
+  readonly set: NftSet
+  readonly elements: readonly Element[]
+}
+
+function setsOf(
+  { family, addressType, addressLength }: FamilyLayout,
+  { places = [], to }: TraceMatch,
+): readonly FilledSet[] {
+  const own = places.filter(place => place.family === family)
+  const at = own.flatMap(({ ip, protocol, port }) => (ip === undefined ? [] : ip + portKey(protocol, port)))
+  const everywhere = own.filter(({ ip }) => ip === undefined)
+  const ports = everywhere.map(({ protocol, port }) => portKey(protocol, port))
+  const protocols = Object.values(PROTOCOL_NUMBERS).map(number => String.fromCharCode(number))
+  const port = [TYPE_INET_PROTOCOL, TYPE_INET_SERVICE]
+  return [
+    filledSet(SET_PLACES, { types: [addressType, ...port], length: addressLength + 8 }, at),
+    filledSet(SET_NODE_PORTS, { types: port, length: 8 }, ports),
+    filledSet(
+      SET_PROTOCOLS,
+      { types: [TYPE_INET_PROTOCOL], length: 1 },
+      to?.port === undefined ? [] : protocols,
+    ),
+  ].filter(({ elements }) => elements.length > 0)
+}
+
+function filledSet(name: string, key: Parameters<typeof plainSet>[2], keys: readonly string[]): FilledSet {
+  const unique = [...new Set(keys)]
+  const elements = unique.map(its => ({ set: name, key: its, data: undefined, comment: '' }))
+  return { set: plainSet(name, unique.length, key), elements }
+}
+
+function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<string>): readonly Chain[] {
+  const next = goTo(match.allPackets ? CHAIN_START : CHAIN_FIRST)
+  const peers = peersOf(layout, match)
+  const ways: Expressions[] = [
+    ...(sets.has(SET_PLACES) ? [toPlace(layout)] : []),
+    ...(sets.has(SET_NODE_PORTS) ? [toNodePort] : []),
+    ...(match.places === undefined ? [[]] : []),
+  ]
+  const rules = ways.map(way => rule([...peers, ...way, next]))
+  const hook = (hooknum: number, priority: number) => ({ type: 'filter', hooknum, priority }) as const
+  return [
+    { name: CHAIN_START, hook: undefined, rules: [rule(startTrace(match.perSecond))] },
+    ...(match.allPackets ? [] : [{ name: CHAIN_FIRST, hook: undefined, rules: FIRST_PACKETS }]),
+    { name: 'arriving', hook: hook(NF_INET_PRE_ROUTING, NF_IP_PRI_RAW), rules },
+    { name: 'made-here', hook: hook(NF_INET_LOCAL_OUT, NF_IP_PRI_RAW), rules },
+    { name: CHAIN_DELIVERED, hook: hook(NF_INET_LOCAL_IN, LAST_PRIORITY), rules: [] },
+    { name: CHAIN_SENT, hook: hook(NF_INET_POST_ROUTING, LAST_PRIORITY), rules: [] },
+  ]
+}
+
+function peersOf(layout: FamilyLayout, { from, to }: TraceMatch): Expressions {
+  const isAll = (cidr: Cidr | undefined) => cidr === undefined || cidr.bits === 0
+  return [
+    ...(from === undefined || isAll(from) ? [] : inPrefix(layout, 'source', { ...from, op: 'eq' })),
+    ...(to === undefined || isAll(to.cidr) ? [] : inPrefix(layout, 'destination', { ...to.cidr, op: 'eq' })),
+    ...(to?.port === undefined ? [] : toPort(to.port)),
+  ]
+}
+
+/** TCP, UDP and SCTP have their ports at the same position; packets of other protocols do not match. */
+function toPort(port: number): Expressions {
+  return [
+    { kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK },
+    matches(SET_PROTOCOLS),
+    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: 2, length: 2, dreg: WORK },
+    compare('eq', WORK, portData(port).slice(0, 2)),
+  ]
+}
+
+function toPlace(layout: FamilyLayout): Expressions {
+  return [destinationAddress(layout, WORK), ...portOfPacket(WORK + layout.addressRegs), matches(SET_PLACES)]
+}
+
+const toNodePort: Expressions = [
+  ...portOfPacket(WORK),
+  matches(SET_NODE_PORTS),
+  { kind: 'fib', flags: NFTA_FIB_F_DADDR, dreg: WORK },
+  compare('eq', WORK, u32host(RTN_LOCAL)),
+]
+
+const TCP = String.fromCharCode(IPPROTO_TCP)
+const FLAGS_OFFSET = 13
+const SYN = '\x02'
+const SYN_AND_ACK = '\x12'
+
+/** The first packet of a TCP connection, and every packet of other protocols. */
+const FIRST_PACKETS: readonly Rule[] = [
+  rule([
+    { kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK },
+    compare('eq', WORK, TCP),
+    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: FLAGS_OFFSET, length: 1, dreg: WORK },
+    maskBytes(WORK, SYN_AND_ACK),
+    compare('eq', WORK, SYN),
+    goTo(CHAIN_START),
+  ]),
+  rule([{ kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK }, compare('neq', WORK, TCP), goTo(CHAIN_START)]),
+]
+
+/** Counts first: the difference between the packets that matched and those that were traced is reported. */
+function startTrace(perSecond: number): Expressions {
+  return [
+    { kind: 'counter' },
+    { kind: 'limit', perSecond, burst: perSecond },
+    constant(WORK, '\x01'),
+    { kind: 'meta-set', key: NFT_META_NFTRACE, sreg: WORK },
+  ]
+}
+
+/**
+ * Removes the trace tables that no socket owns: kernels before 5.12 know no owner, and a process that was killed has left
+ * them. The kernel keeps those of a running trace. Gives their names. Throws what the kernel answers to the list.
+ */
+export async function removeTraceTables({
+  sockets,
+  clock,
+}: Pick<ModeContext, 'sockets' | 'clock'>): Promise<readonly string[]> {
+  const connection = new Connection({ transport: sockets.netfilter(), clock })
+  const names = await listTableNames(connection).finally(() => connection.close())
+  const left = names.filter(({ name }) => isTraceTable(name))
+  if (left.length === 0) return []
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const removed: string[] = []
+  try {
+    for (const { family, name } of left) {
+      const { outcome } = await client.commit([{ verb: 'delete-table', family, table: name }])
+      if (outcome === 'committed') removed.push(`table ${family} ${name}`)
+    }
+  } finally {
+    await client.close()
+  }
+  return removed
+}
