@@ -7,7 +7,8 @@ import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
 import { type InstanceLock, instanceOf, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
-import { HERE } from '../daemon/open.ts'
+import { HERE, openNetfilter } from '../daemon/open.ts'
+import { removeTraceTables } from '../modes/common/trace-table.ts'
 import {
   type IptablesOwner,
   keptTexts,
@@ -128,6 +129,7 @@ async function cleanOurs(io: Io, { force, mode, name }: Extent): Promise<number>
       gone.push(...cleaned.removed)
       foreign.push(...cleaned.foreign)
     }
+    gone.push(...(await removeTraceTables({ openTransport: openNetfilter, clock: systemClock })))
     for (const what of gone) io.out(`removed ${what}\n`)
     const { texts, settled } = name === undefined ? await lookForRest(lock.kind === 'held') : NO_REST
     if (gone.length + settled.length === 0 && !texts.some(isOurs))

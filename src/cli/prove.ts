@@ -6,6 +6,7 @@ import { NF_INET_POST_ROUTING } from '../kernel/nft/constants.ts'
 import { listAllTables } from '../kernel/nft/list.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
+import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode, MODES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { meaningOf } from '../proof/meanings.ts'
@@ -72,7 +73,7 @@ async function readAll(): Promise<AllTables> {
         (!IP_FAMILIES.includes(family) || chain.hook.hooknum > NF_INET_POST_ROUTING),
     )
     return {
-      tables: value,
+      tables: value.filter(({ name }) => !isTraceTable(name)),
       assumptions: [
         OUTSIDE,
         ...others.map(

@@ -138,7 +138,7 @@ export class RuleNames {
     return { ...common, ...this.#words(step, at.rule) }
   }
 
-  #words({ family, table }: PacketStep, { rule, compiled }: HandledRule) {
+  #words({ family, table, chain }: PacketStep, { rule, compiled }: HandledRule) {
     const isReject = rule.expressions.some(
       each =>
         each.kind === 'reject' ||
@@ -149,7 +149,7 @@ export class RuleNames {
     const isXt = rule.expressions.some(
       ({ kind }) => kind === 'match' || kind === 'target' || kind === 'ipset',
     )
-    if (isXt && family === printed) {
+    if (family === printed && (isXt || this.#isOurXt({ table, chain }))) {
       try {
         return { text: printRule(readRule(compiled, printed), printed), isReject }
       } catch {
@@ -168,7 +168,11 @@ export class RuleNames {
   #isOurs({ family, table, chain }: PacketStep): boolean {
     const { proxy } = this.#options
     if (MODES.some(({ tableName }) => tableName(proxy) === table)) return true
-    if (family !== 'ip' && family !== 'ip6') return false
+    return (family === 'ip' || family === 'ip6') && this.#isOurXt({ table, chain })
+  }
+
+  #isOurXt({ table, chain }: Pick<PacketStep, 'table' | 'chain'>): boolean {
+    const { proxy } = this.#options
     const names = chainNames(proxy)
     return XT_TABLES.some(
       xt => xt === table && (isOurChain(names, xt, chain) || (proxy === undefined && isIpvsChain(xt, chain))),

@@ -1,8 +1,8 @@
 import { buildInfo } from '../base/build-info.ts'
 import { type Clock, systemClock } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
-import { failureText } from '../base/errors.ts'
-import { type AdjustableLog, openLog } from '../base/log.ts'
+import { errorOf, failureText } from '../base/errors.ts'
+import { type AdjustableLog, type Log, openLog } from '../base/log.ts'
 import { bytesText, count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { fieldChanges, watchConfig } from '../config/config-changes.ts'
@@ -20,6 +20,7 @@ import { engine, setOomScoreAdj } from '../daemon/process-room.ts'
 import { tuneKernel, tuneMode, writeRecord } from '../daemon/tune.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { Service } from '../model/service.ts'
+import { removeTraceTables } from '../modes/common/trace-table.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io, writeWholeFile } from './io.ts'
 import { planLines } from './kernel-difference.ts'
 import { usageErrors } from './request.ts'
@@ -100,6 +101,7 @@ async function serve(request: RunRequest, invocation: Invocation): Promise<numbe
   // The daemon handles these signals only while it serves. Before and after, they must not kill it and leave its
   // socket.
   if (!config.once) for (const signal of ['SIGHUP', 'SIGUSR2'] as const) io.on(signal, () => undefined)
+  if (!dryRun) await removeTraces(log)
   return await runDaemon(config, {
     ...surroundings(logging, systemClock),
     origins: originsOf(settings),
@@ -324,4 +326,14 @@ function whyIdle(
 function nodePortLine(table: FrontendTable): string {
   const text = nodePortText(table)
   return `NodePorts answer on: ${text === '' ? 'no address of this node' : text}\n`
+}
+
+/** Removes what a killed `kprobe trace` left on a kernel that does not remove it itself. */
+async function removeTraces(log: Log): Promise<void> {
+  try {
+    const tables = await removeTraceTables({ openTransport: openNetfilter, clock: systemClock })
+    if (tables.length > 0) log.info({ tables }, 'removed what a killed `kprobe trace` left')
+  } catch (thrown) {
+    log.debug({ err: errorOf(thrown) }, 'cannot look for what a killed `kprobe trace` left')
+  }
 }

@@ -7,9 +7,9 @@ import { isPort } from '../model/fields.ts'
 import type { TraceMatch } from '../modes/common/trace-table.ts'
 
 const OUTPUTS = ['text', 'json'] as const
-const COUNT = { min: 1, max: 100_000, fallback: 100 }
-const RATE = { min: 1, max: 1_000, fallback: 20 }
-const DURATION = { fallback: '30s', maxMs: 3_600_000 }
+const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
+const RATE = { min: 1, max: 1_000, fallback: 20 } as const
+const DURATION = { fallback: '30s', maxMs: 3_600_000 } as const
 
 /** The flags of `kprobe trace`. */
 export const TRACE_FLAGS: readonly FlagSpec[] = [

@@ -82,7 +82,8 @@ export function decodeTrace(view: ByteView, message: Message): TraceEvent | unde
   const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
   const step = readAttributes(view, TRACE, span)
   const { table, chain, id, policy, network } = step
-  const type = typeOf(step.type)
+  // The kernel reports the end of a chain as a rule without a handle.
+  const type = step.type === NFT_TRACETYPE_RULE && step.handle === undefined ? 'return' : typeOf(step.type)
   if (table === undefined || chain === undefined || id === undefined)
     throw malformed('a step of a packet without its table, chain or id', message.start)
   if (type === undefined) return undefined

@@ -1,3 +1,4 @@
+import type { Clock } from '../../base/clock.ts'
 import { type Cidr, familyOf, type Ip } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
@@ -23,7 +24,7 @@ import type { Chain, Element, NftFamily, NftSet } from '../../kernel/nft/state.t
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Protocol } from '../../model/service.ts'
 import { Connection } from '../../netlink/connection.ts'
-import type { ModeContext } from '../mode.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import {
   compare,
   destinationAddress,
@@ -236,19 +237,21 @@ function startTrace(perSecond: number): Expressions {
   ]
 }
 
+interface Kernel {
+  readonly openTransport: () => Transport
+  readonly clock: Clock
+}
+
 /**
  * Removes the trace tables that no socket owns: kernels before 5.12 know no owner, and a process that was killed has left
  * them. The kernel keeps those of a running trace. Gives their names. Throws what the kernel answers to the list.
  */
-export async function removeTraceTables({
-  sockets,
-  clock,
-}: Pick<ModeContext, 'sockets' | 'clock'>): Promise<readonly string[]> {
-  const connection = new Connection({ transport: sockets.netfilter(), clock })
+export async function removeTraceTables({ openTransport, clock }: Kernel): Promise<readonly string[]> {
+  const connection = new Connection({ transport: openTransport(), clock })
   const names = await listTableNames(connection).finally(() => connection.close())
   const left = names.filter(({ name }) => isTraceTable(name))
   if (left.length === 0) return []
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  const client = createNftClient({ transport: openTransport(), clock })
   const removed: string[] = []
   try {
     for (const { family, name } of left) {

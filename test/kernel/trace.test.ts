@@ -1,0 +1,231 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
+import type { PacketStory } from '../../src/cli/packet-story.ts'
+import { runInProcess, tool } from '../support/command.ts'
+import { COMMAND } from '../support/daemon.ts'
+import { type Flow, Lab } from '../support/lab/lab.ts'
+import { balanced, serviceOf, sliceOf } from '../support/objects.ts'
+import { eventually } from '../support/patience.ts'
+import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
+
+/* Real packets through the rules in the kernel, and what `kprobe trace` says of them. */
+
+const CLIENT = '192.168.0.9'
+const NODE = {
+  kind: 'Node',
+  apiVersion: 'v1',
+  metadata: { name: NODE_NAME },
+  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
+}
+const RANGES = balanced({ loadBalancerSourceRanges: ['198.51.100.0/24'] }, '192.168.7.7')
+const OBJECTS = [
+  NODE,
+  serviceOf('shop/web', '10.96.1.1'),
+  sliceOf('shop/web', ['10.1.0.5']),
+  serviceOf('shop/empty', '10.96.1.3'),
+  serviceOf('shop/guarded', '10.96.1.4', ...RANGES),
+  sliceOf('shop/guarded', ['10.1.0.6']),
+]
+
+let lab: Lab
+let folder: string
+const running: ChildProcess[] = []
+
+beforeAll(async () => {
+  lab = await Lab.start()
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-trace-'))
+  writeFileSync(join(folder, 'objects.json'), JSON.stringify({ kind: 'List', items: OBJECTS }))
+})
+
+afterEach(() => {
+  for (const child of running.splice(0)) child.kill('SIGKILL')
+  tool('nft', 'flush', 'ruleset')
+})
+
+afterAll(async () => {
+  await lab?.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+async function program(mode: string): Promise<void> {
+  const args = [
+    `--source=file:${folder}`,
+    `--hostname-override=${NODE_NAME}`,
+    `--cluster-cidr=${CLUSTER_CIDR}`,
+  ]
+  const { code, err } = await runInProcess(['run', '--once', `--proxy-mode=${mode}`, ...args])
+  expect(code, err).toBe(0)
+}
+
+function traceTables(): readonly string[] {
+  return tool('nft', 'list', 'tables')
+    .split('\n')
+    .filter(line => line.includes('kprobe-trace'))
+}
+
+/** A trace that runs, until it ends by itself. */
+class Tracing {
+  out = ''
+  err = ''
+  code: number | null | undefined
+  readonly child: ChildProcess
+
+  constructor(args: readonly string[]) {
+    this.child = spawn(process.execPath, [COMMAND, 'trace', '-o', 'json', '--duration=60s', ...args], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
+    running.push(this.child)
+    this.child.stdout?.on('data', chunk => {
+      this.out += chunk
+    })
+    this.child.stderr?.on('data', chunk => {
+      this.err += chunk
+    })
+    this.child.on('close', code => {
+      this.code = code
+    })
+  }
+
+  async started(): Promise<this> {
+    await eventually(() => traceTables().length > 0 || this.code !== undefined, { describe: () => this.err })
+    return this
+  }
+
+  async ended(): Promise<readonly PacketStory[]> {
+    await eventually(() => this.code !== undefined, { describe: () => `${this.out}${this.err}` })
+    expect(this.code, this.err).toBe(0)
+    return this.out
+      .split('\n')
+      .filter(line => line !== '')
+      .map(line => JSON.parse(line))
+  }
+}
+
+function flowTo(destination: string, port: number, change: Partial<Flow> = {}): Flow {
+  return { from: 'outside', source: CLIENT, protocol: 'TCP', destination, port, tries: 1, ...change }
+}
+
+async function traced(args: readonly string[], flows: readonly Flow[]): Promise<readonly PacketStory[]> {
+  const tracing = await new Tracing([`--count=${flows.length}`, ...args]).started()
+  await lab.trace(flows)
+  return await tracing.ended()
+}
+
+const textsOf = ({ steps }: PacketStory): string =>
+  steps.map(({ chain, text }) => `${chain}: ${text}`).join('\n')
+
+describe.each(['nftables', 'iptables'])('kprobe trace in %s mode', mode => {
+  it('names Service, rules and end of a packet that goes to an endpoint', async () => {
+    await program(mode)
+    const [story] = await traced(['--service=shop/web'], [flowTo('10.96.1.1', 80)])
+    expect(story).toMatchObject({
+      protocol: 'TCP',
+      to: '10.96.1.1:80',
+      service: 'shop/web:http',
+      frontend: 'ClusterIP',
+      arrivedBy: 'ext0',
+      outcome: { verdict: 'dnat', destination: '10.1.0.5:8080', leftBy: 'pod0' },
+      conntrack: { to: '10.96.1.1:80', repliesFrom: '10.1.0.5:8080' },
+    })
+    if (story === undefined) throw new Error('no packet')
+    const answer = 'goes to 10.1.0.5:8080 by pod0, source replaced by '
+    expect(story.outcome.answer).toContain(answer)
+    expect(textsOf(story)).toContain(
+      mode === 'nftables' ? 'ip kube-proxy nat-postrouting: ' : '--comment "shop/web:http cluster IP"',
+    )
+    if (mode === 'nftables')
+      expect(story.steps.flatMap(({ elements }) => elements).join('\n')).toContain('comment "shop/web:http"')
+    expect(traceTables()).toEqual([])
+  })
+
+  it('gives the reason for which a packet is rejected or dropped', async () => {
+    await program(mode)
+    const [rejected, dropped] = await traced(
+      [`--from=${CLIENT}`, '--reject-only'],
+      [flowTo('10.96.1.3', 80), flowTo('192.168.7.7', 80)],
+    )
+    expect(rejected).toMatchObject({
+      service: 'shop/empty:http',
+      outcome: { verdict: 'reject', reason: 'no-endpoints' },
+    })
+    expect(rejected?.conntrack).toBeUndefined()
+    expect(dropped).toMatchObject({
+      service: 'shop/guarded:http',
+      outcome: { verdict: 'drop', reason: 'source-ranges' },
+    })
+  })
+
+  it('names the rule of another program that drops a packet', async () => {
+    await program(mode)
+    const rule = 'ip daddr 10.1.0.5 tcp dport 8080 drop comment "no\\u202eway"'
+    tool('nft', 'add', 'table', 'inet', 'firewall')
+    tool('nft', 'add', 'chain', 'inet', 'firewall', 'strict', '{ type filter hook forward priority 10; }')
+    tool(
+      'nft',
+      ...['add', 'rule', 'inet', 'firewall', 'strict', JSON.parse(`"${rule.replaceAll('"', '\\"')}"`)],
+    )
+    const [story] = await traced(['--to=10.96.1.1:80'], [flowTo('10.96.1.1', 80)])
+    expect(story?.outcome).toEqual({
+      verdict: 'drop',
+      answer: 'is dropped by another program: inet firewall strict, rule 1',
+      decidedBy: 'inet firewall strict',
+      reason: 'another-program',
+    })
+    expect(story?.steps.at(-1)).toMatchObject({ rule: 1, verdict: 'drop' })
+  })
+})
+
+describe('kprobe trace', () => {
+  it('leaves nothing behind when it is killed', async () => {
+    const tracing = await new Tracing(['--from=192.0.2.1']).started()
+    expect(traceTables()).toHaveLength(1)
+    tracing.child.kill('SIGKILL')
+    await eventually(() => tracing.code !== undefined)
+    await eventually(() => traceTables().length === 0, 'the tables are still there')
+  })
+
+  it('says that a packet was lost where no rule of nf_tables dropped it', async () => {
+    tool('ip', 'route', 'add', 'blackhole', '10.99.0.0/16')
+    const [story] = await traced(['--to=10.99.0.0/16'], [flowTo('10.99.0.1', 80)])
+    expect(story?.outcome.verdict).toBe('lost')
+  })
+
+  it('stays within its bounds in a flood', async () => {
+    tool('ip', 'route', 'replace', 'blackhole', '10.99.0.0/16')
+    const tracing = await new Tracing(['--to=10.99.0.0/16', '--rate=5', '--count=5000']).started()
+    const began = performance.now()
+    await lab.trace(
+      Array.from({ length: 100 }, () => flowTo('10.99.0.1', 80, { protocol: 'UDP', tries: 1_000 })),
+    )
+    tracing.child.kill('SIGINT')
+    const stories = await tracing.ended()
+    const seconds = (performance.now() - began) / 1_000
+    expect(stories.length).toBeGreaterThan(0)
+    expect(stories.length).toBeLessThanOrEqual(5 + 5 * Math.ceil(seconds))
+    const [, matched = '0'] = /of (\d+) that matched/.exec(tracing.err) ?? []
+    expect(Number(matched)).toBeGreaterThanOrEqual(100_000)
+    expect(tracing.err).toContain('the rate limit left out the others')
+  })
+
+  it('removes what a killed trace left on a kernel without owners', async () => {
+    tool('nft', 'add', 'table', 'ip', 'kprobe-trace-4711')
+    const cleaned = await runInProcess(['cleanup'])
+    expect(cleaned.out).toContain('removed table ip kprobe-trace-4711\n')
+    tool('nft', 'add', 'table', 'ip', 'kprobe-trace-4711')
+    tool('nft', 'add', 'table', 'ip', 'kprobe-trace-of-mine')
+    await program('nftables')
+    expect(traceTables()).toEqual(['table ip kprobe-trace-of-mine'])
+  })
+
+  it('needs rules of kprobe for --service alone', async () => {
+    expect(await runInProcess(['trace', '--service=shop/web'])).toMatchObject({
+      code: 1,
+      err: 'kprobe trace: the kernel holds no rules of kprobe, so that --service has no addresses; use --from or --to\n',
+    })
+    await program('nftables')
+    expect((await runInProcess(['trace', '--service=shop/wob'])).err).toContain('did you mean shop/web?')
+  })
+})
