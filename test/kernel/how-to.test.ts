@@ -3,7 +3,11 @@ import { missingLines, Page, PageShell } from '../support/page.ts'
 
 /* The worked examples of the how-tos for operators. */
 
-describe.each(['docs/how-to/service-does-not-answer.md', 'docs/how-to/move-a-node.md'])('%s', path => {
+describe.each([
+  'docs/how-to/service-does-not-answer.md',
+  'docs/how-to/move-a-node.md',
+  'docs/how-to/why-a-packet-is-dropped.md',
+])('%s', path => {
   const page = new Page(path)
   const steps = page.steps('sh')
   let outputs: readonly string[]
