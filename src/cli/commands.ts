@@ -49,6 +49,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./trace.ts'),
   },
   {
+    name: 'drops',
+    summary: "print packets that kprobe's rules reject or drop, live, with the reason (--log-rejects)",
+    load: () => import('./drops.ts'),
+  },
+  {
     name: 'doctor',
     summary: 'check kernel features and settings; list other programs that change the same packets',
     load: () => import('./doctor.ts'),

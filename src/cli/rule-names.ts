@@ -98,10 +98,15 @@ export class RuleNames {
     return known
   }
 
-  /** Names the steps of a packet. Reads all rules again after a commit of any program. */
-  async steps(packet: TracedPacket): Promise<readonly NamedStep[]> {
+  /** Reads all rules again after a commit of any program. */
+  async refresh(): Promise<void> {
     const isOld = this.#options.clock.nowMs() - this.#readAtMs > READ_AGAIN_MS
     if (isOld && this.#readGeneration() !== this.#generation) await this.load()
+  }
+
+  /** Names the steps of a packet. */
+  async steps(packet: TracedPacket): Promise<readonly NamedStep[]> {
+    await this.refresh()
     const elements = this.#elementsOf(packet)
     const steps: NamedStep[] = []
     for (const step of packet.steps) steps.push(this.#named(step, await this.#find(step), elements))

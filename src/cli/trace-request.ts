@@ -11,16 +11,50 @@ const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
 const RATE = { min: 1, max: 1_000, fallback: 20 } as const
 const DURATION = { fallback: '30s', maxMs: 3_600_000 } as const
 
-/** The flags of `kprobe trace`. */
-export const TRACE_FLAGS: readonly FlagSpec[] = [
-  {
+/** The flags of all commands that print packets. */
+export const PACKET_FLAGS = {
+  service: {
     name: 'service',
     kind: 'text',
     placeholder: 'NAMESPACE/NAME[:PORT]',
     help: 'only packets to this Service, at all its addresses and node ports; a port is a name, as `kprobe dump` prints it',
     namesService: true,
   },
-  { name: 'from', kind: 'text', placeholder: 'ADDRESS', help: 'only packets from this address or CIDR' },
+  from: {
+    name: 'from',
+    kind: 'text',
+    placeholder: 'ADDRESS',
+    help: 'only packets from this address or CIDR',
+  },
+  count: {
+    name: 'count',
+    kind: 'integer',
+    placeholder: 'N',
+    default: `${COUNT.fallback}`,
+    help: `end after so many packets, 1 to ${COUNT.max}`,
+  },
+  duration: {
+    name: 'duration',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: DURATION.fallback,
+    help: 'end after this time, at most 1h',
+  },
+  output: {
+    name: 'output',
+    short: 'o',
+    kind: 'text',
+    placeholder: 'FORMAT',
+    default: 'text',
+    choices: OUTPUTS,
+    help: 'text, or json: one object a line',
+  },
+} as const satisfies Readonly<Record<string, FlagSpec>>
+
+/** The flags of `kprobe trace`. */
+export const TRACE_FLAGS: readonly FlagSpec[] = [
+  PACKET_FLAGS.service,
+  PACKET_FLAGS.from,
   {
     name: 'to',
     kind: 'text',
@@ -37,20 +71,8 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
     kind: 'bool',
     help: 'trace every packet of TCP, and not only those that open a connection',
   },
-  {
-    name: 'count',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${COUNT.fallback}`,
-    help: `end after so many packets, 1 to ${COUNT.max}`,
-  },
-  {
-    name: 'duration',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: DURATION.fallback,
-    help: 'end after this time, at most 1h',
-  },
+  PACKET_FLAGS.count,
+  PACKET_FLAGS.duration,
   {
     name: 'rate',
     kind: 'integer',
@@ -63,54 +85,58 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
     help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
   },
   INSTANCE_FLAG,
-  {
-    name: 'output',
-    short: 'o',
-    kind: 'text',
-    placeholder: 'FORMAT',
-    default: 'text',
-    choices: OUTPUTS,
-    help: 'text, or json: one object a line',
-  },
+  PACKET_FLAGS.output,
 ]
 
-/** What `kprobe trace` is asked. */
-export interface TraceRequest {
+/** What all commands that print packets are asked. */
+export interface PacketRequest {
   /** Empty for all Services. */
   readonly service: string
   readonly from: Cidr | undefined
+  readonly packets: number
+  readonly durationMs: number
+  readonly output: (typeof OUTPUTS)[number]
+  readonly proxyName: string | undefined
+}
+
+/** Reads the flags of PacketRequest. Reports errors to the reader. */
+export function readPacketRequest(reader: FlagReader): PacketRequest {
+  const service = reader.text('service') ?? ''
+  if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
+    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
+  return {
+    service,
+    from: readPeer(reader, 'from'),
+    packets: reader.integer('count', COUNT),
+    durationMs: readDuration(reader),
+    output: reader.oneOf('output', OUTPUTS, 'text'),
+    proxyName: readInstanceName(reader),
+  }
+}
+
+/** What `kprobe trace` is asked. */
+export interface TraceRequest extends PacketRequest {
   readonly to: TraceMatch['to']
   readonly rejectOnly: boolean
   readonly allPackets: boolean
-  readonly packets: number
-  readonly durationMs: number
   readonly perSecond: number
-  readonly output: (typeof OUTPUTS)[number]
   readonly adminSocket: string
-  readonly proxyName: string | undefined
 }
 
 /** Reads the flags. Reports errors to the reader. */
 export function readTraceRequest(reader: FlagReader): TraceRequest {
-  const service = reader.text('service') ?? ''
-  if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
-    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
-  const from = readPeer(reader, 'from')
+  const packets = readPacketRequest(reader)
+  const { from } = packets
   const to = readTarget(reader)
   if (from !== undefined && to !== undefined && familyOf(from.ip) !== familyOf(to.cidr.ip))
     reader.fail('--to', `is ${familyOf(to.cidr.ip)} while --from is ${familyOf(from.ip)}`)
   return {
-    service,
-    from,
+    ...packets,
     to,
     rejectOnly: reader.bool('reject-only'),
     allPackets: reader.bool('all-packets'),
-    packets: reader.integer('count', COUNT),
-    durationMs: readDuration(reader),
     perSecond: reader.integer('rate', RATE),
-    output: reader.oneOf('output', OUTPUTS, 'text'),
     adminSocket: readSocketPath(reader),
-    proxyName: readInstanceName(reader),
   }
 }
 

@@ -7,6 +7,7 @@ import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { CHAIN_START, type TraceMatch, traceTableName, traceTables } from '../modes/common/trace-table.ts'
 import type { Io } from './io.ts'
 import { writeWarnings } from './output.ts'
+import { PacketPrinter, type PrintCounts, untilOver } from './packet-printer.ts'
 import { isRefused, type PacketStory, storyLines, storyOf } from './packet-story.ts'
 import type { RuleNames } from './rule-names.ts'
 import type { TraceRequest } from './trace-request.ts'
@@ -16,31 +17,25 @@ import { PacketCollector, type TracedPacket } from './traced-packet.ts'
 export class TraceTables {
   readonly name: string
   readonly #client: NftClient
-  readonly #isOwned: boolean
+  #isOwned = true
   #isClosed = false
 
-  private constructor(
-    client: NftClient,
-    { name, isOwned }: { readonly name: string; readonly isOwned: boolean },
-  ) {
-    this.#client = client
-    this.name = name
-    this.#isOwned = isOwned
+  constructor() {
+    const transport = openNetfilter()
+    this.#client = createNftClient({ transport, clock: systemClock })
+    this.name = traceTableName(transport.portId)
   }
 
   /** Throws when the kernel rejects the tables. */
-  static async open(match: TraceMatch): Promise<TraceTables> {
-    const transport = openNetfilter()
-    const client = createNftClient({ transport, clock: systemClock })
-    const name = traceTableName(transport.portId)
+  async write(match: TraceMatch): Promise<void> {
     let first: Error | undefined
     // Kernels before 5.12 reject a table with an owner.
     for (const owned of [true, false]) {
-      const { outcome, failures } = await client.commit(traceTables(name, match, { owned }))
-      if (outcome === 'committed') return new TraceTables(client, { name, isOwned: owned })
+      const { outcome, failures } = await this.#client.commit(traceTables(this.name, match, { owned }))
+      this.#isOwned = owned
+      if (outcome === 'committed') return
       first ??= failures[0]?.error ?? new Error(`cannot start the trace: the kernel's answer: ${outcome}`)
     }
-    await client.close()
     throw first
   }
 
@@ -69,20 +64,24 @@ export class TraceTables {
 interface Following {
   readonly names: RuleNames
   readonly tables: TraceTables
+  readonly match: TraceMatch
 }
 
-/** How often packets of which nothing is heard are looked for. */
-const SWEEP_MS = 100
-/** The packets that wait to be named and printed, at most; later ones are counted. */
-const WAITING_MAX = 2_000
-
-/** Prints packets until the time or their number is reached, or the command is to end. Then reports what is missing. */
+/**
+ * Prints packets until the time or their number is reached, or the command is to end. Then reports what is missing.
+ * It listens before the tables are written: no packet that they match is missed.
+ */
 export async function followPackets(
   request: TraceRequest,
   io: Io,
-  { names, tables }: Following,
+  { names, tables, match }: Following,
 ): Promise<void> {
-  const printer = new StoryPrinter(request, io, names)
+  const makeStory = storyOfPacket(names)
+  const printer = new PacketPrinter<TracedPacket>(request.packets, io, async packet => {
+    const story = await makeStory(packet)
+    if (request.rejectOnly && !isRefused(story.outcome)) return undefined
+    return storyText(story, request.output)
+  })
   const collector = new PacketCollector({
     clock: systemClock,
     wallMs: () => Date.now(),
@@ -100,7 +99,9 @@ export async function followPackets(
     },
   })
   try {
-    await untilOver(request.durationMs, io, () => {
+    await tables.write(match)
+    names.acceptGeneration()
+    await untilOver(io, request.durationMs, () => {
       collector.sweep()
       return printer.isFull
     })
@@ -116,95 +117,12 @@ export async function followPackets(
   }
 }
 
-async function untilOver(durationMs: number, io: Io, isOver: () => boolean): Promise<void> {
-  const endMs = systemClock.nowMs() + durationMs
-  while (!isOver() && !io.signal.aborted && !io.outLost.aborted) {
-    const leftMs = endMs - systemClock.nowMs()
-    if (leftMs <= 0) return
-    await new Promise<void>(resolve => {
-      const wake = () => {
-        cancel()
-        io.signal.removeEventListener('abort', wake)
-        resolve()
-      }
-      const cancel = systemClock.after(Math.min(SWEEP_MS, leftMs), wake)
-      io.signal.addEventListener('abort', wake, { once: true })
-    })
-  }
-}
-
-interface Counts {
-  readonly traced: number
-  readonly printed: number
-  readonly dropped: number
-}
-
-/** Names packets one after the other, and prints them in their order. */
-class StoryPrinter {
-  readonly #request: TraceRequest
-  readonly #io: Io
-  readonly #names: RuleNames
-  readonly #waiting: TracedPacket[] = []
-  #work: Promise<void> | undefined
-  #traced = 0
-  #printed = 0
-  #dropped = 0
-
-  constructor(request: TraceRequest, io: Io, names: RuleNames) {
-    this.#request = request
-    this.#io = io
-    this.#names = names
-  }
-
-  get counts(): Counts {
-    return { traced: this.#traced, printed: this.#printed, dropped: this.#dropped }
-  }
-
-  get isFull(): boolean {
-    return this.#printed >= this.#request.packets
-  }
-
-  take(packet: TracedPacket): void {
-    this.#traced++
-    if (this.#waiting.length >= WAITING_MAX) {
-      this.#dropped++
-      return
-    }
-    this.#waiting.push(packet)
-    this.#work ??= this.#print().finally(() => {
-      this.#work = undefined
-    })
-    // written() reports the error.
-    this.#work.catch(() => undefined)
-  }
-
-  /** Resolves when all packets are printed. Throws what naming them throws. */
-  async written(): Promise<void> {
-    await this.#work
-    await this.#print()
-  }
-
-  async #print(): Promise<void> {
-    for (let packet = this.#waiting.shift(); packet !== undefined; packet = this.#waiting.shift()) {
-      if (this.isFull) continue
-      const story = await this.#storyOf(packet)
-      if (this.#request.rejectOnly && !isRefused(story.outcome)) continue
-      this.#printed++
-      this.#io.out(storyText(story, this.#request.output))
-      await this.#io.outWritten()
-    }
-  }
-
-  async #storyOf(packet: TracedPacket): Promise<PacketStory> {
-    const names = this.#names
+function storyOfPacket(names: RuleNames): (packet: TracedPacket) => Promise<PacketStory> {
+  return async packet => {
     const steps = await names.steps(packet)
     const { first } = packet
-    return storyOf(packet, {
-      steps,
-      row: names.rowAt(first),
-      tracked: names.tracked(first),
-      interfaceName: names.interfaceName,
-    })
+    const tracked = names.tracked(first)
+    return storyOf(packet, { steps, row: names.rowAt(first), tracked, interfaceName: names.interfaceName })
   }
 }
 
@@ -215,7 +133,7 @@ function storyText(story: PacketStory, output: TraceRequest['output']): string {
     .join('')}\n`
 }
 
-interface Ending extends Counts {
+interface Ending extends PrintCounts {
   readonly matched: bigint | undefined
   readonly lost: number
 }
@@ -223,7 +141,7 @@ interface Ending extends Counts {
 /** Names what the output does not show. */
 function endTexts(
   { perSecond, rejectOnly, packets }: TraceRequest,
-  { traced, printed, dropped, matched, lost }: Ending,
+  { taken: traced, printed, dropped, matched, lost }: Ending,
 ): readonly string[] {
   if (matched === undefined)
     return ['kprobe trace: the rules that start the trace were removed meanwhile; run the command again']

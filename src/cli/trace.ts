@@ -86,10 +86,9 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
   try {
     const held = await names.load()
     const places = request.service === '' ? undefined : placesOf(held, request.service)
-    const tables = await TraceTables.open({ ...request, places })
+    const tables = new TraceTables()
     try {
-      names.acceptGeneration()
-      await followPackets(request, io, { names, tables })
+      await followPackets(request, io, { names, tables, match: { ...request, places } })
     } finally {
       await tables.close()
     }

@@ -7,6 +7,7 @@ import { ipvs } from './ipvs/mode.ts'
 import { readIpvsOptions } from './ipvs/settings.ts'
 import type { Mode } from './mode.ts'
 import { nftables } from './nftables/mode.ts'
+import { readNftablesOptions } from './nftables/settings.ts'
 import { userspace } from './userspace/mode.ts'
 
 /** Every mode of this build. */
@@ -25,11 +26,15 @@ export const MODE_DEVICE = MODES.find(({ device }) => device !== undefined)?.dev
 export const DEFAULT_MODE = nftables.name
 
 /** Options of single modes. */
-export type ModeOptions = Pick<Config, 'ipvs' | 'iptables'>
+export type ModeOptions = Pick<Config, 'nftables' | 'ipvs' | 'iptables'>
 
 /** Reads the options of each mode, whichever mode is configured. Errors go to the settings and the reader. */
 export function readModeOptions(settings: Settings, reader: FlagReader): ModeOptions {
-  return { ipvs: readIpvsOptions(settings, reader), iptables: readIptablesOptions(settings, reader) }
+  return {
+    nftables: readNftablesOptions(reader),
+    ipvs: readIpvsOptions(settings, reader),
+    iptables: readIptablesOptions(settings, reader),
+  }
 }
 
 /** Finds the mode of a configuration, which the configuration's reader has checked. Throws for a name without a mode. */

@@ -32,6 +32,7 @@ export const NLA_F_NET_BYTEORDER = 0x4000
 export const NLA_TYPE_MASK = -0xc001
 
 export const NFNETLINK_V0 = 0
+export const NFNL_SUBSYS_ULOG = 4
 export const NFNL_SUBSYS_NFTABLES = 10
 export const NFNL_MSG_BATCH_BEGIN = 0x10
 export const NFNL_MSG_BATCH_END = 0x11

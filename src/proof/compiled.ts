@@ -4,7 +4,7 @@ import {
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_NAT_SRC,
 } from '../kernel/nft/constants.ts'
-import type { Expression, Rule } from '../kernel/nft/expression.ts'
+import { type Expression, hasEffect, isLogOnly, isNote, type Rule } from '../kernel/nft/expression.ts'
 import type { AnyTable, Chain } from '../kernel/nft/state.ts'
 import type { RulePlace } from './machine.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
@@ -48,33 +48,13 @@ export function compileChain(chain: Chain, table: CompiledTable): CompiledChain 
   const { isOwn } = table
   const rules = chain.rules.flatMap((rule, index) => {
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn }
-    return isOwn || hasEffect(rule) ? [{ expressions: withoutNotes(rule), place }] : []
+    return (isOwn && !isLogOnly(rule)) || hasEffect(rule) ? [{ expressions: withoutNotes(rule), place }] : []
   })
   return { name: chain.name, rules, table }
 }
 
-/** Rules that only count or log decide nothing. */
-function hasEffect({ expressions }: Rule): boolean {
-  return expressions.some(
-    each =>
-      each.kind === 'verdict' ||
-      each.kind === 'dnat' ||
-      each.kind === 'masquerade' ||
-      each.kind === 'reject' ||
-      each.kind === 'meta-set' ||
-      each.kind === 'dynset' ||
-      each.kind === 'target' ||
-      (each.kind === 'lookup' && each.dreg === 'verdict') ||
-      (each.kind === 'unknown' && !NOTES.includes(each.name)),
-  )
-}
-
-const NOTES: readonly string[] = ['log', 'counter']
-
 function withoutNotes({ expressions }: Rule): readonly Expression[] {
-  return expressions.filter(
-    each => each.kind !== 'counter' && !(each.kind === 'unknown' && NOTES.includes(each.name)),
-  )
+  return expressions.filter(each => !isNote(each))
 }
 
 export function placeText({ table, chain, rule }: RulePlace): string {

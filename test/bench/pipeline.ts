@@ -176,6 +176,7 @@ const PLANE_OPTIONS = {
   detector: { IPv4: undefined, IPv6: undefined },
   endpointComments: false,
   connectionCounters: false,
+  logGroup: 0,
 }
 
 /** What the objects mean, in one go. */

@@ -7,11 +7,11 @@ import type { PacketStory } from '../../src/cli/packet-story.ts'
 import { runInProcess, tool } from '../support/command.ts'
 import { COMMAND } from '../support/daemon.ts'
 import { type Flow, Lab } from '../support/lab/lab.ts'
-import { balanced, serviceOf, sliceOf } from '../support/objects.ts'
+import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
 
-/* Real packets through the rules in the kernel, and what `kprobe trace` says of them. */
+/* Real packets through the rules in the kernel, and what `kprobe trace` and `kprobe drops` say of them. */
 
 const CLIENT = '192.168.0.9'
 const NODE = {
@@ -28,6 +28,8 @@ const OBJECTS = [
   serviceOf('shop/empty', '10.96.1.3'),
   serviceOf('shop/guarded', '10.96.1.4', ...RANGES),
   sliceOf('shop/guarded', ['10.1.0.6']),
+  serviceOf('shop/far', '10.96.1.5', ...balanced({ externalTrafficPolicy: 'Local' }, '192.168.7.8')),
+  sliceOf('shop/far', [endpoint('10.1.0.7', { nodeName: 'other' })]),
 ]
 
 let lab: Lab
@@ -50,13 +52,13 @@ afterAll(async () => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-async function program(mode: string): Promise<void> {
+async function program(mode: string, ...more: readonly string[]): Promise<void> {
   const args = [
     `--source=file:${folder}`,
     `--hostname-override=${NODE_NAME}`,
     `--cluster-cidr=${CLUSTER_CIDR}`,
   ]
-  const { code, err } = await runInProcess(['run', '--once', `--proxy-mode=${mode}`, ...args])
+  const { code, err } = await runInProcess(['run', '--once', `--proxy-mode=${mode}`, ...args, ...more])
   expect(code, err).toBe(0)
 }
 
@@ -73,8 +75,8 @@ class Tracing {
   code: number | null | undefined
   readonly child: ChildProcess
 
-  constructor(args: readonly string[]) {
-    this.child = spawn(process.execPath, [COMMAND, 'trace', '-o', 'json', '--duration=60s', ...args], {
+  constructor(args: readonly string[], command = 'trace') {
+    this.child = spawn(process.execPath, [COMMAND, command, '-o', 'json', '--duration=60s', ...args], {
       stdio: ['ignore', 'pipe', 'pipe'],
     })
     running.push(this.child)
@@ -227,5 +229,91 @@ describe('kprobe trace', () => {
     })
     await program('nftables')
     expect((await runInProcess(['trace', '--service=shop/wob'])).err).toContain('did you mean shop/web?')
+  })
+})
+
+/** The process that reads the group, as the kernel lists it: the file is there with the first reader of a namespace. */
+function hasReader(group: number): boolean {
+  const listed = tool('cat', '/proc/thread-self/net/netfilter/nfnetlink_log')
+  return listed.split('\n').some(line => Number(line.trim().split(/\s+/)[0]) === group)
+}
+
+describe('kprobe drops', () => {
+  const LOGGED = ['--log-rejects=7']
+
+  async function dropped(args: readonly string[], flows: readonly Flow[]) {
+    const reading = new Tracing([`--count=${flows.length}`, ...args], 'drops')
+    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await lab.trace(flows)
+    return await reading.ended()
+  }
+
+  it('names Service, client and reason of what the rules reject and drop', async () => {
+    await program('nftables', ...LOGGED)
+    const flows = [
+      flowTo('10.96.1.3', 80),
+      flowTo('10.96.1.1', 81),
+      flowTo('192.168.7.7', 80),
+      flowTo('192.168.7.8', 80),
+    ]
+    const drops = await dropped([], flows)
+    expect(drops).toMatchObject([
+      {
+        to: '10.96.1.3:80',
+        service: 'shop/empty:http',
+        verdict: 'reject',
+        reason: 'no-endpoints',
+        arrivedBy: 'ext0',
+      },
+      { to: '10.96.1.1:81', verdict: 'reject', reason: 'no-such-port' },
+      { to: '192.168.7.7:80', service: 'shop/guarded:http', verdict: 'drop', reason: 'source-ranges' },
+      { to: '192.168.7.8:80', service: 'shop/far:http', verdict: 'drop', reason: 'no-local-endpoints' },
+    ])
+    expect(drops.map(({ from }) => from.split(':')[0])).toEqual(flows.map(({ source }) => source))
+  })
+
+  it('says what the limit of the kernel left out', async () => {
+    await program('nftables', ...LOGGED)
+    const reading = new Tracing(['--follow', '--service=shop/empty'], 'drops')
+    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 2_000 })])
+    reading.child.kill('SIGINT')
+    const drops = await reading.ended()
+    expect(drops.length).toBeGreaterThan(0)
+    expect(drops.length).toBeLessThan(1_000)
+    expect(reading.err).toMatch(/left out \d+/)
+  })
+
+  it('has no rule without the flag, and the same ones for the other commands with it', async () => {
+    await program('nftables')
+    expect(tool('nft', 'list', 'ruleset')).not.toContain('log ')
+    const { code, err } = await runInProcess(['drops'])
+    expect([code, err]).toEqual([
+      1,
+      'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables mode, or use `kprobe trace --reject-only`\n',
+    ])
+    await program('nftables', ...LOGGED)
+    expect(tool('nft', 'list', 'chain', 'ip', 'kube-proxy', 'refuse')).toContain(
+      'log prefix "kprobe refuse" group 7',
+    )
+    const args = [
+      `--source=file:${folder}`,
+      `--hostname-override=${NODE_NAME}`,
+      `--cluster-cidr=${CLUSTER_CIDR}`,
+    ]
+    expect(await runInProcess(['verify', ...args, ...LOGGED])).toMatchObject({ code: 0 })
+    expect(await runInProcess(['verify', '--prove', ...args, ...LOGGED])).toMatchObject({ code: 0 })
+    expect((await runInProcess(['dump', 'services'])).code).toBe(0)
+    await program('nftables')
+    expect(tool('nft', 'list', 'ruleset')).not.toContain('log ')
+  })
+
+  it('names the group that another process reads', async () => {
+    await program('nftables', ...LOGGED)
+    const first = new Tracing(['--follow'], 'drops')
+    await eventually(() => hasReader(7) || first.code !== undefined, { describe: () => first.err })
+    const { code, err } = await runInProcess(['drops'])
+    expect(code).toBe(1)
+    expect(err).toContain('NFLOG group 7')
   })
 })

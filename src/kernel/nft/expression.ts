@@ -117,6 +117,35 @@ export function targetsOf(expressions: readonly Expression[]): readonly string[]
   )
 }
 
+/** Returns whether a rule can decide about a packet or change it. Rules that only count or log cannot. */
+export function hasEffect({ expressions }: Rule): boolean {
+  return expressions.some(
+    each =>
+      each.kind === 'verdict' ||
+      each.kind === 'dnat' ||
+      each.kind === 'masquerade' ||
+      each.kind === 'reject' ||
+      each.kind === 'meta-set' ||
+      each.kind === 'dynset' ||
+      each.kind === 'target' ||
+      (each.kind === 'lookup' && each.dreg === 'verdict') ||
+      (each.kind === 'unknown' && !isNote(each)),
+  )
+}
+
+/** Returns whether an expression only counts or logs. */
+export function isNote(expression: Expression): boolean {
+  const { kind } = expression
+  return kind === 'counter' || kind === 'log' || (kind === 'unknown' && NOTES.includes(expression.name))
+}
+
+const NOTES: readonly string[] = ['log', 'counter']
+
+/** Returns whether a rule does nothing but log. */
+export function isLogOnly(rule: Rule): boolean {
+  return rule.expressions.some(({ kind }) => kind === 'log') && !hasEffect(rule)
+}
+
 /** A rule in the kernel's bytes: there are tens of thousands of iptables rules, and bytes are fast to compare. */
 export interface CompiledRule {
   /**

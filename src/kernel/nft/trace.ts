@@ -13,7 +13,7 @@ import {
   NFT_JUMP,
   NFT_RETURN,
 } from './constants.ts'
-import type { Rule, Verdict } from './expression.ts'
+import { isLogOnly, type Rule, type Verdict } from './expression.ts'
 import { formatElement } from './print-data.ts'
 import { formatRule } from './print-rule.ts'
 import type { Chain, Ruleset, Table } from './state.ts'
@@ -297,6 +297,8 @@ const DEPTH_MAX = 64
 function walkChain(walk: TableWalk, chain: Chain, position: Position): Decision {
   assert(position.depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
   for (const [index, rule] of chain.rules.entries()) {
+    // What it logs depends on other packets, and decides nothing.
+    if (isLogOnly(rule)) continue
     const effect = walkRule(walk, { chain, rule, index }, position.hooknum)
     if (effect === 'next' || effect === 'break') continue
     assert(effect.kind !== 'split', 'a single packet goes one way')

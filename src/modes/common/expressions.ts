@@ -30,6 +30,8 @@ export interface RuleContext {
   /** The mark bit that requests masquerading in our postrouting hook. */
   readonly masqueradeMark: number
   readonly detector: Detector | undefined
+  /** The NFLOG group that gets rejected and dropped packets; 0 for none. */
+  readonly logGroup?: number
 }
 
 /** Makes a rule. Expressions run in order; the first that does not match ends the rule. */

@@ -37,6 +37,11 @@ export function verdictReason({ chain, text, isServed }: RefusingRule): VerdictR
   return isServed ? 'no-local-endpoints' : 'unknown'
 }
 
+/** Whether rules of this chain of our own tables answer the client; those of others drop in silence. */
+export function isRejectingChain(chain: string): boolean {
+  return chain === CHAIN_REJECT || chain === CHAIN_LOCALHOST
+}
+
 function isXtFirewall(chain: string): boolean {
   return /-(?:PROXY|SOURCE-RANGES)-FIREWALL(?:-IP(?:-[0-9A-F])?)?$/.test(chain)
 }

@@ -11,6 +11,7 @@ import {
   type RuleContext,
   rule,
 } from '../common/expressions.ts'
+import { withLogs } from '../common/logs.ts'
 import { CHAIN_FIREWALL, CHAIN_REJECT } from '../common/rules.ts'
 import type { CodeDraft, Codes } from './layout.ts'
 import { pickKnown, pickNew, pickSlot } from './rules.ts'
@@ -139,7 +140,8 @@ export function chainsBehind(name: string): readonly string[] {
 
 export function makeChain(name: string, context: RuleContext): Chain | undefined {
   const spec = parseChain(name)
-  return spec === undefined ? undefined : { name, hook: undefined, rules: rulesOf(spec, context) }
+  if (spec === undefined) return undefined
+  return withLogs({ name, hook: undefined, rules: rulesOf(spec, context) }, context)
 }
 
 function rulesOf(spec: ChainSpec, context: RuleContext): readonly Rule[] {

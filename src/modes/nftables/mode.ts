@@ -1,21 +1,12 @@
 import { type Config, GATE_LOCALHOST } from '../../config/config.ts'
 import { familiesAtLocalhost } from '../../model/node-context.ts'
-import type { Mode, ModeSettings } from '../mode.ts'
+import type { Mode } from '../mode.ts'
 import { cleanNftables } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { nftablesTracer, openNftables, retireNftables } from './open.ts'
 import { proxyOfTable, tableNameOf } from './options.ts'
+import { NFTABLES_SETTINGS } from './settings.ts'
 import { nftablesHeld } from './show.ts'
-
-const NFTABLES_SETTINGS: ModeSettings = {
-  masqueradeAll: 'nftables.masqueradeAll',
-  masqueradeBit: 'nftables.masqueradeBit',
-  minSyncPeriod: 'nftables.minSyncPeriod',
-  syncPeriod: 'nftables.syncPeriod',
-  periodFlags: { min: 'iptables-min-sync-period', sync: 'iptables-sync-period' },
-  defaultSyncPeriod: 600_000_000_000n,
-  countsConnections: true,
-}
 
 /** Whether the gate leaves node ports at localhost to the relay. */
 function mayRelay({ featureGates }: Pick<Config, 'featureGates'>): boolean {

@@ -94,5 +94,6 @@ function nftablesOptions(config: Config): NftablesOptions {
     masqueradeBit,
     detector,
     connectionCounters,
+    logGroup: config.nftables.logRejects,
   }
 }

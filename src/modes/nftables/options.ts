@@ -20,6 +20,8 @@ export interface NftablesOptions {
   readonly endpointComments: boolean
   /** Counts new connections at each endpoint. The table is replaced when this changes. */
   readonly connectionCounters: boolean
+  /** The NFLOG group that gets rejected and dropped packets; 0 for none. */
+  readonly logGroup: number
 }
 
 export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
@@ -30,6 +32,7 @@ export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
   endpointComments: false,
   connectionCounters: false,
+  logGroup: 0,
 }
 
 /** Gives the table name of a proxy. It is unique: config/own-flags.ts refuses names that collide. */

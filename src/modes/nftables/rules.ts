@@ -35,6 +35,7 @@ import {
   WORK,
   writePriority,
 } from '../common/expressions.ts'
+import { logTo, withLogs } from '../common/logs.ts'
 import {
   CHAIN_EARLY_POSTROUTING,
   CHAIN_FIREWALL,
@@ -54,6 +55,7 @@ import {
 import { type FamilyLayout, PROTOCOL_NUMBERS } from '../common/tables.ts'
 import {
   CLIENT_6_LENGTH,
+  CODE_DROP,
   CODE_MASK,
   ENDPOINTS,
   ID_MASK,
@@ -211,6 +213,7 @@ export interface Skeleton extends RuleContext {
   readonly prefixLengths: readonly number[]
   /** A relay serves node ports at localhost. */
   readonly localhost: boolean
+  readonly logGroup: number
 }
 
 export function skeletonOf(
@@ -229,18 +232,20 @@ export function skeletonOf(
     serviceCidrs: frontends.serviceCidrs.filter(({ ip }) => familyOf(ip) === layout.model),
     prefixLengths,
     localhost: frontends.relayedAtLocalhost?.includes(layout.model) === true,
+    logGroup: options.logGroup,
   }
 }
 
 /** Gives equal keys for skeletons with equal chains and sets, including on-demand chains. */
 export function skeletonKey(skeleton: Skeleton): string {
-  const { detector, nodePorts, serviceCidrs, prefixLengths, localhost } = skeleton
+  const { detector, nodePorts, serviceCidrs, prefixLengths, localhost, logGroup } = skeleton
   const answers = nodePorts.kind === 'all' ? 'all' : nodePorts.ips.map(hex)
-  return JSON.stringify([detectorKey(detector), answers, serviceCidrs.map(cidrKey), prefixLengths, localhost])
+  const cidrs = serviceCidrs.map(cidrKey)
+  return JSON.stringify([detectorKey(detector), answers, cidrs, prefixLengths, localhost, logGroup])
 }
 
 export function fixedChains(skeleton: Skeleton): readonly Chain[] {
-  return [
+  const chains = [
     ...hookChains([masqueradeMarked(skeleton), hairpinRule(skeleton)], skeleton.natPriority),
     earlyPostrouting,
     ...unallocatedChains(skeleton.layout, skeleton.serviceCidrs),
@@ -249,6 +254,7 @@ export function fixedChains(skeleton: Skeleton): readonly Chain[] {
     { name: CHAIN_FIREWALL, hook: undefined, rules: firewallRules(skeleton) },
     ...(skeleton.localhost ? [localhostChain(skeleton)] : []),
   ]
+  return chains.map(chain => withLogs(chain, skeleton))
 }
 
 /**
@@ -278,11 +284,30 @@ function servicesRules(skeleton: Skeleton): readonly Rule[] {
   if (skeleton.masqueradeAll) rules.push(rule([...toClusterIp, ...askMasquerade(skeleton)]))
   else if (detector !== undefined)
     rules.push(rule([...fromPod(skeleton, detector, true), ...toClusterIp, ...askMasquerade(skeleton)]))
+  rules.push(...droppedByDispatch(skeleton, 'frontends'))
   rules.push(rule(dispatch(layout, 'frontends')))
+  rules.push(...droppedByDispatch(skeleton, 'nodeports'))
   rules.push(rule([...toNodePortAddress(skeleton), ...dispatch(layout, 'nodeports')]))
   if (skeleton.localhost) rules.push(rule([...toLoopback(layout, 'eq'), goTo(CHAIN_LOCALHOST)]))
   rules.push(rule([...toClusterIp, goTo(CHAIN_REJECT)], 'no such port'))
   return rules
+}
+
+/** Logs packets that the map of verdicts drops: such an element has no rule of its own. */
+function droppedByDispatch(skeleton: Skeleton, map: FrontendMap): readonly Rule[] {
+  const { layout, logGroup } = skeleton
+  if (logGroup === 0) return []
+  const addressRegs = map === 'frontends' ? layout.addressRegs : 0
+  const place: Expressions =
+    addressRegs === 0 ? toNodePortAddress(skeleton) : [destinationAddress(layout, KEY)]
+  const isDropped: Expressions = [
+    ...place,
+    ...portOfPacket(KEY + addressRegs),
+    mapped(map, KEY, KEY),
+    maskNumber(KEY, CODE_MASK),
+    compare('eq', KEY, u32host(CODE_DROP)),
+  ]
+  return [rule([...isDropped, ...logTo(logGroup, CHAIN_SERVICES)])]
 }
 
 /**

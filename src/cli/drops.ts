@@ -1,0 +1,219 @@
+import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import { contains } from '../base/ip.ts'
+import { endText, protocolText } from '../base/ip-packet.ts'
+import { count, oneLine, rfc3339 } from '../base/text.ts'
+import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { HELP_FLAG } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { INSTANCE_FLAG } from '../config/own-flags.ts'
+import { HERE, openNetfilter } from '../daemon/open.ts'
+import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
+import type { Table } from '../kernel/nft/state.ts'
+import { chainOfPrefix, isLogging, logGroupOf } from '../modes/common/logs.ts'
+import { isOfService } from '../modes/common/show.ts'
+import { NFT_FAMILIES } from '../modes/common/tables.ts'
+import {
+  isRejectingChain,
+  reasonText,
+  type VerdictReason,
+  verdictReason,
+} from '../modes/common/verdict-reason.ts'
+import type { HeldMode } from '../modes/mode.ts'
+import { readModes } from '../modes/read.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { writeWarnings } from './output.ts'
+import { PacketPrinter, untilOver } from './packet-printer.ts'
+import { usageErrors } from './request.ts'
+import { RuleNames } from './rule-names.ts'
+import { PACKET_FLAGS, type PacketRequest, readPacketRequest } from './trace-request.ts'
+
+const FLAGS: readonly FlagSpec[] = [
+  PACKET_FLAGS.service,
+  PACKET_FLAGS.from,
+  {
+    name: 'follow',
+    short: 'f',
+    kind: 'bool',
+    help: 'go on until Ctrl-C, whatever --count and --duration say',
+  },
+  PACKET_FLAGS.count,
+  PACKET_FLAGS.duration,
+  INSTANCE_FLAG,
+  PACKET_FLAGS.output,
+]
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe drops [flags]',
+      description:
+        "Prints the packets that kprobe's rules reject or drop, live: Service, client, and the reason. Needs the daemon's\n" +
+        'flag --log-rejects=GROUP, in nftables mode. Ends after --duration or --count packets.',
+      details: [
+        'Example:',
+        '  kprobe drops --follow',
+        '  kprobe drops --service shop/cart -o json --duration 5m',
+        '',
+        'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
+        'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
+      ],
+      flags: [...FLAGS, HELP_FLAG],
+    }),
+  run,
+}
+
+interface DropsRequest extends PacketRequest {
+  readonly follow: boolean
+}
+
+async function run(argv: readonly string[], io: Io): Promise<number> {
+  const given = readArguments(argv, FLAGS, () => undefined)
+  const reader = new FlagReader(given)
+  for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
+  const request = { ...readPacketRequest(reader), follow: reader.bool('follow') }
+  if (reader.errors.length > 0) return usageErrors(io, 'drops', reader.errors)
+  try {
+    await drops(request, io)
+    return EXIT_FINE
+  } catch (error) {
+    io.err(`kprobe drops: ${failureText(error)}\n`)
+    return EXIT_FAILED
+  }
+}
+
+async function drops(request: DropsRequest, io: Io): Promise<void> {
+  const what = { ...HERE, families: NFT_FAMILIES, proxyName: request.proxyName }
+  const read = async () => (await readModes(what)).held
+  const names = new RuleNames({ clock: systemClock, proxy: request.proxyName, read })
+  try {
+    const tables = (await names.load()).flatMap(held => held.tables)
+    const group = logGroupOf(tables)
+    if (group === undefined) throw new Error(whyNoLog(await read()))
+    await follow(request, io, { names, group, tables })
+  } finally {
+    await names.close()
+  }
+}
+
+function whyNoLog(held: readonly HeldMode[]): string {
+  const modes = held.map(({ mode }) => mode).join(' and ')
+  const here =
+    held.length === 0 ? 'the kernel holds no rules of kprobe' : `rules of ${modes} mode log nothing`
+  return `${here}; start the daemon with --log-rejects=GROUP in nftables mode, or use \`kprobe trace --reject-only\``
+}
+
+interface Logging {
+  readonly names: RuleNames
+  readonly group: number
+  readonly tables: readonly Table[]
+}
+
+async function follow(request: DropsRequest, io: Io, { names, group, tables }: Logging): Promise<void> {
+  const { packets, durationMs, follow: isEndless } = request
+  const printer = new PacketPrinter<LoggedPacket>(
+    isEndless ? Number.POSITIVE_INFINITY : packets,
+    io,
+    packet => dropText(packet, request, names),
+  )
+  let lost = 0
+  const transport = openNetfilter()
+  try {
+    const stop = readLog({
+      transport,
+      clock: systemClock,
+      group,
+      onPacket: packet => printer.take(packet),
+      onLost: missing => {
+        lost += missing
+      },
+    })
+    const before = await countRefused(tables)
+    await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
+    stop()
+    await printer.written()
+    const refused = (await countRefused(tables)) - before
+    const { taken, printed, dropped } = printer.counts
+    const unlogged = Number(refused) - taken - lost
+    await writeWarnings(
+      [
+        `printed ${count(printed, 'packet')} of ${taken} that the kernel logged`,
+        ...(unlogged > 0
+          ? [`sampled: the kernel logged no more than 20 a second for each rule, and left out ${unlogged}`]
+          : []),
+        ...(lost > 0 ? [`lost ${count(lost, 'packet')}: the command was too slow for the kernel`] : []),
+        ...(dropped > 0 ? [`${count(dropped, 'packet')} not printed: standard output is too slow`] : []),
+      ],
+      io,
+    )
+  } finally {
+    await transport.close()
+  }
+}
+
+/** Counts the packets that met a rule that logs, logged or not. */
+async function countRefused(tables: readonly Table[]): Promise<bigint> {
+  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
+  try {
+    let packets = 0n
+    for (const { family, name: table, chains } of tables)
+      for (const { name: chain, rules } of chains.values()) {
+        if (!rules.some(isLogging)) continue
+        const counters = await client.ruleCounters({ family, table, chain })
+        for (const [index, rule] of rules.entries())
+          if (isLogging(rule)) packets += counters[index]?.packets ?? 0n
+      }
+    return packets
+  } finally {
+    await client.close()
+  }
+}
+
+/** One line of `-o json`. */
+interface Drop {
+  readonly time: string
+  readonly protocol: string
+  readonly from: string
+  readonly to: string
+  readonly service?: string
+  readonly frontend?: string
+  readonly arrivedBy?: string
+  readonly verdict: 'reject' | 'drop'
+  readonly reason: VerdictReason
+  readonly answer: string
+}
+
+/** Formats a packet; undefined for one that is not asked for, and for one that another program logs. */
+async function dropText(
+  { prefix, head, inputInterface }: LoggedPacket,
+  { service, from, output }: DropsRequest,
+  names: RuleNames,
+): Promise<string | undefined> {
+  const atMs = Date.now()
+  const chain = chainOfPrefix(prefix)
+  if (chain === undefined || (from !== undefined && !contains(from, head.source))) return undefined
+  await names.refresh()
+  const row = names.rowAt(head)
+  if (service !== '' && !isOfService(row === undefined ? [] : [row.service], service)) return undefined
+  const reason = verdictReason({ chain, text: '', isServed: row !== undefined })
+  const verdict = isRejectingChain(chain) ? 'reject' : 'drop'
+  const drop: Drop = {
+    time: rfc3339(atMs),
+    protocol: protocolText(head.protocol),
+    from: endText(head, 'source'),
+    to: endText(head, 'destination'),
+    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
+    ...(inputInterface === undefined ? {} : { arrivedBy: names.interfaceName(inputInterface) }),
+    verdict,
+    reason,
+    answer: `${verdict === 'reject' ? 'is rejected' : 'is dropped'}: ${reasonText(reason)}`,
+  }
+  return output === 'json' ? `${JSON.stringify(drop)}\n` : `${oneLine(lineOf(drop))}\n`
+}
+
+function lineOf({ time, protocol, from, to, service, frontend, arrivedBy, answer }: Drop): string {
+  const name = service === undefined ? '' : ` ${service} (${frontend})`
+  const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
+  return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
+}

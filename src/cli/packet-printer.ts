@@ -1,0 +1,87 @@
+import { pause, systemClock } from '../base/clock.ts'
+import type { Io } from './io.ts'
+
+/** How often a command that prints packets looks whether it is over. */
+const LOOK_MS = 100
+
+/** Waits until the time is up, `isOver` gives true, or the command is to end. */
+export async function untilOver(io: Io, durationMs: number, isOver: () => boolean): Promise<void> {
+  const endMs = systemClock.nowMs() + durationMs
+  while (!isOver() && !io.signal.aborted && !io.outLost.aborted) {
+    const leftMs = endMs - systemClock.nowMs()
+    if (leftMs <= 0) return
+    await pause(systemClock, Math.min(LOOK_MS, leftMs), io.signal)
+  }
+}
+
+/** The packets that wait to be named and printed, at most; later ones are counted. */
+const WAITING_MAX = 2_000
+
+export interface PrintCounts {
+  readonly taken: number
+  readonly printed: number
+  /** Packets for which there was no room, because standard output is slow. */
+  readonly dropped: number
+}
+
+/** Formats packets one after the other, and prints them in their order, up to a number. */
+export class PacketPrinter<Packet> {
+  readonly #max: number
+  readonly #io: Io
+  readonly #format: (packet: Packet) => Promise<string | undefined>
+  readonly #waiting: Packet[] = []
+  #work: Promise<void> | undefined
+  #failure: { readonly error: unknown } | undefined
+  #taken = 0
+  #printed = 0
+  #dropped = 0
+
+  /** `format` gives undefined for a packet that is not printed. */
+  constructor(max: number, io: Io, format: (packet: Packet) => Promise<string | undefined>) {
+    this.#max = max
+    this.#io = io
+    this.#format = format
+  }
+
+  get counts(): PrintCounts {
+    return { taken: this.#taken, printed: this.#printed, dropped: this.#dropped }
+  }
+
+  /** Nothing more will be printed: the number is reached, or formatting has failed. */
+  get isFull(): boolean {
+    return this.#printed >= this.#max || this.#failure !== undefined
+  }
+
+  take(packet: Packet): void {
+    this.#taken++
+    if (this.#waiting.length >= WAITING_MAX) {
+      this.#dropped++
+      return
+    }
+    this.#waiting.push(packet)
+    this.#work ??= this.#print()
+  }
+
+  /** Resolves when all packets are printed. Throws what `format` throws. */
+  async written(): Promise<void> {
+    await this.#work
+    if (this.#failure !== undefined) throw this.#failure.error
+  }
+
+  async #print(): Promise<void> {
+    try {
+      for (let packet = this.#waiting.shift(); packet !== undefined; packet = this.#waiting.shift()) {
+        if (this.isFull) continue
+        const text = await this.#format(packet)
+        if (text === undefined) continue
+        this.#printed++
+        this.#io.out(text)
+        await this.#io.outWritten()
+      }
+    } catch (error) {
+      this.#failure = { error }
+    } finally {
+      this.#work = undefined
+    }
+  }
+}

@@ -1,0 +1,147 @@
+import type { Clock } from '../../base/clock.ts'
+import { type PacketHead, readPacketHead } from '../../base/ip-packet.ts'
+import { u32be } from '../../base/octets.ts'
+import {
+  type ByteView,
+  u32be as number32,
+  octets,
+  string,
+  u8,
+  u16be,
+  viewOf,
+} from '../../netlink/attribute.ts'
+import { Connection } from '../../netlink/connection.ts'
+import { NFNL_SUBSYS_ULOG, NLM_F_ACK, NLM_F_REQUEST, NLMSG_OVERRUN } from '../../netlink/constants.ts'
+import { malformed, NetlinkError } from '../../netlink/errors.ts'
+import {
+  encodeMessage,
+  type Message,
+  NFGENMSG_LENGTH,
+  readMessages,
+  writeNfGenMsg,
+} from '../../netlink/message.ts'
+import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import { SystemError, type Transport } from '../../netlink/transport.ts'
+import * as nflog from './constants.ts'
+
+const CONFIG = attributeSet({
+  command: [nflog.NFULA_CFG_CMD, u8],
+  /** struct nfulnl_msg_config_mode. */
+  mode: [nflog.NFULA_CFG_MODE, octets],
+  threshold: [nflog.NFULA_CFG_QTHRESH, number32],
+  flags: [nflog.NFULA_CFG_FLAGS, u16be],
+})
+
+const PACKET = attributeSet({
+  inputInterface: [nflog.NFULA_IFINDEX_INDEV, number32],
+  payload: [nflog.NFULA_PAYLOAD, octets],
+  prefix: [nflog.NFULA_PREFIX, string],
+  sequence: [nflog.NFULA_SEQ, number32],
+})
+
+/** A packet that a rule has logged. */
+export interface LoggedPacket {
+  /** What the rule puts before it. */
+  readonly prefix: string
+  readonly head: PacketHead
+  readonly inputInterface: number | undefined
+}
+
+interface LogOptions {
+  /** A dedicated socket: packets would fill the queue of any other. */
+  readonly transport: Transport
+  readonly clock: Clock
+  /** The number of the group. */
+  readonly group: number
+  readonly onPacket: (packet: LoggedPacket) => void
+  /** Called with the number of packets that the kernel dropped because the queue was full. */
+  readonly onLost: (packets: number) => void
+}
+
+/** Bytes of a packet that the kernel copies: addresses and ports, behind options and extension headers. */
+const PACKET_BYTES = 128
+const RECEIVE_BYTES = 64 * 1024
+/** Datagrams per turn of the event loop; the socket stays readable if more are waiting. */
+const DATAGRAMS_PER_TURN = 64
+const SEQUENCE_MODULUS = 2 ** 32
+
+/**
+ * Reads the packets of one NFLOG group, until the returned function is called. Throws NetlinkError: EBUSY where another
+ * socket reads the group.
+ */
+export function readLog(options: LogOptions): () => void {
+  const { transport, clock, group } = options
+  new Connection({ transport, clock }).roundTrip({
+    operation: 'read',
+    object: `NFLOG group ${group}`,
+    build: sequence => encodeBind(group, sequence),
+    onMessage: () => undefined,
+  })
+  const log = new LogReader(options)
+  return transport.watch(() => log.read())
+}
+
+function encodeBind(group: number, sequence: number): Uint8Array {
+  const type = (NFNL_SUBSYS_ULOG << 8) | nflog.NFULNL_MSG_CONFIG
+  return encodeMessage({ type, flags: NLM_F_REQUEST | NLM_F_ACK, sequence }, out => {
+    writeNfGenMsg(out.out, { family: 0, resourceId: group })
+    writeAttributes(out, CONFIG, {
+      command: nflog.NFULNL_CFG_CMD_BIND,
+      mode: `${u32be(PACKET_BYTES)}${String.fromCharCode(nflog.NFULNL_COPY_PACKET)}\0`,
+      // Each packet is sent at once.
+      threshold: 1,
+      flags: nflog.NFULNL_CFG_F_SEQ,
+    })
+  })
+}
+
+class LogReader {
+  readonly #options: LogOptions
+  readonly #buffer = new Uint8Array(RECEIVE_BYTES)
+  /** The sequence number of the next packet. */
+  #next: number | undefined
+
+  constructor(options: LogOptions) {
+    this.#options = options
+  }
+
+  read(): void {
+    for (let count = 0; count < DATAGRAMS_PER_TURN; count++) {
+      try {
+        const length = this.#options.transport.receive(this.#buffer)
+        if (length === undefined) return
+        const view = viewOf(this.#buffer.subarray(0, length))
+        for (const message of readMessages(view)) this.#take(view, message)
+      } catch (error) {
+        // The sequence number of the next packet tells how many are missing.
+        if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
+      }
+    }
+  }
+
+  #take(view: ByteView, message: Message): void {
+    const packet = decodeLogged(view, message)
+    if (packet === undefined) return
+    const { sequence, ...logged } = packet
+    if (sequence !== undefined) {
+      const lost =
+        this.#next === undefined ? 0 : (sequence - this.#next + SEQUENCE_MODULUS) % SEQUENCE_MODULUS
+      if (lost > 0) this.#options.onLost(lost)
+      this.#next = (sequence + 1) % SEQUENCE_MODULUS
+    }
+    this.#options.onPacket(logged)
+  }
+}
+
+/** Decodes NFULNL_MSG_PACKET; undefined for other messages, and for packets that are not IP. Throws NetlinkError. */
+export function decodeLogged(
+  view: ByteView,
+  message: Message,
+): (LoggedPacket & { readonly sequence: number | undefined }) | undefined {
+  if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
+  if (message.type !== ((NFNL_SUBSYS_ULOG << 8) | nflog.NFULNL_MSG_PACKET)) return undefined
+  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
+  const { prefix = '', payload, inputInterface, sequence } = readAttributes(view, PACKET, span)
+  const head = payload === undefined ? undefined : readPacketHead(payload)
+  return head === undefined ? undefined : { prefix, head, inputInterface, sequence }
+}
