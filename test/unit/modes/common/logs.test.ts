@@ -1,0 +1,37 @@
+import { describe, expect, it } from 'vitest'
+import { NF_DROP } from '../../../../src/kernel/nft/constants.ts'
+import { isLogOnly } from '../../../../src/kernel/nft/expression.ts'
+import { dropCounted, goTo, matches, rule } from '../../../../src/modes/common/expressions.ts'
+import { chainOfPrefix, isLogging, withLogs } from '../../../../src/modes/common/logs.ts'
+
+const drop = rule([matches('cluster-ips'), ...dropCounted], 'why')
+const chain = { name: 'firewall-check', hook: undefined, rules: [rule([goTo('services')]), drop] }
+
+describe('withLogs', () => {
+  it('gives the chain itself without a group, and where nothing is refused', () => {
+    expect(withLogs(chain, { logGroup: 0 })).toBe(chain)
+    expect(withLogs(chain, {})).toBe(chain)
+    const passing = { ...chain, rules: chain.rules.slice(0, 1) }
+    expect(withLogs(passing, { logGroup: 7 })).toBe(passing)
+  })
+
+  it('adds a rule that logs what the next one refuses, and decides nothing', () => {
+    const { rules } = withLogs(chain, { logGroup: 7 })
+    expect(rules.map(isLogging)).toEqual([false, true, false])
+    expect(rules.map(isLogOnly)).toEqual([false, true, false])
+    expect(rules[2]).toBe(drop)
+    expect(rules[1]?.expressions.map(({ kind }) => kind)).toEqual(['lookup', 'counter', 'limit', 'log'])
+    const log = rules[1]?.expressions.at(-1)
+    expect(log?.kind === 'log' && chainOfPrefix(log.prefix)).toBe('firewall-check')
+  })
+
+  it('leaves alone a rule that changes the packet on its way to the end', () => {
+    const verdict = { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } } as const
+    const changing = { ...chain, rules: [rule([{ kind: 'meta-set', key: 3, sreg: 0 }, verdict])] }
+    expect(withLogs(changing, { logGroup: 7 })).toBe(changing)
+  })
+})
+
+it('takes the prefix of another program for no chain', () => {
+  expect(chainOfPrefix('[UFW BLOCK] ')).toBeUndefined()
+})
