@@ -27,6 +27,7 @@ import {
   stepsTo,
 } from './outcome.ts'
 import { CLIENT_PORT } from './programmed.ts'
+import { whyNotProvable } from './prove.ts'
 import { readModelRequest, usageErrors } from './request.ts'
 
 /** The path of one connection, with the reasons. */
@@ -146,7 +147,7 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
     caught,
     endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
     ways,
-    isProvable: findMode(config.proxyMode).isProvable === true,
+    isProvable: whyNotProvable(config) === undefined,
   }
 }
 

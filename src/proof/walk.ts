@@ -16,7 +16,7 @@ import {
   NFT_TABLE_F_DORMANT,
   RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
-import type { Expression, Verdict } from '../kernel/nft/expression.ts'
+import type { Verdict } from '../kernel/nft/expression.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
@@ -26,6 +26,7 @@ import {
   type CompiledRule,
   type CompiledTable,
   compileTable,
+  type Ownership,
   orderOf,
   placeText,
 } from './compiled.ts'
@@ -73,25 +74,24 @@ export class Walker {
   #around: Surroundings
   readonly #hooks = new Map<number, readonly BaseChain[]>()
 
-  /** `ownName` is the name of the table whose every rule the evaluator must know. */
   constructor(
     tables: readonly AnyTable[],
     {
       family,
       ownName,
+      owns,
       log,
       nodeIps,
       reads,
-    }: {
+    }: Ownership & {
       readonly family: NftFamily
-      readonly ownName: string
       readonly log: MemoryLog
       readonly nodeIps: Surroundings['nodeIps']
       readonly reads?: Reads | undefined
     },
   ) {
     this.log = log
-    this.#around = { nodeIps, memo: newMemo(), reads }
+    this.#around = { nodeIps, memo: newMemo(), log, reads }
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
       table =>
@@ -99,7 +99,7 @@ export class Walker {
     )
     const bases: BaseChain[] = []
     this.tables = here.map(table => {
-      const compiled = compileTable(table, table.family === family && table.name === ownName, log)
+      const compiled = compileTable(table, { ownName, owns, log, family })
       for (const chain of table.chains.values()) {
         const own = compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue
@@ -170,7 +170,9 @@ export class Walker {
 
   #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
     if (hook === 'output') {
-      this.#finish(this.#pass(machine, NF_INET_POST_ROUTING, leaves), leaves)
+      const sent = this.#pass(machine, NF_INET_POST_ROUTING, leaves)
+      if (!this.#isReceived) this.#finish(sent, leaves)
+      else for (const each of sent) this.#loop(each, leaves)
       return
     }
     const hasInput = this.#hooks.get(NF_INET_LOCAL_IN)?.length !== 0
@@ -189,17 +191,39 @@ export class Walker {
       this.#finish(this.#pass(passed, NF_INET_POST_ROUTING, leaves), leaves)
   }
 
+  /** Some chain may decide about packets that come back by the loopback device. */
+  get #isReceived(): boolean {
+    const bases = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN].flatMap(hooknum => this.#hooks.get(hooknum) ?? [])
+    return bases.some(({ isNat, chain, policy }) => !isNat && (chain.rules.length > 0 || policy === NF_DROP))
+  }
+
+  /** Packets of a process of this node to an address of it pass its hooks again. They are translated already. */
+  #loop(machine: ClassMachine, leaves: Leaf[]): void {
+    const type = machine.region('destinationType')
+    const [local, other] = [intersection(type, LOCAL), difference(type, LOCAL)]
+    if (local.length > 0) {
+      const inside = other.length === 0 ? machine : machine.copy()
+      inside.narrow('destinationType', local)
+      inside.looped = true
+      for (const passed of this.#pass(inside, NF_INET_PRE_ROUTING, leaves, true))
+        this.#finish(this.#pass(passed, NF_INET_LOCAL_IN, leaves, true), leaves)
+    }
+    if (other.length === 0) return
+    machine.narrow('destinationType', other)
+    this.#finish([machine], leaves)
+  }
+
   #finish(machines: readonly ClassMachine[], leaves: Leaf[]): void {
     for (const machine of machines)
       leaves.push({ machine, end: machine.to === undefined ? 'pass' : 'endpoint' })
   }
 
   /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
-  #pass(start: ClassMachine, hooknum: number, leaves: Leaf[]): readonly ClassMachine[] {
+  #pass(start: ClassMachine, hooknum: number, leaves: Leaf[], isTranslated = false): readonly ClassMachine[] {
     const bases = this.#hooks.get(hooknum) ?? []
     start.hook = hooknum
     let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
-      { machine: start, natDone: false },
+      { machine: start, natDone: isTranslated },
     ]
     for (const { chain, isNat, policy } of bases) {
       const next: typeof going = []
@@ -215,13 +239,13 @@ export class Walker {
               table: chain.table.name,
               chain: chain.name,
               rule: chain.rules.length + 1,
-              isOwn: chain.table.isOwn,
+              isOwn: chain.isOwn,
             }
           if (isDrop || decision === 'reject') leaves.push({ machine, end: isDrop ? 'drop' : 'reject' })
           else {
             if (decision === 'masquerade') machine.masquerade = true
-            const isTranslated = decision === 'dnat' || decision === 'masquerade'
-            next.push({ machine, natDone: each.natDone || isTranslated })
+            const translates = decision === 'dnat' || decision === 'masquerade'
+            next.push({ machine, natDone: each.natDone || translates })
           }
         }
       }
@@ -234,7 +258,7 @@ export class Walker {
     assert(depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
     const decided: Decided[] = []
     let going = [start]
-    for (const rule of chain.rules) {
+    for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets
@@ -265,8 +289,13 @@ export class Walker {
     at.next.push(machine)
   }
 
-  #evaluate(machine: ClassMachine, expression: Expression, { rule }: AtRule): Effect {
+  #evaluate(
+    machine: ClassMachine,
+    expression: CompiledRule['expressions'][number],
+    { rule }: AtRule,
+  ): Effect {
     return this.#orBreak(rule, () => {
+      if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
       if (expression.kind === 'dynset') this.#noteWrite(machine)
       if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
@@ -362,12 +391,20 @@ function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   const apart: ClassMachine[] = []
   for (const machine of machines) {
     machine.beginRule()
-    const { box, mark, priority, to, written, rolled } = machine
+    const { box, mark, connectionMark, priority, to, written, rolled } = machine
     if (rolled !== undefined) {
       apart.push(machine)
       continue
     }
-    const key = [mark, priority, to?.address, to?.port, written?.data, written?.timeoutMs].join()
+    const key = [
+      mark,
+      connectionMark,
+      priority,
+      to?.address,
+      to?.port,
+      written?.data,
+      written?.timeoutMs,
+    ].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)
     if (known !== undefined) known.probability += machine.probability

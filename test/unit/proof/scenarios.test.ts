@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest'
-import { change, computeIn, NFTABLES } from '../../support/pipeline.ts'
+import { change, computeIn, IPTABLES, NFTABLES } from '../../support/pipeline.ts'
 import { proofOf } from '../../support/proof.ts'
+import { provingOf, tablesOfIptables } from '../../support/proof-iptables.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
 
@@ -17,6 +18,19 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
     for (const step of scenario.steps) {
       computed = change(computed, step)
       const proof = proofOf(scenario.config, computed.resolved.snapshot, computed.state.ruleset.tables)
+      expect(proof.differences, step.title).toEqual([])
+      expect(proof).toMatchObject({ wrong: 0 })
+      expect(proof.classes).toBeGreaterThan(10)
+      expect(proof.packets / ALL).toBeCloseTo(1, 9)
+    }
+  })
+
+  test('the rules of iptables mode do to every packet what it promises', () => {
+    let computed = computeIn(IPTABLES, scenario.config, LOCAL_IPS)
+    for (const step of scenario.steps) {
+      computed = change(computed, step)
+      const tables = tablesOfIptables(computed.state)
+      const proof = proofOf(scenario.config, computed.resolved.snapshot, tables, provingOf(scenario.config))
       expect(proof.differences, step.title).toEqual([])
       expect(proof).toMatchObject({ wrong: 0 })
       expect(proof.classes).toBeGreaterThan(10)

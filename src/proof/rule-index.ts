@@ -1,0 +1,114 @@
+import { append } from '../base/collections.ts'
+import type { Octets } from '../base/octets.ts'
+import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
+import type { Of, Value } from '../kernel/nft/trace-machine.ts'
+import type { CompiledRule } from './compiled.ts'
+import type { ClassMachine } from './machine.ts'
+
+/** The number of rules from which a chain gets an index. */
+const INDEXED_FROM = 16
+
+/** What all packets have that a rule does not end for at once. */
+interface Guard {
+  destination: Octets | undefined
+  port: Octets | undefined
+}
+
+interface Entry extends Guard {
+  readonly at: number
+  readonly rule: CompiledRule
+}
+
+/**
+ * Finds the rules of a long chain that packets of a class may meet, without a test of each rule: nearly every rule of a
+ * list compares the destination or its port with one value, before anything else happens.
+ */
+export class RuleIndex {
+  readonly #byDestination = new Map<Octets, Entry[]>()
+  readonly #anyDestination: Entry[] = []
+  /** The same rules by port. */
+  readonly #byPort = new Map<Octets, Entry[]>()
+  readonly #anyPort: Entry[] = []
+  /** Those of any destination by port. */
+  readonly #elsewhereByPort = new Map<Octets, Entry[]>()
+  readonly #everywhere: Entry[] = []
+  readonly #all: readonly CompiledRule[]
+
+  constructor(entries: readonly Entry[]) {
+    this.#all = entries.map(({ rule }) => rule)
+    for (const entry of entries) {
+      const { destination, port } = entry
+      if (destination !== undefined) append(this.#byDestination, destination, entry)
+      else {
+        this.#anyDestination.push(entry)
+        if (port === undefined) this.#everywhere.push(entry)
+        else append(this.#elsewhereByPort, port, entry)
+      }
+      if (port !== undefined) append(this.#byPort, port, entry)
+      else this.#anyPort.push(entry)
+    }
+  }
+
+  /** Gives the rules in the order of the chain. */
+  rulesFor(machine: ClassMachine): readonly CompiledRule[] {
+    const { addressLength } = machine
+    const offset = addressLength === 4 ? 16 : 24
+    const destination = known(machine.header(NFT_PAYLOAD_NETWORK_HEADER, offset, addressLength))
+    const port = known(machine.header(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2))
+    if (destination !== undefined) {
+      const its = this.#byDestination.get(destination) ?? NONE
+      if (port === undefined) return inOrder(its, this.#anyDestination)
+      return inOrder(
+        its.filter(entry => entry.port === undefined || entry.port === port),
+        this.#elsewhereByPort.get(port) ?? NONE,
+        this.#everywhere,
+      )
+    }
+    return port === undefined ? this.#all : inOrder(this.#byPort.get(port) ?? NONE, this.#anyPort)
+  }
+}
+
+const NONE: readonly Entry[] = []
+
+function known(value: Value | undefined): Octets | undefined {
+  return typeof value === 'string' ? value : undefined
+}
+
+function inOrder(...lists: readonly (readonly Entry[])[]): readonly CompiledRule[] {
+  const full = lists.filter(list => list.length > 0)
+  const [only, second] = full
+  const entries = only !== undefined && second === undefined ? only : full.flat().sort((a, b) => a.at - b.at)
+  return entries.map(({ rule }) => rule)
+}
+
+/** Gives an index; undefined for a short chain. */
+export function indexOf(rules: readonly CompiledRule[], family: NftFamily): RuleIndex | undefined {
+  if (rules.length < INDEXED_FROM) return undefined
+  return new RuleIndex(rules.map((rule, at) => ({ at, rule, ...guardOf(rule, family) })))
+}
+
+/** Reads the comparisons at the beginning of a rule: nothing before them has an effect. */
+function guardOf({ expressions }: CompiledRule, family: NftFamily): Guard {
+  const guard: Guard = { destination: undefined, port: undefined }
+  let loaded: { readonly dreg: number; readonly field: keyof Guard; readonly length: number } | undefined
+  for (const each of expressions) {
+    if (each.kind === 'payload') {
+      const field = fieldOf(each, family)
+      loaded = field === undefined ? undefined : { dreg: each.dreg, field, length: each.length }
+    } else if (each.kind === 'meta') loaded = undefined
+    else if (each.kind === 'cmp') {
+      const isWhole = loaded?.dreg === each.sreg && loaded.length === each.data.length
+      if (loaded !== undefined && isWhole && each.op === 'eq') guard[loaded.field] ??= each.data
+      loaded = undefined
+    } else if (each.kind !== 'extension' || !each.isPure) return guard
+  }
+  return guard
+}
+
+function fieldOf({ base, offset, length }: Of<'payload'>, family: NftFamily): keyof Guard | undefined {
+  if (base === NFT_PAYLOAD_TRANSPORT_HEADER) return offset === 2 && length === 2 ? 'port' : undefined
+  if (base !== NFT_PAYLOAD_NETWORK_HEADER) return undefined
+  const isDestination = family === 'ip' ? offset === 16 && length === 4 : offset === 24 && length === 16
+  return isDestination ? 'destination' : undefined
+}
