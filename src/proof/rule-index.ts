@@ -1,5 +1,6 @@
 import { append } from '../base/collections.ts'
 import type { Octets } from '../base/octets.ts'
+import { includes } from '../base/region.ts'
 import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import type { Of, Value } from '../kernel/nft/trace-machine.ts'
@@ -33,10 +34,10 @@ export class RuleIndex {
   /** Those of any destination by port. */
   readonly #elsewhereByPort = new Map<Octets, Entry[]>()
   readonly #everywhere: Entry[] = []
-  readonly #all: readonly CompiledRule[]
+  readonly #all: readonly Entry[]
 
   constructor(entries: readonly Entry[]) {
-    this.#all = entries.map(({ rule }) => rule)
+    this.#all = entries
     for (const entry of entries) {
       const { destination, port } = entry
       if (destination !== undefined) append(this.#byDestination, destination, entry)
@@ -56,16 +57,26 @@ export class RuleIndex {
     const offset = addressLength === 4 ? 16 : 24
     const destination = known(machine.header(NFT_PAYLOAD_NETWORK_HEADER, offset, addressLength))
     const port = known(machine.header(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2))
-    if (destination !== undefined) {
-      const its = this.#byDestination.get(destination) ?? NONE
-      if (port === undefined) return inOrder(its, this.#anyDestination)
+    if (destination !== undefined && port !== undefined)
       return inOrder(
-        its.filter(entry => entry.port === undefined || entry.port === port),
+        (this.#byDestination.get(destination) ?? NONE).filter(its => (its.port ?? port) === port),
         this.#elsewhereByPort.get(port) ?? NONE,
         this.#everywhere,
       )
+    if (destination !== undefined) {
+      const ports = machine.region('destinationPort')
+      const isMet = (its: Entry) => its.port === undefined || includes(ports, its.port)
+      const own = this.#byDestination.get(destination) ?? NONE
+      return inOrder(own.filter(isMet), this.#anyDestination.filter(isMet))
     }
-    return port === undefined ? this.#all : inOrder(this.#byPort.get(port) ?? NONE, this.#anyPort)
+    const ofPort = port === undefined ? [this.#all] : [this.#byPort.get(port) ?? NONE, this.#anyPort]
+    // Classes that are followed together have several destinations.
+    if (machine.together !== undefined) return inOrder(...ofPort)
+    const [addresses, ports] = [machine.region('destination'), machine.region('destinationPort')]
+    const isMet = (its: Entry) =>
+      (its.port === undefined || port !== undefined || includes(ports, its.port)) &&
+      (its.destination === undefined || includes(addresses, its.destination))
+    return inOrder(...ofPort.map(list => list.filter(isMet)))
   }
 }
 

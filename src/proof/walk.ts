@@ -73,6 +73,8 @@ export class Walker {
   readonly tables: readonly CompiledTable[]
   #around: Surroundings
   readonly #hooks = new Map<number, readonly BaseChain[]>()
+  /** Some chain may decide about packets that come back by the loopback device. */
+  readonly #isReceived: boolean
 
   constructor(
     tables: readonly AnyTable[],
@@ -120,6 +122,12 @@ export class Walker {
         hooknum,
         bases.filter(each => each.hooknum === hooknum),
       )
+    this.#isReceived = bases.some(
+      ({ hooknum, isNat, chain, policy }) =>
+        (hooknum === NF_INET_PRE_ROUTING || hooknum === NF_INET_LOCAL_IN) &&
+        !isNat &&
+        (chain.rules.length > 0 || policy === NF_DROP),
+    )
   }
 
   /** Forgets what lookups found: elements changed. */
@@ -189,12 +197,6 @@ export class Walker {
     }
     for (const passed of this.#pass(machine, NF_INET_FORWARD, leaves))
       this.#finish(this.#pass(passed, NF_INET_POST_ROUTING, leaves), leaves)
-  }
-
-  /** Some chain may decide about packets that come back by the loopback device. */
-  get #isReceived(): boolean {
-    const bases = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN].flatMap(hooknum => this.#hooks.get(hooknum) ?? [])
-    return bases.some(({ isNat, chain, policy }) => !isNat && (chain.rules.length > 0 || policy === NF_DROP))
   }
 
   /** Packets of a process of this node to an address of it pass its hooks again. They are translated already. */
