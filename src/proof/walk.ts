@@ -30,7 +30,7 @@ import {
   orderOf,
   placeText,
 } from './compiled.ts'
-import { ClassMachine, NotTogether, type Surroundings } from './machine.ts'
+import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
@@ -73,6 +73,7 @@ export class Walker {
   readonly tables: readonly CompiledTable[]
   #around: Surroundings
   readonly #hooks = new Map<number, readonly BaseChain[]>()
+  readonly #met: ((place: RulePlace) => void) | undefined
   /** Some chain may decide about packets that come back by the loopback device. */
   readonly #isReceived: boolean
 
@@ -85,14 +86,18 @@ export class Walker {
       log,
       nodeIps,
       reads,
+      met,
     }: Ownership & {
       readonly family: NftFamily
       readonly log: MemoryLog
       readonly nodeIps: Surroundings['nodeIps']
       readonly reads?: Reads | undefined
+      /** Called with each rule whose conditions some packets of a class meet. */
+      readonly met?: (place: RulePlace) => void
     },
   ) {
     this.log = log
+    this.#met = met
     this.#around = { nodeIps, memo: newMemo(), log, reads }
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
@@ -279,6 +284,7 @@ export class Walker {
     for (let index = from; index < expressions.length; index++) {
       const expression = expressions[index]
       if (expression === undefined) break
+      if (this.#met !== undefined && isAction(expression)) this.#met(at.rule.place)
       const effect = this.#evaluate(machine, expression, at)
       if (effect === 'next') continue
       if (effect === 'break') {
@@ -288,6 +294,7 @@ export class Walker {
       this.#take(machine, effect, at, index)
       return
     }
+    if (!expressions.some(isAction)) this.#met?.(at.rule.place)
     at.next.push(machine)
   }
 
@@ -382,6 +389,12 @@ export class Walker {
         next.push(machine)
     }
   }
+}
+
+/** Whether an expression does something with the packets that meet the conditions before it. */
+function isAction(expression: CompiledRule['expressions'][number]): boolean {
+  const { kind } = expression.kind === 'extension' ? expression.of : expression
+  return kind === 'verdict' || kind === 'target'
 }
 
 /** So few ways are cheaper to follow than to compare. */
