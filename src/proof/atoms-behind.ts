@@ -31,8 +31,10 @@ export class BehindSpace {
   /** Addresses of node ports: all but loopback ones where nothing lists them. */
   readonly #listed: Region | undefined
   readonly #served: Region
-  /** Packets to loopback addresses from others are dropped. */
+  /** Loopback addresses to which packets from others may be dropped: kubelet drops them, too. */
   readonly #guarded: Region
+  /** They are dropped. */
+  readonly #isGuarded: boolean
   readonly #nodePorts: ReadonlyMap<string, Place>
 
   constructor(meaning: FamilyMeaning) {
@@ -48,7 +50,8 @@ export class BehindSpace {
       answers && (this.#listed === undefined || intersection(this.#listed, this.#loopback).length > 0)
     const withoutLoopback = difference(this.#listed ?? this.#addresses, this.#loopback)
     this.#served = isAtLoopback ? (this.#listed ?? this.#addresses) : withoutLoopback
-    this.#guarded = isAtLoopback ? this.#loopback : []
+    this.#guarded = family === 'IPv4' ? this.#loopback : []
+    this.#isGuarded = isAtLoopback
     this.#nodePorts = new Map([...nodePorts].map(place => [portKey(place), place]))
   }
 
@@ -130,7 +133,10 @@ export class BehindSpace {
     at: Place | string,
     { to, from }: { readonly to: Destination; readonly from: Source },
   ): Generator<PacketClass, void, undefined> {
-    const isGuarded = from.fate.kind !== 'endpoints' && (hook === 'output' || to.destinationType === LOCAL)
+    const { kind } = from.fate
+    const isRefusal = kind === 'reject' || kind === 'drop' || kind === 'refuse'
+    const mayDrop = isRefusal || (this.#isGuarded && kind !== 'endpoints')
+    const isGuarded = mayDrop && (hook === 'output' || to.destinationType === LOCAL)
     const inside = isGuarded ? intersection(to.destination, this.#guarded) : []
     const outside = inside.length === 0 ? to.destination : difference(to.destination, inside)
     if (outside.length > 0) yield classOf(hook, at, { ...to, destination: outside }, from)

@@ -8,9 +8,11 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import { type ChangesProof, type ProofState, RunningProof } from '../../src/proof/changes.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { EXAMPLES } from '../support/daemon.ts'
+import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { change, commitAll, computeIn, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
+import { change, commitAll, computeIn, IPTABLES, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../support/proof.ts'
+import { provingOf } from '../support/proof-iptables.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { allStops } from '../support/walk.ts'
 
@@ -112,6 +114,57 @@ it('a proof of changes follows what commits and other programs change in the ker
   await client.close()
 })
 
+it('every step of every scenario of iptables mode is proved from what the kernel holds', async () => {
+  const connection = new Connection({
+    transport: openNetlink({ protocol: NETLINK_NETFILTER }),
+    clock: systemClock,
+  })
+  for (const { name, computed } of allStops(IPTABLES)) {
+    const { config, resolved } = computed
+    const { client, plane } = openIptablesPlane(config)
+    const { state } = await plane.observe()
+    const wanted = finish(plane.render(resolved.table, { base: state, without: new Set() }))
+    await commitAll(plane, state, wanted)
+    const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
+    const { differences, wrong } = proofOf(config, resolved.snapshot, value, provingOf(config))
+    expect(differences, name).toEqual([])
+    expect(wrong).toBe(0)
+    await client.close()
+  }
+  await connection.close()
+})
+
+describe('kprobe verify --prove in iptables mode', () => {
+  const IN_MODE = '--proxy-mode=iptables'
+  const iptables = (...args: readonly string[]): string => tool('iptables-nft', ...args)
+
+  it('exits 0 beside the rules of other programs, and lists those that it cannot follow', async () => {
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    iptables('-I', 'FORWARD', '-p', 'tcp', '-m', 'multiport', '--dports', '22,9000:9100', '-j', 'DROP')
+    iptables('-I', 'FORWARD', '-m', 'limit', '--limit', '3/min', '-j', 'DROP')
+    const { code, out } = await prove(IN_MODE)
+    expect(out).toContain('ip filter FORWARD, rule 1 matches no packet (cannot trace the expression limit)')
+    expect(out).toContain('ip filter FORWARD, rule 2 is meant: it decides about packets to no Service')
+    expect(out).toMatch(/^proved: \d+ classes of packets/m)
+    expect(code).toBe(0)
+  })
+
+  it('names the rule of ours that is gone, and the rule of another program that decides', async () => {
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
+    const flushed = await prove(IN_MODE)
+    expect(flushed.out).toMatch(/Kubernetes: one of 2 endpoints\n {2}the kernel: pass\n/)
+    expect(flushed.code).toBe(3)
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    expect((await prove(IN_MODE)).code).toBe(0)
+    iptables('-I', 'FORWARD', '-p', 'tcp', '--dport', '8000:8100', '-j', 'DROP')
+    const dropped = await prove(IN_MODE)
+    expect(dropped.out).toContain('decided by ip filter FORWARD, rule 1\n')
+    expect(dropped.out).toContain('the kernel: drop on the way to 10.244.0.21:8080\n')
+    expect(dropped.code).toBe(3)
+  })
+})
+
 describe('kprobe verify --prove', () => {
   it('exits 0 where every packet meets its fate, with what is assumed', async () => {
     await runInProcess(['run', '--once', ...SOURCE])
@@ -160,8 +213,13 @@ describe('kprobe verify --prove', () => {
   })
 
   it('proves nothing in a mode without an evaluator, and says so', async () => {
-    const { code, out, err } = await prove('--proxy-mode=iptables')
+    const { code, out, err } = await prove('--proxy-mode=ipvs')
     expect([code, out]).toEqual([1, ''])
-    expect(err).toContain('--prove: nothing is proved: iptables mode has no evaluator; nftables mode has one')
+    expect(err).toContain(
+      '--prove: nothing is proved: IPVS mode has no evaluator; nftables and iptables mode have one',
+    )
+    const optimized = await prove('--proxy-mode=iptables', '--iptables-optimize')
+    expect(optimized.code).toBe(1)
+    expect(optimized.err).toContain('nothing follows the chains of --iptables-optimize')
   })
 })
