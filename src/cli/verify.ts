@@ -36,7 +36,7 @@ const OWN_FLAGS: readonly FlagSpec[] = [
   {
     name: 'prove',
     kind: 'bool',
-    help: 'follow every packet through the rules in the kernel (nftables mode)',
+    help: 'follow every packet through the rules in the kernel (nftables and iptables mode)',
   },
 ]
 

@@ -14,7 +14,7 @@ import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
 import { prove, type Question } from '../../src/proof/prove.ts'
 import { IPTABLES } from '../support/pipeline.ts'
-import { provingOf, tablesOfIptables } from '../support/proof-iptables.ts'
+import { PROVING, tablesOfIptables } from '../support/proof-iptables.ts'
 import { type ClusterSize, clusterObjects, sliceObject } from './cluster.ts'
 import { childResult, goal, print } from './report.ts'
 
@@ -135,7 +135,7 @@ function proveIptables(size: ClusterSize): Result {
   }
   const rendering = { base: IPTABLES.empty, without: new Set<string>() }
   const tables = tablesOfIptables(finish(renderIptablesState(table, rendering, options)))
-  const { promises, owns } = provingOf({})
+  const { promises, owns } = PROVING
   const config = { ...CONFIG, nodePortAddresses, promises }
   return measured(() => ({ meanings: meaningOf(snapshot, config), tables, ownName: '', owns }))
 }

@@ -12,7 +12,7 @@ import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { change, commitAll, computeIn, IPTABLES, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../support/proof.ts'
-import { provingOf } from '../support/proof-iptables.ts'
+import { PROVING } from '../support/proof-iptables.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { allStops } from '../support/walk.ts'
 
@@ -126,7 +126,7 @@ it('every step of every scenario of iptables mode is proved from what the kernel
     const wanted = finish(plane.render(resolved.table, { base: state, without: new Set() }))
     await commitAll(plane, state, wanted)
     const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
-    const { differences, wrong } = proofOf(config, resolved.snapshot, value, provingOf(config))
+    const { differences, wrong } = proofOf(config, resolved.snapshot, value, PROVING)
     expect(differences, name).toEqual([])
     expect(wrong).toBe(0)
     await client.close()

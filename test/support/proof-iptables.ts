@@ -9,16 +9,13 @@ import { iptablesProving } from '../../src/modes/iptables/proving.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import type { Proving } from '../../src/modes/mode.ts'
-import type { PipelineConfig } from './pipeline.ts'
 
-/** What src/proof knows of iptables mode in a scenario: node ports answer at 127.0.0.1. */
-export function provingOf({ serviceProxyName }: PipelineConfig): Proving {
-  return iptablesProving({
-    serviceProxyName,
-    iptables: { localhostNodePorts: true, optimize: false },
-    nodePortAddresses: { primary: false, cidrs: [] },
-  })
-}
+/** What src/proof knows of iptables mode in a scenario: chains have the usual names, and node ports answer at 127.0.0.1. */
+export const PROVING: Proving = iptablesProving({
+  serviceProxyName: undefined,
+  iptables: { localhostNodePorts: true, optimize: false },
+  nodePortAddresses: { primary: false, cidrs: [] },
+})
 
 /** A chain of iptables as a kernel holds it. */
 export interface HeldChain extends XtPlace {

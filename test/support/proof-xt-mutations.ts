@@ -129,7 +129,7 @@ const otherTarget = inRule((rule, chain, { random, chains }) => {
 
 function targetInsteadOf(
   target: XtTarget,
-  { family, table }: HeldChain,
+  { family, table, name: own }: HeldChain,
   { random, chains }: Around,
 ): XtTarget | undefined {
   switch (target.kind) {
@@ -139,6 +139,7 @@ function targetInsteadOf(
         ({ name, rules, ...its }) =>
           its.family === family &&
           its.table === table &&
+          name !== own &&
           builtinHook(table, name) === undefined &&
           rules.every(rule => rule.target?.kind !== 'jump' || rule.target.chain.endsWith('MARK-MASQ')),
       )

@@ -7,7 +7,7 @@ import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
 import { IPTABLES, ip } from '../../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../../support/proof.ts'
-import { type HeldChain, heldChains, provingOf, tablesOfChains } from '../../support/proof-iptables.ts'
+import { type HeldChain, heldChains, PROVING, tablesOfChains } from '../../support/proof-iptables.ts'
 import { outcomesOf, packetOf } from '../../support/proof-packets.ts'
 import { mutateChains } from '../../support/proof-xt-mutations.ts'
 import { runs } from '../../support/runs.ts'
@@ -39,15 +39,14 @@ test(`each of ${MUTATIONS} changes of the rules of iptables mode is found, or ch
     const chains = heldChains(state)
     const mutation = mutateChains(chains, random)
     if (mutation === undefined) continue
-    const proving = provingOf(config)
-    const { wrong } = proofOf(config, resolved.snapshot, tablesOfChains(mutation.chains), proving)
+    const { wrong } = proofOf(config, resolved.snapshot, tablesOfChains(mutation.chains), PROVING)
     if (wrong > 0) {
       caught++
       continue
     }
-    survivors.push(mutation.what)
+    survivors.push(`${stop.name}, ${mutation.what}`)
     const [before, after] = [tracerOf(chains), tracerOf(mutation.chains)]
-    const meaning = { ...meaningConfigOf(config), promises: proving.promises }
+    const meaning = { ...meaningConfigOf(config), promises: PROVING.promises }
     for (const family of meaningOf(resolved.snapshot, meaning))
       for (const its of classesOf(family)) {
         const packet = packetOf(its, { localIps, random })

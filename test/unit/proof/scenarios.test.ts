@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { change, computeIn, IPTABLES, NFTABLES } from '../../support/pipeline.ts'
 import { proofOf } from '../../support/proof.ts'
-import { provingOf, tablesOfIptables } from '../../support/proof-iptables.ts'
+import { PROVING, tablesOfIptables } from '../../support/proof-iptables.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
 
@@ -30,7 +30,7 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
     for (const step of scenario.steps) {
       computed = change(computed, step)
       const tables = tablesOfIptables(computed.state)
-      const proof = proofOf(scenario.config, computed.resolved.snapshot, tables, provingOf(scenario.config))
+      const proof = proofOf(scenario.config, computed.resolved.snapshot, tables, PROVING)
       expect(proof.differences, step.title).toEqual([])
       expect(proof).toMatchObject({ wrong: 0 })
       expect(proof.classes).toBeGreaterThan(10)
