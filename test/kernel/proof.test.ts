@@ -149,6 +149,38 @@ describe('kprobe verify --prove in iptables mode', () => {
     expect(code).toBe(0)
   })
 
+  it('follows rules by chance, by counting and by marks, and sources that others translate', async () => {
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    const forward = async (...rule: readonly string[]) => {
+      iptables('-I', 'FORWARD', ...rule)
+      const { code, out } = await prove(IN_MODE)
+      iptables('-D', 'FORWARD', ...rule)
+      return [code, /decided by ip filter FORWARD, rule 1/.test(out)]
+    }
+    const nth = ['-m', 'statistic', '--mode', 'nth', '--every', '3', '--packet', '0']
+    expect(await forward(...nth, '-j', 'DROP')).toEqual([3, true])
+    expect(await forward(...nth, '-j', 'LOG')).toEqual([0, false])
+    const never = ['-m', 'statistic', '--mode', 'random', '!', '--probability', '1']
+    expect(await forward(...never, '-j', 'DROP')).toEqual([0, false])
+    expect(await forward('-m', 'mark', '--mark', '0x4000/0x4000', '-j', 'REJECT')).toEqual([3, true])
+    expect(await forward('-m', 'connmark', '--mark', '1', '-j', 'DROP')).toEqual([0, false])
+    const snat = async (to: string) => {
+      iptables('-t', 'nat', '-I', 'POSTROUTING', '-p', 'tcp', '-j', 'SNAT', '--to-source', to)
+      const { code, out } = await prove(IN_MODE)
+      iptables('-t', 'nat', '-D', 'POSTROUTING', '-p', 'tcp', '-j', 'SNAT', '--to-source', to)
+      return { code, out }
+    }
+    // An address of this node is what masquerading chooses, also where nothing is to be masqueraded.
+    expect(await snat('192.0.2.10')).toMatchObject({
+      code: 3,
+      out: expect.stringContaining(', masqueraded\n'),
+    })
+    expect(await snat('203.0.113.9')).toMatchObject({
+      code: 0,
+      out: expect.stringContaining('(cannot trace SNAT to an address of another machine)'),
+    })
+  })
+
   it('names the rule of ours that is gone, and the rule of another program that decides', async () => {
     await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
     iptables('-t', 'nat', '-F', 'KUBE-SERVICES')

@@ -1,9 +1,9 @@
 import { readU16be, u32host } from '../../src/base/octets.ts'
-import { onlyValue, type Region, sizeOf } from '../../src/base/region.ts'
+import { includes, onlyValue, type Region, sizeOf } from '../../src/base/region.ts'
 import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
 import type { Way } from '../../src/kernel/nft/trace.ts'
 import type { TracePacket } from '../../src/kernel/nft/trace-packet.ts'
-import type { PacketClass } from '../../src/proof/packet-class.ts'
+import { addressOf, type PacketClass } from '../../src/proof/packet-class.ts'
 
 type Random = (bound: number) => number
 
@@ -15,7 +15,7 @@ function anyOf(region: Region, random: Random): string {
 
 /** A packet of a class; undefined where the class wants an address of the node and its region has none. */
 export function packetOf(
-  { hook, box }: PacketClass,
+  { hook, box, fate }: PacketClass,
   { localIps, random }: { readonly localIps: ReadonlySet<string>; readonly random: Random },
 ): TracePacket | undefined {
   if (sizeOf(box.source) === 0) return undefined
@@ -23,7 +23,12 @@ export function packetOf(
   const candidates = [...localIps].filter(each =>
     box.source.some(({ from, to }) => from <= each && each <= to && each.length === from.length),
   )
-  const source = wantsLocal ? candidates[random(Math.max(1, candidates.length))] : anyOf(box.source, random)
+  // An endpoint that connects to itself is one packet among very many.
+  const endpoints = fate.kind === 'endpoints' && random(3) === 0 ? fate.endpoints : []
+  const itself = endpoints.map(addressOf).find(each => includes(box.source, each))
+  const source = wantsLocal
+    ? candidates[random(Math.max(1, candidates.length))]
+    : (itself ?? anyOf(box.source, random))
   if (source === undefined) return undefined
   const name = anyOf(box.interface, random).replace(/\0.*/s, '')
   return {

@@ -16,7 +16,7 @@ import { allStops, generator } from '../../support/walk.ts'
 
 /** `PROOF_SEED=N` takes the same mutations again, `PROOF_MUTATIONS=N` more of them. */
 const SEED = Number(process.env.PROOF_SEED ?? 17)
-const MUTATIONS = Number(process.env.PROOF_MUTATIONS ?? runs(60, 1 / 6))
+const MUTATIONS = Number(process.env.PROOF_MUTATIONS ?? runs(300, 1 / 6))
 
 const localIps = new Set(LOCAL_IPS.map(ip))
 
