@@ -22,10 +22,8 @@ interface ProofFacts extends Proof {
 }
 
 /** Gives why the rules of the configured mode cannot be proved; undefined where they can. */
-export function whyNotProvable(config: Config): string | undefined {
-  const mode = findMode(config.proxyMode)
-  const proving = mode.proving?.(config)
-  if (typeof proving === 'string') return `--prove: nothing is proved: ${proving}`
+export function whyNotProvable({ proxyMode }: Pick<Config, 'proxyMode'>): string | undefined {
+  const mode = findMode(proxyMode)
   if (hasEvaluator(mode)) return undefined
   const provable = MODES.flatMap(each => (hasEvaluator(each) ? [each.title] : []))
   return `--prove: nothing is proved: ${mode.title} mode has no evaluator; ${provable.join(' and ')} mode have one`
@@ -39,8 +37,7 @@ function hasEvaluator({ isProvable, proving }: Mode): boolean {
 export async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<ProofFacts> {
   const { proxyMode, serviceProxyName } = config
   const mode = findMode(proxyMode)
-  const asked = mode.proving?.(config)
-  const proving = typeof asked === 'string' ? undefined : asked
+  const proving = mode.proving?.(config)
   const start = systemClock.nowMs()
   const { tables, assumptions } = await readAll()
   const { admission } = memo

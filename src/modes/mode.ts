@@ -382,10 +382,9 @@ export interface Mode {
   readonly isProvable?: true
   /**
    * What src/proof has to know of rules that stand in tables of other programs, or mean something else than nftables
-   * mode's. Absent where isProvable says all, and where nothing follows packets through the rules; a text says why
-   * nothing does in this configuration.
+   * mode's. Absent where isProvable says all, and where nothing follows packets through the rules.
    */
-  proving?(config: Config): Proving | string
+  proving?(config: Config): Proving
   /** Why a proxy with a name cannot use the mode. */
   readonly notNamed?: string
   /** Why no other plane that gives the same text can run beside this one. */

@@ -10,12 +10,13 @@ import { type Expression, type Rule, targetsOf } from '../kernel/nft/expression.
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { decodeExtension, type Extension, type ExtensionContext } from './extensions.ts'
 import type { RulePlace } from './machine.ts'
-import { indexOf, type RuleIndex } from './rule-index.ts'
+import { comparesBits, type Guard, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 export interface CompiledRule {
   readonly expressions: readonly (Expression | Extension)[]
   readonly place: RulePlace
+  readonly guard: Guard
 }
 
 export interface CompiledChain {
@@ -23,6 +24,8 @@ export interface CompiledChain {
   readonly rules: readonly CompiledRule[]
   readonly table: CompiledTable
   readonly isOwn: boolean
+  /** The chain divides packets by bits of their destination. */
+  readonly comparesBits: boolean
   /** Absent for a short chain. */
   readonly index: RuleIndex | undefined
 }
@@ -81,9 +84,17 @@ export function compileChain(chain: Chain, table: CompiledTable): CompiledChain 
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
     if (!place.isOwn && !hasEffect(rule)) return []
     const context = { family, isOwn: place.isOwn }
-    return [{ expressions: compiledExpressions(rule, context), place }]
+    const expressions = compiledExpressions(rule, context)
+    return [{ expressions, place, guard: guardOf(expressions, family) }]
   })
-  return { name: chain.name, rules, table, isOwn, index: indexOf(rules, family) }
+  return {
+    name: chain.name,
+    rules,
+    table,
+    isOwn,
+    comparesBits: comparesBits(rules, family),
+    index: indexOf(rules),
+  }
 }
 
 function compiledExpressions(rule: Rule, context: ExtensionContext): CompiledRule['expressions'] {

@@ -4,16 +4,16 @@ import { includes } from '../base/region.ts'
 import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import type { Of, Value } from '../kernel/nft/trace-machine.ts'
-import type { CompiledRule } from './compiled.ts'
+import type { CompiledChain, CompiledRule } from './compiled.ts'
 import type { ClassMachine } from './machine.ts'
 
 /** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 16
 
 /** What all packets have that a rule does not end for at once. */
-interface Guard {
-  destination: Octets | undefined
-  port: Octets | undefined
+export interface Guard {
+  readonly destination: Octets | undefined
+  readonly port: Octets | undefined
 }
 
 interface Entry extends Guard {
@@ -94,14 +94,14 @@ function inOrder(...lists: readonly (readonly Entry[])[]): readonly CompiledRule
 }
 
 /** Gives an index; undefined for a short chain. */
-export function indexOf(rules: readonly CompiledRule[], family: NftFamily): RuleIndex | undefined {
+export function indexOf(rules: readonly CompiledRule[]): RuleIndex | undefined {
   if (rules.length < INDEXED_FROM) return undefined
-  return new RuleIndex(rules.map((rule, at) => ({ at, rule, ...guardOf(rule, family) })))
+  return new RuleIndex(rules.map((rule, at) => ({ at, rule, ...rule.guard })))
 }
 
 /** Reads the comparisons at the beginning of a rule: nothing before them has an effect. */
-function guardOf({ expressions }: CompiledRule, family: NftFamily): Guard {
-  const guard: Guard = { destination: undefined, port: undefined }
+export function guardOf(expressions: CompiledRule['expressions'], family: NftFamily): Guard {
+  const guard: { -readonly [K in keyof Guard]: Guard[K] } = { destination: undefined, port: undefined }
   let loaded: { readonly dreg: number; readonly field: keyof Guard; readonly length: number } | undefined
   for (const each of expressions) {
     if (each.kind === 'payload') {
@@ -123,3 +123,46 @@ function fieldOf({ base, offset, length }: Of<'payload'>, family: NftFamily): ke
   const isDestination = family === 'ip' ? offset === 16 && length === 4 : offset === 24 && length === 16
   return isDestination ? 'destination' : undefined
 }
+
+/** Whether rules compare bits of a destination that are no prefix: no region of addresses says so. */
+export function comparesBits(rules: readonly CompiledRule[], family: NftFamily): boolean {
+  return rules.some(({ expressions }) =>
+    expressions.some((each, index) => {
+      const before = expressions[index - 1]
+      return (
+        each.kind === 'bitwise' &&
+        before?.kind === 'payload' &&
+        fieldOf(before, family) === 'destination' &&
+        !/^\xff*[\x80\xc0\xe0\xf0\xf8\xfc\xfe]?\0*$/.test(each.mask)
+      )
+    }),
+  )
+}
+
+/**
+ * Gives the places that some rule of a chain, or of those that it leads to, compares: packets to other places pass it
+ * without an effect. Undefined where there are more effects.
+ */
+export function placesIn({ rules, table }: CompiledChain): readonly Guard[] | undefined {
+  const places: Guard[] = []
+  for (const { guard, expressions } of rules) {
+    if (guard.destination !== undefined) {
+      places.push(guard)
+      continue
+    }
+    const last = expressions.at(-1)
+    const target = last?.kind === 'verdict' ? table.chains.get(last.verdict.chain ?? '') : undefined
+    const further =
+      target !== undefined && expressions.slice(0, -1).every(isTest) ? placesIn(target) : undefined
+    if (further === undefined) return undefined
+    places.push(...further)
+  }
+  return places
+}
+
+function isTest(expression: CompiledRule['expressions'][number]): boolean {
+  const { kind } = expression
+  return kind === 'extension' ? expression.isPure : TESTS.includes(kind)
+}
+
+const TESTS: readonly string[] = ['payload', 'meta', 'bitwise', 'cmp']

@@ -1,6 +1,6 @@
 import { assert } from '../base/errors.ts'
 import { u32host } from '../base/octets.ts'
-import { difference, intersection, onlyValue, point } from '../base/region.ts'
+import { difference, includes, intersection, onlyValue, point, union } from '../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -13,7 +13,6 @@ import {
   NFT_GOTO,
   NFT_JUMP,
   NFT_RETURN,
-  NFT_TABLE_F_DORMANT,
   RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
 import type { Verdict } from '../kernel/nft/expression.ts'
@@ -25,14 +24,14 @@ import {
   type CompiledChain,
   type CompiledRule,
   type CompiledTable,
-  compileTable,
   type Ownership,
-  orderOf,
   placeText,
 } from './compiled.ts'
+import { Hooks } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
+import { type Guard, placesIn } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -45,14 +44,6 @@ export interface Undecided {
 export interface Leaf {
   readonly machine: ClassMachine
   readonly end: 'pass' | 'reject' | 'drop' | 'endpoint'
-}
-
-interface BaseChain {
-  readonly chain: CompiledChain
-  readonly hooknum: number
-  readonly order: readonly number[]
-  readonly isNat: boolean
-  readonly policy: number
 }
 
 /** What becomes of packets behind a chain. */
@@ -70,12 +61,11 @@ const LOCAL = point(u32host(RTN_LOCAL))
 export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
-  readonly tables: readonly CompiledTable[]
   #around: Surroundings
-  readonly #hooks = new Map<number, readonly BaseChain[]>()
+  readonly #hooks: Hooks
+  /** What chains that divide packets by bits of their destination know. */
+  readonly #places = new Map<CompiledChain, readonly Guard[]>()
   readonly #met: ((place: RulePlace) => void) | undefined
-  /** Some chain may decide about packets that come back by the loopback device. */
-  readonly #isReceived: boolean
 
   constructor(
     tables: readonly AnyTable[],
@@ -99,57 +89,21 @@ export class Walker {
     this.log = log
     this.#met = met
     this.#around = { nodeIps, memo: newMemo(), log, reads }
-    // The kernel calls no chain of a dormant table.
-    const here = tables.filter(
-      table =>
-        (table.family === family || table.family === 'inet') && (table.flags & NFT_TABLE_F_DORMANT) === 0,
-    )
-    const bases: BaseChain[] = []
-    this.tables = here.map(table => {
-      const compiled = compileTable(table, { ownName, owns, log, family })
-      for (const chain of table.chains.values()) {
-        const own = compiled.chains.get(chain.name)
-        if (chain.hook === undefined || own === undefined) continue
-        const { hooknum, policy = NF_ACCEPT } = chain.hook
-        bases.push({
-          chain: own,
-          hooknum,
-          order: orderOf(chain),
-          isNat: chain.hook.type === 'nat',
-          policy,
-        })
-      }
-      return compiled
-    })
-    bases.sort((a, b) => (a.order[0] ?? 0) - (b.order[0] ?? 0) || (a.order[1] ?? 0) - (b.order[1] ?? 0))
-    for (const hooknum of [0, 1, 2, 3, 4])
-      this.#hooks.set(
-        hooknum,
-        bases.filter(each => each.hooknum === hooknum),
-      )
-    this.#isReceived = bases.some(
-      ({ hooknum, isNat, chain, policy }) =>
-        (hooknum === NF_INET_PRE_ROUTING || hooknum === NF_INET_LOCAL_IN) &&
-        !isNat &&
-        (chain.rules.length > 0 || policy === NF_DROP),
-    )
+    this.#hooks = new Hooks(tables, { ownName, owns, log, family })
+  }
+
+  get tables(): readonly CompiledTable[] {
+    return this.#hooks.tables
+  }
+
+  /** Says which nat chains are followed in an order that may not be the kernel's. */
+  ties(): Generator<string, void, undefined> {
+    return this.#hooks.ties()
   }
 
   /** Forgets what lookups found: elements changed. */
   forgetLookups(): void {
     this.#around = { ...this.#around, memo: { ...this.#around.memo, lookups: new WeakMap() } }
-  }
-
-  /** Says which nat chains, of us and of another program, are followed in an order that may not be the kernel's. */
-  *ties(): Generator<string, void, undefined> {
-    for (const bases of this.#hooks.values())
-      for (const [index, { chain, order, isNat }] of bases.entries())
-        for (const later of bases.slice(index + 1)) {
-          if (!isNat || !later.isNat || later.order[1] !== order[1]) continue
-          if (chain.table.isOwn === later.chain.table.isOwn) continue
-          const [first, second] = [chain, later.chain].map(({ table, name }) => `${table.name} ${name}`)
-          yield `${first} comes before ${second}, which has the same priority: the kernel's order cannot be read`
-        }
   }
 
   /** Follows the packets of a class to their ends. */
@@ -184,11 +138,11 @@ export class Walker {
   #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
     if (hook === 'output') {
       const sent = this.#pass(machine, NF_INET_POST_ROUTING, leaves)
-      if (!this.#isReceived) this.#finish(sent, leaves)
+      if (!this.#hooks.isReceived) this.#finish(sent, leaves)
       else for (const each of sent) this.#loop(each, leaves)
       return
     }
-    const hasInput = this.#hooks.get(NF_INET_LOCAL_IN)?.length !== 0
+    const hasInput = this.#hooks.at(NF_INET_LOCAL_IN).length !== 0
     const type = machine.region('destinationType')
     const [local, other] = [intersection(type, LOCAL), difference(type, LOCAL)]
     // Without a chain in input, packets for this node differ from others only by masquerading, which is not theirs.
@@ -227,7 +181,7 @@ export class Walker {
 
   /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
   #pass(start: ClassMachine, hooknum: number, leaves: Leaf[], isTranslated = false): readonly ClassMachine[] {
-    const bases = this.#hooks.get(hooknum) ?? []
+    const bases = this.#hooks.at(hooknum)
     start.hook = hooknum
     let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
       { machine: start, natDone: isTranslated },
@@ -263,6 +217,8 @@ export class Walker {
 
   #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
     assert(depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
+    const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
+    if (apart !== undefined) return apart
     const decided: Decided[] = []
     let going = [start]
     for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
@@ -277,6 +233,30 @@ export class Walker {
     }
     for (const machine of going) decided.push({ machine, decision: 'return' })
     return decided
+  }
+
+  /** Follows each place that a chain knows by itself. All other packets return from it. */
+  #byPlace(machine: ClassMachine, chain: CompiledChain, depth: number): Decided[] | undefined {
+    const addresses = machine.region('destination')
+    if (machine.to !== undefined || machine.together !== undefined || onlyValue(addresses) !== undefined)
+      return undefined
+    const places = this.#places.get(chain) ?? placesIn(chain)
+    if (places === undefined) return undefined
+    this.#places.set(chain, places)
+    const ports = machine.region('destinationPort')
+    const met = places.filter(({ port }) => port === undefined || includes(ports, port))
+    const known = new Set(met.flatMap(({ destination = '' }) => destination))
+    const decided: Decided[] = []
+    for (const destination of known) {
+      if (!includes(addresses, destination)) continue
+      const copy = machine.copy()
+      copy.narrow('destination', point(destination))
+      decided.push(...this.#runChain(copy, chain, depth))
+    }
+    const rest = difference(addresses, union([...known].map(its => ({ from: its, to: its }))))
+    if (rest.length === 0) return decided
+    machine.narrow('destination', rest)
+    return [...decided, { machine, decision: 'return' }]
   }
 
   #runRule(machine: ClassMachine, at: AtRule, from: number): void {

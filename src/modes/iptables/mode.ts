@@ -10,7 +10,7 @@ import {
 } from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
 import { openIptables } from './open.ts'
-import { iptablesProvingOrWhy } from './proving.ts'
+import { iptablesProving } from './proving.ts'
 import { answersAtLoopback, IPTABLES_SETTINGS, tuneIptables } from './settings.ts'
 import { iptablesHeld } from './show.ts'
 import { iptablesTracer } from './trace.ts'
@@ -48,6 +48,6 @@ export const iptables: Mode = {
     taken:
       '--service-proxy-name has the same hash: its iptables chains have the same names; choose another name',
   },
-  proving: iptablesProvingOrWhy,
+  proving: iptablesProving,
   exclusive: () => SAME_CHAINS,
 }

@@ -15,13 +15,6 @@ export const IPTABLES_PROMISES: Promises = {
 
 const TABLES = ['filter', 'nat', 'mangle'] as const
 
-/** Chains of the optimizer compare bits in the middle of addresses, which no class of packets has in common. */
-export function iptablesProvingOrWhy(config: Config): Proving | string {
-  return config.iptables.optimize
-    ? 'nothing follows the chains of --iptables-optimize'
-    : iptablesProving(config)
-}
-
 /** KUBE-FIREWALL is not among our chains: kubelet writes it, too. */
 export function iptablesProving(
   config: Pick<Config, 'serviceProxyName' | 'iptables' | 'nodePortAddresses'>,

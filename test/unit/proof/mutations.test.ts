@@ -3,6 +3,7 @@ import { createTracer } from '../../../src/kernel/nft/trace.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
+import type { Proof } from '../../../src/proof/prove.ts'
 import { ip, NFTABLES } from '../../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../../support/proof.ts'
 import { mutate } from '../../support/proof-mutations.ts'
@@ -16,6 +17,16 @@ const SEED = Number(process.env.PROOF_SEED ?? 17)
 const MUTATIONS = Number(process.env.PROOF_MUTATIONS ?? runs(90, 1 / 9))
 
 const localIps = new Set(LOCAL_IPS.map(ip))
+/** Gives the classes with a difference; undefined where chains lead back, which the kernel rejects. */
+function wrongIn(prove: () => Proof): number | undefined {
+  try {
+    return prove().wrong
+  } catch (error) {
+    if (error instanceof Error && error.message.startsWith('chains go round in circles')) return undefined
+    throw error
+  }
+}
+
 test(`each of ${MUTATIONS} changes of the kernel's state is found, or changes no packet (PROOF_SEED=${SEED})`, () => {
   const random = generator(SEED)
   const stops = allStops(NFTABLES)
@@ -28,7 +39,8 @@ test(`each of ${MUTATIONS} changes of the kernel's state is found, or changes no
     const { tables } = state.ruleset
     const mutation = mutate(tables, random)
     if (mutation === undefined) continue
-    const { wrong } = proofOf(config, resolved.snapshot, mutation.tables)
+    const wrong = wrongIn(() => proofOf(config, resolved.snapshot, mutation.tables))
+    if (wrong === undefined) continue
     if (wrong > 0) {
       caught++
       continue

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { change, computeIn, IPTABLES, NFTABLES } from '../../support/pipeline.ts'
+import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, NFTABLES } from '../../support/pipeline.ts'
 import { proofOf } from '../../support/proof.ts'
 import { PROVING, tablesOfIptables } from '../../support/proof-iptables.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
@@ -25,8 +25,11 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
     }
   })
 
-  test('the rules of iptables mode do to every packet what it promises', () => {
-    let computed = computeIn(IPTABLES, scenario.config, LOCAL_IPS)
+  test.each([
+    ['iptables mode', IPTABLES],
+    ['iptables mode with --iptables-optimize', IPTABLES_OPTIMIZED],
+  ])('the rules of %s do to every packet what it promises', (_, mode) => {
+    let computed = computeIn(mode, scenario.config, LOCAL_IPS)
     for (const step of scenario.steps) {
       computed = change(computed, step)
       const tables = tablesOfIptables(computed.state)
