@@ -8,16 +8,10 @@ import {
 } from '../kernel/nft/constants.ts'
 import { type Expression, type Rule, targetsOf } from '../kernel/nft/expression.ts'
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
-import { decodeExtension, type Extension, type ExtensionContext } from './extensions.ts'
+import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { RulePlace } from './machine.ts'
-import { comparesBits, type Guard, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
+import { type CompiledRule, comparesBits, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
-
-export interface CompiledRule {
-  readonly expressions: readonly (Expression | Extension)[]
-  readonly place: RulePlace
-  readonly guard: Guard
-}
 
 export interface CompiledChain {
   readonly name: string

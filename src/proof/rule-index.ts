@@ -2,10 +2,17 @@ import { append } from '../base/collections.ts'
 import type { Octets } from '../base/octets.ts'
 import { includes } from '../base/region.ts'
 import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
+import type { Expression } from '../kernel/nft/expression.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import type { Of, Value } from '../kernel/nft/trace-machine.ts'
-import type { CompiledChain, CompiledRule } from './compiled.ts'
-import type { ClassMachine } from './machine.ts'
+import type { Extension } from './extensions.ts'
+import type { ClassMachine, RulePlace } from './machine.ts'
+
+export interface CompiledRule {
+  readonly expressions: readonly (Expression | Extension)[]
+  readonly place: RulePlace
+  readonly guard: Guard
+}
 
 /** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 16
@@ -139,11 +146,17 @@ export function comparesBits(rules: readonly CompiledRule[], family: NftFamily):
   )
 }
 
+/** A chain, and those that its rules lead to. */
+interface Leading {
+  readonly rules: readonly CompiledRule[]
+  readonly table: { readonly chains: ReadonlyMap<string, Leading> }
+}
+
 /**
  * Gives the places that some rule of a chain, or of those that it leads to, compares: packets to other places pass it
  * without an effect. Undefined where there are more effects.
  */
-export function placesIn({ rules, table }: CompiledChain): readonly Guard[] | undefined {
+export function placesIn({ rules, table }: Leading): readonly Guard[] | undefined {
   const places: Guard[] = []
   for (const { guard, expressions } of rules) {
     if (guard.destination !== undefined) {

@@ -20,18 +20,12 @@ import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
-import {
-  type CompiledChain,
-  type CompiledRule,
-  type CompiledTable,
-  type Ownership,
-  placeText,
-} from './compiled.ts'
+import { type CompiledChain, type CompiledTable, type Ownership, placeText } from './compiled.ts'
 import { Hooks } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
-import { type Guard, placesIn } from './rule-index.ts'
+import { type CompiledRule, type Guard, placesIn } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */

@@ -79,7 +79,7 @@ function connmark(
   return name === undefined ? undefined : { kind: 'CONNMARK', mode: name, ...marks }
 }
 
-const CONNMARKS = [
+const CONNMARKS: Parameters<typeof decoderOf<ForeignTarget>>[0] = [
   structReader(structs.CONNMARK_V1, (info, { ctmark, ctmask, nfmask, mode }) =>
     connmark(mode.get(info), {
       mark: ctmark.get(info),

@@ -346,6 +346,6 @@ export const DNAT_V1 = struct('DNAT', 1, 40, NAT_RANGE)
 export const DNAT = struct('DNAT', 2, 48, NAT_RANGE)
 
 /** The same for sources. */
-export const SNAT_MULTI = { ...DNAT_MULTI, name: 'SNAT' }
-export const SNAT_V1 = { ...DNAT_V1, name: 'SNAT' }
-export const SNAT_V2 = { ...DNAT, name: 'SNAT' }
+export const SNAT_MULTI = struct('SNAT', 0, 24, DNAT_MULTI.fields)
+export const SNAT_V1 = struct('SNAT', 1, 40, NAT_RANGE)
+export const SNAT_V2 = struct('SNAT', 2, 48, NAT_RANGE)
