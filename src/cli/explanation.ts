@@ -10,7 +10,7 @@ import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
 import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, whyNotProvable } from '../modes/registry.ts'
 import { answerOf } from './answer.ts'
 import { type JsonPathOutput, readOutput } from './document.ts'
 import { portsText, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
@@ -151,7 +151,7 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
     caught,
     endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
     ways,
-    isProvable: findMode(config.proxyMode).isProvable === true,
+    isProvable: whyNotProvable(config.proxyMode) === undefined,
   }
 }
 

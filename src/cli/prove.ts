@@ -7,7 +7,7 @@ import { listAllTables } from '../kernel/nft/list.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
-import { findMode, MODES } from '../modes/registry.ts'
+import { findMode } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
@@ -21,26 +21,21 @@ interface ProofFacts extends Proof {
   readonly isProved: boolean
 }
 
-/** Gives why the rules of the configured mode cannot be proved; undefined where they can. */
-export function whyNotProvable({ proxyMode }: Pick<Config, 'proxyMode'>): string | undefined {
-  const mode = findMode(proxyMode)
-  if (mode.isProvable === true) return undefined
-  const provable = MODES.flatMap(({ title, isProvable }) => (isProvable === true ? [title] : []))
-  return `--prove: nothing is proved: ${mode.title} mode has no evaluator; ${provable.join(' and ')} mode has one`
-}
-
 /** Proves the rules of the kernel against the objects. Throws if the kernel cannot be read. */
 export async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<ProofFacts> {
   const { proxyMode, serviceProxyName } = config
+  const mode = findMode(proxyMode)
+  const proving = mode.proving?.(config)
   const start = systemClock.nowMs()
   const { tables, assumptions } = await readAll()
   const { admission } = memo
   // A Service that memory has no room for means nothing: its ports are not served.
   const admitted = admission === undefined ? snapshot : { ...snapshot, services: admission.services }
   const question = {
-    meanings: meaningOf(admitted, config),
+    meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
     tables,
-    ownName: findMode(proxyMode).tableName(serviceProxyName) ?? '',
+    ownName: mode.tableName(serviceProxyName) ?? '',
+    owns: proving?.owns,
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
   const refused = admission?.oversized.size ?? 0

@@ -11,6 +11,7 @@ import type { Refusal } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { CostRates } from '../model/memory-shares.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
+import type { Promises } from '../model/promises.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import type { Transport } from '../netlink/transport.ts'
 import type { Dataplane, Plan } from '../reconcile/dataplane.ts'
@@ -379,10 +380,22 @@ export interface Mode {
   }
   /** All rules are in tables of nf_tables of our own, and mean what kube-proxy's nftables mode does: src/proof follows them. */
   readonly isProvable?: true
+  /**
+   * What src/proof has to know of rules that stand in tables of other programs, or mean something else than nftables
+   * mode's. Absent where isProvable says all, and where nothing follows packets through the rules.
+   */
+  proving?(config: Config): Proving
   /** Why a proxy with a name cannot use the mode. */
   readonly notNamed?: string
   /** Why no other plane that gives the same text can run beside this one. */
   exclusive?(config: Config): string | undefined
+}
+
+/** What a proof of the rules of a mode is made against. */
+export interface Proving {
+  readonly promises: Promises
+  /** Whether a chain of a table that all programs share is ours. */
+  readonly owns: (table: string, chain: string) => boolean
 }
 
 /** One thing that was checked. */

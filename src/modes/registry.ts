@@ -61,3 +61,12 @@ export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined)
   for (const mode of MODES) if ((await ask(mode)) === true) return true
   return false
 }
+
+/** Gives why the rules of a mode cannot be proved; undefined where they can. */
+export function whyNotProvable(name: string): string | undefined {
+  const mode = findMode(name)
+  const provable = MODES.filter(({ isProvable, proving }) => isProvable === true || proving !== undefined)
+  if (provable.includes(mode)) return undefined
+  const titles = provable.map(({ title }) => title).join(' and ')
+  return `${mode.title} mode has no evaluator; ${titles} mode have one`
+}

@@ -3,28 +3,51 @@ import {
   NF_INET_POST_ROUTING,
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_NAT_SRC,
+  NFT_META_IIFNAME,
+  NFT_META_OIFNAME,
 } from '../kernel/nft/constants.ts'
-import { type Expression, hasEffect, isLogOnly, isNote, type Rule } from '../kernel/nft/expression.ts'
-import type { AnyTable, Chain } from '../kernel/nft/state.ts'
+import {
+  type Expression,
+  hasEffect,
+  isLogOnly,
+  isNote,
+  type Rule,
+  targetsOf,
+} from '../kernel/nft/expression.ts'
+import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
+import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { RulePlace } from './machine.ts'
+import { type CompiledRule, comparesBits, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
-
-export interface CompiledRule {
-  readonly expressions: readonly Expression[]
-  readonly place: RulePlace
-}
 
 export interface CompiledChain {
   readonly name: string
   readonly rules: readonly CompiledRule[]
   readonly table: CompiledTable
+  readonly isOwn: boolean
+  /** The chain divides packets by bits of their destination. */
+  readonly comparesBits: boolean
+  /** Absent for a short chain. */
+  readonly index: RuleIndex | undefined
 }
 
 export interface CompiledTable {
   readonly name: string
+  /** Some rules are ours. */
   readonly isOwn: boolean
   readonly sets: ClassSets
   readonly chains: Map<string, CompiledChain>
+  /** Of the packets that are followed, also in a table of `inet`. */
+  readonly family: NftFamily
+  readonly isOwnChain: (chain: string) => boolean
+}
+
+/** Which rules are ours: the evaluator must know every expression of them. */
+export interface Ownership {
+  /** The name of our own table, which holds no other rules. */
+  readonly ownName: string
+  /** Whether a chain is ours in a table that all programs share. Jumps to it from chains at hooks are, too. */
+  readonly owns?: ((table: string, chain: string) => boolean) | undefined
 }
 
 /** The kernel calls all nat chains where its own translation stands; among them their priorities count. */
@@ -35,23 +58,63 @@ export function orderOf({ hook }: Chain): readonly number[] {
   return [isSource ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST, hook.priority]
 }
 
-export function compileTable(table: AnyTable, isOwn: boolean, log: MemoryLog): CompiledTable {
+export function compileTable(
+  table: AnyTable,
+  { ownName, owns, log, family }: Ownership & { readonly log: MemoryLog; readonly family: NftFamily },
+): CompiledTable {
   const name = `${table.family} ${table.name}`
+  const isOfFamily = table.family === family
+  const isWhole = isOfFamily && table.name === ownName
+  const isOwnChain = (chain: string) => isWhole || (isOfFamily && owns?.(table.name, chain) === true)
+  const isOwn = isWhole || [...table.chains.keys()].some(isOwnChain)
   const chains = new Map<string, CompiledChain>()
-  const sets = new ClassSets({ name, sets: table.sets, elements: table.elements.values(), isOwn }, log)
-  const compiled = { name, isOwn, sets, chains }
+  const sets = new ClassSets(
+    { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
+    log,
+  )
+  const compiled = { name, isOwn, sets, chains, family, isOwnChain }
   for (const chain of table.chains.values()) chains.set(chain.name, compileChain(chain, compiled))
   return compiled
 }
 
 export function compileChain(chain: Chain, table: CompiledTable): CompiledChain {
-  const { isOwn } = table
-  const rules = chain.rules.flatMap((rule, index) => {
-    const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn }
-    return (isOwn && !isLogOnly(rule)) || hasEffect(rule) ? [{ expressions: withoutNotes(rule), place }] : []
+  const { family, isOwnChain } = table
+  const isOwn = isOwnChain(chain.name)
+  const rules = chain.rules.flatMap((rule, index): readonly CompiledRule[] => {
+    const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
+    const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
+    if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) return []
+    const context = { family, isOwn: place.isOwn }
+    const expressions = compiledExpressions(rule, context)
+    return [{ expressions, place, guard: guardOf(expressions, family) }]
   })
-  return { name: chain.name, rules, table }
+  return {
+    name: chain.name,
+    rules,
+    table,
+    isOwn,
+    comparesBits: comparesBits(rules, family),
+    index: indexOf(rules),
+  }
 }
+
+function compiledExpressions(rule: Rule, context: ExtensionContext): CompiledRule['expressions'] {
+  return withoutNotes(wholeNames(rule)).map(each => decodeExtension(each, context))
+}
+
+/** The kernel fills the name of a device with zeros: a comparison with its end is one with all of it. */
+function wholeNames({ expressions, comment }: Rule): Rule {
+  let named: number | undefined
+  const whole = expressions.map((each): Expression => {
+    if (each.kind === 'meta') named = NAMES.includes(each.key) ? each.dreg : undefined
+    if (each.kind !== 'cmp' || each.sreg !== named || !each.data.endsWith('\0')) return each
+    return { ...each, data: each.data.padEnd(NAME_LENGTH, '\0') }
+  })
+  return { expressions: whole, comment }
+}
+
+const NAMES: readonly number[] = [NFT_META_IIFNAME, NFT_META_OIFNAME]
+const NAME_LENGTH = 16
 
 function withoutNotes({ expressions }: Rule): readonly Expression[] {
   return expressions.filter(each => !isNote(each))

@@ -6,6 +6,7 @@ import { allMeet, type Complaint, fateText, type Judging, judge, Spreads } from 
 import { type FamilyMeaning, placeKey, portKey } from './meaning.ts'
 import { addressOf, exampleOf, nameOf, type PacketClass } from './packet-class.ts'
 import { ELSEWHERE, type Reads } from './reads.ts'
+import { beginLog } from './sets.ts'
 import type { Leaf, Walker } from './walk.ts'
 
 /** A packet that the kernel does not treat as Kubernetes says. */
@@ -187,10 +188,7 @@ export class Examiner {
   }
 
   #begin(): void {
-    const { log } = this.#walker
-    log.memory = { kind: 'new' }
-    log.asked.clear()
-    log.last = undefined
+    beginLog(this.#walker.log)
   }
 
   /** Judges a class whose clients are new. */
@@ -224,7 +222,7 @@ export class Examiner {
         log.memory = { kind: 'full' }
         yield [its, this.#again(its, undefined, false)]
       } else this.notes.add(WITH_ROOM)
-      for (const data of this.#dataAt(asked)) {
+      for (const data of new Set([...this.#dataAt(asked), ...chosen.keys()])) {
         log.memory = { kind: 'known', data }
         yield [its, this.#again(its, chosen.get(data), true)]
       }

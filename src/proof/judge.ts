@@ -1,6 +1,7 @@
+import { append } from '../base/collections.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection, point, type Region } from '../base/region.ts'
+import { difference, intersection, point, type Region, sizeOf, union } from '../base/region.ts'
 import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
@@ -14,7 +15,7 @@ export interface Complaint {
   readonly decidedBy: RulePlace | undefined
 }
 
-/** Whether a list is chosen from more often than this allows: docs/differences.md, large endpoint lists. */
+/** Where shares are rounded, how far off they may be: docs/differences.md, large endpoint lists. */
 const BIAS = 0.013
 /** Lists up to this length have exact slots. */
 const EXACT_MAX = 16
@@ -45,13 +46,15 @@ interface Spread {
 
 /** Computes spreads. Classes of one service port follow each other and share theirs. */
 export class Spreads {
+  readonly areRounded: boolean
   readonly #onNode: ReadonlySet<Octets>
   #list: readonly Octets[] = []
   #places: ReadonlyMap<Octets, number> | undefined
   #last: (Pick<Leaf['machine'], 'to' | 'rolled'> & { readonly spread: Spread }) | undefined
 
-  constructor({ localEndpoints }: Pick<FamilyMeaning, 'localEndpoints'>) {
+  constructor({ localEndpoints, promises }: Pick<FamilyMeaning, 'localEndpoints' | 'promises'>) {
     this.#onNode = localEndpoints
+    this.areRounded = promises.roundsShares
   }
 
   of(machine: Leaf['machine'], list: readonly Octets[]): Spread {
@@ -103,7 +106,7 @@ export function judge(
       return { box: why.box, kernel: endText(leaf, why.to), decidedBy: leaf.machine.decidedBy }
   }
   if (fate.kind !== 'endpoints') return undefined
-  for (const cell of cellsOf(box, leaves)) {
+  for (const cell of cellsOf(box, whole(leaves, box))) {
     const text = unevenText(cell.leaves, fate.endpoints, judging)
     if (text !== undefined)
       return { box: cell.box, kernel: text, decidedBy: cell.leaves[0]?.machine.decidedBy }
@@ -139,7 +142,7 @@ export function allMeet(classes: readonly PacketClass[], leaves: readonly Leaf[]
       sums[place] = (sums[place] ?? 0) + probability
     }
   }
-  return chances.every(sums => sums.every(chance => isFair(chance, sums.length)))
+  return chances.every(sums => sums.every(chance => isFair(chance, sums.length, true)))
 }
 
 /** Slots of new lists are in the order of the list: `hint` is often the position behind that of the last one. */
@@ -148,9 +151,9 @@ function placeIn(list: readonly Octets[], end: Octets | undefined, hint: number)
   return list[place] === end ? place : list.indexOf(end ?? '')
 }
 
-function isFair(chance: number, endpoints: number): boolean {
+function isFair(chance: number, endpoints: number, isRounded: boolean): boolean {
   const share = 1 / endpoints
-  return Math.abs(chance - share) <= (endpoints <= EXACT_MAX ? ROUNDING : share * BIAS)
+  return Math.abs(chance - share) <= (endpoints <= EXACT_MAX || !isRounded ? ROUNDING : share * BIAS)
 }
 
 /** Gives the packets of the end that are wrong. */
@@ -160,7 +163,8 @@ function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong |
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered
   if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
-    const isFine = end === fate.kind && (fate.kind !== 'pass' || !masquerade || delivered)
+    const isKind = fate.kind === 'refuse' ? end === 'reject' || end === 'drop' : end === fate.kind
+    const isFine = isKind && (fate.kind !== 'pass' || !masquerade || delivered)
     return isFine && written === undefined ? undefined : all
   }
   if (end !== 'endpoint') return all
@@ -218,9 +222,39 @@ function unevenText(
   }
   if (remembered !== undefined) return `a remembered client of ${placeText(remembered)} may go elsewhere`
   const share = 1 / endpoints.length
-  const odd = chances.findIndex(chance => !isFair(chance, endpoints.length))
+  const odd = chances.findIndex(chance => !isFair(chance, endpoints.length, spreads.areRounded))
   if (odd === -1) return undefined
   return `${placeText(endpoints[odd] ?? '')} gets ${percent(chances[odd] ?? 0)} instead of ${percent(share)}`
+}
+
+/** Joins ends of the same place and chance whose packets differ in their sources alone, and are all together. */
+function whole(leaves: readonly Leaf[], box: Box): readonly Leaf[] {
+  if (leaves.every(({ machine }) => machine.box === box)) return leaves
+  const parts = new Map<string, Leaf[]>()
+  const joined: Leaf[] = []
+  for (const leaf of leaves) {
+    const { to, rolled, probability } = leaf.machine
+    if (rolled !== undefined || !differsInSource(leaf.machine.box, box)) joined.push(leaf)
+    else append(parts, [to?.address, to?.port, probability].join(), leaf)
+  }
+  for (const its of parts.values()) {
+    const [first] = its
+    const region = union(its.flatMap(({ machine }) => machine.box.source))
+    const isWhole = its.length > 1 && difference(box.source, region).length === 0
+    const size = its.reduce((sum, { machine }) => sum + sizeOf(machine.box.source), 0)
+    if (first === undefined || !isWhole || size !== sizeOf(box.source)) {
+      joined.push(...its)
+      continue
+    }
+    const machine = first.machine.copy()
+    machine.box = box
+    joined.push({ machine, end: first.end })
+  }
+  return joined
+}
+
+function differsInSource(its: Box, box: Box): boolean {
+  return FIELDS.every(field => field === 'source' || its[field] === box[field])
 }
 
 interface Cell {
@@ -274,7 +308,7 @@ const FIELDS: readonly Field[] = [
 
 /** Says what must happen. */
 export function fateText(fate: Fate): string {
-  if (fate.kind !== 'endpoints') return fate.kind
+  if (fate.kind !== 'endpoints') return fate.kind === 'refuse' ? 'reject or drop' : fate.kind
   const { endpoints, masquerade, affinityS } = fate
   const [first = ''] = endpoints
   const to = endpoints.length === 1 ? placeText(first) : `one of ${endpoints.length} endpoints`

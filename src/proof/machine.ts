@@ -10,6 +10,7 @@ import {
   NF_INET_PRE_ROUTING,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
+  NFT_CT_MARK,
   NFT_CT_STATE,
   NFT_CT_STATUS,
   NFT_META_IIFNAME,
@@ -35,6 +36,7 @@ import {
   type Machine,
   type Memo,
   newRegisters,
+  type Of,
   type SetAccess,
   type Value,
   type Word,
@@ -42,6 +44,7 @@ import {
 import { byRolled, rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box } from './packet-class.ts'
 import type { Reads } from './reads.ts'
+import { enlist, isListed, type MemoryLog } from './sets.ts'
 
 /** The rule that decided about packets. */
 export interface RulePlace {
@@ -52,6 +55,7 @@ export interface RulePlace {
   readonly isOwn: boolean
 }
 
+const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 const ANY_TYPE = everything(4)
 const LOCAL_TYPE = point(u32host(RTN_LOCAL))
 /** RTN_UNICAST */
@@ -66,6 +70,7 @@ export interface Surroundings {
   /** Addresses of the Node: translated packets to them are for processes of this node. */
   readonly nodeIps: ReadonlySet<Ip>
   readonly memo: Memo
+  readonly log: MemoryLog
   /** Remembers what classes look up; undefined where nobody asks later. */
   readonly reads: Reads | undefined
 }
@@ -88,6 +93,7 @@ export class ClassMachine implements Machine {
   /** The destinations of several classes that are followed together, by number, and the class of each number. */
   together: { readonly address: Known; readonly classes: readonly number[] } | undefined
   mark: Known = ZERO
+  connectionMark: Known = ZERO
   priority: Known = ZERO
   /** The priority that our own rules left. */
   ownPriority: Known = ZERO
@@ -95,6 +101,8 @@ export class ClassMachine implements Machine {
   masquerade = false
   /** Delivered to a process of this node: nothing can masquerade it. */
   delivered = false
+  /** The packets of a process of this node came back by the loopback device. */
+  looped = false
   hook = NF_INET_PRE_ROUTING
   /** What the packets wrote into a set that packets fill, and for how long. */
   written: { readonly data: Known; readonly timeoutMs: number } | undefined
@@ -123,11 +131,13 @@ export class ClassMachine implements Machine {
     copy.rolled = this.rolled
     copy.together = this.together
     copy.mark = this.mark
+    copy.connectionMark = this.connectionMark
     copy.priority = this.priority
     copy.ownPriority = this.ownPriority
     copy.translated = this.translated
     copy.masquerade = this.masquerade
     copy.delivered = this.delivered
+    copy.looped = this.looped
     copy.hook = this.hook
     copy.written = this.written
     copy.decidedBy = this.decidedBy
@@ -141,8 +151,8 @@ export class ClassMachine implements Machine {
   beginRule(): void {
     this.registers.fill(undefined)
     if (this.rolled === undefined || this.together !== undefined) return
-    const { mark, priority, ownPriority, written, to } = this
-    const kept = [mark, priority, ownPriority, written?.data, to?.address, to?.port]
+    const { mark, connectionMark, priority, ownPriority, written, to } = this
+    const kept = [mark, connectionMark, priority, ownPriority, written?.data, to?.address, to?.port]
     if (!kept.every(its => its === undefined || typeof its === 'string')) return
     this.probability *= this.rolled.length
     this.rolled = undefined
@@ -175,6 +185,7 @@ export class ClassMachine implements Machine {
     const { registers, written, to, together } = this
     this.registers = registers.map(word => (word !== undefined && isChoice(word) ? rewrite(word) : word))
     this.mark = rewrite(this.mark)
+    this.connectionMark = rewrite(this.connectionMark)
     this.priority = rewrite(this.priority)
     this.ownPriority = rewrite(this.ownPriority)
     if (written !== undefined) this.written = { ...written, data: rewrite(written.data) }
@@ -269,6 +280,7 @@ export class ClassMachine implements Machine {
       case NFT_META_NFPROTO:
         return u32host(this.addressLength === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
       case NFT_META_IIFNAME:
+        if (this.looped) return LOOPBACK_DEVICE
         return WITH_INPUT.includes(this.hook) ? this.#read('interface', 0, 16) : '\0'.repeat(16)
       default:
         throw new BeyondEvaluator(`cannot trace meta key ${key}`)
@@ -281,8 +293,9 @@ export class ClassMachine implements Machine {
     else throw new BeyondEvaluator(`cannot trace writing meta key ${key}`)
   }
 
-  conntrack(key: number): Octets {
+  conntrack(key: number): Value {
     if (key === NFT_CT_STATE) return u32host(STATE_NEW)
+    if (key === NFT_CT_MARK) return wordsOf(this.connectionMark)
     if (key === NFT_CT_STATUS) return u32host(this.translated ? IPS_DST_NAT : 0)
     throw new BeyondEvaluator(`cannot trace conntrack key ${key}`)
   }
@@ -301,8 +314,23 @@ export class ClassMachine implements Machine {
     this.#around.reads?.note(this, set, key)
   }
 
-  inIpset(): boolean {
-    throw new BeyondEvaluator('cannot trace an ipset')
+  inIpset({ set }: Of<'ipset'>): boolean {
+    throw new BeyondEvaluator(`cannot trace the ipset ${set}`)
+  }
+
+  /** Whether a list of `recent` has the client. */
+  isListed(list: string, seconds: number): boolean {
+    return isListed(this.#around.log, list, seconds)
+  }
+
+  enlist(list: string): void {
+    this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
+  }
+
+  /** An address of this node is as good as any other that masquerading chooses. */
+  translateSource(ip: Ip): Effect {
+    if (!this.#isLocal(ip)) throw new BeyondEvaluator('cannot trace SNAT to an address of another machine')
+    return { kind: 'masquerade' }
   }
 
   translate(destination: Known, port: Known | undefined): Effect {

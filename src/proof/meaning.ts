@@ -10,14 +10,15 @@ import {
 } from '../base/ip.ts'
 import { type Octets, u16be } from '../base/octets.ts'
 import { type Config, GATE_LOCALHOST } from '../config/config.ts'
+import { type Promises, USUAL_PROMISES } from '../model/promises.ts'
 import type { Protocol, Service } from '../model/service.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import { destinationsOf, type PortDestinations } from './endpoints.ts'
 
 /*
  * What Kubernetes says must happen to the first packet of a connection: written from the documents, for kube-proxy's
- * nftables mode and docs/differences.md. It shares no code with model/resolve and no code with a mode, because it
- * judges them.
+ * nftables mode and docs/differences.md. Where another mode differs on purpose, its promises say so. It shares no code
+ * with model/resolve and no code with a mode, because it judges them.
  */
 
 export type MeaningConfig = Pick<
@@ -32,11 +33,19 @@ export type MeaningConfig = Pick<
   | 'allowServiceExternalIps'
   | 'bindAddress'
   | 'featureGates'
->
+> & {
+  /** Those of nftables mode by default. */
+  readonly promises?: Promises
+}
+
+export function promisesOf({ promises = USUAL_PROMISES }: MeaningConfig): Promises {
+  return promises
+}
 
 /** What must happen to a packet. */
 export type Fate =
-  | { readonly kind: 'pass' | 'reject' | 'drop' }
+  /** `refuse`: rejected or dropped, whichever rule comes first. */
+  | { readonly kind: 'pass' | 'reject' | 'drop' | 'refuse' }
   | {
       readonly kind: 'endpoints'
       /** Address and port of each, which are chosen equally often. */
@@ -49,6 +58,7 @@ export type Fate =
 export const PASS: Fate = { kind: 'pass' }
 export const REJECT: Fate = { kind: 'reject' }
 export const DROP: Fate = { kind: 'drop' }
+export const REFUSE: Fate = { kind: 'refuse' }
 
 /** What must happen at one place, by where a packet comes from: pods first, then processes of this node. */
 export interface Place {
@@ -74,6 +84,7 @@ export interface FamilyMeaning {
   readonly family: Family
   readonly podSource: PodSource | undefined
   readonly masqueradeAll: boolean
+  readonly promises: Promises
   /** ClusterIPs, external and load-balancer addresses with their ports. */
   readonly places: Iterable<Place>
   readonly nodePorts: Iterable<Place>
@@ -86,7 +97,10 @@ export interface FamilyMeaning {
   readonly relaysLocalhost: boolean
   readonly clusterIps: Iterable<Ip>
   readonly serviceCidrs: readonly Cidr[]
-  /** Addresses of endpoints on this node: their connections to themselves are masqueraded. */
+  /**
+   * Addresses of endpoints whose connections to themselves are masqueraded: those on this node, or all where the mode
+   * promises so.
+   */
   readonly localEndpoints: ReadonlySet<Ip>
   /** Addresses of this node. */
   readonly nodeIps: ReadonlySet<Ip>
@@ -276,7 +290,9 @@ class ClaimsDraft {
   #externals(service: Service, port: Service['ports'][number], { other }: Pick<Place, 'other'>) {
     const { loadBalancerIps, externalIps } = service
     const balanced = loadBalancerIps.filter(ip => this.#isAllowed(ip, 'loadBalancer'))
-    const allowed = this.#clientsOf(service, balanced)
+    // Behind the translation, what is rejected for everyone needs no guard.
+    const isGuarded = other !== REJECT || !promisesOf(this.#here.config).refusesBehind
+    const allowed = isGuarded ? this.#clientsOf(service, balanced) : undefined
     const isOpen = allowed === undefined || anyContains(allowed, this.#primary() ?? '')
     const isApi = (ip: Ip) => port.protocol === 'TCP' && this.#here.apiServers.has(ip + u16be(port.port))
     const taken = this.#here.snapshot.listeners.get(service.key)?.taken ?? []
@@ -343,7 +359,8 @@ export function nodePortAddressesOf(
   const first = primary ? ips.find(ip => familyOf(ip) === family) : undefined
   const usable = first === undefined || isLoopback(first) ? [] : [first]
   if ((usable.length === 0 && own.length === 0) || own.some(({ bits }) => bits === 0)) return undefined
-  const found = snapshot.localIps.filter(ip => !isLoopback(ip) && anyContains(own, ip))
+  const withLoopback = family === 'IPv4' && promisesOf(config).answersAtLoopback
+  const found = snapshot.localIps.filter(ip => (withLoopback || !isLoopback(ip)) && anyContains(own, ip))
   return [...new Set([...usable, ...found])]
 }
 

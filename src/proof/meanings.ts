@@ -19,6 +19,7 @@ import {
   placeKey,
   podSourceOf,
   portKey,
+  promisesOf,
   relaysLocalhost,
 } from './meaning.ts'
 import { addressOf, isSame } from './packet-class.ts'
@@ -135,6 +136,7 @@ export class FamilyMeanings implements FamilyMeaning {
   readonly family: Family
   readonly podSource: FamilyMeaning['podSource']
   readonly masqueradeAll: boolean
+  readonly promises: FamilyMeaning['promises']
   readonly nodePortAddresses: readonly Ip[] | undefined
   readonly relaysLocalhost: boolean
   readonly serviceCidrs: FamilyMeaning['serviceCidrs']
@@ -165,7 +167,9 @@ export class FamilyMeanings implements FamilyMeaning {
 
   constructor(here: Here, family: Family, follows: boolean) {
     const { config, snapshot, ips } = here
-    const cidrs = config.serviceProxyName === undefined ? snapshot.serviceCidrs.values().flat() : []
+    this.promises = promisesOf(config)
+    const isClosed = config.serviceProxyName === undefined && this.promises.closesUnused
+    const cidrs = isClosed ? snapshot.serviceCidrs.values().flat() : []
     this.family = family
     this.#follows = follows
     this.podSource = podSourceOf(here, family)
@@ -251,10 +255,11 @@ export class FamilyMeanings implements FamilyMeaning {
   settleFirst(): void {
     const all = [...this.#claims.values()]
     const onNode = new Set(all.flatMap(claims => [...claims.onNode]))
-    for (const claims of onNode.size === 0 ? [] : all)
+    const { masqueradesItself } = this.promises
+    for (const claims of onNode.size === 0 && !masqueradesItself ? [] : all)
       for (const endpoints of endpointsOf(claims))
         for (const endpoint of endpoints)
-          if (onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
+          if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
     this.#open.addresses.clear()
     this.settle()
   }
@@ -319,7 +324,9 @@ export class FamilyMeanings implements FamilyMeaning {
   /** An endpoint on this node is told apart from others, whatever Service it is of. */
   #settleAddress(ip: Ip, touched: TouchedMeaning): void {
     const users = [...this.#users.of(ip)].flatMap(key => this.#claims.get(key) ?? [])
-    const isLocal = users.some(({ onNode }) => onNode.size > 0) && isLocalAmong(users, ip)
+    const isLocal = this.promises.masqueradesItself
+      ? users.length > 0
+      : users.some(({ onNode }) => onNode.size > 0) && isLocalAmong(users, ip)
     if (isLocal === this.localEndpoints.has(ip)) return
     if (isLocal) this.localEndpoints.add(ip)
     else this.localEndpoints.delete(ip)

@@ -2,6 +2,7 @@ import { Pauses, type Steps } from '../base/clock.ts'
 import { sizeOf } from '../base/region.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { classesOf } from './atoms.ts'
+import type { Ownership } from './compiled.ts'
 import { Examiner, Groups, type ProofDifference, unitOf } from './examine.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import type { Box, PacketClass } from './packet-class.ts'
@@ -22,12 +23,10 @@ export interface Proof {
   readonly assumptions: readonly string[]
 }
 
-export interface Question {
+export interface Question extends Ownership {
   readonly meanings: readonly FamilyMeaning[]
   /** Tables of all programs. */
   readonly tables: readonly AnyTable[]
-  /** The name of our own tables. */
-  readonly ownName: string
   /** Differences to list at most. */
   readonly limit?: number
 }
@@ -39,9 +38,11 @@ const ALWAYS: readonly string[] = [
 ]
 
 /** Compares every packet's fate with what the rules of the kernel do to it. */
-export function* prove({ meanings, tables, ownName, limit = LIMIT }: Question): Steps<Proof> {
+export function* prove({ meanings, tables, ownName, owns, limit = LIMIT }: Question): Steps<Proof> {
   const found = new Findings(limit)
-  const families = meanings.map(meaning => new FamilyProof(meaning, { tables, ownName, reads: undefined }))
+  const families = meanings.map(
+    meaning => new FamilyProof(meaning, { tables, ownName, owns, reads: undefined }),
+  )
   for (const family of families) yield* family.whole(found)
   return proofOf(found, families)
 }
@@ -94,11 +95,17 @@ export class FamilyProof {
 
   constructor(
     meaning: FamilyMeaning,
-    { tables, ownName, reads }: Pick<Question, 'tables' | 'ownName'> & { readonly reads: Reads | undefined },
+    {
+      tables,
+      ownName,
+      owns,
+      reads,
+    }: Ownership & { readonly tables: readonly AnyTable[]; readonly reads: Reads | undefined },
   ) {
     const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
     this.meaning = meaning
-    this.walker = new Walker(tables, { family, ownName, log: newLog(), nodeIps: meaning.nodeIps, reads })
+    const { nodeIps } = meaning
+    this.walker = new Walker(tables, { family, ownName, owns, log: newLog(), nodeIps, reads })
     this.examiner = new Examiner(meaning, this.walker, { foreign: this.#foreign, reads })
   }
 
@@ -106,6 +113,7 @@ export class FamilyProof {
   *whole(found: Findings): Steps<void> {
     const pauses = new Pauses()
     const groups = new Groups(this.meaning)
+    const { refusesBehind } = this.meaning.promises
     const { examiner } = this
     const note = (its: PacketClass) => this.note(its, examiner.examine(its), found)
     function* examineAll(classes: readonly PacketClass[]): Steps<void> {
@@ -118,7 +126,8 @@ export class FamilyProof {
     }
     for (const its of classesOf(this.meaning)) {
       found.count(its)
-      yield* examineAll(groups.add(its))
+      // Where chains of Services choose endpoints, classes go apart at once.
+      yield* examineAll(refusesBehind ? [its] : groups.add(its))
     }
     for (const classes of groups.rest()) yield* examineAll(classes)
     yield* this.remembered(found)

@@ -31,10 +31,45 @@ export interface MemoryLog {
   readonly written: Map<string, Set<Octets>>
   /** The last change, for the machine that made it. */
   last: SetChange | undefined
+  /** For how many seconds the lists of `recent` that were looked up remember a client; 0 for ever. */
+  readonly seconds: Map<string, number>
 }
 
 export function newLog(): MemoryLog {
-  return { memory: { kind: 'new' }, asked: new Set(), written: new Map(), last: undefined }
+  return {
+    memory: { kind: 'new' },
+    asked: new Set(),
+    written: new Map(),
+    last: undefined,
+    seconds: new Map(),
+  }
+}
+
+/** Begins to follow a class whose clients are new. */
+export function beginLog(log: MemoryLog): void {
+  log.memory = { kind: 'new' }
+  log.asked.clear()
+  log.last = undefined
+  log.seconds.clear()
+}
+
+/* A list of `recent` is a set that packets fill: its name is the data. It evicts the oldest client and is never full. */
+
+export function isListed({ memory, asked, seconds }: MemoryLog, list: string, forS: number): boolean {
+  asked.add(placeOfList(list))
+  seconds.set(list, Math.min(forS, seconds.get(list) ?? forS))
+  return memory.kind === 'known' && memory.data === list
+}
+
+/** Adds the client to a list. Gives how long lookups remember it. */
+export function enlist({ written, seconds }: MemoryLog, list: string): number {
+  const place = placeOfList(list)
+  written.set(place, (written.get(place) ?? new Set()).add(list))
+  return (seconds.get(list) ?? 0) * 1000
+}
+
+function placeOfList(list: string): string {
+  return `recent ${list}`
 }
 
 const NONE: readonly Candidate[] = []

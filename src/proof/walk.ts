@@ -1,6 +1,6 @@
 import { assert } from '../base/errors.ts'
 import { u32host } from '../base/octets.ts'
-import { difference, intersection, onlyValue, point } from '../base/region.ts'
+import { difference, includes, intersection, onlyValue, point, union } from '../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -13,25 +13,19 @@ import {
   NFT_GOTO,
   NFT_JUMP,
   NFT_RETURN,
-  NFT_TABLE_F_DORMANT,
   RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
-import type { Expression, Verdict } from '../kernel/nft/expression.ts'
+import type { Verdict } from '../kernel/nft/expression.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
-import {
-  type CompiledChain,
-  type CompiledRule,
-  type CompiledTable,
-  compileTable,
-  orderOf,
-  placeText,
-} from './compiled.ts'
-import { ClassMachine, NotTogether, type Surroundings } from './machine.ts'
+import { type CompiledChain, type CompiledTable, type Ownership, placeText } from './compiled.ts'
+import { Hooks } from './hooks.ts'
+import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
+import { type CompiledRule, type Guard, placesIn } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -44,14 +38,6 @@ export interface Undecided {
 export interface Leaf {
   readonly machine: ClassMachine
   readonly end: 'pass' | 'reject' | 'drop' | 'endpoint'
-}
-
-interface BaseChain {
-  readonly chain: CompiledChain
-  readonly hooknum: number
-  readonly order: readonly number[]
-  readonly isNat: boolean
-  readonly policy: number
 }
 
 /** What becomes of packets behind a chain. */
@@ -69,74 +55,49 @@ const LOCAL = point(u32host(RTN_LOCAL))
 export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
-  readonly tables: readonly CompiledTable[]
   #around: Surroundings
-  readonly #hooks = new Map<number, readonly BaseChain[]>()
+  readonly #hooks: Hooks
+  /** What chains that divide packets by bits of their destination know. */
+  readonly #places = new Map<CompiledChain, readonly Guard[]>()
+  readonly #met: ((place: RulePlace) => void) | undefined
 
-  /** `ownName` is the name of the table whose every rule the evaluator must know. */
   constructor(
     tables: readonly AnyTable[],
     {
       family,
       ownName,
+      owns,
       log,
       nodeIps,
       reads,
-    }: {
+      met,
+    }: Ownership & {
       readonly family: NftFamily
-      readonly ownName: string
       readonly log: MemoryLog
       readonly nodeIps: Surroundings['nodeIps']
       readonly reads?: Reads | undefined
+      /** Called with each rule whose conditions some packets of a class meet. */
+      readonly met?: (place: RulePlace) => void
     },
   ) {
     this.log = log
-    this.#around = { nodeIps, memo: newMemo(), reads }
-    // The kernel calls no chain of a dormant table.
-    const here = tables.filter(
-      table =>
-        (table.family === family || table.family === 'inet') && (table.flags & NFT_TABLE_F_DORMANT) === 0,
-    )
-    const bases: BaseChain[] = []
-    this.tables = here.map(table => {
-      const compiled = compileTable(table, table.family === family && table.name === ownName, log)
-      for (const chain of table.chains.values()) {
-        const own = compiled.chains.get(chain.name)
-        if (chain.hook === undefined || own === undefined) continue
-        const { hooknum, policy = NF_ACCEPT } = chain.hook
-        bases.push({
-          chain: own,
-          hooknum,
-          order: orderOf(chain),
-          isNat: chain.hook.type === 'nat',
-          policy,
-        })
-      }
-      return compiled
-    })
-    bases.sort((a, b) => (a.order[0] ?? 0) - (b.order[0] ?? 0) || (a.order[1] ?? 0) - (b.order[1] ?? 0))
-    for (const hooknum of [0, 1, 2, 3, 4])
-      this.#hooks.set(
-        hooknum,
-        bases.filter(each => each.hooknum === hooknum),
-      )
+    this.#met = met
+    this.#around = { nodeIps, memo: newMemo(), log, reads }
+    this.#hooks = new Hooks(tables, { ownName, owns, log, family })
+  }
+
+  get tables(): readonly CompiledTable[] {
+    return this.#hooks.tables
+  }
+
+  /** Says which nat chains are followed in an order that may not be the kernel's. */
+  ties(): Generator<string, void, undefined> {
+    return this.#hooks.ties()
   }
 
   /** Forgets what lookups found: elements changed. */
   forgetLookups(): void {
     this.#around = { ...this.#around, memo: { ...this.#around.memo, lookups: new WeakMap() } }
-  }
-
-  /** Says which nat chains, of us and of another program, are followed in an order that may not be the kernel's. */
-  *ties(): Generator<string, void, undefined> {
-    for (const bases of this.#hooks.values())
-      for (const [index, { chain, order, isNat }] of bases.entries())
-        for (const later of bases.slice(index + 1)) {
-          if (!isNat || !later.isNat || later.order[1] !== order[1]) continue
-          if (chain.table.isOwn === later.chain.table.isOwn) continue
-          const [first, second] = [chain, later.chain].map(({ table, name }) => `${table.name} ${name}`)
-          yield `${first} comes before ${second}, which has the same priority: the kernel's order cannot be read`
-        }
   }
 
   /** Follows the packets of a class to their ends. */
@@ -170,10 +131,12 @@ export class Walker {
 
   #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
     if (hook === 'output') {
-      this.#finish(this.#pass(machine, NF_INET_POST_ROUTING, leaves), leaves)
+      const sent = this.#pass(machine, NF_INET_POST_ROUTING, leaves)
+      if (!this.#hooks.isReceived) this.#finish(sent, leaves)
+      else for (const each of sent) this.#loop(each, leaves)
       return
     }
-    const hasInput = this.#hooks.get(NF_INET_LOCAL_IN)?.length !== 0
+    const hasInput = this.#hooks.at(NF_INET_LOCAL_IN).length !== 0
     const type = machine.region('destinationType')
     const [local, other] = [intersection(type, LOCAL), difference(type, LOCAL)]
     // Without a chain in input, packets for this node differ from others only by masquerading, which is not theirs.
@@ -189,17 +152,33 @@ export class Walker {
       this.#finish(this.#pass(passed, NF_INET_POST_ROUTING, leaves), leaves)
   }
 
+  /** Packets of a process of this node to an address of it pass its hooks again. They are translated already. */
+  #loop(machine: ClassMachine, leaves: Leaf[]): void {
+    const type = machine.region('destinationType')
+    const [local, other] = [intersection(type, LOCAL), difference(type, LOCAL)]
+    if (local.length > 0) {
+      const inside = other.length === 0 ? machine : machine.copy()
+      inside.narrow('destinationType', local)
+      inside.looped = true
+      for (const passed of this.#pass(inside, NF_INET_PRE_ROUTING, leaves, true))
+        this.#finish(this.#pass(passed, NF_INET_LOCAL_IN, leaves, true), leaves)
+    }
+    if (other.length === 0) return
+    machine.narrow('destinationType', other)
+    this.#finish([machine], leaves)
+  }
+
   #finish(machines: readonly ClassMachine[], leaves: Leaf[]): void {
     for (const machine of machines)
       leaves.push({ machine, end: machine.to === undefined ? 'pass' : 'endpoint' })
   }
 
   /** Passes a hook; gives what goes on behind it, and adds what ends here to the leaves. */
-  #pass(start: ClassMachine, hooknum: number, leaves: Leaf[]): readonly ClassMachine[] {
-    const bases = this.#hooks.get(hooknum) ?? []
+  #pass(start: ClassMachine, hooknum: number, leaves: Leaf[], isTranslated = false): readonly ClassMachine[] {
+    const bases = this.#hooks.at(hooknum)
     start.hook = hooknum
     let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
-      { machine: start, natDone: false },
+      { machine: start, natDone: isTranslated },
     ]
     for (const { chain, isNat, policy } of bases) {
       const next: typeof going = []
@@ -215,13 +194,13 @@ export class Walker {
               table: chain.table.name,
               chain: chain.name,
               rule: chain.rules.length + 1,
-              isOwn: chain.table.isOwn,
+              isOwn: chain.isOwn,
             }
           if (isDrop || decision === 'reject') leaves.push({ machine, end: isDrop ? 'drop' : 'reject' })
           else {
             if (decision === 'masquerade') machine.masquerade = true
-            const isTranslated = decision === 'dnat' || decision === 'masquerade'
-            next.push({ machine, natDone: each.natDone || isTranslated })
+            const translates = decision === 'dnat' || decision === 'masquerade'
+            next.push({ machine, natDone: each.natDone || translates })
           }
         }
       }
@@ -232,9 +211,11 @@ export class Walker {
 
   #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
     assert(depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
+    const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
+    if (apart !== undefined) return apart
     const decided: Decided[] = []
     let going = [start]
-    for (const rule of chain.rules) {
+    for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets
@@ -248,11 +229,36 @@ export class Walker {
     return decided
   }
 
+  /** Follows each place that a chain knows by itself. All other packets return from it. */
+  #byPlace(machine: ClassMachine, chain: CompiledChain, depth: number): Decided[] | undefined {
+    const addresses = machine.region('destination')
+    if (machine.to !== undefined || machine.together !== undefined || onlyValue(addresses) !== undefined)
+      return undefined
+    const places = this.#places.get(chain) ?? placesIn(chain)
+    if (places === undefined) return undefined
+    this.#places.set(chain, places)
+    const ports = machine.region('destinationPort')
+    const met = places.filter(({ port }) => port === undefined || includes(ports, port))
+    const known = new Set(met.flatMap(({ destination = '' }) => destination))
+    const decided: Decided[] = []
+    for (const destination of known) {
+      if (!includes(addresses, destination)) continue
+      const copy = machine.copy()
+      copy.narrow('destination', point(destination))
+      decided.push(...this.#runChain(copy, chain, depth))
+    }
+    const rest = difference(addresses, union([...known].map(its => ({ from: its, to: its }))))
+    if (rest.length === 0) return decided
+    machine.narrow('destination', rest)
+    return [...decided, { machine, decision: 'return' }]
+  }
+
   #runRule(machine: ClassMachine, at: AtRule, from: number): void {
     const { expressions } = at.rule
     for (let index = from; index < expressions.length; index++) {
       const expression = expressions[index]
       if (expression === undefined) break
+      if (this.#met !== undefined && isAction(expression)) this.#met(at.rule.place)
       const effect = this.#evaluate(machine, expression, at)
       if (effect === 'next') continue
       if (effect === 'break') {
@@ -262,11 +268,17 @@ export class Walker {
       this.#take(machine, effect, at, index)
       return
     }
+    if (!expressions.some(isAction)) this.#met?.(at.rule.place)
     at.next.push(machine)
   }
 
-  #evaluate(machine: ClassMachine, expression: Expression, { rule }: AtRule): Effect {
+  #evaluate(
+    machine: ClassMachine,
+    expression: CompiledRule['expressions'][number],
+    { rule }: AtRule,
+  ): Effect {
     return this.#orBreak(rule, () => {
+      if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
       if (expression.kind === 'dynset') this.#noteWrite(machine)
       if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
@@ -353,6 +365,12 @@ export class Walker {
   }
 }
 
+/** Whether an expression does something with the packets that meet the conditions before it. */
+function isAction(expression: CompiledRule['expressions'][number]): boolean {
+  const { kind } = expression.kind === 'extension' ? expression.of : expression
+  return kind === 'verdict' || kind === 'target'
+}
+
 /** So few ways are cheaper to follow than to compare. */
 const MERGED_MIN = 4
 
@@ -362,12 +380,20 @@ function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   const apart: ClassMachine[] = []
   for (const machine of machines) {
     machine.beginRule()
-    const { box, mark, priority, to, written, rolled } = machine
+    const { box, mark, connectionMark, priority, to, written, rolled } = machine
     if (rolled !== undefined) {
       apart.push(machine)
       continue
     }
-    const key = [mark, priority, to?.address, to?.port, written?.data, written?.timeoutMs].join()
+    const key = [
+      mark,
+      connectionMark,
+      priority,
+      to?.address,
+      to?.port,
+      written?.data,
+      written?.timeoutMs,
+    ].join()
     const alike = byBox.get(box)
     const known = alike?.get(key)
     if (known !== undefined) known.probability += machine.probability

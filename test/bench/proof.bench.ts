@@ -4,13 +4,17 @@ import { isRefusal } from '../../src/model/fields.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
+import { renderIptablesState } from '../../src/modes/iptables/render.ts'
+import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/options.ts'
 import { renderState } from '../../src/modes/nftables/render.ts'
 import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
 import { type ProofState, RunningProof } from '../../src/proof/changes.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
-import { prove } from '../../src/proof/prove.ts'
+import { prove, type Question } from '../../src/proof/prove.ts'
+import { IPTABLES } from '../support/pipeline.ts'
+import { PROVING, tablesOfIptables } from '../support/proof-iptables.ts'
 import { type ClusterSize, clusterObjects, sliceObject } from './cluster.ts'
 import { childResult, goal, print } from './report.ts'
 
@@ -20,6 +24,8 @@ const SIZES: readonly (ClusterSize & { readonly goalMs: number; readonly goalMiB
   { services: 10_000, endpoints: 10, goalMs: 2_000, goalMiB: 150 },
   { services: 50_000, endpoints: 2, goalMs: 8_000, goalMiB: 600 },
 ]
+
+const IPTABLES_SIZES: typeof SIZES = [{ services: 1_000, endpoints: 10, goalMs: 5_000, goalMiB: 300 }]
 
 interface Result {
   readonly meaningMs: number
@@ -73,10 +79,12 @@ const CONFIG: MeaningConfig = {
 const [, , child, services, endpoints] = process.argv
 const asked = { services: Number(services), endpoints: Number(endpoints) }
 if (child === 'prove') console.log(JSON.stringify(proveOnce(asked)))
+else if (child === 'prove-iptables') console.log(JSON.stringify(proveIptables(asked)))
 else if (child === 'here' || child === 'elsewhere')
   console.log(JSON.stringify(proveChanges(asked, CHANGED[child])))
 else {
   compare()
+  compareIptables()
   compareChanges()
 }
 
@@ -112,15 +120,35 @@ function cpuMsSince(usage: NodeJS.CpuUsage): number {
 
 function proveOnce(size: ClusterSize): Result {
   const snapshot = snapshotOf(size)
-  const { ruleset } = held(snapshot).state
+  const { tables } = held(snapshot).state.ruleset
+  return measured(() => ({ meanings: meaningOf(snapshot, CONFIG), tables, ownName: 'kube-proxy' }))
+}
+
+function proveIptables(size: ClusterSize): Result {
+  const snapshot = snapshotOf(size)
+  const nodePortAddresses = { primary: false, cidrs: [] }
+  const resolving = { ...OPTIONS, nodePortSelection: nodePortAddresses, loopbackNodePorts: true }
+  const { table } = finish(resolve(resolving, undefined, snapshot))
+  const options = {
+    ...DEFAULT_IPTABLES_OPTIONS,
+    detector: { IPv4: { kind: 'cidr', cidr: POD_CIDR }, IPv6: undefined } as const,
+  }
+  const rendering = { base: IPTABLES.empty, without: new Set<string>() }
+  const tables = tablesOfIptables(finish(renderIptablesState(table, rendering, options)))
+  const { promises, owns } = PROVING
+  const config = { ...CONFIG, nodePortAddresses, promises }
+  return measured(() => ({ meanings: meaningOf(snapshot, config), tables, ownName: '', owns }))
+}
+
+function measured(questionOf: () => Question): Result {
   globalThis.gc?.()
   const before = process.memoryUsage.rss()
   let peak = before
   const start = performance.now()
   const usage = process.cpuUsage()
-  const meanings = meaningOf(snapshot, CONFIG)
+  const question = questionOf()
   const meaningMs = performance.now() - start
-  const steps = prove({ meanings, tables: ruleset.tables, ownName: 'kube-proxy' })
+  const steps = prove(question)
   let step = steps.next()
   for (let count = 0; step.done !== true; step = steps.next())
     if (++count % 50 === 0) peak = Math.max(peak, process.memoryUsage.rss())
@@ -185,10 +213,18 @@ function change(from: At, { size, among, changes }: Series, prove: (state: Proof
 }
 
 function compare(): void {
+  compareSizes('nftables', 'prove', SIZES)
+}
+
+function compareIptables(): void {
+  compareSizes('iptables', 'prove-iptables', IPTABLES_SIZES)
+}
+
+function compareSizes(mode: string, name: string, sizes: typeof SIZES): void {
   print(
-    'kprobe verify --prove, nftables mode',
-    SIZES.map(({ services, endpoints, goalMs, goalMiB }) => {
-      const result = childResult<Result>(['prove', String(services), String(endpoints)])
+    `kprobe verify --prove, ${mode} mode`,
+    sizes.map(({ services, endpoints, goalMs, goalMiB }) => {
+      const result = childResult<Result>([name, String(services), String(endpoints)])
       return {
         size: `${services} x ${endpoints}`,
         classes: String(result.classes),

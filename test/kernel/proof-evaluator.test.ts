@@ -1,7 +1,11 @@
 import { test } from 'vitest'
 import { judgeEvaluator } from '../support/judge-evaluator.ts'
+import { OF_IPTABLES } from '../support/judge-iptables.ts'
 
 const SEED = Number(process.env.PROOF_SEED ?? 23)
 
 test(`random packets pass random rules as the evaluator says (PROOF_SEED=${SEED})`, () =>
-  judgeEvaluator(SEED, 40, 50))
+  judgeEvaluator(SEED, { rulesets: 40, packets: 50 }))
+
+test(`random packets pass random rules of iptables-nft as the evaluator says (PROOF_SEED=${SEED})`, () =>
+  judgeEvaluator(SEED, { rulesets: 40, packets: 50, rules: OF_IPTABLES }))

@@ -8,9 +8,11 @@ import { openNetlink } from '../../src/netlink/native.ts'
 import { type ChangesProof, type ProofState, RunningProof } from '../../src/proof/changes.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { EXAMPLES } from '../support/daemon.ts'
+import { openIptablesPlane } from '../support/iptables-plane.ts'
 import { freshNetns } from '../support/lab/netns.ts'
-import { change, commitAll, computeIn, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
+import { change, commitAll, computeIn, IPTABLES, NFTABLES, openClient, planeOn } from '../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../support/proof.ts'
+import { PROVING } from '../support/proof-iptables.ts'
 import { LOCAL_IPS } from '../support/scenario.ts'
 import { allStops } from '../support/walk.ts'
 
@@ -112,6 +114,89 @@ it('a proof of changes follows what commits and other programs change in the ker
   await client.close()
 })
 
+it('every step of every scenario of iptables mode is proved from what the kernel holds', async () => {
+  const connection = new Connection({
+    transport: openNetlink({ protocol: NETLINK_NETFILTER }),
+    clock: systemClock,
+  })
+  for (const { name, computed } of allStops(IPTABLES)) {
+    const { config, resolved } = computed
+    const { client, plane } = openIptablesPlane(config)
+    const { state } = await plane.observe()
+    const wanted = finish(plane.render(resolved.table, { base: state, without: new Set() }))
+    await commitAll(plane, state, wanted)
+    const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
+    const { differences, wrong } = proofOf(config, resolved.snapshot, value, PROVING)
+    expect(differences, name).toEqual([])
+    expect(wrong).toBe(0)
+    await client.close()
+  }
+  await connection.close()
+})
+
+describe('kprobe verify --prove in iptables mode', () => {
+  const IN_MODE = '--proxy-mode=iptables'
+  const iptables = (...args: readonly string[]): string => tool('iptables-nft', ...args)
+
+  it('exits 0 beside the rules of other programs, and lists those that it cannot follow', async () => {
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    iptables('-I', 'FORWARD', '-p', 'tcp', '-m', 'multiport', '--dports', '22,9000:9100', '-j', 'DROP')
+    iptables('-I', 'FORWARD', '-m', 'limit', '--limit', '3/min', '-j', 'DROP')
+    const { code, out } = await prove(IN_MODE)
+    expect(out).toContain('ip filter FORWARD, rule 1 matches no packet (cannot trace the expression limit)')
+    expect(out).toContain('ip filter FORWARD, rule 2 is meant: it decides about packets to no Service')
+    expect(out).toMatch(/^proved: \d+ classes of packets/m)
+    expect(code).toBe(0)
+  })
+
+  it('follows rules by chance, by counting and by marks, and sources that others translate', async () => {
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    const forward = async (...rule: readonly string[]) => {
+      iptables('-I', 'FORWARD', ...rule)
+      const { code, out } = await prove(IN_MODE)
+      iptables('-D', 'FORWARD', ...rule)
+      return [code, /decided by ip filter FORWARD, rule 1/.test(out)]
+    }
+    const nth = ['-m', 'statistic', '--mode', 'nth', '--every', '3', '--packet', '0']
+    expect(await forward(...nth, '-j', 'DROP')).toEqual([3, true])
+    expect(await forward(...nth, '-j', 'LOG')).toEqual([0, false])
+    const never = ['-m', 'statistic', '--mode', 'random', '!', '--probability', '1']
+    expect(await forward(...never, '-j', 'DROP')).toEqual([0, false])
+    expect(await forward('-m', 'mark', '--mark', '0x4000/0x4000', '-j', 'REJECT')).toEqual([3, true])
+    expect(await forward('-m', 'connmark', '--mark', '1', '-j', 'DROP')).toEqual([0, false])
+    const snat = async (to: string) => {
+      iptables('-t', 'nat', '-I', 'POSTROUTING', '-p', 'tcp', '-j', 'SNAT', '--to-source', to)
+      const { code, out } = await prove(IN_MODE)
+      iptables('-t', 'nat', '-D', 'POSTROUTING', '-p', 'tcp', '-j', 'SNAT', '--to-source', to)
+      return { code, out }
+    }
+    // An address of this node is what masquerading chooses, also where nothing is to be masqueraded.
+    expect(await snat('192.0.2.10')).toMatchObject({
+      code: 3,
+      out: expect.stringContaining(', masqueraded\n'),
+    })
+    expect(await snat('203.0.113.9')).toMatchObject({
+      code: 0,
+      out: expect.stringContaining('(cannot trace SNAT to an address of another machine)'),
+    })
+  })
+
+  it('names the rule of ours that is gone, and the rule of another program that decides', async () => {
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    iptables('-t', 'nat', '-F', 'KUBE-SERVICES')
+    const flushed = await prove(IN_MODE)
+    expect(flushed.out).toMatch(/Kubernetes: one of 2 endpoints\n {2}the kernel: pass\n/)
+    expect(flushed.code).toBe(3)
+    await runInProcess(['run', '--once', IN_MODE, ...SOURCE])
+    expect((await prove(IN_MODE)).code).toBe(0)
+    iptables('-I', 'FORWARD', '-p', 'tcp', '--dport', '8000:8100', '-j', 'DROP')
+    const dropped = await prove(IN_MODE)
+    expect(dropped.out).toContain('decided by ip filter FORWARD, rule 1\n')
+    expect(dropped.out).toContain('the kernel: drop on the way to 10.244.0.21:8080\n')
+    expect(dropped.code).toBe(3)
+  })
+})
+
 describe('kprobe verify --prove', () => {
   it('exits 0 where every packet meets its fate, with what is assumed', async () => {
     await runInProcess(['run', '--once', ...SOURCE])
@@ -160,8 +245,10 @@ describe('kprobe verify --prove', () => {
   })
 
   it('proves nothing in a mode without an evaluator, and says so', async () => {
-    const { code, out, err } = await prove('--proxy-mode=iptables')
+    const { code, out, err } = await prove('--proxy-mode=ipvs')
     expect([code, out]).toEqual([1, ''])
-    expect(err).toContain('--prove: nothing is proved: iptables mode has no evaluator; nftables mode has one')
+    expect(err).toContain(
+      '--prove: nothing is proved: IPVS mode has no evaluator; nftables and iptables mode have one',
+    )
   })
 })

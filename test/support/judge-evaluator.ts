@@ -6,16 +6,17 @@ import { finish, systemClock } from '../../src/base/clock.ts'
 import { formatIp, formatIpPort } from '../../src/base/ip.ts'
 import { u16be, u32host } from '../../src/base/octets.ts'
 import { difference, everything, includes, point, prefix, type Region } from '../../src/base/region.ts'
+import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import { listAllTables } from '../../src/kernel/nft/list.ts'
 import type { Ruleset, Table } from '../../src/kernel/nft/state.ts'
-import { createTracer, type Trace } from '../../src/kernel/nft/trace.ts'
+import { createTracer } from '../../src/kernel/nft/trace.ts'
 import type { TracePacket } from '../../src/kernel/nft/trace-packet.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import { placeText } from '../../src/proof/compiled.ts'
+import { type Ownership, placeText } from '../../src/proof/compiled.ts'
 import type { Box } from '../../src/proof/packet-class.ts'
 import { newLog } from '../../src/proof/sets.ts'
 import { Walker } from '../../src/proof/walk.ts'
@@ -26,13 +27,66 @@ import { generator } from './walk.ts'
 
 const EMPTY: Ruleset = { tables: [] }
 const ANY = 0xff
+const RTN_UNICAST = 1
 const UDP = 17
+
+type Random = (bound: number) => number
+
+export interface JudgeOptions {
+  readonly rulesets: number
+  /** For each ruleset. */
+  readonly packets: number
+  /** Of nf_tables by default. */
+  readonly rules?: JudgedRules
+}
+
+/** Rules of a kind, and what is known of the packets that meet them. */
+export interface JudgedRules {
+  /** Puts random rules into the kernel, for UDP packets of this node at hook output. */
+  put(random: Random, client: NftClient): Promise<void>
+  /** Follows one packet through them: the places of the rules that count it, and its end. */
+  follow(tables: readonly Table[], packet: TracePacket): Followed
+  readonly ownership: Ownership
+}
+
+export interface Followed {
+  readonly met: readonly string[]
+  readonly end: 'pass' | 'drop' | 'reject'
+  /** The rule that dropped it, if it is known. */
+  readonly decidedBy: string | undefined
+}
+
+/** Rules of nf_tables, and the tracer of single packets. */
+const NATIVE: JudgedRules = {
+  ownership: { ownName: TABLE },
+  async put(random, client) {
+    const wanted: Ruleset = { tables: [randomTable(random)] }
+    const { transaction } = finish(diffRulesets(EMPTY, wanted, { lateSets: new Set() }))
+    expect(await client.commit(transaction)).toMatchObject({ outcome: 'committed' })
+  },
+  follow(tables, packet) {
+    const localIps = new Set(OWN_ADDRESSES)
+    const { steps, verdict } = createTracer({ tables }).trace(packet, { localIps, random: () => 0 })
+    const met = steps.flatMap(({ chain, rule, text }) =>
+      text.includes('counter') ? [`${chain}, rule ${rule}`] : [],
+    )
+    const last = steps.at(-1)
+    return {
+      met,
+      end: verdict === 'drop' || verdict === 'reject' ? verdict : 'pass',
+      decidedBy: last === undefined ? undefined : `${last.chain}, rule ${last.rule}`,
+    }
+  },
+}
 
 /**
  * Sends random packets through random rules of the kernel, and compares which rules counted them with what the
  * evaluator says of each packet, and of a random class that holds the packet.
  */
-export async function judgeEvaluator(seed: number, rulesets: number, packets: number): Promise<void> {
+export async function judgeEvaluator(
+  seed: number,
+  { rulesets, packets, rules = NATIVE }: JudgeOptions,
+): Promise<void> {
   freshNetns()
   const ip = (...args: string[]) => execFileSync('ip', args)
   ip('link', 'set', 'lo', 'up')
@@ -57,29 +111,18 @@ export async function judgeEvaluator(seed: number, rulesets: number, packets: nu
   })
   try {
     for (let count = 0; count < rulesets; count++) {
-      const wanted: Ruleset = { tables: [randomTable(random)] }
-      const put = await client.commit(
-        finish(diffRulesets(EMPTY, wanted, { lateSets: new Set() })).transaction,
-      )
-      expect(put, `ruleset ${count}`).toMatchObject({ outcome: 'committed' })
+      await rules.put(random, client)
       const { value } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
       const tables = value.flatMap((table): readonly Table[] =>
         table.family === 'inet' ? [] : [{ ...table, family: table.family }],
       )
-      const sent = Array.from({ length: packets }, () => randomPacket(random))
+      const sent = Array.from({ length: packets }, () => randomPacket(random, sockets))
       for (const packet of sent) await send(sockets, packet)
       const expected = new Map<string, bigint>()
       for (const packet of sent) {
-        const trace = createTracer({ tables }).trace(packet, {
-          localIps: new Set(OWN_ADDRESSES),
-          random: () => 0,
-        })
-        for (const { chain, rule, text } of trace.steps) {
-          if (!text.includes('counter')) continue
-          const key = `${chain}, rule ${rule}`
-          expected.set(key, (expected.get(key) ?? 0n) + 1n)
-        }
-        expectClass(tables, packet, trace, random)
+        const followed = rules.follow(tables, packet)
+        for (const key of followed.met) expected.set(key, (expected.get(key) ?? 0n) + 1n)
+        expectClass(tables, packet, { ...followed, random, ownership: rules.ownership })
       }
       expect(await counted(client, tables), `ruleset ${count} (PROOF_SEED=${seed})`).toEqual(sorted(expected))
       execFileSync('nft', ['flush', 'ruleset'])
@@ -98,22 +141,22 @@ async function bound(address: string, port = 0): Promise<Socket> {
   return socket
 }
 
-function randomPacket(random: (bound: number) => number): TracePacket {
+type Senders = readonly (readonly [address: string, Socket])[]
+
+function randomPacket(random: Random, sockets: Senders): TracePacket {
+  const [source, socket] = sockets[random(sockets.length)] ?? []
   return {
     origin: 'process',
     protocol: UDP,
-    source: OWN_ADDRESSES[random(OWN_ADDRESSES.length)] ?? '',
-    sourcePort: 0,
+    source: source ?? '',
+    sourcePort: socket?.address().port ?? 0,
     destination: anyDestination(random),
     destinationPort: PORTS[random(PORTS.length)] ?? 0,
   }
 }
 
 /** A dropped packet is an error of its own. */
-function send(
-  sockets: readonly (readonly [string, Socket])[],
-  { source, destination, destinationPort }: TracePacket,
-): Promise<void> {
+function send(sockets: Senders, { source, destination, destinationPort }: TracePacket): Promise<void> {
   const socket = sockets.find(([address]) => address === source)?.[1]
   return new Promise(resolve => socket?.send('x', destinationPort, formatIp(destination), () => resolve()))
 }
@@ -122,22 +165,40 @@ function send(
 function expectClass(
   tables: readonly Table[],
   packet: TracePacket,
-  trace: Trace,
-  random: (bound: number) => number,
+  {
+    end,
+    decidedBy,
+    random,
+    ownership,
+  }: Followed & { readonly random: Random } & Pick<JudgedRules, 'ownership'>,
 ): void {
   const box = boxAround(packet, random)
-  const walker = new Walker(tables, { family: 'ip', ownName: TABLE, log: newLog(), nodeIps: new Set() })
+  const walker = new Walker(tables, { family: 'ip', ...ownership, log: newLog(), nodeIps: new Set() })
   const ends = walker.walk({ hook: 'output', box }).filter(({ machine }) => isIn(machine.box, packet))
   const what = formatIpPort(packet.destination, packet.destinationPort)
   expect(ends, what).toHaveLength(1)
-  const [end] = ends
-  expect(end?.end, what).toBe(trace.verdict === 'accept' ? 'pass' : trace.verdict)
-  const last = trace.steps.at(-1)
-  if (end?.end === 'drop' && end.machine.decidedBy !== undefined)
-    expect(placeText(end.machine.decidedBy), what).toBe(`${last?.chain}, rule ${last?.rule}`)
+  const [its] = ends
+  expect(its?.end, what).toBe(end)
+  if (end === 'drop' && its?.machine.decidedBy !== undefined)
+    expect(placeText(its.machine.decidedBy), what).toBe(decidedBy)
 }
 
-function boxAround(packet: TracePacket, random: (bound: number) => number): Box {
+/** The class of one packet of this node. */
+export function boxOf({ source, destination, destinationPort, sourcePort, protocol }: TracePacket): Box {
+  const isLocal = OWN_ADDRESSES.includes(destination)
+  return {
+    source: point(source),
+    sourceType: point(u32host(RTN_LOCAL)),
+    destination: point(destination),
+    destinationType: point(u32host(isLocal ? RTN_LOCAL : RTN_UNICAST)),
+    protocol: point(String.fromCharCode(protocol)),
+    sourcePort: point(u16be(sourcePort)),
+    destinationPort: point(u16be(destinationPort)),
+    interface: point('\0'.repeat(16)),
+  }
+}
+
+function boxAround(packet: TracePacket, random: Random): Box {
   const around = (address: string): Region => [prefix(address, [0, 16, 24, 30, 32][random(5)] ?? 0)]
   const port = u16be(packet.destinationPort)
   const isLocal = OWN_ADDRESSES.includes(packet.destination)
@@ -154,14 +215,17 @@ function boxAround(packet: TracePacket, random: (bound: number) => number): Box 
   }
 }
 
-function isIn(box: Box, { source, destination, destinationPort, protocol }: TracePacket): boolean {
-  const UNICAST = 1
+function isIn(
+  box: Box,
+  { source, sourcePort, destination, destinationPort, protocol }: TracePacket,
+): boolean {
   return (
     includes(box.source, source) &&
     includes(box.sourceType, u32host(RTN_LOCAL)) &&
     includes(box.destination, destination) &&
-    includes(box.destinationType, u32host(OWN_ADDRESSES.includes(destination) ? RTN_LOCAL : UNICAST)) &&
+    includes(box.destinationType, u32host(OWN_ADDRESSES.includes(destination) ? RTN_LOCAL : RTN_UNICAST)) &&
     includes(box.destinationPort, u16be(destinationPort)) &&
+    includes(box.sourcePort, u16be(sourcePort)) &&
     includes(box.protocol, String.fromCharCode(protocol))
   )
 }

@@ -3,6 +3,7 @@ import { type Cidr, parseCidr } from '../../src/base/ip.ts'
 import { GATE_LOCALHOST } from '../../src/config/config.ts'
 import type { AnyTable } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
+import type { Proving } from '../../src/modes/mode.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
 import { type Proof, prove } from '../../src/proof/prove.ts'
@@ -50,7 +51,14 @@ function cidrs(texts: readonly string[]): readonly Cidr[] {
 }
 
 /** Proves tables against what objects mean. */
-export function proofOf(config: PipelineConfig, snapshot: Snapshot, tables: readonly AnyTable[]): Proof {
-  const meanings = meaningOf(snapshot, meaningConfigOf(config))
-  return finish(prove({ meanings, tables, ownName: 'kube-proxy' }))
+export function proofOf(
+  config: PipelineConfig,
+  snapshot: Snapshot,
+  tables: readonly AnyTable[],
+  proving?: Proving,
+): Proof {
+  const promises = proving === undefined ? {} : { promises: proving.promises }
+  const meanings = meaningOf(snapshot, { ...meaningConfigOf(config), ...promises })
+  const owns = proving?.owns
+  return finish(prove({ meanings, tables, ownName: proving === undefined ? 'kube-proxy' : '', owns }))
 }

@@ -203,6 +203,7 @@ export const NFTA_CT_DIRECTION = 3
 export const NFTA_CT_SREG = 4
 export const NFT_CT_STATE = 0
 export const NFT_CT_STATUS = 2
+export const NFT_CT_MARK = 3
 export const IPS_DST_NAT = 0x20
 
 export const NFTA_MATCH_NAME = 1

@@ -100,7 +100,7 @@ export interface Machine {
   header(base: number, offset: number, length: number): Value | undefined
   meta(key: number): Value
   setMeta(key: number, value: Known): void
-  conntrack(key: number): Octets
+  conntrack(key: number): Value
   /** Returns RTN_* of an address. */
   addressType(flags: number): Value
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */

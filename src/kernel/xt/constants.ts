@@ -24,7 +24,7 @@ export const XT_CONNTRACK_STATE_INVALID = 1 << 0
 export const XT_CONNTRACK_STATE_ESTABLISHED = 1 << 1
 export const XT_CONNTRACK_STATE_RELATED = 1 << 2
 export const XT_CONNTRACK_STATE_NEW = 1 << 3
-const XT_CONNTRACK_STATE_SNAT = 1 << 6
+export const XT_CONNTRACK_STATE_SNAT = 1 << 6
 export const XT_CONNTRACK_STATE_DNAT = 1 << 7
 const XT_CONNTRACK_STATE_UNTRACKED = 1 << 8
 export const XT_CONNTRACK_STATE = 1 << 0
@@ -37,6 +37,10 @@ export const XT_SCTP_SRC_PORTS = 0x01
 export const XT_SCTP_DEST_PORTS = 0x02
 
 export const XT_STATISTIC_MODE_RANDOM = 0
+export const XT_STATISTIC_MODE_NTH = 1
+export const XT_STATISTIC_INVERT = 1
+/** Random numbers have 31 bits. */
+export const XT_STATISTIC_UNITS = 2 ** 31
 
 export const XT_RECENT_CHECK = 1 << 0
 export const XT_RECENT_SET = 1 << 1

@@ -142,6 +142,18 @@ export function structCodec<V, F extends Fields>(
   }
 }
 
+/** A decoder of a structure that kprobe does not write. */
+export function structReader<V, F extends Fields>(
+  struct: Struct<F>,
+  read: Ways<V, F>['read'],
+): Pick<Codec<V>, 'struct' | 'read'> {
+  const { fields } = struct
+  return {
+    struct,
+    read: (info, family) => (fits(struct, info) ? read(info, fields, family) : undefined),
+  }
+}
+
 /** A structure of a match or target as it was read. */
 export interface ReadStruct {
   readonly name: string
@@ -202,6 +214,24 @@ export const STATISTIC = struct('statistic', 0, 24, {
   nthCount: u32(12),
 })
 
+/** The same for `--mode nth`: the packet that matches first, and one of how many, less 1. */
+export const STATISTIC_NTH = struct('statistic', 0, 24, {
+  mode: u16(0),
+  flags: u16(2),
+  every: u32(4),
+  packet: u32(8),
+  count: u32(12),
+})
+
+/** struct xt_multiport_v1: a port with a flag begins a range that the next one ends. */
+export const MULTIPORT = struct('multiport', 1, 48, {
+  flags: u8(0),
+  count: u8(1),
+  ports: bytes(2, 30),
+  pflags: bytes(32, 15),
+  invert: u8(47),
+})
+
 /** struct xt_recent_mtinfo_v1. */
 export const RECENT = struct('recent', 1, 232, {
   seconds: u32(0),
@@ -215,6 +245,9 @@ export const RECENT = struct('recent', 1, 232, {
 
 /** struct xt_mark_mtinfo1. Newer tools compare the mark with expressions of nf_tables. */
 export const MARK_MATCH = struct('mark', 1, 16, { mark: u32(0), mask: u32(4), invert: u8(8) })
+
+/** struct xt_connmark_mtinfo1. */
+export const CONNMARK_MATCH = struct('connmark', 1, 16, { mark: u32(0), mask: u32(4), invert: u8(8) })
 
 /** struct xt_addrtype_info_v1. */
 export const ADDRTYPE = struct('addrtype', 1, 8, { source: u16(0), dest: u16(2), flags: u32(4) })
@@ -271,6 +304,22 @@ export const REJECT = struct('REJECT', 0, 8, { with: u32(0) })
 /** struct xt_mark_tginfo2. */
 export const MARK = struct('MARK', 2, 8, { mark: u32(0), mask: u32(4) })
 
+/** struct xt_connmark_tginfo1, and its second version, which can shift. */
+export const CONNMARK_V1 = struct('CONNMARK', 1, 16, {
+  ctmark: u32(0),
+  ctmask: u32(4),
+  nfmask: u32(8),
+  mode: u8(12),
+})
+export const CONNMARK_V2 = struct('CONNMARK', 2, 16, {
+  ctmark: u32(0),
+  ctmask: u32(4),
+  nfmask: u32(8),
+  shiftDir: u8(12),
+  shiftBits: u8(13),
+  mode: u8(14),
+})
+
 /** struct nf_nat_ipv4_multi_range_compat of one range. */
 export const MASQUERADE_V4 = struct('MASQUERADE', 0, 24, { rangesize: u32(0), flags: u32(4) })
 export const DNAT_MULTI = struct('DNAT', 0, 24, {
@@ -295,3 +344,8 @@ export const DNAT_V1 = struct('DNAT', 1, 40, NAT_RANGE)
 
 /** struct nf_nat_range2, without its base port. */
 export const DNAT = struct('DNAT', 2, 48, NAT_RANGE)
+
+/** The same for sources. */
+export const SNAT_MULTI = struct('SNAT', 0, 24, DNAT_MULTI.fields)
+export const SNAT_V1 = struct('SNAT', 1, 40, NAT_RANGE)
+export const SNAT_V2 = struct('SNAT', 2, 48, NAT_RANGE)

@@ -10,6 +10,7 @@ import {
 } from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
 import { openIptables } from './open.ts'
+import { iptablesProving } from './proving.ts'
 import { answersAtLoopback, IPTABLES_SETTINGS, tuneIptables } from './settings.ts'
 import { iptablesHeld } from './show.ts'
 import { iptablesTracer } from './trace.ts'
@@ -47,5 +48,6 @@ export const iptables: Mode = {
     taken:
       '--service-proxy-name has the same hash: its iptables chains have the same names; choose another name',
   },
+  proving: iptablesProving,
   exclusive: () => SAME_CHAINS,
 }

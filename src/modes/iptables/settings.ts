@@ -149,7 +149,10 @@ const LOOPBACK_START = '\x7f\0\0\0'
  * Returns whether node ports are served at 127.0.0.1: it is configured, and the node-port addresses include loopback.
  * They are never served at ::1, which cannot be translated.
  */
-export function answersAtLoopback({ iptables, nodePortAddresses }: Config): boolean {
+export function answersAtLoopback({
+  iptables,
+  nodePortAddresses,
+}: Pick<Config, 'iptables' | 'nodePortAddresses'>): boolean {
   if (!iptables.localhostNodePorts) return false
   const cidrs = nodePortAddresses.cidrs.filter(({ ip }) => familyOf(ip) === 'IPv4')
   if (cidrs.length === 0) return !nodePortAddresses.primary

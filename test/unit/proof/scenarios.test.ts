@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest'
-import { change, computeIn, NFTABLES } from '../../support/pipeline.ts'
+import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, NFTABLES } from '../../support/pipeline.ts'
 import { proofOf } from '../../support/proof.ts'
+import { PROVING, tablesOfIptables } from '../../support/proof-iptables.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
 import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
 
@@ -17,6 +18,22 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
     for (const step of scenario.steps) {
       computed = change(computed, step)
       const proof = proofOf(scenario.config, computed.resolved.snapshot, computed.state.ruleset.tables)
+      expect(proof.differences, step.title).toEqual([])
+      expect(proof).toMatchObject({ wrong: 0 })
+      expect(proof.classes).toBeGreaterThan(10)
+      expect(proof.packets / ALL).toBeCloseTo(1, 9)
+    }
+  })
+
+  test.each([
+    ['iptables mode', IPTABLES],
+    ['iptables mode with --iptables-optimize', IPTABLES_OPTIMIZED],
+  ])('the rules of %s do to every packet what it promises', (_, mode) => {
+    let computed = computeIn(mode, scenario.config, LOCAL_IPS)
+    for (const step of scenario.steps) {
+      computed = change(computed, step)
+      const tables = tablesOfIptables(computed.state)
+      const proof = proofOf(scenario.config, computed.resolved.snapshot, tables, PROVING)
       expect(proof.differences, step.title).toEqual([])
       expect(proof).toMatchObject({ wrong: 0 })
       expect(proof.classes).toBeGreaterThan(10)

@@ -1,0 +1,128 @@
+import type { Ip } from '../../base/ip.ts'
+import type { NftFamily } from '../nft/state.ts'
+import * as xt from './constants.ts'
+import * as structs from './struct.ts'
+import { decoderOf, isZero, type ReadStruct, structReader } from './struct.ts'
+
+/* Matches and targets that kprobe does not write, as far as the evaluator of src/proof follows them. */
+
+export type ForeignMatch =
+  /** Ports, or ranges of them, of one side or of either. */
+  | {
+      readonly kind: 'multiport'
+      readonly side: 'source' | 'destination' | 'either'
+      readonly ranges: readonly { readonly from: number; readonly to: number }[]
+      readonly inverted: boolean
+    }
+  /** `share` of all packets, by chance or by counting. */
+  | { readonly kind: 'statistic'; readonly share: number }
+  | { readonly kind: 'connmark'; readonly mark: number; readonly mask: number; readonly inverted: boolean }
+
+export type ForeignTarget =
+  /** Translates the source to one address. */
+  | { readonly kind: 'SNAT'; readonly ip: Ip }
+  /** `set` changes the mark of the connection, `save` copies that of the packet to it, `restore` copies it back. */
+  | {
+      readonly kind: 'CONNMARK'
+      readonly mode: 'set' | 'save' | 'restore'
+      readonly mark: number
+      readonly connectionMask: number
+      readonly packetMask: number
+    }
+  /** Only tells of packets. */
+  | { readonly kind: 'note' }
+
+const SIDES = ['source', 'destination', 'either'] as const
+const PORTS_MAX = 15
+
+const MULTIPORT = structReader(structs.MULTIPORT, (info, fields): ForeignMatch | undefined => {
+  const side = SIDES[fields.flags.get(info)]
+  const [count, inverted] = [fields.count.get(info), fields.invert.get(info)]
+  if (side === undefined || count > PORTS_MAX || inverted > 1) return undefined
+  const [ports, begins] = [fields.ports.get(info), fields.pflags.get(info)]
+  const portAt = (at: number) => ports.charCodeAt(at * 2) | (ports.charCodeAt(at * 2 + 1) << 8)
+  const ranges: { from: number; to: number }[] = []
+  for (let at = 0; at < count; at++) {
+    const from = portAt(at)
+    if (begins.charCodeAt(at) !== 0) at++
+    ranges.push({ from, to: portAt(at) })
+  }
+  return { kind: 'multiport', side, ranges, inverted: inverted === 1 }
+})
+
+const STATISTIC = structReader(structs.STATISTIC_NTH, (info, fields): ForeignMatch | undefined => {
+  const [mode, flags] = [fields.mode.get(info), fields.flags.get(info)]
+  if (flags > xt.XT_STATISTIC_INVERT) return undefined
+  const every = fields.every.get(info)
+  const isRandom = mode === xt.XT_STATISTIC_MODE_RANDOM
+  if (!isRandom && mode !== xt.XT_STATISTIC_MODE_NTH) return undefined
+  const share = isRandom ? Math.min(1, every / xt.XT_STATISTIC_UNITS) : 1 / (every + 1)
+  return { kind: 'statistic', share: flags === 0 ? share : 1 - share }
+})
+
+const CONNMARK_MATCH = structReader(
+  structs.CONNMARK_MATCH,
+  (info, { mark, mask, invert }): ForeignMatch | undefined => {
+    const inverted = invert.get(info)
+    if (inverted > 1) return undefined
+    return { kind: 'connmark', mark: mark.get(info), mask: mask.get(info), inverted: inverted === 1 }
+  },
+)
+
+const MODES = ['set', 'save', 'restore'] as const
+
+function connmark(
+  mode: number,
+  marks: { readonly mark: number; readonly connectionMask: number; readonly packetMask: number },
+): ForeignTarget | undefined {
+  const name = MODES[mode]
+  return name === undefined ? undefined : { kind: 'CONNMARK', mode: name, ...marks }
+}
+
+const CONNMARKS: Parameters<typeof decoderOf<ForeignTarget>>[0] = [
+  structReader(structs.CONNMARK_V1, (info, { ctmark, ctmask, nfmask, mode }) =>
+    connmark(mode.get(info), {
+      mark: ctmark.get(info),
+      connectionMask: ctmask.get(info),
+      packetMask: nfmask.get(info),
+    }),
+  ),
+  structReader(structs.CONNMARK_V2, (info, { ctmark, ctmask, nfmask, shiftBits, mode }) =>
+    shiftBits.get(info) !== 0
+      ? undefined
+      : connmark(mode.get(info), {
+          mark: ctmark.get(info),
+          connectionMask: ctmask.get(info),
+          packetMask: nfmask.get(info),
+        }),
+  ),
+]
+
+const ADDRESS_LENGTHS = { ip: 4, ip6: 16 } as const
+/** Ports of the source are not followed: any flags for them will do. */
+const MAP_IPS = xt.NF_NAT_RANGE_MAP_IPS
+
+function snat(info: string, fields: typeof structs.SNAT_V2.fields, family: NftFamily) {
+  const length = ADDRESS_LENGTHS[family]
+  const [ip, last] = [fields.minAddr.get(info), fields.maxAddr.get(info)]
+  const isOne = ip === last && isZero(ip, length, ip.length) && (fields.flags.get(info) & MAP_IPS) !== 0
+  return isOne ? ({ kind: 'SNAT', ip: ip.slice(0, length) } as const) : undefined
+}
+
+const SNAT_V1 = structReader(structs.SNAT_V1, snat)
+const SNAT_V2 = structReader(structs.SNAT_V2, snat)
+const SNAT_MULTI = structReader(structs.SNAT_MULTI, (info, fields) =>
+  fields.rangesize.get(info) === 1 ? snat(info, fields, 'ip') : undefined,
+)
+
+export const readForeignMatch = decoderOf<ForeignMatch>([MULTIPORT, STATISTIC, CONNMARK_MATCH])
+
+const TARGETS = {
+  ip: decoderOf<ForeignTarget>([...CONNMARKS, SNAT_MULTI, SNAT_V1, SNAT_V2]),
+  ip6: decoderOf<ForeignTarget>([...CONNMARKS, SNAT_V1, SNAT_V2]),
+} as const
+const NOTES: readonly string[] = ['LOG', 'NFLOG', 'TRACE']
+
+export function readForeignTarget(one: ReadStruct, family: NftFamily): ForeignTarget | undefined {
+  return NOTES.includes(one.name) ? { kind: 'note' } : TARGETS[family](one, family)
+}

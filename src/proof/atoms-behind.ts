@@ -1,0 +1,216 @@
+import { append } from '../base/collections.ts'
+import { assert } from '../base/errors.ts'
+import type { Ip } from '../base/ip.ts'
+import { u16be } from '../base/octets.ts'
+import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
+import {
+  classOf,
+  type Destination,
+  Destinations,
+  loopback,
+  portsOf,
+  protocolRegions,
+} from './destinations.ts'
+import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE } from './meaning.ts'
+import type { Hook, PacketClass } from './packet-class.ts'
+import { LOCAL, NOT_LOCAL, regionOf, regionOfIps, type Source, Sources } from './sources.ts'
+
+type AtPort = Pick<Place, 'protocol' | 'port'>
+
+/**
+ * The packets of a family, divided by what they are sent to, for a mode that refuses packets behind the translation of
+ * destinations. What a Service refuses stays sent to its address: a node port of the same number takes it, and chains
+ * that only some packets meet refuse it.
+ */
+export class BehindSpace {
+  readonly #meaning: FamilyMeaning
+  readonly #addresses: Region
+  readonly #loopback: Region
+  readonly #sources: Sources
+  readonly #destinations = new Destinations()
+  /** Addresses of node ports: all but loopback ones where nothing lists them. */
+  readonly #listed: Region | undefined
+  readonly #served: Region
+  /** Loopback addresses to which packets from others may be dropped: kubelet drops them, too. */
+  readonly #guarded: Region
+  /** They are dropped. */
+  readonly #isGuarded: boolean
+  readonly #nodePorts: ReadonlyMap<string, Place>
+
+  constructor(meaning: FamilyMeaning) {
+    const { family, nodePortAddresses, nodePorts, promises } = meaning
+    const length = family === 'IPv4' ? 4 : 16
+    this.#meaning = meaning
+    this.#addresses = everything(length)
+    this.#loopback = loopback(length)
+    this.#sources = new Sources(meaning)
+    this.#listed = nodePortAddresses && regionOfIps(nodePortAddresses)
+    const answers = family === 'IPv4' && promises.answersAtLoopback
+    const isAtLoopback =
+      answers && (this.#listed === undefined || intersection(this.#listed, this.#loopback).length > 0)
+    const withoutLoopback = difference(this.#listed ?? this.#addresses, this.#loopback)
+    this.#served = isAtLoopback ? (this.#listed ?? this.#addresses) : withoutLoopback
+    this.#guarded = family === 'IPv4' ? this.#loopback : []
+    this.#isGuarded = isAtLoopback
+    this.#nodePorts = new Map([...nodePorts].map(place => [portKey(place), place]))
+  }
+
+  *atPlace(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+    const { ip } = place
+    assert(ip !== undefined, 'a place has an address')
+    const to = this.#destinations.at(point(ip), place)
+    for (const from of this.#sources.at(hook, place)) {
+      if (from.fate.kind === 'endpoints') yield classOf(hook, place, to, from)
+      else
+        for (const type of [LOCAL, NOT_LOCAL])
+          for (const its of this.#refused(hook, { place, ip, type }, from))
+            yield classOf(hook, place, { ...to, destinationType: type }, its)
+    }
+  }
+
+  /** Divides packets that a Service refuses at an address by what else becomes of them. */
+  #refused(
+    hook: Hook,
+    { place, ip, type }: { readonly place: Place; readonly ip: Ip; readonly type: Region },
+    from: Source,
+  ): readonly Source[] {
+    const own = this.#isMet(hook, place, { ip, type, from }) ? from.fate : PASS
+    const nodePort = type === LOCAL ? this.#nodePorts.get(portKey(place)) : undefined
+    if (nodePort === undefined) return [{ ...from, fate: own }]
+    const isServed = intersection(this.#served, point(ip)).length > 0
+    return this.#nodePortSources(hook, nodePort, isServed).flatMap(its => {
+      const source = intersection(from.source, its.source)
+      const sourceType = intersection(from.sourceType, its.sourceType)
+      const name = intersection(from.interface, its.interface)
+      const fate = its.fate.kind === 'endpoints' ? its.fate : both(own, its.fate)
+      const isEmpty = source.length === 0 || sourceType.length === 0 || name.length === 0
+      return isEmpty ? [] : [{ source, sourceType, interface: name, fate }]
+    })
+  }
+
+  /** Whether packets meet the chain that refuses them. */
+  #isMet(
+    hook: Hook,
+    { allowed }: Place,
+    { ip, type, from }: { readonly ip: Ip; readonly type: Region; readonly from: Source },
+  ): boolean {
+    const isDenied = allowed !== undefined && intersection(from.source, regionOf(allowed)).length === 0
+    if (isDenied) return true
+    if (this.#meaning.isClusterIp(ip)) return hook === 'output' || type === NOT_LOCAL
+    return hook === 'prerouting' || type === LOCAL
+  }
+
+  #nodePortSources(hook: Hook, place: Place, isServed: boolean): readonly Source[] {
+    if (isServed) return this.#sources.at(hook, place)
+    const { other } = place
+    return [this.#sources.anyone(hook, other.kind === 'endpoints' ? PASS : other)]
+  }
+
+  /** Places hide node ports of the same number; what they refuse is theirs, too. */
+  *atNodePort(hook: Hook, place: Place): Generator<PacketClass, void, undefined> {
+    const hidden = regionOfIps(this.#meaning.addressesAt(place))
+    for (const [addresses, isServed] of [
+      [difference(this.#served, hidden), true],
+      [difference(this.#addresses, union([...this.#served, ...hidden])), false],
+    ] as const)
+      for (const from of this.#nodePortSources(hook, place, isServed))
+        yield* this.#guardedClasses(hook, place, {
+          to: { ...this.#destinations.at(addresses, place), destinationType: LOCAL },
+          from,
+        })
+    if (this.#listed === undefined) return
+    const addresses = difference(this.#served, hidden)
+    for (const from of this.#sources.at(hook, place)) {
+      const fate = from.fate.kind === 'endpoints' ? from.fate : PASS
+      const to = { ...this.#destinations.at(addresses, place), destinationType: NOT_LOCAL }
+      yield* this.#guardedClasses(hook, place, { to, from: { ...from, fate } })
+    }
+  }
+
+  /** Packets to loopback addresses that nothing translates come from loopback addresses. */
+  *#guardedClasses(
+    hook: Hook,
+    at: Place | string,
+    { to, from }: { readonly to: Destination; readonly from: Source },
+  ): Generator<PacketClass, void, undefined> {
+    const { kind } = from.fate
+    const isRefusal = kind === 'reject' || kind === 'drop' || kind === 'refuse'
+    const mayDrop = isRefusal || (this.#isGuarded && kind !== 'endpoints')
+    const isGuarded = mayDrop && (hook === 'output' || to.destinationType === LOCAL)
+    const inside = isGuarded ? intersection(to.destination, this.#guarded) : []
+    const outside = inside.length === 0 ? to.destination : difference(to.destination, inside)
+    if (outside.length > 0) yield classOf(hook, at, { ...to, destination: outside }, from)
+    if (inside.length === 0) return
+    const near = intersection(from.source, this.#loopback)
+    const far = difference(from.source, this.#loopback)
+    const guarded = { ...to, destination: inside }
+    if (near.length > 0) yield classOf(hook, at, guarded, { ...from, source: near })
+    if (far.length > 0)
+      yield classOf(hook, at, guarded, { ...from, source: far, fate: both(from.fate, DROP) })
+  }
+
+  /** Everything that is sent to no service port. */
+  *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
+    const from = this.#sources.anyone(hook, PASS)
+    for (const { addresses, places, isListed } of this.#groups())
+      for (const type of [LOCAL, NOT_LOCAL]) {
+        const withNodePorts = type === LOCAL || isListed
+        const ports = portsOf(withNodePorts ? [...places, ...this.#nodePortTexts()] : places)
+        for (const [protocol, numbers] of protocolRegions()) {
+          const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
+          const destinationPort = difference(
+            everything(2),
+            union(taken.map(number => prefix(u16be(number), 16))),
+          )
+          if (destinationPort.length === 0) continue
+          const to = { destination: addresses, protocol: numbers, destinationPort, destinationType: type }
+          yield* this.#guardedClasses(hook, 'no Service', { to, from })
+        }
+      }
+  }
+
+  #nodePortTexts(): readonly string[] {
+    return [...this.#nodePorts.values()].map(portText)
+  }
+
+  /** Addresses with the same ports, together. */
+  *#groups(): Generator<Group, void, undefined> {
+    const byAddress = new Map<Ip, string[]>()
+    for (const place of this.#meaning.places)
+      if (place.ip !== undefined) append(byAddress, place.ip, portText(place))
+    const groups = new Map<string, { readonly ips: Ip[]; readonly places: readonly string[] }>()
+    for (const [ip, places] of byAddress) {
+      const key = places.sort().join()
+      const group = groups.get(key)
+      if (group === undefined) groups.set(key, { ips: [ip], places })
+      else group.ips.push(ip)
+    }
+    const all = [...groups.values()].map(({ ips, places }) => ({ addresses: regionOfIps(ips), places }))
+    const rest = { addresses: difference(this.#addresses, regionOfIps(byAddress.keys())), places: [] }
+    // Where the list has addresses, all node ports are taken at them, whatever their type.
+    const listed = this.#listed === undefined ? [] : this.#served
+    for (const { addresses, places } of [...all, rest]) {
+      const inside = intersection(addresses, listed)
+      const outside = difference(addresses, listed)
+      if (inside.length > 0) yield { addresses: inside, places, isListed: true }
+      if (outside.length > 0) yield { addresses: outside, places, isListed: false }
+    }
+  }
+}
+
+interface Group {
+  readonly addresses: Region
+  readonly places: readonly string[]
+  /** Node ports are served whatever type the addresses have. */
+  readonly isListed: boolean
+}
+
+function portText({ protocol, port }: AtPort): string {
+  return `${protocol} ${port}`
+}
+
+/** The fate of packets that two rules may refuse. */
+function both(a: Fate, b: Fate): Fate {
+  if (a === PASS || a.kind === b.kind) return b
+  return b === PASS ? a : REFUSE
+}

@@ -1,0 +1,409 @@
+import { assert } from '../base/errors.ts'
+import { type Octets, readU32host, u16be, u32host } from '../base/octets.ts'
+import { difference, everything, includes, intersection, type Region, union } from '../base/region.ts'
+import {
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFT_REG_1,
+  NFT_REG_4,
+  NFT_REG32_00,
+  NFT_REG32_15,
+  NFTA_CMP_DATA,
+  NFTA_CMP_OP,
+  NFTA_CMP_SREG,
+  NFTA_FIB_F_DADDR,
+  NFTA_FIB_F_SADDR,
+} from '../kernel/nft/constants.ts'
+import type { Expression } from '../kernel/nft/expression.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
+import {
+  BeyondEvaluator,
+  chosen,
+  chosenTo,
+  type Effect,
+  type Field,
+  isChoice,
+  type Known,
+  type Machine,
+  type Value,
+} from '../kernel/nft/trace-machine.ts'
+import { byRolled } from '../kernel/nft/trace-random.ts'
+import {
+  ADDRESS_TYPES,
+  NFT_CMP_GT,
+  NFT_CMP_GTE,
+  NFT_CMP_LT,
+  NFT_CMP_LTE,
+  NFT_RANGE_EQ,
+  NFT_RANGE_NEQ,
+  NFTA_RANGE_FROM_DATA,
+  NFTA_RANGE_OP,
+  NFTA_RANGE_SREG,
+  NFTA_RANGE_TO_DATA,
+  XT_CONNTRACK_STATE_DNAT,
+  XT_CONNTRACK_STATE_NEW,
+  XT_CONNTRACK_STATE_SNAT,
+  XT_STATISTIC_UNITS,
+} from '../kernel/xt/constants.ts'
+import { attributesOf, numberIn, valueIn } from '../kernel/xt/expressions.ts'
+import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../kernel/xt/foreign.ts'
+import { readMatch } from '../kernel/xt/match.ts'
+import type { XtMatch, XtPorts, XtTarget } from '../kernel/xt/rule.ts'
+import { readTarget } from '../kernel/xt/target.ts'
+import { ClassMachine, NotTogether } from './machine.ts'
+
+/** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
+export interface Extension {
+  readonly kind: 'extension'
+  /** The same for each packet with the same fields, and without effects on it or on others. */
+  readonly isPure: boolean
+  readonly run: Run
+  /** What was decoded. */
+  readonly of: Expression
+}
+
+type Decoded = Omit<Extension, 'of'>
+
+type Run = (machine: Machine) => Effect
+
+export interface ExtensionContext {
+  readonly family: NftFamily
+  /** The rule is ours. */
+  readonly isOwn: boolean
+}
+
+/** Decodes an expression; gives it as it is where it is none of these, or has options that nothing follows. */
+export function decodeExtension(expression: Expression, context: ExtensionContext): Expression | Extension {
+  const decoded = decode(expression, context)
+  return decoded === undefined ? expression : { ...decoded, of: expression }
+}
+
+function decode(expression: Expression, context: ExtensionContext): Decoded | undefined {
+  switch (expression.kind) {
+    case 'match':
+      return matchOf(expression, context)
+    case 'target':
+      return targetOf(expression, context)
+    case 'unknown':
+      return comparisonOf(expression)
+    default:
+      return undefined
+  }
+}
+
+function pure(run: Run): Decoded {
+  return { kind: 'extension', isPure: true, run }
+}
+
+function impure(run: Run): Decoded {
+  return { kind: 'extension', isPure: false, run }
+}
+
+const ALWAYS: Decoded = pure(() => 'next')
+
+function classIn(machine: Machine): ClassMachine {
+  assert(machine instanceof ClassMachine, 'a class stays one')
+  return machine
+}
+
+function matchOf(
+  expression: Extract<Expression, { kind: 'match' }>,
+  context: ExtensionContext,
+): Decoded | undefined {
+  const known = readMatch(expression, context.family)
+  if (known !== undefined) return knownMatch(known, context)
+  const foreign = readForeignMatch(expression, context.family)
+  switch (foreign?.kind) {
+    case 'multiport': {
+      const region = union(foreign.ranges.map(({ from, to }) => ({ from: u16be(from), to: u16be(to) })))
+      const [source, destination] = [portIn(0, region), portIn(2, region)]
+      const either: Run = not(inOrder([not(source), not(destination)]))
+      const run = foreign.side === 'source' ? source : foreign.side === 'destination' ? destination : either
+      return pure(foreign.inverted ? not(run) : run)
+    }
+    case 'statistic':
+      return impure(byChance(foreign.share))
+    case 'connmark': {
+      const { mark, mask, inverted } = foreign
+      return pure(machine => hasMark(machine, classIn(machine).connectionMark, { mark, mask, inverted }))
+    }
+    case undefined:
+      return undefined
+  }
+}
+
+function knownMatch(match: XtMatch, { isOwn }: ExtensionContext): Decoded | undefined {
+  switch (match.kind) {
+    case 'comment':
+    case 'nfacct':
+      return ALWAYS
+    case 'tcp':
+    case 'udp':
+    case 'sctp':
+      return pure(inOrder([portsTest(0, match.sourcePorts), portsTest(2, match.destinationPorts)]))
+    case 'conntrack':
+      return pure(machine => {
+        const isMet = (match.states & statesOf(classIn(machine))) !== 0
+        return isMet === match.inverted ? 'break' : 'next'
+      })
+    case 'statistic':
+      return impure(byChance(Math.min(1, match.probability / XT_STATISTIC_UNITS)))
+    case 'mark':
+      return pure(machine => hasMark(machine, classIn(machine).mark, match))
+    case 'addrtype':
+      return pure(
+        inOrder([
+          typeTest(NFTA_FIB_F_SADDR, match.sourceTypes, match.sourceInverted === true),
+          typeTest(NFTA_FIB_F_DADDR, match.destinationTypes, match.destinationInverted === true),
+        ]),
+      )
+    case 'recent':
+      // Rules that are beyond the evaluator may fill the lists of other programs.
+      return isOwn ? impure(recentTest(match)) : undefined
+    default:
+      return undefined
+  }
+}
+
+function statesOf({ translated, masquerade }: ClassMachine): number {
+  const changes = (translated ? XT_CONNTRACK_STATE_DNAT : 0) | (masquerade ? XT_CONNTRACK_STATE_SNAT : 0)
+  return XT_CONNTRACK_STATE_NEW | changes
+}
+
+function recentTest({ mode, name, seconds }: Extract<XtMatch, { kind: 'recent' }>): Run {
+  return machine => {
+    const its = classIn(machine)
+    if (mode === 'rcheck') return its.isListed(name, seconds) ? 'next' : 'break'
+    its.enlist(name)
+    return 'next'
+  }
+}
+
+/** Divides packets by a chance that each of them has by itself. */
+function byChance(share: number): Run {
+  if (share <= 0) return () => 'break'
+  if (share >= 1) return () => 'next'
+  const part = (chance: number, effect: 'next' | 'break') => ({
+    narrowed: [],
+    take: (copy: Machine) => {
+      classIn(copy).probability *= chance
+      return effect
+    },
+  })
+  const branches = [part(share, 'next'), part(1 - share, 'break')]
+  return machine => {
+    if (classIn(machine).together !== undefined) throw new NotTogether('each class is followed by itself')
+    return { kind: 'split', branches }
+  }
+}
+
+interface MarkTest {
+  readonly mark: number
+  readonly mask: number
+  readonly inverted: boolean
+}
+
+function hasMark(machine: Machine, held: Known, { mark, mask, inverted }: MarkTest): Effect {
+  const isMet = (octets: Octets) => ((readU32host(octets) & mask) >>> 0 === mark) !== inverted
+  if (typeof held === 'string') return isMet(held) ? 'next' : 'break'
+  return byRolled(
+    machine,
+    number => isMet(chosen(held, number)),
+    its => (its ? 'next' : 'break'),
+  )
+}
+
+function portsTest(offset: number, ports: XtPorts | undefined): Run {
+  if (ports === undefined) return () => 'next'
+  const region = [{ from: u16be(ports.from), to: u16be(ports.to) }]
+  return portIn(offset, ports.inverted ? difference(everything(2), region) : region)
+}
+
+function portIn(offset: number, region: Region): Run {
+  return machine => isWithin(machine, machine.header(NFT_PAYLOAD_TRANSPORT_HEADER, offset, 2), region)
+}
+
+/** `types` has bit n for RTN_* n; 0 matches every type. */
+function typeTest(flags: number, types: number, inverted: boolean): Run {
+  if (types === 0) return () => 'next'
+  const wanted = ADDRESS_TYPES.flatMap((_, type) => ((types >> type) & 1 ? [u32host(type)] : []))
+  const region = union(wanted.map(octets => ({ from: octets, to: octets })))
+  const its = inverted ? difference(everything(4), region) : region
+  return machine => isWithin(machine, machine.addressType(flags), its)
+}
+
+/** Whether a value is in a region, which may divide the class. */
+function isWithin(machine: Machine, value: Value | undefined, region: Region): Effect {
+  if (value === undefined) return 'break'
+  const length = region[0]?.from.length ?? 0
+  if (typeof value === 'string') return includes(region, value.slice(0, length)) ? 'next' : 'break'
+  const [word, more] = value
+  if (word === undefined || more !== undefined)
+    throw new BeyondEvaluator('cannot trace a range of more than 4 octets')
+  if (typeof word === 'string') return isWithin(machine, word, region)
+  if (isChoice(word))
+    return byRolled(
+      machine,
+      number => includes(region, chosen(word, number).slice(0, length)),
+      its => (its ? 'next' : 'break'),
+    )
+  if (word.at !== 0 || word.mask !== '\xff'.repeat(length))
+    throw new BeyondEvaluator(`cannot trace a range of a part of a field (${word.field})`)
+  return divide(machine, word.field, region)
+}
+
+function divide(machine: Machine, field: Field, region: Region): Effect {
+  const its = machine.region?.(field) ?? []
+  const inside = intersection(its, region)
+  if (inside.length === 0) return 'break'
+  const outside = difference(its, region)
+  if (outside.length === 0) return 'next'
+  return {
+    kind: 'split',
+    branches: [
+      { narrowed: [[field, outside]], take: () => 'break' },
+      { narrowed: [[field, inside]], take: () => 'next' },
+    ],
+  }
+}
+
+function inOrder([run, ...rest]: readonly Run[]): Run {
+  if (run === undefined) return () => 'next'
+  if (rest.length === 0) return run
+  const then = inOrder(rest)
+  return machine => andThen(run(machine), machine, then)
+}
+
+/** Goes on where a test is met. */
+function andThen(effect: Effect, machine: Machine, then: Run): Effect {
+  if (effect === 'next') return then(machine)
+  if (effect === 'break' || effect.kind !== 'split') return effect
+  const branches = effect.branches.map(its => ({
+    ...its,
+    take: (copy: Machine) => andThen(its.take(copy), copy, then),
+  }))
+  return { kind: 'split', branches }
+}
+
+function not(run: Run): Run {
+  const negated = (effect: Effect): Effect => {
+    if (effect === 'next') return 'break'
+    if (effect === 'break') return 'next'
+    if (effect.kind !== 'split') return effect
+    const branches = effect.branches.map(its => ({
+      ...its,
+      take: (copy: Machine) => negated(its.take(copy)),
+    }))
+    return { kind: 'split', branches }
+  }
+  return machine => negated(run(machine))
+}
+
+function targetOf(
+  expression: Extract<Expression, { kind: 'target' }>,
+  { family }: ExtensionContext,
+): Decoded | undefined {
+  const known = readTarget({ ...expression, kind: 'unknown' }, family)
+  const foreign = known === undefined ? readForeignTarget(expression, family) : undefined
+  const run =
+    known !== undefined ? knownTarget(known) : foreign === undefined ? undefined : foreignTarget(foreign)
+  return run === undefined ? undefined : impure(run)
+}
+
+function knownTarget(target: XtTarget): Run | undefined {
+  switch (target.kind) {
+    case 'REJECT':
+      return () => ({ kind: 'reject' })
+    case 'MASQUERADE':
+      return () => ({ kind: 'masquerade' })
+    case 'DNAT': {
+      const port = target.port === 0 ? undefined : u16be(target.port)
+      return machine => machine.translate(target.ip, port)
+    }
+    case 'MARK':
+      return machine => {
+        const its = classIn(machine)
+        its.mark = marked(its.mark, target.mask, target.value)
+        return 'next'
+      }
+    default:
+      return undefined
+  }
+}
+
+/** Clears bits, then flips others. */
+function marked(held: Known, cleared: number, flipped: number): Known {
+  return chosenTo(held, octets => u32host(((readU32host(octets) & ~cleared) ^ flipped) >>> 0))
+}
+
+function foreignTarget(target: ForeignTarget): Run {
+  switch (target.kind) {
+    case 'note':
+      return () => 'next'
+    case 'SNAT':
+      return machine => classIn(machine).translateSource(target.ip)
+    case 'CONNMARK':
+      return machine => {
+        changeConnectionMark(classIn(machine), target)
+        return 'next'
+      }
+  }
+}
+
+function changeConnectionMark(
+  machine: ClassMachine,
+  { mode, mark, connectionMask, packetMask }: Extract<ForeignTarget, { kind: 'CONNMARK' }>,
+): void {
+  if (mode === 'set') machine.connectionMark = marked(machine.connectionMark, connectionMask, mark)
+  else if (mode === 'save') {
+    const saved = numberOf(machine.mark) & packetMask
+    machine.connectionMark = marked(machine.connectionMark, connectionMask, saved)
+  } else machine.mark = marked(machine.mark, packetMask, numberOf(machine.connectionMark) & connectionMask)
+}
+
+function numberOf(held: Known): number {
+  if (typeof held !== 'string') throw new BeyondEvaluator('cannot trace copying a mark of several values')
+  return readU32host(held)
+}
+
+/** The expression `range`, and `cmp` with an order. */
+function comparisonOf({ name, data }: Extract<Expression, { kind: 'unknown' }>): Decoded | undefined {
+  const attributes = name === 'cmp' || name === 'range' ? attributesOf(data) : undefined
+  if (attributes === undefined) return undefined
+  const isRange = name === 'range'
+  const register = registerOf(numberIn(attributes, isRange ? NFTA_RANGE_SREG : NFTA_CMP_SREG))
+  const op = numberIn(attributes, isRange ? NFTA_RANGE_OP : NFTA_CMP_OP)
+  const from = valueIn(attributes, isRange ? NFTA_RANGE_FROM_DATA : NFTA_CMP_DATA)
+  if (register === undefined || op === undefined || from === undefined) return undefined
+  const to = isRange ? valueIn(attributes, NFTA_RANGE_TO_DATA) : from
+  const region = to?.length === from.length ? rangeOf(isRange, op, { from, to }) : undefined
+  if (region === undefined || from.length > 4) return undefined
+  return pure(machine => {
+    const word = machine.registers[register]
+    if (word === undefined) throw new BeyondEvaluator(`register ${register} is read before it is written`)
+    return isWithin(machine, typeof word === 'string' ? word : [word], region)
+  })
+}
+
+function rangeOf(
+  isRange: boolean,
+  op: number,
+  { from, to }: { readonly from: Octets; readonly to: Octets },
+): Region | undefined {
+  const all = everything(from.length)
+  const upTo = all.map(its => ({ from: its.from, to }))
+  const upFrom = all.map(its => ({ from, to: its.to }))
+  if (isRange) {
+    if (op === NFT_RANGE_EQ) return [{ from, to }]
+    return op === NFT_RANGE_NEQ ? difference(all, [{ from, to }]) : undefined
+  }
+  if (op === NFT_CMP_LTE) return upTo
+  if (op === NFT_CMP_GTE) return upFrom
+  if (op === NFT_CMP_LT) return difference(all, upFrom)
+  return op === NFT_CMP_GT ? difference(all, upTo) : undefined
+}
+
+function registerOf(number: number | undefined): number | undefined {
+  if (number === undefined) return undefined
+  if (number >= NFT_REG_1 && number <= NFT_REG_4) return (number - NFT_REG_1) * 4
+  return number >= NFT_REG32_00 && number <= NFT_REG32_15 ? number - NFT_REG32_00 : undefined
+}

@@ -1,0 +1,153 @@
+import type { Cidr, Ip } from '../base/ip.ts'
+import { type Octets, u32host } from '../base/octets.ts'
+import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
+import { RTN_LOCAL } from '../kernel/nft/constants.ts'
+import { DROP, type FamilyMeaning, type Fate, type Place } from './meaning.ts'
+import { addressOf, type Hook, isSame } from './packet-class.ts'
+
+export const LOCAL = point(u32host(RTN_LOCAL))
+export const TYPES = everything(4)
+export const NOT_LOCAL = difference(TYPES, LOCAL)
+
+interface Origin {
+  readonly source: Region
+  readonly interface: Region
+}
+
+/** Packets from somewhere, that meet one fate. */
+export interface Source extends Origin {
+  readonly sourceType: Region
+  readonly fate: Fate
+}
+
+/** Where the packets of a family come from. */
+export class Sources {
+  readonly #meaning: FamilyMeaning
+  readonly #addresses: Region
+  readonly #pods: Region
+  readonly #others: Region
+
+  constructor(meaning: FamilyMeaning) {
+    const { family, podSource } = meaning
+    this.#meaning = meaning
+    this.#addresses = everything(family === 'IPv4' ? 4 : 16)
+    this.#pods = podSource?.kind === 'cidr' ? regionOf([podSource.cidr]) : []
+    this.#others = difference(this.#addresses, this.#pods)
+  }
+
+  anyone(hook: Hook, fate: Fate): Source {
+    return { source: this.#addresses, sourceType: TYPES, interface: interfaces(hook), fate }
+  }
+
+  /** Divides the sources at a place by their fates. */
+  at(hook: Hook, place: Place): readonly Source[] {
+    const { pod, node, other, allowed } = place
+    const any = interfaces(hook)
+    const allowedRegion = allowed === undefined ? this.#addresses : regionOf(allowed)
+    const denied = allowed === undefined ? [] : difference(this.#addresses, allowedRegion)
+    const sources: Source[] = []
+    if (denied.length > 0) sources.push({ source: denied, sourceType: TYPES, interface: any, fate: DROP })
+    if (isSame(pod, other) && isSame(node, other)) {
+      this.#add({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other }, sources)
+      return sources
+    }
+    const [pods, others] = this.#partsOf(any, allowed === undefined ? undefined : allowedRegion)
+    this.#add(from(pods, TYPES, pod), sources)
+    if (isSame(node, other)) this.#add(from(others, TYPES, other), sources)
+    else {
+      this.#add(from(others, LOCAL, node), sources)
+      this.#add(from(others, NOT_LOCAL, other), sources)
+    }
+    return sources
+  }
+
+  /** Divides clients into pods and others. */
+  #partsOf(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
+    if (allowed !== undefined) return this.#computeParts(any, allowed)
+    const known = this.#parts.get(any) ?? this.#computeParts(any, undefined)
+    this.#parts.set(any, known)
+    return known
+  }
+
+  readonly #parts = new Map<Region, readonly [Origin, Origin]>()
+
+  #computeParts(any: Region, allowed: Region | undefined): readonly [Origin, Origin] {
+    const { podSource } = this.#meaning
+    if (podSource?.kind === 'interface') {
+      const bytes = podSource.isPrefix ? podSource.name : podSource.name.padEnd(16, '\0')
+      const inside = [prefix(bytes.padEnd(16, '\0'), bytes.length * 8)]
+      const source = allowed ?? this.#addresses
+      return [
+        { source, interface: intersection(any, inside) },
+        { source, interface: difference(any, inside) },
+      ]
+    }
+    const within = (part: Region) => (allowed === undefined ? part : intersection(allowed, part))
+    return [
+      { source: within(this.#pods), interface: any },
+      { source: within(this.#others), interface: any },
+    ]
+  }
+
+  /** Adds clients, those apart that are an endpoint on this node themselves. */
+  #add(its: Source, sources: Source[]): void {
+    const { fate } = its
+    if (its.source.length === 0 || its.interface.length === 0) return
+    const own = fate.kind === 'endpoints' && !fate.masquerade ? this.#ownOf(fate.endpoints) : []
+    const met = own.length === 0 ? own : intersection(its.source, own)
+    if (met.length === 0) {
+      sources.push(its)
+      return
+    }
+    for (const ip of addressesIn(met)) sources.push({ ...its, source: point(ip) })
+    const source = difference(its.source, met)
+    if (source.length > 0) sources.push({ ...its, source })
+  }
+
+  #lastOwn: { readonly endpoints: readonly Octets[]; readonly own: Region } = { endpoints: [], own: [] }
+
+  /** Gives the addresses of endpoints on this node. The fates of one service port share their endpoints. */
+  #ownOf(endpoints: readonly Octets[]): Region {
+    const { localEndpoints } = this.#meaning
+    // Where every endpoint may be masqueraded, the evaluator divides their packets.
+    if (localEndpoints.size === 0 || this.#meaning.promises.masqueradesItself) return []
+    if (this.#lastOwn.endpoints !== endpoints) {
+      const own = regionOfIps(endpoints.map(addressOf).filter(ip => localEndpoints.has(ip)))
+      this.#lastOwn = { endpoints, own }
+    }
+    return this.#lastOwn.own
+  }
+}
+
+function from({ source, interface: name }: Origin, sourceType: Region, fate: Fate): Source {
+  return { source, interface: name, sourceType, fate }
+}
+
+const NO_INTERFACE = point('\0'.repeat(16))
+const INTERFACES = everything(16)
+
+/** A process of this node has no input interface. */
+function interfaces(hook: Hook): Region {
+  return hook === 'output' ? NO_INTERFACE : INTERFACES
+}
+
+export function regionOf(cidrs: readonly Cidr[]): Region {
+  return union(cidrs.map(({ ip, bits }) => prefix(ip, bits)))
+}
+
+export function regionOfIps(ips: Iterable<Ip>): Region {
+  return union([...ips].map(ip => ({ from: ip, to: ip })))
+}
+
+/** Lists addresses that stand for few: endpoints on this node. */
+function addressesIn(region: Region): readonly Ip[] {
+  return region.flatMap(({ from, to }) => {
+    const ips = [from]
+    for (let rest = difference([{ from, to }], point(from)); rest[0] !== undefined; ) {
+      const ip = rest[0].from
+      ips.push(ip)
+      rest = difference(rest, point(ip))
+    }
+    return ips
+  })
+}

@@ -1,0 +1,74 @@
+import { append, PersistentMap } from '../../src/base/collections.ts'
+import { readCompiled } from '../../src/kernel/nft/decode.ts'
+import type { Chain, ElementGroup, Table } from '../../src/kernel/nft/state.ts'
+import { compileRule } from '../../src/kernel/xt/compile.ts'
+import type { XtRule } from '../../src/kernel/xt/rule.ts'
+import { builtinChains, builtinHook, chainKey, type XtPlace } from '../../src/kernel/xt/scope.ts'
+import { jumpsOf } from '../../src/modes/iptables/chains.ts'
+import { iptablesProving } from '../../src/modes/iptables/proving.ts'
+import type { IptablesState } from '../../src/modes/iptables/state.ts'
+import { wantedChains } from '../../src/modes/iptables/trace.ts'
+import type { Proving } from '../../src/modes/mode.ts'
+
+/** What src/proof knows of iptables mode in a scenario: chains have the usual names, and node ports answer at 127.0.0.1. */
+export const PROVING: Proving = iptablesProving({
+  serviceProxyName: undefined,
+  iptables: { localhostNodePorts: true, optimize: false },
+  nodePortAddresses: { primary: false, cidrs: [] },
+})
+
+/** A chain of iptables as a kernel holds it. */
+export interface HeldChain extends XtPlace {
+  readonly name: string
+  readonly rules: readonly XtRule[]
+}
+
+/** The chains that a kernel holds after a start of iptables mode, those of the hooks among them. */
+export function heldChains(state: IptablesState): readonly HeldChain[] {
+  if (state.kind !== 'rendered') return []
+  const chains = new Map<string, XtPlace & { readonly name: string; readonly rules: XtRule[] }>()
+  const rulesAt = ({ family, table }: XtPlace, name: string): XtRule[] => {
+    for (const each of [...builtinChains(table), name]) {
+      const key = chainKey({ family, table }, each)
+      if (!chains.has(key)) chains.set(key, { family, table, name: each, rules: [] })
+    }
+    return chains.get(chainKey({ family, table }, name))?.rules ?? []
+  }
+  for (const chain of wantedChains(state)) rulesAt(chain, chain.name).push(...chain.rules, ...chain.last)
+  // Of several in one chain, the last one ends up first.
+  for (const { chain, rule, ...place } of jumpsOf(state.statics)) {
+    rulesAt(place, chain).unshift(rule)
+    if (rule.target?.kind === 'jump') rulesAt(place, rule.target.chain)
+  }
+  return [...chains.values()]
+}
+
+/** The same, as nf_tables lists it. */
+export function tablesOfChains(held: readonly HeldChain[]): readonly Table[] {
+  const tables = new Map<string, HeldChain[]>()
+  for (const chain of held) append(tables, `${chain.family} ${chain.table}`, chain)
+  return [...tables.values()].flatMap((its): readonly Table[] => {
+    const [first] = its
+    if (first === undefined) return []
+    const { family, table } = first
+    const chains = its.map(({ name, rules }): Chain => {
+      const compiled = rules.map(rule => readCompiled(compileRule(rule, family)))
+      return { name, hook: builtinHook(table, name), rules: compiled }
+    })
+    return [
+      {
+        family,
+        name: table,
+        flags: 0,
+        comment: undefined,
+        chains: new Map(chains.map(chain => [chain.name, chain])),
+        sets: new Map(),
+        elements: PersistentMap.empty<ElementGroup>(),
+      },
+    ]
+  })
+}
+
+export function tablesOfIptables(state: IptablesState): readonly Table[] {
+  return tablesOfChains(heldChains(state))
+}
