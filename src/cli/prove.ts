@@ -6,7 +6,7 @@ import { NF_INET_POST_ROUTING } from '../kernel/nft/constants.ts'
 import { listAllTables } from '../kernel/nft/list.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { surveyChains } from '../kernel/nft/survey.ts'
-import { findMode, MODES } from '../modes/registry.ts'
+import { findMode } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
@@ -18,14 +18,6 @@ interface ProofFacts extends Proof {
   readonly services: number
   readonly milliseconds: number
   readonly isProved: boolean
-}
-
-/** Gives why the rules of the configured mode cannot be proved; undefined where they can. */
-export function whyNotProvable({ proxyMode }: Pick<Config, 'proxyMode'>): string | undefined {
-  const mode = findMode(proxyMode)
-  if (mode.isProvable === true) return undefined
-  const provable = MODES.flatMap(({ title, isProvable }) => (isProvable === true ? [title] : []))
-  return `--prove: nothing is proved: ${mode.title} mode has no evaluator; ${provable.join(' and ')} mode has one`
 }
 
 /** Proves the rules of the kernel against the objects. Throws if the kernel cannot be read. */

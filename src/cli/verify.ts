@@ -7,13 +7,14 @@ import { helpText } from '../config/help.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import { serviceJson } from '../model/snapshot-json.ts'
+import { whyNotProvable } from '../modes/registry.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
 import { OUTPUTS, tableText, writeDocument } from './output.ts'
-import { proofText, proveKernel, whyNotProvable } from './prove.ts'
+import { proofText, proveKernel } from './prove.ts'
 import { FROM_DAEMON, type ModelRequest, readModelRequest } from './request.ts'
 
 export const command: Command = {
@@ -79,8 +80,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 async function runProof(request: ModelRequest, io: Io, output: (typeof OUTPUTS)[number]): Promise<number> {
   try {
-    const why = whyNotProvable(request.config)
-    if (why !== undefined) throw new Error(why)
+    const why = whyNotProvable(request.config.proxyMode)
+    if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
     const isProved = await withLoaded(request, io, async (loaded, { progress }) => {
       progress.begin('following packets through the rules in the kernel')
       const facts = await proveKernel(request.config, loaded)

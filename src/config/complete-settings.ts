@@ -24,6 +24,7 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
     { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
     { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
     { path: 'stateDir', flag: 'state-dir', kind: 'text' },
+    { path: 'prove', flag: 'prove', kind: 'switch' },
   ]
 }
 

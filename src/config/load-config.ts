@@ -236,23 +236,25 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   ]
 }
 
-/** Settings that need the API server and a kernel that is kept up to date. */
+/** Settings that need the API server, or only a kernel that is kept up to date. */
 function idleInCluster(
-  { stateDir, nodeCondition, ...config }: Config,
+  { stateDir, nodeCondition, prove, source, once, backend }: Config,
   settings: Settings,
 ): readonly string[] {
-  const { source, once, backend } = config
-  const idle = [
-    ...(source.kind === 'file' ? ['--source=file'] : []),
-    ...(once ? ['--once'] : []),
-    ...(backend === 'dry-run' ? ['--backend=dry-run'] : []),
-  ]
-  const labels = [
+  const passing = [...(once ? ['--once'] : []), ...(backend === 'dry-run' ? ['--backend=dry-run'] : [])]
+  const ofCluster = [
     ...(stateDir === '' ? [] : [settings.label('stateDir')]),
     ...(nodeCondition === '' ? [] : [settings.label('nodeCondition')]),
   ]
-  const isIdle = idle.length > 0 && labels.length > 0
-  return isIdle ? [`no effect with ${idle.join(', ')}: ${labels.join(', ')}`] : []
+  return [
+    ...noEffect([...(source.kind === 'file' ? ['--source=file'] : []), ...passing], ofCluster),
+    ...noEffect(passing, prove === 'off' ? [] : [settings.label('prove')]),
+  ]
+}
+
+function noEffect(because: readonly string[], labels: readonly string[]): readonly string[] {
+  const isIdle = because.length > 0 && labels.length > 0
+  return isIdle ? [`no effect with ${because.join(', ')}: ${labels.join(', ')}`] : []
 }
 
 function readAction(reader: FlagReader): RunRequest['action'] {

@@ -56,3 +56,11 @@ export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined)
   for (const mode of MODES) if ((await ask(mode)) === true) return true
   return false
 }
+
+/** Gives why the rules of a mode cannot be proved; undefined where they can. */
+export function whyNotProvable(name: string): string | undefined {
+  const mode = findMode(name)
+  if (mode.isProvable === true) return undefined
+  const provable = MODES.flatMap(({ title, isProvable }) => (isProvable === true ? [title] : []))
+  return `${mode.title} mode has no evaluator; ${provable.join(' and ')} mode has one`
+}
