@@ -1,3 +1,4 @@
+import type { Steps } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
 import { u32host } from '../base/octets.ts'
 import { difference, intersection, onlyValue, point } from '../base/region.ts'
@@ -120,6 +121,11 @@ export class Walker {
         hooknum,
         bases.filter(each => each.hooknum === hooknum),
       )
+  }
+
+  /** Takes in the elements of all sets. Otherwise the first lookups do. */
+  *fill(): Steps<void> {
+    for (const { sets } of this.tables) yield* sets.fill()
   }
 
   /** Forgets what lookups found: elements changed. */

@@ -181,6 +181,7 @@ describe.each(CONFIGS)('with %j', (config, share) => {
         whys.add(found.why)
         finish(running.whole(state))
       }
+      if (random(2) === 0) expect(finish(running.share(asRead(state.tables))), what).toBe(true)
     }
     expect(counts.changes, [...whys].join('\n')).toBeGreaterThan(CHANGES * share)
     expect(counts.wrong).toBeGreaterThan(CHANGES / 30)
@@ -188,6 +189,8 @@ describe.each(CONFIGS)('with %j', (config, share) => {
       process.stderr.write(`${JSON.stringify(counts)}\n${[...whys].join('\n')}\n`)
   })
 })
+
+const MUTATIONS = Array.from({ length: 40 }, (_, seed) => seed)
 
 describe('what concerns all classes', () => {
   const options = { config: meaningConfigOf({}), ownName: 'kube-proxy' }
@@ -250,6 +253,26 @@ describe('what concerns all classes', () => {
       kind: 'whole',
       why: 'the Node changed',
     })
+  })
+
+  it('is nothing behind versions that hold the same as what was read', () => {
+    const running = new RunningProof(options)
+    finish(running.whole({ snapshot, tables: asRead(tables) }))
+    expect(finish(running.share(tables))).toBe(true)
+    const added = change(first, { objects: [serviceOf(random, 3), sliceOf(random, 3)] })
+    const state = { snapshot: added.resolved.snapshot, tables: added.state.ruleset.tables }
+    const found = finish(running.changes(state))
+    expect(found).toMatchObject({ kind: 'changes', proof: { wrong: 0 } })
+  })
+
+  it.each(MUTATIONS)('shares no tables that differ from what was read (seed %i)', seed => {
+    const running = new RunningProof(options)
+    finish(running.whole({ snapshot, tables }))
+    const damaged = mutate(tables, generator(seed))
+    // An entry that packets filled is no difference.
+    if (damaged === undefined || damaged.what.includes('affinity')) return
+    expect(finish(running.share(damaged.tables)), damaged.what).toBe(false)
+    expect(finish(running.share(tables))).toBe(true)
   })
 
   it('is everything before the first whole proof', () => {
