@@ -66,7 +66,14 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
-  proof: ['base', 'kernel/nft', 'config/config.ts', 'model/service.ts', 'model/snapshot.ts'],
+  proof: [
+    'base',
+    'kernel/nft',
+    'netlink/connection.ts',
+    'config/config.ts',
+    'model/service.ts',
+    'model/snapshot.ts',
+  ],
   cli: EVERYTHING,
   daemon: EVERYTHING,
   // What others may import: see docs/library.md.
