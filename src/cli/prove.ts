@@ -2,7 +2,7 @@ import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { openNetfilter } from '../daemon/open.ts'
-import { admittedSnapshot } from '../model/resolve.ts'
+import { admittedSnapshot } from '../model/admission.ts'
 import { findMode } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type KernelRules, readRules } from '../proof/kernel-rules.ts'
@@ -23,7 +23,7 @@ export async function proveKernel(config: Config, { snapshot, memo }: Loaded): P
   const { proxyMode, serviceProxyName } = config
   const start = systemClock.nowMs()
   const { tables, assumptions } = await readOnce()
-  const admitted = admittedSnapshot(snapshot, memo)
+  const admitted = admittedSnapshot(snapshot, memo.admission)
   const question = {
     meanings: meaningOf(admitted, config),
     tables,

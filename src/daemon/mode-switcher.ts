@@ -4,9 +4,10 @@ import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
+import { admittedSnapshot } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
-import { admittedSnapshot, type Resolved, resolve } from '../model/resolve.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
@@ -179,7 +180,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const held = this.#reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo)
+    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
     return { config: this.#config, snapshot, tables: this.#opened.tables?.(state), passes }
   }
 
