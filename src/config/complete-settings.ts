@@ -24,7 +24,6 @@ function ownPairings({ masqueradeBit, minSyncPeriod, syncPeriod }: ModeFields): 
     { path: 'conntrack.tcpFinWaitTimeout', flag: 'conntrack-tcp-timeout-fin-wait', kind: 'duration' },
     { path: 'conntrack.tcpTimeWaitTimeout', flag: 'conntrack-tcp-timeout-time-wait', kind: 'duration' },
     { path: 'stateDir', flag: 'state-dir', kind: 'text' },
-    { path: 'prove', flag: 'prove', kind: 'switch' },
   ]
 }
 
@@ -75,6 +74,7 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
   }
   for (const pairing of ownPairings(modeSettingsOf(settings))) setOwn(settings, reader, pairing)
   setNodeCondition(settings, reader)
+  setProving(settings, reader)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
   if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)
@@ -88,6 +88,15 @@ function setNodeCondition(settings: Settings, reader: FlagReader): void {
   const isOn = parseBool(text)
   const value = isOn === true ? DEFAULT_CONDITION : isOn === false ? '' : text
   settings.set('nodeCondition', { value, label: '--node-condition', exact: true })
+}
+
+/** As above: the flag alone means `changes`. */
+function setProving(settings: Settings, reader: FlagReader): void {
+  const text = reader.text('prove')
+  if (text === undefined) return
+  const isOn = parseBool(text)
+  const value = isOn === true ? 'changes' : isOn === false ? 'off' : text
+  settings.set('prove', { value, label: '--prove', exact: true })
 }
 
 function completePeriods(settings: Settings): void {

@@ -214,10 +214,8 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
   },
   {
     name: 'prove',
-    kind: 'text',
-    placeholder: 'WHEN',
-    default: 'off',
-    help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: changes (each change, and everything after the start, after repairs and every sync period), full (everything after each sync) or off; nftables mode',
+    kind: 'bool',
+    help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables mode',
   },
   {
     name: 'version',

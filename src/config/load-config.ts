@@ -1,5 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { findMode, MODES, readModeOptions, relaysAny } from '../modes/registry.ts'
+import { findMode, MODES, readModeOptions, relaysAny, whyNotProvable } from '../modes/registry.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
@@ -116,6 +116,10 @@ export function parseRequest(
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
   const unsupported = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
   if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
+  // A command with a flag of this name says so itself.
+  const isOfRun = options.modeless !== true && options.extra?.some(({ name }) => name === 'prove') !== true
+  const why = isOfRun && config.prove !== 'off' ? whyNotProvable(proxyMode) : undefined
+  if (why !== undefined) settings.fail('prove', why)
   const action = readAction(reader)
   const all = withoutEchoes([...reader.errors, ...errors, ...settings.errors])
   if (all.length > 0) {

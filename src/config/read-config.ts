@@ -9,7 +9,7 @@ import {
   parseIp,
   whyNotIp,
 } from '../base/ip.ts'
-import { MODE_NAMES, type ModeOptions, whyNotProvable } from '../modes/registry.ts'
+import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
 import { checkSettings } from './complete-settings.ts'
 import {
   type BindAddress,
@@ -104,8 +104,6 @@ function readProving(settings: Settings): Proving {
   const text = settings.text('prove')
   const proving = text === '' ? 'off' : PROVING.find(each => each === text)
   if (proving === undefined) settings.fail('prove', `${quote(text)} is not one of ${PROVING.join(', ')}`)
-  const why = proving === 'off' ? undefined : whyNotProvable(modeOf(settings))
-  if (why !== undefined) settings.fail('prove', why)
   return proving ?? 'off'
 }
 

@@ -136,6 +136,8 @@ describe('flags beside a file', () => {
     expect(requestFrom([], 'prove: off\n').config.prove).toBe('off')
     expect(requestFrom([], 'prove: false\n').config.prove).toBe('off')
     expect(requestFrom(['--prove=changes'], 'prove: off\n').config.prove).toBe('changes')
+    expect(requestFrom(['--prove']).config.prove).toBe('changes')
+    expect(requestFrom(['--prove=false'], 'prove: full\n').config.prove).toBe('off')
     expect(requestFrom(['--prove=off', '--proxy-mode=ipvs']).config.prove).toBe('off')
     expect(errorsFrom(['--prove=always'])).toEqual(['--prove: "always" is not one of off, changes, full'])
     expect(errorsFrom(['--prove=full', '--proxy-mode=ipvs'])).toEqual([
