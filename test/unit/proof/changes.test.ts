@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
+import { NF_DROP, NF_INET_PRE_ROUTING, NFT_JUMP } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable, Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
 import { type ChangesProof, type ProofState, RunningProof } from '../../../src/proof/changes.ts'
 import { change, computeIn, NFTABLES, type PipelineConfig } from '../../support/pipeline.ts'
@@ -243,6 +243,21 @@ describe('what concerns all classes', () => {
       kind: 'whole',
       why: expect.stringContaining('chain ip kube-proxy'),
     })
+  })
+
+  it('is a chain of ours that leads to itself, which is a difference', () => {
+    const chains = new Map(tables[0]?.chains)
+    const services = chains.get('services')
+    if (services === undefined) throw new Error('no chain services')
+    const again = {
+      expressions: [{ kind: 'verdict', verdict: { code: NFT_JUMP, chain: 'services' } }],
+      comment: '',
+    } as const
+    chains.set('services', { ...services, rules: [again, ...services.rules] })
+    const running = new RunningProof(options)
+    const { differences, wrong } = finish(running.whole({ snapshot, tables: withChain(chains) }))
+    expect(wrong).toBeGreaterThan(0)
+    expect(differences[0]?.kernel).toBe('unknown: chains go round in circles at services')
   })
 
   it('is the Node', () => {
