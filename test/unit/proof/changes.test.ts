@@ -21,12 +21,18 @@ const NODE_IP = '192.168.0.2'
 const NODE = {
   apiVersion: 'v1',
   kind: 'Node',
-  metadata: { name: 'test-node' },
-  status: { addresses: [{ type: 'InternalIP', address: NODE_IP }] },
+  metadata: { name: 'test-node', labels: { 'topology.kubernetes.io/zone': 'a' } },
+  status: {
+    addresses: [
+      { type: 'InternalIP', address: NODE_IP },
+      { type: 'InternalIP', address: 'fd00:192:168::2' },
+    ],
+  },
 }
 const CLUSTER_IP = (number: number) => `172.30.0.${number}`
+const CLUSTER_IP6 = (number: number) => `fd00:172:30::${number}`
 /** Several Services want the same addresses, one of which is the Node's and one a ClusterIP. */
-const EXTERNAL = ['198.51.100.1', '198.51.100.2', NODE_IP, CLUSTER_IP(3)]
+const EXTERNAL = ['198.51.100.1', '198.51.100.2', '2001:db8::1', NODE_IP, CLUSTER_IP(3)]
 const PORTS = [80, 443, 30_080]
 const SERVICES = 8
 
@@ -40,10 +46,13 @@ function some<T>(random: Random, list: readonly T[]): readonly T[] {
   return list.filter(() => random(3) === 0)
 }
 
+const protocolOf = (number: number) => ['TCP', 'UDP', 'SCTP', 'TCP'][number % 4]
+
 function serviceOf(random: Random, number: number) {
   const type = pick(random, ['ClusterIP', 'NodePort', 'LoadBalancer'])
-  const protocol = pick(random, ['TCP', 'TCP', 'UDP'])
+  const protocol = protocolOf(number)
   const hasNodePort = type !== 'ClusterIP'
+  const isDual = random(3) === 0
   return {
     apiVersion: 'v1',
     kind: 'Service',
@@ -56,8 +65,9 @@ function serviceOf(random: Random, number: number) {
     spec: {
       type,
       clusterIP: CLUSTER_IP(number),
-      clusterIPs: [CLUSTER_IP(number)],
-      ipFamilies: ['IPv4'],
+      clusterIPs: isDual ? [CLUSTER_IP(number), CLUSTER_IP6(number)] : [CLUSTER_IP(number)],
+      ipFamilies: isDual ? ['IPv4', 'IPv6'] : ['IPv4'],
+      trafficDistribution: random(2) === 0 ? 'PreferClose' : undefined,
       externalIPs: some(random, EXTERNAL),
       externalTrafficPolicy: hasNodePort ? pick(random, ['Cluster', 'Local']) : undefined,
       internalTrafficPolicy: pick(random, ['Cluster', 'Cluster', 'Local']),
@@ -78,21 +88,27 @@ function serviceOf(random: Random, number: number) {
 
 function sliceOf(random: Random, number: number) {
   // Few addresses, so that Services share endpoints; some say that one is on this node and others do not.
-  const addresses = [...new Set(Array.from({ length: random(4) }, () => `10.180.0.${random(6)}`))]
+  const [isV6, hasHints] = [random(3) === 0, random(2) === 0]
+  const prefix = isV6 ? 'fd00:180::' : '10.180.0.'
+  const addresses = [...new Set(Array.from({ length: random(4) }, () => `${prefix}${random(6)}`))]
   return {
     apiVersion: 'discovery.k8s.io/v1',
     kind: 'EndpointSlice',
     metadata: {
       namespace: 'ns',
-      name: `s${number}-1`,
+      name: `s${number}-${isV6 ? 6 : 4}`,
       labels: { 'kubernetes.io/service-name': `s${number}` },
     },
-    addressType: 'IPv4',
+    addressType: isV6 ? 'IPv6' : 'IPv4',
     endpoints: addresses.map(address => ({
       addresses: [address],
       nodeName: pick(random, ['test-node', 'other-node', 'other-node']),
+      hints: hasHints ? { forZones: [{ name: pick(random, ['a', 'b']) }] } : undefined,
     })),
-    ports: ['a', 'b'].map(name => ({ name, port: 8_080, protocol: 'TCP' })),
+    ports: [
+      { name: 'a', port: 8_080, protocol: protocolOf(number) },
+      { name: 'b', port: 8_080, protocol: 'TCP' },
+    ],
   }
 }
 
@@ -138,7 +154,7 @@ function wrongOf(options: ConstructorParameters<typeof RunningProof>[0], state: 
 /** With the share of changes that need no whole proof, at least. */
 const CONFIGS: readonly (readonly [PipelineConfig, number])[] = [
   [{}, 1 / 2],
-  [{ nodePortAddresses: ['192.168.0.0/24', '127.0.0.0/8'], masqueradeAll: true }, 1 / 2],
+  [{ nodePortAddresses: ['192.168.0.0/24', 'fd00:192:168::/64', '127.0.0.0/8'], masqueradeAll: true }, 1 / 3],
   [{ nodePortAddresses: ['0.0.0.0/0'] }, 1 / 10],
 ]
 
