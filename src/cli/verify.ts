@@ -2,7 +2,7 @@ import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
 import { type FlagSpec, parseBool } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
@@ -10,10 +10,11 @@ import { serviceJson } from '../model/snapshot-json.ts'
 import { whyNotProvable } from '../modes/registry.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
+import { type DocumentFormat, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
-import { OUTPUTS, tableText, writeDocument } from './output.ts'
+import { tableText } from './output.ts'
 import { proofText, proveKernel } from './prove.ts'
 import { FROM_DAEMON, type ModelRequest, readModelRequest } from './request.ts'
 
@@ -54,7 +55,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = await readModelRequest(argv, io, { command: 'verify', extra: OWN_FLAGS })
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
-  const output = extra.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(extra, OUTPUTS, 'text')
   if (isProofAsked(extra.text('prove'))) return await runProof(request, io, output)
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
@@ -83,7 +84,7 @@ function isProofAsked(text: string | undefined): boolean {
   return text !== undefined && text !== 'off' && parseBool(text) !== false
 }
 
-async function runProof(request: ModelRequest, io: Io, output: (typeof OUTPUTS)[number]): Promise<number> {
+async function runProof(request: ModelRequest, io: Io, output: DocumentFormat | 'text'): Promise<number> {
   try {
     const why = whyNotProvable(request.config.proxyMode)
     if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
