@@ -117,10 +117,7 @@ export function parseRequest(
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
   const unsupported = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
   if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
-  // A command with a flag of this name says so itself.
-  const isOfRun = options.modeless !== true && options.extra?.some(({ name }) => name === 'prove') !== true
-  const why = isOfRun && config.prove !== 'off' ? whyNotProvable(proxyMode) : undefined
-  if (why !== undefined) settings.fail('prove', why)
+  if (options.modeless !== true) refuseUnproved(config, settings, options)
   const action = readAction(reader)
   const all = withoutEchoes([...reader.errors, ...errors, ...settings.errors])
   if (all.length > 0) {
@@ -239,6 +236,17 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
     ...(labels.length === 0 ? [] : [`no effect in kprobe: ${labels.join(', ')}`]),
     ...(names === '' ? [] : [`no effect in ${mode.title} mode: ${names}`]),
   ]
+}
+
+/** A command with a flag of this name says so itself. */
+function refuseUnproved(
+  { prove, proxyMode }: Config,
+  settings: Settings,
+  { extra = [] }: ParseOptions,
+): void {
+  const isOfRun = !extra.some(({ name }) => name === 'prove')
+  const why = isOfRun && prove !== 'off' ? whyNotProvable(proxyMode) : undefined
+  if (why !== undefined) settings.fail('prove', why)
 }
 
 /** Settings that need the API server, or only a kernel that is kept up to date. */

@@ -111,7 +111,7 @@ addressType: IPv4
 endpoints: [{ addresses: ['10.244.9.${last}'] }]
 ports: [{ name: '', port: 8080, protocol: TCP }]
 `
-  for (let last = 1; last <= 20; last++) {
+  for (let last = 1; last <= 8; last++) {
     writeFileSync(file, objects(last))
     const addresses = `10.244.9.${last}`
     await eventually(() => nft('list', 'table', 'ip', 'kube-proxy').includes(addresses))
