@@ -2,13 +2,11 @@ import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { openNetfilter } from '../daemon/open.ts'
-import { NF_INET_POST_ROUTING } from '../kernel/nft/constants.ts'
-import { listAllTables } from '../kernel/nft/list.ts'
-import type { AnyTable } from '../kernel/nft/state.ts'
-import { surveyChains } from '../kernel/nft/survey.ts'
+import { admittedSnapshot } from '../model/admission.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
+import { type KernelRules, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import type { Loaded } from './load.ts'
@@ -27,10 +25,8 @@ export async function proveKernel(config: Config, { snapshot, memo }: Loaded): P
   const mode = findMode(proxyMode)
   const proving = mode.proving?.(config)
   const start = systemClock.nowMs()
-  const { tables, assumptions } = await readAll()
-  const { admission } = memo
-  // A Service that memory has no room for means nothing: its ports are not served.
-  const admitted = admission === undefined ? snapshot : { ...snapshot, services: admission.services }
+  const { tables, assumptions } = await readOnce()
+  const admitted = admittedSnapshot(snapshot, memo.admission)
   const question = {
     meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
     tables,
@@ -38,7 +34,7 @@ export async function proveKernel(config: Config, { snapshot, memo }: Loaded): P
     owns: proving?.owns,
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
-  const refused = admission?.oversized.size ?? 0
+  const refused = memo.admission?.oversized.size ?? 0
   const left = refused === 0 ? [] : [`${count(refused, 'Service')} without room in memory must reject`]
   return {
     mode: proxyMode,
@@ -50,42 +46,15 @@ export async function proveKernel(config: Config, { snapshot, memo }: Loaded): P
   }
 }
 
-interface AllTables {
-  readonly tables: readonly AnyTable[]
-  readonly assumptions: readonly string[]
-}
-
-const OUTSIDE =
-  'nothing outside of nf_tables decides about packets: legacy iptables, IPVS, eBPF, tc and routes are not read'
-
-async function readAll(): Promise<AllTables> {
+/** Reads the rules of this network namespace over a socket of its own. */
+async function readOnce(): Promise<KernelRules> {
   const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
   try {
-    const { value, unsettled } = await listAllTables({ connection, clock: systemClock, ipsets: undefined })
-    const others = (await surveyChains(connection)).filter(
-      ({ family, chain }) =>
-        chain.hook !== undefined &&
-        (!IP_FAMILIES.includes(family) || chain.hook.hooknum > NF_INET_POST_ROUTING),
-    )
-    return {
-      tables: value.filter(({ name }) => !isTraceTable(name)),
-      assumptions: [
-        OUTSIDE,
-        ...others.map(
-          ({ family, table, chain }) =>
-            `${family} ${table} ${chain.name} lets packets pass: its hook is not read`,
-        ),
-        ...(unsettled
-          ? ['other programs changed nf_tables meanwhile: the rules may be of several moments']
-          : []),
-      ],
-    }
+    return await readRules({ connection, clock: systemClock, isPassing: isTraceTable })
   } finally {
     await connection.close()
   }
 }
-
-const IP_FAMILIES: readonly string[] = ['ip', 'ip6', 'inet']
 
 export function proofText(facts: ProofFacts): string {
   const { wrong, differences, classes, packets, milliseconds, assumptions, services } = facts

@@ -1,6 +1,6 @@
 import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
-import type { FlagSpec } from '../config/flag.ts'
+import { type FlagSpec, parseBool } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -56,7 +56,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
   const output = readOutput(extra, OUTPUTS, 'text')
-  if (extra.bool('prove')) return await runProof(request, io, output)
+  if (isProofAsked(extra.text('prove'))) return await runProof(request, io, output)
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
@@ -77,6 +77,11 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     io.err(`kprobe verify: ${failureText(error)}\n`)
     return EXIT_FAILED
   }
+}
+
+/** Any time at which the daemon may prove means now. */
+function isProofAsked(text: string | undefined): boolean {
+  return text !== undefined && text !== 'off' && parseBool(text) !== false
 }
 
 async function runProof(request: ModelRequest, io: Io, output: DocumentFormat | 'text'): Promise<number> {

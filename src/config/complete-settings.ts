@@ -74,6 +74,7 @@ export function completeSettings(settings: Settings, reader: FlagReader): void {
   }
   for (const pairing of ownPairings(modeSettingsOf(settings))) setOwn(settings, reader, pairing)
   setNodeCondition(settings, reader)
+  setProving(settings, reader)
   completePeriods(settings)
   if (settings.text('detectLocalMode') === '') setQuietly(settings, 'detectLocalMode', 'ClusterCIDR')
   if (settings.texts('nodePortAddresses').length === 0 && modeSettingsOf(settings).everyAddress !== true)
@@ -87,6 +88,15 @@ function setNodeCondition(settings: Settings, reader: FlagReader): void {
   const isOn = parseBool(text)
   const value = isOn === true ? DEFAULT_CONDITION : isOn === false ? '' : text
   settings.set('nodeCondition', { value, label: '--node-condition', exact: true })
+}
+
+/** As above: the flag alone means `changes`. */
+function setProving(settings: Settings, reader: FlagReader): void {
+  const text = reader.text('prove')
+  if (text === undefined) return
+  const isOn = parseBool(text)
+  const value = isOn === true ? 'changes' : isOn === false ? 'off' : text
+  settings.set('prove', { value, label: '--prove', exact: true })
 }
 
 function completePeriods(settings: Settings): void {

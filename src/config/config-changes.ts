@@ -58,6 +58,8 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   adminSocket: 'restart',
   // The condition of the former type would stay at the Node as it was.
   nodeCondition: 'process',
+  // A proof that began is kept from sync to sync.
+  prove: 'process',
   // The state of the first start is read there, and a file that is not written any more would grow old.
   stateDir: 'process',
   // The metrics are created once, and the kernel's table would have to be created again.
@@ -108,6 +110,7 @@ const RESTART_FIELDS: Readonly<Partial<Record<FieldPath, keyof Config>>> = {
   featureGates: 'featureGates',
   stateDir: 'stateDir',
   nodeCondition: 'nodeCondition',
+  prove: 'prove',
 }
 
 export function needsRestart({ process }: ConfigChanges, field: FieldPath): boolean {

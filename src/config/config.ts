@@ -60,6 +60,8 @@ export interface Config {
   readonly adminSocket: string
   /** Type of the condition of the Node that says whether this proxy is ready; empty for none. */
   readonly nodeCondition: string
+  /** When the daemon proves the rules in the kernel. */
+  readonly prove: Proving
   /** Folder of the saved state; empty for none. */
   readonly stateDir: string
   /** Maximum number of time series for new connections per Service and endpoint; 0 for none. */
@@ -67,6 +69,10 @@ export interface Config {
   /** The back-end API; undefined for none. */
   readonly api: ApiConfig | undefined
 }
+
+/** When the daemon proves: never, what changed and everything now and then, or everything after each sync. */
+export const PROVING = ['off', 'changes', 'full'] as const
+export type Proving = (typeof PROVING)[number]
 
 /** A gRPC server for back ends. */
 export interface ApiConfig {

@@ -4,6 +4,8 @@ import { parseBool, quote } from './flag.ts'
 /** How Go's JSON decoder treats a field of KubeProxyConfiguration. */
 type FieldKind =
   | 'text'
+  /** A text for which `off` is a value: YAML takes that for false. */
+  | 'switch'
   | 'bool'
   | 'int32'
   | 'uint32'
@@ -152,6 +154,8 @@ const FIELDS = {
   nodePortAddresses: { kind: 'texts', flag: 'nodeport-addresses' },
   oomScoreAdj: { kind: 'int32', pointer: true, fallback: -999, flag: 'oom-score-adj' },
   portRange: { kind: 'text', unused: true },
+  // kprobe's own.
+  prove: { kind: 'switch', omitEmpty: true },
   showHiddenMetricsForVersion: { kind: 'text', flag: 'show-hidden-metrics-for-version', unused: true },
   // kprobe's own, as the two above.
   stateDir: { kind: 'text', omitEmpty: true },
@@ -195,6 +199,7 @@ export type ScalarKind = Exclude<FieldKind, 'texts' | 'gates' | 'vmodule'>
 /** Valid values of each kind of field, for errors. */
 const EXPECTED: Readonly<Record<FieldKind, string>> = {
   text: 'a text',
+  switch: 'a text',
   bool: 'true or false',
   int32: `a whole number from ${INT32_MIN} to ${INT32_MAX}`,
   // klog counts in 31 bits.
@@ -223,6 +228,8 @@ export function scalarValue(kind: ScalarKind, scalar: unknown): FieldValue | und
   switch (kind) {
     case 'text':
       return typeof scalar === 'string' ? scalar : undefined
+    case 'switch':
+      return scalar === false ? 'off' : scalarValue('text', scalar)
     case 'bool':
       return typeof scalar === 'boolean' ? scalar : undefined
     case 'int32':
@@ -265,6 +272,7 @@ function wholeNumber(scalar: unknown, min: number, max: number): number | undefi
 export function flagValue(kind: ScalarKind, text: string): FieldValue | undefined {
   switch (kind) {
     case 'text':
+    case 'switch':
       return text
     case 'bool':
       return parseBool(text)

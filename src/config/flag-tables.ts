@@ -213,6 +213,11 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
     help: 'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
   },
   {
+    name: 'prove',
+    kind: 'bool',
+    help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables mode',
+  },
+  {
     name: 'version',
     kind: 'bool',
     help: 'print the version, then exit; --version=raw prints one field a line',

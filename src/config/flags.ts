@@ -224,6 +224,7 @@ export const OWN_FLAGS: readonly string[] = [
   'min-sync-period',
   'node-condition',
   'once',
+  'prove',
   'service-proxy-name',
   'source',
   'state-dir',

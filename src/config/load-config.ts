@@ -1,5 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { findMode, MODES, readModeOptions, relaysAny } from '../modes/registry.ts'
+import { findMode, MODES, readModeOptions, relaysAny, whyNotProvedByDaemon } from '../modes/registry.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
@@ -117,6 +117,7 @@ export function parseRequest(
   const isNamed = serviceProxyName !== undefined && options.modeless !== true
   const unsupported = isNamed ? whyNotInstance(serviceProxyName, proxyMode) : undefined
   if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
+  if (options.modeless !== true) refuseUnproved(config, settings, options)
   const action = readAction(reader)
   const all = withoutEchoes([...reader.errors, ...errors, ...settings.errors])
   if (all.length > 0) {
@@ -237,23 +238,36 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   ]
 }
 
-/** Settings that need the API server and a kernel that is kept up to date. */
+/** A command with a flag of this name says so itself. */
+function refuseUnproved(
+  { prove, proxyMode }: Config,
+  settings: Settings,
+  { extra = [] }: ParseOptions,
+): void {
+  const isOfRun = !extra.some(({ name }) => name === 'prove')
+  const why = isOfRun && prove !== 'off' ? whyNotProvedByDaemon(proxyMode) : undefined
+  if (why !== undefined) settings.fail('prove', why)
+}
+
+/** Settings that need the API server, or only a kernel that is kept up to date. */
 function idleInCluster(
-  { stateDir, nodeCondition, ...config }: Config,
+  { stateDir, nodeCondition, prove, source, once, backend }: Config,
   settings: Settings,
 ): readonly string[] {
-  const { source, once, backend } = config
-  const idle = [
-    ...(source.kind === 'file' ? ['--source=file'] : []),
-    ...(once ? ['--once'] : []),
-    ...(backend === 'dry-run' ? ['--backend=dry-run'] : []),
-  ]
-  const labels = [
+  const passing = [...(once ? ['--once'] : []), ...(backend === 'dry-run' ? ['--backend=dry-run'] : [])]
+  const ofCluster = [
     ...(stateDir === '' ? [] : [settings.label('stateDir')]),
     ...(nodeCondition === '' ? [] : [settings.label('nodeCondition')]),
   ]
-  const isIdle = idle.length > 0 && labels.length > 0
-  return isIdle ? [`no effect with ${idle.join(', ')}: ${labels.join(', ')}`] : []
+  return [
+    ...noEffect([...(source.kind === 'file' ? ['--source=file'] : []), ...passing], ofCluster),
+    ...noEffect(passing, prove === 'off' ? [] : [settings.label('prove')]),
+  ]
+}
+
+function noEffect(because: readonly string[], labels: readonly string[]): readonly string[] {
+  const isIdle = because.length > 0 && labels.length > 0
+  return isIdle ? [`no effect with ${because.join(', ')}: ${labels.join(', ')}`] : []
 }
 
 function readAction(reader: FlagReader): RunRequest['action'] {

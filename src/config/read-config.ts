@@ -11,14 +11,16 @@ import {
 } from '../base/ip.ts'
 import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
 import { checkSettings } from './complete-settings.ts'
-import type {
-  BindAddress,
-  ClientConfig,
-  Config,
-  ConntrackConfig,
-  DetectLocal,
-  NodePortSelection,
-  ProxyMode,
+import {
+  type BindAddress,
+  type ClientConfig,
+  type Config,
+  type ConntrackConfig,
+  type DetectLocal,
+  type NodePortSelection,
+  PROVING,
+  type Proving,
+  type ProxyMode,
 } from './config.ts'
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
@@ -55,6 +57,7 @@ export function readConfig(settings: Settings, own: OwnSettings & ModeOptions, h
     oomScoreAdj: settings.number('oomScoreAdj'),
     stateDir: readStateDir(settings),
     nodeCondition: readNodeCondition(settings),
+    prove: readProving(settings),
     conntrack: readConntrack(settings, conntrackLower),
     allowServiceExternalIps: isGateOn(gates, 'AllowServiceExternalIPs'),
     featureGates: otherGates(gates),
@@ -95,6 +98,13 @@ function readNodeCondition(settings: Settings): string {
   const why = type === '' ? undefined : whyNotConditionType(type)
   if (why !== undefined) settings.fail('nodeCondition', `${quote(type)} ${why}`)
   return type
+}
+
+function readProving(settings: Settings): Proving {
+  const text = settings.text('prove')
+  const proving = text === '' ? 'off' : PROVING.find(each => each === text)
+  if (proving === undefined) settings.fail('prove', `${quote(text)} is not one of ${PROVING.join(', ')}`)
+  return proving ?? 'off'
 }
 
 function readDetectLocal(settings: Settings): DetectLocal {

@@ -64,6 +64,7 @@ const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
   'nftables.masqueradeBit': '--masquerade-bit',
   'nftables.minSyncPeriod': '--min-sync-period',
   'nftables.syncPeriod': '--sync-period',
+  prove: '--prove',
   stateDir: '--state-dir',
 }
 

@@ -58,7 +58,7 @@ export class Settings {
     return this.says(path) ? given : (fieldAt(path).fallback ?? given)
   }
 
-  text(path: PathOf<'text' | 'quantity'>): string {
+  text(path: PathOf<'text' | 'switch' | 'quantity'>): string {
     const value = this.value(path)
     return typeof value === 'string' ? value : ''
   }

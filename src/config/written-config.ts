@@ -72,6 +72,7 @@ function plainValue(value: Exclude<FieldValue, bigint>): YamlValue {
 
 const ZEROS = {
   text: '',
+  switch: '',
   bool: false,
   int32: 0,
   uint32: 0,

@@ -21,13 +21,14 @@ import { mayServe } from './held-services.ts'
 import { asOnlyInstance } from './instance-lock.ts'
 import { Intake } from './intake.ts'
 import { addWritten, type DaemonIo, NOTHING_WRITTEN } from './io.ts'
-import { type ActiveMode, ModeSwitcher } from './mode-switcher.ts'
+import { type ActiveMode, connectionsOf, ModeSwitcher } from './mode-switcher.ts'
 import { type NodeCondition, nodeConditionOf } from './node-condition.ts'
 import { nodeListenersOf } from './node-listeners.ts'
 import { NodeWatch } from './node-watch.ts'
 import { Observer } from './observer.ts'
-import { followLocalIps, openFileSource, socketsOf } from './open.ts'
+import { followLocalIps, openFileSource, openProver, socketsOf } from './open.ts'
 import { daemonDescriptors, partsRoomOf } from './process-room.ts'
+import type { Prover } from './prover.ts'
 import { type SavedState, savedStateOf } from './saved-state.ts'
 import { type Servers, serversOf } from './servers.ts'
 
@@ -61,13 +62,14 @@ class Daemon {
   #flows: Flows | undefined
   #saved: SavedState | undefined
   #condition: NodeCondition | undefined
+  #prover: Prover | undefined
   #localIps: LocalAddresses | undefined
   #previous: FrontendTable | undefined
   #written = NOTHING_WRITTEN
   #failures = 0
   readonly #partsRoom: PartsRoom | undefined
   /** Fields of a configuration that was not completely applied: the next one applies them first. */
-  #unapplied = NO_FIELDS
+  #unapplied: ReadonlySet<keyof Config> = new Set()
 
   constructor(config: Config, io: DaemonIo) {
     this.#config = config
@@ -176,6 +178,13 @@ class Daemon {
     })
     this.#saved = this.#openSavedState(config)
     this.#condition = this.#openCondition(config)
+    this.#prover = await openProver(config, {
+      ...this.#io,
+      activeMode: () => this.#activeMode,
+      tell: fact => this.#recorder?.record(fact),
+      metrics: this.#observer.metrics.proof,
+      health: this.#observer.health,
+    })
     this.#servers = serversOf(config, this.#io, {
       descriptors: this.#descriptors,
       api: this.#api,
@@ -199,6 +208,7 @@ class Daemon {
     // Its request ends with the client.
     const stopped = this.#condition?.stop()
     await this.#flows?.stop()
+    await this.#prover?.stop()
     await this.#switcher?.stop()
     await this.#servers?.close()
     await this.#recorder?.stop()
@@ -209,9 +219,7 @@ class Daemon {
   }
 
   #observe(): Observer {
-    const { log, clock } = this.#io
-    const { nodeName, syncPeriodMs, connectionMetricsMax, featureGates, allowServiceExternalIps } =
-      this.#config
+    const { nodeName, syncPeriodMs, featureGates, allowServiceExternalIps } = this.#config
     const gates = { ...featureGates, AllowServiceExternalIPs: allowServiceExternalIps }
     return new Observer({
       ...this.#io,
@@ -230,15 +238,7 @@ class Daemon {
       mode: () => findMode(this.#activeMode?.mode ?? this.#config.proxyMode),
       ofMode: async () => (await this.#switcher?.metrics()) ?? [],
       api: this.#api?.numbers,
-      connections:
-        connectionMetricsMax === 0
-          ? undefined
-          : {
-              seriesMax: connectionMetricsMax,
-              read: async () => (await this.#activeMode?.traffic()) ?? [],
-              nowMs: () => clock.nowMs(),
-              failed: err => log.warn({ err }, 'cannot read connection counters'),
-            },
+      connections: connectionsOf(this.#config, this.#io, () => this.#activeMode),
     })
   }
 
@@ -341,7 +341,7 @@ class Daemon {
     const changed = new Set([...this.#unapplied, ...live, ...restart])
     try {
       await this.#apply(after, changed)
-      this.#unapplied = NO_FIELDS
+      this.#unapplied = new Set()
       this.#observer.metrics.configChanged('applied')
       log.info('configuration applied')
     } catch (err) {
@@ -401,6 +401,7 @@ class Daemon {
 
   #report(event: ReconcilerEvent): void {
     this.#observer.report(event)
+    this.#prover?.report(event)
     if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)
     else if (event.kind === 'failed') this.#failed(event.error)
@@ -446,5 +447,3 @@ class Daemon {
     void this.#switcher?.retired().then(() => this.#finish(isWhole ? 0 : 1, why))
   }
 }
-
-const NO_FIELDS: ReadonlySet<keyof Config> = new Set()

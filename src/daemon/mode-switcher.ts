@@ -3,21 +3,24 @@ import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
-import { whyNotInstance } from '../config/own-flags.ts'
+import type { AnyTable } from '../kernel/nft/state.ts'
+import { admittedSnapshot } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { KernelSockets, ModeEvent, OpenPlane } from '../modes/mode.ts'
-import { findMode, MODE_NAMES } from '../modes/registry.ts'
+import { findMode } from '../modes/registry.ts'
 import type { Plan } from '../reconcile/dataplane.ts'
 import { type Difference, differenceOf, dryRun } from '../reconcile/difference.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { isMostGone } from '../source/source.ts'
+import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { servicesBytes } from './process-room.ts'
+import { modesOf, Retirement } from './retirement.ts'
 
 export interface ActiveModeOptions {
   readonly clock: Clock
@@ -38,6 +41,16 @@ export interface ActiveModeOptions {
   readonly resolved?: ((resolved: Resolved) => void) | undefined
 }
 
+/** What the kernel holds, as far as this process knows, and what it was computed from. */
+export interface HeldRules {
+  readonly config: Config
+  readonly snapshot: Snapshot
+  /** Our own tables; undefined in modes that write to tables of others. */
+  readonly tables: readonly AnyTable[] | undefined
+  /** See Held. */
+  readonly passes: number
+}
+
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
 export interface ActiveMode {
   readonly mode: ProxyMode
@@ -54,6 +67,10 @@ export interface ActiveMode {
   pending(): Promise<Difference | undefined>
   /** Computes the diff from the observed state to that of a Snapshot which is not offered. */
   differenceTo(snapshot: Snapshot): Promise<Difference>
+  /** See Reconciler.held. */
+  held(): HeldRules | undefined
+  /** A pass runs. */
+  readonly isPassing: boolean
   offer(snapshot: Snapshot): void
   /** See Reconciler.paced. */
   paced(): Promise<void> | undefined
@@ -70,6 +87,21 @@ function startMode(config: Config, options: ActiveModeOptions): ActiveMode {
   )
 }
 
+/** Gives how new connections are counted for the metrics; undefined where they are not. */
+export function connectionsOf(
+  { connectionMetricsMax }: Config,
+  { clock, log }: Pick<ActiveModeOptions, 'clock' | 'log'>,
+  activeMode: () => ActiveMode | undefined,
+): ConnectionMetricsOptions | undefined {
+  if (connectionMetricsMax === 0) return undefined
+  return {
+    seriesMax: connectionMetricsMax,
+    read: async () => (await activeMode()?.traffic()) ?? [],
+    nowMs: () => clock.nowMs(),
+    failed: err => log.warn({ err }, 'cannot read connection counters'),
+  }
+}
+
 /** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 /** Maximum time that an unfinished pass may delay the exit. */
@@ -83,6 +115,7 @@ const DOUBTED =
 class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly mode: ProxyMode
   readonly servicesBytes: number | undefined
+  readonly #config: Config
   readonly #options: ActiveModeOptions
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
@@ -93,6 +126,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   constructor(config: Config, options: ActiveModeOptions, opened: OpenPlane<State, P>) {
     const { clock, random } = options
     this.mode = config.proxyMode
+    this.#config = config
     this.#options = options
     this.#opened = opened
     const isReal = config.backend === 'netlink'
@@ -140,6 +174,18 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const slicing = slicingOf(this.#options.clock)
     const { table } = await finishInSlices(resolve(this.#resolving, undefined, snapshot), slicing)
     return await differenceOf(this.#opened.plane, table, slicing)
+  }
+
+  held(): HeldRules | undefined {
+    const held = this.#reconciler.held
+    if (held === undefined) return undefined
+    const { state, resolved, passes } = held
+    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
+    return { config: this.#config, snapshot, tables: this.#opened.tables?.(state), passes }
+  }
+
+  get isPassing(): boolean {
+    return this.#reconciler.isPassing
   }
 
   offer(snapshot: Snapshot): void {
@@ -387,40 +433,6 @@ export class ModeSwitcher {
           'cannot remove leftovers of this proxy mode; run `kprobe cleanup`',
         )
     }
-  }
-}
-
-/** Lists the modes that the proxy may have used. In other modes, objects belong to another proxy. */
-function modesOf({ serviceProxyName: name }: Config): readonly ProxyMode[] {
-  return name === undefined ? MODE_NAMES : MODE_NAMES.filter(mode => whyNotInstance(name, mode) === undefined)
-}
-
-/** Removes other modes from the kernel. It can be canceled: the next daemon, or the next change, goes on. */
-class Retirement {
-  readonly done: Promise<void>
-  #isUnderWay = true
-  readonly #modes: readonly ProxyMode[]
-  readonly #stop = new AbortController()
-
-  constructor(modes: readonly ProxyMode[], retire: (mode: ProxyMode, signal: AbortSignal) => Promise<void>) {
-    this.#modes = modes
-    this.done = this.#run(retire)
-  }
-
-  get isUnderWay(): boolean {
-    return this.#isUnderWay
-  }
-
-  /** Cancels the retirement of this mode; without a mode, any retirement. */
-  async end(mode?: ProxyMode): Promise<void> {
-    if (mode !== undefined && !this.#modes.includes(mode)) return
-    this.#stop.abort()
-    await this.done
-  }
-
-  async #run(retire: (mode: ProxyMode, signal: AbortSignal) => Promise<void>): Promise<void> {
-    for (const mode of this.#modes) if (!this.#stop.signal.aborted) await retire(mode, this.#stop.signal)
-    this.#isUnderWay = false
   }
 }
 

@@ -20,6 +20,7 @@ import type { Source } from '../source/source.ts'
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import { partsMax, processRoom, relayRoom } from './process-room.ts'
+import type { Prover, ProverOptions } from './prover.ts'
 
 /** Opens the data plane while `use` runs. Throws if the kernel lacks a feature that the mode needs. */
 export async function withPlane<R>(context: ModeContext, use: PlaneUse<Promise<R>>): Promise<R> {
@@ -143,6 +144,16 @@ export function followLocalIps(
   if (watch === undefined) intake.ignoreIps()
   else intake.awaitIps()
   return watch
+}
+
+/** Makes the Prover of a daemon; undefined where it does not prove. Its modules are loaded only here. */
+export async function openProver(
+  { prove, once, backend, nodeName }: Config,
+  options: Omit<ProverOptions, 'prove' | 'nodeName'>,
+): Promise<Prover | undefined> {
+  if (prove === 'off' || once || backend !== 'netlink') return undefined
+  const { Prover } = await import('./prover.ts')
+  return new Prover({ ...options, prove, nodeName })
 }
 
 interface OpenClientOptions {

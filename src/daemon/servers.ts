@@ -165,6 +165,7 @@ export class Servers {
       health: {
         readiness: () => observer.health.readiness(),
         liveness: () => observer.health.liveness(),
+        advice: () => observer.health.advice(),
       },
       probed: (probe, code) => observer.metrics.proxy.probed(probe, code),
       report: news => this.#serverNews('healthz', config, news),

@@ -95,7 +95,12 @@ export {
 } from '../reconcile/dataplane.ts'
 export { type DryRunOptions, dryRun } from '../reconcile/difference.ts'
 export type { PassReason, QuarantineEntry, ReconcilerEvent } from '../reconcile/pass.ts'
-export { Reconciler, type ReconcilerOptions, type ReconcilerStatus } from '../reconcile/reconciler.ts'
+export {
+  type Held,
+  Reconciler,
+  type ReconcilerOptions,
+  type ReconcilerStatus,
+} from '../reconcile/reconciler.ts'
 export type {
   LocatedRefusal,
   Source,

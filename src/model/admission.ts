@@ -76,6 +76,11 @@ const NOTHING: Admission = {
   firmCuts: NO_CUTS,
 }
 
+/** Gives a snapshot without the Services that memory has no room for: their ports are not served. */
+export function admittedSnapshot(snapshot: Snapshot, admission: Admission | undefined): Snapshot {
+  return admission === undefined ? snapshot : { ...snapshot, services: admission.services }
+}
+
 /** Decides which Services are resolved. Undefined where the amount of memory is unknown. */
 export function* admit(input: AdmissionInput): Steps<AdmissionUpdate | undefined> {
   const { here, previous = NOTHING, touched } = input

@@ -1,7 +1,7 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { append, cut, listFor, PersistentMap } from '../base/collections.ts'
 import { type Cidr, FAMILIES, type Family, familyOf, formatIp, type Ip, mergeCidrs } from '../base/ip.ts'
-import { type Admission, type AdmissionUpdate, admit } from './admission.ts'
+import { type Admission, type AdmissionUpdate, admit, admittedSnapshot } from './admission.ts'
 import {
   type AddressOwnership,
   type Claims,
@@ -91,7 +91,7 @@ export function* resolve(
   const known = isSeenFrom(here, previous?.memo.claims) ? previous : undefined
   const touched = known === undefined ? allOf(previous, snapshot) : changedBetween(known.snapshot, snapshot)
   const update = yield* admit({ here, previous: known?.memo.admission, snapshot, touched: touched.keys })
-  const view = update === undefined ? snapshot : { ...snapshot, services: update.admission.services }
+  const view = admittedSnapshot(snapshot, update?.admission)
   const admitted = update === undefined ? touched : admittedOf(touched, update, view)
   const { claims, affected } = yield* claimsOf(here, { known, view, touched: admitted })
   const before = previous?.table.services ?? PersistentMap.empty<ServiceFrontends>()

@@ -94,6 +94,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly start: () => void
   /** The parts of a state that the mode skips or changes, because the kernel or the mode does not support them. */
   readonly unsupported: (state: State) => readonly Refusal[]
+  /** The tables of our own that a state holds whole; absent in modes that write to tables of others. */
+  readonly tables?: (state: State) => readonly Table[]
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
   /** Gives what the kernel has counted at each endpoint, as far as the configuration enables it. */

@@ -70,3 +70,12 @@ export function whyNotProvable(name: string): string | undefined {
   const titles = provable.map(({ title }) => title).join(' and ')
   return `${mode.title} mode has no evaluator; ${titles} mode have one`
 }
+
+/** Gives why the daemon cannot prove the rules of a mode; undefined where it can. */
+export function whyNotProvedByDaemon(name: string): string | undefined {
+  if (findMode(name).isProvable === true) return undefined
+  return (
+    whyNotProvable(name) ??
+    `the daemon does not prove rules of ${findMode(name).title} mode; \`kprobe verify --prove\` does`
+  )
+}

@@ -57,7 +57,7 @@ export class RunningProof {
   *whole({ snapshot, tables }: ProofState): Steps<Proof> {
     this.#known = undefined
     const { config, ownName, limit = LIMIT } = this.#options
-    const meanings = new Meanings(snapshot, config, { follows: true })
+    const meanings = yield* Meanings.of(snapshot, config, { follows: true })
     const families = meanings.families.map(meaning => new FamilyChanges(meaning, { tables, ownName }))
     const found = new Findings(limit)
     for (const { proof } of families) yield* proof.whole(found)
@@ -67,6 +67,18 @@ export class RunningProof {
       found,
       families.map(({ proof }) => proof),
     )
+  }
+
+  /**
+   * Takes over versions of the tables that later ones share their parts with, if they hold the same: a change then costs
+   * what it touches. Gives whether they do.
+   */
+  *share(tables: readonly AnyTable[]): Steps<boolean> {
+    const known = this.#known
+    if (known === undefined) return false
+    for (const family of known.families) if (!(yield* family.holds(known.tables, tables))) return false
+    this.#known = { ...known, tables }
+    return true
   }
 
   /** Examines the classes that differ, or may differ, since the last state. */
@@ -176,6 +188,20 @@ class FamilyChanges {
     return touched === undefined
       ? this.#whyElsewhere()
       : (this.#followMeaning(touched) ?? this.#whyElsewhere())
+  }
+
+  /** Tests whether other versions of the tables hold the same, apart from what packets wrote. */
+  *holds(known: readonly AnyTable[], others: readonly AnyTable[]): Steps<boolean> {
+    const [from, to] = [this.#tablesOf(known), this.#tablesOf(others)]
+    if (from.map(headOf).join() !== to.map(headOf).join()) return false
+    for (const [index, table] of to.entries()) {
+      const [compiled, old] = [this.proof.walker.tables[index], from[index]]
+      if (compiled === undefined || old === undefined) return false
+      if (old === table) continue
+      if (!haveSameChains(compiled, old, table) || whySets(compiled, old, table) !== undefined) return false
+      if (!(yield* compiled.sets.holds(table.elements.values()))) return false
+    }
+    return true
   }
 
   /** The tables whose chains the packets of this family pass, in one order. */
@@ -338,6 +364,15 @@ function followChains(compiled: CompiledTable, before: AnyTable, after: AnyTable
     compiled.chains.set(name, compileChain(chain, compiled))
   }
   return undefined
+}
+
+function haveSameChains(compiled: CompiledTable, before: AnyTable, after: AnyTable): boolean {
+  if (before.chains.size !== after.chains.size) return false
+  for (const [name, chain] of before.chains) {
+    const now = after.chains.get(name)
+    if (now === undefined || textOf(chain, compiled) !== textOf(now, compiled)) return false
+  }
+  return true
 }
 
 function textOf(chain: Chain, compiled: CompiledTable): string {

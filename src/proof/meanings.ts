@@ -1,3 +1,4 @@
+import { finish, Pauses, type Steps } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { FAMILIES, type Family, familyOf, type Ip, mergeCidrs } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
@@ -22,10 +23,10 @@ import {
   promisesOf,
   relaysLocalhost,
 } from './meaning.ts'
-import { addressOf, isSame } from './packet-class.ts'
+import { addressOf, isSamePlace } from './packet-class.ts'
 
 export function meaningOf(snapshot: Snapshot, config: MeaningConfig): readonly FamilyMeaning[] {
-  return new Meanings(snapshot, config, { follows: false }).families
+  return finish(Meanings.of(snapshot, config, { follows: false })).families
 }
 
 /** The parts of the meaning of one family that a change concerns. */
@@ -54,18 +55,37 @@ export class Meanings {
   #here: Here
 
   /** With `follows`, it can change(), and keeps what that needs. */
-  constructor(snapshot: Snapshot, config: MeaningConfig, { follows }: { readonly follows: boolean }) {
+  static *of(
+    snapshot: Snapshot,
+    config: MeaningConfig,
+    { follows }: { readonly follows: boolean },
+  ): Steps<Meanings> {
+    const meanings = new Meanings(snapshot, config, follows)
+    yield* meanings.#fill()
+    return meanings
+  }
+
+  private constructor(snapshot: Snapshot, config: MeaningConfig, follows: boolean) {
     this.#config = config
     this.#snapshot = snapshot
-    const services = snapshot.services.values()
-    for (const service of services) this.#register(service, 1)
     const here = hereOf(snapshot, config, this.#clusterIps)
     this.#here = here
     this.families = FAMILIES.map(family => new FamilyMeanings(here, family, follows))
+  }
+
+  *#fill(): Steps<void> {
+    const pauses = new Pauses()
+    const services = this.#snapshot.services.values()
+    for (const service of services) {
+      this.#register(service, 1)
+      if (pauses.due(1 / 8)) yield
+    }
     // The oldest first: few claims are contested, and places keep this order.
-    for (const service of services.filter(its => this.#means(its)).sort(bySeniority))
-      for (const family of familiesOf(service)) this.#familyOf(family)?.put(here, service)
-    for (const family of this.families) family.settleFirst()
+    for (const service of services.filter(its => this.#means(its)).sort(bySeniority)) {
+      for (const family of familiesOf(service)) this.#familyOf(family)?.put(this.#here, service)
+      if (pauses.due(4)) yield
+    }
+    for (const family of this.families) yield* family.settleFirst()
   }
 
   /** Gives what differs for every Service; undefined where only some Services differ. */
@@ -252,20 +272,28 @@ export class FamilyMeanings implements FamilyMeaning {
   }
 
   /** Decides who keeps what several Services claim, for the first time. */
-  settleFirst(): void {
+  *settleFirst(): Steps<void> {
+    const pauses = new Pauses()
     const all = [...this.#claims.values()]
     const onNode = new Set(all.flatMap(claims => [...claims.onNode]))
     const { masqueradesItself } = this.promises
-    for (const claims of onNode.size === 0 && !masqueradesItself ? [] : all)
+    for (const claims of onNode.size === 0 && !masqueradesItself ? [] : all) {
+      if (pauses.due()) yield
       for (const endpoints of endpointsOf(claims))
         for (const endpoint of endpoints)
           if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
+    }
     this.#open.addresses.clear()
-    this.settle()
+    yield* this.#settleSteps()
   }
 
   /** The same for what differs since the last time, which it gives. */
   settle(): TouchedMeaning {
+    return finish(this.#settleSteps())
+  }
+
+  *#settleSteps(): Steps<TouchedMeaning> {
+    const pauses = new Pauses()
     const touched: TouchedMeaning = {
       places: new Set(),
       nodePorts: new Set(),
@@ -274,8 +302,14 @@ export class FamilyMeanings implements FamilyMeaning {
       closed: new Map(),
     }
     const { places, nodePorts, addresses, clusterIps } = this.#open
-    for (const key of nodePorts) this.#settleNodePort(key, touched)
-    for (const key of places) this.#settlePlace(key, touched)
+    for (const key of nodePorts) {
+      this.#settleNodePort(key, touched)
+      if (pauses.due()) yield
+    }
+    for (const key of places) {
+      this.#settlePlace(key, touched)
+      if (pauses.due()) yield
+    }
     for (const ip of addresses) this.#settleAddress(ip, touched)
     for (const [ip, was] of clusterIps) if (was !== this.#clusterIps.has(ip)) touched.clusterIps.add(ip)
     for (const open of [places, nodePorts, addresses, clusterIps]) open.clear()
@@ -357,18 +391,6 @@ export class FamilyMeanings implements FamilyMeaning {
     }
     return eldest
   }
-}
-
-function isSamePlace(a: Place, b: Place): boolean {
-  return (
-    a === b ||
-    (placeKey(a) === placeKey(b) &&
-      a.name === b.name &&
-      isSame(a.pod, b.pod) &&
-      isSame(a.node, b.node) &&
-      isSame(a.other, b.other) &&
-      JSON.stringify(a.allowed) === JSON.stringify(b.allowed))
-  )
 }
 
 /** Gives the endpoints that packets to the Service may be sent to. */

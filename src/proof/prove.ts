@@ -111,17 +111,21 @@ export class FamilyProof {
 
   /** Examines every class. */
   *whole(found: Findings): Steps<void> {
+    yield* this.walker.fill()
     const pauses = new Pauses()
     const groups = new Groups(this.meaning)
     const { refusesBehind } = this.meaning.promises
     const { examiner } = this
     const note = (its: PacketClass) => this.note(its, examiner.examine(its), found)
     function* examineAll(classes: readonly PacketClass[]): Steps<void> {
-      if (pauses.due(8)) yield
-      if (classes.length > 1 && examiner.meetTogether(classes)) return
+      if (classes.length > 1) {
+        yield
+        if (examiner.meetTogether(classes)) return
+      }
       for (const its of classes) {
+        // Those to no Service have as many addresses as there are Services.
+        if (typeof its.at === 'string' || pauses.due(8)) yield
         note(its)
-        if (pauses.due(8)) yield
       }
     }
     for (const its of classesOf(this.meaning)) {

@@ -1,3 +1,4 @@
+import { finish, Pauses, type Steps } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
 import type { Octets } from '../base/octets.ts'
 import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../kernel/nft/constants.ts'
@@ -83,7 +84,9 @@ const STALE: ElementGroup = []
 export class ClassSets implements SetAccess {
   readonly #name: string
   readonly #sets: ReadonlyMap<string, NftSet>
-  readonly #elements: ReadonlyMap<string, Map<Octets, Element>>
+  readonly #filled = new Map<string, Map<Octets, Element>>()
+  /** What is not taken in yet. */
+  #given: Iterable<ElementGroup> | undefined
   /** By set and by the words of the key that are known: elements by these words. */
   readonly #indexes = new Map<string, (Index | undefined)[]>()
   readonly #log: MemoryLog
@@ -107,13 +110,47 @@ export class ClassSets implements SetAccess {
     this.#sets = sets
     this.#log = log
     this.#isOwn = isOwn
-    const index = new Map([...sets.keys()].map(set => [set, new Map<Octets, Element>()]))
-    for (const group of elements)
+    this.#given = elements
+  }
+
+  /** Takes in the elements. Otherwise the first lookup does. */
+  *fill(): Steps<void> {
+    if (this.#given === undefined) return
+    const pauses = new Pauses()
+    for (const set of this.#sets.keys()) this.#filled.set(set, new Map<Octets, Element>())
+    for (const group of this.#given)
       for (let at = 0; at < group.length; at++) {
         const element = group[at]
-        if (element !== undefined) index.get(element.set)?.set(element.key, element)
+        if (element !== undefined) this.#filled.get(element.set)?.set(element.key, element)
+        if (pauses.due(1 / 8)) yield
       }
-    this.#elements = index
+    this.#given = undefined
+  }
+
+  get #elements(): ReadonlyMap<string, Map<Octets, Element>> {
+    if (this.#given !== undefined) finish(this.fill())
+    return this.#filled
+  }
+
+  /** Tests whether these are the elements of the sets that no packet fills. */
+  *holds(elements: Iterable<ElementGroup>): Steps<boolean> {
+    const pauses = new Pauses()
+    const counts = new Map<string, number>()
+    for (const group of elements)
+      for (const { set, key, data } of group) {
+        if (pauses.due(1 / 8)) yield
+        if (this.#isFilledByPackets(set)) continue
+        const known = this.#elements.get(set)?.get(key)
+        if (known === undefined || !isSameData(known.data, data)) return false
+        counts.set(set, (counts.get(set) ?? 0) + 1)
+      }
+    return [...this.#elements].every(
+      ([set, { size }]) => this.#isFilledByPackets(set) || size === (counts.get(set) ?? 0),
+    )
+  }
+
+  #isFilledByPackets(set: string): boolean {
+    return (this.setOf(set).flags & NFT_SET_EVAL) !== 0
   }
 
   setOf(name: string): NftSet {
@@ -219,7 +256,7 @@ export class ClassSets implements SetAccess {
   }
 
   remembered(name: string, key: Value): Remembered | undefined {
-    if ((this.setOf(name).flags & NFT_SET_EVAL) === 0) return undefined
+    if (!this.#isFilledByPackets(name)) return undefined
     this.#checkOwn(name)
     this.#log.asked.add(placeOf(this.#name, name, key))
     const { memory } = this.#log
@@ -241,13 +278,13 @@ export class ClassSets implements SetAccess {
 
   /** The place of an element in a set that packets fill; undefined for other sets. */
   memoryAt({ set, key }: Element): string | undefined {
-    return (this.setOf(set).flags & NFT_SET_EVAL) === 0 ? undefined : placeOf(this.#name, set, key)
+    return this.#isFilledByPackets(set) ? placeOf(this.#name, set, key) : undefined
   }
 
   /** Data that the kernel holds at a place of `asked`. */
   *heldAt(place: string): Generator<Octets, void, undefined> {
     for (const [name, elements] of this.#elements) {
-      if ((this.setOf(name).flags & NFT_SET_EVAL) === 0) continue
+      if (!this.#isFilledByPackets(name)) continue
       for (const { key, data } of elements.values())
         if (typeof data === 'string' && placeOf(this.#name, name, key) === place) yield data
     }

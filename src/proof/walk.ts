@@ -1,3 +1,4 @@
+import type { Steps } from '../base/clock.ts'
 import { assert } from '../base/errors.ts'
 import { u32host } from '../base/octets.ts'
 import { difference, includes, intersection, onlyValue, point, union } from '../base/region.ts'
@@ -93,6 +94,11 @@ export class Walker {
   /** Says which nat chains are followed in an order that may not be the kernel's. */
   ties(): Generator<string, void, undefined> {
     return this.#hooks.ties()
+  }
+
+  /** Takes in the elements of all sets. Otherwise the first lookups do. */
+  *fill(): Steps<void> {
+    for (const { sets } of this.tables) yield* sets.fill()
   }
 
   /** Forgets what lookups found: elements changed. */
@@ -210,7 +216,8 @@ export class Walker {
   }
 
   #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
-    assert(depth < DEPTH_MAX, `chains go round in circles at ${chain.name}`)
+    // No kernel holds such chains: a state that was read in parts may.
+    if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
     const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
     if (apart !== undefined) return apart
     const decided: Decided[] = []

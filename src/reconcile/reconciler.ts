@@ -45,6 +45,14 @@ export interface ReconcilerStatus {
   readonly memo: Memo | undefined
 }
 
+/** A state that the kernel holds since a pass ended, as far as this process knows. */
+export interface Held<State> {
+  readonly state: State
+  readonly resolved: Resolved
+  /** Passes so far: with another number, the kernel may hold something else. */
+  readonly passes: number
+}
+
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 100, maxMs: 30_000 }
 const QUARANTINE: Omit<BackoffOptions, 'random'> = { minMs: 1_000, maxMs: 300_000 }
 
@@ -78,6 +86,7 @@ export class Reconciler<State, P extends Plan<State>> {
   #healAtMs: number
   #error: Error | undefined
   #synced: number | undefined
+  #passes = 0
   /** The start of the first of the passes that together bring the kernel to a Snapshot, and whether one read the kernel. */
   #began: { atMs: number; looked: boolean } | undefined
 
@@ -130,6 +139,19 @@ export class Reconciler<State, P extends Plan<State>> {
     return this.#pass.rendered
   }
 
+  /** What the kernel holds; undefined while a pass runs, and after one that failed or left something for the next. */
+  get held(): Held<State> | undefined {
+    const [state, resolved] = [this.#pass.rendered, this.#resolved]
+    const isSettled = !this.#pacer.isRunning && this.#synced !== undefined && this.#began === undefined
+    if (!isSettled || state === undefined || resolved === undefined) return undefined
+    return { state, resolved, passes: this.#passes }
+  }
+
+  /** A pass runs. */
+  get isPassing(): boolean {
+    return this.#pacer.isRunning
+  }
+
   get status(): ReconcilerStatus {
     return {
       syncedNumber: this.#synced,
@@ -174,6 +196,7 @@ export class Reconciler<State, P extends Plan<State>> {
 
   /** Gives the time to the next pass: for waiting work, a Service in quarantine or the next full resync. */
   async #passOnce(): Promise<number> {
+    this.#passes++
     this.#isSteady = this.#hasWaiting
     this.#hasWaiting = false
     await this.#passNow()

@@ -68,6 +68,46 @@ export function serviceReleased(service: ServiceKey, nodeName: string): EventFac
   return { ...ofService(service, 'ServiceReleased', 'Program', note), type: 'Normal' }
 }
 
+/** A packet that the kernel does not treat as Kubernetes says. */
+interface PacketDifference {
+  /** The service port with its address, or the kind of address. */
+  readonly name: string
+  readonly packet: string
+  readonly expected: string
+  readonly kernel: string
+  readonly rule: string | undefined
+}
+
+/** A proof found the first packet that meets another fate than Kubernetes says (--prove). */
+export function packetsDiffer(nodeName: string, its: PacketDifference): EventFact {
+  const { name, packet, expected, kernel, rule } = its
+  const by = rule === undefined ? '' : `; decided by ${rule}`
+  const note = `node ${nodeName}: ${name}: ${packet}: Kubernetes: ${expected}; the kernel: ${kernel}${by}`
+  return {
+    ...ofNode(nodeName),
+    type: 'Warning',
+    reason: 'PacketsDiffer',
+    note: noteText(note),
+    ...about(its),
+  }
+}
+
+/** The differences that began with this one are over. */
+export function packetsAsWanted(nodeName: string, its: PacketDifference): EventFact {
+  const note = `node ${nodeName}: the kernel treats every packet as Kubernetes says again`
+  return { ...ofNode(nodeName), reason: 'PacketsAsWanted', note: noteText(note), ...about(its) }
+}
+
+function ofNode(nodeName: string): Omit<EventFact, 'reason' | 'note'> {
+  return { type: 'Normal', action: 'Prove', regarding: { kind: 'Node', name: nodeName } }
+}
+
+/** Gives the Service of a service port; nothing for packets to no Service. */
+function about({ name }: PacketDifference): Partial<Pick<EventFact, 'regarding'>> {
+  const [, key] = /^([^\s/:]+\/[^\s/:]+)(?::\S*)? at /.exec(name) ?? []
+  return key === undefined ? {} : { regarding: { kind: 'Service', key } }
+}
+
 function ofService(key: ServiceKey, reason: string, action: string, note: string): EventFact {
   return { type: 'Warning', reason, action, note: noteText(note), regarding: { kind: 'Service', key } }
 }

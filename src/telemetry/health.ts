@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import type { Family } from '../base/ip.ts'
-import { NEVER, rfc3339 } from '../base/text.ts'
-import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND } from '../http/connections.ts'
+import { NEVER, oneLine, rfc3339 } from '../base/text.ts'
+import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND, PLAIN } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 
 /** The progress of this process at one moment. Immutable. */
@@ -195,6 +195,7 @@ interface HealthTrackerOptions {
 /** Tracks the health of this process. */
 export class HealthTracker {
   readonly #options: HealthTrackerOptions
+  readonly #advisers: (() => HealthCheck)[] = []
   #limits: HealthLimits
   #state: HealthState
 
@@ -229,6 +230,15 @@ export class HealthTracker {
     this.#limits = limitsOf(syncPeriodMs)
   }
 
+  /** Adds a check to /healthz?verbose that decides nothing. */
+  advise(read: () => HealthCheck): void {
+    this.#advisers.push(read)
+  }
+
+  advice(): readonly HealthCheck[] {
+    return this.#advisers.map(read => read())
+  }
+
   get state(): HealthState {
     return this.#state
   }
@@ -257,16 +267,24 @@ export class HealthTracker {
   }
 }
 
+/** One line of `/healthz?verbose`. */
+export interface HealthCheck {
+  readonly name: string
+  /** Why it failed; absent where it did not. */
+  readonly failure?: string
+  /** What more there is to say of one that did not fail. */
+  readonly note?: string
+  /** The status code does not follow from it. */
+  readonly isAdvice?: true
+}
+
 interface HealthServerOptions extends Omit<HttpServerOptions, 'handle'> {
   readonly health: HealthSource
   /** Counts a probe for the metrics. */
   readonly probed: (probe: 'healthz' | 'livez', code: number) => void
 }
 
-interface HealthSource {
-  readiness(): HealthAnswer
-  liveness(): HealthAnswer
-}
+type HealthSource = Pick<HealthTracker, 'readiness' | 'liveness' | 'advice'>
 
 /** Serves /healthz and /livez for any method, as kube-proxy does, and a list of both at /. */
 export function openHealthServer(options: HealthServerOptions): HttpServer {
@@ -275,14 +293,56 @@ export function openHealthServer(options: HealthServerOptions): HttpServer {
 }
 
 export function healthHandler(health: HealthSource, probed: HealthServerOptions['probed']): Handler {
-  return ({ path }) => {
+  return ({ path, query }) => {
     if (path === '/') return listing(['/healthz', '/livez'])
     if (path !== '/healthz' && path !== '/livez') return NOT_FOUND
     const isReadiness = path === '/healthz'
     const answer = isReadiness ? health.readiness() : health.liveness()
-    probed(isReadiness ? 'healthz' : 'livez', answer.code)
-    return httpAnswer(answer)
+    const probe = isReadiness ? 'healthz' : 'livez'
+    probed(probe, answer.code)
+    if (!query.has('verbose')) return httpAnswer(answer)
+    const checks = [...checksOf(answer.body), ...(isReadiness ? health.advice() : [])]
+    return { status: answer.code, headers: PLAIN, body: verboseText(probe, answer.code, checks) }
   }
+}
+
+/** Lists the checks behind an answer: the families, and the Node where it counts. */
+function checksOf({
+  status,
+  nodeEligible,
+  healthy,
+  reason,
+  staleSeconds,
+}: HealthBody): readonly HealthCheck[] {
+  const why = reason ?? 'no pass ends any more'
+  const families = Object.entries(status).map(([family, { healthy: isWell }]) => ({
+    name: `programmed-${family.toLowerCase()}`,
+    ...(isWell ? {} : { failure: why }),
+  }))
+  const node = {
+    name: 'node-eligible',
+    ...(nodeEligible === false ? { failure: healthy ? why : 'not eligible' } : {}),
+  }
+  const stale: HealthCheck = {
+    name: 'source',
+    failure: `a saved state is served, ${staleSeconds} s old`,
+    isAdvice: true,
+  }
+  return [
+    { name: 'ping' },
+    ...families,
+    ...(nodeEligible === undefined ? [] : [node]),
+    ...(staleSeconds === undefined ? [] : [stale]),
+  ]
+}
+
+/** Lists the checks in the form of Kubernetes' components. */
+function verboseText(probe: string, code: number, checks: readonly HealthCheck[]): string {
+  const lines = checks.map(({ name, failure, note, isAdvice }) => {
+    if (failure === undefined) return `[+]${name} ok${note === undefined ? '' : `: ${oneLine(note)}`}`
+    return `[-]${name} failed: ${oneLine(failure)}${isAdvice === true ? ' (does not decide)' : ''}`
+  })
+  return `${[...lines, `${probe} check ${code === 200 ? 'passed' : 'failed'}`].join('\n')}\n`
 }
 
 function httpAnswer({ code, body }: HealthAnswer): HttpAnswer {

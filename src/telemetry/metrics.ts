@@ -15,10 +15,12 @@ import {
   type ConntrackMetrics,
   createConntrackMetrics,
   createNodeConditionMetrics,
+  createProofMetrics,
   createSavedStateMetrics,
   createSourceMetrics,
   createWorkMetrics,
   type NodeConditionMetrics,
+  type ProofMetrics,
   type SavedStateMetrics,
   type SourceMetrics,
   type WorkMetrics,
@@ -30,6 +32,7 @@ export interface Metrics extends WorkMetrics, SourceMetrics, ComponentMetrics, C
   readonly proxy: ProxyMetrics
   readonly savedState: SavedStateMetrics
   readonly nodeCondition: NodeConditionMetrics
+  readonly proof: ProofMetrics
   /** Gives all metrics in Prometheus' text format. */
   text(): Promise<string>
 }
@@ -78,6 +81,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
     proxy: createProxyMetrics(registry, families),
     savedState: createSavedStateMetrics(registry),
     nodeCondition: createNodeConditionMetrics(registry),
+    proof: createProofMetrics(registry),
     text: async () => {
       modeMetrics.take(await ofMode())
       return await registry.text()

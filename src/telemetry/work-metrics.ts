@@ -298,3 +298,52 @@ export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
     },
   }
 }
+
+/** Metrics of --prove. */
+export interface ProofMetrics {
+  /** Gives the seconds since the last whole proof. */
+  age(read: () => number): void
+  proved(kind: 'whole' | 'changes', its: { readonly classes: number; readonly durationMs: number }): void
+  differences(now: number): void
+  failed(): void
+  /** The kernel changed while it was read. */
+  readDiscarded(): void
+}
+
+export function createProofMetrics(registry: Registry): ProofMetrics {
+  const { counter, gauge, asked, histogram } = metricSet(registry, 'kprobe_proof_')
+  let read: (() => number) | undefined
+  asked(
+    'age_seconds',
+    'Time since the last proof of all classes of packets, or since the start; 0 without --prove.',
+    () => read?.() ?? 0,
+  )
+  const classes = gauge('classes', 'Classes of packets in the last proof of all.')
+  const changed = counter('changed_classes_total', 'Classes of packets that were proved because of a change.')
+  const differences = gauge(
+    'differences',
+    'Addresses with port, node ports and other destinations whose packets the kernel treats differently from what Kubernetes says.',
+  )
+  const duration = histogram('duration_seconds', 'Time that proofs worked, rests not counted.', {
+    buckets: [0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30],
+    labelNames: ['kind'],
+  })
+  const failures = counter('failures_total', 'Proofs that failed and were retried.')
+  const discarded = counter(
+    'reads_discarded_total',
+    'Reads of the kernel that do not count because it changed meanwhile.',
+  )
+  return {
+    age: value => {
+      read = value
+    },
+    proved(kind, its) {
+      duration.observe({ kind }, its.durationMs / 1000)
+      if (kind === 'whole') classes.set(its.classes)
+      else changed.inc(its.classes)
+    },
+    differences: now => differences.set(now),
+    failed: () => failures.inc(),
+    readDiscarded: () => discarded.inc(),
+  }
+}

@@ -1,5 +1,5 @@
 import { performance } from 'node:perf_hooks'
-import { finish } from '../../src/base/clock.ts'
+import { finish, type Steps } from '../../src/base/clock.ts'
 import { isRefusal } from '../../src/model/fields.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
@@ -56,6 +56,8 @@ interface ChangesResult {
   readonly cpuMs: number
   readonly classes: number
   readonly wholeMs: number
+  /** Between two offers to pause. */
+  readonly longestMs: number
   readonly keptMiB: number
 }
 
@@ -167,7 +169,7 @@ function proveChanges(size: ClusterSize, among: (typeof CHANGED)[Where]): Change
   const before = process.memoryUsage().heapUsed
   const running = new RunningProof({ config: CONFIG, ownName: 'kube-proxy' })
   const usage = process.cpuUsage()
-  finish(running.whole({ snapshot, tables: start.now.state.ruleset.tables }))
+  const longestMs = longestStepMs(running.whole({ snapshot, tables: start.now.state.ruleset.tables }))
   const wholeMs = cpuMsSince(usage)
   globalThis.gc?.()
   const keptMiB = (process.memoryUsage().heapUsed - before) / 2 ** 20
@@ -185,7 +187,23 @@ function proveChanges(size: ClusterSize, among: (typeof CHANGED)[Where]): Change
   const provedMs = cpuMsSince(proving)
   const usual = process.cpuUsage()
   change(first, series, () => undefined)
-  return { cpuMs: (provedMs - cpuMsSince(usual)) / CHANGES, classes: classes / CHANGES, wholeMs, keptMiB }
+  return {
+    cpuMs: (provedMs - cpuMsSince(usual)) / CHANGES,
+    classes: classes / CHANGES,
+    wholeMs,
+    longestMs,
+    keptMiB,
+  }
+}
+
+function longestStepMs(steps: Steps<unknown>): number {
+  let longestMs = 0
+  for (let isDone = false; !isDone; ) {
+    const start = performance.now()
+    isDone = steps.next().done === true
+    longestMs = Math.max(longestMs, performance.now() - start)
+  }
+  return longestMs
 }
 
 interface Series {
@@ -247,11 +265,12 @@ function compareChanges(): void {
     const place = where === 'here' ? 'this node' : 'other nodes'
     print(
       `a proof of changes, nftables mode: one endpoint added, then removed; endpoints on ${place}`,
-      results.map(({ services, endpoints, cpuMs, classes, wholeMs, keptMiB }) => ({
+      results.map(({ services, endpoints, cpuMs, classes, wholeMs, longestMs, keptMiB }) => ({
         size: `${services} x ${endpoints}`,
         'classes a change': classes.toFixed(1),
         'CPU ms a change': `${cpuMs.toFixed(2)} ${goal(cpuMs, GOAL_CPU_MS)}`,
         'whole CPU ms, once': wholeMs.toFixed(0),
+        'longest step ms': longestMs.toFixed(0),
         'kept MiB': keptMiB.toFixed(0),
       })),
     )

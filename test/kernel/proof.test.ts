@@ -205,6 +205,13 @@ describe('kprobe verify --prove', () => {
       /^assumed:\n {2}each packet is the first of its connection[\s\S]*^proved: \d+ classes of packets/m,
     )
     expect(code).toBe(0)
+    // As the flag of the daemon has it.
+    expect(await runInProcess(['verify', '--prove=full', ...SOURCE])).toMatchObject({ code: 0, err: '' })
+    expect((await runInProcess(['verify', '--prove=off', ...SOURCE])).out).toContain('agree; ')
+    expect(await runInProcess(['verify', '--prove=now', ...SOURCE])).toMatchObject({
+      code: 2,
+      err: expect.stringContaining('--prove: "now" is not one of off, changes, full'),
+    })
   })
 
   it('exits 3 before anything is programmed, and proves no packet of a Service', async () => {

@@ -70,6 +70,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'base',
     'kernel/nft',
     'kernel/xt',
+    'netlink/connection.ts',
     'config/config.ts',
     'model/promises.ts',
     'model/service.ts',

@@ -157,6 +157,8 @@ interface Reading<T> {
   readonly object: string
   /** Time after which no attempt begins that must be settled, milliseconds. */
   readonly patienceMs?: number
+  /** Attempts that must be settled. */
+  readonly attemptsMax?: number | undefined
 }
 
 export interface Settled<T> {
@@ -180,9 +182,10 @@ const RETRY_DELAY_MS = 5
  */
 export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
   const { connection, clock, read, object, patienceMs = Number.POSITIVE_INFINITY } = reading
+  const { attemptsMax = ATTEMPTS } = reading
   const readGeneration = generationReader(connection)
   const deadlineMs = clock.nowMs() + patienceMs
-  for (let tries = 1; tries <= ATTEMPTS && clock.nowMs() < deadlineMs; tries++) {
+  for (let tries = 1; tries <= attemptsMax && clock.nowMs() < deadlineMs; tries++) {
     const generation = readGeneration()
     const attempt = new Attempt(connection, false)
     const value = await read(attempt)
@@ -197,7 +200,7 @@ export async function readSettled<T>(reading: Reading<T>): Promise<Settled<T>> {
     operation: 'list',
     object,
     errno: errnoNumber('EAGAIN'),
-    extendedAck: `the ruleset changed during each of ${ATTEMPTS} attempts`,
+    extendedAck: `the ruleset changed during each of ${attemptsMax} attempts`,
   })
 }
 

@@ -81,6 +81,13 @@ export async function listTableNames(connection: Connection): Promise<readonly T
   return names
 }
 
+interface AllTablesOptions extends ListContext {
+  /** As in readSettled. */
+  readonly attemptsMax?: number
+  /** Gives a table that is known and need not be read. */
+  readonly known?: (table: AnyTableName) => AnyTable | undefined
+}
+
 /**
  * Reads every table whose chains IP packets pass, of all programs, at one generation. Sets of intervals come with the
  * bounds of their elements only. Throws as listTables does.
@@ -89,19 +96,21 @@ export async function listAllTables({
   connection,
   clock,
   ipsets,
-}: ListContext): Promise<Omit<Settled<readonly AnyTable[]>, 'generation'>> {
+  attemptsMax,
+  known,
+}: AllTablesOptions): Promise<Omit<Settled<readonly AnyTable[]>, 'generation'>> {
   const read = async (attempt: Attempt) => {
     const { nameOf } = rememberIpsets(ipsets)
     const tables: AnyTable[] = []
     for (const family of HOOK_FAMILIES) {
       for (const head of await readHeads(attempt, family)) {
         if (attempt.isOver) return tables
-        tables.push(await readTable(attempt, head, nameOf))
+        tables.push(known?.(head) ?? (await readTable(attempt, head, nameOf)))
       }
     }
     return tables
   }
-  return await readSettled({ connection, clock, object: 'all tables', read })
+  return await readSettled({ connection, clock, object: 'all tables', read, attemptsMax })
 }
 
 const HOOK_FAMILIES: readonly HookFamily[] = ['ip', 'ip6', 'inet']

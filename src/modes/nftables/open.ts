@@ -47,6 +47,7 @@ export function openNftables({
         set => set === 'frontends' || set === 'nodeports',
         set => set === 'slots' || ENDPOINTS_MAPS.has(set),
       ),
+    tables: ({ ruleset }) => ruleset.tables,
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
     traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
     metrics: state => localhostMetrics(client, state, relays),

@@ -131,6 +131,25 @@ describe('flags beside a file', () => {
     expect(errorsFrom([], 'stateDir: here\n')).toHaveLength(1)
   })
 
+  it('reads when to prove from flags and file, for a mode that has an evaluator', () => {
+    expect(requestFrom([]).config.prove).toBe('off')
+    expect(requestFrom([], 'prove: full\n').config.prove).toBe('full')
+    expect(requestFrom([], 'prove: off\n').config.prove).toBe('off')
+    expect(requestFrom([], 'prove: false\n').config.prove).toBe('off')
+    expect(requestFrom(['--prove=changes'], 'prove: off\n').config.prove).toBe('changes')
+    expect(requestFrom(['--prove']).config.prove).toBe('changes')
+    expect(requestFrom(['--prove=false'], 'prove: full\n').config.prove).toBe('off')
+    expect(requestFrom(['--prove=off', '--proxy-mode=ipvs']).config.prove).toBe('off')
+    expect(errorsFrom(['--prove=always'])).toEqual(['--prove: "always" is not one of off, changes, full'])
+    expect(errorsFrom(['--prove=full', '--proxy-mode=ipvs'])).toEqual([
+      '--prove: IPVS mode has no evaluator; nftables mode has one',
+    ])
+    expect(requestFrom(['--prove=full', '--source=file:/x']).warnings).toEqual([])
+    expect(requestFrom(['--prove=full', '--source=file:/x', '--once']).warnings).toEqual([
+      'no effect with --once: --prove',
+    ])
+  })
+
   it('names the settings that need the API server where there is none', () => {
     const flags = ['--state-dir=/b', '--node-condition']
     expect(requestFrom(flags).warnings).toEqual([])

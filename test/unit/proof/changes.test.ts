@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
+import { NF_DROP, NF_INET_PRE_ROUTING, NFT_JUMP } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable, Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
 import { type ChangesProof, type ProofState, RunningProof } from '../../../src/proof/changes.ts'
 import { change, computeIn, NFTABLES, type PipelineConfig } from '../../support/pipeline.ts'
@@ -21,12 +21,18 @@ const NODE_IP = '192.168.0.2'
 const NODE = {
   apiVersion: 'v1',
   kind: 'Node',
-  metadata: { name: 'test-node' },
-  status: { addresses: [{ type: 'InternalIP', address: NODE_IP }] },
+  metadata: { name: 'test-node', labels: { 'topology.kubernetes.io/zone': 'a' } },
+  status: {
+    addresses: [
+      { type: 'InternalIP', address: NODE_IP },
+      { type: 'InternalIP', address: 'fd00:192:168::2' },
+    ],
+  },
 }
 const CLUSTER_IP = (number: number) => `172.30.0.${number}`
+const CLUSTER_IP6 = (number: number) => `fd00:172:30::${number}`
 /** Several Services want the same addresses, one of which is the Node's and one a ClusterIP. */
-const EXTERNAL = ['198.51.100.1', '198.51.100.2', NODE_IP, CLUSTER_IP(3)]
+const EXTERNAL = ['198.51.100.1', '198.51.100.2', '2001:db8::1', NODE_IP, CLUSTER_IP(3)]
 const PORTS = [80, 443, 30_080]
 const SERVICES = 8
 
@@ -40,10 +46,13 @@ function some<T>(random: Random, list: readonly T[]): readonly T[] {
   return list.filter(() => random(3) === 0)
 }
 
+const protocolOf = (number: number) => ['TCP', 'UDP', 'SCTP', 'TCP'][number % 4]
+
 function serviceOf(random: Random, number: number) {
   const type = pick(random, ['ClusterIP', 'NodePort', 'LoadBalancer'])
-  const protocol = pick(random, ['TCP', 'TCP', 'UDP'])
+  const protocol = protocolOf(number)
   const hasNodePort = type !== 'ClusterIP'
+  const isDual = random(3) === 0
   return {
     apiVersion: 'v1',
     kind: 'Service',
@@ -56,8 +65,9 @@ function serviceOf(random: Random, number: number) {
     spec: {
       type,
       clusterIP: CLUSTER_IP(number),
-      clusterIPs: [CLUSTER_IP(number)],
-      ipFamilies: ['IPv4'],
+      clusterIPs: isDual ? [CLUSTER_IP(number), CLUSTER_IP6(number)] : [CLUSTER_IP(number)],
+      ipFamilies: isDual ? ['IPv4', 'IPv6'] : ['IPv4'],
+      trafficDistribution: random(2) === 0 ? 'PreferClose' : undefined,
       externalIPs: some(random, EXTERNAL),
       externalTrafficPolicy: hasNodePort ? pick(random, ['Cluster', 'Local']) : undefined,
       internalTrafficPolicy: pick(random, ['Cluster', 'Cluster', 'Local']),
@@ -78,21 +88,27 @@ function serviceOf(random: Random, number: number) {
 
 function sliceOf(random: Random, number: number) {
   // Few addresses, so that Services share endpoints; some say that one is on this node and others do not.
-  const addresses = [...new Set(Array.from({ length: random(4) }, () => `10.180.0.${random(6)}`))]
+  const [isV6, hasHints] = [random(3) === 0, random(2) === 0]
+  const prefix = isV6 ? 'fd00:180::' : '10.180.0.'
+  const addresses = [...new Set(Array.from({ length: random(4) }, () => `${prefix}${random(6)}`))]
   return {
     apiVersion: 'discovery.k8s.io/v1',
     kind: 'EndpointSlice',
     metadata: {
       namespace: 'ns',
-      name: `s${number}-1`,
+      name: `s${number}-${isV6 ? 6 : 4}`,
       labels: { 'kubernetes.io/service-name': `s${number}` },
     },
-    addressType: 'IPv4',
+    addressType: isV6 ? 'IPv6' : 'IPv4',
     endpoints: addresses.map(address => ({
       addresses: [address],
       nodeName: pick(random, ['test-node', 'other-node', 'other-node']),
+      hints: hasHints ? { forZones: [{ name: pick(random, ['a', 'b']) }] } : undefined,
     })),
-    ports: ['a', 'b'].map(name => ({ name, port: 8_080, protocol: 'TCP' })),
+    ports: [
+      { name: 'a', port: 8_080, protocol: protocolOf(number) },
+      { name: 'b', port: 8_080, protocol: 'TCP' },
+    ],
   }
 }
 
@@ -138,7 +154,7 @@ function wrongOf(options: ConstructorParameters<typeof RunningProof>[0], state: 
 /** With the share of changes that need no whole proof, at least. */
 const CONFIGS: readonly (readonly [PipelineConfig, number])[] = [
   [{}, 1 / 2],
-  [{ nodePortAddresses: ['192.168.0.0/24', '127.0.0.0/8'], masqueradeAll: true }, 1 / 2],
+  [{ nodePortAddresses: ['192.168.0.0/24', 'fd00:192:168::/64', '127.0.0.0/8'], masqueradeAll: true }, 1 / 3],
   [{ nodePortAddresses: ['0.0.0.0/0'] }, 1 / 10],
 ]
 
@@ -181,6 +197,7 @@ describe.each(CONFIGS)('with %j', (config, share) => {
         whys.add(found.why)
         finish(running.whole(state))
       }
+      if (random(2) === 0) expect(finish(running.share(asRead(state.tables))), what).toBe(true)
     }
     expect(counts.changes, [...whys].join('\n')).toBeGreaterThan(CHANGES * share)
     expect(counts.wrong).toBeGreaterThan(CHANGES / 30)
@@ -188,6 +205,8 @@ describe.each(CONFIGS)('with %j', (config, share) => {
       process.stderr.write(`${JSON.stringify(counts)}\n${[...whys].join('\n')}\n`)
   })
 })
+
+const MUTATIONS = Array.from({ length: 40 }, (_, seed) => seed)
 
 describe('what concerns all classes', () => {
   const options = { config: meaningConfigOf({}), ownName: 'kube-proxy' }
@@ -242,6 +261,21 @@ describe('what concerns all classes', () => {
     })
   })
 
+  it('is a chain of ours that leads to itself, which is a difference', () => {
+    const chains = new Map(tables[0]?.chains)
+    const services = chains.get('services')
+    if (services === undefined) throw new Error('no chain services')
+    const again = {
+      expressions: [{ kind: 'verdict', verdict: { code: NFT_JUMP, chain: 'services' } }],
+      comment: '',
+    } as const
+    chains.set('services', { ...services, rules: [again, ...services.rules] })
+    const running = new RunningProof(options)
+    const { differences, wrong } = finish(running.whole({ snapshot, tables: withChain(chains) }))
+    expect(wrong).toBeGreaterThan(0)
+    expect(differences[0]?.kernel).toBe('unknown: chains go round in circles at services')
+  })
+
   it('is the Node', () => {
     const moved = change(first, {
       objects: [{ ...NODE, status: { addresses: [{ type: 'InternalIP', address: '192.168.0.9' }] } }],
@@ -250,6 +284,26 @@ describe('what concerns all classes', () => {
       kind: 'whole',
       why: 'the Node changed',
     })
+  })
+
+  it('is nothing behind versions that hold the same as what was read', () => {
+    const running = new RunningProof(options)
+    finish(running.whole({ snapshot, tables: asRead(tables) }))
+    expect(finish(running.share(tables))).toBe(true)
+    const added = change(first, { objects: [serviceOf(random, 3), sliceOf(random, 3)] })
+    const state = { snapshot: added.resolved.snapshot, tables: added.state.ruleset.tables }
+    const found = finish(running.changes(state))
+    expect(found).toMatchObject({ kind: 'changes', proof: { wrong: 0 } })
+  })
+
+  it.each(MUTATIONS)('shares no tables that differ from what was read (seed %i)', seed => {
+    const running = new RunningProof(options)
+    finish(running.whole({ snapshot, tables }))
+    const damaged = mutate(tables, generator(seed))
+    // An entry that packets filled is no difference.
+    if (damaged === undefined || damaged.what.includes('affinity')) return
+    expect(finish(running.share(damaged.tables)), damaged.what).toBe(false)
+    expect(finish(running.share(tables))).toBe(true)
   })
 
   it('is everything before the first whole proof', () => {

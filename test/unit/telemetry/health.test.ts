@@ -250,6 +250,31 @@ describe('healthHandler', () => {
     expect(probes).toEqual(['healthz 200', 'livez 200', 'healthz 503'])
   })
 
+  it('lists its checks in the form of Kubernetes with ?verbose, and the status code stays', () => {
+    const { health } = settled()
+    const verbose = { ...request, query: new URLSearchParams('verbose') }
+    const handle = healthHandler(health, () => undefined)
+    const lines = (path: string) => {
+      const answer = handle({ ...verbose, path })
+      return answer instanceof Promise ? [] : [answer.status, ...String(answer.body).trimEnd().split('\n')]
+    }
+    const fine = ['[+]ping ok', '[+]programmed-ipv4 ok', '[+]programmed-ipv6 ok']
+    expect(lines('/healthz')).toEqual([200, ...fine, '[+]node-eligible ok', 'healthz check passed'])
+    expect(lines('/livez')).toEqual([200, ...fine, 'livez check passed'])
+    health.advise(() => ({ name: 'proof', failure: '2 of\n3 differ', isAdvice: true }))
+    expect(lines('/healthz')).toContain('[-]proof failed: 2 of\\u{a}3 differ (does not decide)')
+    expect(lines('/healthz')).toContain('healthz check passed')
+    expect(lines('/livez')).not.toContain('[-]proof failed: 2 of\\u{a}3 differ (does not decide)')
+    health.node(false)
+    expect(lines('/healthz')).toEqual([
+      503,
+      ...fine,
+      expect.stringMatching(/^\[-\]node-eligible failed: the Node is being deleted/),
+      expect.stringContaining('[-]proof failed'),
+      'healthz check failed',
+    ])
+  })
+
   it('I-07: knows no other path', () => {
     const handle = healthHandler(settled().health, () => undefined)
     for (const path of ['/nothing', '/healthz/', '/metrics', '/debug/pprof/', '/configz', '/readyz'])

@@ -1,0 +1,321 @@
+import { type Clock, Pacer, pause, restMs, type Steps } from '../base/clock.ts'
+import { errorText } from '../base/errors.ts'
+import type { Log } from '../base/log.ts'
+import type { Config, Proving } from '../config/config.ts'
+import type { AnyTable } from '../kernel/nft/state.ts'
+import { isTraceTable } from '../modes/common/trace-table.ts'
+import { findMode } from '../modes/registry.ts'
+import { Connection } from '../netlink/connection.ts'
+import type { Transport } from '../netlink/transport.ts'
+import { RunningProof } from '../proof/changes.ts'
+import type { ProofDifference } from '../proof/examine.ts'
+import { readRules } from '../proof/kernel-rules.ts'
+import type { Proof } from '../proof/prove.ts'
+import type { ReconcilerEvent } from '../reconcile/pass.ts'
+import { type EventFact, packetsAsWanted, packetsDiffer } from '../telemetry/event.ts'
+import type { HealthCheck, HealthTracker } from '../telemetry/health.ts'
+import type { ProofMetrics } from '../telemetry/work-metrics.ts'
+import type { ActiveMode, HeldRules } from './mode-switcher.ts'
+
+export interface ProverOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly nodeName: string
+  readonly prove: Exclude<Proving, 'off'>
+  /** Opens a socket to nf_tables. */
+  readonly openTransport: () => Transport
+  readonly activeMode: () => Pick<ActiveMode, 'held' | 'isPassing'> | undefined
+  readonly tell: (fact: EventFact) => void
+  readonly metrics: ProofMetrics
+  readonly health: Pick<HealthTracker, 'advise'>
+}
+
+/** Maximum share of a core that proofs take, at any time but for single steps. */
+const SHARE = 0.1
+/** Time of work between two rests. */
+const SLICE_MS = 5
+/** A pass has just ended: the next one may begin at once. */
+const SETTLE_MS = 20
+/** Minimum time between two proofs, in which changes coalesce. */
+const REST_MS = 1_000
+/** Wait for the end of a pass. */
+const PASS_MS = 20
+/** Wait for a kernel that holds what is wanted. */
+const UNSETTLED_MS = 500
+const FAILED_MS = 30_000
+/** Reads of the whole kernel state during which nothing may be committed. */
+const READS_MAX = 3
+/** Service ports that are logged, of those that differ together. */
+const LOGGED_MAX = 10
+
+/** The rules and the objects of one moment. */
+interface Subject {
+  readonly held: HeldRules
+  readonly tables: readonly AnyTable[]
+  /** Our own tables were read from the kernel, too. */
+  readonly isRead: boolean
+}
+
+/** A time with differences. */
+interface Episode {
+  readonly sinceMs: number
+  readonly first: ProofDifference
+  readonly logged: Set<string>
+}
+
+/**
+ * Proves while the daemon runs that the kernel does to every packet what Kubernetes says: everything after the start, after
+ * repairs and every sync period; what changes in between at once (docs/decisions/0027). It changes nothing, and rests
+ * between slices by its share of a core.
+ */
+export class Prover {
+  readonly #options: ProverOptions
+  readonly #pacer: Pacer
+  readonly #ending = new AbortController()
+  readonly #startedMs: number
+  #running: { readonly config: Config; readonly proof: RunningProof } | undefined
+  /** The tables of the last proof. */
+  #tables: readonly AnyTable[] = []
+  #wantsWhole = true
+  /** Other programs may have changed their rules. */
+  #wantsOthers = false
+  #last: { readonly atMs: number; readonly classes: number } | undefined
+  #episode: Episode | undefined
+  #differences = 0
+  #workMs = 0
+  /** The failure that is in the log. */
+  #failure = ''
+
+  constructor(options: ProverOptions) {
+    const { clock, metrics, health } = options
+    this.#options = options
+    this.#startedMs = clock.nowMs()
+    this.#pacer = new Pacer({ clock, run: () => this.#run() })
+    metrics.age(() => this.#ageMs / 1_000)
+    health.advise(() => this.check)
+  }
+
+  /** Takes what the reconciler reports. A read of the kernel may have had another program as its reason. */
+  report(event: ReconcilerEvent): void {
+    if (event.kind === 'healed') this.#wantsWhole = true
+    if (event.kind !== 'synced') return
+    this.#wantsOthers ||= event.looked
+    this.#wantsWhole ||= event.reason === 'period'
+    this.#pacer.wake(SETTLE_MS)
+  }
+
+  /** Informs only: no status code follows from it. */
+  get check(): HealthCheck {
+    const [name, last] = ['proof', this.#last] as const
+    if (this.#failure !== '') return { name, failure: `cannot prove: ${this.#failure}`, isAdvice: true }
+    if (last === undefined) return { name, note: 'nothing is proved yet', isAdvice: true }
+    const age = `${last.classes} classes of packets, ${Math.round(this.#ageMs / 1_000)} s ago`
+    return this.#differences === 0
+      ? { name, note: `everything was proved, ${age}`, isAdvice: true }
+      : { name, failure: `${this.#differences} differ; everything was followed, ${age}`, isAdvice: true }
+  }
+
+  async stop(): Promise<void> {
+    this.#ending.abort()
+    await this.#pacer.stop()
+  }
+
+  get #ageMs(): number {
+    return this.#options.clock.nowMs() - (this.#last?.atMs ?? this.#startedMs)
+  }
+
+  async #run(): Promise<number | undefined> {
+    const { log, metrics } = this.#options
+    try {
+      const config = await this.#prove()
+      this.#failure = ''
+      if (config === undefined) return UNSETTLED_MS
+      this.#pacer.rest(REST_MS)
+      return Math.max(0, config.syncPeriodMs - this.#ageMs)
+    } catch (err) {
+      if (this.#ending.signal.aborted) return undefined
+      metrics.failed()
+      const text = errorText(err)
+      if (text !== this.#failure) log.warn({ err }, 'cannot prove the rules in the kernel; retrying')
+      this.#failure = text
+      this.#running = undefined
+      return FAILED_MS
+    }
+  }
+
+  /** Gives the configuration of what was proved; undefined where that has to wait. */
+  async #prove(): Promise<Config | undefined> {
+    const held = this.#options.activeMode()?.held()
+    if (held === undefined) return undefined
+    const { config } = held
+    this.#workMs = 0
+    const isDue = this.#last !== undefined && this.#ageMs >= config.syncPeriodMs
+    const isWhole = this.#options.prove === 'full' || this.#wantsWhole || isDue
+    if (!isWhole && this.#running?.config === config) {
+      const isProved = await this.#changes(this.#running.proof, held)
+      if (isProved !== undefined) return isProved ? config : undefined
+    }
+    return (await this.#whole()) ? config : undefined
+  }
+
+  /** Gives undefined where only a whole proof tells, and false where it has to wait. */
+  async #changes(proof: RunningProof, held: HeldRules): Promise<boolean | undefined> {
+    const { log, metrics } = this.#options
+    const isReread = this.#wantsOthers || held.tables === undefined || !this.#knows(held.tables)
+    const subject = isReread
+      ? await this.#read(held.tables)
+      : { held, tables: this.#with(held.tables), isRead: false }
+    if (subject === undefined) return false
+    const found = await this.#finish(proof.changes({ ...subject.held, tables: subject.tables }))
+    if (found.kind === 'whole') {
+      log.debug({ why: found.why }, 'a whole proof follows the change')
+      return undefined
+    }
+    this.#tables = subject.tables
+    metrics.proved('changes', { classes: found.proof.classes, durationMs: this.#workMs })
+    this.#tell(found.proof, proof.wrong.size)
+    return true
+  }
+
+  /** Follows every packet. False where that has to wait. */
+  async #whole(): Promise<boolean> {
+    const { clock, log, metrics } = this.#options
+    const subject = await this.#read(undefined)
+    if (subject === undefined) return false
+    const { held, tables, isRead } = subject
+    this.#wantsWhole = false
+    const { proxyMode, serviceProxyName } = held.config
+    const ownName = findMode(proxyMode).tableName(serviceProxyName) ?? ''
+    const proof = new RunningProof({ config: held.config, ownName })
+    const { classes, ...found } = await this.#finish(proof.whole({ snapshot: held.snapshot, tables }))
+    this.#running = { config: held.config, proof }
+    this.#tables = tables
+    this.#last = { atMs: clock.nowMs(), classes }
+    metrics.proved('whole', { classes, durationMs: this.#workMs })
+    this.#tell({ ...found, classes }, proof.wrong.size)
+    if (!isRead || held.tables === undefined) return true
+    const shared = this.#with(held.tables)
+    if (await this.#finish(proof.share(shared))) this.#tables = shared
+    else {
+      log.debug('the kernel does not hold what was committed; a whole proof follows the next change')
+      this.#wantsWhole = true
+    }
+    return true
+  }
+
+  /** Reads what the kernel holds; of `own` tables, what was committed. Undefined while no pass leaves it alone. */
+  async #read(own: readonly AnyTable[] | undefined): Promise<Subject | undefined> {
+    const { activeMode, metrics, log } = this.#options
+    for (let tries = 1; own === undefined && tries <= READS_MAX; tries++) {
+      const held = activeMode()?.held()
+      if (held === undefined) return undefined
+      const { tables, unsettled, tookMs } = await this.#readOnce(undefined)
+      const isSteady = !unsettled && activeMode()?.held()?.passes === held.passes
+      await this.#rest(tookMs)
+      if (isSteady) return { held, tables, isRead: true }
+      metrics.readDiscarded()
+    }
+    const held = activeMode()?.held()
+    if (held?.tables === undefined) return undefined
+    if (own === undefined) log.debug('the kernel changed during each read; what was committed is proved')
+    const { tables, tookMs } = await this.#readOnce(held.tables)
+    await this.#rest(tookMs)
+    return { held, tables, isRead: false }
+  }
+
+  async #readOnce(own: readonly AnyTable[] | undefined) {
+    const { clock, openTransport } = this.#options
+    const beganMs = clock.nowMs()
+    this.#wantsOthers = false
+    const connection = new Connection({ transport: openTransport(), clock })
+    try {
+      const known = (table: TableName) => own?.find(each => isSameName(each, table))
+      const { tables, unsettled } = await readRules({
+        connection,
+        clock,
+        attemptsMax: 1,
+        known,
+        isPassing: isTraceTable,
+      })
+      return { tables, unsettled, tookMs: clock.nowMs() - beganMs }
+    } catch (error) {
+      this.#wantsOthers = true
+      throw error
+    } finally {
+      await connection.close()
+    }
+  }
+
+  #knows(own: readonly AnyTable[]): boolean {
+    return own.every(table => this.#tables.some(each => isSameName(each, table)))
+  }
+
+  /** Gives the tables of the last proof with other versions of our own. */
+  #with(own: readonly AnyTable[]): readonly AnyTable[] {
+    return this.#tables.map(table => own.find(each => isSameName(each, table)) ?? table)
+  }
+
+  /** Runs to the end in slices. Passes have priority. Throws when the daemon ends. */
+  async #finish<T>(steps: Steps<T>): Promise<T> {
+    const { clock, activeMode } = this.#options
+    let beganMs = clock.nowMs()
+    for (;;) {
+      const step = steps.next()
+      const tookMs = clock.nowMs() - beganMs
+      if (step.done === true || tookMs >= SLICE_MS) await this.#rest(tookMs)
+      if (step.done === true) return step.value
+      if (tookMs < SLICE_MS) continue
+      while (activeMode()?.isPassing === true) await this.#pause(PASS_MS)
+      beganMs = clock.nowMs()
+    }
+  }
+
+  async #rest(tookMs: number): Promise<void> {
+    this.#workMs += tookMs
+    await this.#pause(restMs(tookMs, SHARE))
+  }
+
+  async #pause(ms: number): Promise<void> {
+    const { signal } = this.#ending
+    await pause(this.#options.clock, ms, signal)
+    if (signal.aborted) throw new Error('the daemon ends')
+  }
+
+  #tell({ differences }: Proof, wrong: number): void {
+    const { clock, log, nodeName, tell, metrics } = this.#options
+    metrics.differences(wrong)
+    this.#differences = wrong
+    const [first] = differences
+    if (first === undefined) {
+      if (wrong === 0) this.#endEpisode()
+      return
+    }
+    const episode = this.#episode ?? { sinceMs: clock.nowMs(), first, logged: new Set<string>() }
+    if (this.#episode === undefined) tell(packetsDiffer(nodeName, first))
+    this.#episode = episode
+    for (const { name, packet, expected, kernel, rule } of differences) {
+      if (episode.logged.has(name) || episode.logged.size >= LOGGED_MAX) continue
+      episode.logged.add(name)
+      log.warn(
+        { name, packet, kubernetes: expected, kernel, ...(rule === undefined ? {} : { rule }) },
+        'the kernel does not treat packets as Kubernetes says; `kprobe verify --prove` lists all',
+      )
+    }
+  }
+
+  #endEpisode(): void {
+    if (this.#episode === undefined) return
+    const { clock, log, nodeName, tell } = this.#options
+    const { sinceMs, first } = this.#episode
+    const seconds = Math.round((clock.nowMs() - sinceMs) / 1_000)
+    log.info({ seconds }, 'the kernel treats every packet as Kubernetes says again')
+    tell(packetsAsWanted(nodeName, first))
+    this.#episode = undefined
+  }
+}
+
+type TableName = Pick<AnyTable, 'family' | 'name'>
+
+function isSameName(a: TableName, b: TableName): boolean {
+  return a.family === b.family && a.name === b.name
+}

@@ -1,0 +1,132 @@
+import { cpSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { tool } from '../support/command.ts'
+import { type Daemon, Daemons, EXAMPLES } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
+
+/* The proof in the daemon, of the real kernel's rules. */
+
+const daemons = new Daemons()
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
+const HEALTH = 'http://127.0.0.1:10256/healthz'
+const DIFFERS = 'does not treat packets as Kubernetes says'
+const AGAIN = 'as Kubernetes says again'
+
+beforeEach(() => {
+  freshNetns()
+  tool('ip', 'link', 'set', 'lo', 'up')
+})
+afterEach(async () => {
+  await daemons.end()
+  nft('flush', 'ruleset')
+})
+
+function proving(source: string, prove: string): Promise<Daemon> {
+  const args = [
+    '--hostname-override=example-node',
+    '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
+    `--prove=${prove}`,
+  ]
+  return daemons.running({ source, args })
+}
+
+async function metric(name: string): Promise<number> {
+  const text = await (await fetch('http://127.0.0.1:10249/metrics')).text()
+  const line = text.split('\n').find(each => each.startsWith(`kprobe_proof_${name} `))
+  return Number(line?.slice(line.lastIndexOf(' ')) ?? 0)
+}
+
+const wholes = (): Promise<number> => metric('duration_seconds_count{kind="whole"}')
+
+/** Waits for a number of the metrics. */
+async function until(isSo: () => Promise<boolean>): Promise<void> {
+  let isNow = false
+  let isAsking = false
+  await eventually(() => {
+    if (!isAsking && !isNow) {
+      isAsking = true
+      void isSo()
+        .then(now => {
+          isNow = now
+        })
+        .finally(() => {
+          isAsking = false
+        })
+    }
+    return isNow
+  })
+}
+
+const verbose = async (): Promise<string> => await (await fetch(`${HEALTH}?verbose`)).text()
+
+it('finds a chain of another program that drops packets, sees that it goes, and follows a repair', async () => {
+  const daemon = await proving(EXAMPLES, 'changes')
+  await until(async () => (await wholes()) === 1)
+  expect(await verbose()).toMatch(
+    /^\[\+\]ping ok\n\[\+\]programmed-ipv4 ok\n\[\+\]programmed-ipv6 ok\n\[\+\]node-eligible ok\n\[\+\]proof ok: everything was proved, \d+ classes of packets, \d+ s ago\nhealthz check passed\n$/,
+  )
+  expect(JSON.parse(await (await fetch(HEALTH)).text())).toMatchObject({ healthy: true })
+  nft('add', 'table', 'ip', 'other')
+  nft('add', 'chain', 'ip', 'other', 'first', '{ type filter hook prerouting priority -300; }')
+  nft('add', 'rule', 'ip', 'other', 'first', 'udp', 'dport', '53', 'drop')
+  await daemon.until(() => daemon.said(DIFFERS).length > 0)
+  expect(daemon.said(DIFFERS)[0]).toMatchObject({
+    level: 'warn',
+    name: expect.stringMatching(/^kube-system\/kube-dns:dns at .*:53\/UDP$/),
+    packet: expect.stringMatching(/^prerouting: UDP from .*:53$/),
+    kubernetes: expect.stringContaining('endpoints'),
+    kernel: 'drop',
+    rule: 'ip other first, rule 1',
+  })
+  expect(await metric('differences')).toBeGreaterThan(0)
+  expect(await verbose()).toMatch(/^\[-\]proof failed: .*\(does not decide\)\nhealthz check passed$/m)
+  nft('delete', 'table', 'ip', 'other')
+  await daemon.until(() => daemon.said(AGAIN).length > 0)
+  expect(await metric('differences')).toBe(0)
+  const before = await wholes()
+  nft('flush', 'map', 'ip', 'kube-proxy', 'frontends')
+  await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+  await until(async () => (await wholes()) > before)
+  expect(await metric('differences')).toBe(0)
+  expect(await verbose()).toContain('[+]proof ok: everything was proved')
+})
+
+it('takes no change for a difference that comes while it proves', async () => {
+  const folder = daemons.folder()
+  cpSync(EXAMPLES, folder, { recursive: true })
+  const daemon = await proving(folder, 'changes')
+  const file = join(folder, 'more.yaml')
+  const objects = (last: number) => `
+apiVersion: v1
+kind: Service
+metadata: { name: more, namespace: default }
+spec: { clusterIP: 10.96.77.7, clusterIPs: [10.96.77.7], ports: [{ port: 80 }] }
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: more-1, namespace: default, labels: { kubernetes.io/service-name: more } }
+addressType: IPv4
+endpoints: [{ addresses: ['10.244.9.${last}'] }]
+ports: [{ name: '', port: 8080, protocol: TCP }]
+`
+  for (let last = 1; last <= 8; last++) {
+    writeFileSync(file, objects(last))
+    const addresses = `10.244.9.${last}`
+    await eventually(() => nft('list', 'table', 'ip', 'kube-proxy').includes(addresses))
+  }
+  const before = await metric('duration_seconds_count{kind="changes"}')
+  writeFileSync(file, objects(99))
+  await until(async () => (await metric('duration_seconds_count{kind="changes"}')) > before)
+  expect(await metric('changed_classes_total')).toBeGreaterThan(0)
+  expect(await metric('differences')).toBe(0)
+  expect(daemon.said(DIFFERS)).toEqual([])
+  expect(readFileSync(file, 'utf8')).toContain('10.244.9.99')
+})
+
+it('does nothing where it is off', async () => {
+  await proving(EXAMPLES, 'off')
+  expect(await metric('age_seconds')).toBe(0)
+  expect(await verbose()).not.toContain('proof')
+})

@@ -1,0 +1,271 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { createLog } from '../../../src/base/log.ts'
+import { Prover } from '../../../src/daemon/prover.ts'
+import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
+import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
+import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
+import { admittedSnapshot } from '../../../src/model/admission.ts'
+import type { EventFact } from '../../../src/telemetry/event.ts'
+import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
+import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
+import { serviceOf, sliceOf } from '../../support/objects.ts'
+import { configFrom } from '../../support/parse-flags.ts'
+import { meaningConfigOf } from '../../support/proof.ts'
+import { Rig } from '../../support/rig.ts'
+
+const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: 'test-node' },
+  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
+}
+const service = (number: number, ...ips: readonly string[]) => [
+  serviceOf(`s${number}`, `172.30.0.${number}`),
+  sliceOf(`s${number}`, ips),
+]
+const SYNC_PERIOD_MS = 600_000
+const CONFIG = {
+  ...configFrom([]),
+  ...meaningConfigOf({}),
+  syncPeriodMs: SYNC_PERIOD_MS,
+}
+
+/** A chain of another program that drops what is sent to a port. */
+const PLACE = { family: 'ip', table: 'other' } as const
+const DROPPING: Transaction = [
+  { ...PLACE, verb: 'add-table', flags: 0, comment: undefined },
+  {
+    ...PLACE,
+    verb: 'add-chain',
+    chain: {
+      name: 'first',
+      hook: { type: 'filter', hooknum: NF_INET_PRE_ROUTING, priority: -300 },
+      rules: [],
+    },
+  },
+  {
+    ...PLACE,
+    verb: 'add-rule',
+    chain: 'first',
+    rule: {
+      expressions: [{ kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }],
+      comment: '',
+    },
+  },
+]
+const REMOVED: readonly Operation[] = [{ ...PLACE, verb: 'delete-table' }]
+
+/** A reconciler over a kernel in memory, and a Prover beside it. */
+class World {
+  readonly clock = new FakeClock()
+  readonly kernel = new FakeKernel({ nowMs: () => this.clock.nowMs() })
+  readonly rig = new Rig({ transport: this.kernel.open(), clock: this.clock, config: {} })
+  readonly other: NftClient = createNftClient({ transport: this.kernel.open(), clock: this.clock })
+  readonly metrics = createMetrics()
+  readonly health = new HealthTracker({
+    families: ['IPv4'],
+    clock: this.clock,
+    wallMs: () => 0,
+    syncPeriodMs: SYNC_PERIOD_MS,
+  })
+  readonly facts: EventFact[] = []
+  readonly lines: string[] = []
+  /** Sockets that the Prover opened. */
+  reads = 0
+  /** Why the kernel cannot be read; empty while it can. */
+  unreadable = ''
+  /** Happens when a read begins. */
+  meanwhile: () => void = () => undefined
+  readonly prover: Prover
+  #told = 0
+
+  constructor(prove: 'changes' | 'full') {
+    this.prover = new Prover({
+      clock: this.clock,
+      log: createLog({
+        format: 'text',
+        verbosity: 2,
+        destination: { write: line => void this.lines.push(line) },
+      }),
+      nodeName: 'test-node',
+      prove,
+      openTransport: () => {
+        this.reads++
+        if (this.unreadable !== '') throw new Error(this.unreadable)
+        this.meanwhile()
+        return this.kernel.open()
+      },
+      activeMode: () => ({ held: () => this.#held(), isPassing: this.rig.reconciler.isPassing }),
+      tell: fact => void this.facts.push(fact),
+      metrics: this.metrics.proof,
+      health: this.health,
+    })
+  }
+
+  #held() {
+    const held = this.rig.reconciler.held
+    if (held === undefined) return undefined
+    const { state, resolved, passes } = held
+    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
+    return { config: CONFIG, snapshot, tables: state.ruleset.tables, passes }
+  }
+
+  /** Time goes by, and the Prover is told what the reconciler reports. */
+  async wait(ms: number): Promise<void> {
+    for (let leftMs = ms; leftMs > 0; leftMs -= 50) {
+      await this.clock.advance(Math.min(50, leftMs))
+      for (const event of this.rig.events.slice(this.#told)) this.prover.report(event)
+      this.#told = this.rig.events.length
+    }
+  }
+
+  async number(name: string): Promise<number> {
+    const text = await this.metrics.text()
+    return Number(new RegExp(`^kprobe_proof_${name} (.*)$`, 'm').exec(text)?.[1])
+  }
+
+  async proofs(kind: 'whole' | 'changes'): Promise<number> {
+    const count = await this.number(`duration_seconds_count{kind="${kind}"}`)
+    return Number.isNaN(count) ? 0 : count
+  }
+
+  said(text: string): readonly string[] {
+    return this.lines.filter(line => line.includes(text))
+  }
+
+  async verbose(): Promise<string> {
+    const handle = healthHandler(this.health, () => undefined)
+    const answer = await handle({ method: 'GET', path: '/healthz', query: new URLSearchParams('verbose') })
+    return String(answer.body)
+  }
+
+  async close(): Promise<void> {
+    const stopped = this.prover.stop()
+    await this.clock.advance(0)
+    await stopped
+    await this.rig.close()
+    await this.other.close()
+  }
+}
+
+const open: World[] = []
+let first: readonly object[]
+
+async function world(prove: 'changes' | 'full' = 'changes'): Promise<World> {
+  const its = new World(prove)
+  open.push(its)
+  its.rig.offer(first)
+  await its.wait(2_000)
+  return its
+}
+
+beforeEach(() => {
+  first = [NODE, ...service(1, '10.1.0.1', '10.1.0.2'), ...service(2, '10.1.0.3')]
+})
+afterEach(async () => {
+  for (const its of open.splice(0)) await its.close()
+})
+
+describe('Prover', () => {
+  it('follows every packet after the first sync, and then what changes', async () => {
+    const its = await world()
+    expect(await its.proofs('whole')).toBe(1)
+    const classes = await its.number('classes')
+    expect(classes).toBeGreaterThan(10)
+    expect(await its.verbose()).toMatch(
+      /^\[\+\]proof ok: everything was proved, \d+ classes of packets, \d+ s ago$/m,
+    )
+    const reads = its.reads
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(3_000)
+    expect(await its.proofs('whole')).toBe(1)
+    expect(await its.proofs('changes')).toBe(1)
+    const changed = await its.number('changed_classes_total')
+    expect(changed).toBeGreaterThan(0)
+    expect(changed).toBeLessThan(classes)
+    // Nothing was read for a change of our own.
+    expect(its.reads).toBe(reads)
+    expect(await its.number('differences')).toBe(0)
+    expect(its.facts).toEqual([])
+  })
+
+  it('follows every packet again each sync period, and with full after each sync', async () => {
+    const its = await world()
+    await its.wait(SYNC_PERIOD_MS - 60_000)
+    // The reconciler reads the kernel back more often here.
+    const before = await its.proofs('whole')
+    await its.wait(120_000)
+    expect(await its.proofs('whole')).toBeGreaterThan(before)
+    const full = await world('full')
+    full.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await full.wait(3_000)
+    expect(await full.proofs('whole')).toBe(2)
+    expect(await full.proofs('changes')).toBe(0)
+  })
+
+  it('names the first difference and the rule that decided, and says when it is over', async () => {
+    const its = await world()
+    await its.other.commit(DROPPING)
+    await its.wait(5_000)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+    const [said] = its.said('does not treat packets as Kubernetes says')
+    expect(said).toMatch(/ns\/s1.*prerouting: TCP from .* to 172\.30\.0\.1:80/)
+    expect(said).toMatch(/one of 2 endpoints.*drop.*ip other first, rule 1/)
+    expect(its.facts).toEqual([
+      expect.objectContaining({
+        reason: 'PacketsDiffer',
+        type: 'Warning',
+        regarding: { kind: 'Service', key: 'ns/s1' },
+        note: expect.stringContaining('decided by ip other first, rule 1'),
+      }),
+    ])
+    expect(await its.verbose()).toMatch(/^\[-\]proof failed: \d+ differ; .* \(does not decide\)$/m)
+    await its.other.commit(REMOVED)
+    await its.wait(5_000)
+    expect(await its.number('differences')).toBe(0)
+    expect(its.said('as Kubernetes says again')).toHaveLength(1)
+    expect(its.facts.map(({ reason }) => reason)).toEqual(['PacketsDiffer', 'PacketsAsWanted'])
+  })
+
+  it('follows every packet again after a repair', async () => {
+    const its = await world()
+    await its.other.commit([{ family: 'ip', table: 'kube-proxy', verb: 'flush-chain', chain: 'services' }])
+    await its.wait(5_000)
+    expect(its.rig.kinds()).toContain('healed')
+    expect(await its.proofs('whole')).toBe(2)
+    expect(await its.number('differences')).toBe(0)
+  })
+
+  it('does not count a read during which a pass ran', async () => {
+    const its = new World('changes')
+    open.push(its)
+    let left = 5
+    its.meanwhile = () => {
+      if (left-- > 0) its.rig.offer([...first, ...service(10 + left, '10.1.0.9')])
+    }
+    its.rig.offer(first)
+    await its.wait(10_000)
+    expect(await its.number('reads_discarded_total')).toBeGreaterThan(0)
+    expect(await its.proofs('whole')).toBeGreaterThan(0)
+    expect(await its.number('differences')).toBe(0)
+    expect(its.facts).toEqual([])
+  })
+
+  it('goes on once the kernel can be read again, and logs a failure once', async () => {
+    const its = new World('changes')
+    open.push(its)
+    its.unreadable = 'no buffer space'
+    its.rig.offer(first)
+    await its.wait(100_000)
+    expect(its.said('cannot prove')).toHaveLength(1)
+    expect(await its.number('failures_total')).toBeGreaterThan(1)
+    expect(await its.number('age_seconds')).toBeGreaterThan(90)
+    expect(await its.verbose()).toContain('[-]proof failed: cannot prove: no buffer space (does not decide)')
+    its.unreadable = ''
+    await its.wait(60_000)
+    expect(await its.proofs('whole')).toBeGreaterThan(0)
+    expect(await its.verbose()).toContain('[+]proof ok')
+  })
+})
