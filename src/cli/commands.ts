@@ -44,6 +44,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./explain.ts'),
   },
   {
+    name: 'flows',
+    summary: 'print who talks to what: connections with their Service, client and endpoint',
+    load: () => import('./flows.ts'),
+  },
+  {
     name: 'doctor',
     summary: 'check kernel features and settings; list other programs that change the same packets',
     load: () => import('./doctor.ts'),
