@@ -49,6 +49,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./flows.ts'),
   },
   {
+    name: 'top',
+    summary: 'show Services and endpoints by new connections a second, live',
+    load: () => import('./top.ts'),
+  },
+  {
     name: 'doctor',
     summary: 'check kernel features and settings; list other programs that change the same packets',
     load: () => import('./doctor.ts'),

@@ -1,6 +1,7 @@
 import type { Cancel } from '../base/clock.ts'
 import { pause } from '../base/clock.ts'
 import { rfc3339 } from '../base/text.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import { decodeRecord } from '../kernel/conntrack/record.ts'
 import { isJson } from '../model/fields.ts'
 import type { ByteView } from '../netlink/attribute.ts'
@@ -50,7 +51,7 @@ class Follower {
     const startMs = clock.nowMs()
     this.#intervalStartMs = startMs
     const take = this.#groups === undefined ? this.#line : this.#count
-    const watch = new FlowWatch({ clock, ended: true, take })
+    const watch = new FlowWatch({ clock, kinds: request.events, take })
     this.#watch = watch
     io.err('kprobe flows: following connections; Ctrl-C ends\n')
     const timers = [this.#every(TICK_MS, () => this.#tick())]
@@ -78,11 +79,11 @@ class Follower {
     return () => cancel()
   }
 
-  readonly #count = (kind: 'new' | 'ended', view: ByteView, message: Message): void => {
+  readonly #count = (kind: FlowEventKind, view: ByteView, message: Message): void => {
     this.#groups?.take(kind, view, message)
   }
 
-  readonly #line = (kind: 'new' | 'ended', view: ByteView, message: Message): void => {
+  readonly #line = (kind: FlowEventKind, view: ByteView, message: Message): void => {
     const { request, names, io, wallMs } = this.#session
     const record = decodeRecord(view, message)
     const flow = record === undefined ? undefined : namedFlow(record, { names, filter: request.filter })

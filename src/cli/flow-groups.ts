@@ -1,4 +1,5 @@
 import { anyContains, type Cidr, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import {
   addedVolume,
   decodeRecord,
@@ -82,7 +83,7 @@ interface FlowGroupsOptions {
   readonly groupsMax?: number
 }
 
-const GROUPS_MAX = 20_000
+const GROUPS_MAX = 100_000
 /** Maximum of remembered pairs of a destination and an endpoint; more are named again. */
 const PAIRS_MAX = 200_000
 
@@ -107,7 +108,7 @@ export class FlowGroups {
     this.#version = options.names.version
   }
 
-  take(kind: 'new' | 'ended', view: ByteView, message: Message): void {
+  take(kind: FlowEventKind, view: ByteView, message: Message): void {
     const { by, filter, withVolume, names } = this.#options
     if (this.#version !== names.version) this.#forgetPairs()
     const isByPair = by !== 'client' && filter.from.length === 0

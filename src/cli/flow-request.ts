@@ -4,6 +4,7 @@ import { type FlagReader, type FlagSpec, quote, readCidrs } from '../config/flag
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { outputFlag } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import { isPort } from '../model/fields.ts'
 import { type FlowFilter, GROUPINGS, type Grouping } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
@@ -13,6 +14,7 @@ import type { Io } from './io.ts'
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
 const RATE = { min: 1, max: 1_000_000, fallback: 1_000 } as const
+const EVENTS = { all: ['new', 'ended'], new: ['new'], ended: ['ended'] } as const
 const INTERVAL_MS = 5_000
 
 export const SERVICE_FLAG: FlagSpec = {
@@ -46,6 +48,14 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
   { name: 'protocol', kind: 'text', placeholder: 'PROTOCOL', help: 'only tcp, udp or sctp' },
   { name: 'all', short: 'A', kind: 'bool', help: 'connections that go to no Service, too' },
   { name: 'follow', short: 'f', kind: 'bool', help: 'print connections as they begin and end' },
+  {
+    name: 'events',
+    kind: 'text',
+    placeholder: 'KIND',
+    default: 'all',
+    help: 'with --follow: all, only new connections (half the cost), or only those that ended',
+    choices: ['all', 'new', 'ended'],
+  },
   {
     name: 'duration',
     kind: 'duration',
@@ -90,6 +100,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 export interface FlowsRequest {
   readonly filter: FlowFilter
   readonly follow: boolean
+  readonly events: readonly FlowEventKind[]
   /** 0: until Ctrl-C. */
   readonly durationMs: number
   readonly by: Grouping | undefined
@@ -120,13 +131,14 @@ export function readFlowsRequest(reader: FlagReader): FlowsRequest {
   const by = GROUPINGS.find(each => each === reader.text('group-by'))
   if (by === undefined && (reader.text('group-by') ?? '') !== '')
     reader.oneOf('group-by', GROUPINGS, 'endpoint')
-  for (const flag of ['duration', 'rate', 'interval'])
+  for (const flag of ['duration', 'rate', 'interval', 'events'])
     if (reader.given(flag) && !follow) reader.fail(`--${flag}`, 'is for --follow')
   if (reader.given('rate') && by !== undefined) reader.fail('--rate', 'has no effect with --group-by')
   if (reader.given('interval') && by === undefined) reader.fail('--interval', 'is for --group-by')
   return {
     filter: readFilter(reader),
     follow,
+    events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
     durationMs: reader.durationMs('duration', {}),
     by,
     intervalMs: reader.durationMs('interval', { fallbackMs: INTERVAL_MS }),

@@ -1,15 +1,16 @@
 import { formatIpPort } from '../base/ip.ts'
 import { bytesText, oneLine, rfc3339 } from '../base/text.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import type { Volume } from '../kernel/conntrack/record.ts'
 import { endpointText, type FlowGroup, type Grouping, type NamedFlow } from './flow-groups.ts'
 import type { Io } from './io.ts'
 import { tableText } from './output.ts'
 
 /** What happened to a connection: `open` for an entry of the present table. */
-export type FlowEventKind = 'new' | 'ended' | 'open'
+export type LineKind = FlowEventKind | 'open'
 
 /** A connection as one line of JSON; fields that are not known are absent. */
-export function flowJson(kind: FlowEventKind, flow: NamedFlow, wallMs: number): object {
+export function flowJson(kind: LineKind, flow: NamedFlow, wallMs: number): object {
   const { protocol, service, client, clientPort, destination, destinationPort, volume } = flow
   return {
     time: rfc3339(wallMs),
@@ -35,7 +36,7 @@ function durationMs({ startNs, stopNs }: NamedFlow, wallMs: number): number | un
 }
 
 /** `10:21:03.123 new   TCP 10.0.0.5:4000 > shop/cart:http (10.96.0.1:80) > 10.1.0.1:8080`. */
-export function flowLine(kind: FlowEventKind, flow: NamedFlow, wallMs: number): string {
+export function flowLine(kind: LineKind, flow: NamedFlow, wallMs: number): string {
   const { protocol, service, client, clientPort, destination, destinationPort } = flow
   const to = formatIpPort(destination, destinationPort)
   const endpoint = endpointText(flow)

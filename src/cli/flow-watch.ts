@@ -1,5 +1,10 @@
 import type { Clock } from '../base/clock.ts'
-import { droppedMessages, type FlowEvents, watchFlowEvents } from '../kernel/conntrack/events.ts'
+import {
+  droppedMessages,
+  type FlowEventKind,
+  type FlowEvents,
+  watchFlowEvents,
+} from '../kernel/conntrack/events.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
@@ -40,9 +45,8 @@ function openEventSocket(): Transport {
 
 interface FlowWatchOptions {
   readonly clock: Clock
-  /** Whether to report connections that end, too. */
-  readonly ended: boolean
-  readonly take: (kind: 'new' | 'ended', view: ByteView, message: Message) => void
+  readonly kinds: readonly FlowEventKind[]
+  readonly take: (kind: FlowEventKind, view: ByteView, message: Message) => void
   readonly open?: () => Transport
   readonly dropped?: (portId: number) => number | undefined
 }
@@ -55,14 +59,14 @@ export class FlowWatch {
   #overruns = 0
   #counted = 0
 
-  constructor({ clock, ended, take, open = openEventSocket, dropped = droppedMessages }: FlowWatchOptions) {
+  constructor({ clock, kinds, take, open = openEventSocket, dropped = droppedMessages }: FlowWatchOptions) {
     this.#transport = open()
     this.#dropped = dropped
     const lost = () => {
       this.#overruns++
     }
     try {
-      this.#events = watchFlowEvents({ transport: this.#transport, clock, ended, take, lost })
+      this.#events = watchFlowEvents({ transport: this.#transport, clock, kinds, take, lost })
     } catch (error) {
       void this.#transport.close()
       throw error

@@ -13,14 +13,18 @@ import {
 } from './constants.ts'
 import { messageType } from './flow.ts'
 
+/** A connection begins, or ends. */
+export type FlowEventKind = 'new' | 'ended'
+
+const GROUPS = { new: NFNLGRP_CONNTRACK_NEW, ended: NFNLGRP_CONNTRACK_DESTROY } as const
+
 interface FlowEventsOptions {
   /** A socket of NETLINK_NETFILTER for this alone: events would fill the queue of any other. */
   readonly transport: Transport
   readonly clock: Pick<Clock, 'after'>
-  /** Whether to report connections that end, too. */
-  readonly ended: boolean
+  readonly kinds: readonly FlowEventKind[]
   /** Takes one event, whose bytes are valid until it returns. */
-  readonly take: (kind: 'new' | 'ended', view: ByteView, message: Message) => void
+  readonly take: (kind: FlowEventKind, view: ByteView, message: Message) => void
   /** Called when the kernel dropped events because they were not read in time, or when one was unreadable. */
   readonly lost: (error: Error) => void
 }
@@ -44,8 +48,8 @@ const REST_MS = 10
  * net.netfilter.nf_conntrack_events at its default 2, the kernel makes events only while a program listens; with 0 it
  * makes none.
  */
-export function watchFlowEvents({ transport, clock, ended, take, lost }: FlowEventsOptions): FlowEvents {
-  const groups = [NFNLGRP_CONNTRACK_NEW, ...(ended ? [NFNLGRP_CONNTRACK_DESTROY] : [])]
+export function watchFlowEvents({ transport, clock, kinds, take, lost }: FlowEventsOptions): FlowEvents {
+  const groups = kinds.map(kind => GROUPS[kind])
   const buffer = new Uint8Array(RECEIVE_BYTES)
   const view = viewOf(buffer)
   let cancel: Cancel | undefined
