@@ -205,7 +205,7 @@ async function follow(...args: readonly string[]) {
 }
 
 describe('FlowWatch', () => {
-  it('says exactly how many events the kernel dropped', async () => {
+  it('F172: says exactly how many events the kernel dropped', async () => {
     const injected = 2_000
     let taken = 0
     const small = () => openNetlink({ protocol: NETLINK_NETFILTER, receiveBufferBytes: 16 << 10 })

@@ -69,7 +69,7 @@ function connectTo(endpoint: string, count: number): void {
 const fits = (lines: readonly string[], columns: number, rows: number): boolean =>
   lines.length <= rows && lines.every(line => textWidth(line) <= columns)
 
-it('draws a table that follows connections, keys and the size of the terminal, and restores the terminal', async () => {
+it('F173: draws a table that follows connections, keys and the size of the terminal, and restores the terminal', async () => {
   const terminal = top(80, 24)
   await terminal.shows(lines => lines.some(line => line.includes('NEW/S')))
   connectTo('10.1.0.1:8080', 7)
@@ -100,7 +100,7 @@ it('draws a table that follows connections, keys and the size of the terminal, a
 it.each([
   ['SIGINT', 'INT'],
   ['SIGTERM', 'TERM'],
-])('restores the terminal at %s', async (_, signal) => {
+])('F173: restores the terminal at %s', async (_, signal) => {
   const terminal = top(80, 24)
   await terminal.shows(lines => lines.length > 5)
   terminal.signal(signal)
@@ -111,7 +111,7 @@ it.each([
 it.each([
   ['Ctrl-Z', (terminal: PseudoTerminal) => terminal.press('\u001a')],
   ['SIGTSTP', (terminal: PseudoTerminal) => terminal.signal('TSTP')],
-])('gives the terminal back while %s suspends it', async (_, suspend) => {
+])('F173: gives the terminal back while %s suspends it', async (_, suspend) => {
   const terminal = top(80, 24)
   await terminal.shows(lines => lines.length > 5)
   suspend(terminal)
@@ -123,7 +123,7 @@ it.each([
   expect(await terminal.ended()).toBe('0 restored')
 })
 
-it('shows that the daemon has gone, and goes on', async () => {
+it('F174: shows that the daemon has gone, and goes on', async () => {
   const other = join(daemons.folder(), 'admin.sock')
   const source = join(daemons.folder(), 'none.json')
   writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: [] }))
@@ -155,7 +155,7 @@ it('prints one table without a terminal, and JSON for scripts', async () => {
   expect((await runInProcess([...args, '-n', 'nothing-here', '-o', 'json'])).out).toContain('"rows": []')
 })
 
-it('refuses a socket of another program, and a daemon of another version', async () => {
+it('F174: refuses a socket of another program, and a daemon of another version', async () => {
   const path = join(daemons.folder(), 'other.sock')
   const server = createServer((_, response) => response.end('{"version":"0.0.1","flags":{}}')).listen(path)
   const args = [`--admin-socket=${path}`]
