@@ -82,7 +82,7 @@ it('F173: draws a table that follows connections, keys and the size of the termi
   await terminal.shows(all =>
     all.some(line => /shop\/cart:http +10\.1\.0\.2:8080 .* 5$/.test(line.trimEnd())),
   )
-  terminal.press('/0.1\r')
+  terminal.press('/.0.1:\r')
   await terminal.shows(
     all =>
       all.some(line => line.includes('10.1.0.1:8080')) && !all.some(line => line.includes('10.1.0.2:8080')),
