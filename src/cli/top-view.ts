@@ -239,7 +239,7 @@ function footText(
   return `${from}-${Math.min(shown, offset + room)} of ${shown}${filtered}  q quit  s sort  e endpoints  / filter  ? help`
 }
 
-const HELP = [
+const HELP: readonly string[] = [
   'q, Ctrl-C   quit',
   's           sort by the next column: new/s, total, open, name',
   'e           Services, or their endpoints',
