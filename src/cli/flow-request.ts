@@ -68,7 +68,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'WHAT',
     help: `count connections by ${GROUPINGS.join(', ')} instead of printing each`,
-    choices: ['', ...GROUPINGS],
+    choices: GROUPINGS,
   },
   {
     name: 'interval',

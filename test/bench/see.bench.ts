@@ -1,5 +1,7 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as pause } from 'node:timers/promises'
 import { systemClock } from '../../src/base/clock.ts'
@@ -15,7 +17,9 @@ import { closeMessage, openMessage, writeNfGenMsg } from '../../src/netlink/mess
 import { openNetlink } from '../../src/netlink/native.ts'
 import { writeAttributes } from '../../src/netlink/schema.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
 import { type Entry, entry, flow, inject } from '../unit/kernel/conntrack/flows.ts'
+import { cpuOf } from './daemon-cost.ts'
 import { goal, print } from './report.ts'
 
 /*
@@ -93,6 +97,10 @@ interface Seen {
 async function compare(): Promise<void> {
   const rows = [await round(false), await round(true)]
   print(`kprobe flows at ${PER_SECOND} new connections a second, ${SERVICES} Services`, rows)
+  print(
+    `kprobe top in a terminal of 80x24, ${SERVICES} Services, ${TOP_PER_SECOND} new connections a second`,
+    [await top()],
+  )
 }
 
 async function round(ended: boolean): Promise<Record<string, string>> {
@@ -179,4 +187,84 @@ function remove(transport: Transport, entries: readonly Entry[]): void {
     closeMessage(out, start)
   }
   if (entries.length > 0) transport.sendSync(out.written())
+}
+
+const TOP_PER_SECOND = 200
+const TOP_SECONDS = 30
+/** It reads the names of all Services first. */
+const TOP_WARM_SECONDS = 20
+const TOP_SHARE_MAX = 0.02
+
+/** Measures `kprobe top`, and the daemon that it asks. */
+async function top(): Promise<Record<string, string>> {
+  spawnSync('ip', ['link', 'set', 'lo', 'up'])
+  const root = process.env.KPROBE_ROOT ?? ''
+  const command = `${root}/dist/kprobe.mjs`
+  const folder = mkdtempSync(`${tmpdir()}/kprobe-see-`)
+  writeFileSync(
+    `${folder}/objects.json`,
+    JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects() }),
+  )
+  const socket = `--admin-socket=${folder}/admin.sock`
+  const daemonArgs = ['run', `--source=file:${folder}/objects.json`, '--hostname-override=node', socket]
+  const daemon = spawn(process.execPath, [command, ...daemonArgs], { stdio: ['ignore', 'ignore', 'pipe'] })
+  let log = ''
+  daemon.stderr.on('data', chunk => {
+    log += chunk
+  })
+  while (!log.includes('first sync complete')) await pause(100)
+  const helper = [
+    `${root}/test/support/pseudo-terminal.py`,
+    '80',
+    '24',
+    process.execPath,
+    command,
+    'top',
+    socket,
+  ]
+  const terminal = spawn('python3', helper, { stdio: ['pipe', 'pipe', 'inherit'] })
+  let drawn = 0
+  terminal.stdout.on('data', chunk => {
+    drawn += String(chunk).split('kprobe top ').length - 1
+  })
+  const transport = openNetlink({ protocol: NETLINK_NETFILTER })
+  const pidOfTop = () => Number(readFileSync(`/proc/${terminal.pid}/task/${terminal.pid}/children`, 'utf8'))
+  let start = { top: 0, daemon: 0, ms: 0, drawn: 0 }
+  const cpu = (pid: number | undefined) => {
+    const { main, others } = cpuOf(pid ?? 0)
+    return main + others
+  }
+  for (let step = 0; step < TOP_WARM_SECONDS + TOP_SECONDS; step++) {
+    if (step === TOP_WARM_SECONDS)
+      start = { top: cpu(pidOfTop()), daemon: cpu(daemon.pid), ms: performance.now(), drawn }
+    inject(
+      transport,
+      Array.from({ length: TOP_PER_SECOND }, (_, n) => numbered(step * TOP_PER_SECOND + n)),
+    )
+    await pause(1_000)
+  }
+  const ms = performance.now() - start.ms
+  const share = (cpu(pidOfTop()) - start.top) / ms
+  const ofDaemon = (cpu(daemon.pid) - start.daemon) / ms
+  const pictures = drawn - start.drawn
+  terminal.stdin.write(`keys ${Buffer.from('q').toString('hex')}\n`)
+  await once(terminal, 'close')
+  daemon.kill()
+  await transport.close()
+  rmSync(folder, { recursive: true })
+  return {
+    pictures: `${pictures}`,
+    core: `${(share * 100).toFixed(2)} % ${goal(share, TOP_SHARE_MAX)}`,
+    daemon: `${(ofDaemon * 100).toFixed(2)} %`,
+  }
+}
+
+function objects(): readonly object[] {
+  return Array.from({ length: SERVICES }, (_, n) => {
+    const name = `service-${n}`
+    const spec = { ports: [{ name: 'dns', port: 53, protocol: 'UDP' }] }
+    const endpoints = Array.from({ length: ENDPOINTS }, (_, each) => endpointOf(n * ENDPOINTS + each))
+    const ports = [{ name: 'dns', port: 5_353, protocol: 'UDP' }]
+    return [serviceOf(`ns/${name}`, vipOf(n), spec), sliceOf(`ns/${name}`, endpoints, { ports })]
+  }).flat()
 }

@@ -123,6 +123,20 @@ it.each([
   expect(await terminal.ended()).toBe('0 restored')
 })
 
+it('F173: restores the terminal before an exception is printed', async () => {
+  const fault = "process.stdout.on('resize', () => { throw new Error('a fault of our own') })"
+  const node = [process.execPath, '--import', `data:text/javascript,${encodeURIComponent(fault)}`]
+  const terminal = new PseudoTerminal([...node, COMMAND, 'top', `--admin-socket=${socket}`], {
+    columns: 80,
+    rows: 24,
+  })
+  terminals.push(terminal)
+  await terminal.shows(lines => lines.length > 5)
+  terminal.resize(70, 20)
+  expect(await terminal.ended()).toBe('1 restored')
+  expect(terminal.out.indexOf('a fault of our own')).toBeGreaterThan(terminal.out.lastIndexOf(LEAVE))
+})
+
 it('F174: shows that the daemon has gone, and goes on', async () => {
   const other = join(daemons.folder(), 'admin.sock')
   const source = join(daemons.folder(), 'none.json')
