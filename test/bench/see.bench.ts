@@ -35,6 +35,12 @@ const SERVICES = 10_000
 const ENDPOINTS = 3
 const SHARE_MAX = 0.1
 
+const TOP_PER_SECOND = 200
+const TOP_SECONDS = 30
+/** It reads the names of all Services first. */
+const TOP_WARM_SECONDS = 20
+const TOP_SHARE_MAX = 0.02
+
 const vipOf = (n: number): string => `10.96.${n >> 8}.${n & 255}`
 const endpointOf = (n: number): string => `10.1.${n >> 8}.${n & 255}`
 
@@ -189,12 +195,6 @@ function remove(transport: Transport, entries: readonly Entry[]): void {
   if (entries.length > 0) transport.sendSync(out.written())
 }
 
-const TOP_PER_SECOND = 200
-const TOP_SECONDS = 30
-/** It reads the names of all Services first. */
-const TOP_WARM_SECONDS = 20
-const TOP_SHARE_MAX = 0.02
-
 /** Measures `kprobe top`, and the daemon that it asks. */
 async function top(): Promise<Record<string, string>> {
   spawnSync('ip', ['link', 'set', 'lo', 'up'])
@@ -224,11 +224,18 @@ async function top(): Promise<Record<string, string>> {
   ]
   const terminal = spawn('python3', helper, { stdio: ['pipe', 'pipe', 'inherit'] })
   let drawn = 0
+  let last = ''
   terminal.stdout.on('data', chunk => {
+    last = String(chunk)
     drawn += String(chunk).split('kprobe top ').length - 1
   })
   const transport = openNetlink({ protocol: NETLINK_NETFILTER })
-  const pidOfTop = () => Number(readFileSync(`/proc/${terminal.pid}/task/${terminal.pid}/children`, 'utf8'))
+  const pidOfTop = () => {
+    const pid = Number(readFileSync(`/proc/${terminal.pid}/task/${terminal.pid}/children`, 'utf8'))
+    if (pid === 0) daemon.kill()
+    if (pid === 0) throw new Error(`kprobe top ended: ${last}`)
+    return pid
+  }
   let start = { top: 0, daemon: 0, ms: 0, drawn: 0 }
   const cpu = (pid: number | undefined) => {
     const { main, others } = cpuOf(pid ?? 0)
