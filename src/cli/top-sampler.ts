@@ -39,9 +39,11 @@ export class TopSampler {
   readonly #watch: FlowWatch | undefined
   readonly #conntrack: ConntrackReader
   readonly #nft: NftClient
-  #rows = new Map<string, TopRow>()
+  readonly #rows = new Map<string, TopRow>()
   #largest: TopState['largest'] = []
-  #open: ReadonlyMap<string, number> | undefined
+  #hasOpen = false
+  /** Keys of the rows with connections in the last interval. */
+  #busy: string[] = []
   #tableDueMs = Number.NEGATIVE_INFINITY
   #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
   #sampledMs: number
@@ -99,7 +101,7 @@ export class TopSampler {
     const rejectsPerSecond = await tried(() => this.#readRejects())
     return {
       time: new Date(wallMs()).toISOString().slice(11, 19),
-      rows: this.#shown(),
+      rows: [...this.#rows.values()],
       perSecond,
       rejectsPerSecond,
       table,
@@ -118,14 +120,20 @@ export class TopSampler {
   /** Moves the new connections into the rows; gives their rate. */
   #takeBegun(seconds: number): number {
     const largest = this.#begun.largest().filter(group => this.#isWanted(group))
-    for (const [key, row] of this.#rows) if (row.perSecond > 0) this.#rows.set(key, { ...row, perSecond: 0 })
+    for (const key of this.#busy) {
+      const row = this.#rows.get(key)
+      if (row !== undefined) this.#rows.set(key, { ...row, perSecond: 0 })
+    }
+    this.#busy = []
     let all = this.#begun.others
     for (const group of largest) {
       all += group.begun
       const key = keyOf(group)
-      const total = (this.#rows.get(key)?.total ?? 0) + group.begun
-      if (this.#rows.has(key) || this.#rows.size < ROWS_MAX)
-        this.#rows.set(key, { ...rowOf(group), perSecond: group.begun / seconds, total })
+      const known = this.#rows.get(key)
+      if (known === undefined && this.#rows.size >= ROWS_MAX) continue
+      const row = known ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
+      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
+      this.#busy.push(key)
     }
     this.#begun.restart()
     return all / seconds
@@ -134,12 +142,6 @@ export class TopSampler {
   #isWanted({ service }: FlowGroup): boolean {
     const { namespace } = this.#options
     return namespace === '' || service?.startsWith(`${namespace}/`) === true
-  }
-
-  #shown(): readonly TopRow[] {
-    const open = this.#open
-    if (open === undefined) return [...this.#rows.values()]
-    return [...this.#rows].map(([key, row]) => ({ ...row, open: open.get(key) ?? 0 }))
   }
 
   async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
@@ -159,12 +161,18 @@ export class TopSampler {
     const endMs = clock.nowMs()
     this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
     const all = groups.largest().filter(group => this.#isWanted(group))
-    this.#open = new Map(all.map(group => [keyOf(group), group.begun]))
+    const open = new Map(all.map(group => [keyOf(group), group.begun]))
+    this.#hasOpen = true
+    for (const [key, row] of this.#rows) {
+      const now = open.get(key) ?? 0
+      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
+    }
     const sums = new Map<string, number>()
     for (const group of all) {
       const row = rowOf(group)
       sums.set(row.service, (sums.get(row.service) ?? 0) + group.begun)
-      if (!this.#rows.has(keyOf(group)) && this.#rows.size < ROWS_MAX) this.#rows.set(keyOf(group), row)
+      if (!this.#rows.has(keyOf(group)) && this.#rows.size < ROWS_MAX)
+        this.#rows.set(keyOf(group), { ...row, open: group.begun })
     }
     this.#largest = [...sums]
       .sort(([, a], [, b]) => b - a)

@@ -79,17 +79,17 @@ export function rowsOf({ rows }: Pick<TopState, 'rows'>, view: TopView): readonl
 }
 
 function summed(rows: readonly TopRow[]): readonly TopRow[] {
-  const sums = new Map<string, TopRow>()
+  const sums = new Map<string, { -readonly [K in keyof TopRow]: TopRow[K] }>()
   for (const row of rows) {
-    const key = `${row.protocol} ${row.service}`
-    const { perSecond = 0, total = 0, open } = sums.get(key) ?? {}
-    sums.set(key, {
-      ...row,
-      endpoint: '',
-      perSecond: perSecond + row.perSecond,
-      total: total + row.total,
-      open: open === undefined && row.open === undefined ? undefined : (open ?? 0) + (row.open ?? 0),
-    })
+    const key = `${row.service} ${row.protocol}`
+    const sum = sums.get(key)
+    if (sum === undefined) {
+      sums.set(key, { ...row, endpoint: '' })
+      continue
+    }
+    sum.perSecond += row.perSecond
+    sum.total += row.total
+    if (row.open !== undefined) sum.open = (sum.open ?? 0) + row.open
   }
   return [...sums.values()]
 }
