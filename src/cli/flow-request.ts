@@ -2,7 +2,6 @@ import type { Clock } from '../base/clock.ts'
 import { parseCidr, parseIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote, readCidrs } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { outputFlag } from '../config/flags.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import { isPort } from '../model/fields.ts'
@@ -93,7 +92,15 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
   },
   SOCKET_FLAG,
   INSTANCE_FLAG,
-  outputFlag(OUTPUTS),
+  {
+    name: 'output',
+    short: 'o',
+    kind: 'text',
+    placeholder: 'FORMAT',
+    default: OUTPUTS[0],
+    help: 'text, json (an object a line)',
+    choices: OUTPUTS,
+  },
 ]
 
 /** What `kprobe flows` is to do. */

@@ -2,14 +2,14 @@ import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG, outputFlag } from '../config/flags.ts'
+import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
+import { type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { writeDocument } from './output.ts'
-import { usageErrors } from './request.ts'
+import { NAMESPACE_FLAG, readNamespace, usageErrors } from './request.ts'
 import { Screen } from './screen.ts'
 import { TopSampler } from './top-sampler.ts'
 import {
@@ -31,13 +31,7 @@ const TEXT_COLUMNS = 100
 
 const FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
-  {
-    name: 'namespace',
-    short: 'n',
-    kind: 'text',
-    placeholder: 'NAMESPACE',
-    help: 'only Services of this namespace',
-  },
+  { ...NAMESPACE_FLAG, help: 'only Services of this namespace' },
   {
     name: 'by',
     kind: 'text',
@@ -108,7 +102,7 @@ interface TopRequest {
   readonly intervalMs: number
   readonly once: boolean
   readonly limit: number
-  readonly output: (typeof OUTPUTS)[number]
+  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
   readonly adminSocket: string
   readonly proxyName: string | undefined
 }
@@ -116,12 +110,10 @@ interface TopRequest {
 /** Reads the flags. Reports errors to the reader. */
 function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest {
   for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
-  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(reader, OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
-  if (output === 'json' && !once) reader.fail('--output', 'json is for --once')
+  if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
   if (reader.given('limit') && !once) reader.fail('--limit', 'is for --once')
-  const namespace = reader.text('namespace') ?? ''
-  if (namespace.includes('/')) reader.fail('--namespace', `${quote(namespace)} is not a namespace`)
   return {
     view: {
       ...FIRST_VIEW,
@@ -129,7 +121,7 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest
       sort: reader.oneOf('sort-by', SORTS, 'rate'),
     },
     service: readService(reader),
-    namespace,
+    namespace: readNamespace(reader),
     intervalMs: reader.durationMs('interval', INTERVAL),
     once,
     limit: reader.integer('limit', LIMIT),
@@ -168,8 +160,8 @@ async function printOnce(
   await sampler.sample()
   await pause(systemClock, intervalMs, io.signal)
   const state = await sampler.sample()
-  if (output === 'json')
-    await writeDocument({ ...state, rows: rowsOf(state, view).slice(0, limit) }, 'json', io)
+  if (output !== 'text')
+    await writeDocument({ ...state, rows: rowsOf(state, view).slice(0, limit) }, output, io)
   else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS }))
 }
 

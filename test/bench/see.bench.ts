@@ -198,72 +198,62 @@ function remove(transport: Transport, entries: readonly Entry[]): void {
 /** Measures `kprobe top`, and the daemon that it asks. */
 async function top(): Promise<Record<string, string>> {
   spawnSync('ip', ['link', 'set', 'lo', 'up'])
-  const root = process.env.KPROBE_ROOT ?? ''
-  const command = `${root}/dist/kprobe.mjs`
+  const command = `${process.env.KPROBE_ROOT ?? ''}/dist/kprobe.mjs`
   const folder = mkdtempSync(`${tmpdir()}/kprobe-see-`)
-  writeFileSync(
-    `${folder}/objects.json`,
-    JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects() }),
-  )
   const socket = `--admin-socket=${folder}/admin.sock`
-  const daemonArgs = ['run', `--source=file:${folder}/objects.json`, '--hostname-override=node', socket]
-  const daemon = spawn(process.execPath, [command, ...daemonArgs], { stdio: ['ignore', 'ignore', 'pipe'] })
-  let log = ''
-  daemon.stderr.on('data', chunk => {
-    log += chunk
-  })
-  while (!log.includes('first sync complete')) await pause(100)
-  const helper = [
-    `${root}/test/support/pseudo-terminal.py`,
-    '80',
-    '24',
-    process.execPath,
-    command,
-    'top',
-    socket,
-  ]
-  const terminal = spawn('python3', helper, { stdio: ['pipe', 'pipe', 'inherit'] })
+  const daemon = await startDaemon(command, folder, socket)
+  const helper = `${process.env.KPROBE_ROOT ?? ''}/test/support/pseudo-terminal.py`
+  const terminal = spawn('python3', [helper, '80', '24', process.execPath, command, 'top', socket])
   let drawn = 0
-  let last = ''
   terminal.stdout.on('data', chunk => {
-    last = String(chunk)
     drawn += String(chunk).split('kprobe top ').length - 1
   })
   const transport = openNetlink({ protocol: NETLINK_NETFILTER })
-  const pidOfTop = () => {
-    const pid = Number(readFileSync(`/proc/${terminal.pid}/task/${terminal.pid}/children`, 'utf8'))
-    if (pid === 0) daemon.kill()
-    if (pid === 0) throw new Error(`kprobe top ended: ${last}`)
-    return pid
-  }
-  let start = { top: 0, daemon: 0, ms: 0, drawn: 0 }
-  const cpu = (pid: number | undefined) => {
-    const { main, others } = cpuOf(pid ?? 0)
-    return main + others
-  }
+  const cpuNow = () => ({ top: cpuMs(childOf(terminal.pid)), daemon: cpuMs(daemon.pid ?? 0), drawn })
+  let start = { ms: 0, top: 0, daemon: 0, drawn: 0 }
   for (let step = 0; step < TOP_WARM_SECONDS + TOP_SECONDS; step++) {
-    if (step === TOP_WARM_SECONDS)
-      start = { top: cpu(pidOfTop()), daemon: cpu(daemon.pid), ms: performance.now(), drawn }
-    inject(
-      transport,
-      Array.from({ length: TOP_PER_SECOND }, (_, n) => numbered(step * TOP_PER_SECOND + n)),
-    )
+    if (step === TOP_WARM_SECONDS) start = { ...cpuNow(), ms: performance.now() }
+    const entries = Array.from({ length: TOP_PER_SECOND }, (_, n) => numbered(step * TOP_PER_SECOND + n))
+    inject(transport, entries)
     await pause(1_000)
   }
   const ms = performance.now() - start.ms
-  const share = (cpu(pidOfTop()) - start.top) / ms
-  const ofDaemon = (cpu(daemon.pid) - start.daemon) / ms
-  const pictures = drawn - start.drawn
+  const end = cpuNow()
+  const share = (end.top - start.top) / ms
   terminal.stdin.write(`keys ${Buffer.from('q').toString('hex')}\n`)
   await once(terminal, 'close')
   daemon.kill()
   await transport.close()
   rmSync(folder, { recursive: true })
   return {
-    pictures: `${pictures}`,
+    pictures: `${end.drawn - start.drawn}`,
     core: `${(share * 100).toFixed(2)} % ${goal(share, TOP_SHARE_MAX)}`,
-    daemon: `${(ofDaemon * 100).toFixed(2)} %`,
+    daemon: `${(((end.daemon - start.daemon) / ms) * 100).toFixed(2)} %`,
   }
+}
+
+async function startDaemon(command: string, folder: string, socket: string): Promise<ChildProcess> {
+  const source = `${folder}/objects.json`
+  writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects() }))
+  const args = [command, 'run', `--source=file:${source}`, '--hostname-override=node', socket]
+  const daemon = spawn(process.execPath, args, { stdio: ['ignore', 'ignore', 'pipe'] })
+  let log = ''
+  daemon.stderr.on('data', chunk => {
+    log += chunk
+  })
+  while (!log.includes('first sync complete')) await pause(100)
+  return daemon
+}
+
+function cpuMs(pid: number): number {
+  const { main, others } = cpuOf(pid)
+  return main + others
+}
+
+function childOf(pid: number | undefined): number {
+  const child = Number(readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8'))
+  if (child === 0) throw new Error('kprobe top ended')
+  return child
 }
 
 function objects(): readonly object[] {

@@ -262,7 +262,7 @@ describe('the flags of kprobe flows and kprobe top', () => {
     ['flows', ['now'], '"now": no such argument'],
     ['top', ['--sort-by=size'], '--sort-by: "size" is not one of rate, total, open, name'],
     ['top', ['--interval=1ms'], '--interval: "1ms" is not a duration (10s, 2m) from 200ms to 596h'],
-    ['top', ['-n', 'a/b'], '--namespace: "a/b" is not a namespace'],
+    ['top', ['-n', 'a/b'], '--namespace: "a/b" is not the name of a namespace'],
     ['top', ['--by=pod'], '--by: "pod" is not one of service, endpoint'],
   ])('%s refuses %j', async (command, argv, message) => {
     expect(await runCommand([command, ...argv], io)).toBe(2)
