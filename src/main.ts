@@ -57,6 +57,10 @@ const io: Io = {
     process.on(signal, run)
     return () => process.off(signal, run)
   },
+  suspend:
+    process.stdin.isTTY === true && process.stdout.isTTY === true && process.env.TERM !== 'dumb'
+      ? () => process.kill(process.pid, 'SIGSTOP')
+      : undefined,
   hostName: hostname(),
   processId: process.pid,
 }

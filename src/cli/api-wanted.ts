@@ -1,5 +1,4 @@
 import { access, constants, stat } from 'node:fs/promises'
-import { parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
 import type { ApiTlsConfig, BindAddress, Config } from '../config/config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { defaultApiAddress, readApiAddress, readApiTls } from '../config/own-flags.ts'
@@ -50,7 +49,7 @@ export async function readApiWanted(
     print: prints ? printed(reader) : undefined,
     programs,
     once: config.once,
-    timeoutMs: readTimeout(reader),
+    timeoutMs: reader.durationMs('exec-timeout', { fallbackMs: TIMEOUT_MS }),
     listen: serves
       ? (readApiAddress(reader, 'listen') ?? defaultApiAddress(config.serviceProxyName))
       : undefined,
@@ -91,15 +90,6 @@ function refuseEnds(reader: FlagReader, { once }: ApiArguments['config']): void 
   for (const name of ['listen', 'watch', 'diff'])
     if (name === 'listen' ? reader.given(name) : reader.bool(name))
       reader.fail('--once', `cannot be combined with --${name}, which does not exit`)
-}
-
-function readTimeout(reader: FlagReader): number {
-  const text = reader.text('exec-timeout')
-  if (text === undefined) return TIMEOUT_MS
-  const ms = parseDurationMs(text)
-  if (ms !== undefined && ms >= 0 && ms <= TIMER_MS_MAX) return ms
-  reader.fail('--exec-timeout', `${quote(text)} is not a duration (10s, 2m) from 0 to 596h`)
-  return TIMEOUT_MS
 }
 
 /** The program of one --exec. */

@@ -55,6 +55,16 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./drops.ts'),
   },
   {
+    name: 'flows',
+    summary: 'print who talks to what: connections with their Service, client and endpoint',
+    load: () => import('./flows.ts'),
+  },
+  {
+    name: 'top',
+    summary: 'show Services and endpoints by new connections a second, live',
+    load: () => import('./top.ts'),
+  },
+  {
     name: 'doctor',
     summary: 'check kernel features and settings; list other programs that change the same packets',
     load: () => import('./doctor.ts'),

@@ -23,6 +23,11 @@ export interface Io {
   readonly columns?: number | undefined
   /** Runs `run` at each of these signals, which otherwise end the process. The result ends this. */
   readonly on: (signal: 'SIGHUP' | 'SIGUSR2', run: () => void) => () => void
+  /**
+   * Stops this process until the shell continues it, as Ctrl-Z does; undefined unless standard input and output are
+   * terminals on which a command can draw.
+   */
+  readonly suspend?: (() => void) | undefined
   readonly hostName: string
   readonly processId: number
 }

@@ -173,7 +173,8 @@ export class Outlet {
   }
 }
 
-function aborted(signal: AbortSignal): Promise<void> {
+/** Resolves when the signal is aborted. */
+export function aborted(signal: AbortSignal): Promise<void> {
   return new Promise(resolve => {
     signal.addEventListener('abort', () => resolve(), { once: true })
     if (signal.aborted) resolve()

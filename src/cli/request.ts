@@ -120,7 +120,7 @@ async function findDaemon(
   const asked = given.text('admin-socket') ?? ''
   const socket = asked === '' ? usualSocket(given.text('service-proxy-name') || undefined) : asked
   try {
-    const flags = await askFlags(socket)
+    const flags = await checkDaemon(socket)
     if (flags !== undefined) return { kind: 'found', socket, flags }
     if (asked !== '') throw new Error(`no daemon answers at ${socket}`)
   } catch (error) {
@@ -129,19 +129,25 @@ async function findDaemon(
   return { kind: 'absent', socket }
 }
 
-/** Reads the daemon's flags; undefined if no daemon answers. */
-async function askFlags(socket: string): Promise<FlagTexts | undefined> {
+/**
+ * Reads the daemon's flags; undefined if no daemon answers. Throws for a daemon of another version or network namespace,
+ * and for a socket of another program; the command can read objects itself unless `otherwise` is false.
+ */
+export async function checkDaemon(
+  socket: string,
+  { otherwise = true }: { readonly otherwise?: boolean } = {},
+): Promise<FlagTexts | undefined> {
   const answer = await askDaemon(socket, '/config')
   if (answer.kind === 'absent') return undefined
   const { version, network, flags } = isJson(answer.value) ? answer.value : {}
   const ours = buildText(buildInfo())
   if (version !== ours)
     throw new Error(
-      `${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}; run the daemon's own, or give --source`,
+      `${socket}: the daemon is kprobe ${String(version)}, this command is ${ours}; run the daemon's own${otherwise ? ', or give --source' : ''}`,
     )
   if (network !== (await networkNamespace()))
     throw new Error(
-      `${socket}: the daemon runs in another network namespace; give --source to read objects here`,
+      `${socket}: the daemon runs in another network namespace; ${otherwise ? 'give --source to read objects here' : 'run the command there'}`,
     )
   if (!isJson(flags)) throw new Error(`${socket}: /config has no flags`)
   return Object.fromEntries(Object.entries(flags).map(([flag, text]) => [flag, String(text)]))

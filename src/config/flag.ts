@@ -1,3 +1,4 @@
+import { formatGoDuration, parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
 import { type Cidr, parseCidr, whyNotCidr } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 
@@ -208,6 +209,16 @@ export class FlagReader {
     if (value >= range.min && value <= range.max) return value
     this.fail(`--${name}`, `${quote(text)} is not a whole number from ${range.min} to ${range.max}`)
     return range.fallback
+  }
+
+  /** Gives a duration that a timer can wait, in milliseconds. */
+  durationMs(name: string, { minMs = 0, fallbackMs = 0 }): number {
+    const text = this.text(name)
+    const ms = text === undefined ? fallbackMs : parseDurationMs(text)
+    if (ms !== undefined && ms >= minMs && ms <= TIMER_MS_MAX) return ms
+    const min = minMs === 0 ? '0' : formatGoDuration(BigInt(minMs) * 1_000_000n)
+    this.fail(`--${name}`, `${quote(text ?? '')} is not a duration (10s, 2m) from ${min} to 596h`)
+    return fallbackMs
   }
 
   fail(path: string, message: string): void {

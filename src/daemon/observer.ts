@@ -3,6 +3,7 @@ import type { Clock } from '../base/clock.ts'
 import { privilegeHint } from '../base/errors.ts'
 import type { Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
+import { rfc3339 } from '../base/text.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { Mode, ModeEvent } from '../modes/mode.ts'
@@ -50,6 +51,13 @@ interface ObserverOptions {
   readonly tell: (fact: EventFact) => void
 }
 
+/** Passes since the start that removed changes of other programs, and the objects that they repaired. */
+interface Repairs {
+  readonly passes: number
+  readonly objects: number
+  readonly lastAt?: string
+}
+
 const FURTHER = 'more fields or objects ignored; `kprobe plan` lists them'
 
 type EventOf<Kind extends ReconcilerEvent['kind']> = Extract<ReconcilerEvent, { readonly kind: Kind }>
@@ -65,6 +73,7 @@ export class Observer {
   readonly #options: ObserverOptions
   readonly #refusals: RefusalLog
   readonly #sourceRefusals = new SourceRefusalLog()
+  #repairs: Repairs = { passes: 0, objects: 0 }
   /** Refusals of Services, and those of objects that belong to no Service. */
   #refused = { services: 0, objects: 0 }
   #heardMs: number
@@ -114,6 +123,10 @@ export class Observer {
   /** Lists the refusals of Services, with the time at which each was found. */
   refusedSince(): ReturnType<RefusalLog['since']> {
     return this.#refusals.since()
+  }
+
+  get repairs(): Repairs {
+    return this.#repairs
   }
 
   get nodeName(): string {
@@ -190,6 +203,11 @@ export class Observer {
       case 'synced':
         break
       case 'healed':
+        this.#repairs = {
+          passes: this.#repairs.passes + 1,
+          objects: this.#repairs.objects + event.changes,
+          lastAt: rfc3339(this.#options.wallMs()),
+        }
         this.metrics.healed(event.changes)
         log.warn(
           { changes: event.changes, objects: event.objects },

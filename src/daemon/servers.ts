@@ -4,6 +4,7 @@ import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
+import { rfc3339 } from '../base/text.ts'
 import type { BindAddress, Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
@@ -279,8 +280,11 @@ interface PagesOptions {
   readonly version: string
   readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused' | 'isStale'>
   readonly nowMs: () => number
-  readonly observer: Pick<Observer, 'receipts' | 'refusedSince'>
+  readonly observer: Pick<Observer, 'receipts' | 'refusedSince' | 'repairs' | 'startedWallMs'>
 }
+
+/** Commits that /status lists; /receipts has more. */
+const COMMITS_SHOWN = 5
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
@@ -296,6 +300,22 @@ function adminPages(options: PagesOptions): AdminPages {
         quarantined: quarantinedJson(status),
         source: sourceJson(intake, nowMs()),
         services: servicesJson(table === undefined ? [] : table.services.values()),
+      }
+    },
+    status() {
+      const active = activeMode()
+      const status = active?.status
+      return {
+        mode: active?.mode,
+        startedAt: rfc3339(observer.startedWallMs),
+        snapshot: intake.snapshot.number,
+        synced: status?.syncedNumber,
+        error: status?.error?.message,
+        quarantined: status?.quarantined.length,
+        source: sourceJson(intake, nowMs()),
+        services: status?.table?.services.size,
+        repairs: observer.repairs,
+        commits: observer.receipts.lines.slice(-COMMITS_SHOWN),
       }
     },
     plan: () => activeMode()?.pending(),

@@ -15,6 +15,8 @@ export interface AdminPages {
   readonly snapshot: () => unknown
   /** The names of the Services, for the completion of a shell. */
   readonly services: () => unknown
+  /** A few numbers, for commands that ask every second. */
+  readonly status: () => unknown
 }
 
 interface AdminServerOptions extends AdminPages {
@@ -26,7 +28,7 @@ interface AdminServerOptions extends AdminPages {
 const CONNECTIONS_MAX = 16
 
 /**
- * Serves /state, /plan, /receipts, /config, /snapshot and /services as JSON, and a list of the paths at /, on a unix socket. It
+ * Serves /state, /status, /plan, /receipts, /config, /snapshot and /services as JSON, and a list of the paths at /, on a unix socket. It
  * replaces a socket file that an earlier process left, and retries while another process answers there.
  */
 export function openAdminServer({ path, clock, report, ...pages }: AdminServerOptions): HttpServer {
@@ -48,6 +50,7 @@ function adminHandler(pages: AdminPages, clock: Clock): Handler {
     ['/services', pages.services],
     ['/snapshot', pages.snapshot],
     ['/state', pages.state],
+    ['/status', pages.status],
   ])
   return readOnly(async ({ path }) => {
     if (path === '/') return listing([...byPath.keys()])

@@ -114,6 +114,9 @@ export const GROUPS = {
     F98: 'clients that hold on to the servers',
     F99: 'ports that are taken',
     F165: 'node ports at localhost whose daemon has gone',
+    F172: 'events of connections that come faster than a command reads them',
+    F173: 'a terminal that is too small, resized or suspended, and signals while a command draws on it',
+    F174: 'a daemon that goes while a command asks it, one of another version, a socket of another program',
   },
   'IPVS and endurance': {
     F100: 'IPVS: an endpoint with live connections goes',

@@ -8,7 +8,12 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Message } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { IPCTNL_MSG_CT_GET_STATS, IPCTNL_MSG_CT_GET_STATS_CPU, IPCTNL_MSG_CT_NEW } from './constants.ts'
+import {
+  IPCTNL_MSG_CT_GET,
+  IPCTNL_MSG_CT_GET_STATS,
+  IPCTNL_MSG_CT_GET_STATS_CPU,
+  IPCTNL_MSG_CT_NEW,
+} from './constants.ts'
 import {
   decodeFlow,
   decodeHead,
@@ -40,6 +45,12 @@ export interface ConntrackClient {
   delete(flows: readonly Flow[]): Promise<DeleteCount>
   statistics(): Promise<ConntrackStatistics>
   close(): Promise<void>
+}
+
+/** A client that also lists entries for people. */
+export interface ConntrackReader extends ConntrackClient {
+  /** Visits all entries as `dump` does, and leaves their decoding to `take`; the bytes are valid until it returns. */
+  dumpAll(take: (view: ByteView, message: Message) => void): Promise<boolean>
 }
 
 export interface FlowVisitor {
@@ -80,11 +91,11 @@ const TIMEOUT_MS = 60_000
 /** Maximum deletions per datagram: the errors of all of them fit into a receive buffer that cannot be forced. */
 const DELETES_A_SEND = 256
 
-export function createConntrackClient(options: ConntrackClientOptions): ConntrackClient {
+export function createConntrackClient(options: ConntrackClientOptions): ConntrackReader {
   return new NetlinkConntrackClient(options)
 }
 
-class NetlinkConntrackClient implements ConntrackClient {
+class NetlinkConntrackClient implements ConntrackReader {
   readonly #reading: Socket
   readonly #deleting: Socket
   readonly #clock: Clock
@@ -104,6 +115,20 @@ class NetlinkConntrackClient implements ConntrackClient {
         object: `${filter.protocol} flows of ${filter.family}`,
         build: sequence => encodeDump(filter, sequence),
         onMessage: accept,
+      }),
+    )
+  }
+
+  dumpAll(take: (view: ByteView, message: Message) => void): Promise<boolean> {
+    const newType = messageType(IPCTNL_MSG_CT_NEW)
+    return this.#reading.use(connection =>
+      connection.dump({
+        operation: 'list',
+        object: 'flows',
+        build: sequence => encodeRequest(IPCTNL_MSG_CT_GET, NLM_F_DUMP, sequence),
+        onMessage: (view, message) => {
+          if (message.type === newType) take(view, message)
+        },
       }),
     )
   }

@@ -13,8 +13,11 @@ export const CTA_TUPLE_REPLY = 2
 export const CTA_STATUS = 3
 export const CTA_TIMEOUT = 7
 export const CTA_MARK = 8
+export const CTA_COUNTERS_ORIG = 9
+export const CTA_COUNTERS_REPLY = 10
 export const CTA_ID = 12
 export const CTA_ZONE = 18
+export const CTA_TIMESTAMP = 20
 export const CTA_FILTER = 25
 
 export const CTA_TUPLE_IP = 1
@@ -31,6 +34,12 @@ export const CTA_PROTO_SRC_PORT = 2
 export const CTA_PROTO_DST_PORT = 3
 
 export const CTA_FILTER_ORIG_FLAGS = 1
+
+export const CTA_COUNTERS_PACKETS = 1
+export const CTA_COUNTERS_BYTES = 2
+
+export const CTA_TIMESTAMP_START = 1
+export const CTA_TIMESTAMP_STOP = 2
 
 export const CTA_STATS_INSERT_FAILED = 9
 export const CTA_STATS_DROP = 10
@@ -49,3 +58,7 @@ export const NFPROTO_IPV6 = 10
 
 export const IPPROTO_TCP = 6
 export const IPPROTO_UDP = 17
+export const IPPROTO_SCTP = 132
+
+export const NFNLGRP_CONNTRACK_NEW = 1
+export const NFNLGRP_CONNTRACK_DESTROY = 3

@@ -1,6 +1,10 @@
-import { nestedOctets, octets, u8, u16be, u32be, u32host } from '../../netlink/attribute.ts'
+import { nestedOctets, octets, u8, u16be, u32be, u32host, u64be } from '../../netlink/attribute.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import {
+  CTA_COUNTERS_BYTES,
+  CTA_COUNTERS_ORIG,
+  CTA_COUNTERS_PACKETS,
+  CTA_COUNTERS_REPLY,
   CTA_FILTER,
   CTA_FILTER_ORIG_FLAGS,
   CTA_ID,
@@ -19,6 +23,9 @@ import {
   CTA_STATS_INSERT_FAILED,
   CTA_STATUS,
   CTA_TIMEOUT,
+  CTA_TIMESTAMP,
+  CTA_TIMESTAMP_START,
+  CTA_TIMESTAMP_STOP,
   CTA_TUPLE_IP,
   CTA_TUPLE_ORIG,
   CTA_TUPLE_PROTO,
@@ -98,6 +105,23 @@ export const REST = attributeSet({
   reply: [CTA_TUPLE_REPLY, nested(SOURCE_TUPLE)],
   id: [CTA_ID, u32be],
   zone: [CTA_ZONE, u16be],
+})
+
+const COUNTERS = attributeSet({
+  packets: [CTA_COUNTERS_PACKETS, u64be],
+  bytes: [CTA_COUNTERS_BYTES, u64be],
+})
+
+/** The fields of an entry for people: both tuples, and what the kernel counted and timed where it is told to. */
+export const RECORD = attributeSet({
+  original: [CTA_TUPLE_ORIG, nested(TUPLE)],
+  reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
+  sent: [CTA_COUNTERS_ORIG, nested(COUNTERS)],
+  received: [CTA_COUNTERS_REPLY, nested(COUNTERS)],
+  time: [
+    CTA_TIMESTAMP,
+    nested(attributeSet({ startNs: [CTA_TIMESTAMP_START, u64be], stopNs: [CTA_TIMESTAMP_STOP, u64be] })),
+  ],
 })
 
 /** Attributes of IPCTNL_MSG_CT_GET_STATS. */

@@ -38,6 +38,8 @@ describe('kprobe', () => {
     'verify',
     'why',
     'explain',
+    'flows',
+    'top',
     'doctor',
     'init',
     'cleanup',

@@ -1,0 +1,206 @@
+import { anyContains, type Cidr, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
+import {
+  addedVolume,
+  decodeRecord,
+  type FlowRecord,
+  isPlain,
+  type PortProtocol,
+  plainAnswerer,
+  plainDestination,
+  plainProtocol,
+  type Volume,
+} from '../kernel/conntrack/record.ts'
+import { isOfService } from '../modes/common/show.ts'
+import type { ByteView } from '../netlink/attribute.ts'
+import type { Message } from '../netlink/message.ts'
+import type { FlowNames } from './flow-names.ts'
+
+/** Selects connections. */
+export interface FlowFilter {
+  /** `namespace/name`; empty for all Services. */
+  readonly service: string
+  /** The addresses of clients; empty for all. */
+  readonly from: readonly Cidr[]
+  readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
+  readonly protocol: PortProtocol | undefined
+  /** Also connections that go to no Service. */
+  readonly all: boolean
+}
+
+/** A tracked connection with its Service. */
+export interface NamedFlow extends FlowRecord {
+  /** `namespace/name:port`; undefined for a connection to no Service. */
+  readonly service: string | undefined
+}
+
+/** Names a connection; undefined if the filter excludes it. */
+export function namedFlow(
+  record: FlowRecord,
+  { names, filter }: { readonly names: Pick<FlowNames, 'serviceOf'>; readonly filter: FlowFilter },
+): NamedFlow | undefined {
+  const { from, endpoint, protocol } = filter
+  if (protocol !== undefined && record.protocol !== protocol) return undefined
+  if (from.length > 0 && !anyContains(from, record.client)) return undefined
+  if (endpoint !== undefined && record.answerer !== endpoint.ip) return undefined
+  if (endpoint?.port !== undefined && record.answererPort !== endpoint.port) return undefined
+  const service = names.serviceOf(record, isTranslatedRecord(record))
+  const isWanted =
+    service === undefined ? filter.all && filter.service === '' : isOfService([service], filter.service)
+  return isWanted ? { ...record, service } : undefined
+}
+
+export function isTranslatedRecord(record: FlowRecord): boolean {
+  return record.answerer !== record.destination || record.answererPort !== record.destinationPort
+}
+
+/** What connections are grouped by. */
+export const GROUPINGS = ['service', 'endpoint', 'client'] as const
+export type Grouping = (typeof GROUPINGS)[number]
+
+/** Connections that have these in common. */
+export interface FlowGroup {
+  readonly protocol: PortProtocol
+  readonly service: string | undefined
+  /** `10.1.0.1:8080`, if grouped by endpoint. */
+  readonly endpoint: string | undefined
+  /** An address, if grouped by client. */
+  readonly client: string | undefined
+  /** Connections that began, or all of a table. */
+  begun: number
+  ended: number
+  /** What the ended connections, or those of a table, carried; undefined where the kernel does not count. */
+  volume: Volume | undefined
+}
+
+interface FlowGroupsOptions {
+  readonly names: Pick<FlowNames, 'serviceOf' | 'version'>
+  readonly filter: FlowFilter
+  readonly by: Grouping
+  /** Whether to add up what connections carried. */
+  readonly withVolume: boolean
+  /** Maximum number of groups; connections of further groups are counted together. */
+  readonly groupsMax?: number
+}
+
+const GROUPS_MAX = 100_000
+/** Maximum of remembered pairs of a destination and an endpoint; more are named again. */
+const PAIRS_MAX = 200_000
+
+/**
+ * Counts connections in groups. A pair of destination and endpoint that was met before costs two lookups by number, and
+ * nothing is decoded.
+ */
+export class FlowGroups {
+  readonly #options: FlowGroupsOptions
+  readonly #groupsMax: number
+  readonly #groups = new Map<string, FlowGroup>()
+  /** By protocol, original destination and answerer, as plain* of record.ts give them. */
+  readonly #known = new Map<number, Map<number, Pairs>>()
+  #pairs = 0
+  #version: number
+  /** Connections of groups beyond the maximum. */
+  #others = 0
+
+  constructor(options: FlowGroupsOptions) {
+    this.#options = options
+    this.#groupsMax = options.groupsMax ?? GROUPS_MAX
+    this.#version = options.names.version
+  }
+
+  take(kind: FlowEventKind, view: ByteView, message: Message): void {
+    const { by, filter, withVolume, names } = this.#options
+    if (this.#version !== names.version) this.#forgetPairs()
+    const isByPair = by !== 'client' && filter.from.length === 0
+    const group =
+      isByPair && isPlain(view, message) ? this.#groupOfPair(view, message) : this.#groupOf(view, message)
+    if (group === 'excluded') return
+    if (group === 'other') {
+      this.#others++
+      return
+    }
+    if (kind === 'new') group.begun++
+    else group.ended++
+    const volume = withVolume ? decodeRecord(view, message)?.volume : undefined
+    if (volume !== undefined) group.volume = addedVolume(group.volume, volume)
+  }
+
+  /** Gives all groups, those with most connections first. */
+  largest(): readonly FlowGroup[] {
+    return [...this.#groups.values()]
+      .filter(({ begun, ended }) => begun + ended > 0)
+      .sort((a, b) => b.begun - a.begun || b.ended - a.ended)
+  }
+
+  /** Connections of groups beyond the maximum number of groups. */
+  get others(): number {
+    return this.#others
+  }
+
+  /** Starts to count again from zero, and keeps what it knows of names. */
+  restart(): void {
+    this.#others = 0
+    // Groups that met no connection since the last time would stay forever.
+    const idle = [...this.#groups].filter(([, { begun, ended }]) => begun + ended === 0)
+    for (const group of this.#groups.values()) Object.assign(group, { begun: 0, ended: 0, volume: undefined })
+    if (idle.length < IDLE_GROUPS_MAX) return
+    for (const [key] of idle) this.#groups.delete(key)
+    this.#forgetPairs()
+  }
+
+  #groupOfPair(view: ByteView, message: Message): Found {
+    const places = inMap(this.#known, plainProtocol(view, message), () => new Map<number, Pairs>())
+    const pairs = inMap(places, plainDestination(view, message), (): Pairs => new Map<number, Found>())
+    const answerer = plainAnswerer(view, message)
+    const known = pairs.get(answerer)
+    if (known !== undefined) return known
+    const found = this.#groupOf(view, message)
+    pairs.set(answerer, found)
+    if (++this.#pairs > PAIRS_MAX) this.#forgetPairs()
+    return found
+  }
+
+  #forgetPairs(): void {
+    this.#known.clear()
+    this.#pairs = 0
+    this.#version = this.#options.names.version
+  }
+
+  #groupOf(view: ByteView, message: Message): Found {
+    const record = decodeRecord(view, message)
+    const flow = record === undefined ? undefined : namedFlow(record, this.#options)
+    if (flow === undefined) return 'excluded'
+    const { protocol, service } = flow
+    const { by } = this.#options
+    const endpoint = by === 'endpoint' ? endpointText(flow) : undefined
+    const client = by === 'client' ? formatIp(flow.client) : undefined
+    const key = [protocol, service, endpoint, client].join(' ')
+    const known = this.#groups.get(key)
+    if (known !== undefined) return known
+    if (this.#groups.size >= this.#groupsMax) return 'other'
+    const group = { protocol, service, endpoint, client, begun: 0, ended: 0, volume: undefined }
+    this.#groups.set(key, group)
+    return group
+  }
+}
+
+/** `other`: of a group beyond the maximum. */
+type Found = FlowGroup | 'excluded' | 'other'
+/** By answerer. */
+type Pairs = Map<number, Found>
+
+function inMap<V>(map: Map<number, V>, key: number, make: () => V): V {
+  const known = map.get(key)
+  if (known !== undefined) return known
+  const made = make()
+  map.set(key, made)
+  return made
+}
+
+/** Groups without connections that may stay for the next interval. */
+const IDLE_GROUPS_MAX = 5_000
+
+/** Formats the endpoint of a connection; undefined where nothing translated it, and nobody knows who answers. */
+export function endpointText(flow: FlowRecord): string | undefined {
+  return isTranslatedRecord(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
+}

@@ -1,0 +1,150 @@
+import { type Clock, restMs } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import type { Ip } from '../base/ip.ts'
+import { HERE } from '../daemon/open.ts'
+import type { PortProtocol } from '../kernel/conntrack/record.ts'
+import { isJson } from '../model/fields.ts'
+import { namesIn, noted, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
+import { NFT_FAMILIES } from '../modes/common/tables.ts'
+import { readModes } from '../modes/read.ts'
+import { askDaemon, serviceNames, usualSocket } from './admin-client.ts'
+import { checkDaemon } from './request.ts'
+
+interface FlowNamesOptions {
+  readonly clock: Clock
+  /** The given --admin-socket; empty for the usual one. */
+  readonly adminSocket: string
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxyName: string | undefined
+}
+
+/** The destination of a connection. */
+interface Destination {
+  readonly protocol: PortProtocol
+  readonly destination: Ip
+  readonly destinationPort: number
+}
+
+/** The part of the time that reading names may take, so that a large cluster does not cost a watcher a processor. */
+const SHARE = 0.005
+const REST_MS_MIN = 2_000
+/** Without a daemon nothing says that the names changed. */
+const KERNEL_REST_MS_MIN = 10_000
+
+/**
+ * Gives the Service of a connection by its original destination. The names are those of the daemon, or of the rules in
+ * the kernel where no daemon answers, and follow changes.
+ */
+export class FlowNames {
+  readonly #options: FlowNamesOptions
+  /** The socket of the daemon; undefined where the names come from the kernel. */
+  readonly socket: string | undefined
+  /** What the user should know of the origin of the names. */
+  readonly notice: string | undefined
+  #names: ServiceNames = namesIn(noted(), false)
+  /** Counts the changes of the names. */
+  #version = 0
+  #readAt: { readonly synced: unknown; readonly dueMs: number } | undefined
+
+  private constructor(options: FlowNamesOptions, socket: string | undefined, notice?: string) {
+    this.#options = options
+    this.socket = socket
+    this.notice = notice
+  }
+
+  /**
+   * Finds the daemon and reads the names. Throws when no daemon of this version answers at a given socket, and when the
+   * rules in the kernel cannot be read.
+   */
+  static async open(options: FlowNamesOptions): Promise<FlowNames> {
+    const { adminSocket, proxyName } = options
+    const socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+    const names = await FlowNames.#found(options, socket)
+    await names.#read(undefined)
+    return names
+  }
+
+  static async #found(options: FlowNamesOptions, socket: string): Promise<FlowNames> {
+    const fromKernel = 'names of Services come from the rules in the kernel'
+    try {
+      if ((await checkDaemon(socket, { otherwise: false })) !== undefined)
+        return new FlowNames(options, socket)
+      if (options.adminSocket !== '') throw new Error(`no daemon answers at ${socket}`)
+      return new FlowNames(options, undefined, `no daemon answers at ${socket}; ${fromKernel}`)
+    } catch (error) {
+      if (options.adminSocket !== '') throw error
+      return new FlowNames(options, undefined, `${failureText(error)}; ${fromKernel}`)
+    }
+  }
+
+  get version(): number {
+    return this.#version
+  }
+
+  /** Gives `namespace/name:port`; undefined for a destination of no Service. */
+  serviceOf({ protocol, destination, destinationPort }: Destination, isTranslated: boolean) {
+    // A port of another machine may have the number of a node port, and is not translated.
+    return (
+      this.#names.at(protocol, destination, destinationPort) ??
+      (isTranslated ? this.#names.atNodePort(protocol, destinationPort) : undefined)
+    )
+  }
+
+  /** Whether there is a Service `namespace/name`; undefined if only the kernel was asked, which omits idle ones. */
+  async has(service: string): Promise<boolean | undefined> {
+    if (this.socket === undefined) return undefined
+    const answer = await askDaemon(this.socket, '/services')
+    return answer.kind === 'answer' && Array.isArray(answer.value)
+      ? answer.value.includes(service)
+      : undefined
+  }
+
+  /**
+   * Reads the names again if they may have changed: if the daemon says that it synced another snapshot. Rests after each
+   * read in proportion to the time it took. `synced` is what the daemon's page /status says.
+   */
+  async refresh(synced: unknown): Promise<void> {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#readAt !== undefined && nowMs < this.#readAt.dueMs) return
+    if (this.socket !== undefined && (synced === undefined || this.#readAt?.synced === synced)) return
+    await this.#read(synced)
+  }
+
+  async #read(synced: unknown): Promise<void> {
+    const { clock } = this.#options
+    const startMs = clock.nowMs()
+    const read = this.socket === undefined ? await this.#fromKernel() : await namesOfDaemon(this.socket)
+    const endMs = clock.nowMs()
+    const least = this.socket === undefined ? KERNEL_REST_MS_MIN : REST_MS_MIN
+    if (read !== undefined) {
+      this.#names = read.names
+      this.#version++
+    }
+    const dueMs = endMs + Math.max(least, restMs(endMs - startMs, SHARE))
+    this.#readAt = { synced: read?.synced ?? synced, dueMs }
+  }
+
+  async #fromKernel() {
+    const { proxyName } = this.#options
+    const { held } = await readModes({ ...HERE, families: NFT_FAMILIES, proxyName })
+    return { names: namesOfRows(held.flatMap(({ rows }) => rows)), synced: undefined }
+  }
+}
+
+/** Undefined if the daemon has gone. */
+async function namesOfDaemon(socket: string) {
+  const answer = await askDaemon(socket, '/state')
+  if (answer.kind === 'absent') return undefined
+  const { synced } = isJson(answer.value) ? answer.value : {}
+  return { names: serviceNames(answer.value), synced }
+}
+
+/** Reads names from rows of `kprobe dump`. */
+export function namesOfRows(
+  rows: readonly Pick<ServiceRow, 'service' | 'protocol' | 'frontend'>[],
+): ServiceNames {
+  const found = noted()
+  for (const { service, protocol, frontend } of rows)
+    found.places.set(`${protocol} ${frontend.replace(/^(?:\*|\[\*\]):/, ':')}`, service)
+  return namesIn(found, false)
+}

@@ -1,0 +1,206 @@
+import type { Clock } from '../base/clock.ts'
+import { parseCidr, parseIp } from '../base/ip.ts'
+import { type FlagReader, type FlagSpec, quote, readCidrs } from '../config/flag.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
+import { isPort } from '../model/fields.ts'
+import { type FlowFilter, GROUPINGS, type Grouping } from './flow-groups.ts'
+import type { FlowNames } from './flow-names.ts'
+import type { FlowSettings } from './flow-watch.ts'
+import type { Io } from './io.ts'
+
+const OUTPUTS = ['text', 'json'] as const
+const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
+const RATE = { min: 1, max: 1_000_000, fallback: 1_000 } as const
+const EVENTS = { all: ['new', 'ended'], new: ['new'], ended: ['ended'] } as const
+const INTERVAL_MS = 5_000
+
+export const SERVICE_FLAG: FlagSpec = {
+  name: 'service',
+  kind: 'text',
+  placeholder: 'NAMESPACE/NAME',
+  help: 'only connections to this Service',
+  namesService: true,
+}
+
+export const SOCKET_FLAG: FlagSpec = {
+  ...ADMIN_SOCKET_FLAG,
+  default: '/run/kprobe/admin.sock',
+  help: 'unix socket of the daemon, which names the Services; it is an error when no daemon answers at a given socket, and the rules in the kernel name them when none answers at the default',
+}
+
+export const FLOWS_FLAGS: readonly FlagSpec[] = [
+  SERVICE_FLAG,
+  {
+    name: 'from',
+    kind: 'list',
+    placeholder: 'CLIENT',
+    help: 'only connections of these clients: addresses or CIDRs',
+  },
+  {
+    name: 'endpoint',
+    kind: 'text',
+    placeholder: 'ADDRESS[:PORT]',
+    help: 'only connections to this endpoint',
+  },
+  { name: 'protocol', kind: 'text', placeholder: 'PROTOCOL', help: 'only tcp, udp or sctp' },
+  { name: 'all', short: 'A', kind: 'bool', help: 'connections that go to no Service, too' },
+  { name: 'follow', short: 'f', kind: 'bool', help: 'print connections as they begin and end' },
+  {
+    name: 'events',
+    kind: 'text',
+    placeholder: 'KIND',
+    default: 'all',
+    help: 'with --follow: all, only new connections (half the cost), or only those that ended',
+    choices: ['all', 'new', 'ended'],
+  },
+  {
+    name: 'duration',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '0',
+    help: 'with --follow: end after this time; 0: at Ctrl-C',
+  },
+  {
+    name: 'group-by',
+    kind: 'text',
+    placeholder: 'WHAT',
+    help: `count connections by ${GROUPINGS.join(', ')} instead of printing each`,
+    choices: GROUPINGS,
+  },
+  {
+    name: 'interval',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '5s',
+    help: 'with --follow and --group-by: time between two tables; 0: one at the end',
+  },
+  {
+    name: 'limit',
+    kind: 'integer',
+    placeholder: 'N',
+    default: `${LIMIT.fallback}`,
+    help: 'lines of a table; what it leaves out is counted',
+  },
+  {
+    name: 'rate',
+    kind: 'integer',
+    placeholder: 'N',
+    default: `${RATE.fallback}`,
+    help: 'with --follow: connections to print in a second; further ones are counted',
+  },
+  SOCKET_FLAG,
+  INSTANCE_FLAG,
+  {
+    name: 'output',
+    short: 'o',
+    kind: 'text',
+    placeholder: 'FORMAT',
+    default: OUTPUTS[0],
+    help: 'text, json (an object a line)',
+    choices: OUTPUTS,
+  },
+]
+
+/** What `kprobe flows` is to do. */
+export interface FlowsRequest {
+  readonly filter: FlowFilter
+  readonly follow: boolean
+  readonly events: readonly FlowEventKind[]
+  /** 0: until Ctrl-C. */
+  readonly durationMs: number
+  readonly by: Grouping | undefined
+  /** 0: one table at the end. */
+  readonly intervalMs: number
+  readonly limit: number
+  readonly rate: number
+  readonly output: (typeof OUTPUTS)[number]
+  readonly adminSocket: string
+  readonly proxyName: string | undefined
+}
+
+/** The parts of the machine that a session uses. */
+export interface FlowsSession {
+  readonly request: FlowsRequest
+  readonly names: FlowNames
+  readonly settings: FlowSettings
+  readonly clock: Clock
+  /** Milliseconds since 1970. */
+  readonly wallMs: () => number
+  readonly io: Io
+}
+
+/** Reads the flags. Reports errors to the reader. */
+export function readFlowsRequest(reader: FlagReader): FlowsRequest {
+  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
+  const follow = reader.bool('follow')
+  const by = GROUPINGS.find(each => each === reader.text('group-by'))
+  if (by === undefined && (reader.text('group-by') ?? '') !== '')
+    reader.oneOf('group-by', GROUPINGS, 'endpoint')
+  for (const flag of ['duration', 'rate', 'interval', 'events'])
+    if (reader.given(flag) && !follow) reader.fail(`--${flag}`, 'is for --follow')
+  if (reader.given('rate') && by !== undefined) reader.fail('--rate', 'has no effect with --group-by')
+  if (reader.given('interval') && by === undefined) reader.fail('--interval', 'is for --group-by')
+  return {
+    filter: readFilter(reader),
+    follow,
+    events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
+    durationMs: reader.durationMs('duration', {}),
+    by,
+    intervalMs: reader.durationMs('interval', { fallbackMs: INTERVAL_MS }),
+    limit: reader.integer('limit', LIMIT),
+    rate: reader.integer('rate', RATE),
+    output: reader.oneOf('output', OUTPUTS, 'text'),
+    adminSocket: readSocketPath(reader),
+    proxyName: readInstanceName(reader),
+  }
+}
+
+function readFilter(reader: FlagReader): FlowFilter {
+  const protocol = reader.text('protocol') ?? ''
+  const all = reader.bool('all')
+  const service = readService(reader)
+  if (all && service !== '') reader.fail('--all', 'contradicts --service')
+  return {
+    service,
+    from: readCidrs(
+      reader
+        .list('from')
+        .map(text => (parseCidr(text) === undefined && parseIp(text) !== undefined ? hostText(text) : text)),
+      (index, message) => reader.fail(`--from[${index}]`, message),
+    ),
+    endpoint: readEndpoint(reader),
+    protocol:
+      protocol === ''
+        ? undefined
+        : PROTOCOLS[reader.oneOf('protocol', ['tcp', 'udp', 'sctp', 'TCP', 'UDP', 'SCTP'], 'tcp')],
+    all,
+  }
+}
+
+const PROTOCOLS = { tcp: 'TCP', udp: 'UDP', sctp: 'SCTP', TCP: 'TCP', UDP: 'UDP', SCTP: 'SCTP' } as const
+
+function hostText(text: string): string {
+  return `${text}/${text.includes(':') ? 128 : 32}`
+}
+
+/** Reads --service; empty for all Services. */
+export function readService(reader: FlagReader): string {
+  const service = reader.text('service') ?? ''
+  if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
+    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
+  return service
+}
+
+function readEndpoint(reader: FlagReader): FlowFilter['endpoint'] {
+  const text = reader.text('endpoint') ?? ''
+  if (text === '') return undefined
+  const whole = parseIp(text)
+  if (whole !== undefined) return { ip: whole, port: undefined }
+  const [, bracketed, plain, port = ''] = /^(?:\[(.*)\]|([^:]*)):(\d+)$/.exec(text) ?? []
+  const ip = parseIp(bracketed ?? plain ?? '')
+  if (ip !== undefined && isPort(Number(port))) return { ip, port: Number(port) }
+  reader.fail('--endpoint', `${quote(text)} is neither ADDRESS nor ADDRESS:PORT ([ADDRESS]:PORT for IPv6)`)
+  return undefined
+}

@@ -1,0 +1,235 @@
+import { type Clock, restMs } from '../base/clock.ts'
+import { errorText } from '../base/errors.ts'
+import { HERE } from '../daemon/open.ts'
+import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
+import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
+import { isJson } from '../model/fields.ts'
+import { CHAIN_REJECT } from '../modes/common/rules.ts'
+import { NFT_FAMILIES } from '../modes/common/tables.ts'
+import { MODES } from '../modes/registry.ts'
+import { askDaemon } from './admin-client.ts'
+import { type FlowFilter, type FlowGroup, FlowGroups } from './flow-groups.ts'
+import type { FlowNames } from './flow-names.ts'
+import { FlowWatch, NO_EVENTS, readFlowSettings } from './flow-watch.ts'
+import type { DaemonState, TopRow, TopState } from './top-view.ts'
+
+interface TopSamplerOptions {
+  readonly clock: Clock
+  readonly wallMs: () => number
+  readonly names: FlowNames
+  /** `namespace/name`; empty for all Services. */
+  readonly service: string
+  /** Only Services of this namespace; empty for all. */
+  readonly namespace: string
+  readonly proxyName: string | undefined
+}
+
+/** The part of the time that reading the connection table may take, whose cost grows with its entries. */
+const TABLE_SHARE = 0.005
+const TABLE_REST_MS_MIN = 5_000
+const LARGEST_SHOWN = 5
+/** Rows that stay without new connections. */
+const ROWS_MAX = 10_000
+
+/** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */
+export class TopSampler {
+  readonly #options: TopSamplerOptions
+  readonly #filter: FlowFilter
+  readonly #begun: FlowGroups
+  readonly #watch: FlowWatch | undefined
+  readonly #conntrack: ConntrackReader
+  readonly #nft: NftClient
+  readonly #rows = new Map<string, TopRow>()
+  #largest: TopState['largest'] = []
+  #hasOpen = false
+  /** Keys of the rows with connections in the last interval. */
+  #busy: string[] = []
+  #tableDueMs = Number.NEGATIVE_INFINITY
+  #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
+  #sampledMs: number
+  #lost = 0
+
+  /** Begins to count. Throws when the kernel denies its events. */
+  constructor(options: TopSamplerOptions) {
+    const { clock, service } = options
+    this.#options = options
+    this.#filter = { service, from: [], endpoint: undefined, protocol: undefined, all: false }
+    this.#begun = this.#groups()
+    const { hasEvents } = readFlowSettings()
+    this.#watch = hasEvents
+      ? new FlowWatch({ clock, kinds: ['new'], take: (...event) => this.#begun.take(...event) })
+      : undefined
+    this.#conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
+    this.#nft = createNftClient({ transport: HERE.sockets.netfilter(), clock })
+    this.#sampledMs = clock.nowMs()
+  }
+
+  #groups(): FlowGroups {
+    return new FlowGroups({
+      names: this.#options.names,
+      filter: this.#filter,
+      by: 'endpoint',
+      withVolume: false,
+    })
+  }
+
+  /** Measures the time since the last sample. */
+  async sample(): Promise<TopState> {
+    const { clock, wallMs, names } = this.#options
+    const notices = [
+      ...(names.notice === undefined ? [] : [names.notice]),
+      ...(this.#watch === undefined ? [NO_EVENTS] : []),
+    ]
+    const seconds = Math.max(0.001, (clock.nowMs() - this.#sampledMs) / 1000)
+    this.#sampledMs = clock.nowMs()
+    const perSecond = this.#takeBegun(seconds)
+    this.#lost += this.#watch?.takeLost() ?? 0
+    const tried = async <T>(read: () => Promise<T>): Promise<T | undefined> => {
+      try {
+        return await read()
+      } catch (error) {
+        notices.push(errorText(error))
+        return undefined
+      }
+    }
+    const status = await tried(() => this.#status())
+    if (names.socket !== undefined && status === undefined)
+      notices.push(`no daemon answers at ${names.socket}`)
+    await tried(() => names.refresh(status?.synced))
+    const table = await tried(() => this.#conntrack.statistics())
+    await tried(() => this.#readTable())
+    const rejectsPerSecond = await tried(() => this.#readRejects())
+    return {
+      time: new Date(wallMs()).toISOString().slice(11, 19),
+      rows: [...this.#rows.values()],
+      perSecond,
+      rejectsPerSecond,
+      table,
+      largest: this.#largest,
+      daemon: status?.daemon,
+      lost: this.#lost,
+      notices,
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#watch?.stop()
+    await Promise.all([this.#watch?.close(), this.#conntrack.close(), this.#nft.close()])
+  }
+
+  /** Moves the new connections into the rows; gives their rate. */
+  #takeBegun(seconds: number): number {
+    const largest = this.#begun.largest().filter(group => this.#isWanted(group))
+    for (const key of this.#busy) {
+      const row = this.#rows.get(key)
+      if (row !== undefined) this.#rows.set(key, { ...row, perSecond: 0 })
+    }
+    this.#busy = []
+    let all = this.#begun.others
+    for (const group of largest) {
+      all += group.begun
+      const key = keyOf(group)
+      const known = this.#rows.get(key)
+      if (known === undefined && this.#rows.size >= ROWS_MAX) continue
+      const row = known ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
+      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
+      this.#busy.push(key)
+    }
+    this.#begun.restart()
+    return all / seconds
+  }
+
+  #isWanted({ service }: FlowGroup): boolean {
+    const { namespace } = this.#options
+    return namespace === '' || service?.startsWith(`${namespace}/`) === true
+  }
+
+  async #status(): Promise<{ readonly synced: unknown; readonly daemon: DaemonState } | undefined> {
+    const { socket } = this.#options.names
+    if (socket === undefined) return undefined
+    const answer = await askDaemon(socket, '/status')
+    if (answer.kind === 'absent' || !isJson(answer.value)) return undefined
+    return { synced: answer.value.synced, daemon: daemonState(answer.value) }
+  }
+
+  async #readTable(): Promise<void> {
+    const { clock } = this.#options
+    const startMs = clock.nowMs()
+    if (startMs < this.#tableDueMs) return
+    const groups = this.#groups()
+    await this.#conntrack.dumpAll((view, message) => groups.take('new', view, message))
+    const endMs = clock.nowMs()
+    this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
+    const all = groups.largest().filter(group => this.#isWanted(group))
+    const open = new Map(all.map(group => [keyOf(group), group.begun]))
+    this.#hasOpen = true
+    for (const [key, row] of this.#rows) {
+      const now = open.get(key) ?? 0
+      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
+    }
+    const sums = new Map<string, number>()
+    for (const group of all) {
+      const row = rowOf(group)
+      sums.set(row.service, (sums.get(row.service) ?? 0) + group.begun)
+      if (!this.#rows.has(keyOf(group)) && this.#rows.size < ROWS_MAX)
+        this.#rows.set(keyOf(group), { ...row, open: group.begun })
+    }
+    this.#largest = [...sums]
+      .sort(([, a], [, b]) => b - a)
+      .slice(0, LARGEST_SHOWN)
+      .map(([service, open]) => ({ service, open }))
+  }
+
+  /** Undefined at the first time, and where no table counts them. */
+  async #readRejects(): Promise<number | undefined> {
+    const tables = MODES.flatMap(({ tableName }) => tableName(this.#options.proxyName) ?? [])
+    let packets: bigint | undefined
+    for (const name of new Set(tables))
+      for (const family of NFT_FAMILIES)
+        for (const rule of await this.#nft.ruleCounters({ family, table: name, chain: CHAIN_REJECT }))
+          packets = (packets ?? 0n) + rule.packets
+    const before = this.#rejects
+    const atMs = this.#options.clock.nowMs()
+    this.#rejects = packets === undefined ? undefined : { packets, atMs }
+    if (packets === undefined || before === undefined) return undefined
+    // A counter starts again with its chain.
+    const news = packets < before.packets ? packets : packets - before.packets
+    return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
+  }
+}
+
+function keyOf({ protocol, service, endpoint }: FlowGroup): string {
+  return `${protocol} ${service} ${endpoint}`
+}
+
+function rowOf({ protocol, service = '', endpoint = '' }: FlowGroup): TopRow {
+  return { service, protocol, endpoint, perSecond: 0, total: 0, open: undefined }
+}
+
+/** Reads the daemon's page /status, and skips fields of another shape. */
+export function daemonState(status: Readonly<Record<string, unknown>>): DaemonState {
+  const source = isJson(status.source) ? status.source : {}
+  const repairs = isJson(status.repairs) ? status.repairs : {}
+  const commits: readonly unknown[] = Array.isArray(status.commits) ? status.commits : []
+  return {
+    mode: textOr(status.mode, 'no'),
+    services: numberAt(status.services),
+    quarantined: numberAt(status.quarantined) ?? 0,
+    sourceAgeMs: numberAt(source.silentMs),
+    error: typeof status.error === 'string' ? status.error : undefined,
+    repairs: numberAt(repairs.passes) ?? 0,
+    commits: commits.filter(isJson).map(commit => ({
+      time: textOr(commit.time, ''),
+      reason: textOr(commit.reason, ''),
+      changes: numberAt(commit.changes) ?? 0,
+    })),
+  }
+}
+
+function textOr(value: unknown, otherwise: string): string {
+  return typeof value === 'string' ? value : otherwise
+}
+
+function numberAt(value: unknown): number | undefined {
+  return typeof value === 'number' ? value : undefined
+}

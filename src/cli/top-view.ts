@@ -1,0 +1,300 @@
+import { compareTexts, oneLine } from '../base/text.ts'
+import { secondsText } from './flow-text.ts'
+import { fitted, type Picture, type Size } from './screen.ts'
+
+/** Connections of one Service, or of one of its endpoints. */
+export interface TopRow {
+  readonly service: string
+  readonly protocol: string
+  /** Empty for a whole Service. */
+  readonly endpoint: string
+  /** New connections a second in the last interval. */
+  readonly perSecond: number
+  /** New connections since the start of the command. */
+  readonly total: number
+  /** Entries of the connection table; undefined until it was read. */
+  readonly open: number | undefined
+}
+
+/** Everything that `kprobe top` shows. Values that are not known are undefined, and are not shown. */
+export interface TopState {
+  readonly time: string
+  readonly rows: readonly TopRow[]
+  readonly perSecond: number
+  /** Packets a second that kprobe's rules reject; undefined where the rules do not count them. */
+  readonly rejectsPerSecond: number | undefined
+  readonly table: { readonly entries: number; readonly entriesMax: number | undefined } | undefined
+  /** The Services with most entries of the connection table, the largest first. */
+  readonly largest: readonly { readonly service: string; readonly open: number }[]
+  readonly daemon: DaemonState | undefined
+  /** Events that the kernel dropped since the start. */
+  readonly lost: number
+  /** What keeps something from being shown. */
+  readonly notices: readonly string[]
+}
+
+/** What the daemon says of itself. */
+export interface DaemonState {
+  readonly mode: string
+  readonly services: number | undefined
+  readonly quarantined: number
+  /** Time since the last message of the source. */
+  readonly sourceAgeMs: number | undefined
+  readonly error: string | undefined
+  readonly repairs: number
+  readonly commits: readonly { readonly time: string; readonly reason: string; readonly changes: number }[]
+}
+
+export const SORTS = ['rate', 'total', 'open', 'name'] as const
+export type Sort = (typeof SORTS)[number]
+
+/** How the user looks at it. */
+export interface TopView {
+  readonly by: 'service' | 'endpoint'
+  readonly sort: Sort
+  /** Text that the Service or endpoint contains. */
+  readonly filter: string
+  /** Rows that are scrolled away. */
+  readonly offset: number
+  /** Whether the keys are explained, or the filter is typed. */
+  readonly pane: 'table' | 'help' | 'filter'
+}
+
+export const FIRST_VIEW: TopView = { by: 'service', sort: 'rate', filter: '', offset: 0, pane: 'table' }
+
+/** Sorts and filters rows; a Service's row adds up its endpoints. */
+export function rowsOf({ rows }: Pick<TopState, 'rows'>, view: TopView): readonly TopRow[] {
+  const shown = (view.by === 'endpoint' ? rows : summed(rows)).filter(
+    ({ service, endpoint }) => service.includes(view.filter) || endpoint.includes(view.filter),
+  )
+  const byName = (a: TopRow, b: TopRow) =>
+    compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
+  const bySort: Readonly<Record<Sort, (a: TopRow, b: TopRow) => number>> = {
+    rate: (a, b) => b.perSecond - a.perSecond || b.total - a.total,
+    total: (a, b) => b.total - a.total,
+    open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
+    name: byName,
+  }
+  return [...shown].sort((a, b) => bySort[view.sort](a, b) || byName(a, b))
+}
+
+function summed(rows: readonly TopRow[]): readonly TopRow[] {
+  const sums = new Map<string, { -readonly [K in keyof TopRow]: TopRow[K] }>()
+  for (const row of rows) {
+    const key = `${row.service} ${row.protocol}`
+    const sum = sums.get(key)
+    if (sum === undefined) {
+      sums.set(key, { ...row, endpoint: '' })
+      continue
+    }
+    sum.perSecond += row.perSecond
+    sum.total += row.total
+    if (row.open !== undefined) sum.open = (sum.open ?? 0) + row.open
+  }
+  return [...sums.values()]
+}
+
+/** The smallest terminal that holds a table. */
+const LEAST: Size = { columns: 40, rows: 10 }
+const HEAD_LINES_MAX = 6
+
+/** Lays everything out for a terminal. Pure. No line is wider than the terminal, and there are no more than its rows. */
+export function topPicture(state: TopState, view: TopView, size: Size): Picture {
+  const { columns, rows } = size
+  if (columns < LEAST.columns || rows < LEAST.rows) {
+    const text = `terminal of ${columns}x${rows}: kprobe top needs ${LEAST.columns}x${LEAST.rows}; q quits`
+    return { lines: [fitted(text, columns)], bold: new Set() }
+  }
+  const head = headLines(state).slice(0, HEAD_LINES_MAX)
+  if (view.pane === 'help')
+    return {
+      lines: [...head, '', ...HELP].slice(0, rows).map(line => fitted(line, columns)),
+      bold: new Set([0]),
+    }
+  const list = rowsOf(state, view)
+  const room = rows - head.length - 2
+  const offset = Math.max(0, Math.min(view.offset, list.length - room))
+  const table = tableLines(list.slice(offset, offset + room), view, columns)
+  const empty = Array.from({ length: Math.max(0, room + 1 - table.length) }, () => '')
+  const lines = [...head, ...table, ...empty, footText(view, { shown: list.length, offset, room })]
+  return { lines: lines.map(line => fitted(line, columns)), bold: new Set([0, head.length]) }
+}
+
+/** Formats it for a pipe: all rows, in full width. */
+export function topText(
+  state: TopState,
+  view: TopView,
+  { limit, columns }: { readonly limit: number; readonly columns: number },
+): string {
+  const list = rowsOf(state, view)
+  const more = list.length > limit ? [`and ${list.length - limit} more rows; --limit prints more`] : []
+  const lines = [...headLines(state), ...tableLines(list.slice(0, limit), view, columns), ...more]
+  return `${lines.map(line => line.trimEnd()).join('\n')}\n`
+}
+
+function headLines(state: TopState): readonly string[] {
+  const { daemon, table, largest, lost, notices } = state
+  const lines = [
+    [
+      `kprobe top ${state.time}`,
+      ...(daemon === undefined
+        ? []
+        : [
+            `${daemon.mode} mode`,
+            ...(daemon.services === undefined ? [] : [`${daemon.services} Services`]),
+            ...(daemon.sourceAgeMs === undefined ? [] : [`source ${secondsText(daemon.sourceAgeMs)} ago`]),
+          ]),
+    ],
+    [
+      `${rateText(state.perSecond)} new/s`,
+      ...(state.rejectsPerSecond === undefined ? [] : [`${rateText(state.rejectsPerSecond)} rejects/s`]),
+      ...(table === undefined ? [] : [`table ${tableUse(table)}`]),
+    ],
+    ...(largest.length === 0
+      ? []
+      : [[`most connections: ${largest.map(({ service, open }) => `${service} ${open}`).join(', ')}`]]),
+    ...(daemon === undefined ? [] : [daemonTexts(daemon)]),
+    ...(lost === 0 ? [] : [[`${lost} events lost: rates are too low`]]),
+    ...notices.map(notice => [notice]),
+  ]
+  return lines.map(parts => oneLine(parts.join(' | ')))
+}
+
+function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): readonly string[] {
+  const last = commits.at(-1)
+  return [
+    ...(error === undefined ? [] : [`sync fails: ${error}`]),
+    ...(quarantined === 0 ? [] : [`${quarantined} quarantined`]),
+    `repairs ${repairs}`,
+    ...(last === undefined
+      ? []
+      : [`last commit ${last.time.slice(11, 19)} (${last.reason}, ${last.changes} changes)`]),
+  ]
+}
+
+function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
+  if (entriesMax === undefined || entriesMax === 0) return `${entries}`
+  return `${entries} of ${entriesMax} (${((entries / entriesMax) * 100).toFixed(1)} %)`
+}
+
+function rateText(perSecond: number): string {
+  return perSecond >= 100 ? perSecond.toFixed(0) : perSecond.toFixed(1)
+}
+
+const NUMBER = 9
+/** From here on there is room for the total and for the protocol. */
+const WITH_TOTAL = 60
+const ENDPOINT = 22
+const GAP = 1
+
+/** Formats a heading and a line for each row. */
+function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: number): readonly string[] {
+  const isWide = columns >= WITH_TOTAL
+  const numbers = isWide ? 3 : 2
+  const rest = columns - numbers * (NUMBER + GAP) - (isWide ? 5 : 0)
+  const endpoint = by === 'endpoint' ? Math.min(ENDPOINT, Math.floor(rest / 2)) : 0
+  const name = rest - (endpoint === 0 ? 0 : endpoint + GAP)
+  const line = (
+    cells: Readonly<Record<'service' | 'protocol' | 'endpoint' | 'rate' | 'open' | 'total', string>>,
+  ) =>
+    [
+      fitted(oneLine(cells.service), name),
+      ...(endpoint === 0 ? [] : [fitted(oneLine(cells.endpoint), endpoint)]),
+      ...(isWide ? [fitted(cells.protocol, 4)] : []),
+      fitted(cells.rate, NUMBER, 'right'),
+      fitted(cells.open, NUMBER, 'right'),
+      ...(isWide ? [fitted(cells.total, NUMBER, 'right')] : []),
+    ].join(' ')
+  const title = (text: string, of: Sort) => (sort === of ? `${text}v` : text)
+  const heading = {
+    service: title('SERVICE', 'name'),
+    endpoint: 'ENDPOINT',
+    protocol: '',
+    rate: title('NEW/S', 'rate'),
+    open: title('OPEN', 'open'),
+    total: title('TOTAL', 'total'),
+  }
+  return [
+    line(heading),
+    ...rows.map(row =>
+      line({
+        service: row.service,
+        endpoint: row.endpoint,
+        protocol: row.protocol,
+        rate: rateText(row.perSecond),
+        open: row.open === undefined ? '-' : `${row.open}`,
+        total: `${row.total}`,
+      }),
+    ),
+  ]
+}
+
+function footText(
+  { filter, pane }: TopView,
+  { shown, offset, room }: { readonly shown: number; readonly offset: number; readonly room: number },
+): string {
+  if (pane === 'filter') return `/${oneLine(filter)}_  Enter keeps it, Esc clears it`
+  const from = shown === 0 ? 0 : offset + 1
+  const filtered = filter === '' ? '' : ` with "${oneLine(filter)}"`
+  return `${from}-${Math.min(shown, offset + room)} of ${shown}${filtered}  q quit  s sort  e endpoints  / filter  ? help`
+}
+
+const HELP: readonly string[] = [
+  'q, Ctrl-C   quit',
+  's           sort by the next column: new/s, total, open, name',
+  'e           Services, or their endpoints',
+  '/           show only names with a text; Esc clears it',
+  'arrows      scroll; Home, PgUp, PgDn too',
+  'Ctrl-Z      suspend',
+  '?           back to the table',
+]
+
+/** What a key does: a new view, or an end. */
+export type KeyResult = TopView | 'quit' | 'suspend'
+
+const PAGE = 10
+
+/** Applies a key as a terminal sends it. Unknown keys change nothing. Pure. */
+export function keyPressed(view: TopView, key: string): KeyResult {
+  if (key === '\u0003') return 'quit'
+  if (key === '\u001a') return 'suspend'
+  if (view.pane === 'filter') return filterKey(view, key)
+  const scrolled = (rows: number): TopView => ({ ...view, offset: Math.max(0, view.offset + rows) })
+  switch (key) {
+    case 'q':
+      return 'quit'
+    case '?':
+    case 'h':
+      return { ...view, pane: view.pane === 'help' ? 'table' : 'help' }
+    case 's':
+      return { ...view, sort: SORTS[(SORTS.indexOf(view.sort) + 1) % SORTS.length] ?? 'rate' }
+    case 'e':
+      return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
+    case '/':
+      return { ...view, pane: 'filter' }
+    case '\u001b':
+      return { ...view, filter: '', offset: 0, pane: 'table' }
+    case '\u001b[A':
+      return scrolled(-1)
+    case '\u001b[B':
+      return scrolled(1)
+    case '\u001b[5~':
+      return scrolled(-PAGE)
+    case '\u001b[6~':
+      return scrolled(PAGE)
+    case '\u001b[H':
+      return { ...view, offset: 0 }
+    default:
+      return view
+  }
+}
+
+const FILTER_MAX = 64
+
+function filterKey(view: TopView, key: string): KeyResult {
+  if (key === '\r' || key === '\n') return { ...view, pane: 'table', offset: 0 }
+  if (key === '\u001b') return { ...view, pane: 'table', filter: '', offset: 0 }
+  if (key === '\u007f' || key === '\b') return { ...view, filter: view.filter.slice(0, -1) }
+  const typed = key.startsWith('\u001b') ? '' : key.replace(/\p{C}/gu, '')
+  return { ...view, filter: (view.filter + typed).slice(0, FILTER_MAX) }
+}

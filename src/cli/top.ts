@@ -1,0 +1,222 @@
+import { pause, systemClock } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
+import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { HELP_FLAG } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
+import { type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
+import { FlowNames } from './flow-names.ts'
+import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { NAMESPACE_FLAG, readNamespace, usageErrors } from './request.ts'
+import { Screen } from './screen.ts'
+import { TopSampler } from './top-sampler.ts'
+import {
+  FIRST_VIEW,
+  keyPressed,
+  rowsOf,
+  SORTS,
+  type TopState,
+  type TopView,
+  topPicture,
+  topText,
+} from './top-view.ts'
+
+const OUTPUTS = ['text', 'json'] as const
+const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
+const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
+/** Width of a table that goes to no terminal. */
+const TEXT_COLUMNS = 100
+
+const FLAGS: readonly FlagSpec[] = [
+  SERVICE_FLAG,
+  { ...NAMESPACE_FLAG, help: 'only Services of this namespace' },
+  {
+    name: 'by',
+    kind: 'text',
+    placeholder: 'WHAT',
+    default: 'service',
+    help: 'a row for each service or endpoint',
+    choices: ['service', 'endpoint'],
+  },
+  {
+    name: 'sort-by',
+    kind: 'text',
+    placeholder: 'COLUMN',
+    default: 'rate',
+    help: SORTS.join(', '),
+    choices: SORTS,
+  },
+  {
+    name: 'interval',
+    kind: 'duration',
+    placeholder: 'DURATION',
+    default: '1s',
+    help: 'time between two pictures, at least 200ms',
+  },
+  {
+    name: 'once',
+    kind: 'bool',
+    help: 'measure one interval, print the table, and exit; so does a standard output that is no terminal',
+  },
+  {
+    name: 'limit',
+    kind: 'integer',
+    placeholder: 'N',
+    default: `${LIMIT.fallback}`,
+    help: 'with --once: rows to print',
+  },
+  SOCKET_FLAG,
+  INSTANCE_FLAG,
+  outputFlag(OUTPUTS),
+]
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe top [flags]',
+      description:
+        'Shows a live table of Services and endpoints by new connections a second, with the use of the connection table,\n' +
+        'rejects, and the state of the daemon. Reads the kernel and the daemon, and changes nothing.',
+      details: [
+        'Keys:',
+        '  q         quit',
+        '  s         sort by the next column',
+        '  e         Services, or their endpoints',
+        '  /         filter by a text in the name',
+        '  arrows    scroll',
+        '  ?         help',
+        '',
+        'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
+      ],
+      flags: [...FLAGS, HELP_FLAG],
+    }),
+  run,
+}
+
+interface TopRequest {
+  readonly view: TopView
+  readonly service: string
+  readonly namespace: string
+  readonly intervalMs: number
+  readonly once: boolean
+  readonly limit: number
+  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
+  readonly adminSocket: string
+  readonly proxyName: string | undefined
+}
+
+/** Reads the flags. Reports errors to the reader. */
+function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest {
+  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
+  const output = readOutput(reader, OUTPUTS, 'text')
+  const once = reader.bool('once') || io.suspend === undefined
+  if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
+  if (reader.given('limit') && !once) reader.fail('--limit', 'is for --once')
+  return {
+    view: {
+      ...FIRST_VIEW,
+      by: reader.oneOf('by', ['service', 'endpoint'], 'service'),
+      sort: reader.oneOf('sort-by', SORTS, 'rate'),
+    },
+    service: readService(reader),
+    namespace: readNamespace(reader),
+    intervalMs: reader.durationMs('interval', INTERVAL),
+    once,
+    limit: reader.integer('limit', LIMIT),
+    output,
+    adminSocket: readSocketPath(reader),
+    proxyName: readInstanceName(reader),
+  }
+}
+
+async function run(argv: readonly string[], io: Io): Promise<number> {
+  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
+  const request = readTopRequest(reader, io)
+  if (reader.errors.length > 0) return usageErrors(io, 'top', reader.errors)
+  try {
+    const names = await FlowNames.open({ clock: systemClock, ...request })
+    const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
+    try {
+      if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
+      else await new Live(request, sampler, { io, suspend: io.suspend }).run()
+    } finally {
+      await sampler.close()
+    }
+    return EXIT_FINE
+  } catch (error) {
+    io.err(`kprobe top: ${oneLine(failureText(error))}\n`)
+    return EXIT_FAILED
+  }
+}
+
+async function printOnce(
+  { view, intervalMs, limit, output }: TopRequest,
+  sampler: TopSampler,
+  io: Io,
+): Promise<void> {
+  // The first sample reads what rates start from.
+  await sampler.sample()
+  await pause(systemClock, intervalMs, io.signal)
+  const state = await sampler.sample()
+  if (output !== 'text')
+    await writeDocument({ ...state, rows: rowsOf(state, view).slice(0, limit) }, output, io)
+  else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS }))
+}
+
+class Live {
+  readonly #request: TopRequest
+  readonly #sampler: TopSampler
+  readonly #io: Io
+  readonly #screen: Screen
+  readonly #quit = new AbortController()
+  #view: TopView
+  #state: TopState | undefined
+
+  constructor(
+    request: TopRequest,
+    sampler: TopSampler,
+    { io, suspend }: { readonly io: Io; readonly suspend: () => void },
+  ) {
+    this.#request = request
+    this.#sampler = sampler
+    this.#io = io
+    this.#view = request.view
+    this.#screen = new Screen({
+      suspend,
+      color: io.color,
+      onKeys: keys => this.#keys(keys),
+      redraw: () => this.#draw(),
+    })
+  }
+
+  async run(): Promise<void> {
+    const stop = AbortSignal.any([this.#io.signal, this.#io.outLost, this.#quit.signal])
+    this.#screen.open()
+    try {
+      while (!stop.aborted) {
+        this.#state = await this.#sampler.sample()
+        this.#draw()
+        await pause(systemClock, this.#request.intervalMs, stop)
+      }
+    } finally {
+      this.#screen.close()
+    }
+  }
+
+  /** Takes keys that may have come together, as from a slow line. */
+  #keys(keys: string): void {
+    for (const [key] of keys.matchAll(/\p{Cc}(?:\[[0-9;]*[A-Za-z~]|O[A-Z])?|\P{Cc}/gu)) {
+      const result = keyPressed(this.#view, key)
+      if (result === 'quit') this.#quit.abort()
+      else if (result === 'suspend') this.#screen.suspend()
+      else this.#view = result
+    }
+    this.#draw()
+  }
+
+  #draw(): void {
+    if (this.#state !== undefined) this.#screen.draw(topPicture(this.#state, this.#view, this.#screen.size))
+  }
+}

@@ -1,0 +1,172 @@
+import type { Ip } from '../../base/ip.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
+import { NLA_F_NESTED, NLA_HDRLEN } from '../../netlink/constants.ts'
+import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
+import {
+  CTA_IP_V4_DST,
+  CTA_IP_V4_SRC,
+  CTA_PROTO_DST_PORT,
+  CTA_PROTO_NUM,
+  CTA_PROTO_SRC_PORT,
+  CTA_TUPLE_IP,
+  CTA_TUPLE_ORIG,
+  CTA_TUPLE_PROTO,
+  CTA_TUPLE_REPLY,
+  IPPROTO_SCTP,
+  IPPROTO_TCP,
+  IPPROTO_UDP,
+} from './constants.ts'
+import { spanOf } from './flow.ts'
+import { RECORD, type TUPLE } from './schema.ts'
+
+/** Protocols whose connections have ports. */
+export type PortProtocol = 'TCP' | 'UDP' | 'SCTP'
+
+/** Protocols by their numbers. */
+export const PORT_PROTOCOLS: ReadonlyMap<number, PortProtocol> = new Map([
+  [IPPROTO_TCP, 'TCP'],
+  [IPPROTO_UDP, 'UDP'],
+  [IPPROTO_SCTP, 'SCTP'],
+])
+
+/** A tracked connection for people: who talks to whom, and how much where the kernel counts. */
+export interface FlowRecord {
+  readonly protocol: PortProtocol
+  readonly client: Ip
+  readonly clientPort: number
+  /** Destination of the first packet. */
+  readonly destination: Ip
+  readonly destinationPort: number
+  /** Source of the replies: the endpoint, where the destination was translated. */
+  readonly answerer: Ip
+  readonly answererPort: number
+  /** Undefined unless nf_conntrack_acct is on. */
+  readonly volume: Volume | undefined
+  /** Nanoseconds since 1970; undefined unless nf_conntrack_timestamp is on. */
+  readonly startNs: bigint | undefined
+  /** Only of a connection that ended. */
+  readonly stopNs: bigint | undefined
+}
+
+/** What a connection carried, by direction as its client sees it. */
+export interface Volume {
+  readonly packetsSent: number
+  readonly packetsReceived: number
+  readonly bytesSent: number
+  readonly bytesReceived: number
+}
+
+/** Decodes an entry of a dump or an event; undefined for a protocol without ports, such as ICMP. */
+export function decodeRecord(view: ByteView, message: Message): FlowRecord | undefined {
+  const { original, reply, sent, received, time } = readAttributes(view, RECORD, spanOf(message))
+  const protocol = PORT_PROTOCOLS.get(original?.proto?.number ?? -1)
+  const [client, destination] = [sourceOf(original), destinationOf(original)]
+  const answerer = sourceOf(reply)
+  if (protocol === undefined || client === undefined || destination === undefined || answerer === undefined)
+    return undefined
+  return {
+    protocol,
+    client: client.ip,
+    clientPort: client.port,
+    destination: destination.ip,
+    destinationPort: destination.port,
+    answerer: answerer.ip,
+    answererPort: answerer.port,
+    volume: sent === undefined && received === undefined ? undefined : volumeOf(sent, received),
+    startNs: time?.startNs,
+    stopNs: time?.stopNs,
+  }
+}
+
+type Tuple = ValuesOf<typeof TUPLE> | undefined
+type Counters = ValuesOf<typeof RECORD>['sent']
+
+function sourceOf(tuple: Tuple) {
+  const [ip, port] = [tuple?.ip?.v4Source ?? tuple?.ip?.v6Source, tuple?.proto?.sourcePort]
+  return ip === undefined || port === undefined ? undefined : { ip, port }
+}
+
+function destinationOf(tuple: Tuple) {
+  const [ip, port] = [tuple?.ip?.v4Destination ?? tuple?.ip?.v6Destination, tuple?.proto?.destinationPort]
+  return ip === undefined || port === undefined ? undefined : { ip, port }
+}
+
+/** Numbers are exact up to 9 PB. */
+function volumeOf(sent: Counters, received: Counters): Volume {
+  return {
+    packetsSent: Number(sent?.packets ?? 0n),
+    packetsReceived: Number(received?.packets ?? 0n),
+    bytesSent: Number(sent?.bytes ?? 0n),
+    bytesReceived: Number(received?.bytes ?? 0n),
+  }
+}
+
+/** Adds what another connection carried. */
+export function addedVolume(a: Volume | undefined, b: Volume): Volume {
+  return {
+    packetsSent: (a?.packetsSent ?? 0) + b.packetsSent,
+    packetsReceived: (a?.packetsReceived ?? 0) + b.packetsReceived,
+    bytesSent: (a?.bytesSent ?? 0) + b.bytesSent,
+    bytesReceived: (a?.bytesReceived ?? 0) + b.bytesReceived,
+  }
+}
+
+/*
+ * Twenty thousand events a second leave no time for the tables of RECORD: those take 1.4 µs an event, and the octets at
+ * known places 0.05 µs. ctnetlink writes the tuples of IPv4 first and always in the same way (ctnetlink_dump_tuples),
+ * and every header on the way to a used octet is compared, so that anything else is left to decodeRecord.
+ */
+
+const header = (type: number, payload: number): number => (type << 16) | (NLA_HDRLEN + payload)
+const nest = (type: number, payload: number): number => header(type | NLA_F_NESTED, payload) >>> 0
+/** An attribute of a number or an IPv4 address, with its padding. */
+const FIELD = 8
+const IP_LENGTH = NLA_HDRLEN + 2 * FIELD
+const PROTO_LENGTH = NLA_HDRLEN + 3 * FIELD
+
+/** Where each header of a tuple is, behind the header of the tuple, and what it is. */
+const TUPLE_HEADERS: readonly (readonly [offset: number, word: number])[] = [
+  [0, nest(CTA_TUPLE_IP, IP_LENGTH - NLA_HDRLEN)],
+  [4, header(CTA_IP_V4_SRC, 4)],
+  [12, header(CTA_IP_V4_DST, 4)],
+  [20, nest(CTA_TUPLE_PROTO, PROTO_LENGTH - NLA_HDRLEN)],
+  [24, header(CTA_PROTO_NUM, 1)],
+  [32, header(CTA_PROTO_SRC_PORT, 2)],
+  [40, header(CTA_PROTO_DST_PORT, 2)],
+]
+const TUPLE_LENGTH = IP_LENGTH + PROTO_LENGTH
+const ORIGINAL = NFGENMSG_LENGTH + NLA_HDRLEN
+const REPLY = ORIGINAL + TUPLE_LENGTH + NLA_HDRLEN
+
+const HEADERS: readonly (readonly [offset: number, word: number])[] = [
+  [ORIGINAL - NLA_HDRLEN, nest(CTA_TUPLE_ORIG, TUPLE_LENGTH)],
+  ...TUPLE_HEADERS.map(([offset, word]) => [ORIGINAL + offset, word] as const),
+  [REPLY - NLA_HDRLEN, nest(CTA_TUPLE_REPLY, TUPLE_LENGTH)],
+  ...TUPLE_HEADERS.map(([offset, word]) => [REPLY + offset, word] as const),
+]
+const OFFSETS = HEADERS.map(([offset]) => offset)
+const WORDS = HEADERS.map(([, word]) => word)
+
+/** Tests whether the tuples of a message are where `plain*` reads them: IPv4, with ports, in no zone of one direction. */
+export function isPlain({ data }: ByteView, { start, end }: Message): boolean {
+  if (end - start < REPLY + TUPLE_LENGTH) return false
+  for (let i = 0; i < OFFSETS.length; i++)
+    if (data.getUint32(start + (OFFSETS[i] ?? 0), true) !== WORDS[i]) return false
+  return true
+}
+
+/** Reads the protocol of a plain message. */
+export function plainProtocol({ data }: ByteView, { start }: Message): number {
+  return data.getUint8(start + ORIGINAL + 28)
+}
+
+/** Reads the original destination of a plain message: address and port as one number. */
+export function plainDestination({ data }: ByteView, { start }: Message): number {
+  return data.getUint32(start + ORIGINAL + 16) * 0x1_0000 + data.getUint16(start + ORIGINAL + 44)
+}
+
+/** Reads the source of the replies of a plain message in the same way. */
+export function plainAnswerer({ data }: ByteView, { start }: Message): number {
+  return data.getUint32(start + REPLY + 8) * 0x1_0000 + data.getUint16(start + REPLY + 36)
+}

@@ -1,0 +1,226 @@
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { connect, createServer, type Server, type Socket } from 'node:net'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { FlowWatch } from '../../src/cli/flow-watch.ts'
+import { isJson } from '../../src/model/fields.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
+import { runInProcess } from '../support/command.ts'
+import { COMMAND, Daemons } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
+import { eventually } from '../support/patience.ts'
+import { entry, inject } from '../unit/kernel/conntrack/flows.ts'
+
+const ENDPOINTS = ['10.21.0.1', '10.21.0.2', '10.21.0.3']
+const VIP = '10.96.0.1'
+const NODE_PORT = 30_080
+const CONNECTIONS = 40
+
+const daemons = new Daemons()
+const servers: Server[] = []
+/** The truth: the endpoint that took the connection of each client's port. */
+const served = new Map<number, string>()
+let socket: string
+
+beforeAll(async () => {
+  freshNetns()
+  const addresses = ENDPOINTS.map(ip => `address add ${ip}/32 dev lo`)
+  const lines = [
+    'link set lo up',
+    ...addresses,
+    'address add 192.168.0.2/32 dev lo',
+    'route add default dev lo',
+  ]
+  execFileSync('ip', ['-batch', '-'], { input: lines.join('\n') })
+  set('acct', 1)
+  set('timestamp', 1)
+  for (const ip of ENDPOINTS) servers.push(await serve(ip))
+  const folder = daemons.folder()
+  socket = join(folder, 'admin.sock')
+  const ports = [{ name: 'http', port: 80, protocol: 'TCP', nodePort: NODE_PORT }]
+  const items = [serviceOf('ns/web', VIP, { type: 'NodePort', ports }), sliceOf('ns/web', ENDPOINTS)]
+  const source = join(folder, 'objects.json')
+  writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
+  await daemons.running({ source, args: [`--admin-socket=${socket}`, '--nodeport-addresses=192.168.0.2/32'] })
+})
+
+afterAll(async () => {
+  await daemons.end()
+  for (const server of servers) server.close()
+})
+
+function set(setting: string, value: number): void {
+  writeFileSync(`/proc/thread-self/root/proc/sys/net/netfilter/nf_conntrack_${setting}`, `${value}`)
+}
+
+async function serve(ip: string): Promise<Server> {
+  const server = createServer(connection => {
+    connection.on('error', () => undefined)
+    connection.end(ip)
+  })
+  server.listen(8_080, ip)
+  await once(server, 'listening')
+  return server
+}
+
+/** One connection; gives the port of its client. The server says who it is: a masqueraded port says nothing there. */
+async function talk(host: string, port = 80): Promise<number> {
+  const client: Socket = connect({ host, port })
+  let heard = ''
+  client.setEncoding('utf8')
+  client.on('data', text => {
+    heard += text
+  })
+  await once(client, 'connect')
+  const own = client.localPort ?? 0
+  client.end()
+  await once(client, 'close')
+  served.set(own, heard)
+  return own
+}
+
+async function talkTo(host: string, port?: number): Promise<readonly number[]> {
+  const ports: number[] = []
+  for (let n = 0; n < CONNECTIONS; n++) ports.push(await talk(host, port))
+  return ports
+}
+
+type Line = Readonly<Record<string, unknown>>
+
+function linesOf(text: string): readonly Line[] {
+  const values = text.split('\n').flatMap((line): unknown[] => (line === '' ? [] : [JSON.parse(line)]))
+  return values.filter(isJson)
+}
+
+const portOf = ({ client }: Line): number => Number(String(client).split(':').at(-1))
+
+const flows = (...args: string[]) => runInProcess(['flows', `--admin-socket=${socket}`, ...args])
+
+describe('kprobe flows', () => {
+  it('lists each connection with its Service, client and the endpoint that served it', async () => {
+    const ports = await talkTo(VIP)
+    const { code, out } = await flows('-o', 'json')
+    expect(code).toBe(0)
+    const found = linesOf(out).filter(line => ports.includes(portOf(line)))
+    expect(found).toHaveLength(CONNECTIONS)
+    for (const line of found)
+      expect(line).toMatchObject({
+        event: 'open',
+        service: 'ns/web:http',
+        protocol: 'TCP',
+        destination: `${VIP}:80`,
+        endpoint: `${served.get(portOf(line))}:8080`,
+        bytesReceived: expect.any(Number),
+        durationMs: expect.any(Number),
+      })
+  })
+
+  it('counts by endpoint what the servers counted, node ports too', async () => {
+    await talkTo('192.168.0.2', NODE_PORT)
+    const { out } = await flows('--group-by', 'endpoint', '-o', 'json')
+    const truth = new Map<unknown, unknown>()
+    for (const ip of served.values()) truth.set(`${ip}:8080`, Number(truth.get(`${ip}:8080`) ?? 0) + 1)
+    expect(new Map(linesOf(out).map(({ endpoint, open }) => [endpoint, open]))).toEqual(truth)
+    expect(linesOf(out).every(({ service }) => service === 'ns/web:http')).toBe(true)
+  })
+
+  it('filters, bounds the table, and says what it left out', async () => {
+    expect(linesOf((await flows('--from', '203.0.113.0/24', '-o', 'json')).out)).toEqual([])
+    const one = `${ENDPOINTS[0]}:8080`
+    const ofOne = linesOf((await flows('--endpoint', one, '-o', 'json', '--protocol', 'tcp')).out)
+    expect(ofOne.length).toBeGreaterThan(0)
+    expect(ofOne.every(({ endpoint }) => endpoint === one)).toBe(true)
+    const bounded = await flows('--limit', '1')
+    expect(bounded.out.trimEnd().split('\n')).toHaveLength(2)
+    expect(bounded.err).toContain(`left out ${served.size - 1} more connections`)
+  })
+
+  it('names Services by the rules in the kernel where no daemon answers', async () => {
+    const { code, out, err } = await runInProcess(['flows', '--group-by', 'service', '-o', 'json'])
+    expect(code).toBe(0)
+    expect(err).toMatch(
+      /no daemon answers at \/run\/kprobe\/admin\.sock; names of Services come from the rules/,
+    )
+    expect(linesOf(out)).toMatchObject([{ service: 'ns/web:http', open: served.size }])
+  })
+
+  it('follows new and ended connections, each once', async () => {
+    const follower = await follow('-o', 'json')
+    const ports = await talkTo(VIP)
+    // Entries of closed connections go after seconds: this is their end.
+    execFileSync('conntrack', ['-D', '-d', VIP], { stdio: 'ignore' })
+    const lines = () => linesOf(follower.out).filter(line => ports.includes(portOf(line)))
+    await eventually(() => lines().length >= 2 * CONNECTIONS)
+    expect(await follower.end()).toBe(0)
+    for (const event of ['new', 'ended']) {
+      const these = lines().filter(line => line.event === event)
+      expect(these.map(portOf).toSorted()).toEqual(ports.toSorted())
+      for (const line of these)
+        expect(line).toMatchObject({ service: 'ns/web:http', endpoint: `${served.get(portOf(line))}:8080` })
+    }
+    expect(lines().find(({ event }) => event === 'ended')).toMatchObject({
+      packetsSent: expect.any(Number),
+      durationMs: expect.any(Number),
+    })
+    expect(follower.err).toMatch(/ 0 events lost\n$/)
+  })
+})
+
+/** `kprobe flows --follow` as a process of its own that listens. */
+async function follow(...args: readonly string[]) {
+  const child: ChildProcess = spawn(process.execPath, [
+    COMMAND,
+    'flows',
+    '--follow',
+    `--admin-socket=${socket}`,
+    ...args,
+  ])
+  const said = { out: '', err: '' }
+  child.stdout?.on('data', chunk => {
+    said.out += chunk
+  })
+  child.stderr?.on('data', chunk => {
+    said.err += chunk
+  })
+  const ended = once(child, 'close')
+  await eventually(() => said.err.includes('following connections'))
+  return {
+    get out() {
+      return said.out
+    },
+    get err() {
+      return said.err
+    },
+    async end(): Promise<number> {
+      child.kill('SIGINT')
+      const [code] = await ended
+      return code
+    },
+  }
+}
+
+describe('FlowWatch', () => {
+  it('F172: says exactly how many events the kernel dropped', async () => {
+    const injected = 2_000
+    let taken = 0
+    const small = () => openNetlink({ protocol: NETLINK_NETFILTER, receiveBufferBytes: 16 << 10 })
+    const watch = new FlowWatch({ clock: systemClock, kinds: ['new'], take: () => taken++, open: small })
+    const injector = openNetlink({ protocol: NETLINK_NETFILTER })
+    const entries = Array.from({ length: injected }, (_, n) =>
+      entry(`203.0.113.9:${2_000 + n}`, '192.0.2.1:53'),
+    )
+    // Nothing reads the events before all are sent.
+    expect(inject(injector, entries)).toBe(injected)
+    await injector.close()
+    watch.stop()
+    const lost = watch.takeLost()
+    await watch.close()
+    expect(lost).toBeGreaterThan(0)
+    expect(taken + lost).toBe(injected)
+  })
+})

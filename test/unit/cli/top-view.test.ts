@@ -1,0 +1,205 @@
+import { describe, expect, it } from 'vitest'
+import { fitted, textWidth } from '../../../src/cli/screen.ts'
+import { daemonState } from '../../../src/cli/top-sampler.ts'
+import {
+  FIRST_VIEW,
+  keyPressed,
+  rowsOf,
+  type TopRow,
+  type TopState,
+  type TopView,
+  topPicture,
+  topText,
+} from '../../../src/cli/top-view.ts'
+
+const ESCAPE = String.fromCharCode(27)
+const RIGHT_TO_LEFT_MARK = String.fromCodePoint(0x200f)
+
+function row(service: string, more: Partial<TopRow> = {}): TopRow {
+  return {
+    service,
+    protocol: 'TCP',
+    endpoint: '10.1.0.1:80',
+    perSecond: 0,
+    total: 0,
+    open: undefined,
+    ...more,
+  }
+}
+
+function state(rows: readonly TopRow[], more: Partial<TopState> = {}): TopState {
+  return {
+    time: '10:21:03',
+    rows,
+    perSecond: 0,
+    rejectsPerSecond: undefined,
+    table: undefined,
+    largest: [],
+    daemon: undefined,
+    lost: 0,
+    notices: [],
+    ...more,
+  }
+}
+
+const MANY = state(
+  Array.from({ length: 200 }, (_, n) => row(`ns/service-${n}:http`, { perSecond: n, total: n * 2 })),
+  {
+    table: { entries: 1_234, entriesMax: 262_144 },
+    largest: [{ service: 'ns/service-1:http', open: 9 }],
+    daemon: daemonState({
+      mode: 'nftables',
+      services: 200,
+      source: { silentMs: 300 },
+      repairs: { passes: 2 },
+    }),
+    lost: 3,
+    notices: ['a notice'],
+  },
+)
+
+const view = (more: Partial<TopView> = {}): TopView => ({ ...FIRST_VIEW, ...more })
+
+describe('topPicture', () => {
+  it.each([
+    [80, 24],
+    [40, 10],
+    [59, 11],
+    [60, 11],
+    [200, 60],
+  ])('fills %d columns and %d rows exactly', (columns, rows) => {
+    for (const by of ['service', 'endpoint'] as const)
+      for (const pane of ['table', 'filter'] as const) {
+        const { lines } = topPicture(MANY, view({ by, pane }), { columns, rows })
+        expect(lines).toHaveLength(rows)
+        expect(lines.map(textWidth)).toEqual(lines.map(() => columns))
+      }
+  })
+
+  it.each([
+    [39, 24],
+    [80, 9],
+    [10, 2],
+    [1, 1],
+  ])('says that %d columns and %d rows are too few', (columns, rows) => {
+    const { lines } = topPicture(MANY, view(), { columns, rows })
+    expect(lines).toHaveLength(1)
+    expect(lines.map(textWidth)).toEqual([columns])
+  })
+
+  it('shows what is known, and leaves out what is not', () => {
+    const { lines } = topPicture(MANY, view(), { columns: 80, rows: 24 })
+    const text = lines.join('\n')
+    expect(text).toContain('nftables mode | 200 Services | source 0.300s ago')
+    expect(text).toContain('table 1234 of 262144 (0.5 %)')
+    expect(text).toContain('3 events lost')
+    expect(text).not.toContain('rejects')
+    expect(text).not.toContain('last commit')
+    expect(text).toMatch(/ns\/service-199:http +TCP +199 +- +398/)
+  })
+
+  it('does not scroll beyond the last row', () => {
+    const { lines } = topPicture(MANY, view({ offset: 10_000, sort: 'name' }), { columns: 80, rows: 24 })
+    expect(lines.join('\n')).toContain('ns/service-99:http')
+    expect(lines.at(-1)).toMatch(/-200 of 200/)
+  })
+
+  it('keeps the columns right with names of control, direction and wide characters', () => {
+    const names = [
+      `ns/a${ESCAPE}[2J`,
+      `ns/${RIGHT_TO_LEFT_MARK}b\n`,
+      'ns/日本語のとても長い名前です',
+      'ns/e\u0301\u0301x',
+      'ns/😀😀',
+    ]
+    const rows = names.map(name => row(name, { perSecond: 1, total: 5 }))
+    for (const columns of [40, 61, 80]) {
+      const { lines } = topPicture(state(rows), view(), { columns, rows: 12 })
+      expect(lines.map(textWidth)).toEqual(lines.map(() => columns))
+      expect(lines.join('')).not.toMatch(/\p{Cc}|\p{Cf}/u)
+    }
+  })
+})
+
+describe('topText', () => {
+  it('prints so many rows, and counts the rest', () => {
+    const lines = topText(MANY, view(), { limit: 10, columns: 100 }).trimEnd().split('\n')
+    expect(lines.filter(line => line.includes('ns/service-') && line.includes('TCP'))).toHaveLength(10)
+    expect(lines.at(-1)).toBe('and 190 more rows; --limit prints more')
+  })
+})
+
+describe('rowsOf', () => {
+  const two = state([
+    row('ns/a:http', { perSecond: 1, total: 9, open: 2 }),
+    row('ns/a:http', { perSecond: 2, total: 1, open: 1, endpoint: '10.1.0.2:80' }),
+    row('ns/b:http', { perSecond: 2, total: 3, open: 8 }),
+  ])
+
+  it('adds up the endpoints of a Service', () => {
+    expect(rowsOf(two, view())).toMatchObject([
+      { service: 'ns/a:http', endpoint: '', perSecond: 3, total: 10, open: 3 },
+      { service: 'ns/b:http', perSecond: 2 },
+    ])
+  })
+
+  it('sorts and filters', () => {
+    const names = (more: Partial<TopView>) => rowsOf(two, view(more)).map(({ service }) => service)
+    expect(names({ sort: 'open' })).toEqual(['ns/b:http', 'ns/a:http'])
+    expect(names({ sort: 'name' })).toEqual(['ns/a:http', 'ns/b:http'])
+    expect(names({ filter: '/b' })).toEqual(['ns/b:http'])
+    expect(rowsOf(two, view({ by: 'endpoint', filter: '0.2:' }))).toHaveLength(1)
+  })
+})
+
+describe('keyPressed', () => {
+  it('quits, suspends, sorts, switches, scrolls and helps', () => {
+    expect(keyPressed(view(), 'q')).toBe('quit')
+    expect(keyPressed(view(), '\u0003')).toBe('quit')
+    expect(keyPressed(view(), '\u001a')).toBe('suspend')
+    expect(keyPressed(view(), 's')).toMatchObject({ sort: 'total' })
+    expect(keyPressed(view({ sort: 'name' }), 's')).toMatchObject({ sort: 'rate' })
+    expect(keyPressed(view(), 'e')).toMatchObject({ by: 'endpoint' })
+    expect(keyPressed(view(), `${ESCAPE}[B`)).toMatchObject({ offset: 1 })
+    expect(keyPressed(view(), `${ESCAPE}[A`)).toMatchObject({ offset: 0 })
+    expect(keyPressed(view(), '?')).toMatchObject({ pane: 'help' })
+    expect(keyPressed(view(), 'x')).toEqual(view())
+  })
+
+  it('takes a text to filter by, letters that are keys elsewhere too', () => {
+    let at = keyPressed(view(), '/')
+    for (const key of ['q', 's', '\u0001', 'x', '\u007f'])
+      at = at === 'quit' || at === 'suspend' ? at : keyPressed(at, key)
+    expect(at).toMatchObject({ pane: 'filter', filter: 'qs' })
+    expect(at === 'quit' || at === 'suspend' ? at : keyPressed(at, '\r')).toMatchObject({
+      pane: 'table',
+      filter: 'qs',
+    })
+    expect(at === 'quit' || at === 'suspend' ? at : keyPressed(at, ESCAPE)).toMatchObject({ filter: '' })
+  })
+})
+
+describe('fitted', () => {
+  it('cuts before a wide character that does not fit, and pads', () => {
+    expect(fitted('日本語', 5)).toBe('日本…')
+    expect(fitted('日本語', 4)).toBe('日… ')
+    expect(fitted('ab', 4, 'right')).toBe('  ab')
+    expect(fitted('abc', 0)).toBe('')
+  })
+})
+
+describe('daemonState', () => {
+  it('skips fields of another shape', () => {
+    expect(
+      daemonState({ mode: 7, source: 'x', repairs: null, commits: [1, { time: 3 }], services: 'many' }),
+    ).toEqual({
+      mode: 'no',
+      services: undefined,
+      quarantined: 0,
+      sourceAgeMs: undefined,
+      error: undefined,
+      repairs: 0,
+      commits: [{ time: '', reason: '', changes: 0 }],
+    })
+  })
+})
