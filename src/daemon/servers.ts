@@ -4,6 +4,7 @@ import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
+import { rfc3339 } from '../base/text.ts'
 import type { BindAddress, Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
@@ -83,6 +84,7 @@ export function serversOf(
       intake,
       nowMs: () => clock.nowMs(),
       observer,
+      configz,
     }),
     proxyMode: () => activeMode()?.mode ?? config().proxyMode,
   })
@@ -278,12 +280,13 @@ interface PagesOptions {
   readonly version: string
   readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused' | 'isStale'>
   readonly nowMs: () => number
-  readonly observer: Pick<Observer, 'receipts' | 'refusedSince'>
+  readonly observer: Pick<Observer, 'receipts' | 'refusedSince' | 'metrics' | 'health' | 'startedWallMs'>
+  readonly configz: () => unknown
 }
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
-  const { activeMode, config, version, intake, nowMs, observer } = options
+  const { activeMode, config, version, intake, nowMs, observer, configz } = options
   return {
     state() {
       const status = activeMode()?.status
@@ -300,6 +303,13 @@ function adminPages(options: PagesOptions): AdminPages {
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
     services: () => intake.snapshot.services.keys(),
+    debug: async () => ({
+      started: rfc3339(observer.startedWallMs),
+      configuration: configz(),
+      readiness: observer.health.readiness(),
+      liveness: observer.health.liveness(),
+      metrics: await observer.metrics.text(),
+    }),
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
     snapshot: () => ({
       complete: intake.complete,

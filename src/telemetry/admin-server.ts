@@ -15,6 +15,8 @@ export interface AdminPages {
   readonly snapshot: () => unknown
   /** The names of the Services, for the completion of a shell. */
   readonly services: () => unknown
+  /** What a bug report needs besides: the written configuration, metrics and health. */
+  readonly debug: () => unknown
 }
 
 interface AdminServerOptions extends AdminPages {
@@ -26,8 +28,8 @@ interface AdminServerOptions extends AdminPages {
 const CONNECTIONS_MAX = 16
 
 /**
- * Serves /state, /plan, /receipts, /config, /snapshot and /services as JSON, and a list of the paths at /, on a unix socket. It
- * replaces a socket file that an earlier process left, and retries while another process answers there.
+ * Serves the pages as JSON, /state for the page `state`, and a list of the paths at /, on a unix socket. It replaces a
+ * socket file that an earlier process left, and retries while another process answers there.
  */
 export function openAdminServer({ path, clock, report, ...pages }: AdminServerOptions): HttpServer {
   return new HttpServer({
@@ -43,6 +45,7 @@ export function openAdminServer({ path, clock, report, ...pages }: AdminServerOp
 function adminHandler(pages: AdminPages, clock: Clock): Handler {
   const byPath = new Map<string, () => unknown>([
     ['/config', pages.config],
+    ['/debug', pages.debug],
     ['/plan', pages.plan],
     ['/receipts', pages.receipts],
     ['/services', pages.services],

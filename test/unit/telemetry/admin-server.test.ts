@@ -37,6 +37,7 @@ function open(pages: Partial<AdminPages> = {}) {
     config: () => ({}),
     snapshot: () => ({ events: [] }),
     services: () => ['ns/web'],
+    debug: () => ({ metrics: '' }),
     ...pages,
   })
   servers.push(server)
@@ -58,7 +59,7 @@ describe('openAdminServer', () => {
     expect((await ask({ socketPath: path, path: '/snapshot' })).body).toBe('{"events":[]}')
     expect((await ask({ socketPath: path, path: '/services' })).body).toBe('["ns/web"]')
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
-    expect(paths).toEqual(['/config', '/plan', '/receipts', '/services', '/snapshot', '/state'])
+    expect(paths).toEqual(['/config', '/debug', '/plan', '/receipts', '/services', '/snapshot', '/state'])
     const readme = await readFile(new URL('../../../README.md', import.meta.url), 'utf8')
     const [line = ''] = /^- `--admin-socket=PATH`: .*\n.*/m.exec(readme) ?? []
     expect([...line.matchAll(/`(\/\w+)`/g)].map(([, page]) => page)).toEqual(paths)
