@@ -11,7 +11,8 @@ import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import type { HttpServer } from '../http/server.ts'
-import { loadRaw, readRaw } from '../kernel/nft/raw.ts'
+import { createNfacctClient } from '../kernel/nfacct/client.ts'
+import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -179,6 +180,7 @@ const UNLOADED_SHOWN = 10
 async function loadRules({ files }: Bundle): Promise<readonly string[]> {
   const bytes = files.get('nf_tables.bin')
   if (bytes === undefined) return ['not loaded: the bundle has no nf_tables.bin']
+  await makeAccounts(accountsIn(bytes))
   return await withConnection(async connection => {
     const unloaded = await loadRaw(bytes, { connection, clock: systemClock })
     const more = unloaded.length - UNLOADED_SHOWN
@@ -187,6 +189,16 @@ async function loadRules({ files }: Bundle): Promise<readonly string[]> {
       ...(more > 0 ? [`not loaded: ${count(more, 'more object')}`] : []),
     ]
   })
+}
+
+/** Makes counters that rules refer to. A kernel without them says so of these rules. */
+async function makeAccounts(names: ReadonlySet<string>): Promise<void> {
+  const client = createNfacctClient({ transport: openNetfilter(), clock: systemClock })
+  try {
+    for (const name of names) client.ensure(name)
+  } finally {
+    await client.close()
+  }
 }
 
 function recordIn(bundle: Bundle, name: string): Readonly<Record<string, unknown>> {

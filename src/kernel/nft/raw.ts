@@ -1,4 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
+import { cString } from '../../base/octets.ts'
 import { type ByteView, forEachAttribute, viewOf } from '../../netlink/attribute.ts'
 import { type Connection, sendDatagram } from '../../netlink/connection.ts'
 import {
@@ -397,4 +398,15 @@ function protocolOf(expressions: Rule['expressions']): { number: number; inverte
   const compared = at < 0 ? undefined : expressions[at + 1]
   if (compared?.kind !== 'cmp' || compared.data.length !== 1) return undefined
   return { number: compared.data.charCodeAt(0), inverted: compared.op === 'neq' }
+}
+
+/** Gives the names of the counters of nfacct that rules of a copy use: the kernel takes these rules only where they exist. */
+export function accountsIn(bytes: Buffer): ReadonlySet<string> {
+  const names = new Set<string>()
+  for (const { kind, view, message } of readObjects(bytes)) {
+    if (kind.type !== nft.NFT_MSG_NEWRULE) continue
+    for (const each of decodeRule(view, message).value.expressions)
+      if (each.kind === 'match' && each.name === 'nfacct') names.add(cString(each.info))
+  }
+  return names
 }
