@@ -8,6 +8,7 @@ import { openNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { readObjects, readRaw } from '../kernel/nft/raw.ts'
 import { isJson } from '../model/fields.ts'
+import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
 import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
@@ -61,7 +62,7 @@ export async function gather(gathering: Gathering): Promise<Gathered> {
   )
   const doctorArgv = doctorFlags.length === 0 ? ofProxy : doctorFlags
   await draft.command('doctor.txt', 'kprobe doctor', { load: doctor, argv: doctorArgv })
-  for (const [what, format] of OBJECTS)
+  for (const { what, saveFormat: format } of OBJECTS)
     await draft.command(`${what}.txt`, `kprobe dump ${what} -o ${format}`, {
       load: dump,
       argv: [what, '-o', format],
@@ -88,11 +89,8 @@ export async function gather(gathering: Gathering): Promise<Gathered> {
   }
 }
 
-/** Objects of IPVS mode, in the format of their tools. */
-const OBJECTS = [
-  ['ipvs', 'ipvsadm-save'],
-  ['ipset', 'ipset-save'],
-] as const
+/** Objects that other tools list as well, in their format. */
+const OBJECTS = MODES.flatMap(({ dumps = [] }) => dumps)
 
 async function addPages(
   draft: Draft,

@@ -1,5 +1,6 @@
 import { createHmac } from 'node:crypto'
 import { isJson } from '../model/fields.ts'
+import { MODE_NAMES } from '../modes/registry.ts'
 
 /** Renames consistently: one name has one pseudonym, wherever it is. Lengths stay, so that everything around a name stays as well. */
 export interface Redaction {
@@ -23,7 +24,8 @@ interface RedactionOptions {
 
 /** Values of settings and of enums in plain data: a name that equals one is renamed beside a slash only. */
 const WORDS: ReadonlySet<string> = new Set([
-  ...['nftables', 'iptables', 'ipvs', 'userspace', 'kube', 'file', 'none', 'true', 'false', 'primary'],
+  ...MODE_NAMES,
+  ...['kube', 'file', 'none', 'true', 'false', 'primary'],
   ...['cluster', 'local', 'ports', 'whole', 'ip', 'ip6', 'accept', 'drop', 'reject', 'balance'],
 ])
 

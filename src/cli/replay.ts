@@ -162,11 +162,9 @@ function noticesOf(bundle: Bundle): readonly string[] {
 
 function unloadableOf(mode: string): readonly string[] {
   const { dumps = [], relays } = findMode(mode)
-  const isIpvs = dumps.some(({ what }) => what === 'ipvs')
+  const other = dumps.filter(({ isNamed }) => isNamed !== true).map(({ what }) => what)
   return [
-    ...(isIpvs
-      ? ['not loaded: virtual servers of IPVS, and ipsets; ipvs.txt and ipset.txt of the bundle have them']
-      : []),
+    ...other.map(what => `not loaded: objects of ${what}; ${what}.txt of the bundle has them`),
     ...(relays === true
       ? ['not loaded: the listeners of the daemon; rules lead to ports at which nothing listens here']
       : []),
