@@ -18,7 +18,7 @@ const FLAGS: readonly FlagSpec[] = [
     short: 'o',
     kind: 'text',
     placeholder: 'FILE',
-    help: 'file to write; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
+    help: 'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
   },
   {
     name: 'redact',
@@ -48,9 +48,9 @@ export const command: Command = {
         '  manifest.json says what is in the bundle, what is not, and why. Secrets are never read; labels and annotations are left out, but for the settings that kprobe takes from them.',
         `  At most ${bytesText(FILE_BYTES_MAX)} a file and ${bytesText(BUNDLE_BYTES_MAX)} in all, unpacked.`,
         '',
-        'Example:',
-        '  kubectl -n kube-system logs POD > kprobe.log',
+        'Examples:',
         '  kprobe debug bundle --redact --log-file=kprobe.log',
+        '  kubectl -n kube-system exec POD -c kprobe -- kprobe debug bundle -o - > bundle.tar.gz',
       ],
       flags: [...FLAGS, HELP_FLAG],
     }),
@@ -66,6 +66,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const output = reader.text('output')
   if (output === '' || output?.endsWith('/') === true)
     reader.fail('--output', `${quote(output)} names no file`)
+  if (output === '-' && io.terminal)
+    reader.fail('--output', 'standard output is a terminal: write to a file, or into a pipe')
   const proxy = readInstanceName(reader)
   const socket = readSocketPath(reader) || usualSocket(proxy)
   const redact = reader.bool('redact')
@@ -81,8 +83,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const { bytes, missing } = encodeBundle(content)
     if (io.signal.aborted) throw new Error('interrupted')
     const path = output ?? defaultPath(all, redact)
-    await writeBundle(path, bytes, io.processId)
-    io.out(`wrote ${oneLine(path)}: ${bytesText(bytes.length)}${redact ? `, ${namesText(content)}` : ''}\n`)
+    if (path === '-') io.outBytes(bytes)
+    else await writeBundle(path, bytes, io.processId)
+    const place = path === '-' ? 'to standard output' : oneLine(path)
+    const report = `wrote ${place}: ${bytesText(bytes.length)}${redact ? `, ${namesText(content)}` : ''}\n`
+    if (path === '-') io.err(report)
+    else io.out(report)
     for (const { name, why } of missing) io.err(`not in it: ${oneLine(`${name}: ${why}`)}\n`)
     return EXIT_FINE
   } catch (error) {

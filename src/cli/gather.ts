@@ -224,6 +224,7 @@ class Draft {
         err: text => {
           err += text
         },
+        outBytes: () => undefined,
         outWritten: () => Promise.resolve(),
         color: false,
         terminal: false,

@@ -114,6 +114,9 @@ export const GROUPS = {
     F98: 'clients that hold on to the servers',
     F99: 'ports that are taken',
     F165: 'node ports at localhost whose daemon has gone',
+    F175: 'a bundle that is torn, hostile, foreign, newer or too large',
+    F176: 'a name in a bundle whose names are renamed',
+    F177: 'a bundle that is loaded where packets are',
   },
   'IPVS and endurance': {
     F100: 'IPVS: an endpoint with live connections goes',

@@ -78,7 +78,7 @@ function octetsOf(path: string): Buffer {
 }
 
 describe.each(['nftables', 'iptables'])('a bundle of %s mode', mode => {
-  it('gives the same why and dump elsewhere, also with names renamed', async () => {
+  it('F176: gives the same why and dump elsewhere, also with names renamed', async () => {
     const { socket, bundle } = await started(mode)
     const whole = await bundle('whole.tar.gz', `--admin-socket=${socket}`)
     const renamed = await bundle('renamed.tar.gz', `--admin-socket=${socket}`, '--redact')
@@ -177,7 +177,7 @@ describe('a bundle', () => {
     })
   })
 
-  it('is loaded into no network namespace that is in use, and writes nothing', () => {
+  it('F177: is loaded into no network namespace that is in use, and writes nothing', () => {
     const folder = daemons.folder()
     const path = join(folder, 'b.tar.gz')
     expect(runCommand(['debug', 'bundle', `--output=${path}`]).code).toBe(0)

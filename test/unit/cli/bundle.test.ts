@@ -84,7 +84,7 @@ describe('a bundle', () => {
   })
 })
 
-describe('a bundle that somebody else has made is refused:', () => {
+describe('F175: a bundle that somebody else has made is refused:', () => {
   const whole = encodeBundle({ facts: FACTS, files: [file('a.json', '{}')], missing: [] }).bytes
 
   it.each([

@@ -82,7 +82,7 @@ describe('a redaction', () => {
   })
 })
 
-it('a redacted bundle has a name in no octet, nor a hash of one', () => {
+it('F176: a redacted bundle has a name in no octet, nor a hash of one', () => {
   const port = {
     name: 'secretshop/hiddencart:http',
     protocol: 'TCP',
