@@ -1,4 +1,8 @@
-import { describe, expect, it } from 'vitest'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../../../src/base/tar.ts'
 
 function archive(...entries: readonly (readonly [path: string, text: string])[]): Buffer {
@@ -24,9 +28,19 @@ describe('a tar file', () => {
     expect(read(archive(...entries))).toEqual(entries)
   })
 
+  it('has a long path in two fields, which tar puts together', () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kprobe-tar-'))
+    onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
+    const path = `${'folder/'.repeat(20)}${'name'.repeat(10)}`
+    const file = join(folder, 'a.tar')
+    writeFileSync(file, Buffer.concat([tarHeader({ kind: 'file', path, mode: 0o640, size: 0 }), tarEnd()]))
+    const listed = execFileSync('tar', ['--numeric-owner', '--utc', '-tvf', file], { encoding: 'utf8' })
+    expect(listed).toBe(`-rw-r----- 0/0               0 1970-01-01 00:00 ${path}\n`)
+  })
+
   it('has no path that does not fit', () => {
     const head = { kind: 'file', mode: 0o644, size: 0 } as const
-    expect(() => tarHeader({ ...head, path: 'x'.repeat(101) })).toThrow('too long for a tar file')
+    expect(() => tarHeader({ ...head, path: 'x'.repeat(200) })).toThrow('too long for a tar file')
   })
 
   it('skips folders', () => {
