@@ -59,6 +59,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./replay.ts'),
   },
   {
+    name: 'nodes',
+    summary: 'run status, verify, why or bundle on every node, through the API server (kubectl kprobe)',
+    load: () => import('./nodes.ts'),
+  },
+  {
     name: 'init',
     summary: 'set sysctls and probe the kernel, then exit; for an init container',
     load: () => import('./init.ts'),

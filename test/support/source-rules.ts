@@ -129,6 +129,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
   'cli/debug.ts': ['node:crypto'],
   'cli/gather.ts': ['node:fs/promises'],
+  'cli/nodes.ts': ['node:os', 'node:path'],
   'cli/redaction.ts': ['node:crypto'],
   'cli/replay.ts': ['node:fs/promises', 'node:os', 'node:path'],
   'cli/doctor.ts': ['node:fs/promises'],
