@@ -167,16 +167,24 @@ async function ask(request: Request, io: Io): Promise<readonly NodeResult[]> {
   const client = await openExecClient(clientOptions(request, io))
   const results: NodeResult[] = []
   const waiting = [...targets]
+  const running = new Set<AbortController>()
+  const interrupted = () => {
+    for (const each of running) each.abort('interrupted')
+  }
+  io.signal.addEventListener('abort', interrupted)
   const work = async () => {
     for (let target = waiting.shift(); target !== undefined; target = waiting.shift())
       results.push(
-        io.signal.aborted ? unknown(target, 'interrupted') : await askNode(target, request, { client, io }),
+        io.signal.aborted
+          ? unknown(target, 'interrupted')
+          : await askNode(target, request, { client, io, running }),
       )
   }
   try {
     await Promise.all(Array.from({ length: Math.min(request.concurrency, targets.length) }, work))
   } finally {
     client.close()
+    io.signal.removeEventListener('abort', interrupted)
   }
   return results.sort((a, b) => compareTexts(a.node, b.node))
 }
@@ -186,7 +194,8 @@ function clientOptions({ kubeconfig, context }: Request, io: Io) {
   return { kubeconfig, master: '', context, clock: systemClock, env: process.env, warn }
 }
 
-const PAGE = 500
+/** Pods on one page of the list. */
+const PAGE = 100
 
 /** Lists the pods of the DaemonSet, page by page. */
 async function findPods(request: Request, io: Io): Promise<readonly Target[]> {
@@ -250,19 +259,24 @@ function parsed(bytes: Buffer): Json {
 interface Asking {
   readonly client: ExecClient
   readonly io: Io
+  /** Ends the commands that run. */
+  readonly running: Set<AbortController>
 }
 
 /** Maximum bytes that a command prints; a bundle is longer. */
 const OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 
-async function askNode(target: Target, request: Request, { client, io }: Asking): Promise<NodeResult> {
+async function askNode(
+  target: Target,
+  request: Request,
+  { client, io, running }: Asking,
+): Promise<NodeResult> {
   const { pod } = target
   if (pod === undefined) return unknown(target, 'no pod of kprobe runs there')
   const { action, namespace, container, argv, timeoutMs } = request
   const late = new AbortController()
   const cancel = systemClock.after(timeoutMs, () => late.abort(`no answer within ${timeoutMs / 1_000} s`))
-  const interrupted = () => late.abort('interrupted')
-  io.signal.addEventListener('abort', interrupted)
+  running.add(late)
   try {
     const { code, stdout, stderr } = await client.exec({
       namespace,
@@ -285,7 +299,7 @@ async function askNode(target: Target, request: Request, { client, io }: Asking)
     return unknown(target, late.signal.aborted ? String(late.signal.reason) : failureText(error))
   } finally {
     cancel()
-    io.signal.removeEventListener('abort', interrupted)
+    running.delete(late)
   }
 }
 

@@ -27,6 +27,8 @@ export interface ExecAsked {
 interface ExecServerOptions {
   readonly pods: readonly object[]
   readonly answer: (asked: ExecAsked) => ExecAnswer
+  /** Time that each command takes. */
+  readonly runMs?: number
 }
 
 /** As long as what a kubelet sends at once. */
@@ -41,6 +43,7 @@ export class ExecServer {
   readonly tokens = new Set<string | undefined>()
   readonly #server: Server
   readonly #sockets = new Set<Socket>()
+  readonly #runMs: number
 
   static async start(options: ExecServerOptions): Promise<ExecServer> {
     const server = new ExecServer(options)
@@ -48,7 +51,8 @@ export class ExecServer {
     return server
   }
 
-  private constructor({ pods, answer }: ExecServerOptions) {
+  private constructor({ pods, answer, runMs = 5 }: ExecServerOptions) {
+    this.#runMs = runMs
     this.#server = createServer((request, response) => {
       this.tokens.add(request.headers.authorization)
       const { searchParams } = new URL(request.url ?? '', 'http://server')
@@ -111,7 +115,12 @@ export class ExecServer {
     )
     this.running++
     this.most = Math.max(this.most, this.running)
-    socket.on('close', () => this.running--)
+    let isOver = false
+    const over = () => {
+      if (!isOver) this.running--
+      isOver = true
+    }
+    socket.on('close', over)
     // Sockets of an HTTP server stay open for answers when their client has ended.
     socket.on('end', () => socket.end())
     socket.resume()
@@ -125,12 +134,13 @@ export class ExecServer {
       ] as const)
         for (let at = 0; at < data.length; at += FRAME_BYTES)
           socket.write(frame(2, Buffer.concat([Buffer.from([channel]), data.subarray(at, at + FRAME_BYTES)])))
+      over()
       if (isCut === true) return socket.destroy()
       socket.write(
         frame(2, Buffer.concat([Buffer.from([3]), Buffer.from(JSON.stringify(statusOf(code, failure)))])),
       )
       socket.write(frame(8, Buffer.from([3, 232])))
-    }, 5)
+    }, this.#runMs)
   }
 }
 

@@ -5,6 +5,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { command } from '../../../src/cli/nodes.ts'
 import { type ExecAnswer, type ExecAsked, ExecServer } from '../../support/exec-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { eventually } from '../../support/patience.ts'
 
 let folder: string
 let server: ExecServer | undefined
@@ -136,16 +137,27 @@ describe('kprobe nodes', () => {
     expect(readdirSync(folder).sort()).toEqual(['kprobe-bundle-a.tar.gz', 'kubeconfig'])
   })
 
-  it('asks 500 nodes, and no more of them at once than it may', async () => {
-    const nodes = Array.from({ length: 501 }, (_, at) => podOn(`node-${at}`))
+  it('asks many nodes, page by page, and no more of them at once than it may', async () => {
+    const nodes = Array.from({ length: 101 }, (_, at) => podOn(`node-${at}`))
     const { run, server } = await cluster(nodes)
     const { code, out } = await run('status', '--concurrency=7')
     expect([code, out.trimEnd().split('\n').at(-1)]).toEqual([
       0,
-      '501 nodes: 501 ok, 0 differ, 0 did not answer',
+      '101 nodes: 101 ok, 0 differ, 0 did not answer',
     ])
     expect(server.most).toBe(7)
-    expect(new Set(server.asked.map(({ pod }) => pod)).size).toBe(501)
+    expect(new Set(server.asked.map(({ pod }) => pod)).size).toBe(101)
+  })
+
+  it('ends when it is interrupted, and says which nodes it could not ask', async () => {
+    const stop = new AbortController()
+    const { kubeconfig, server } = await cluster([podOn('a'), podOn('b')], () => ({ isSilent: true }))
+    const io = new FakeIo({ signal: stop.signal })
+    const ended = command.run(['status', '--concurrency=1', `--kubeconfig=${kubeconfig}`], io)
+    await eventually(() => server.running === 1)
+    stop.abort('SIGINT')
+    expect(await ended).toBe(1)
+    expect(io.stdout).toMatch(/^a .*UNKNOWN +interrupted\nb .*UNKNOWN +interrupted\n/m)
   })
 
   it('keeps control characters of a node out of the terminal', async () => {
