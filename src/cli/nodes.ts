@@ -4,15 +4,16 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { bytesText, compareTexts, count, oneLine } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG, outputFlag } from '../config/flags.ts'
+import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { type ExecClient, openExecClient } from '../source/kube/client/exec-stream.ts'
 import { openApiClient } from '../source/kube/client/http-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
+import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
-import { OUTPUTS, tableText, writeDocument } from './output.ts'
+import { tableText } from './output.ts'
 import { usageErrors } from './request.ts'
 
 const ACTIONS = ['status', 'verify', 'why', 'bundle'] as const
@@ -77,7 +78,7 @@ interface Request {
   readonly container: string
   readonly concurrency: number
   readonly timeoutMs: number
-  readonly output: (typeof OUTPUTS)[number]
+  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
 }
 
 /** One node with its pod; undefined where a node that was named has none. */
@@ -124,7 +125,7 @@ function readRequest(reader: FlagReader): Request | undefined {
   const argv = argvOf(action, reader)
   const concurrency = reader.integer('concurrency', { min: 1, max: 1_000, fallback: 20 })
   const timeoutS = reader.integer('timeout', { min: 1, max: 3_600, fallback: 60 })
-  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(reader, OUTPUTS, 'text')
   if (action === undefined) return undefined
   return {
     action,
