@@ -87,8 +87,11 @@ async function bundle() {
   writeFileSync(program, withOwnLength(readFileSync(program)))
   copyFileSync(`${root}deploy/loader.mjs`, `${root}dist/kprobe.mjs`)
   chmodSync(`${root}dist/kprobe.mjs`, 0o755)
+  copyFileSync(`${root}deploy/kubectl-kprobe.mjs`, `${root}dist/kubectl-kprobe.mjs`)
+  chmodSync(`${root}dist/kubectl-kprobe.mjs`, 0o755)
   for (const name of readdirSync(`${root}dist`))
-    if (name.endsWith('.mjs') && name !== 'kprobe.mjs') rmSync(`${root}dist/${name}`)
+    if (name.endsWith('.mjs') && !['kprobe.mjs', 'kubectl-kprobe.mjs'].includes(name))
+      rmSync(`${root}dist/${name}`)
   const about = {
     version,
     commit: BUILD.KPROBE_COMMIT,

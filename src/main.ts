@@ -45,6 +45,7 @@ process.on('SIGUSR1', () => undefined)
 
 const io: Io = {
   out: text => out.write(text),
+  outBytes: bytes => out.write(bytes),
   err: text => err.write(text),
   outLost: out.lost,
   outWritten: () => out.written(stop),

@@ -6,12 +6,8 @@ import { dirname, join } from 'node:path'
 import { Readable, Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
+import { loadSource } from '../load-source.mjs'
 
-const BLOCK = 512
-const NAME_MAX = 100
-const PREFIX_MAX = 155
-/** In its type flag. */
-const KINDS = { file: '0', link: '2', folder: '5' }
 const MEDIA = {
   index: 'application/vnd.oci.image.index.v1+json',
   manifest: 'application/vnd.oci.image.manifest.v1+json',
@@ -44,50 +40,18 @@ export function sizeOf({ kind, data, from }) {
   return data === undefined ? statSync(from).size : data.length
 }
 
-/** A POSIX header (ustar): owner root, time 0. */
-export function tarHeader(entry) {
-  const header = Buffer.alloc(BLOCK)
-  const put = (text, offset) => header.write(text, offset, 'latin1')
-  const octal = (value, offset, digits) => put(value.toString(8).padStart(digits, '0'), offset)
-  const { name, prefix } = splitName(entry.kind === 'folder' ? `${entry.path}/` : entry.path)
-  put(name, 0)
-  octal(entry.mode, 100, 7)
-  octal(0, 108, 7)
-  octal(0, 116, 7)
-  octal(sizeOf(entry), 124, 11)
-  octal(0, 136, 11)
-  put(' '.repeat(8), 148)
-  put(KINDS[entry.kind], 156)
-  put(entry.target ?? '', 157)
-  put('ustar\0' + '00', 257)
-  put(prefix, 345)
-  octal(
-    header.reduce((sum, byte) => sum + byte),
-    148,
-    6,
-  )
-  put('\0 ', 154)
-  return header
-}
-
-function splitName(path) {
-  if (path.length <= NAME_MAX) return { name: path, prefix: '' }
-  const slash = path.indexOf('/', path.length - NAME_MAX - 1)
-  if (slash < 0 || slash > PREFIX_MAX) throw new Error(`too long for a tar file: ${path}`)
-  return { name: path.slice(slash + 1), prefix: path.slice(0, slash) }
-}
-
 /** The bytes of a tar file with these entries, in their order. */
 async function* tarOf(entries) {
+  const { tarHeader, tarPadding, tarEnd } = await loadSource('src/base/tar.ts')
   for (const entry of entries) {
     const size = sizeOf(entry)
-    yield tarHeader(entry)
+    yield tarHeader({ ...entry, size })
     if (entry.kind !== 'file') continue
     if (entry.data !== undefined) yield entry.data
     else yield* createReadStream(entry.from, { highWaterMark: 1 << 20 })
-    yield Buffer.alloc((BLOCK - (size % BLOCK)) % BLOCK)
+    yield tarPadding(size)
   }
-  yield Buffer.alloc(2 * BLOCK)
+  yield tarEnd()
 }
 
 /** Passes bytes on, and knows their digest and number at the end. */

@@ -70,6 +70,21 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./doctor.ts'),
   },
   {
+    name: 'debug',
+    summary: 'write a bundle for a bug report: objects, kernel state, metrics, findings of doctor',
+    load: () => import('./debug.ts'),
+  },
+  {
+    name: 'replay',
+    summary: 'load a bundle into a network namespace of its own, and run why, dump, verify there',
+    load: () => import('./replay.ts'),
+  },
+  {
+    name: 'nodes',
+    summary: 'run status, verify, why or bundle on every node, through the API server (kubectl kprobe)',
+    load: () => import('./nodes.ts'),
+  },
+  {
     name: 'init',
     summary: 'set sysctls and probe the kernel, then exit; for an init container',
     load: () => import('./init.ts'),

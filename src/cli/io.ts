@@ -5,6 +5,8 @@ import type { HelpPage } from '../config/help.ts'
 export interface Io {
   /** Standard output, for results. */
   readonly out: (text: string) => void
+  /** The same for bytes. */
+  readonly outBytes: (bytes: Uint8Array) => void
   /** Standard error, for everything else. */
   readonly err: (text: string) => void
   /** Aborted when standard output fails, with the error as its reason. */

@@ -133,7 +133,7 @@ export class Outlet {
     return this.#stream.writableLength
   }
 
-  write(text: string): void {
+  write(text: string | Uint8Array): void {
     if (this.#failure !== undefined) return
     this.#used = true
     try {

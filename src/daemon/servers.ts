@@ -84,6 +84,7 @@ export function serversOf(
       intake,
       nowMs: () => clock.nowMs(),
       observer,
+      configz,
     }),
     proxyMode: () => activeMode()?.mode ?? config().proxyMode,
   })
@@ -280,7 +281,11 @@ interface PagesOptions {
   readonly version: string
   readonly intake: Pick<Intake, 'snapshot' | 'complete' | 'status' | 'refused' | 'isStale'>
   readonly nowMs: () => number
-  readonly observer: Pick<Observer, 'receipts' | 'refusedSince' | 'repairs' | 'startedWallMs'>
+  readonly observer: Pick<
+    Observer,
+    'receipts' | 'refusedSince' | 'metrics' | 'health' | 'repairs' | 'startedWallMs'
+  >
+  readonly configz: () => unknown
 }
 
 /** Commits that /status lists; /receipts has more. */
@@ -288,7 +293,7 @@ const COMMITS_SHOWN = 5
 
 /** Makes the pages of the admin socket: plain values, computed for each request, Service by Service. */
 function adminPages(options: PagesOptions): AdminPages {
-  const { activeMode, config, version, intake, nowMs, observer } = options
+  const { activeMode, config, version, intake, nowMs, observer, configz } = options
   return {
     state() {
       const status = activeMode()?.status
@@ -321,6 +326,13 @@ function adminPages(options: PagesOptions): AdminPages {
     plan: () => activeMode()?.pending(),
     receipts: () => observer.receipts.lines,
     services: () => intake.snapshot.services.keys(),
+    debug: async () => ({
+      started: rfc3339(observer.startedWallMs),
+      configuration: configz(),
+      readiness: observer.health.readiness(),
+      liveness: observer.health.liveness(),
+      metrics: await observer.metrics.text(),
+    }),
     config: async () => ({ version, network: await networkNamespace(), flags: modelFlags(config()) }),
     snapshot: () => ({
       complete: intake.complete,

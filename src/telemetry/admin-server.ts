@@ -17,6 +17,8 @@ export interface AdminPages {
   readonly services: () => unknown
   /** A few numbers, for commands that ask every second. */
   readonly status: () => unknown
+  /** What a bug report needs besides: the written configuration, metrics and health. */
+  readonly debug: () => unknown
 }
 
 interface AdminServerOptions extends AdminPages {
@@ -28,8 +30,8 @@ interface AdminServerOptions extends AdminPages {
 const CONNECTIONS_MAX = 16
 
 /**
- * Serves /state, /status, /plan, /receipts, /config, /snapshot and /services as JSON, and a list of the paths at /, on a unix socket. It
- * replaces a socket file that an earlier process left, and retries while another process answers there.
+ * Serves the pages as JSON, /state for the page `state`, and a list of the paths at /, on a unix socket. It replaces a
+ * socket file that an earlier process left, and retries while another process answers there.
  */
 export function openAdminServer({ path, clock, report, ...pages }: AdminServerOptions): HttpServer {
   return new HttpServer({
@@ -45,6 +47,7 @@ export function openAdminServer({ path, clock, report, ...pages }: AdminServerOp
 function adminHandler(pages: AdminPages, clock: Clock): Handler {
   const byPath = new Map<string, () => unknown>([
     ['/config', pages.config],
+    ['/debug', pages.debug],
     ['/plan', pages.plan],
     ['/receipts', pages.receipts],
     ['/services', pages.services],

@@ -132,6 +132,7 @@ beforeAll(async () => {
     '--listen': join(folder, 'listen', 'api.sock'),
     '--write-config-to': join(folder, 'written.yaml'),
     '--state-dir': join(folder, 'state'),
+    '--output': join(folder, 'bundle.tar.gz'),
   }
   traces = [
     await daemonLife(),
@@ -141,6 +142,7 @@ beforeAll(async () => {
     traced('listen', ['api', ...EXAMPLE_FLAGS, '--exec=kill $PPID', `--listen=unix://${files['--listen']}`]),
     await savedState(),
     traced('plugin', ['plan', '--source=kube', `--kubeconfig=${withPlugin()}`]),
+    traced('bundle', ['debug', 'bundle', `--output=${files['--output']}`]),
     ...['doctor', 'dump', 'cleanup', 'version'].map(command => traced(command, [command])),
   ]
 })
@@ -157,6 +159,7 @@ function entryOfFile(path: string): string | undefined {
     const file = files[name] ?? ''
     if (path === file) return true
     if (name === '--state-dir') return [`${file}/kprobe.state`, `${file}/kprobe.state.new`].includes(path)
+    if (name === '--output') return path.startsWith(`${file}.`) && path.endsWith('.tmp')
     if (!file.endsWith('.sock')) return false
     // The folder that is made for a socket, and the one in which the socket is made.
     const isBeside = dirname(path) === dirname(file) || dirname(dirname(path)) === dirname(file)

@@ -1,6 +1,6 @@
 import type { Io } from '../../src/cli/io.ts'
 
-type Given = Partial<Omit<Io, 'out' | 'err' | 'outWritten'>>
+type Given = Partial<Omit<Io, 'out' | 'outBytes' | 'err' | 'outWritten'>>
 
 /** What a command meets without a terminal and without signals; it keeps what the command writes. */
 export class FakeIo implements Io {
@@ -31,6 +31,11 @@ export class FakeIo implements Io {
 
   readonly out = (text: string): void => {
     this.stdout += text
+  }
+
+  /** Bytes are one text each, by their octets. */
+  readonly outBytes = (bytes: Uint8Array): void => {
+    this.stdout += Buffer.from(bytes).toString('latin1')
   }
 
   readonly outWritten = (): Promise<void> => {

@@ -136,6 +136,13 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
   'cli/api-wanted.ts': ['node:fs/promises'],
+  // A file for a bug report.
+  'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
+  'cli/debug.ts': ['node:crypto'],
+  'cli/gather.ts': ['node:fs/promises'],
+  'cli/nodes.ts': ['node:os', 'node:path'],
+  'cli/redaction.ts': ['node:crypto'],
+  'cli/replay.ts': ['node:fs/promises', 'node:os', 'node:path'],
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/io.ts': ['node:fs/promises'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],

@@ -57,6 +57,8 @@ export const NFT_MSG_DELSETELEM = 14
 export const NFT_MSG_NEWGEN = 15
 export const NFT_MSG_GETGEN = 16
 export const NFT_MSG_TRACE = 17
+export const NFT_MSG_NEWOBJ = 18
+export const NFT_MSG_GETOBJ = 19
 
 export const NFTA_LIST_ELEM = 1
 
@@ -110,6 +112,7 @@ export const NFTA_SET_USERDATA = 13
 export const NFTA_SET_OBJ_TYPE = 15
 export const NFTA_SET_HANDLE = 16
 export const NFTA_SET_EXPR = 17
+export const NFTA_SET_EXPRESSIONS = 18
 export const NFTA_SET_DESC_SIZE = 1
 export const NFT_SET_ANONYMOUS = 0x1
 export const NFT_SET_CONSTANT = 0x2
@@ -135,6 +138,12 @@ export const NFTA_DATA_VERDICT = 2
 export const NFT_DATA_VERDICT = 0xffffff00
 export const NFTA_VERDICT_CODE = 1
 export const NFTA_VERDICT_CHAIN = 2
+
+export const NFTA_OBJ_TABLE = 1
+export const NFTA_OBJ_NAME = 2
+export const NFTA_OBJ_TYPE = 3
+export const NFTA_OBJ_DATA = 4
+export const NFTA_OBJ_USERDATA = 8
 
 export const NFTA_EXPR_NAME = 1
 export const NFTA_EXPR_DATA = 2

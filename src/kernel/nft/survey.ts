@@ -58,7 +58,8 @@ export async function surveyChains(connection: Connection): Promise<readonly Sur
   return first.whole ? first.chains : (await read()).chains
 }
 
-function familyName(view: ByteView, message: Message): string {
+/** Gives the name of the family of a message. */
+export function familyName(view: ByteView, message: Message): string {
   const { family } = readNfGenMsg(view, message)
   return FAMILY_NAMES[family] ?? String(family)
 }

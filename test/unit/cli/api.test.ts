@@ -54,6 +54,7 @@ function api(...argv: string[]): Promise<number> {
     err: text => {
       err += text
     },
+    outBytes: () => undefined,
     outBacklogBytes: () => 0,
     terminal: false,
     on: () => () => undefined,

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 
 const load = (name: string) => import(new URL(`../../../deploy/image/${name}.mjs`, import.meta.url).href)
-const { tarHeader, withFolders } = await load('layout')
+const { withFolders } = await load('layout')
 const { readElf, librariesOf } = await load('libraries')
 const { emptyFolders } = await load('root-files')
 const { readReference } = await load('reference')
@@ -16,22 +16,6 @@ function scratch(): string {
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }))
   return folder
 }
-
-describe('a tar header', () => {
-  it('has a long path in two fields, which tar puts together', () => {
-    const path = `${'folder/'.repeat(20)}${'name'.repeat(10)}`
-    const file = join(scratch(), 'a.tar')
-    const header = tarHeader({ kind: 'file', path, mode: 0o640, data: Buffer.alloc(0) })
-    writeFileSync(file, Buffer.concat([header, Buffer.alloc(1_024)]))
-    const listed = execFileSync('tar', ['--numeric-owner', '--utc', '-tvf', file], { encoding: 'utf8' })
-    expect(listed).toBe(`-rw-r----- 0/0               0 1970-01-01 00:00 ${path}\n`)
-  })
-
-  it('is refused for a path that fits nowhere', () => {
-    const entry = { kind: 'file', path: 'x'.repeat(200), mode: 0o644, data: Buffer.alloc(0) }
-    expect(() => tarHeader(entry)).toThrow('too long for a tar file')
-  })
-})
 
 it('an image has each folder of its files once, before them', () => {
   const file = (path: string) => ({ kind: 'file', path, mode: 0o644, data: Buffer.alloc(0) })

@@ -38,6 +38,7 @@ function open(pages: Partial<AdminPages> = {}) {
     snapshot: () => ({ events: [] }),
     services: () => ['ns/web'],
     status: () => ({ synced: 1 }),
+    debug: () => ({ metrics: '' }),
     ...pages,
   })
   servers.push(server)
@@ -60,7 +61,16 @@ describe('openAdminServer', () => {
     expect((await ask({ socketPath: path, path: '/services' })).body).toBe('["ns/web"]')
     expect((await ask({ socketPath: path, path: '/status' })).body).toBe('{"synced":1}')
     const { paths } = JSON.parse((await ask({ socketPath: path, path: '/' })).body)
-    expect(paths).toEqual(['/config', '/plan', '/receipts', '/services', '/snapshot', '/state', '/status'])
+    expect(paths).toEqual([
+      '/config',
+      '/debug',
+      '/plan',
+      '/receipts',
+      '/services',
+      '/snapshot',
+      '/state',
+      '/status',
+    ])
     const readme = await readFile(new URL('../../../README.md', import.meta.url), 'utf8')
     const [line = ''] = /^- `--admin-socket=PATH`: .*\n.*/m.exec(readme) ?? []
     expect([...line.matchAll(/`(\/\w+)`/g)].map(([, page]) => page)).toEqual(paths)

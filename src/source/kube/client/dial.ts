@@ -36,6 +36,8 @@ interface DialOptions {
   readonly lookup: LookupFunction | undefined
   /** The TCP port to connect from; the kernel's choice unless given. */
   readonly localPort?: number
+  /** Offers HTTP/1.1 alone: a connection that is to be upgraded. */
+  readonly isUpgraded?: boolean
   /** Ends the attempt. */
   readonly signal: AbortSignal
 }
@@ -147,7 +149,7 @@ async function secure(tcp: Socket, options: DialOptions): Promise<TLSSocket> {
       secureContext: contextOf(options.tls),
       // Said outright, or else NODE_TLS_REJECT_UNAUTHORIZED would decide.
       rejectUnauthorized: !insecure,
-      ALPNProtocols: ['h2', 'http/1.1'],
+      ALPNProtocols: options.isUpgraded === true ? ['http/1.1'] : ['h2', 'http/1.1'],
     })
     tcp.on('error', error => socket.destroy(error))
     return await settled(socket, 'secureConnect', signal)

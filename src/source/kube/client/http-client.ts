@@ -24,6 +24,8 @@ export interface ClientOptions {
   readonly kubeconfig: string
   /** URL that replaces the kubeconfig's server; may be empty. */
   readonly master: string
+  /** The context of the kubeconfig to use instead of the current one. */
+  readonly context?: string | undefined
   /** Requests a second on average; 0 for no limit. */
   readonly qps: number
   /** Requests that may go at once after a quiet time. */

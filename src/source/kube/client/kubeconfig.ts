@@ -46,6 +46,8 @@ interface KubeconfigFile {
   readonly text: string
   /** Replaces the cluster's server; a context is then not needed. May be empty. */
   readonly master: string
+  /** The context to use instead of the current one. */
+  readonly context?: string | undefined
 }
 
 /**
@@ -55,7 +57,7 @@ interface KubeconfigFile {
  */
 export function readKubeconfig(file: KubeconfigFile): Access {
   const root = parse(file)
-  const names = currentNames(root, `kubeconfig ${file.path}`, file.master !== '')
+  const names = currentNames(root, file)
   const cluster = entry(root, 'cluster', names.cluster)
   const user = entry(root, 'user', names.user)
   if (cluster === undefined && file.master === '')
@@ -101,13 +103,15 @@ interface Names {
   readonly user: string
 }
 
-function currentNames(root: Json, where: string, optional: boolean): Names {
+function currentNames(root: Json, { path, master, context: asked }: KubeconfigFile): Names {
+  const where = `kubeconfig ${path}`
   const read = { where, folder: '' }
-  const name = text(root, 'current-context', read)
+  const name = asked ?? text(root, 'current-context', read)
   const context = entry(root, 'context', name)
+  const which = asked === undefined ? ', the current-context' : ''
   if (context === undefined && name !== '')
-    throw new ApiError('credentials', `${where}: there is no context ${quoted(name)}, the current-context`)
-  if (context === undefined && !optional)
+    throw new ApiError('credentials', `${where}: there is no context ${quoted(name)}${which}`)
+  if (context === undefined && master === '')
     throw new ApiError('credentials', `${where}: it names no current-context`)
   const cluster = text(context ?? {}, 'cluster', read)
   const user = text(context ?? {}, 'user', read)
@@ -237,6 +241,8 @@ export interface AccessOptions {
   readonly kubeconfig: string
   /** URL of the server; may be empty. */
   readonly master: string
+  /** The context of the kubeconfig to use instead of the current one. */
+  readonly context?: string | undefined
   readonly env: Readonly<Record<string, string | undefined>>
   readonly serviceAccountFolder: string
 }
@@ -246,10 +252,10 @@ export interface AccessOptions {
  * neither, by what the pod was given (client-go's InClusterConfig). Throws ApiError 'credentials'.
  */
 export async function loadAccess(options: AccessOptions): Promise<Access> {
-  const { kubeconfig, master } = options
+  const { kubeconfig, master, context } = options
   if (kubeconfig !== '') {
     const text = await readSmallFile(kubeconfig, 'kubeconfig')
-    return readKubeconfig({ path: kubeconfig, text, master })
+    return readKubeconfig({ path: kubeconfig, text, master, context })
   }
   if (master !== '') return { ...ANONYMOUS, where: '--master', server: master }
   return inCluster(options)

@@ -1,0 +1,247 @@
+import { mkdtemp, readFile, readlink, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { buildInfo, buildText } from '../base/build-info.ts'
+import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import { count, oneLine } from '../base/text.ts'
+import { FlagReader, quote, readArguments } from '../config/flag.ts'
+import { HELP_FLAG } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { networkNamespace } from '../daemon/instance-lock.ts'
+import { openNetfilter } from '../daemon/open.ts'
+import type { HttpServer } from '../http/server.ts'
+import { createNfacctClient } from '../kernel/nfacct/client.ts'
+import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
+import { isJson } from '../model/fields.ts'
+import { findMode, MODE_NAMES } from '../modes/registry.ts'
+import { Connection } from '../netlink/connection.ts'
+import { openAdminServer } from '../telemetry/admin-server.ts'
+import { type Bundle, FILE_BYTES_MAX, jsonIn, readBundle } from './bundle.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { usageErrors } from './request.ts'
+
+/** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
+const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Command }>>> = {
+  dump: () => import('./dump.ts'),
+  explain: () => import('./explain.ts'),
+  plan: () => import('./plan.ts'),
+  verify: () => import('./verify.ts'),
+  why: () => import('./why.ts'),
+}
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe replay FILE [flags] [-- COMMAND [flags]]',
+      description:
+        'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
+        'the objects are those of its daemon, and the rules are those of its kernel, damage included. Says what the kernel here\n' +
+        'did not take. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
+      details: [
+        `Commands: ${Object.keys(COMMANDS).join(', ')}. Without one, it says what is in the bundle.`,
+        '',
+        'Example:',
+        '  unshare -Urn kprobe replay FILE -- why --from pod/shop/cart-1 --to svc/shop/checkout',
+        '  unshare -Urn kprobe replay FILE -- dump all',
+      ],
+      flags: [HELP_FLAG],
+    }),
+  run,
+}
+
+async function run(argv: readonly string[], io: Io): Promise<number> {
+  const border = argv.indexOf('--')
+  const [own, asked] = border < 0 ? [argv, []] : [argv.slice(0, border), argv.slice(border + 1)]
+  const reader = new FlagReader(readArguments(own, [], () => undefined))
+  const [path, ...more] = reader.positionals
+  if (path === undefined) reader.fail('FILE', 'is missing: the file of `kprobe debug bundle`')
+  for (const argument of more) reader.fail(quote(argument), 'no such argument; a command comes behind --')
+  const [name, ...rest] = asked
+  if (name !== undefined && !Object.hasOwn(COMMANDS, name))
+    reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
+  if (reader.errors.length > 0 || path === undefined) return usageErrors(io, 'replay', reader.errors)
+  try {
+    const bundle = await read(path)
+    if (name === undefined) {
+      io.out(summaryOf(bundle))
+      return EXIT_FINE
+    }
+    await requirePrivate()
+    for (const notice of [...noticesOf(bundle), ...(await loadRules(bundle))])
+      io.err(`kprobe replay: ${oneLine(notice)}\n`)
+    // The kernel alone says what dump prints.
+    if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
+    return await withDaemon(bundle, io, socket => runCommand(name, [...rest, `--admin-socket=${socket}`], io))
+  } catch (error) {
+    io.err(`kprobe replay: ${oneLine(failureText(error))}\n`)
+    return EXIT_FAILED
+  }
+}
+
+async function read(path: string): Promise<Bundle> {
+  try {
+    return await readBundle(path)
+  } catch (error) {
+    throw new Error(`${path}: ${failureText(error)}`)
+  }
+}
+
+async function runCommand(name: string, argv: readonly string[], io: Io): Promise<number> {
+  const load = COMMANDS[name]
+  if (load === undefined) throw new Error(`no command ${name}`)
+  return await (await load()).command.run(argv, io)
+}
+
+function summaryOf({ manifest }: Bundle): string {
+  const { kprobe, daemon, created, node, kernel, redacted, notes, files, missing } = manifest
+  const lines = [
+    `bundle of node ${String(node)}, ${String(created)}${redacted === true ? ', names renamed' : ''}`,
+    `written by kprobe ${String(kprobe)}; daemon: ${String(daemon)}; kernel ${String(kernel)}`,
+    ...(Array.isArray(notes) ? notes.map(note => `note: ${String(note)}`) : []),
+    ...itemsOf(files).map(
+      ({ name, bytes, about }) => `  ${String(name)}, ${String(bytes)} bytes: ${String(about)}`,
+    ),
+    ...itemsOf(missing).map(({ name, why }) => `  not in it: ${String(name)}: ${String(why)}`),
+  ]
+  return lines.map(line => `${oneLine(line)}\n`).join('')
+}
+
+function itemsOf(list: unknown): readonly Readonly<Record<string, unknown>>[] {
+  return Array.isArray(list) ? list.filter(isJson) : []
+}
+
+/** Devices that a new network namespace has, all of them down. */
+const FRESH_DEVICES = /^(?:lo|tunl0|sit0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6tnl0|ip6gre0)$/
+const HOW = 'run it in a namespace of its own: `unshare -Urn kprobe replay ...`'
+
+/** Throws where rules could meet real packets. */
+async function requirePrivate(): Promise<void> {
+  const first = await readlink('/proc/1/ns/net').catch(() => undefined)
+  if (first !== undefined && first === (await networkNamespace()))
+    throw new Error(`this is the network namespace of the machine, or of its first process; ${HOW}`)
+  const devices = (await readFile('/proc/self/net/dev', 'utf8')).split('\n').slice(2)
+  const used = devices
+    .map(line => line.split(':')[0]?.trim() ?? '')
+    .find(device => device !== '' && !FRESH_DEVICES.test(device))
+  if (used !== undefined)
+    throw new Error(`this network namespace is in use: it has the device ${used}; ${HOW}`)
+  await withConnection(async connection => {
+    const { bytes } = await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })
+    if (bytes.length > 0)
+      throw new Error(`this network namespace is in use: it has rules of nf_tables; ${HOW}`)
+  })
+}
+
+async function withConnection<T>(use: (connection: Connection) => Promise<T>): Promise<T> {
+  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
+  try {
+    return await use(connection)
+  } finally {
+    await connection.close()
+  }
+}
+
+/** What a reader of the answers has to know. */
+function noticesOf(bundle: Bundle): readonly string[] {
+  const { manifest } = bundle
+  const ours = buildText(buildInfo())
+  const { kprobe, notes } = manifest
+  const { flags } = recordIn(bundle, 'config.json')
+  const mode = isJson(flags) ? flags['proxy-mode'] : undefined
+  return [
+    ...(kprobe === ours
+      ? []
+      : [
+          `the bundle is of kprobe ${String(kprobe)}, and this is ${ours}: answers may differ from those on the node`,
+        ]),
+    ...(Array.isArray(notes) ? notes.map(String) : []),
+    ...(typeof mode === 'string' && MODE_NAMES.includes(mode) ? unloadableOf(mode) : []),
+  ]
+}
+
+function unloadableOf(mode: string): readonly string[] {
+  const { dumps = [], relays } = findMode(mode)
+  const other = dumps.filter(({ isNamed }) => isNamed !== true).map(({ what }) => what)
+  return [
+    ...other.map(what => `not loaded: objects of ${what}; ${what}.txt of the bundle has them`),
+    ...(relays === true
+      ? ['not loaded: the listeners of the daemon; rules lead to ports at which nothing listens here']
+      : []),
+  ]
+}
+
+/** Objects that the kernel does not take and that are named; more are counted. */
+const UNLOADED_SHOWN = 10
+
+/** Loads the rules. Gives what the kernel did not take. */
+async function loadRules({ files }: Bundle): Promise<readonly string[]> {
+  const bytes = files.get('nf_tables.bin')
+  if (bytes === undefined) return ['not loaded: the bundle has no nf_tables.bin']
+  await makeAccounts(accountsIn(bytes))
+  return await withConnection(async connection => {
+    const unloaded = await loadRaw(bytes, { connection, clock: systemClock })
+    const more = unloaded.length - UNLOADED_SHOWN
+    return [
+      ...unloaded.slice(0, UNLOADED_SHOWN).map(({ object, reason }) => `not loaded: ${object}: ${reason}`),
+      ...(more > 0 ? [`not loaded: ${count(more, 'more object')}`] : []),
+    ]
+  })
+}
+
+/** Makes counters that rules refer to. A kernel without them says so of these rules. */
+async function makeAccounts(names: ReadonlySet<string>): Promise<void> {
+  const client = createNfacctClient({ transport: openNetfilter(), clock: systemClock })
+  try {
+    for (const name of names) client.ensure(name)
+  } finally {
+    await client.close()
+  }
+}
+
+function recordIn(bundle: Bundle, name: string): Readonly<Record<string, unknown>> {
+  const value = jsonIn(bundle, name)
+  return isJson(value) ? value : {}
+}
+
+/** Answers for the daemon of the bundle, at a socket that only this process's user can reach, while `use` runs. */
+async function withDaemon(bundle: Bundle, io: Io, use: (socket: string) => Promise<number>): Promise<number> {
+  const names = ['config', 'snapshot', 'state', 'receipts', 'plan', 'debug'].map(page => `${page}.json`)
+  const lacking = names.slice(0, 2).filter(name => jsonIn(bundle, name) === undefined)
+  if (lacking.length > 0)
+    throw new Error(
+      `the bundle has no ${lacking.join(' and no ')}: no daemon answered when it was made; only dump needs none`,
+    )
+  const config = {
+    ...recordIn(bundle, 'config.json'),
+    version: buildText(buildInfo()),
+    network: await networkNamespace(),
+  }
+  const folder = await mkdtemp(join(tmpdir(), 'kprobe-replay-'))
+  const path = join(folder, 'admin.sock')
+  let server: HttpServer | undefined
+  try {
+    await new Promise<void>((listening, fail) => {
+      io.signal.addEventListener('abort', () => fail(new Error('interrupted')), { once: true })
+      server = openAdminServer({
+        path,
+        clock: systemClock,
+        report: news => {
+          if (news.kind === 'listening') listening()
+          if (news.kind === 'failed') fail(news.error)
+        },
+        config: () => config,
+        snapshot: () => jsonIn(bundle, 'snapshot.json'),
+        state: () => jsonIn(bundle, 'state.json'),
+        receipts: () => jsonIn(bundle, 'receipts.json'),
+        plan: () => jsonIn(bundle, 'plan.json'),
+        debug: () => jsonIn(bundle, 'debug.json'),
+        services: () => [],
+      })
+    })
+    return await use(path)
+  } finally {
+    await server?.close()
+    await rm(folder, { recursive: true, force: true })
+  }
+}
