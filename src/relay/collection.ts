@@ -220,7 +220,8 @@ export class Collection {
 
   #freshSnapshot(): CollectionSnapshot {
     const known = this.#snapshot
-    if (known !== undefined && this.holds(known.position) && known.changedBytes * 8 < known.bytes) return known
+    if (known !== undefined && this.holds(known.position) && known.changedBytes * 8 < known.bytes)
+      return known
     this.#retire(known)
     const entries = [...this.#state.values()]
     const bytes = entries.reduce((sum, { resource }) => sum + resource.length, 0)

@@ -29,6 +29,8 @@ export class RpcError extends Error {
 
 /** One call of a method, as its handler sees it. */
 export interface Call {
+  /** Organizations (groups) in the certificate of the client; none without TLS. */
+  readonly organizations: readonly string[]
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
