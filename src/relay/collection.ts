@@ -24,6 +24,11 @@ interface Publication {
   readonly revision: string
   readonly frames: readonly Frame[]
   readonly bytes: number
+  /**
+   * The revision before, where what came and went since then is not known: a reader at a later revision may have heard of it
+   * elsewhere, and cannot go on from here.
+   */
+  readonly gapFrom: string | undefined
 }
 
 /** A change as the API server told it. */
@@ -92,6 +97,8 @@ export class Collection {
   #isTelling = false
   #mustTell = false
   #isAbsent = false
+  /** Among the changes that are not published yet is a list. */
+  #hasGap = false
 
   constructor(options: CollectionOptions) {
     this.#options = options
@@ -152,8 +159,12 @@ export class Collection {
     this.#tell()
   }
 
-  /** All changes up to this revision were put. */
-  seal(revision: string): void {
+  /**
+   * All changes up to this revision were put. `isWhole`: each of them, also those that others have undone; else what differs
+   * from the state before, as after a list.
+   */
+  seal(revision: string, isWhole = true): void {
+    if (!isWhole) this.#hasGap = true
     const before = this.#sealed
     this.#sealed = revision
     if (before !== undefined && isOlder(revision, before)) this.#restart(before, revision)
@@ -189,7 +200,8 @@ export class Collection {
       if (isRead) low = middle + 1
       else high = middle
     }
-    return this.#first + low
+    const gapFrom = this.#publications[low]?.gapFrom
+    return gapFrom !== undefined && isOlder(gapFrom, revision) ? 'gone' : this.#first + low
   }
 
   /** Whether a reader at this position can go on. */
@@ -267,7 +279,9 @@ export class Collection {
   #publish(): void {
     const revision = this.#sealed
     if (revision === undefined) return
-    const isFirst = this.#revision === undefined
+    const before = this.#revision
+    const gapFrom = this.#hasGap ? before : undefined
+    this.#hasGap = false
     const hasMoved = this.#revision !== revision || this.#pending.size > 0
     if (!hasMoved) return
     const changes = new Map(this.#pending)
@@ -278,8 +292,9 @@ export class Collection {
     this.#revision = revision
     this.#bookmark = undefined
     this.#publishedMs = this.#options.clock.nowMs()
-    if (isFirst) this.#floor = revision
-    else if (changes.size > 0) this.#append(this.#publication(`c${this.head}`, revision, changes))
+    if (before === undefined) this.#floor = revision
+    else if (changes.size > 0 || gapFrom !== undefined)
+      this.#append({ ...this.#publication(`c${this.head}`, revision, changes), gapFrom })
     this.#tell()
   }
 
@@ -322,7 +337,7 @@ export class Collection {
     const entries = [...changes.values()].filter(entry => entry !== undefined)
     const removed = [...changes].filter(([, entry]) => entry === undefined).map(([name]) => name)
     const frames = [...framesIn(this.#framesOf(nonce, revision, entries, removed))]
-    return { revision, frames, bytes: frames.reduce((sum, frame) => sum + frame.bytes.length, 0) }
+    return { revision, frames, gapFrom: undefined, bytes: frames.reduce((sum, frame) => sum + frame.bytes.length, 0) }
   }
 
   *#framesOf(

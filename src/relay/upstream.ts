@@ -21,6 +21,8 @@ export interface UpstreamOptions {
   /** Uniform in [0, 1). */
   readonly random: () => number
   readonly state: RelayState
+  /** The source is a relay, which does not say which of its changes come from lists. */
+  readonly isRelay?: boolean
   readonly problem: (problem: SourceProblem) => void
   readonly observed?: (observation: SourceObservation) => void
   /** Mean distance between checks for lost events, milliseconds. */
@@ -93,7 +95,7 @@ export class Upstream {
   }
 
   #part(resource: Resource, traits: { streamsLists: boolean }): Part {
-    const { clock, random, state, observed, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const type = typeOf(resource)
     const collection = state.collections.get(type.typeUrl)
     if (collection === undefined) throw new Error(`no collection for ${type.typeUrl}`)
@@ -113,7 +115,7 @@ export class Upstream {
             if (change.kind === 'Encoded') collection.put(change.name, change.entry)
           return Promise.resolve()
         },
-        reached: revision => collection.seal(revision),
+        reached: (revision, by) => collection.seal(revision, by === 'watch' && !isRelay),
         refusals: () => undefined,
         listed: () => {
           part.listed = true

@@ -66,6 +66,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
+  // From the API server to many nodes.
+  relay: ['base', 'model', 'source', 'wire', 'api'],
   proof: ['base', 'kernel/nft', 'config/config.ts', 'model/service.ts', 'model/snapshot.ts'],
   cli: EVERYTHING,
   daemon: EVERYTHING,
@@ -87,7 +89,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'api/grpc/http-server.ts': ['node:crypto', 'node:fs/promises', 'node:http2', 'node:net', 'node:tls'],
   'api/grpc/rpc-server.ts': ['node:http2', 'node:net'],
-  'api/grpc/server.ts': ['node:fs/promises', 'node:net'],
+  'api/grpc/grpc-server.ts': ['node:fs/promises', 'node:net'],
   base: ['node:net'],
   'base/log.ts': ['node:fs', 'pino'],
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
@@ -108,6 +110,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
+  'relay/connection.ts': ['node:http2', 'node:net'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],

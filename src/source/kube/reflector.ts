@@ -74,7 +74,7 @@ export interface ReflectorSink<E extends Change = SourceEvent> {
   checked(failure: Failure | undefined): void
   observed(observation: SourceObservation): void
   /** All changes up to this version have been passed to events(); called at each word of the server. */
-  reached?(resourceVersion: string): void
+  reached?(resourceVersion: string, by: 'list' | 'watch'): void
 }
 
 const LIST_MS_MAX = 300_000
@@ -282,7 +282,7 @@ export class Reflector<E extends Change = SourceEvent> {
     const { heard, progress, position, taken } = run.takeNews()
     if (!heard) return
     this.#heardMs = this.#options.clock.nowMs()
-    this.#options.sink.reached?.(position)
+    this.#options.sink.reached?.(position, 'watch')
     if (!progress) return
     this.#state = afterProgress(this.#state, position)
     this.#well()
@@ -311,7 +311,7 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#intake.closeListing()
     await this.#untilTaken(sink.events(batch))
     this.#state = afterList(state, resourceVersion)
-    sink.reached?.(resourceVersion)
+    sink.reached?.(resourceVersion, 'list')
     sink.observed({
       kind: 'listed',
       resource: resource.name,
