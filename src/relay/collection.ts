@@ -337,7 +337,12 @@ export class Collection {
     const entries = [...changes.values()].filter(entry => entry !== undefined)
     const removed = [...changes].filter(([, entry]) => entry === undefined).map(([name]) => name)
     const frames = [...framesIn(this.#framesOf(nonce, revision, entries, removed))]
-    return { revision, frames, gapFrom: undefined, bytes: frames.reduce((sum, frame) => sum + frame.bytes.length, 0) }
+    return {
+      revision,
+      frames,
+      gapFrom: undefined,
+      bytes: frames.reduce((sum, frame) => sum + frame.bytes.length, 0),
+    }
   }
 
   *#framesOf(

@@ -111,6 +111,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
   'relay/connection.ts': ['node:http2', 'node:net'],
+  'relay/open.ts': ['node:fs/promises'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],

@@ -116,7 +116,10 @@ export class KubeSource implements Source {
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
-  #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject' | 'deletion'>): Part {
+  #part(
+    resource: Resource,
+    shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject' | 'deletion'>,
+  ): Part {
     const { clock, random, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: this.#batcher.put,
