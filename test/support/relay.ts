@@ -47,9 +47,9 @@ export class MemoryRelay {
     ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made())
   }
 
-  /** Begins with nothing. */
-  start(): void {
-    ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made())
+  /** Begins with nothing, at the API server of this world or of another one. */
+  start({ backend }: Pick<RelayWorld, 'backend'> = this.#world): void {
+    ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made(backend))
     this.isUp = true
     this.#isStopped = false
     this.upstream.start()
@@ -96,8 +96,8 @@ export class MemoryRelay {
     return handle(call)
   }
 
-  #made() {
-    const { clock, backend, random, historyBytesMax } = this.#world
+  #made(backend = this.#world.backend) {
+    const { clock, random, historyBytesMax } = this.#world
     const state = new RelayState({
       clock,
       proxyName: '',
@@ -322,6 +322,9 @@ export interface RelayWorldOptions {
   readonly fallsBack?: boolean
   readonly historyBytesMax?: number
   readonly bookmarkEveryMs?: number
+  readonly startVersion?: string
+  /** The identity of the cluster. */
+  readonly cluster?: string
 }
 
 /** An API server, relays and nodes in memory, by a clock that is moved by hand. */
@@ -343,7 +346,7 @@ export class RelayWorld {
     this.#fallsBack = fallsBack
     const now = () => new Date(Date.UTC(2026, 0, 1) + this.clock.nowMs())
     this.semantics = new Semantics({
-      store: new Store({ startVersion: '100', now }),
+      store: new Store({ startVersion: options.startVersion ?? '100', now }),
       clock: this.clock,
       random: this.random.fork(),
       bookmarkEveryMs: options.bookmarkEveryMs ?? 60_000,
@@ -352,7 +355,7 @@ export class RelayWorld {
     this.relays = Array.from({ length: relays }, () => new MemoryRelay(this))
     this.store.create('servicecidrs', serviceCidrOf(['10.96.0.0/12']))
     for (let index = 0; index < 3; index++) this.store.create('nodes', nodeOf(`node-${index}`, index))
-    this.store.create('services', identityOf('cluster-a'))
+    this.store.create('services', identityOf(options.cluster ?? 'cluster-a'))
     for (let index = 0; index < 6; index++) this.change()
   }
 
@@ -428,7 +431,7 @@ function sliceKeyOf(index: number): string {
 }
 
 /** The object by which clusters are told apart. */
-export function identityOf(uid: string): ApiObject {
+function identityOf(uid: string): ApiObject {
   return {
     apiVersion: 'v1',
     kind: 'Service',
