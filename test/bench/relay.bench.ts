@@ -23,8 +23,8 @@ import { goal, print, quantile } from './report.ts'
  */
 
 const READERS = Number(process.env.KPROBE_READERS ?? 2_000)
-const OBJECTS = 1_000
-const OBJECT_BYTES = 1_500
+const OBJECTS = Number(process.env.KPROBE_OBJECTS ?? 1_000)
+const OBJECT_BYTES = Number(process.env.KPROBE_OBJECT_BYTES ?? 700)
 const PER_SECOND = 100
 const SECONDS = 20
 const TYPE = RELAYED_TYPES[1]?.typeUrl ?? ''
@@ -42,9 +42,6 @@ interface Report {
 }
 
 const HEAD = table({ system_version_info: [1, text], nonce: [5, text] })
-
-if (process.argv[2] === 'reader') read()
-else await measure()
 
 function nowMs(): number {
   return Number(process.hrtime.bigint()) / 1e6
@@ -223,3 +220,6 @@ function rss(): number {
   globalThis.gc?.()
   return process.memoryUsage().rss
 }
+
+if (process.argv[2] === 'reader') read()
+else await measure()
