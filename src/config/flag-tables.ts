@@ -35,7 +35,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     kind: 'text',
     placeholder: 'SOURCE',
     default: 'kube',
-    help: 'where Services come from: kube (the API server), file:PATH (a YAML or JSON file, or a folder of them), or relay:ADDRESS,... (`kprobe relay` at unix:///PATH or tcp://IP:PORT; the node asks them in an order of its own)',
+    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS,...',
   },
   {
     name: 'relay-fallback',

@@ -15,19 +15,22 @@ type Resource = MessageOf<typeof discovery.Resource>
 export const LIST_TYPE = 'application/vnd.kubernetes.protobuf'
 export const WATCH_TYPE = 'application/vnd.kubernetes.protobuf;stream=watch'
 
-const MAGIC = Buffer.from('k8s\0')
+/** What every body in protobuf begins with: `k8s` and a NUL. */
+const MAGIC: readonly number[] = [0x6b, 0x38, 0x73, 0]
 const META = table({
   name: [1, text],
   namespace: [3, text],
   resourceVersion: [6, text],
   annotations: [12, list(message(table({ key: [1, text], value: [2, text] })))],
 })
-const STUB = table({ metadata: [1, message(META)] })
+const BARE = table({ metadata: [1, message(META)] })
 const WHOLE_LIST = table({
   metadata: [1, message(table({ resourceVersion: [2, text] }))],
   items: [2, list(bytes)],
 })
-const END_OF_LIST = [{ key: 'k8s.io/initial-events-end', value: 'true' }]
+const END_OF_LIST: readonly { readonly key: string; readonly value: string }[] = [
+  { key: 'k8s.io/initial-events-end', value: 'true' },
+]
 
 /** Events of a whole state, in parts: none of them says how far the watch is. */
 export function additions(type: RelayedType, resources: readonly Resource[]): Buffer {
@@ -49,14 +52,14 @@ interface Difference {
 export function changes(type: RelayedType, { resources, removed, before, revision }: Difference): Buffer {
   const inOrder = [...resources].sort((a, b) => compareVersions(a.version ?? '', b.version ?? '') ?? 0)
   return Buffer.concat([
-    ...removed.map(name => event(type, 'DELETED', stubOf(name, before))),
+    ...removed.map(name => event(type, 'DELETED', bareObject(name, before))),
     ...inOrder.map(its => event(type, 'MODIFIED', its.resource?.value)),
     bookmark(type, revision),
   ])
 }
 
 export function bookmark(type: RelayedType, resourceVersion: string): Buffer {
-  return event(type, 'BOOKMARK', encodeMessage(STUB, { metadata: { resourceVersion } }))
+  return event(type, 'BOOKMARK', encodeMessage(BARE, { metadata: { resourceVersion } }))
 }
 
 /** Says that the whole state was sent. */
@@ -64,7 +67,7 @@ export function endOfList(type: RelayedType, resourceVersion: string): Buffer {
   return event(
     type,
     'BOOKMARK',
-    encodeMessage(STUB, { metadata: { resourceVersion, annotations: END_OF_LIST } }),
+    encodeMessage(BARE, { metadata: { resourceVersion, annotations: END_OF_LIST } }),
   )
 }
 
@@ -81,10 +84,10 @@ export function wholeList(
   )
 }
 
-function stubOf(key: string, resourceVersion: string): Buffer {
+function bareObject(key: string, resourceVersion: string): Buffer {
   const slash = key.indexOf('/')
   const namespace = slash < 0 ? '' : key.slice(0, slash)
-  return encodeMessage(STUB, { metadata: { name: key.slice(slash + 1), namespace, resourceVersion } })
+  return encodeMessage(BARE, { metadata: { name: key.slice(slash + 1), namespace, resourceVersion } })
 }
 
 const LENGTH_BYTES = 4
@@ -101,6 +104,6 @@ function envelope(
   raw: Buffer,
 ): Buffer {
   const unknown = encodeMessage(UNKNOWN, { typeMeta: { apiVersion, kind }, raw }, MAGIC.length)
-  MAGIC.copy(unknown)
+  unknown.set(MAGIC)
   return unknown
 }
