@@ -167,9 +167,25 @@ function linkCommand() {
   symlinkSync('../../dist/kprobe.mjs', link)
 }
 
+/** One page a command, as npm installs them (`directories.man`). */
+function writeManual() {
+  const folder = `${root}dist/man`
+  rmSync(folder, { recursive: true, force: true })
+  mkdirSync(folder, { recursive: true })
+  const page = words =>
+    execFileSync(process.execPath, [`${root}dist/kprobe.mjs`, 'help', ...words, '--man'], {
+      encoding: 'utf8',
+    })
+  const overview = page([])
+  writeFileSync(`${folder}/kprobe.1`, overview)
+  for (const [, command] of overview.matchAll(/^\.BR kprobe\\-(\w+) \(1\)/gm))
+    writeFileSync(`${folder}/kprobe-${command}.1`, page([command]))
+}
+
 rmSync(`${root}dist/program.cache`, { force: true })
 await bundle()
 placeAddon()
 keepCode()
 checkCode()
 linkCommand()
+writeManual()

@@ -1,5 +1,6 @@
+import { buildInfo } from '../base/build-info.ts'
 import { nearest } from '../base/text.ts'
-import { wrapLines } from '../config/help.ts'
+import { helpText, wrapLines } from '../config/help.ts'
 import type { Completed } from './completion-scripts.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { versionCommand } from './version.ts'
@@ -88,7 +89,7 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
     io.err(usage(io))
     return EXIT_USAGE
   }
-  if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest[0], io)
+  if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest, io)
   if (name === '--version' || name.startsWith('--version=')) return versionCommand(argv, io)
   const entry = COMMANDS.find(each => each.name === name)
   if (entry === undefined) return unknownCommand(name, io)
@@ -104,16 +105,36 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
   return await command.run(rest, io)
 }
 
-async function help(topic: string | undefined, io: Io): Promise<number> {
-  if (topic === undefined) {
-    io.out(usage(io))
-    return EXIT_FINE
-  }
+async function help(words: readonly string[], io: Io): Promise<number> {
+  const isManual = words.includes('--man')
+  const [topic] = words.filter(word => word !== '--man')
   const entry = COMMANDS.find(each => each.name === topic)
-  if (entry === undefined) return unknownCommand(topic, io)
-  io.out((await entry.load()).command.help()({ columns: io.columns }))
+  if (entry === undefined && topic !== undefined) return unknownCommand(topic, io)
+  if (isManual) io.out(await manual(entry))
+  else if (entry === undefined) io.out(usage(io))
+  else io.out((await entry.load()).command.help()({ columns: io.columns }))
   return EXIT_FINE
 }
+
+/** Gives the manual page of a command, or that of kprobe. */
+async function manual(entry: Entry | undefined): Promise<string> {
+  const { manualPage } = await import('./manual.ts')
+  const { version, date } = buildInfo()
+  const names = ['kprobe', ...COMMANDS.map(({ name }) => `kprobe-${name}`)]
+  const of = entry ?? { name: '', summary: SUMMARY }
+  const help = entry === undefined ? OVERVIEW : (await entry.load()).command.help()
+  return manualPage({ ...of, help }, { version, date, names })
+}
+
+const SUMMARY = 'programs Kubernetes Services into the kernel of this node'
+const EXITS =
+  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor)'
+const OVERVIEW = helpText({
+  usage: 'kprobe COMMAND [flags]',
+  description: `kprobe ${SUMMARY}.`,
+  details: ['Commands:', ...COMMANDS.map(({ name, summary }) => `  ${name}   ${summary}`), EXITS],
+  flags: [],
+})
 
 function unknownCommand(name: string, io: Io): number {
   const near = nearest(
@@ -129,7 +150,7 @@ function unknownCommand(name: string, io: Io): number {
 function usage({ columns }: Io): string {
   const width = Math.max(...COMMANDS.map(({ name }) => name.length))
   const lines = [
-    'kprobe programs Kubernetes Services into the kernel of this node.',
+    `kprobe ${SUMMARY}.`,
     '',
     'Usage:',
     '  kprobe COMMAND [flags]',
@@ -139,9 +160,10 @@ function usage({ columns }: Io): string {
     '',
     'Flags:',
     '  -h, --help      print help; `kprobe COMMAND --help` for one command, --help-all with its rare flags',
+    '      --man       with help: print the manual page, `kprobe help [COMMAND] --man | man -l -`',
     '      --version   print the version; --version=raw one field a line',
     '',
-    'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor)',
+    EXITS,
     '',
   ]
   return wrapLines(lines, columns).join('\n')

@@ -74,7 +74,7 @@ function bashValues({ name: command, flags }: Completed): readonly string[] {
     ...listed.map(flag => {
       const words =
         flag.choices === undefined
-          ? '$(kprobe completion services 2>/dev/null)'
+          ? `$(kprobe completion services -- "\${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)`
           : `'${flag.choices.join(' ')}'`
       return `    ${pattern(flag)}) words=${words} ;;`
     }),
@@ -86,7 +86,7 @@ const ZSH_HEAD = `#compdef kprobe
 # Completion of kprobe in zsh: source <(kprobe completion zsh)
 _kprobe_services() {
   local -a names
-  names=(\${(f)"$(kprobe completion services 2>/dev/null)"})
+  names=(\${(f)"$(kprobe completion services -- $words 2>/dev/null)"})
   compadd -a names
 }`
 
@@ -172,7 +172,7 @@ function fishFlag(flag: FlagSpec): string {
     flag.choices !== undefined
       ? `-x -a '${flag.choices.join(' ')}'`
       : flag.namesService === true
-        ? "-x -a '(kprobe completion services 2>/dev/null)'"
+        ? "-x -a '(kprobe completion services -- (commandline -opc) 2>/dev/null)'"
         : takesValue(flag)
           ? '-r -F'
           : ''

@@ -19,7 +19,7 @@ export function completionCommand(commands: () => Promise<readonly Completed[]>)
   return {
     help: () =>
       helpText({
-        usage: 'kprobe completion bash|zsh|fish|services [flags]',
+        usage: 'kprobe completion bash|zsh|fish|services [flags] [-- WORDS]',
         description:
           'Prints a script with which a shell completes the commands, flags and values of kprobe, and the names of Services.',
         details: [
@@ -28,7 +28,7 @@ export function completionCommand(commands: () => Promise<readonly Completed[]>)
           '  zsh    source <(kprobe completion zsh), after compinit',
           '  fish   kprobe completion fish | source',
           '',
-          '  services   prints the names of the Services that the daemon knows, a line each: the scripts run it. After one second, and without a daemon, it prints nothing.',
+          '  services   prints the names of the Services that the daemon knows, a line each: the scripts run it, with the words of the command line, which may name the daemon. After one second, and without a daemon, it prints nothing.',
         ],
         flags: [...FLAGS, HELP_FLAG],
       }),
@@ -43,11 +43,11 @@ async function run(
 ): Promise<number> {
   const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
   const [what = '', ...more] = reader.positionals
-  for (const argument of more) reader.fail(quote(argument), 'no such argument')
+  if (what !== 'services') for (const argument of more) reader.fail(quote(argument), 'no such argument')
   if (what !== 'services' && !isShell(what))
     reader.fail(quote(what), `no shell that kprobe knows: ${Object.keys(SCRIPTS).join(', ')}, or services`)
   if (reader.errors.length > 0) return usageErrors(io, 'completion', reader.errors)
-  if (what === 'services') return await printServices(reader.text('admin-socket') || undefined, io)
+  if (what === 'services') return await printServices(reader.text('admin-socket') || socketIn(more), io)
   if (!isShell(what)) return EXIT_USAGE
   try {
     io.out(SCRIPTS[what](await commands()))
@@ -62,17 +62,32 @@ function isShell(word: string): word is keyof typeof SCRIPTS {
   return Object.hasOwn(SCRIPTS, word)
 }
 
+/** Gives the socket of the daemon that the words of a command line mean. */
+function socketIn(words: readonly string[]): string {
+  return valueIn(words, '--admin-socket') || usualSocket(valueIn(words, '--service-proxy-name') || undefined)
+}
+
+/** Gives the last value of a flag. Bash splits words at =. */
+function valueIn(words: readonly string[], flag: string): string {
+  let value = ''
+  for (const [at, word] of words.entries()) {
+    if (word.startsWith(`${flag}=`)) value = word.slice(flag.length + 1)
+    if (word === flag) value = (words[at + 1] === '=' ? words[at + 2] : words[at + 1]) ?? ''
+  }
+  return value
+}
+
 /** The shell is blocked until the names are printed. */
 const NAMES_LIMIT_MS = 1_000
 /** A shell shows no more in a useful way. */
 const NAMES_MAX = 5_000
 
 /** Prints the names that are safe to complete; the shell evaluates them. Errors would be in the way of the prompt. */
-async function printServices(socket: string | undefined, io: Io): Promise<number> {
+async function printServices(socket: string, io: Io): Promise<number> {
   const late = new AbortController()
   const cancel = systemClock.after(NAMES_LIMIT_MS, () => late.abort())
   try {
-    const answer = await askDaemon(socket ?? usualSocket(undefined), '/services', late)
+    const answer = await askDaemon(socket, '/services', late)
     const names: unknown = answer.kind === 'answer' ? answer.value : []
     const safe = (Array.isArray(names) ? names : []).filter(isSafeName).sort()
     io.out(

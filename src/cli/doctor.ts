@@ -3,7 +3,7 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { HERE, openNetfilter } from '../daemon/open.ts'
@@ -17,8 +17,9 @@ import { neighborsOf } from '../modes/foreign/neighbors.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { OUTPUTS, tableText, writeDocument } from './output.ts'
+import { tableText } from './output.ts'
 import { damageFindings } from './programmed.ts'
 import { readRequest } from './request.ts'
 
@@ -40,7 +41,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = await readRequest(argv, io, { command: 'doctor', extra: [outputFlag(OUTPUTS)] })
   if (typeof request === 'number') return request
   const { config, extra } = request
-  const output = extra.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(extra, OUTPUTS, 'text')
   const findings = await examine(config)
   if (output === 'text') printText(findings, io)
   else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)

@@ -1,95 +1,26 @@
 import { failureText } from '../base/errors.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, outputFlag } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
-import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
+import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
-import type { NftFamily, Ruleset } from '../kernel/nft/state.ts'
+import type { Ruleset } from '../kernel/nft/state.ts'
 import { isOfService, namesOfElements, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
 import type { DumpFilter, KernelRead, Mode } from '../modes/mode.ts'
 import { type ReadModes, readModes, readTables } from '../modes/read.ts'
-import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
+import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
+import { DUMP_FLAGS, DUMPS, dumpHelp, type Request, readRequest } from './dump-request.ts'
+import { type RowsRead, watchRows } from './dump-watch.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
-import { tableText, writeDocument, writeWarnings } from './output.ts'
+import { tableText, writeWarnings } from './output.ts'
 import { damageText, type ProgrammedMode, programmedModes, remedyText, withRelays } from './programmed.ts'
 import { usageErrors } from './request.ts'
 import { serviceTable, sortedRows } from './service-rows.ts'
 
-/** Object kinds that modes list, each with its mode. */
-const DUMPS = MODES.flatMap(mode => (mode.dumps ?? []).map(dump => ({ mode, ...dump })))
-const WHAT: readonly string[] = ['services', 'nft', ...DUMPS.map(({ what }) => what), 'all']
-const OUTPUTS: readonly string[] = [
-  'text',
-  'wide',
-  'json',
-  'yaml',
-  'nft',
-  ...DUMPS.map(({ saveFormat }) => saveFormat),
-]
-
-/** Formats that fit only one kind of object. */
-const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
-  ['nft', 'nft'],
-  ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
-])
-
-const FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'service',
-    kind: 'text',
-    placeholder: 'NAMESPACE/NAME',
-    help: 'only what serves this Service, with all its endpoints',
-    namesService: true,
-  },
-  { name: 'family', kind: 'text', placeholder: 'FAMILY', help: 'only IPv4 or IPv6 (or ip, ip6)' },
-  {
-    ...ADMIN_SOCKET_FLAG,
-    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
-  },
-  INSTANCE_FLAG,
-  outputFlag(OUTPUTS),
-]
-
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe dump [services|nft|ipvs|ipset|iptables|all] [flags]',
-      description:
-        "Prints kprobe's objects in the kernel, read over netlink, and the Service that each object serves. Exits 1 when\n" +
-        'packets do not reach a listed frontend, and when the kernel has nothing for the Service of --service.',
-      details: [
-        'What:',
-        '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode looks whether a process listens',
-        "  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when libnftables is on this machine, by kprobe's own printer otherwise",
-        '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
-        '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
-        '  iptables   rules of iptables mode and what leads to them, or of kube-proxy, whose chains are the same; with -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',
-        '  all        everything',
-        '',
-        "IPVS objects have no names: the daemon at --admin-socket knows which Service each belongs to. Without it, only objects that kprobe's nf_tables elements mention have a name.",
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
-  run,
-}
-
-interface Request {
-  readonly what: string
-  readonly output: string
-  /** Empty for all Services. */
-  readonly service: string
-  readonly families: readonly NftFamily[]
-  readonly adminSocket: string
-  /** The requested proxy; undefined for the unnamed one. */
-  readonly proxyName: string | undefined
-}
+export const command: Command = { help: dumpHelp, run }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readArguments(argv, FLAGS, () => undefined)
+  const given = readArguments(argv, DUMP_FLAGS, () => undefined)
   const reader = new FlagReader(given)
   const request = readRequest(reader, given.positionals)
   if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
@@ -98,7 +29,14 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
     const dump = DUMPS.find(({ what }) => what === request.what)
     if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
-    return await dumpTables(request, io, ask)
+    const code = await dumpTables(request, io, ask)
+    if (!request.isWatched) return code
+    await watchRows(
+      io,
+      async () => readRows(request, ask),
+      rows => rowsText(rows, request, io),
+    )
+    return EXIT_FINE
   } catch (error) {
     io.err(`kprobe dump: ${failureText(error)}\n`)
     return EXIT_FAILED
@@ -107,8 +45,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): Promise<number> {
   const dump = await readKernel(request, ask)
-  if (request.output === 'json' || request.output === 'yaml')
-    await writeDocument(await documentOf(request, dump), request.output, io)
+  if (isDocument(request.output)) await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
   const missing = whatIsMissing(request, dump)
   const isUnnamed = request.what !== 'nft' && dump.names?.isComplete === false
@@ -151,7 +88,7 @@ async function dumpObjects(request: Request, io: Io, { dump, ask }: Asked): Prom
   }
   const names = dump.isNamed ? NO_NAMES : (ask(true) ?? (await namesInTables(request, dump.mode)))
   const found = await dump.read(HERE, { ...filterOf(request, names), proxy })
-  if (output === 'json' || output === 'yaml') await writeDocument(found.value, output, io)
+  if (isDocument(output)) await writeDocument(found.value, output, io)
   else if (output === dump.saveFormat) writeLines(found.save, io)
   else io.out(tableText(found.heading, found.rows, io))
   const missing = found.isEmpty ? nothingText(request) : undefined
@@ -186,43 +123,6 @@ function filterOf({ families, service }: Request, names: ServiceNames): DumpFilt
   return { families, service, names }
 }
 
-function readRequest(reader: FlagReader, positionals: readonly string[]): Request {
-  const output = reader.oneOf('output', OUTPUTS, 'text')
-  const only = OUTPUT_OF.get(output)
-  const [first = only ?? 'services', ...rest] = positionals
-  const what = WHAT.find(word => word === first)
-  if (what === undefined) reader.fail(quote(first), `no such argument; there are ${WHAT.join(', ')}`)
-  for (const argument of rest) reader.fail(quote(argument), 'no such argument')
-  if (only !== undefined && what !== undefined && what !== only)
-    reader.fail('--output', `${output} is for \`kprobe dump ${only}\``)
-  const service = reader.text('service') ?? ''
-  if (service !== '' && DUMPS.some(dump => dump.saveFormat === output && dump.saveTables !== undefined))
-    reader.fail('--service', `${output} prints whole tables; -o text and -o json show one Service`)
-  if (service !== '' && !/^[^/]+\/[^/]+$/.test(service))
-    reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME`)
-  const adminSocket = readSocketPath(reader)
-  const proxyName = readInstanceName(reader)
-  const unsupported = proxyName === undefined ? undefined : whyNotInstance(proxyName, DEFAULT_MODE)
-  if (unsupported !== undefined) reader.fail('--service-proxy-name', unsupported)
-  const mode = DUMPS.find(dump => dump.what === what)?.mode
-  if (unsupported === undefined && proxyName !== undefined && mode?.notNamed !== undefined)
-    reader.fail('--service-proxy-name', `a named proxy cannot use ${mode.title}`)
-  return {
-    what: what ?? 'services',
-    output,
-    service,
-    families: readFamilies(reader),
-    adminSocket,
-    proxyName,
-  }
-}
-
-function readFamilies(reader: FlagReader): readonly NftFamily[] {
-  if ((reader.text('family') ?? '') === '') return ['ip', 'ip6']
-  const family = reader.oneOf('family', ['IPv4', 'IPv6', 'ip', 'ip6', 'ipv4', 'ipv6'], 'ip')
-  return [family.endsWith('6') ? 'ip6' : 'ip']
-}
-
 /** Kernel state of all modes that hold objects. */
 interface Dump extends ReadModes {
   /** Names of objects that carry none; undefined if no mode holds such objects. */
@@ -238,12 +138,18 @@ async function readKernel(request: Request, ask: KernelRead['names']): Promise<D
 }
 
 function whatIsMissing(request: Request, { held, chains, modes }: Dump): string | undefined {
-  const { service } = request
+  const { service, namespace } = request
   const withTables = held.filter(({ tables }) => tables.length > 0)
   const iptables = request.what !== 'nft' && chains.some(({ ours }) => ours) ? chains : []
   if (withTables.length + iptables.length === 0) return nothingText({ ...request, service: '' })
   if (service === '' && modes.length > 0 && modes.every(({ rows }) => rows.length === 0))
     return noFrontend(modes)
+  if (
+    namespace !== '' &&
+    service === '' &&
+    !modes.some(({ rows }) => rows.some(row => isIn(namespace, row.service)))
+  )
+    return `the kernel serves no Service of the namespace ${namespace}`
   const isHeld =
     service === '' ||
     modes.some(({ rows }) => rows.length > 0) ||
@@ -274,7 +180,7 @@ function listingOf({ service }: Request, { held }: Dump): Ruleset {
 
 async function documentOf(request: Request, dump: Dump): Promise<unknown> {
   const { what } = request
-  const services = rowsOf(dump)
+  const services = rowsOf(request, dump)
   if (what === 'services') return { services }
   const nft = rulesetToJson(listingOf(request, dump))
   if (what === 'nft') return nft
@@ -294,14 +200,29 @@ async function objectsOf(request: Request, { names, chains }: Dump) {
   return objects
 }
 
-function rowsOf({ modes }: Dump): readonly ServiceRow[] {
-  return sortedRows(modes.flatMap(({ rows }) => rows))
+function rowsOf({ namespace, sortBy }: Request, { modes }: Dump): readonly ServiceRow[] {
+  const rows = sortedRows(modes.flatMap(({ rows }) => rows).filter(({ service }) => isIn(namespace, service)))
+  return sortBy === undefined ? rows : sortedBy(rows, sortBy)
+}
+
+function isIn(namespace: string, service: string): boolean {
+  return namespace === '' || service.startsWith(`${namespace}/`)
+}
+
+async function readRows(request: Request, ask: KernelRead['names']): Promise<RowsRead> {
+  const dump = await readKernel(request, ask)
+  // IPVS changes its virtual servers without a commit of nf_tables.
+  return { rows: rowsOf(request, dump), isNftAlone: dump.names === undefined }
+}
+
+function rowsText(rows: readonly ServiceRow[], { output, service, columns }: Request, io: Io): string {
+  if (columns.length > 0) return columnsText(rows, columns, io)
+  return serviceTable(rows, { color: io.color, wide: output === 'wide' || service !== '' })
 }
 
 async function writeText(request: Request, dump: Dump, io: Io): Promise<void> {
   const { what, output, service } = request
-  const wide = output === 'wide' || service !== ''
-  if (what !== 'nft') io.out(serviceTable(rowsOf(dump), { color: io.color, wide }))
+  if (what !== 'nft') io.out(rowsText(rowsOf(request, dump), request, io))
   if (what === 'services') return
   if (what === 'all') io.out('\n')
   const asTool = output === 'nft' && service === '' ? await listByNft(dump) : undefined

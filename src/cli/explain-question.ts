@@ -6,6 +6,7 @@ import { isPort } from '../model/fields.ts'
 import type { Endpoint, Protocol, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { OUTSIDE_CLIENT } from './programmed.ts'
+import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 
 /** The question of `kprobe explain` as given, with names in place of addresses. */
 interface NamedQuestion {
@@ -62,6 +63,10 @@ export const QUESTION_FLAGS: readonly FlagSpec[] = [
     help: 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
   },
   {
+    ...NAMESPACE_FLAG,
+    help: 'namespace of pods and Services that are named without one: svc/NAME, pod/NAME',
+  },
+  {
     name: 'interface',
     kind: 'text',
     placeholder: 'NAME',
@@ -77,9 +82,10 @@ const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
 
 /** Reads the question. Reports errors to the reader, and gives undefined then. */
 export function readQuestion(reader: FlagReader): NamedQuestion | undefined {
-  const from = readPeer(reader, '--from', reader.text('from') ?? '')
+  const namespace = readNamespace(reader)
+  const from = readPeer(reader, '--from', withNamespace(reader.text('from') ?? '', namespace))
   const target = splitPort(reader.text('to') ?? '')
-  const to = readPeer(reader, '--to', target.name)
+  const to = readPeer(reader, '--to', withNamespace(target.name, namespace))
   if (from?.kind === 'service') reader.fail('--from', `a client is ${CLIENT_FORMS}`)
   if (to?.kind === 'outside') reader.fail('--to', FORMS['--to'])
   const isPlace = to?.kind === 'address' || to?.kind === 'pod' || to?.kind === 'node'
@@ -127,6 +133,15 @@ function splitPort(text: string): Target {
   const [, bracketed, plain, port = '', protocol] =
     /^(?:\[(.*)\]|([^:]*))(?::([^:/]*)(?:\/([^:/]*))?)?$/.exec(text) ?? []
   return { name: bracketed ?? plain ?? text, port, protocol }
+}
+
+/** Completes `svc/NAME`, `pod/NAME` and the bare name of a Service. */
+function withNamespace(text: string, namespace: string): string {
+  if (namespace === '' || text === 'outside') return text
+  return text.replace(
+    /^(?:(svc\/|service\/|pod\/)([a-z0-9][a-z0-9.-]*)|([a-z][a-z0-9-]*))$/,
+    (_, kind, name, bare) => (bare === undefined ? `${kind}${namespace}/${name}` : `${namespace}/${bare}`),
+  )
 }
 
 const NAME_FORMS =

@@ -1,14 +1,15 @@
 import { oneLine } from '../base/text.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
 import { QUESTION_FLAGS } from './explain-question.ts'
 import type { ExplainedEndpoint } from './explain-reasons.ts'
 import { type Explanation, runQuestion } from './explanation.ts'
 import type { Command } from './io.ts'
 import type { KernelOutcome, Outcome } from './outcome.ts'
-import { OUTPUTS, tableText, writeDocument } from './output.ts'
+import { tableText } from './output.ts'
 import { FROM_DAEMON } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]

@@ -12,6 +12,7 @@ import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode } from '../modes/registry.ts'
 import { answerOf } from './answer.ts'
+import { type JsonPathOutput, readOutput } from './document.ts'
 import { portsText, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -69,7 +70,11 @@ interface QuestionCommand<Output extends string> {
   readonly flags: readonly FlagSpec[]
   /** The formats of --output; the first is the default. */
   readonly outputs: readonly [Output, ...Output[]]
-  readonly write: (explanation: Explanation, output: Output, asked: Asked) => void | Promise<void>
+  readonly write: (
+    explanation: Explanation,
+    output: Output | JsonPathOutput,
+    asked: Asked,
+  ) => void | Promise<void>
 }
 
 /** The client and the target as they were given. */
@@ -88,7 +93,7 @@ export async function runQuestion<Output extends string>(
   if (typeof request === 'number') return request
   const { config, extra } = request
   const question = readQuestion(extra)
-  const output = extra.oneOf('output', outputs, outputs[0])
+  const output = readOutput(extra, outputs, outputs[0])
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, command, extra.errors)
   const hasDaemon = request.daemon !== undefined
   try {

@@ -2,7 +2,7 @@ import { type Clock, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
 import { PROCESS_GROUP } from '../config/flag-tables.ts'
-import { HELP_FLAG, outputFlag, RUN_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, RUN_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
 import { tuneKernel, writeRecord } from '../daemon/tune.ts'
@@ -11,8 +11,9 @@ import type { SysctlLeft, TuneReport } from '../kernel/sysctl/sysctls.ts'
 import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { counterOf } from '../reconcile/dataplane.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { OUTPUTS, tableText, writeDocument } from './output.ts'
+import { tableText } from './output.ts'
 import { readRequest } from './request.ts'
 
 export const command: Command = {
@@ -44,7 +45,7 @@ export async function runInit(argv: readonly string[], io: Io, machine: InitMach
   const request = await readRequest(argv, io, { command: 'init', extra: [outputFlag(OUTPUTS)] })
   if (typeof request === 'number') return request
   const { config, extra } = request
-  const output = extra.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(extra, OUTPUTS, 'text')
   // Each check loads its kernel module, which creates the settings of that module.
   const answers = [
     await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),

@@ -121,7 +121,7 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
   const answer = await askDaemon(socket, '/snapshot')
   if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
   if (!isJson(answer.value) || answer.value.complete !== true)
-    throw new Error(`the daemon at ${socket} has not read all objects yet`)
+    throw new Error(`the daemon at ${socket} has not read all objects yet${lackText(answer.value)}`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
   const { servicesBytes: bytes, refused, refusedSlices, refusedSince, source, quarantined } = answer.value
@@ -135,6 +135,13 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     quarantined: quarantinedIn(quarantined),
     notKnown: notKnownIn(source),
   }
+}
+
+/** Says which objects the daemon waits for, and why. */
+function lackText(answer: unknown): string {
+  const { missing, trouble } = isJson(answer) && isJson(answer.source) ? answer.source : {}
+  const what = Array.isArray(missing) && missing.length > 0 ? `: it lacks ${missing.join(', ')}` : ''
+  return typeof trouble === 'string' ? `${what} (${trouble})` : what
 }
 
 /** Reads the times of refusals, and skips entries of another shape. */

@@ -19,20 +19,6 @@ export async function writeWarnings(
   if (more > 0) io.err(`and ${count(more, 'more warning')}; ${rest}\n`)
 }
 
-/** The formats of a command that prints one result. */
-export const OUTPUTS = ['text', 'json', 'yaml'] as const
-
-/** Prints a value for machines. */
-export async function writeDocument(value: unknown, format: 'json' | 'yaml', io: Io): Promise<void> {
-  if (format === 'json') {
-    io.out(`${JSON.stringify(value, undefined, 2)}\n`)
-    return
-  }
-  // The package is CommonJS: only a module of kprobe's own keeps its export names in a bundle that loads it late.
-  const { yamlText } = await import('./yaml-text.ts')
-  io.out(yamlText(value))
-}
-
 const GAP = '   '
 const BOLD = ['\u001b[1m', '\u001b[22m'] as const
 

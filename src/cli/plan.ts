@@ -2,14 +2,14 @@ import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { COMMITS_MAX } from '../reconcile/difference.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
-import { OUTPUTS, writeDocument } from './output.ts'
 import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
@@ -34,7 +34,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = await readModelRequest(argv, io, { command: 'plan', extra: FLAGS })
   if (typeof request === 'number') return request
   const { config, extra } = request
-  const output = extra.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(extra, OUTPUTS, 'text')
   const isSummary = extra.bool('summary')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
   try {

@@ -6,7 +6,7 @@ import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from
 import { type ConfigError, type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { loadConfig, type RunRequest, readFlags } from '../config/load-config.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { isJson } from '../model/fields.ts'
+import { isDnsLabel, isJson } from '../model/fields.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
 import { EXIT_FAILED, EXIT_USAGE, type Io } from './io.ts'
 
@@ -156,6 +156,22 @@ function withFlags(argv: readonly string[], { flags }: Found, given: FlagReader)
     ([flag, text]) => text !== '' && (flag === 'feature-gates' || !given.given(flag)),
   )
   return [...missing.map(([flag, text]) => `--${flag}=${text}`), ...argv]
+}
+
+/** The flag of a namespace, which kubectl has, too. */
+export const NAMESPACE_FLAG = {
+  name: 'namespace',
+  short: 'n',
+  kind: 'text',
+  placeholder: 'NAMESPACE',
+} as const
+
+/** Reads the namespace; empty without the flag. Reports errors to the reader. */
+export function readNamespace(reader: FlagReader): string {
+  const name = reader.text('namespace') ?? ''
+  if (name !== '' && !isDnsLabel(name))
+    reader.fail('--namespace', `${quote(name)} is not the name of a namespace`)
+  return name
 }
 
 /** Prints every error once, with its flag. Gives the exit code. */

@@ -2,17 +2,18 @@ import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import { serviceJson } from '../model/snapshot-json.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
+import { type DocumentFormat, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
-import { OUTPUTS, tableText, writeDocument } from './output.ts'
+import { tableText } from './output.ts'
 import { proofText, proveKernel, whyNotProvable } from './prove.ts'
 import { FROM_DAEMON, type ModelRequest, readModelRequest } from './request.ts'
 
@@ -53,7 +54,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const request = await readModelRequest(argv, io, { command: 'verify', extra: OWN_FLAGS })
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
-  const output = extra.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(extra, OUTPUTS, 'text')
   if (extra.bool('prove')) return await runProof(request, io, output)
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
@@ -77,7 +78,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-async function runProof(request: ModelRequest, io: Io, output: (typeof OUTPUTS)[number]): Promise<number> {
+async function runProof(request: ModelRequest, io: Io, output: DocumentFormat | 'text'): Promise<number> {
   try {
     const why = whyNotProvable(request.config)
     if (why !== undefined) throw new Error(why)

@@ -1,9 +1,9 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { FlagReader, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG, outputFlag } from '../config/flags.ts'
+import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
-import { OUTPUTS, writeDocument } from './output.ts'
 import { usageErrors } from './request.ts'
 
 const FLAGS = [
@@ -25,7 +25,7 @@ export const command: Command = {
 /** Runs `kprobe version [-o json]` and `kprobe --version[=raw]`. Gives the exit code. */
 export async function versionCommand(argv: readonly string[], io: Io): Promise<number> {
   const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const output = reader.oneOf('output', OUTPUTS, 'text')
+  const output = readOutput(reader, OUTPUTS, 'text')
   const kind = reader.oneOf('version', ['true', 'raw'], 'true')
   for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
   if (reader.errors.length > 0) return usageErrors(io, 'version', reader.errors)

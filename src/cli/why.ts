@@ -1,16 +1,16 @@
 import { count, oneLine } from '../base/text.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, outputFlag, WITHOUT_EFFECT } from '../config/flags.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText, wrapLines } from '../config/help.ts'
 import { rounded, shareByDestination } from './answer.ts'
+import { type JsonPathOutput, outputFlag, writeDocument } from './document.ts'
 import { ruleLines } from './explain.ts'
 import { QUESTION_FLAGS } from './explain-question.ts'
 import { outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, runQuestion } from './explanation.ts'
 import type { Command, Io } from './io.ts'
 import { missingIn, type Outcome, shownOf } from './outcome.ts'
-import { writeDocument } from './output.ts'
 import { FROM_DAEMON } from './request.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
 
@@ -42,7 +42,11 @@ export const command: Command = {
 }
 
 function writeIn(io: Io) {
-  return async (explanation: Explanation, output: (typeof OUTPUTS)[number], asked: Asked) => {
+  return async (
+    explanation: Explanation,
+    output: (typeof OUTPUTS)[number] | JsonPathOutput,
+    asked: Asked,
+  ) => {
     const picture = () => pictureOf(explanation, asked)
     switch (output) {
       case 'text':
@@ -53,8 +57,7 @@ function writeIn(io: Io) {
         return io.out(dotText(picture()))
       case 'svg':
         return io.out(svgText(picture()))
-      case 'json':
-      case 'yaml':
+      default:
         return await writeDocument(explanation, output, io)
     }
   }

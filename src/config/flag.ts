@@ -24,6 +24,8 @@ export interface FlagSpec {
   readonly namesService?: true
   /** The valid values; the first is the default. */
   readonly choices?: readonly string[]
+  /** Reads the value, and reports errors: for a flag that has more valid values than its choices. */
+  readonly check?: (reader: FlagReader) => unknown
 }
 
 /** Gives the value of an unset flag as text. */

@@ -282,16 +282,3 @@ export const BESIDE_FILE_FLAGS: readonly string[] = [
 ]
 
 export const HELP_FLAG: FlagSpec = { name: 'help', short: 'h', kind: 'bool', help: 'print this help' }
-
-/** Makes the flag `-o` of a command that prints. */
-export function outputFlag(formats: readonly string[]): FlagSpec {
-  return {
-    name: 'output',
-    short: 'o',
-    kind: 'text',
-    placeholder: 'FORMAT',
-    default: formats[0] ?? '',
-    help: formats.join(', '),
-    choices: formats,
-  }
-}

@@ -20,6 +20,7 @@ interface HelpForm {
 /** Prints help in this form, and says what a shell may complete. */
 export interface HelpPage {
   (form?: HelpForm): string
+  readonly text: Pick<HelpText, 'usage' | 'description' | 'details'>
   /** The flags in the help, rare ones too. */
   readonly flags: readonly FlagSpec[]
   /** The valid arguments: those between brackets in the usage line. */
@@ -57,7 +58,11 @@ export function helpText(help: HelpText): HelpPage {
     ].join('\n')
   }
   const [, words = ''] = /\[?((?:[a-z]+\|)+[a-z]+)\]?/.exec(help.usage) ?? []
-  return Object.assign(page, { flags: visible, words: words.split('|').filter(word => word !== '') })
+  return Object.assign(page, {
+    text: help,
+    flags: visible,
+    words: words.split('|').filter(word => word !== ''),
+  })
 }
 
 /** Wraps lines that are too long for the terminal, as helpText() wraps details. */

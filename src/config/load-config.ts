@@ -94,8 +94,9 @@ export function parseRequest(
   const reader = readFlags(argv, options)
   for (const argument of reader.positionals)
     if (argument !== '') reader.fail(quote(argument), 'no such argument; flags begin with --')
-  for (const { name, choices } of options.extra ?? [])
-    if (choices !== undefined) reader.oneOf(name, choices, '')
+  for (const { name, choices, check } of options.extra ?? [])
+    if (check !== undefined) check(reader)
+    else if (choices !== undefined) reader.oneOf(name, choices, '')
   refusePlaceholders(reader, options)
   const own = readOwnSettings(reader)
   const { settings, errors, doubts, warnings } =

@@ -64,9 +64,9 @@ export class RefusalLog {
       const before = this.#services.get(service)?.refusals ?? []
       const after = table.services.get(service)?.refusals ?? []
       this.#total += after.length - before.length
-      this.#remember(service, after)
-      if (after.length === 0) continue
       const known = new Set(before.map(refusalIdentity))
+      this.#remember(service, after, known)
+      if (after.length === 0) continue
       const news = after.filter(refusal => !known.has(refusalIdentity(refusal)))
       const refusals = news.slice(0, NEWS_MAX - named)
       named += refusals.length
@@ -78,7 +78,8 @@ export class RefusalLog {
     return { fresh, unnamed, total: this.#total }
   }
 
-  #remember(service: ServiceKey, refusals: readonly Refusal[]): void {
+  /** A known refusal whose time was not kept gets none: it is older than now. */
+  #remember(service: ServiceKey, refusals: readonly Refusal[], known: ReadonlySet<string>): void {
     if (this.#wallMs === undefined) return
     const before = this.#since.get(service)
     if (before === undefined && refusals.length === 0) return
@@ -88,7 +89,8 @@ export class RefusalLog {
     for (const refusal of refusals) {
       if (this.#times + times.size >= TIMES_MAX) break
       const key = refusalIdentity(refusal)
-      times.set(key, before?.get(key) ?? now)
+      const since = before?.get(key) ?? (known.has(key) ? undefined : now)
+      if (since !== undefined) times.set(key, since)
     }
     this.#times += times.size
     if (times.size === 0) this.#since.delete(service)

@@ -14,8 +14,13 @@ type Shell = (typeof SHELLS)[number]
 
 let folder: string
 
-/** A shell finds this in place of kprobe: the daemon's answer. */
-const SERVICES = 'kprobe() { [ "$*" = "completion services" ] && echo shop/cart && echo shop/checkout; }\n'
+/** A shell finds this in place of kprobe: the daemon's answer, and another of the daemon at /x. */
+const SERVICES = [
+  'kprobe() {',
+  '  [ "$1 $2 $3" = "completion services --" ] || return 1',
+  '  case "$*" in *" --admin-socket = /x "*) echo shop/other ;; *) echo shop/cart; echo shop/checkout ;; esac',
+  '}\n',
+].join('\n')
 
 const pathOf = (shell: Shell) => join(folder, `kprobe.${shell}`)
 
@@ -77,6 +82,7 @@ describe.skipIf(!isHere('bash'))('bash', () => {
       ['dump', '--service', ''],
       ['shop/cart', 'shop/checkout'],
     ],
+    [['dump', '--admin-socket', '=', '/x', '--service', ''], ['shop/other']],
     [['dump', '--family', '=', ''], []],
     [['run', '--proxy-mod'], ['--proxy-mode']],
     [['nothing', '--x'], []],
@@ -121,8 +127,10 @@ describe.skipIf(!isHere('fish'))('fish', () => {
     ['kprobe dump ip', 'ipset ipvs iptables'],
     ['kprobe why -o m', 'mermaid'],
     ['kprobe why --fro', '--from'],
+    ['kprobe dump --admin-socket /x --service ', 'words-8'],
   ])('completes %j to %j', (line, expected) => {
-    const script = `source ${pathOf('fish')}; complete -C '${line}'`
+    const daemon = 'function kprobe; echo words-(count $argv); end'
+    const script = `source ${pathOf('fish')}; ${daemon}; complete -C '${line}'`
     const out = execFileSync('fish', ['--no-config', '-c', script], { encoding: 'utf8' })
     const words = out.split('\n').flatMap(each => each.split('\t')[0] ?? [])
     expect(words.filter(word => word !== '').toSorted()).toEqual(expected.split(' ').toSorted())
@@ -139,12 +147,16 @@ describe('the command', () => {
   })
 
   /** Gives what is printed while a daemon answers with `body`, or does not answer. */
-  async function namesOf(body: string | undefined): Promise<FakeIo> {
-    const path = join(folder, 'admin.sock')
+  async function namesOf(
+    body: string | undefined,
+    flagsOf = (path: string) => [`--admin-socket=${path}`],
+  ): Promise<FakeIo> {
+    // Node keeps a connection for the next request to the same path.
+    const path = join(mkdtempSync(join(folder, 'daemon-')), 'admin.sock')
     const server = createServer((_, response) => body !== undefined && response.end(body))
     await new Promise<void>(done => server.listen(path, done))
     const io = new FakeIo()
-    await runCommand(['completion', 'services', `--admin-socket=${path}`], io)
+    await runCommand(['completion', 'services', ...flagsOf(path)], io)
     server.closeAllConnections()
     await new Promise(done => server.close(done))
     return io
@@ -156,6 +168,17 @@ describe('the command', () => {
     expect(await namesOf('{"names":1}')).toMatchObject({ stdout: '', stderr: '' })
     const many = Array.from({ length: 5_010 }, (_, index) => `ns/s${index}`)
     expect((await namesOf(JSON.stringify(many))).stdout.split('\n')).toHaveLength(5_001)
+  })
+
+  it.each([
+    ['a word', (path: string) => ['--', 'why', `--admin-socket=${path}`, '--to']],
+    ['two words', (path: string) => ['--', 'why', '--admin-socket', path, '--to']],
+    [
+      'three words, as bash splits them',
+      (path: string) => ['--', 'why', '--admin-socket', '=', path, '--to'],
+    ],
+  ])('asks the daemon that the command line names by %s', async (_, flagsOf) => {
+    expect(await namesOf('["ns/a"]', flagsOf)).toMatchObject({ stdout: 'ns/a\n', stderr: '' })
   })
 
   it('prints no Services when the daemon does not answer', async () => {

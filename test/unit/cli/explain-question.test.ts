@@ -45,6 +45,22 @@ function asked(from: string, to: string, ...rest: readonly string[]): string {
 
 describe('a question', () => {
   it.each([
+    ['pod/web-b', 'svc/web:80'],
+    ['pod/web-b', 'web:http'],
+    ['pod/ns/web-b', 'service/web:80'],
+    ['pod/web-b', 'web.ns.svc:80'],
+    ['10.1.0.9', 'ns/web:80'],
+  ])('from %s to %s takes the namespace of --namespace where a name has none', (from, to) => {
+    expect(asked(from, to, '-n', 'ns')).toBe('10.1.0.9 10.96.0.1 80/TCP')
+  })
+
+  it('refuses a namespace that is none', () => {
+    expect(asked('outside', 'web', '-n', 'a/b')).toContain(
+      '--namespace: "a/b" is not the name of a namespace',
+    )
+  })
+
+  it.each([
     ['192.0.2.1', '10.96.0.1:80', '192.0.2.1 10.96.0.1 80/TCP'],
     ['2001:db8::1', '[fd00::1]:80', '2001:db8::1 fd00::1 80/TCP'],
     ['192.0.2.1', 'svc/ns/web:http', '192.0.2.1 10.96.0.1 80/TCP'],

@@ -76,4 +76,12 @@ describe('what the daemon says beside its objects', () => {
     const { refusedSince, quarantined, notKnown } = await load({})
     expect([refusedSince?.(REFUSAL), quarantined?.size, notKnown]).toEqual([undefined, 0, []])
   })
+
+  it('is what it waits for before it knows all objects', async () => {
+    const source = { missing: ['Services', 'Nodes'], trouble: 'ECONNREFUSED' }
+    await expect(load({ complete: false, source })).rejects.toThrow(
+      'has not read all objects yet: it lacks Services, Nodes (ECONNREFUSED)',
+    )
+    await expect(load({ complete: false })).rejects.toThrow(/has not read all objects yet$/)
+  })
 })

@@ -1,0 +1,227 @@
+import { spawn } from 'node:child_process'
+import { cpSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { afterEach, describe, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { type Ended, runCommand, runInProcess, tool } from '../support/command.ts'
+import { COMMAND, Daemons, EXAMPLE_FLAGS } from '../support/daemon.ts'
+import { serviceOf, sliceOf } from '../support/objects.ts'
+import { eventually } from '../support/patience.ts'
+
+const kprobe = (...args: string[]): Promise<Ended> => runInProcess(args)
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
+const daemons = new Daemons()
+
+const FIVE_IPS = [1, 2, 3, 4, 5].map(last => `10.244.0.${last}`)
+const ALL_FIVE = `web:http +ClusterIP +10.96.9.1:80/TCP +${FIVE_IPS.map(ip => `${ip}:8080`).join(', ')}`
+const FIVE_ENDPOINTS = [serviceOf('web', '10.96.9.1'), sliceOf('web', FIVE_IPS)]
+
+/** A copy of the command with nothing around it: neither packages nor sources. */
+function lonelyCopy(): string {
+  const folder = join(daemons.folder(), 'dist')
+  cpSync(dirname(COMMAND), folder, { recursive: true })
+  return join(folder, 'kprobe.mjs')
+}
+
+async function programExamples(): Promise<void> {
+  expect(await kprobe('run', '--once', ...EXAMPLE_FLAGS)).toMatchObject({ code: 0, out: '' })
+}
+
+afterEach(async () => {
+  await daemons.end()
+  nft('flush', 'ruleset')
+})
+
+describe('kprobe dump', () => {
+  it('says that the kernel holds nothing', async () => {
+    expect(await kprobe('dump')).toMatchObject({ code: 0, err: 'the kernel holds no objects of kprobe\n' })
+    expect((await kprobe('dump', '--family=ipv6')).err).toBe(
+      'the kernel holds no objects of kprobe in the family ip6\n',
+    )
+  })
+
+  it('shows Services as text, JSON and YAML', async () => {
+    await programExamples()
+    const text = await kprobe('dump')
+    expect(text).toMatchObject({ code: 0, err: '' })
+    expect(text.out).toMatch(
+      /^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +10\.244\.0\.11:8080, 10\.244\.1\.11:8080 \(sticky 1800s\)$/m,
+    )
+    const json = JSON.parse((await kprobe('dump', '-o', 'json')).out)
+    expect(json.services).toContainEqual({
+      service: 'shop/cart:http',
+      type: 'ClusterIP',
+      protocol: 'TCP',
+      frontend: '10.96.1.1:80',
+      action: 'balance',
+      endpoints: ['10.244.0.11:8080', '10.244.1.11:8080'],
+      affinitySeconds: 1800,
+      mode: 'nftables',
+    })
+    expect(text.out.trim().split('\n')).toHaveLength(json.services.length + 1)
+    expect(parse((await kprobe('dump', '-o', 'yaml')).out)).toEqual(json)
+  })
+
+  it('shows rows as run does: in the same words and order', async () => {
+    const ran = await kprobe('run', '--once', '-v=1', ...EXAMPLE_FLAGS)
+    const dumped = (await kprobe('dump')).out.trim().split('\n').slice(1)
+    expect(dumped.length).toBeGreaterThan(20)
+    expect(ran.out).toContain(dumped.join('\n'))
+  })
+
+  it.each([
+    [
+      [],
+      'web:http +ClusterIP +10.96.9.1:80/TCP +10.244.0.1:8080, 10.244.0.2:8080, 10.244.0.3:8080 \\+2 more',
+    ],
+    [['-o', 'wide'], ALL_FIVE],
+    [['--service=ns/web'], ALL_FIVE],
+  ])('dump %j names as many endpoints as it should', async (args, line) => {
+    const file = join(daemons.folder(), 'five.json')
+    writeFileSync(file, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: FIVE_ENDPOINTS }))
+    const ran = await kprobe('run', '--once', `--source=file:${file}`, '--hostname-override=example-node')
+    expect(ran.code, ran.err).toBe(0)
+    expect((await kprobe('dump', ...args)).out).toMatch(new RegExp(`^ns/${line}$`, 'm'))
+  })
+
+  it('shows the tables in the words of nft, through its library', async () => {
+    await programExamples()
+    const listing = nft('list', 'ruleset')
+    expect(listing).toContain('10.96.1.1 . tcp . 80')
+    for (const what of [['nft'], []]) {
+      const dumped = await kprobe('dump', ...what, '-o', 'nft')
+      expect(dumped).toMatchObject({ code: 0, err: '' })
+      expect(withoutTimers(dumped.out)).toBe(withoutTimers(listing))
+    }
+  })
+
+  it('shows the same tables by its own printer where no package is installed', async () => {
+    await programExamples()
+    const alone = runCommand(['dump', '-o', 'nft'], { command: lonelyCopy() })
+    expect(alone).toMatchObject({ code: 0, err: '' })
+    expect(alone.out).toBe((await kprobe('dump', 'nft')).out)
+    expect(sorted(alone.out)).toBe(sorted(nft('--stateless', 'list', 'ruleset')))
+  })
+
+  it('shows the tables as JSON, and both together', async () => {
+    await programExamples()
+    const { nft: tables, services } = JSON.parse((await kprobe('dump', 'all', '-o', 'json')).out)
+    expect(tables).toEqual(JSON.parse((await kprobe('dump', 'nft', '-o', 'json')).out))
+    expect(services.length).toBeGreaterThan(10)
+    const all = (await kprobe('dump', 'all')).out
+    expect(all).toBe(`${(await kprobe('dump')).out}\n${(await kprobe('dump', 'nft')).out}`)
+  })
+
+  it('narrows to a Service and to a family', async () => {
+    await programExamples()
+    const cart = JSON.parse((await kprobe('dump', '--service=shop/cart', '-o', 'json')).out).services
+    expect(new Set(cart.map(({ service }: { service: string }) => service))).toEqual(
+      new Set(['shop/cart:http']),
+    )
+    const six = JSON.parse(
+      (await kprobe('dump', '--service=shop/cart', '--family=IPv6', '-o', 'json')).out,
+    ).services
+    expect(six.length).toBeGreaterThan(0)
+    expect(six.length).toBeLessThan(cart.length)
+    for (const { frontend } of six) expect(frontend).toMatch(/^\[/)
+    expect((await kprobe('dump', 'nft', '--family=ip')).out).toMatch(/^table ip kube-proxy/)
+    expect((await kprobe('dump', 'nft', '--family=ip')).out).not.toContain('table ip6')
+    const one = (await kprobe('dump', '-o', 'nft', '--service=shop/cart')).out
+    expect(one).toContain('shop/cart:http')
+    expect(one).not.toContain('edge/')
+  })
+
+  it('narrows to a namespace, and sorts and prints what it is asked for', async () => {
+    await programExamples()
+    const columns = 'custom-columns=NAME:.service,FIRST:.endpoints[0]'
+    const rows = (await kprobe('dump', '-n', 'shop', '--sort-by=.frontend', '-o', columns)).out.split('\n')
+    expect(rows[0]).toMatch(/^NAME +FIRST$/)
+    expect(rows).toContainEqual(expect.stringMatching(/^shop\/cart:http +10\.244\.0\.11:8080$/))
+    expect(rows.slice(1, -1).every(row => row.startsWith('shop/'))).toBe(true)
+    const path = '{range .services[?(@.type=="ClusterIP")]}{.frontend}{"\\n"}{end}'
+    const found = (await kprobe('dump', '-n', 'shop', '--service=cart', '-o', `jsonpath=${path}`)).out
+    expect(found.split('\n')).toContain('10.96.1.1:80')
+    expect(await kprobe('dump', '-A')).toEqual(await kprobe('dump'))
+    expect(await kprobe('dump', '-n', 'nobody')).toMatchObject({
+      code: 0,
+      err: 'the kernel serves no Service of the namespace nobody\n',
+    })
+  })
+
+  it('prints what changes while it watches, until it is interrupted', async () => {
+    await programExamples()
+    const child = spawn(process.execPath, [COMMAND, 'dump', '-w', '--service=shop/cart'])
+    const ended = new Promise(done => child.on('close', code => done(code)))
+    let out = ''
+    child.stdout.on('data', chunk => {
+      out += chunk
+    })
+    try {
+      await eventually(() => out.includes('10.96.1.1:80/TCP'))
+      const before = out
+      nft('delete', 'element', 'ip', 'kube-proxy', 'cluster-ips', '{ 10.96.1.1 }')
+      await eventually(() => out.length > before.length)
+      nft('delete', 'table', 'ip', 'kube-proxy')
+      await eventually(() => out.includes('gone'))
+      expect(out.slice(before.length)).toMatch(/^shop\/cart:http +ClusterIP +10\.96\.1\.1:80\/TCP +.+$/m)
+      expect(out.slice(before.length)).not.toContain('FRONTEND')
+      child.kill('SIGINT')
+      expect(await ended).toBe(0)
+    } finally {
+      child.kill('SIGKILL')
+    }
+  })
+
+  it.each([
+    [['nft', '-n', 'shop', '-w'], /--namespace: is for `kprobe dump services`\n.*--watch: is for/],
+    [['-w', '-o', 'json'], /--watch: prints rows; -o json is one document\n/],
+    [['-n', 'shop', '-A'], /--all-namespaces: contradicts --namespace\n/],
+    [['-n', 'shop', '--service=ops/x'], /--service: "ops\/x" is not in the namespace shop\n/],
+    [['-n', 'a/b'], /--namespace: "a\/b" is not the name of a namespace\n/],
+    [['--sort-by=.['], /--sort-by: "\.\[" is no path/],
+    [['-o', 'custom-columns=NAME'], /--output: "NAME" in custom-columns is not written HEADING:PATH\n/],
+    [['all', '-o', 'custom-columns=A:.a'], /--output: custom-columns is for `kprobe dump services`\n/],
+    [['-o', 'jsonpath={.a'], /--output: \{ at character 1 is not closed\n/],
+  ])('refuses %j', async (args, message) => {
+    const ended = await kprobe('dump', ...args)
+    expect(ended.code).toBe(2)
+    expect(ended.err).toMatch(message)
+  })
+
+  it.each([
+    [['--service=ns/none'], 1, 'the kernel holds nothing for the Service "ns/none"\n'],
+    [
+      ['--service=ns/none', '--family=ip', '-o', 'json'],
+      1,
+      'the kernel holds nothing for the Service "ns/none" in the family ip\n',
+    ],
+    [
+      ['--servce', 'shop/cart'],
+      2,
+      'kprobe dump: --servce: no such flag; did you mean --service?\nsee `kprobe dump --help`\n',
+    ],
+    [['--service=cart'], 2, /--service: "cart" is not written NAMESPACE\/NAME\n/],
+    [['--family=inet'], 2, /--family: "inet" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
+  ])('answers %j', async (args, code, message) => {
+    await programExamples()
+    const ended = await kprobe('dump', ...args)
+    expect(ended.code).toBe(code)
+    if (typeof message === 'string') expect(ended.err).toBe(message)
+    else expect(ended.err).toMatch(message)
+  })
+})
+
+/** Elements of session affinity count down between two listings. */
+function withoutTimers(listing: string): string {
+  return listing.replace(/ expires \S+/g, '')
+}
+
+/** Lines and elements in one order: each printer has its own. */
+function sorted(listing: string): string {
+  return withoutTimers(listing)
+    .split(/[\n,]/)
+    .map(part => part.replace(/^\s*(elements = \{)?\s*|\s*\}?\s*$/g, ''))
+    .filter(part => part !== '')
+    .sort()
+    .join('\n')
+}
