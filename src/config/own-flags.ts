@@ -73,7 +73,7 @@ function readSource(reader: FlagReader): SourceConfig {
     const near = nearest(text, ['kube']) ?? `file:${text}`
     reader.fail(
       '--source',
-      `${quote(text)} is neither kube, file:PATH nor relay:ADDRESS; did you mean ${near}?`,
+      `${quote(text)} is neither kube nor file:PATH nor relay:ADDRESS; did you mean ${near}?`,
     )
   }
   return { kind: 'kube' }
