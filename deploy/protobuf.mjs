@@ -1,5 +1,5 @@
-// Writes src/api/schema.ts, or the file of the first argument, from the definitions of the API: tables of its messages, and
-// the descriptors that reflection publishes.
+// Writes src/api/schema.ts and src/relay/schema.ts, or the files of the two arguments, from their definitions: tables of the
+// messages, and for the API the descriptors that reflection publishes.
 import { execFileSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { basename } from 'node:path'
@@ -16,6 +16,8 @@ const SOURCES = [
   'src/api/grpc/health.proto',
   REFLECTION,
 ]
+const RELAY = 'src/relay/discovery.proto'
+const SHAPES = ['allEntries', 'bool', 'bytes', 'given', 'int32', 'int64', 'list', 'message', 'table', 'text']
 
 /** Shapes of src/wire/protobuf/table.ts, and numbers of FieldDescriptorProto.Type. */
 const SCALARS = {
@@ -157,27 +159,43 @@ function wrapped(text) {
   return `[${lines.map(line => `'${line}'`).join(',\n')}].join('')`
 }
 
-function write() {
+function apiSchema() {
   const sources = SOURCES.map(path => parse(path))
   const alpha = readFileSync(`${ROOT}${REFLECTION}`, 'utf8').replace(/^package .*\.v1;$/m, line =>
     line.replace('v1', 'v1alpha'),
   )
   const files = [...sources, parse(REFLECTION, alpha)].map(descriptorOf)
-  const text = [
+  return [
     '// Written by `npm run protobuf` from src/api/localv1.proto and src/api/grpc/*.proto; a test compares.',
-    "import { allEntries, bool, bytes, given, int32, int64, list, message, table, text } from '../wire/protobuf/table.ts'",
+    importOf(SHAPES),
     ...sources.flatMap(source => ['', ...tablesOf(source), '', exportOf(source)]),
     '',
     '/** Descriptors of all files, for reflection: google.protobuf.FileDescriptorProto in base64. */',
     `export const DESCRIPTORS = [${files.map(wrapped).join(', ')}] as const`,
     '',
   ].join('\n')
+}
+
+function relaySchema() {
+  const source = parse(RELAY)
+  const tables = tablesOf(source)
+  const used = SHAPES.filter(shape => tables.some(text => new RegExp(`\\b${shape}\\b`).test(text)))
+  const header = `// Written by \`npm run protobuf\` from ${RELAY}; a test compares.`
+  return [header, importOf(used), '', ...tables, '', exportOf(source), ''].join('\n')
+}
+
+function importOf(shapes) {
+  return `import { ${shapes.join(', ')} } from '../wire/protobuf/table.ts'`
+}
+
+function formatted(input) {
   const biome = [
     `${ROOT}node_modules/@biomejs/biome/bin/biome`,
     'format',
     '--stdin-file-path=src/api/schema.ts',
   ]
-  return execFileSync(process.execPath, biome, { cwd: ROOT, input: text, encoding: 'utf8' })
+  return execFileSync(process.execPath, biome, { cwd: ROOT, input, encoding: 'utf8' })
 }
 
-writeFileSync(argv[2] ?? `${ROOT}src/api/schema.ts`, write())
+writeFileSync(argv[2] ?? `${ROOT}src/api/schema.ts`, formatted(apiSchema()))
+writeFileSync(argv[3] ?? `${ROOT}src/relay/schema.ts`, formatted(relaySchema()))

@@ -24,6 +24,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./api.ts'),
   },
   {
+    name: 'relay',
+    summary: 'watch the API server once for many nodes, which read with run --source=relay:ADDRESS',
+    load: () => import('./relay.ts'),
+  },
+  {
     name: 'dump',
     summary: 'print what the kernel holds, and for which Service',
     load: () => import('./dump.ts'),

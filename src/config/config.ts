@@ -164,7 +164,25 @@ export interface IptablesConfig {
   readonly optimize: boolean
 }
 
-export type SourceConfig = { readonly kind: 'kube' } | { readonly kind: 'file'; readonly path: string }
+export type SourceConfig =
+  /** With `relay`, lists and watches go to relays; everything else goes to the API server. */
+  | { readonly kind: 'kube'; readonly relay?: RelaySourceConfig }
+  | { readonly kind: 'file'; readonly path: string }
+
+export interface RelaySourceConfig {
+  /** `unix:///PATH` or `tcp://IP:PORT`. */
+  readonly addresses: readonly string[]
+  /** While no relay answers, the API server is asked. */
+  readonly fallsBack: boolean
+  readonly tls: RelayTlsConfig | undefined
+}
+
+/** Paths of PEM files: the authorities of relays, and the certificate of the node with its key. */
+export interface RelayTlsConfig {
+  readonly caFile: string
+  readonly certFile: string
+  readonly keyFile: string
+}
 
 /** The way to recognize traffic from pods of this node (kube-proxy's --detect-local-mode). */
 export type DetectLocal =

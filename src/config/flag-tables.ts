@@ -11,6 +11,23 @@ const EVERY_ADDRESS = listOf(
   'and',
 )
 
+/** Flags of the connection to relays. */
+export const RELAY_TLS_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
+  {
+    name: 'relay-tls-ca',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'CA certificates that the certificates of relays must be signed by (PEM); needed at every address that is not loopback',
+  },
+  {
+    name: 'relay-tls-cert',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'certificate of this node for relays, of group system:nodes (PEM)',
+  },
+  { name: 'relay-tls-key', kind: 'text', placeholder: 'FILE', help: 'key of that certificate (PEM)' },
+])
+
 /** Flags of the source and the node. */
 export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   {
@@ -18,8 +35,15 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     kind: 'text',
     placeholder: 'SOURCE',
     default: 'kube',
-    help: 'where Services come from: kube (the API server) or file:PATH (a YAML or JSON file, or a folder of them)',
+    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS,...',
   },
+  {
+    name: 'relay-fallback',
+    kind: 'text',
+    placeholder: 'SOURCE',
+    help: 'kube: read from the API server while no relay has answered for 30 to 60 s; empty: keep the last known state and wait for a relay',
+  },
+  ...RELAY_TLS_FLAGS,
   {
     name: 'config',
     kind: 'text',

@@ -1,6 +1,6 @@
 import { MODES } from '../modes/registry.ts'
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
-import { DAEMON_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS } from './flag-tables.ts'
+import { DAEMON_FLAGS, RELAY_TLS_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS } from './flag-tables.ts'
 
 /** Flags of `kprobe api`. */
 export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
@@ -199,6 +199,29 @@ const API_RUN_FLAGS: readonly string[] = [
   'v',
 ]
 
+/** Flags of `kprobe relay` besides those of `run`. */
+export const RELAY_FLAGS: readonly FlagSpec[] = grouped('Relay', [
+  {
+    name: 'listen',
+    kind: 'text',
+    placeholder: 'ADDRESS',
+    default: 'unix:///run/kprobe/relay.sock',
+    help: 'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only)',
+  },
+])
+
+/** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
+const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'feature-gates', 'config']
+
+/** All flags that have an effect on `kprobe relay`. */
+export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
+  ...RELAY_FLAGS,
+  ...API_TLS_FLAGS,
+  ...API_BESIDE_FLAGS.filter(({ name }) => name === 'metrics-bind-address'),
+  ...ranked(SOURCE_FLAGS).filter(({ name }) => !NO_RELAY_FLAGS.includes(name)),
+  ...RUN_FLAGS.filter(({ name }) => name === 'logging-format' || name === 'v'),
+]
+
 /** All flags that have an effect on `kprobe api`. */
 export const API_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...API_FLAGS,
@@ -225,6 +248,8 @@ export const OWN_FLAGS: readonly string[] = [
   'node-condition',
   'once',
   'prove',
+  'relay-fallback',
+  ...RELAY_TLS_FLAGS.map(({ name }) => name),
   'service-proxy-name',
   'source',
   'state-dir',

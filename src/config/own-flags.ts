@@ -1,11 +1,20 @@
-import { DEFAULT_API_ADDRESS, parseApiAddress } from '../api/grpc/address.ts'
+import { DEFAULT_API_ADDRESS, isPrivate, parseApiAddress } from '../api/grpc/address.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Cidr } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 import { isDnsLabel } from '../model/fields.ts'
 import { findMode, MODES } from '../modes/registry.ts'
-import type { ApiConfig, ApiTlsConfig, Config, ProxyMode, SourceConfig } from './config.ts'
+import type {
+  ApiConfig,
+  ApiTlsConfig,
+  Config,
+  ProxyMode,
+  RelaySourceConfig,
+  RelayTlsConfig,
+  SourceConfig,
+} from './config.ts'
 import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
+import { RELAY_TLS_FLAGS } from './flag-tables.ts'
 import { API_TLS_FLAGS } from './flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
@@ -53,15 +62,59 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
 
 function readSource(reader: FlagReader): SourceConfig {
   const text = reader.text('source') ?? 'kube'
+  if (text.startsWith('relay:'))
+    return { kind: 'kube', relay: readRelay(reader, text.slice('relay:'.length)) }
+  refuseIdleRelay(reader)
   if (text === 'kube') return { kind: 'kube' }
   const path = text.startsWith('file:') ? text.slice('file:'.length) : ''
   if (path !== '') return { kind: 'file', path }
   if (text === 'file:') reader.fail('--source', 'file: needs a path')
   else {
     const near = nearest(text, ['kube']) ?? `file:${text}`
-    reader.fail('--source', `${quote(text)} is neither kube nor file:PATH; did you mean ${near}?`)
+    reader.fail(
+      '--source',
+      `${quote(text)} is neither kube nor file:PATH nor relay:ADDRESS; did you mean ${near}?`,
+    )
   }
   return { kind: 'kube' }
+}
+
+const RELAY_FALLBACK = 'relay-fallback'
+const RELAYS_MAX = 64
+
+function readRelay(reader: FlagReader, text: string): RelaySourceConfig {
+  const addresses = [...new Set(text.split(',').map(address => address.trim()))]
+  const tls = readRelayTls(reader)
+  if (addresses.length > RELAYS_MAX)
+    reader.fail('--source', `names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
+  for (const address of addresses)
+    try {
+      const parsed = parseApiAddress(address)
+      if (tls === undefined && !isPrivate(parsed))
+        reader.fail(
+          '--source',
+          `${address} needs TLS: give --relay-tls-ca, --relay-tls-cert and --relay-tls-key`,
+        )
+      if (parsed.kind === 'tcp' && parsed.port === 0) reader.fail('--source', `${address} has no port`)
+    } catch (error) {
+      reader.fail('--source', `relay: ${errorOf(error).message}`)
+    }
+  const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
+  return { addresses, fallsBack, tls }
+}
+
+function readRelayTls(reader: FlagReader): RelayTlsConfig | undefined {
+  const files = RELAY_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
+  const [caFile = '', certFile = '', keyFile = ''] = files
+  if (files.every(file => file === '')) return undefined
+  for (const [index, { name }] of RELAY_TLS_FLAGS.entries())
+    if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs CA, certificate and key')
+  return { caFile, certFile, keyFile }
+}
+
+function refuseIdleRelay(reader: FlagReader): void {
+  for (const name of [RELAY_FALLBACK, ...RELAY_TLS_FLAGS.map(flag => flag.name)])
+    if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, 'needs --source=relay:ADDRESS')
 }
 
 /** An absolute path that a socket can have; empty if the flag is. */

@@ -29,7 +29,7 @@ export function logStart(
       ...(backend === 'netlink' ? {} : { backend }),
       node: config.nodeName,
       nodeFrom: origins.nodeName,
-      source: source.kind === 'file' ? `file:${source.path}` : source.kind,
+      source: sourceText(source),
       ...(serviceProxyName === undefined ? {} : { serviceProxyName }),
       kernel: release(),
       ...detectFacts(detectLocal),
@@ -190,4 +190,9 @@ export function logState(log: Log, { activeMode, source, snapshot, health, nowMs
     },
     'state',
   )
+}
+
+function sourceText(source: Config['source']): string {
+  if (source.kind === 'file') return `file:${source.path}`
+  return source.relay === undefined ? source.kind : `relay:${source.relay.addresses.join(',')}`
 }

@@ -163,14 +163,26 @@ interface OpenClientOptions {
   readonly dials?: DialWatch | undefined
 }
 
-/** Connects to the configured API server. The modules for it are loaded only here. */
+/** Connects to the configured API server, or to relays of it. The modules for it are loaded only here. */
 export async function openClient(
-  config: Pick<Config, 'client'>,
+  config: Pick<Config, 'client'> & Partial<Pick<Config, 'source' | 'nodeName' | 'serviceProxyName'>>,
   options: OpenClientOptions,
 ): Promise<ApiClient> {
   const { openApiClient } = await import('../source/kube/client/http-client.ts')
   const { kubeconfig, master, qps, burst } = config.client
   const { dials, ...rest } = options
   const watched = dials === undefined ? rest : { ...rest, dials }
-  return await openApiClient({ ...watched, kubeconfig, master, qps, burst })
+  const kube = await openApiClient({ ...watched, kubeconfig, master, qps, burst })
+  const { source, nodeName = '', serviceProxyName } = config
+  if (source?.kind !== 'kube' || source.relay === undefined) return kube
+  const { openRelayClient } = await import('../relay/open.ts')
+  const { clock, warn } = options
+  return openRelayClient({
+    ...source.relay,
+    nodeName,
+    proxyName: serviceProxyName ?? '',
+    kube,
+    clock,
+    say: warn,
+  })
 }

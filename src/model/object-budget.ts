@@ -229,7 +229,7 @@ export function fitting({
 export type CountedEvent = Extract<SourceEvent, { readonly kind: 'Service' | 'EndpointSlice' }>
 export type CountedObject = Service | EndpointSlice
 
-export function isCounted(event: SourceEvent): event is CountedEvent {
+export function isCounted(event: { readonly kind: string }): event is CountedEvent {
   return event.kind === 'Service' || event.kind === 'EndpointSlice'
 }
 

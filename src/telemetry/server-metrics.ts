@@ -14,12 +14,12 @@ export interface ServersState {
 }
 
 /** Connections of one server that exceeded their shares. */
-interface ServerOverShare extends OverShare {
-  readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api'
+export interface ServerOverShare extends OverShare {
+  readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay'
 }
 
 /** Adds the metric of connections over their shares; `kprobe api` has it, too. */
-function addOverShareMetric(registry: Registry, read: () => readonly ServerOverShare[]): void {
+export function addOverShareMetric(registry: Registry, read: () => readonly ServerOverShare[]): void {
   metricSet(registry, 'kprobe_').filled(
     'connections_over_share_total',
     'Connections closed since the start because their client, its prefix or its Service was over its share of a server.',

@@ -34,6 +34,16 @@ export const GROUPS = {
     F160: 'away at a boot, with a saved state',
     F161: 'a first list that lacks most of the saved Services',
   },
+  'The relay': {
+    F178: 'a relay is killed, and restarted with nothing',
+    F179: 'a relay is stopped, and goes on',
+    F180: 'two relays disagree: one of them is cut off from the API server',
+    F181: 'a whole state is cut in the middle',
+    F182: 'a client without the certificate of a node connects to a relay',
+    F183: 'a reader of a relay stalls, or falls out of its history',
+    F184: 'a reader lies about its revision',
+    F185: 'a relay of another cluster, or with an older state of the same one',
+  },
   'What objects say': {
     F31: 'addresses of the wrong family',
     F32: 'ranges that overlap, repeat, have host bits',

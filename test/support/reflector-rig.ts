@@ -5,7 +5,7 @@ import type { PartsRoom } from '../../src/model/object-budget.ts'
 import { parserOf } from '../../src/model/parse.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
 import { Exchange, type Failure } from '../../src/source/kube/exchange.ts'
-import type { ParseObject } from '../../src/source/kube/intake.ts'
+import { deletion, type ParseObject } from '../../src/source/kube/intake.ts'
 import { Reflector } from '../../src/source/kube/reflector.ts'
 import type { Trouble } from '../../src/source/kube/reflector-state.ts'
 import { watchedResources } from '../../src/source/kube/resources.ts'
@@ -57,6 +57,7 @@ export class ReflectorRig {
       checkPeriodMs,
       partsRoom,
       parseObject: options.parse ?? parserOf(),
+      deletion,
       traits: { streamsLists: options.streaming ?? false },
       exchange: new Exchange({ client: api, clock, accept: 'application/json' }),
       sink: {

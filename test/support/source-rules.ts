@@ -65,6 +65,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   config: ['base', 'model', 'modes/registry.ts', 'modes/mode.ts', 'api/grpc/address.ts'],
   // What other programs are told of the model.
   api: ['base', 'model', 'wire'],
+  // From the API server to many nodes.
+  relay: ['base', 'model', 'source', 'wire', 'api'],
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
   proof: [
     'base',
@@ -96,7 +98,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'api/grpc/http-server.ts': ['node:crypto', 'node:fs/promises', 'node:http2', 'node:net', 'node:tls'],
   'api/grpc/rpc-server.ts': ['node:http2', 'node:net'],
-  'api/grpc/server.ts': ['node:fs/promises', 'node:net'],
+  'api/grpc/grpc-server.ts': ['node:fs/promises', 'node:net'],
   base: ['node:net'],
   'base/log.ts': ['node:fs', 'pino'],
   'base/unix-socket.ts': ['node:fs/promises', 'node:net'],
@@ -117,6 +119,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
+  'relay/connection.ts': ['node:http2', 'node:net'],
+  'relay/open.ts': ['node:fs/promises'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
   'modes/xt-common/chain-hash.ts': ['node:crypto'],

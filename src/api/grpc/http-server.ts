@@ -2,7 +2,7 @@ import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createSecureServer, createServer, type Http2SecureServer, type Http2Server } from 'node:http2'
 import { createServer as createNetServer, type Server, type Socket } from 'node:net'
-import { createSecureContext, type SecureContextOptions } from 'node:tls'
+import { createSecureContext, type SecureContextOptions, TLSSocket } from 'node:tls'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { FollowedText } from '../../base/followed-text.ts'
@@ -38,6 +38,14 @@ export function tlsServer(pems: TlsPems, handshakeMs = HANDSHAKE_MS): Http2Secur
 /** Replaces the certificates of future connections. */
 export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
+}
+
+/** The organizations in the certificate of a client: the groups of a user of Kubernetes. */
+export function organizationsOf(socket: Socket | undefined): readonly string[] {
+  if (!(socket instanceof TLSSocket)) return []
+  // An array where the subject has several of them, whatever the types of Node.js say.
+  const organizations: unknown = socket.getPeerCertificate().subject?.O
+  return [organizations].flat().filter(each => typeof each === 'string')
 }
 
 /** Takes the connections that an HTTP/2 server serves. One that its client has half closed is closed. */

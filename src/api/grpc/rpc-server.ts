@@ -17,6 +17,7 @@ import {
   ownersOf,
   Shares,
 } from '../../base/shares.ts'
+import { organizationsOf } from './http-server.ts'
 import {
   type Call,
   type CallHandler,
@@ -42,6 +43,8 @@ export interface RpcServerOptions {
   readonly connectionsMax: number
   readonly callsMax: number
   readonly crowded: (crowd: Crowd) => void
+  /** Longest message of a client; 4 KiB by default. */
+  readonly requestBytesMax?: number
   /** A handler threw something that is no answer. */
   readonly failed: (error: Error) => void
 }
@@ -168,14 +171,14 @@ export class RpcServer {
       reset(stream)
       return
     }
-    const { clock, failed } = this.#options
+    const { clock, failed, requestBytesMax = REQUEST_BYTES_MAX } = this.#options
     let cancel: Cancel | undefined
     // A client with a wrong or late request need not read everything first.
     const refused = (): void => {
       cancel?.()
       cancel = clock.after(GRACE_MS, () => stream.destroy())
     }
-    const call = new RpcCall(stream, { failed, refused })
+    const call = new RpcCall(stream, { failed, refused, requestBytesMax })
     this.#calls.add(call)
     stream.once('close', () => {
       cancel?.()
@@ -229,6 +232,7 @@ function reset(stream: ServerHttp2Stream): void {
 
 interface RpcCallOptions {
   readonly failed: (error: Error) => void
+  readonly requestBytesMax: number
   /** It has ended with another status than OK. */
   readonly refused: () => void
 }
@@ -252,9 +256,13 @@ class RpcCall implements Call {
     })
   }
 
+  get organizations(): readonly string[] {
+    return organizationsOf(this.#stream.session?.socket)
+  }
+
   serve(handler: CallHandler): void {
     this.#handler = handler
-    const reader = new MessageReader(REQUEST_BYTES_MAX)
+    const reader = new MessageReader(this.#options.requestBytesMax)
     const take = (message: Buffer): void => {
       if (this.#trailers === undefined) handler.message(message)
     }

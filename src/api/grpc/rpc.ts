@@ -7,11 +7,15 @@ export const OK = 0
 export const INVALID_ARGUMENT = 3
 export const DEADLINE_EXCEEDED = 4
 export const NOT_FOUND = 5
+export const PERMISSION_DENIED = 7
 export const RESOURCE_EXHAUSTED = 8
 export const FAILED_PRECONDITION = 9
+export const ABORTED = 10
+export const OUT_OF_RANGE = 11
 export const UNIMPLEMENTED = 12
 export const INTERNAL = 13
 export const UNAVAILABLE = 14
+export const DATA_LOSS = 15
 
 /** Ends a call with a status other than OK. */
 export class RpcError extends Error {
@@ -25,6 +29,8 @@ export class RpcError extends Error {
 
 /** One call of a method, as its handler sees it. */
 export interface Call {
+  /** Organizations (groups) in the certificate of the client; none without TLS. */
+  readonly organizations: readonly string[]
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */

@@ -3,7 +3,6 @@ import { WireError } from '../../base/errors.ts'
 import { oneLine } from '../../base/text.ts'
 import { isJson } from '../../model/fields.ts'
 import { type ApiClient, ApiError, type ApiResponse } from './api-client.ts'
-import type { Listing } from './intake.ts'
 import { type ApiStatus, createListReader, createWatchReader, readStatus } from './wire/encodings.ts'
 import {
   type ApiKind,
@@ -22,6 +21,8 @@ interface ExchangeOptions {
   readonly accept: string
   /** ReaderOptions.details of lists and watches. */
   readonly details?: boolean
+  /** ReaderOptions.encoded of lists and watches. */
+  readonly encoded?: ReaderOptions['encoded']
 }
 
 export interface Opening {
@@ -91,8 +92,8 @@ export class Exchange {
   }
 
   #reading({ kind }: Opening): ReaderOptions {
-    const { details = false } = this.#options
-    return { kind, objectBytesMax: OBJECT_BYTES_MAX, details }
+    const { details = false, encoded } = this.#options
+    return { kind, objectBytesMax: OBJECT_BYTES_MAX, details, encoded }
   }
 
   async *#events(response: ApiResponse, reader: WatchReader, together: () => boolean): WatchStream {
@@ -197,6 +198,8 @@ async function collect({ body }: ApiResponse, bytesMax: number): Promise<Buffer 
 export type FailureKind =
   /** The resource version or the continue token is no longer known. */
   | 'expired'
+  /** The resource version belongs to another history: that of another cluster, or of a store that was restored. */
+  | 'another-history'
   /** The resource version is not known yet. */
   | 'too-large'
   /** The server does not understand the parameters. */
@@ -260,12 +263,16 @@ export function failureOfError(error: unknown): Failure {
   return { kind: 'fault', text, retryAfterMs: 0 }
 }
 
+/** The reason of a Status by which a relay refuses a resource version of another history. */
+export const ANOTHER_HISTORY = 'AnotherHistory'
+
 /** Servers before 1.19 name no cause. */
 function isTooLarge(message: string, causes: readonly string[]): boolean {
   return causes.includes('ResourceVersionTooLarge') || message.includes('Too large resource version')
 }
 
 function kindOf(code: number, reason: string): FailureKind {
+  if (reason === ANOTHER_HISTORY) return 'another-history'
   if (code === 410 || reason === 'Expired' || reason === 'Gone') return 'expired'
   if (code === 400 || code === 422 || reason === 'Invalid' || reason === 'BadRequest') return 'invalid'
   if (code === 401 || reason === 'Unauthorized') return 'unauthorized'
@@ -281,19 +288,19 @@ function shortened(text: string): string {
   return line.length <= TEXT_LENGTH_MAX ? line : `${line.slice(0, TEXT_LENGTH_MAX - 3)}...`
 }
 
-interface PagesOptions {
+interface PagesOptions<L> {
   /** Undefined for a consistent list, in pages; else the least version, `0` for any. */
   readonly atLeast: string | undefined
-  readonly openListing: () => Listing
+  readonly openListing: () => L
   /** One request with these parameters; what it brings goes into the listing. */
   readonly request: (
     query: Readonly<Record<string, string>>,
-    listing: Listing,
+    listing: L,
   ) => Promise<ListMeta & { readonly bytes: number }>
 }
 
-export interface WholeList {
-  readonly listing: Listing
+export interface WholeList<L> {
+  readonly listing: L
   readonly resourceVersion: string
   readonly bytes: number
 }
@@ -306,7 +313,7 @@ const PAGES_MAX = 10_000
  * A list, page by page. When the later pages have expired before they were read, it is asked for once more in one
  * piece. Throws what `request` throws, and WireError when the pages do not end.
  */
-export async function readPages(options: PagesOptions): Promise<WholeList> {
+export async function readPages<L>(options: PagesOptions<L>): Promise<WholeList<L>> {
   const { atLeast } = options
   const version = atLeast === undefined ? {} : { resourceVersion: atLeast }
   const whole = await readFrom(options, atLeast === undefined ? { limit: PAGE_OBJECTS } : version)
@@ -316,10 +323,10 @@ export async function readPages(options: PagesOptions): Promise<WholeList> {
   throw again.error
 }
 
-async function readFrom(
-  { openListing, request }: PagesOptions,
+async function readFrom<L>(
+  { openListing, request }: PagesOptions<L>,
   first: Readonly<Record<string, string>>,
-): Promise<WholeList | ExpiredPages> {
+): Promise<WholeList<L> | ExpiredPages> {
   const listing = openListing()
   const start = await request(first, listing)
   // A token stands for the version; the two exclude each other.

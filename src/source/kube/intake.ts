@@ -33,14 +33,23 @@ import {
 import type { Resource } from './resources.ts'
 
 /** Gives an event, a refusal of the whole object, or undefined for kinds that mean nothing here. */
-export type ParseObject = (identity: WatchedIdentity) => SourceEvent | Refusal | undefined
+export type ParseObject<E extends Change = SourceEvent> = (
+  identity: WatchedIdentity,
+) => E | Refusal | undefined
+
+/** What an object of a list or a watch becomes. */
+export interface Change {
+  readonly kind: string
+}
 
 export type SkipReason = Extract<SourceObservation, { readonly kind: 'skipped' }>['reason']
 
-interface IntakeOptions {
+interface IntakeOptions<E extends Change> {
   readonly resource: Resource
   readonly clock: Pick<Clock, 'nowMs'>
-  readonly parseObject: ParseObject
+  readonly parseObject: ParseObject<E>
+  /** What the deletion of an object becomes. */
+  readonly deletion: (kind: WatchedKind, key: string) => E
   /** An object was not used. */
   readonly skipped: (reason: SkipReason) => void
   /** Limits the objects that are held, and the new ones of a list that arrives; undefined for no bound. */
@@ -52,10 +61,10 @@ interface Identified extends WatchedIdentity {
 }
 
 /** An object of a list; `parsed` is undefined when it stands as it did before. */
-interface Listed {
+interface Listed<E extends Change> {
   readonly key: string
   readonly version: Version
-  readonly parsed: SourceEvent | Refusal | undefined
+  readonly parsed: E | CountedEvent | Refusal | undefined
 }
 
 interface LandOptions {
@@ -74,17 +83,17 @@ const COUNTED_RESOURCES = 2
  * no change is delivered twice, and an unusable object deletes its earlier version. Holds no objects, but
  * their versions.
  */
-export class Intake {
+export class Intake<E extends Change = SourceEvent> {
   readonly index = new ObjectIndex()
-  readonly #options: IntakeOptions
+  readonly #options: IntakeOptions<E>
   readonly #refusals = new Map<string, Refusal>()
   #refusalsChanged = false
-  #listing: Listing | undefined
+  #listing: Listing<E> | undefined
   /** The objects of the index; undefined for no bound. */
   #shares: ObjectShares | undefined
   readonly #pace: RereadPace
 
-  constructor(options: IntakeOptions) {
+  constructor(options: IntakeOptions<E>) {
     this.#options = options
     this.#pace = new RereadPace(options.clock)
     this.#shares = this.#newShares()
@@ -112,7 +121,7 @@ export class Intake {
   }
 
   /** An ADDED (`isNew`) or MODIFIED event: a duplicate says nothing, and one of an unknown object adds it. */
-  put(identified: Identified, isNew: boolean): readonly SourceEvent[] {
+  put(identified: Identified, isNew: boolean): readonly (E | CountedEvent)[] {
     const { key, version } = identified
     if (this.index.get(key) === undefined && this.#shares?.admits(key) === false) {
       if (isNew) this.#countLeftOut(key, 1)
@@ -126,7 +135,7 @@ export class Intake {
   }
 
   /** A DELETED event: it says nothing about an unknown object, nor about a newer one of the same name. */
-  remove({ key, version }: Identified): readonly SourceEvent[] {
+  remove({ key, version }: Identified): readonly E[] {
     const verdict = this.index.remove(key, version)
     if (verdict === 'older') this.#options.skipped('older')
     if (verdict === 'removed') this.#shares?.removed(key)
@@ -140,7 +149,7 @@ export class Intake {
   }
 
   /** Opens a list in place of an earlier one. */
-  openListing(): Listing {
+  openListing(): Listing<E> {
     this.closeListing()
     this.#listing = new Listing({
       identify: object => this.#identifyListed(object),
@@ -159,7 +168,7 @@ export class Intake {
   }
 
   /** Objects held that the listing does not have. */
-  *vanishing(listing: Listing): Steps<string[]> {
+  *vanishing(listing: Listing<E>): Steps<string[]> {
     const missing: string[] = []
     const pauses = new Pauses()
     for (const key of this.index.keys()) {
@@ -170,8 +179,11 @@ export class Intake {
   }
 
   /** The listing is the state of everything. Nothing else may come in before it has ended. */
-  *land(listing: Listing, { resourceVersion, missing, backwards }: LandOptions): Steps<SourceEvent[]> {
-    const events: SourceEvent[] = []
+  *land(
+    listing: Listing<E>,
+    { resourceVersion, missing, backwards }: LandOptions,
+  ): Steps<(E | CountedEvent)[]> {
+    const events: (E | CountedEvent)[] = []
     yield* listing.trim()
     this.#refusalsChanged ||= this.#shares?.isCut === true || listing.shares?.isCut === true
     this.#shares = listing.shares
@@ -255,7 +267,7 @@ export class Intake {
   }
 
   /** What an object says; a fault in reading it is its own, and does not keep others from being read. */
-  #parse(identified: Identified): SourceEvent | Refusal | undefined {
+  #parse(identified: Identified): E | Refusal | undefined {
     try {
       return this.#options.parseObject(identified)
     } catch (error) {
@@ -265,7 +277,7 @@ export class Intake {
     }
   }
 
-  #news(key: string, verdict: PutVerdict, parsed: SourceEvent | Refusal | undefined): readonly SourceEvent[] {
+  #news(key: string, verdict: PutVerdict, parsed: Listed<E>['parsed']): readonly (E | CountedEvent)[] {
     const before = verdict === 'added' ? [] : [this.#gone(key)]
     if (parsed === undefined) return before
     if (isRefusal(parsed)) {
@@ -277,28 +289,28 @@ export class Intake {
     return verdict === 'recreated' ? [...before, parsed] : [parsed]
   }
 
-  #gone(key: string): SourceEvent {
+  #gone(key: string): E {
     if (this.#refusals.delete(key)) this.#refusalsChanged = true
-    return deletion(this.#options.resource.kind, key)
+    return this.#options.deletion(this.#options.resource.kind, key)
   }
 }
 
-interface ListingOptions {
+interface ListingOptions<E extends Change> {
   readonly identify: (object: unknown) => Identified | undefined
-  readonly parse: (identified: Identified) => SourceEvent | Refusal | undefined
+  readonly parse: (identified: Identified) => E | Refusal | undefined
   readonly held: (key: string) => Version | undefined
   readonly partsRoom: PartsRoom | undefined
   readonly shares: ObjectShares | undefined
 }
 
 /** A list while it arrives; changes nothing before it lands. Leaves out objects that do not fit into memory. */
-export class Listing implements PartsHolder {
-  readonly #options: ListingOptions
-  readonly #items = new Map<string, Listed>()
+export class Listing<E extends Change = SourceEvent> implements PartsHolder {
+  readonly #options: ListingOptions<E>
+  readonly #items = new Map<string, Listed<E>>()
   #leftOut = 0
   readonly #ledger: PartsLedger | undefined
 
-  constructor(options: ListingOptions) {
+  constructor(options: ListingOptions<E>) {
     this.#options = options
     const room = options.partsRoom
     this.#ledger =
@@ -332,7 +344,7 @@ export class Listing implements PartsHolder {
     return this.#items.has(key)
   }
 
-  items(): Iterable<Listed> {
+  items(): Iterable<Listed<E>> {
     return this.#items.values()
   }
 
@@ -359,7 +371,7 @@ export class Listing implements PartsHolder {
     this.#count(parsed, twin?.parsed)
   }
 
-  #count(parsed: Listed['parsed'], before: Listed['parsed']): void {
+  #count(parsed: Listed<E>['parsed'], before: Listed<E>['parsed']): void {
     const ledger = this.#ledger
     const was = countedIn(before)
     const event = countedIn(parsed) ?? (was === undefined ? undefined : { ...was, value: undefined })
@@ -419,7 +431,7 @@ function identified({ kind, key, root, metadata }: WatchedIdentity, version: Ver
   return { kind, key, root, metadata, version }
 }
 
-function countedIn(parsed: Listed['parsed']): CountedEvent | undefined {
+function countedIn(parsed: Change | Refusal | undefined): CountedEvent | undefined {
   return parsed !== undefined && !isRefusal(parsed) && isCounted(parsed) ? parsed : undefined
 }
 
@@ -432,6 +444,7 @@ function isText(value: unknown): boolean {
   return typeof value === 'string' && value !== ''
 }
 
-function deletion(kind: WatchedKind, key: string): SourceEvent {
+/** The event of an object that is gone. */
+export function deletion(kind: WatchedKind, key: string): SourceEvent {
   return { kind, key, value: undefined }
 }

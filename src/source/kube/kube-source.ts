@@ -6,6 +6,7 @@ import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'
 import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
 import type { ApiClient } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
+import { deletion } from './intake.ts'
 import { Reflector, type ReflectorOptions, type ReflectorSink } from './reflector.ts'
 import type { Trouble } from './reflector-state.ts'
 import { type Resource, watchedResources } from './resources.ts'
@@ -68,7 +69,7 @@ export class KubeSource implements Source {
     const traits = { streamsLists: true }
     const parsing = { details, headlessSlices: serviceProxyName !== undefined }
     const parseObject = parserOf(new ValuePool(), parsing)
-    const shared = { exchange, traits, parseObject }
+    const shared = { exchange, traits, parseObject, deletion }
     this.#parts = watchedResources(options).map(resource => this.#part(resource, shared))
   }
 
@@ -115,7 +116,10 @@ export class KubeSource implements Source {
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
-  #part(resource: Resource, shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject'>): Part {
+  #part(
+    resource: Resource,
+    shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject' | 'deletion'>,
+  ): Part {
     const { clock, random, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: this.#batcher.put,

@@ -1,8 +1,8 @@
 import type { Clock } from '../../base/clock.ts'
 import { isJson } from '../../model/fields.ts'
-import type { SourceEvent } from '../../model/snapshot.ts'
+import type { CountedEvent } from '../../model/object-budget.ts'
 import type { Failure, WholeList } from './exchange.ts'
-import type { Intake, Listing } from './intake.ts'
+import type { Change, Intake, Listing } from './intake.ts'
 import { advanced, isOlder, versionOf } from './object-index.ts'
 import type { ApiObject, WatchEvent } from './wire/tables.ts'
 
@@ -21,6 +21,8 @@ export interface ReflectorState {
   readonly doubted: boolean
   /** Since when (monotonic milliseconds) lists are older than what is held. */
   readonly backwardsSinceMs: number | undefined
+  /** The next list tells of another history: its versions say nothing about the age of what is held. */
+  readonly anew: boolean
   /** Streams in a row that could not be read. */
   readonly broken: number
   /** Since when watches end with internal errors. */
@@ -37,6 +39,7 @@ export const START: ReflectorState = {
   reason: 'start',
   doubted: false,
   backwardsSinceMs: undefined,
+  anew: false,
   broken: 0,
   internalSinceMs: undefined,
   fruitless: 0,
@@ -103,7 +106,7 @@ export function afterProgress(state: ReflectorState, position: string): Reflecto
 }
 
 export function isBackwards(state: ReflectorState, listVersion: string, nowMs: number): boolean {
-  return isOlder(listVersion, state.position) && !mayGoBack(state, nowMs)
+  return isOlder(listVersion, state.position) && !state.anew && !mayGoBack(state, nowMs)
 }
 
 /** Consistent lists have said for long enough that time went back. */
@@ -166,6 +169,8 @@ function afterFailure(
     case 'expired':
     case 'too-large':
       return afterVersionError(state, watching, failure)
+    case 'another-history':
+      return afterAnotherHistory(state, failure)
     case 'invalid':
       if (during === 'streaming list') return atOnce({ ...state, plain: true })
       return later(
@@ -197,6 +202,12 @@ function afterVersionError(state: ReflectorState, watching: boolean, failure: Fa
   const consistent = !watching || failure.kind === 'too-large' || state.consistent
   const next = listing(state, { consistent, reason: failure.kind })
   return again ? later(next, ofResource(failure), failure) : atOnce(next)
+}
+
+/** Nothing that is held is given up before the whole list of the other history is there. */
+function afterAnotherHistory(state: ReflectorState, failure: Failure): Decision {
+  const next = listing(state, { position: '', anew: true, reason: failure.kind })
+  return state.fruitless > 1 ? later(next, ofResource(failure), failure) : atOnce(next)
 }
 
 function afterBroken(state: ReflectorState, during: Attempted, failure: Failure): Decision {
@@ -241,33 +252,33 @@ function ofServer({ text }: Failure): Trouble {
   return { scope: 'server', text }
 }
 
-interface WatchRunOptions {
+interface WatchRunOptions<E extends Change> {
   readonly clock: Clock
   /** The version from which it watches. */
   readonly position: string
   /** Takes what comes until the list that it begins with is whole. */
-  readonly listing: Listing | undefined
+  readonly listing: Listing<E> | undefined
 }
 
-const NOTHING: readonly SourceEvent[] = []
+const NOTHING: readonly never[] = []
 const END_ANNOTATION = 'k8s.io/initial-events-end'
 
 /** How far one stream of watch events has come. */
-export class WatchRun {
+export class WatchRun<E extends Change> {
   readonly beganMs: number
   events = 0
   bytes = 0
   /** The changes since the last call of takeNews are taken; undefined when there are none. */
   taken: Promise<void> | undefined
   readonly #clock: Clock
-  #listing: Listing | undefined
+  #listing: Listing<E> | undefined
   #growingMs: number
   #position: string
   #toldPosition: string
   #heard = false
   #hasProgressed = false
 
-  constructor({ clock, position, listing }: WatchRunOptions) {
+  constructor({ clock, position, listing }: WatchRunOptions<E>) {
     this.#clock = clock
     this.beganMs = clock.nowMs()
     this.#growingMs = this.beganMs
@@ -277,7 +288,7 @@ export class WatchRun {
   }
 
   /** Undefined once it is whole, or when there was none. */
-  get listing(): Listing | undefined {
+  get listing(): Listing<E> | undefined {
     return this.#listing
   }
 
@@ -287,7 +298,7 @@ export class WatchRun {
   }
 
   /** True when the list is whole. */
-  takeInitial(listing: Listing, { type, object }: WatchEvent): boolean {
+  takeInitial(listing: Listing<E>, { type, object }: WatchEvent): boolean {
     const before = listing.arrived
     if (type === 'ADDED' || type === 'MODIFIED') listing.take(object)
     else if (type === 'DELETED') listing.drop(object)
@@ -296,7 +307,7 @@ export class WatchRun {
   }
 
   /** `bookmark` ended it; what comes from now on are changes. */
-  endListing(listing: Listing, { object: bookmark }: WatchEvent): WholeList {
+  endListing(listing: Listing<E>, { object: bookmark }: WatchEvent): WholeList<Listing<E>> {
     this.#listing = undefined
     this.#hasProgressed = true
     const resourceVersion = versionOf(bookmark)?.resourceVersion ?? ''
@@ -307,7 +318,7 @@ export class WatchRun {
   }
 
   /** Gives the changes that an event makes once the list is whole. */
-  takeLive({ type, object }: WatchEvent, intake: Intake): readonly SourceEvent[] {
+  takeLive({ type, object }: WatchEvent, intake: Intake<E>): readonly (E | CountedEvent)[] {
     switch (type) {
       case 'ADDED':
       case 'MODIFIED':

@@ -1,7 +1,7 @@
 import { type Clock, finishInSlices, type Steps, slicingOf } from '../../base/clock.ts'
 import { WireError } from '../../base/errors.ts'
-import type { Refusal } from '../../model/fields.ts'
-import type { PartsRoom } from '../../model/object-budget.ts'
+import type { Refusal, WatchedKind } from '../../model/fields.ts'
+import type { CountedEvent, PartsRoom } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { isMostGone, type SourceObservation } from '../source.ts'
 import { Attempt, WatchBackoff } from './attempt.ts'
@@ -17,7 +17,7 @@ import {
   type WatchStream,
   type WholeList,
 } from './exchange.ts'
-import { Intake, type ParseObject, type SkipReason } from './intake.ts'
+import { type Change, Intake, type Listing, type ParseObject, type SkipReason } from './intake.ts'
 import { isOlder, isPosition } from './object-index.ts'
 import {
   type Attempted,
@@ -40,18 +40,20 @@ import { type Resource, requestPath } from './resources.ts'
 import { statusOf } from './wire/encodings.ts'
 import type { WatchEvent } from './wire/tables.ts'
 
-export interface ReflectorOptions {
+export interface ReflectorOptions<E extends Change = SourceEvent> {
   readonly resource: Resource
   readonly exchange: Exchange
   readonly traits: ServerTraits
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
-  readonly parseObject: ParseObject
+  readonly parseObject: ParseObject<E>
+  /** What the deletion of an object becomes. */
+  readonly deletion: (kind: WatchedKind, key: string) => E
   /** Mean distance between checks for lost events, milliseconds. */
   readonly checkPeriodMs: number
   readonly partsRoom?: PartsRoom | undefined
-  readonly sink: ReflectorSink
+  readonly sink: ReflectorSink<E>
 }
 
 /** What one server was found to be able to do; shared by all that speak with it. */
@@ -59,9 +61,9 @@ interface ServerTraits {
   streamsLists: boolean
 }
 
-export interface ReflectorSink {
+export interface ReflectorSink<E extends Change = SourceEvent> {
   /** Takes changes, in one piece with those of other calls of the same turn. Resolves once they were taken. */
-  events(batch: readonly SourceEvent[]): Promise<void>
+  events(batch: readonly (E | CountedEvent)[]): Promise<void>
   /** All objects that are refused, when that has changed. */
   refusals(list: readonly Refusal[]): void
   /** Every existing object has been delivered once, or there are none. Called once. */
@@ -71,6 +73,8 @@ export interface ReflectorSink {
   /** How the last check for lost events went; undefined when well. */
   checked(failure: Failure | undefined): void
   observed(observation: SourceObservation): void
+  /** All changes up to this version have been passed to events(); called at each word of the server. */
+  reached?(resourceVersion: string, by: 'list' | 'watch'): void
 }
 
 const LIST_MS_MAX = 300_000
@@ -87,9 +91,9 @@ const PROBE_MS = 300_000
  * Follows the objects of one resource: lists them, watches from there, and begins anew where the server cannot continue.
  * Runs until it is stopped, whatever happens; delivered objects stay valid meanwhile.
  */
-export class Reflector {
-  readonly #options: ReflectorOptions
-  readonly #intake: Intake
+export class Reflector<E extends Change = SourceEvent> {
+  readonly #options: ReflectorOptions<E>
+  readonly #intake: Intake<E>
   readonly #backoff: WatchBackoff
   readonly #check: ConsistencyCheck
   #state = START
@@ -111,7 +115,7 @@ export class Reflector {
   /** Objects that the list to come repairs. */
   #repairs = 0
 
-  constructor(options: ReflectorOptions) {
+  constructor(options: ReflectorOptions<E>) {
     this.#options = options
     this.#intake = new Intake({ ...options, skipped: reason => this.#observeSkipped(reason) })
     this.#backoff = new WatchBackoff(options)
@@ -225,7 +229,7 @@ export class Reflector {
     return outcome
   }
 
-  async #follow(stream: WatchStream, attempt: Attempt<Outcome>, run: WatchRun): Promise<Outcome> {
+  async #follow(stream: WatchStream, attempt: Attempt<Outcome>, run: WatchRun<E>): Promise<Outcome> {
     try {
       for await (const { events, bytes } of stream) {
         run.bytes += bytes
@@ -243,7 +247,7 @@ export class Reflector {
     }
   }
 
-  #expectEnd(attempt: Attempt<Outcome>, run: WatchRun): void {
+  #expectEnd(attempt: Attempt<Outcome>, run: WatchRun<E>): void {
     const { clock } = this.#options
     const leftMs = run.growingMs + INITIAL_QUIET_MS - clock.nowMs()
     attempt.after(leftMs, () => {
@@ -254,7 +258,7 @@ export class Reflector {
   }
 
   /** Gives how the stream ends, when one of the events ends it. */
-  async #takeEvents(events: readonly WatchEvent[], run: WatchRun): Promise<Outcome | undefined> {
+  async #takeEvents(events: readonly WatchEvent[], run: WatchRun<E>): Promise<Outcome | undefined> {
     for (const event of events) {
       if (event.type === 'ERROR') {
         await this.#deliver(run)
@@ -274,10 +278,11 @@ export class Reflector {
     return undefined
   }
 
-  async #deliver(run: WatchRun): Promise<void> {
+  async #deliver(run: WatchRun<E>): Promise<void> {
     const { heard, progress, position, taken } = run.takeNews()
     if (!heard) return
     this.#heardMs = this.#options.clock.nowMs()
+    this.#options.sink.reached?.(position, 'watch')
     if (!progress) return
     this.#state = afterProgress(this.#state, position)
     this.#well()
@@ -287,7 +292,10 @@ export class Reflector {
   }
 
   /** Makes a list the state of everything, unless it is not to be believed yet. */
-  async #land({ listing, resourceVersion, bytes }: WholeList, beganMs: number): Promise<Outcome | undefined> {
+  async #land(
+    { listing, resourceVersion, bytes }: WholeList<Listing<E>>,
+    beganMs: number,
+  ): Promise<Outcome | undefined> {
     const { clock, resource, sink } = this.#options
     const state = this.#state
     this.#heardMs = clock.nowMs()
@@ -298,11 +306,12 @@ export class Reflector {
     }
     const missing = await this.#inSlices(this.#intake.vanishing(listing))
     if (isMostGone(this.#intake.index.size, missing.length) && !state.doubted) return { kind: 'vanished' }
-    const backwards = isOlder(resourceVersion, state.position)
+    const backwards = state.anew || isOlder(resourceVersion, state.position)
     const batch = await this.#inSlices(this.#intake.land(listing, { resourceVersion, missing, backwards }))
     this.#intake.closeListing()
     await this.#untilTaken(sink.events(batch))
     this.#state = afterList(state, resourceVersion)
+    sink.reached?.(resourceVersion, 'list')
     sink.observed({
       kind: 'listed',
       resource: resource.name,

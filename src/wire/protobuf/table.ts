@@ -52,7 +52,7 @@ export interface ListShape<E extends ElementShape = ElementShape> {
 }
 
 /** The entries of a map from strings to strings. A reader takes those with these keys; without keys, all. */
-interface EntriesShape {
+export interface EntriesShape {
   readonly kind: 'entries'
   readonly keys: readonly string[] | undefined
 }

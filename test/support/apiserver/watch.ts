@@ -99,12 +99,16 @@ function timers(view: View, request: WatchRequest, sink: EventSink, stop: Cancel
   })
   if (bookmarkEveryMs <= 0 || !options.allowBookmarks) return [cancelEnd]
   let cancelNext: Cancel
+  let cancelLast: Cancel = () => undefined
+  // The real server sends one 2 s before the end as well.
+  if (totalMs < bookmarkEveryMs)
+    cancelLast = clock.after(Math.max(0, totalMs - 2_000), () => sink.event(bookmark(request, view.version)))
   const tick = () => {
     cancelNext = clock.after(bookmarkEveryMs, tick)
     sink.event(bookmark(request, view.version))
   }
   cancelNext = clock.after(bookmarkEveryMs, tick)
-  return [cancelEnd, () => cancelNext()]
+  return [cancelEnd, () => cancelNext(), () => cancelLast()]
 }
 
 export function bookmark(

@@ -17,8 +17,10 @@ it('the tables and descriptors are those of the .proto files: npm run protobuf w
   const folder = mkdtempSync(join(tmpdir(), 'kprobe-test-'))
   try {
     const made = join(folder, 'schema.ts')
-    execFileSync(process.execPath, [`${ROOT}deploy/protobuf.mjs`, made])
+    const relay = join(folder, 'relay.ts')
+    execFileSync(process.execPath, [`${ROOT}deploy/protobuf.mjs`, made, relay])
     expect(readFileSync(`${ROOT}src/api/schema.ts`, 'utf8')).toBe(readFileSync(made, 'utf8'))
+    expect(readFileSync(`${ROOT}src/relay/schema.ts`, 'utf8')).toBe(readFileSync(relay, 'utf8'))
   } finally {
     rmSync(folder, { recursive: true })
   }

@@ -289,7 +289,7 @@ describe('kprobe api', () => {
   it('reports all errors in one round, also those of a configuration that is wrong elsewhere', async () => {
     expect(await api('--listen=nowhere', '--exec=no-such-program', '--source=x', '--diff', '--once')).toBe(2)
     for (const message of [
-      '--source: "x" is neither kube nor file:PATH; did you mean file:x?',
+      '--source: "x" is neither kube nor file:PATH nor relay:ADDRESS; did you mean file:x?',
       '--listen: ',
       '--exec: "no-such-program": no such program',
       '--diff: is for --print',

@@ -129,14 +129,14 @@ export class ProtobufListReader implements ListReader {
   }
 
   #readItem(bytes: Buffer, start: number, end: number): void {
-    const { kind, onItem } = this.#options
-    onItem(
-      this.#decoder.decode(
-        tableFor(this.#options),
-        { bytes, start, end },
-        { apiVersion: this.#apiVersion, kind },
-      ),
+    const { kind, onItem, encoded } = this.#options
+    const object = this.#decoder.decode(
+      tableFor(this.#options),
+      { bytes, start, end },
+      { apiVersion: this.#apiVersion, kind },
     )
+    encoded?.(object, bytes.subarray(start, end))
+    onItem(object)
   }
 
   #leave(count: number): void {
@@ -191,12 +191,14 @@ export class ProtobufWatchReader implements WatchReader {
   /** Reads an object; for another kind, only its type. */
   #readObject(bytes: Buffer): ApiObject {
     const { type, raw } = openEnvelope(this.#decoder, bytes)
-    const { kind } = this.#options
+    const { kind, encoded } = this.#options
     const { apiVersion = defaultVersion(kind), kind: itsKind = kind } = type
     const into = { apiVersion, kind: itsKind }
-    return isOfKind(into, kind)
-      ? this.#decoder.decode(tableFor(this.#options), { bytes: raw, start: 0, end: raw.length }, into)
-      : into
+    if (!isOfKind(into, kind)) return into
+    const span = { bytes: raw, start: 0, end: raw.length }
+    const object = this.#decoder.decode(tableFor(this.#options), span, into)
+    encoded?.(object, raw)
+    return object
   }
 
   #readStatus(bytes: Buffer): ApiObject {

@@ -65,6 +65,8 @@ export interface ReaderOptions {
   readonly objectBytesMax: number
   /** Also read the fields that only back ends get: all labels and annotations, target ports, hostnames. */
   readonly details?: boolean
+  /** Gets each object with its own bytes, of protobuf alone; they are good until the next one. */
+  readonly encoded?: ((object: ApiObject, bytes: Buffer) => void) | undefined
 }
 
 export interface ListReaderOptions extends ReaderOptions {

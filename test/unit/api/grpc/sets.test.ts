@@ -16,6 +16,7 @@ function rigOf(state: ApiState) {
   const written: string[] = []
   const rig = { written, reads: true, feed: feedOf(state) }
   const call: Call = {
+    organizations: [],
     write: frames => {
       written.push(frames.toString('hex'))
       return rig.reads

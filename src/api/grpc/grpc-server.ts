@@ -1,0 +1,167 @@
+import { mkdir } from 'node:fs/promises'
+import type { Server as NetServer } from 'node:net'
+import type { Clock } from '../../base/clock.ts'
+import { errorOf } from '../../base/errors.ts'
+import { formatIp } from '../../base/ip.ts'
+import type { Crowd, OverShare } from '../../base/shares.ts'
+import { listenAtUnixSocket } from '../../base/unix-socket.ts'
+import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
+import {
+  type ApiTls,
+  followTls,
+  listenerFor,
+  plainServer,
+  readTls,
+  renewTls,
+  tlsServer,
+} from './http-server.ts'
+import type { Methods } from './rpc.ts'
+import { RpcServer, type RpcServerOptions } from './rpc-server.ts'
+
+export interface GrpcServerOptions {
+  /** For messages: `the API`. */
+  readonly what: string
+  readonly methods: Methods
+  /** `unix:///run/kprobe/api.sock`, `tcp://127.0.0.1:12090`; port 0 lets the kernel choose. */
+  readonly address: string
+  /** Needed at every address that is not loopback, and refused at a unix socket. */
+  readonly tls?: ApiTls | undefined
+  readonly clock: Clock
+  /** An error of ours, or a listener that has trouble; others go on. */
+  readonly failed: (error: Error) => void
+  /** Connections were closed because there are too many; said once a minute at most. */
+  readonly crowded?: (crowd: Crowd) => void
+  /** At a time; 2,048 and 4,096 by default. */
+  readonly connectionsMax?: number
+  readonly callsMax?: number
+  /** Longest message of a client; 4 KiB by default. */
+  readonly requestBytesMax?: number
+}
+
+export interface GrpcServer {
+  /** The given address, with the port that the kernel chose. */
+  readonly address: string
+  readonly counts: RpcServer['counts']
+  /** Connections that were over their share. */
+  readonly overShare: OverShare
+  /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
+  close(): Promise<void>
+}
+
+const CONNECTIONS_MAX = 2_048
+const CALLS_MAX = 4_096
+
+/**
+ * Serves these methods at the address. Rejects with an Error that names the address when kprobe cannot listen there, or when
+ * it needs certificates that were not given.
+ */
+export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcServer> {
+  const address = parseApiAddress(options.address)
+  checkTls(address, options.tls)
+  const { failed, crowded = () => undefined } = options
+  const { http, stopRenewing } = await httpServer(options)
+  const rpc = new RpcServer({
+    ...options,
+    http,
+    crowded,
+    connectionsMax: options.connectionsMax ?? CONNECTIONS_MAX,
+    callsMax: options.callsMax ?? CALLS_MAX,
+  })
+  const listener = listenerFor(socket => rpc.take(socket))
+  let removeFile: () => Promise<void>
+  try {
+    removeFile = await listen(listener, address)
+  } catch (thrown) {
+    stopRenewing()
+    throw new Error(`cannot serve ${options.what} at ${options.address}: ${errorOf(thrown).message}`)
+  }
+  listener.on('error', failed)
+  let closing: Promise<void> | undefined
+  return {
+    address: formatApiAddress(withPort(address, listener)),
+    get counts() {
+      return rpc.counts
+    },
+    get overShare() {
+      return rpc.overShare
+    },
+    close() {
+      stopRenewing()
+      closing ??= closeAll({ rpc, listener, removeFile })
+      return closing
+    },
+  }
+}
+
+function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
+  const place = formatApiAddress(address)
+  if (tls !== undefined && address.kind === 'unix')
+    throw new Error(
+      `a unix socket has no TLS: omit --api-tls-cert, --api-tls-key and --api-tls-client-ca for ${place}`,
+    )
+  if (tls === undefined && !isPrivate(address))
+    throw new Error(
+      `${place} needs TLS: give --api-tls-cert, --api-tls-key and --api-tls-client-ca; ` +
+        'without TLS the API listens at a unix socket or at loopback only',
+    )
+}
+
+interface RenewingServer {
+  readonly http: RpcServerOptions['http']
+  readonly stopRenewing: () => void
+}
+
+async function httpServer({ clock, failed, tls }: GrpcServerOptions): Promise<RenewingServer> {
+  if (tls === undefined) return { http: plainServer(), stopRenewing: () => undefined }
+  const pems = await readTls(tls)
+  const http = tlsServer(pems)
+  const stopRenewing = followTls(tls, { clock, pems, changed: now => renewTls(http, now), failed })
+  return { http, stopRenewing }
+}
+
+/** The result removes the file of a unix socket. */
+async function listen(server: NetServer, address: ApiAddress): Promise<() => Promise<void>> {
+  if (address.kind === 'unix') {
+    await makeFolder(address.path.slice(0, address.path.lastIndexOf('/')))
+    return listenAtUnixSocket(server, address.path)
+  }
+  const { ip, port } = address
+  return new Promise((resolve, reject) => {
+    server.once('error', reject)
+    server.listen({ host: formatIp(ip), port, ipv6Only: ip.length === 16, exclusive: true }, () => {
+      server.off('error', reject)
+      resolve(async () => undefined)
+    })
+  })
+}
+
+/** The last one of a path alone: what is in /run is gone after each start of the machine. */
+async function makeFolder(path: string): Promise<void> {
+  if (path === '') return
+  await mkdir(path, { mode: 0o755 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error
+  })
+}
+
+function withPort(address: ApiAddress, server: NetServer): ApiAddress {
+  const bound = server.address()
+  return address.kind === 'tcp' && typeof bound === 'object' && bound !== null
+    ? { ...address, port: bound.port }
+    : address
+}
+
+interface Serving {
+  readonly rpc: RpcServer
+  readonly listener: NetServer
+  readonly removeFile: () => Promise<void>
+}
+
+async function closeAll({ rpc, listener, removeFile }: Serving): Promise<void> {
+  // At once: the next process may make its own. And first: as long as the socket is there, no other file has its number.
+  try {
+    await removeFile()
+  } finally {
+    listener.close()
+    await rpc.close()
+  }
+}

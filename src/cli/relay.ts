@@ -1,0 +1,195 @@
+import { systemClock } from '../base/clock.ts'
+import { errorOf, failureText } from '../base/errors.ts'
+import { type Log, openLog } from '../base/log.ts'
+import { NONE_OVER_SHARE } from '../base/shares.ts'
+import type { Config } from '../config/config.ts'
+import type { FlagReader } from '../config/flag.ts'
+import { API_TLS_FLAGS, HELP_FLAG, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
+import { helpText } from '../config/help.ts'
+import { readApiAddress, readApiTls } from '../config/own-flags.ts'
+import { openClient } from '../daemon/open.ts'
+import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
+import { logCrowd } from '../daemon/servers.ts'
+import type { HttpServer } from '../http/server.ts'
+import { type RelayServer, startRelayServer } from '../relay/server.ts'
+import { RelayState } from '../relay/state.ts'
+import { RELAYED_TYPES } from '../relay/types.ts'
+import { Upstream } from '../relay/upstream.ts'
+import { problemText, type SourceProblem } from '../source/source.ts'
+import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
+import { createRelayMetrics, type RelayNumbers } from '../telemetry/relay-metrics.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { readRequest, usageErrors } from './request.ts'
+
+export const command: Command = {
+  help: () =>
+    helpText({
+      usage: 'kprobe relay [flags]',
+      description:
+        'Watches the API server once, or another relay, and serves Services, EndpointSlices, Nodes and ServiceCIDRs to many\n' +
+        'nodes over gRPC (incremental xDS). Nodes read with `kprobe run --source=relay:ADDRESS`. Holds nothing that the API\n' +
+        'server does not have, and changes nothing. Needs no privileges.',
+      flags: [...RELAY_COMMAND_FLAGS, HELP_FLAG],
+    }),
+  run,
+}
+
+const DEFAULT_ADDRESS = 'unix:///run/kprobe/relay.sock'
+
+async function run(argv: readonly string[], io: Io): Promise<number> {
+  const request = await readRequest(argv, io, {
+    command: 'relay',
+    extra: RELAY_FLAGS,
+    modeless: true,
+    check: async reader => readWanted(reader),
+  })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
+  const wanted = readWanted(extra)
+  if (config.source.kind === 'file') extra.fail('--source', 'a relay reads from kube or relay:ADDRESS')
+  if (config.once) extra.fail('--once', 'is for `kprobe run`')
+  if (extra.errors.length > 0) return usageErrors(io, 'relay', extra.errors)
+  const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
+  // By default, both signals end the process without removal of the socket.
+  for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
+    io.on(signal, () => log.info(`${signal} ignored: kprobe relay has no configuration file to read again`))
+  try {
+    return await new Session({ config, wanted, io, log }).run()
+  } catch (error) {
+    io.err(`kprobe relay: ${failureText(error)}\n`)
+    return EXIT_FAILED
+  }
+}
+
+interface Wanted {
+  readonly address: string
+  readonly tls: ReturnType<typeof readApiTls>
+  readonly hasMetrics: boolean
+}
+
+function readWanted(reader: FlagReader): Wanted {
+  return {
+    address: readApiAddress(reader, 'listen') ?? DEFAULT_ADDRESS,
+    tls: readApiTls(reader),
+    hasMetrics: reader.given('metrics-bind-address'),
+  }
+}
+
+interface SessionOptions {
+  readonly config: Config
+  readonly wanted: Wanted
+  readonly io: Io
+  readonly log: Log
+}
+
+class Session {
+  readonly #options: SessionOptions
+  readonly #state: RelayState
+  readonly #descriptors = apiDescriptors(processRoom())
+
+  constructor(options: SessionOptions) {
+    this.#options = options
+    this.#state = new RelayState({ clock: systemClock, proxyName: options.config.serviceProxyName ?? '' })
+  }
+
+  async run(): Promise<number> {
+    const { config, io, log } = this.#options
+    const warn = (text: string): void => log.warn(text)
+    const client = await openClient(config, { clock: systemClock, env: process.env, warn })
+    const upstream = new Upstream({
+      client,
+      clock: systemClock,
+      random: Math.random,
+      state: this.#state,
+      isRelay: config.source.kind === 'kube' && config.source.relay !== undefined,
+      problem: problem => this.#tell(problem),
+    })
+    const server = await this.#serve()
+    log.info({ address: server.address, source: client.server }, 'relay listening')
+    const metrics = this.#serveMetrics(server)
+    upstream.start()
+    await aborted(io.signal)
+    log.info('stopping; nodes go on at another relay')
+    await server.close()
+    await upstream.stop()
+    await client.close()
+    void metrics?.close()
+    return EXIT_FINE
+  }
+
+  #tell(problem: SourceProblem): void {
+    const { log } = this.#options
+    const { kind, location } = problem
+    if (kind === 'recovered') log.info({ location }, problem.text)
+    else log.warn({ location }, problemText(problem))
+  }
+
+  async #serve(): Promise<RelayServer> {
+    const { wanted, log } = this.#options
+    return await startRelayServer({
+      state: this.#state,
+      address: wanted.address,
+      tls: wanted.tls,
+      clock: systemClock,
+      connectionsMax: this.#descriptors.api,
+      failed: err => log.warn({ err }, 'relay server error'),
+      crowded: crowd => logCrowd(log, 'relay', crowd),
+      rejected: reason => log.warn({ reason }, 'a reader could not use a response'),
+    }).catch(thrown => {
+      const { message } = errorOf(thrown)
+      throw new Error(
+        API_TLS_FLAGS.some(({ name }) => message.startsWith(`--${name}`)) ? message : `--listen: ${message}`,
+      )
+    })
+  }
+
+  #serveMetrics(server: RelayServer): HttpServer | undefined {
+    const { wanted, config, log } = this.#options
+    if (!wanted.hasMetrics) return undefined
+    const http: HttpServer = openMetricsServer({
+      at: config.metricsBindAddress,
+      clock: systemClock,
+      hardFail: false,
+      proxyMode: () => 'relay',
+      connectionsMax: this.#descriptors.metrics,
+      metrics: createRelayMetrics(
+        () => this.#numbers(server),
+        () => [
+          { server: 'relay', ...(server.overShare ?? NONE_OVER_SHARE) },
+          { server: 'metrics', ...http.overShare },
+        ],
+      ),
+      slis: createSliMetrics(),
+      configz: () => ({}),
+      report: news => {
+        if (news.kind === 'crowded') logCrowd(log, 'metrics', news.crowd)
+        if (news.kind !== 'failed') return
+        const { address, error: err } = news
+        log.warn({ address, err }, 'cannot serve metrics; change the address with --metrics-bind-address')
+      },
+    })
+    return http
+  }
+
+  #numbers(server: RelayServer): RelayNumbers {
+    const state = this.#state
+    const heardMs = state.heardMs()
+    return {
+      ...server.counts,
+      collections: RELAYED_TYPES.map(({ kind, typeUrl }) => ({
+        kind,
+        objects: state.collections.get(typeUrl)?.size ?? 0,
+      })),
+      historyBytes: state.historyBytes,
+      silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
+      isServing: state.isComplete && !state.isStale,
+    }
+  }
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    signal.addEventListener('abort', () => resolve(), { once: true })
+    if (signal.aborted) resolve()
+  })
+}

@@ -1,0 +1,331 @@
+import type { ApiAddress } from '../api/grpc/address.ts'
+import { framed } from '../api/grpc/rpc.ts'
+import { health } from '../api/schema.ts'
+import { backoffMs, type Cancel, type Clock } from '../base/clock.ts'
+import {
+  type ApiBody,
+  type ApiClient,
+  ApiError,
+  type ApiRequest,
+  type ApiResponse,
+} from '../source/kube/api-client.ts'
+import { decodeMessage } from '../wire/protobuf/decoder.ts'
+import { type RelayLink, relayName } from './connection.ts'
+import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
+import { inOrderFor } from './rendezvous.ts'
+import { FRESH, HEALTH_METHOD, METADATA, RELAYED_TYPES } from './types.ts'
+
+export interface RelayClientOptions {
+  readonly relays: readonly ApiAddress[]
+  readonly nodeName: string
+  /** Empty for the proxy without a name. */
+  readonly proxyName: string
+  /** The API server: for all that relays do not serve and, with `fallsBack`, while none of them answers. */
+  readonly kube: ApiClient
+  readonly fallsBack: boolean
+  readonly link: (address: ApiAddress) => RelayLink
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  /** What happened, in a line: said once when it begins. */
+  readonly say: (text: string) => void
+}
+
+interface Peer {
+  readonly address: ApiAddress
+  readonly name: string
+  readonly link: RelayLink
+  failures: number
+  /** Monotonic milliseconds before which it is not asked. */
+  restsUntilMs: number
+}
+
+/** So long no relay may answer before a node that has a state asks the API server, and at most twice as long. */
+const PATIENCE_MS = 30_000
+/** The same for a node without a state. */
+const FIRST_PATIENCE_MS = 3_000
+/** Mean time between two looks whether a relay answers again. */
+const PROBE_MS = 60_000
+const PROBE_ANSWER_MS = 5_000
+const REST = { minMs: 500, maxMs: 30_000 } as const
+
+/**
+ * Reads lists and watches from the first relay that answers, in an order of this node's own, and passes everything else to the
+ * API server. A reflector resumes at another relay, or at the API server, by the version that it holds: versions of one
+ * cluster are the same everywhere.
+ */
+export class RelayClient implements ApiClient {
+  readonly server: string
+  readonly #options: RelayClientOptions
+  readonly #peers: readonly Peer[]
+  readonly #readings = new Set<Reading>()
+  /** Watches at the API server that end when relays answer again. */
+  readonly #direct = new Set<() => void>()
+  /** The cluster of the relay that the state of a collection is from, by path. */
+  readonly #clusters = new Map<string, string>()
+  #downSinceMs: number | undefined
+  #patienceMs = FIRST_PATIENCE_MS
+  #isDirect = false
+  #hasState = false
+  #saidDown = false
+  #cancelProbe: Cancel = () => undefined
+  #isClosed = false
+
+  constructor(options: RelayClientOptions) {
+    this.#options = options
+    const { relays, nodeName, kube, link } = options
+    this.server = kube.server
+    this.#peers = inOrderFor(nodeName, relays).map(address => ({
+      address,
+      name: relayName(address),
+      link: link(address),
+      failures: 0,
+      restsUntilMs: Number.NEGATIVE_INFINITY,
+    }))
+    if (kube.authorities !== undefined) this.authorities = () => kube.authorities?.() ?? Promise.resolve([])
+  }
+
+  readonly authorities?: () => Promise<readonly string[]>
+
+  /** The API server is asked instead of relays. */
+  get isDirect(): boolean {
+    return this.#isDirect
+  }
+
+  async send(request: ApiRequest): Promise<ApiResponse> {
+    const wanted = wantedOf(request)
+    if (wanted === undefined) return await this.#options.kube.send(request)
+    if (this.#isDirect) return await this.#askDirectly(request)
+    // The relay itself compares with the API server: were every node to do it, none of them would need a relay.
+    if (wanted === 'metadata') return UNSERVED
+    return (await this.#askRelays(wanted, request)) ?? (await this.#askDirectly(request))
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true
+    this.#cancelProbe()
+    for (const reading of [...this.#readings]) reading.end()
+    for (const { link } of this.#peers) link.close()
+    await this.#options.kube.close()
+  }
+
+  /** Undefined when it is time to ask the API server. */
+  async #askRelays(wanted: Wanted, request: ApiRequest): Promise<ApiResponse | undefined> {
+    const { clock, fallsBack } = this.#options
+    const reasons: string[] = []
+    let behind = 0
+    let asked = 0
+    // A stale relay is better than none, and worse than the API server.
+    for (const isFresh of fallsBack ? [true] : [true, false])
+      for (const peer of this.#peers) {
+        if (clock.nowMs() < peer.restsUntilMs) continue
+        asked++
+        try {
+          return await this.#askOne(peer, { wanted, isFresh }, request.signal)
+        } catch (error) {
+          if (!(error instanceof RelayRefusal)) throw error
+          reasons.push(`${peer.name}: ${error.message}`)
+          if (error.isBehind) behind++
+        }
+      }
+    if (asked > 0 && behind === asked) return TOO_LARGE
+    this.#failed(reasons)
+    if (this.#isDirect) return undefined
+    throw new ApiError('unreachable', `no relay answers: ${reasons.join('; ') || 'all of them rest'}`)
+  }
+
+  async #askOne(
+    peer: Peer,
+    { wanted, isFresh }: { readonly wanted: Wanted; readonly isFresh: boolean },
+    signal: AbortSignal,
+  ): Promise<ApiResponse> {
+    const { clock, random, nodeName, proxyName } = this.#options
+    const { path } = wanted.type
+    const metadata = {
+      ...tokenOf(wanted.revision, this.#clusters.get(path) ?? ''),
+      [METADATA.proxy]: proxyName,
+      ...(isFresh ? { [METADATA.age]: FRESH } : {}),
+    }
+    const reading: Reading = new Reading({
+      wanted,
+      link: peer.link,
+      clock,
+      random,
+      nodeName,
+      metadata,
+      signal,
+      cluster: identifier => {
+        if (wanted.what !== 'watch') this.#clusters.set(path, identifier)
+      },
+      ended: why => {
+        this.#readings.delete(reading)
+        if (why !== undefined) this.#rest(peer)
+      },
+    })
+    this.#readings.add(reading)
+    const response = await reading.open()
+    this.#answered(peer)
+    return response
+  }
+
+  #answered(peer: Peer): void {
+    peer.failures = 0
+    this.#downSinceMs = undefined
+    this.#hasState = true
+    if (!this.#saidDown) return
+    this.#saidDown = false
+    this.#options.say(`${peer.name} answers; reading from it`)
+  }
+
+  #rest(peer: Peer): void {
+    const { clock, random } = this.#options
+    // Streams of one connection end together: that is one failure.
+    if (clock.nowMs() < peer.restsUntilMs) return
+    peer.restsUntilMs = clock.nowMs() + backoffMs(++peer.failures, { ...REST, random })
+  }
+
+  #failed(reasons: readonly string[]): void {
+    const { clock, random, fallsBack, say } = this.#options
+    const nowMs = clock.nowMs()
+    if (this.#downSinceMs === undefined) {
+      this.#downSinceMs = nowMs
+      this.#patienceMs = (this.#hasState ? PATIENCE_MS : FIRST_PATIENCE_MS) * (1 + random())
+    }
+    if (!this.#saidDown && reasons.length > 0) {
+      this.#saidDown = true
+      say(`no relay answers; the last known state stays in use: ${reasons.join('; ')}`)
+    }
+    if (!fallsBack || this.#isDirect || nowMs - this.#downSinceMs < this.#patienceMs) return
+    this.#isDirect = true
+    say(
+      `no relay has answered for ${Math.round((nowMs - this.#downSinceMs) / 1_000)} s; reading from the API server`,
+    )
+    this.#probeLater()
+  }
+
+  async #askDirectly(request: ApiRequest): Promise<ApiResponse> {
+    const { kube } = this.#options
+    this.#hasState = true
+    const wanted = wantedOf(request)
+    if (wanted !== 'metadata' && wanted !== undefined && wanted.what !== 'watch')
+      this.#clusters.delete(wanted.type.path)
+    if (!request.longLived) return await kube.send(request)
+    const controller = new AbortController()
+    const abort = (): void => controller.abort()
+    request.signal.addEventListener('abort', abort)
+    if (request.signal.aborted) abort()
+    this.#direct.add(abort)
+    const left = (): void => {
+      this.#direct.delete(abort)
+      request.signal.removeEventListener('abort', abort)
+    }
+    try {
+      const response = await kube.send({ ...request, signal: controller.signal })
+      const isOurs = (): boolean => controller.signal.aborted && !request.signal.aborted
+      return { ...response, body: endingBody(response.body, isOurs, left) }
+    } catch (error) {
+      left()
+      throw error
+    }
+  }
+
+  #probeLater(): void {
+    const { clock, random } = this.#options
+    this.#cancelProbe = clock.after(PROBE_MS * (0.5 + random()), () => void this.#probe())
+  }
+
+  /** Goes back to relays as soon as one of them serves. Watches end in good order, and are resumed there. */
+  async #probe(): Promise<void> {
+    for (const peer of this.#peers) {
+      if (this.#isClosed) return
+      if (!(await this.#isServing(peer))) continue
+      this.#isDirect = false
+      this.#saidDown = false
+      this.#downSinceMs = undefined
+      peer.restsUntilMs = Number.NEGATIVE_INFINITY
+      this.#options.say(`${peer.name} answers again; reading from it instead of the API server`)
+      for (const end of [...this.#direct]) end()
+      return
+    }
+    if (!this.#isClosed) this.#probeLater()
+  }
+
+  #isServing({ link }: Peer): Promise<boolean> {
+    return new Promise(resolve => {
+      let isServing = false
+      const cancel = this.#options.clock.after(PROBE_ANSWER_MS, () => {
+        call.cancel()
+        resolve(false)
+      })
+      const call = link.call(HEALTH_METHOD, {
+        message: bytes => {
+          const { status } = decodeMessage(health.HealthCheckResponse, bytes)
+          isServing = status === health.ServingStatus.SERVING
+        },
+        ended: code => {
+          cancel()
+          resolve(code === 0 && isServing)
+        },
+      })
+      call.send(framed(health.HealthCheckRequest, {}))
+      call.finish()
+    })
+  }
+}
+
+/** What a request asks relays for; undefined for what they do not serve. */
+function wantedOf({ method, path, accept }: ApiRequest): Wanted | 'metadata' | undefined {
+  const [collection, query = ''] = path.split('?')
+  const type = RELAYED_TYPES.find(each => each.path === collection)
+  if (method !== 'GET' || type === undefined) return undefined
+  const options = new URLSearchParams(query)
+  // A few names for a log message.
+  if (!options.has('watch') && type.kind === 'Node' && accept.includes('PartialObjectMetadata'))
+    return undefined
+  if (accept.includes('PartialObjectMetadata')) return 'metadata'
+  const name = /^metadata\.name=(.+)$/.exec(options.get('fieldSelector') ?? '')?.[1]
+  const revision = options.get('resourceVersion') ?? ''
+  const seconds = options.has('timeoutSeconds') ? Number(options.get('timeoutSeconds')) : undefined
+  if (!options.has('watch')) return { type, name, what: 'list', revision: '', seconds: undefined }
+  const isStreamed = options.get('sendInitialEvents') === 'true'
+  return {
+    type,
+    name,
+    what: isStreamed ? 'streamed-list' : 'watch',
+    revision: isStreamed ? '' : revision,
+    seconds,
+  }
+}
+
+/** The body of a watch that ends in good order when we end it. */
+function endingBody(body: ApiBody, isOurs: () => boolean, left: () => void): ApiBody {
+  const read = async function* (): AsyncGenerator<Uint8Array, void, undefined> {
+    try {
+      yield* body
+    } catch (error) {
+      if (!isOurs()) throw error
+    } finally {
+      left()
+    }
+  }
+  return {
+    [Symbol.asyncIterator]: read,
+    ...(body.arrived === undefined ? {} : { arrived: () => body.arrived?.() }),
+  }
+}
+
+function statusResponse(code: number, reason: string, causes: readonly object[] = []): ApiResponse {
+  const status = { kind: 'Status', apiVersion: 'v1', code, reason, message: reason, details: { causes } }
+  const bytes = Buffer.from(JSON.stringify(status))
+  const body = {
+    async *[Symbol.asyncIterator]() {
+      yield bytes
+    },
+  }
+  return { status: code, contentType: 'application/json', retryAfterMs: undefined, body }
+}
+
+/** The node compares nothing itself. */
+const UNSERVED = statusResponse(503, 'ServiceUnavailable')
+/** Every relay is older than what the node holds. */
+const TOO_LARGE = statusResponse(504, 'Timeout', [{ reason: 'ResourceVersionTooLarge' }])

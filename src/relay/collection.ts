@@ -1,0 +1,447 @@
+import { framed } from '../api/grpc/rpc.ts'
+import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { compareVersions, isOlder } from '../source/kube/object-index.ts'
+import { discovery } from './schema.ts'
+
+/** An object as readers get it. */
+export interface Entry {
+  /** Its resourceVersion. */
+  readonly version: string
+  /** The encoded Resource. */
+  readonly resource: Buffer
+}
+
+/** A response that every reader of a collection gets alike. */
+export interface Frame {
+  /** A message behind its prefix. */
+  readonly bytes: Buffer
+  /** What the reader acknowledges it with. */
+  readonly nonce: string
+}
+
+/** Changes that were published together. The last frame bears the revision. */
+interface Publication {
+  readonly revision: string
+  readonly frames: readonly Frame[]
+  readonly bytes: number
+  /**
+   * The revision before, where what came and went since then is not known: a reader at a later revision may have heard of it
+   * elsewhere, and cannot go on from here.
+   */
+  readonly gapFrom: string | undefined
+}
+
+/** A change as the API server told it. */
+export interface Change {
+  readonly revision: string
+  readonly name: string
+  /** Undefined for a deletion. */
+  readonly entry: Entry | undefined
+}
+
+/** Someone who reads a collection. */
+export interface CollectionReader {
+  /** There is something new. */
+  moved(): void
+  /** The history has ended: versions that were read before say nothing any more. */
+  restarted(): void
+  /** It reads a whole state that is too old to be kept for it. */
+  evicted(): void
+}
+
+interface CollectionOptions {
+  readonly typeUrl: string
+  readonly clock: Clock
+  /** Minimum time between two publications, milliseconds. */
+  readonly spacingMs: () => number
+  /** The identity of the cluster, as every response bears it. */
+  readonly identifier: () => string
+  readonly historyBytesMax?: number
+}
+
+/** Resources of one response. gRPC clients take 4 MiB; an object has up to 1.5 MiB. */
+const RESPONSE_BYTES_MAX = 256 * 1024
+const HISTORY_BYTES_MAX = 32 * 1024 * 1024
+const HISTORY_MAX = 16_384
+/** Whole states that exist at a time, each for readers that are not through yet. */
+const SNAPSHOTS_MAX = 3
+/** Changes of the time before the first list that one publication has. */
+const PREPENDED_CHANGES = 100
+
+/**
+ * The objects of one type, and the changes of the recent past as responses that were encoded once. A reader has one position
+ * in that history, and no queue. A position is a number of publications since the start.
+ */
+export class Collection {
+  readonly typeUrl: string
+  readonly #options: CollectionOptions
+  readonly #state = new Map<string, Entry>()
+  readonly #pending = new Map<string, Entry | undefined>()
+  readonly #readers = new Set<CollectionReader>()
+  #publications: Publication[] = []
+  /** The position of the first publication that is kept; may fall below zero. */
+  #first = 0
+  #historyBytes = 0
+  /** Readers at this revision, or a later one, can go on. */
+  #floor = ''
+  #revision: string | undefined
+  #sealed: string | undefined
+  /** The revision at which time went back. */
+  #wentBackFrom: string | undefined
+  #snapshot: CollectionSnapshot | undefined
+  /** Those that are no longer given out, and have readers. */
+  #earlier: readonly CollectionSnapshot[] = []
+  #bookmark: Frame | undefined
+  #publishedMs = Number.NEGATIVE_INFINITY
+  #isDue = false
+  #isTelling = false
+  #mustTell = false
+  #isAbsent = false
+  /** Among the changes that are not published yet is a list. */
+  #hasGap = false
+
+  constructor(options: CollectionOptions) {
+    this.#options = options
+    this.typeUrl = options.typeUrl
+  }
+
+  /** The revision that readers have heard of; undefined before the first list. */
+  get revision(): string | undefined {
+    return this.#revision
+  }
+
+  /** The API server does not serve it. */
+  get isAbsent(): boolean {
+    return this.#isAbsent && this.#revision === undefined
+  }
+
+  get size(): number {
+    return this.#state.size
+  }
+
+  get historyBytes(): number {
+    return this.#historyBytes
+  }
+
+  /** The oldest revision from which a reader can go on. */
+  get floor(): string {
+    return this.#floor
+  }
+
+  /** The position behind the newest publication. */
+  get head(): number {
+    return this.#first + this.#publications.length
+  }
+
+  get(name: string): Entry | undefined {
+    return this.#state.get(name)
+  }
+
+  entries(): Iterable<readonly [string, Entry]> {
+    return this.#state
+  }
+
+  join(reader: CollectionReader): void {
+    this.#readers.add(reader)
+  }
+
+  leave(reader: CollectionReader): void {
+    this.#readers.delete(reader)
+  }
+
+  /** Takes a change; readers hear of it once it is sealed. */
+  put(name: string, entry: Entry | undefined): void {
+    this.#pending.set(name, entry)
+  }
+
+  absent(): void {
+    this.#isAbsent = true
+    this.#tell()
+  }
+
+  /**
+   * All changes up to this revision were put. `isWhole`: each of them, also those that others have undone; else what differs
+   * from the state before, as after a list.
+   */
+  seal(revision: string, isWhole = true): void {
+    if (!isWhole) this.#hasGap = true
+    const before = this.#sealed
+    this.#sealed = revision
+    if (before !== undefined && isOlder(revision, before)) this.#restart(before, revision)
+    if (this.#isDue) return
+    const { clock, spacingMs } = this.#options
+    const waitMs = this.#revision === undefined ? 0 : this.#publishedMs + spacingMs() - clock.nowMs()
+    if (waitMs <= 0) {
+      this.#publish()
+      return
+    }
+    this.#isDue = true
+    clock.after(waitMs, () => {
+      this.#isDue = false
+      this.#publish()
+    })
+  }
+
+  /** The position of a reader that holds this revision, or why it has none. */
+  positionOf(revision: string): number | 'ahead' | 'gone' | 'another' {
+    const newest = this.#revision
+    if (newest === undefined) return 'ahead'
+    const order = compareVersions(revision, newest)
+    if (order === undefined) return 'gone'
+    if (order > 0) {
+      const wentBackFrom = this.#wentBackFrom
+      return wentBackFrom !== undefined && !isOlder(wentBackFrom, revision) ? 'another' : 'ahead'
+    }
+    if (isOlder(revision, this.#floor)) return 'gone'
+    let [low, high] = [0, this.#publications.length]
+    while (low < high) {
+      const middle = (low + high) >> 1
+      const isRead = !isOlder(revision, this.#publications[middle]?.revision ?? '')
+      if (isRead) low = middle + 1
+      else high = middle
+    }
+    const gapFrom = this.#publications[low]?.gapFrom
+    return gapFrom !== undefined && isOlder(gapFrom, revision) ? 'gone' : this.#first + low
+  }
+
+  /** Whether a reader at this position can go on. */
+  holds(position: number): boolean {
+    return position >= this.#first && position <= this.head
+  }
+
+  at(position: number): Publication | undefined {
+    return this.#publications[position - this.#first]
+  }
+
+  /** Says nothing but the revision. Shared by all. */
+  bookmark(): Frame {
+    const revision = this.#revision ?? ''
+    this.#bookmark ??= this.#frame({ nonce: `r${revision}`, revision, resources: [], removed: [] })
+    return this.#bookmark
+  }
+
+  /**
+   * The whole state, shared by readers that come at about the same time: it is that of a position from which they go on.
+   * It is made anew when as much was published since as it has itself, or when the history does not reach back to it.
+   */
+  snapshot(reader: CollectionReader): CollectionSnapshot {
+    const snapshot = this.#freshSnapshot()
+    snapshot.readers.add(reader)
+    return snapshot
+  }
+
+  #freshSnapshot(): CollectionSnapshot {
+    const known = this.#snapshot
+    if (known !== undefined && this.holds(known.position) && known.changedBytes * 8 < known.bytes)
+      return known
+    this.#retire(known)
+    const entries = [...this.#state.values()]
+    const bytes = entries.reduce((sum, { resource }) => sum + resource.length, 0)
+    const [position, revision] = [this.head, this.#revision ?? '']
+    const frames = this.#framesOf(`s${position}`, revision, entries, [])
+    this.#snapshot = new CollectionSnapshot({ position, revision, bytes, frames })
+    return this.#snapshot
+  }
+
+  /** Readers that are not through with it may go on, unless there are too many others. */
+  #retire(snapshot: CollectionSnapshot | undefined): void {
+    this.#snapshot = undefined
+    this.#earlier = [...this.#earlier, ...(snapshot === undefined ? [] : [snapshot])].filter(
+      ({ readers }) => readers.size > 0,
+    )
+    const [oldest] = this.#earlier
+    if (oldest === undefined || this.#earlier.length < SNAPSHOTS_MAX) return
+    for (const reader of [...oldest.readers]) reader.evicted()
+    this.#earlier = this.#earlier.slice(1)
+  }
+
+  /** Frames for one reader alone, made as it reads. */
+  framesFor(nonce: string, entries: readonly Entry[], removed: readonly string[]): Iterator<Frame> {
+    return this.#framesOf(nonce, this.#revision ?? '', entries, removed)
+  }
+
+  /** Puts what came before the first list before the history. `floor` is where the changes begin, `before` the present floor. */
+  prepend(changes: readonly Change[], floor: string, before: string): boolean {
+    if (this.#floor !== before) return false
+    const earlier: Publication[] = []
+    for (let at = 0; at < changes.length; at += PREPENDED_CHANGES) {
+      const some = changes.slice(at, at + PREPENDED_CHANGES)
+      const byName = new Map(some.map(({ name, entry }) => [name, entry]))
+      earlier.push(this.#publication(`p${floor}.${at}`, some.at(-1)?.revision ?? before, byName))
+    }
+    this.#publications = [...earlier, ...this.#publications]
+    this.#first -= earlier.length
+    this.#historyBytes += earlier.reduce((sum, { bytes }) => sum + bytes, 0)
+    this.#floor = floor
+    return true
+  }
+
+  #publish(): void {
+    const revision = this.#sealed
+    if (revision === undefined) return
+    const before = this.#revision
+    const gapFrom = this.#hasGap ? before : undefined
+    this.#hasGap = false
+    const hasMoved = this.#revision !== revision || this.#pending.size > 0
+    if (!hasMoved) return
+    const changes = new Map(this.#pending)
+    this.#pending.clear()
+    for (const [name, entry] of changes)
+      if (entry === undefined) this.#state.delete(name)
+      else this.#state.set(name, entry)
+    this.#revision = revision
+    this.#bookmark = undefined
+    this.#publishedMs = this.#options.clock.nowMs()
+    if (before === undefined) this.#floor = revision
+    else if (changes.size > 0 || gapFrom !== undefined)
+      this.#append({ ...this.#publication(`c${this.head}`, revision, changes), gapFrom })
+    this.#tell()
+  }
+
+  #append(publication: Publication): void {
+    this.#publications.push(publication)
+    this.#historyBytes += publication.bytes
+    if (this.#snapshot !== undefined) this.#snapshot.changedBytes += publication.bytes
+    const { historyBytesMax = HISTORY_BYTES_MAX } = this.#options
+    let dropped = 0
+    while (this.#historyBytes > historyBytesMax || this.#publications.length - dropped > HISTORY_MAX) {
+      const oldest = this.#publications[dropped]
+      if (oldest === undefined) break
+      this.#historyBytes -= oldest.bytes
+      this.#floor = oldest.revision
+      dropped++
+    }
+    if (dropped === 0) return
+    this.#publications = this.#publications.slice(dropped)
+    this.#first += dropped
+    if (this.#snapshot !== undefined && !this.holds(this.#snapshot.position)) this.#retire(this.#snapshot)
+  }
+
+  /** Time went back at the API server, which its reflector has believed only after long: no position is left. */
+  #restart(before: string, revision: string): void {
+    this.#first = this.head + 1
+    this.#publications = []
+    this.#historyBytes = 0
+    this.#floor = revision
+    this.#wentBackFrom = before
+    this.#retire(this.#snapshot)
+    for (const reader of [...this.#readers]) reader.restarted()
+    this.#publish()
+  }
+
+  #publication(
+    nonce: string,
+    revision: string,
+    changes: ReadonlyMap<string, Entry | undefined>,
+  ): Publication {
+    const entries = [...changes.values()].filter(entry => entry !== undefined)
+    const removed = [...changes].filter(([, entry]) => entry === undefined).map(([name]) => name)
+    const frames = [...framesIn(this.#framesOf(nonce, revision, entries, removed))]
+    return {
+      revision,
+      frames,
+      gapFrom: undefined,
+      bytes: frames.reduce((sum, frame) => sum + frame.bytes.length, 0),
+    }
+  }
+
+  *#framesOf(
+    nonce: string,
+    revision: string,
+    entries: readonly Entry[],
+    removed: readonly string[],
+  ): Generator<Frame, undefined, undefined> {
+    let number = 0
+    let resources: Buffer[] = []
+    let bytes = 0
+    for (const { resource } of entries) {
+      if (bytes > 0 && bytes + resource.length > RESPONSE_BYTES_MAX) {
+        yield this.#frame({ nonce: `${nonce}.${number++}`, revision: '', resources, removed: [] })
+        resources = []
+        bytes = 0
+      }
+      resources.push(resource)
+      bytes += resource.length
+    }
+    yield this.#frame({ nonce: `${nonce}.${number}`, revision, resources, removed })
+  }
+
+  #frame({ nonce, revision, resources, removed }: FrameParts): Frame {
+    const bytes = framed(discovery.EncodedResponse, {
+      system_version_info: revision,
+      resources,
+      type_url: this.typeUrl,
+      nonce,
+      removed_resources: removed,
+      control_plane: { identifier: this.#options.identifier() },
+    })
+    return { bytes, nonce }
+  }
+
+  #tell(): void {
+    this.#mustTell = true
+    if (this.#isTelling) return
+    this.#isTelling = true
+    void this.#tellAll()
+  }
+
+  /** In slices: thousands of readers write at once. */
+  async #tellAll(): Promise<void> {
+    const slice = new Slice(slicingOf(this.#options.clock))
+    while (this.#mustTell) {
+      this.#mustTell = false
+      for (const reader of [...this.#readers]) {
+        reader.moved()
+        if (slice.isOver) await slice.next()
+      }
+    }
+    this.#isTelling = false
+  }
+}
+
+interface FrameParts {
+  readonly nonce: string
+  readonly revision: string
+  readonly resources: readonly Buffer[]
+  readonly removed: readonly string[]
+}
+
+function* framesIn(frames: Iterator<Frame>): Generator<Frame, undefined, undefined> {
+  for (let next = frames.next(); next.done !== true; next = frames.next()) yield next.value
+}
+
+interface SnapshotOptions {
+  readonly position: number
+  readonly revision: string
+  readonly bytes: number
+  readonly frames: Iterator<Frame>
+}
+
+/** A whole state whose frames are made when the first reader gets there. */
+export class CollectionSnapshot {
+  readonly position: number
+  readonly revision: string
+  readonly bytes: number
+  /** Bytes that were published since. */
+  changedBytes = 0
+  /** Those that are not through with it. */
+  readonly readers = new Set<CollectionReader>()
+  readonly #source: Iterator<Frame>
+  readonly #frames: Frame[] = []
+
+  constructor({ position, revision, bytes, frames }: SnapshotOptions) {
+    this.position = position
+    this.revision = revision
+    this.bytes = bytes
+    this.#source = frames
+  }
+
+  /** Undefined behind the last. Readers ask for one after the other. */
+  frame(index: number): Frame | undefined {
+    if (index === this.#frames.length) {
+      const next = this.#source.next()
+      if (next.done !== true) this.#frames.push(next.value)
+    }
+    return this.#frames[index]
+  }
+}

@@ -1,0 +1,239 @@
+import { type ClientHttp2Session, type ClientHttp2Stream, connect } from 'node:http2'
+import { connect as connectSocket } from 'node:net'
+import { type ApiAddress, formatApiAddress } from '../api/grpc/address.ts'
+import { MessageReader, UNAVAILABLE } from '../api/grpc/rpc.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import { formatIp } from '../base/ip.ts'
+
+/** One call at a relay, as its client sees it. */
+export interface RelayCall {
+  /** A message behind its prefix. */
+  send(frame: Buffer): void
+  /** The client says nothing more. */
+  finish(): void
+  /** No message comes until it is resumed. */
+  pause(): void
+  resume(): void
+  cancel(): void
+}
+
+export interface RelayCallHandlers {
+  message(bytes: Buffer): void
+  /** Always the last word, unless the client has canceled the call. */
+  ended(code: number, text: string): void
+}
+
+/** A connection to one relay, made when a call needs it. */
+export interface RelayLink {
+  call(method: string, handlers: RelayCallHandlers): RelayCall
+  close(): void
+}
+
+/** What a client shows to relays, and what it expects of them: PEM texts. */
+export interface RelayTlsPems {
+  readonly ca: string
+  readonly cert: string
+  readonly key: string
+}
+
+interface LinkOptions {
+  readonly address: ApiAddress
+  /** Read anew for each connection. Undefined for one in plain. */
+  readonly tls: (() => Promise<RelayTlsPems>) | undefined
+  readonly clock: Clock
+}
+
+const MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+const CONNECT_MS = 5_000
+const PING_MS = 15_000
+/** The window of a connection, for the streams of all types together. */
+const WINDOW_BYTES = 4 * 1024 * 1024
+
+/** HTTP/2 over TCP, TLS or a unix socket. */
+export class Http2Link implements RelayLink {
+  readonly #options: LinkOptions
+  #session: Promise<ClientHttp2Session> | undefined
+
+  constructor(options: LinkOptions) {
+    this.#options = options
+  }
+
+  call(method: string, handlers: RelayCallHandlers): RelayCall {
+    return new Http2Call(this.#connected(), method, handlers)
+  }
+
+  close(): void {
+    const session = this.#session
+    this.#session = undefined
+    session?.then(
+      its => its.destroy(),
+      () => undefined,
+    )
+  }
+
+  #connected(): Promise<ClientHttp2Session> {
+    if (this.#session !== undefined) return this.#session
+    const made = this.#connect()
+    this.#session = made
+    const forget = (): void => {
+      if (this.#session === made) this.#session = undefined
+    }
+    made.then(session => session.once('close', forget), forget)
+    return made
+  }
+
+  async #connect(): Promise<ClientHttp2Session> {
+    const { address, tls, clock } = this.#options
+    const pems = await tls?.()
+    const session = open(address, pems)
+    const late = clock.after(CONNECT_MS, () =>
+      session.destroy(new Error(`no connection within ${CONNECT_MS / 1_000} s`)),
+    )
+    let cause = 'the connection was closed'
+    session.on('error', error => {
+      cause = error.message
+    })
+    session.once('close', late)
+    await new Promise<void>((resolve, reject) => {
+      session.once('connect', () => resolve())
+      session.once('close', () => reject(new Error(cause)))
+    })
+    late()
+    session.setLocalWindowSize(WINDOW_BYTES)
+    watchPulse(session, clock)
+    return session
+  }
+}
+
+function open(address: ApiAddress, pems: RelayTlsPems | undefined): ClientHttp2Session {
+  if (address.kind === 'unix')
+    return connect('http://localhost', { createConnection: () => connectSocket(address.path) })
+  const ip = formatIp(address.ip)
+  const host = address.ip.length === 16 ? `[${ip}]` : ip
+  if (pems === undefined) return connect(`http://${host}:${address.port}`)
+  return connect(`https://${host}:${address.port}`, { ...pems, minVersion: 'TLSv1.2' })
+}
+
+/** A relay that is stopped, or whose machine is gone, answers no PING. */
+function watchPulse(session: ClientHttp2Session, clock: Clock): void {
+  let cancel: Cancel
+  const beat = (): void => {
+    let isAnswered = false
+    if (!session.destroyed)
+      session.ping(() => {
+        isAnswered = true
+      })
+    cancel = clock.after(PING_MS, () => {
+      if (isAnswered) beat()
+      else session.destroy(new Error('the relay does not answer a PING'))
+    })
+  }
+  session.once('close', () => cancel())
+  beat()
+}
+
+class Http2Call implements RelayCall {
+  readonly #handlers: RelayCallHandlers
+  readonly #waiting: Buffer[] = []
+  #stream: ClientHttp2Stream | undefined
+  #isFinished = false
+  #isPaused = false
+  #isOver = false
+
+  constructor(session: Promise<ClientHttp2Session>, method: string, handlers: RelayCallHandlers) {
+    this.#handlers = handlers
+    session.then(
+      its => this.#begin(its, method),
+      error => this.#end(UNAVAILABLE, errorOf(error).message),
+    )
+  }
+
+  send(frame: Buffer): void {
+    if (this.#isOver) return
+    if (this.#stream === undefined) this.#waiting.push(frame)
+    else this.#stream.write(frame)
+  }
+
+  finish(): void {
+    this.#isFinished = true
+    this.#stream?.end()
+  }
+
+  pause(): void {
+    this.#isPaused = true
+    this.#stream?.pause()
+  }
+
+  resume(): void {
+    this.#isPaused = false
+    this.#stream?.resume()
+  }
+
+  cancel(): void {
+    this.#isOver = true
+    this.#stream?.close(8)
+  }
+
+  #begin(session: ClientHttp2Session, method: string): void {
+    if (this.#isOver) return
+    if (session.destroyed) {
+      this.#end(UNAVAILABLE, 'the connection was closed')
+      return
+    }
+    const stream = session.request({
+      ':method': 'POST',
+      ':path': method,
+      'content-type': 'application/grpc',
+      te: 'trailers',
+    })
+    this.#stream = stream
+    const reader = new MessageReader(MESSAGE_BYTES_MAX)
+    let status: readonly [code: number, text: string] = [UNAVAILABLE, 'the connection was lost']
+    const read = (headers: { readonly [name: string]: unknown }): void => {
+      const code = headers['grpc-status']
+      if (typeof code === 'string') status = [Number(code), decoded(headers['grpc-message'])]
+    }
+    stream.on('response', read)
+    stream.on('trailers', read)
+    stream.on('data', (chunk: Buffer) => this.#read(reader, chunk))
+    stream.on('error', error => {
+      status = [UNAVAILABLE, error.message]
+    })
+    stream.once('close', () => this.#end(...status))
+    for (const frame of this.#waiting.splice(0)) stream.write(frame)
+    if (this.#isFinished) stream.end()
+    if (this.#isPaused) stream.pause()
+  }
+
+  #read(reader: MessageReader, chunk: Buffer): void {
+    try {
+      reader.read(chunk, bytes => {
+        if (!this.#isOver) this.#handlers.message(bytes)
+      })
+    } catch (error) {
+      this.#end(UNAVAILABLE, `not understood: ${errorOf(error).message}`)
+      this.#stream?.close(8)
+    }
+  }
+
+  #end(code: number, text: string): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    this.#handlers.ended(code, text)
+  }
+}
+
+function decoded(message: unknown): string {
+  const text = typeof message === 'string' ? message : ''
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return text
+  }
+}
+
+/** Names a relay in messages. */
+export function relayName(address: ApiAddress): string {
+  return `relay ${formatApiAddress(address)}`
+}

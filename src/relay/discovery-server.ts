@@ -1,0 +1,208 @@
+import {
+  type Call,
+  type CallHandler,
+  FAILED_PRECONDITION,
+  INVALID_ARGUMENT,
+  OK,
+  PERMISSION_DENIED,
+  RpcError,
+  UNAVAILABLE,
+} from '../api/grpc/rpc.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
+import { decodeMessage } from '../wire/protobuf/decoder.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
+import { discovery } from './schema.ts'
+import type { RelayState } from './state.ts'
+import { type Beginning, Subscription, tooMuch } from './subscription.ts'
+import { FRESH, METADATA, WILDCARD } from './types.ts'
+
+type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
+
+export interface DiscoveryOptions {
+  readonly state: RelayState
+  readonly clock: Clock
+  /** Why this client may not read; undefined when it may. */
+  readonly refuse?: (call: Call) => string | undefined
+  /** A client could not use what it was sent. */
+  readonly rejected?: (text: string) => void
+}
+
+export interface DiscoveryCounts {
+  readonly streams: number
+  readonly subscriptions: number
+  /** Readers that were too slow, since the start. */
+  readonly evicted: number
+  /** Responses that clients could not use, since the start. */
+  readonly rejected: number
+}
+
+const NAMES_MAX = 1_024
+const SWEEP_MS = 5_000
+
+/** Serves incremental xDS: `DeltaAggregatedResources`. */
+export class DiscoveryServer {
+  readonly #options: DiscoveryOptions
+  readonly #streams = new Set<DeltaStream>()
+  #evicted = 0
+  #rejected = 0
+  #cancelSweep: Cancel | undefined
+
+  constructor(options: DiscoveryOptions) {
+    this.#options = options
+  }
+
+  get counts(): DiscoveryCounts {
+    const { state } = this.#options
+    return {
+      streams: this.#streams.size,
+      subscriptions: state.readers,
+      evicted: this.#evicted,
+      rejected: this.#rejected,
+    }
+  }
+
+  readonly deltas = (call: Call): CallHandler => {
+    const why = this.#options.refuse?.(call)
+    if (why !== undefined) throw new RpcError(PERMISSION_DENIED, why)
+    const stream = new DeltaStream(call, {
+      ...this.#options,
+      evicted: () => this.#evicted++,
+      rejected: text => {
+        this.#rejected++
+        this.#options.rejected?.(text)
+      },
+    })
+    this.#streams.add(stream)
+    this.#cancelSweep ??= this.#sweepLater()
+    return {
+      message: bytes => stream.message(bytes),
+      ended: () => call.end(OK),
+      drained: () => stream.drained(),
+      closed: () => {
+        this.#streams.delete(stream)
+        stream.close()
+      },
+    }
+  }
+
+  close(): void {
+    this.#cancelSweep?.()
+    for (const stream of this.#streams) stream.close()
+  }
+
+  #sweepLater(): Cancel {
+    return this.#options.clock.after(SWEEP_MS, () => {
+      for (const stream of [...this.#streams]) stream.sweep()
+      this.#cancelSweep = this.#streams.size > 0 ? this.#sweepLater() : undefined
+    })
+  }
+}
+
+interface DeltaStreamOptions extends DiscoveryOptions {
+  readonly evicted: () => void
+  readonly rejected: (text: string) => void
+}
+
+/** One client: a subscription for each type that it asks for. */
+class DeltaStream {
+  readonly #call: Call
+  readonly #options: DeltaStreamOptions
+  readonly #subscriptions = new Map<string, Subscription>()
+  #metadata: ReadonlyMap<string, string> = new Map()
+
+  constructor(call: Call, options: DeltaStreamOptions) {
+    this.#call = call
+    this.#options = options
+  }
+
+  message(bytes: Buffer): void {
+    const request = decodeMessage(discovery.DeltaDiscoveryRequest, bytes)
+    if (request.node !== undefined) this.#metadata = metadataOf(request)
+    const { type_url = '', response_nonce: nonce = '', error_detail: error } = request
+    if (error !== undefined) this.#options.rejected(error.message ?? '')
+    const known = this.#subscriptions.get(type_url)
+    if (known === undefined) this.#subscribe(request, type_url)
+    else this.#change(known, request)
+    if (nonce !== '') this.#subscriptions.get(type_url)?.acknowledged(nonce)
+  }
+
+  drained(): void {
+    for (const subscription of this.#subscriptions.values()) subscription.pump()
+  }
+
+  sweep(): void {
+    for (const subscription of this.#subscriptions.values())
+      if (subscription.isStalled) {
+        subscription.evicted()
+        return
+      }
+  }
+
+  close(): void {
+    for (const subscription of this.#subscriptions.values()) subscription.close()
+    this.#subscriptions.clear()
+  }
+
+  #subscribe(request: Request, typeUrl: string): void {
+    const { state, clock, evicted } = this.#options
+    const collection = state.collections.get(typeUrl)
+    if (collection === undefined)
+      throw new RpcError(INVALID_ARGUMENT, `unknown type ${JSON.stringify(typeUrl.slice(0, 200))}`)
+    this.#check()
+    const names = request.resource_names_subscribe ?? []
+    refuseMany(names.length)
+    const subscription = new Subscription({
+      state,
+      collection,
+      clock,
+      call: this.#call,
+      beginning: this.#beginning(request),
+      // A first request without names asks for all, as that of a client of the time before the wildcard had a name.
+      names: names.length === 0 || names.includes(WILDCARD) ? undefined : new Set(names),
+      evicted,
+    })
+    this.#subscriptions.set(typeUrl, subscription)
+    subscription.begin()
+  }
+
+  #change(subscription: Subscription, request: Request): void {
+    const { resource_names_subscribe: more = [], resource_names_unsubscribe: fewer = [] } = request
+    if (subscription.isWildcard && fewer.includes(WILDCARD)) {
+      subscription.close()
+      this.#subscriptions.delete(request.type_url ?? '')
+      return
+    }
+    if (more.length === 0 && fewer.length === 0) return
+    refuseMany(subscription.nameCount + more.length)
+    subscription.unsubscribe(fewer)
+    subscription.subscribe(more)
+  }
+
+  /** Refuses what this relay has no answer for. */
+  #check(): void {
+    const { state } = this.#options
+    const proxyName = this.#metadata.get(METADATA.proxy)
+    if (proxyName !== undefined && proxyName !== state.proxyName)
+      throw new RpcError(
+        FAILED_PRECONDITION,
+        `this relay serves the proxy ${JSON.stringify(state.proxyName)}, not ${JSON.stringify(proxyName)}`,
+      )
+    if (this.#metadata.get(METADATA.age) === FRESH && state.isComplete && state.isStale)
+      throw new RpcError(UNAVAILABLE, 'the relay is stale: its source has been silent for too long')
+  }
+
+  #beginning({ initial_resource_versions: versions = {} }: Request): Beginning {
+    const revision = this.#metadata.get(METADATA.revision) ?? ''
+    const cluster = this.#metadata.get(METADATA.cluster) ?? ''
+    return { token: revision === '' ? undefined : { revision, cluster }, versions }
+  }
+}
+
+function metadataOf({ node }: Request): ReadonlyMap<string, string> {
+  const fields = node?.metadata?.fields ?? []
+  return new Map(fields.map(({ key = '', value }) => [key, value?.string_value ?? '']))
+}
+
+function refuseMany(names: number): void {
+  if (names > NAMES_MAX) throw tooMuch(`${names} names are subscribed to; the limit is ${NAMES_MAX}`)
+}

@@ -1,0 +1,52 @@
+import { readFile } from 'node:fs/promises'
+import { parseApiAddress } from '../api/grpc/address.ts'
+import type { Clock } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+import { RelayClient } from './client.ts'
+import { Http2Link, type RelayTlsPems } from './connection.ts'
+
+interface OpenRelayOptions {
+  readonly addresses: readonly string[]
+  readonly fallsBack: boolean
+  /** Paths of PEM files, which are read for each connection. */
+  readonly tls: { readonly caFile: string; readonly certFile: string; readonly keyFile: string } | undefined
+  readonly nodeName: string
+  readonly proxyName: string
+  readonly kube: ApiClient
+  readonly clock: Clock
+  readonly say: (text: string) => void
+}
+
+/** A client of these relays. It connects when it is asked. */
+export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelayOptions): RelayClient {
+  const read = tls === undefined ? undefined : () => readPems(tls)
+  return new RelayClient({
+    ...options,
+    clock,
+    random: Math.random,
+    relays: addresses.map(parseApiAddress),
+    link: address => new Http2Link({ address, tls: address.kind === 'unix' ? undefined : read, clock }),
+  })
+}
+
+async function readPems({
+  caFile,
+  certFile,
+  keyFile,
+}: NonNullable<OpenRelayOptions['tls']>): Promise<RelayTlsPems> {
+  const [ca, cert, key] = await Promise.all([
+    read('--relay-tls-ca', caFile),
+    read('--relay-tls-cert', certFile),
+    read('--relay-tls-key', keyFile),
+  ])
+  return { ca, cert, key }
+}
+
+async function read(flag: string, path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (thrown) {
+    throw new Error(`${flag}: ${errorOf(thrown).message}`)
+  }
+}

@@ -1,0 +1,283 @@
+import { DATA_LOSS, framed, NOT_FOUND, OUT_OF_RANGE, UNAVAILABLE } from '../api/grpc/rpc.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import { type ApiBody, ApiError, type ApiResponse } from '../source/kube/api-client.ts'
+import { ANOTHER_HISTORY } from '../source/kube/exchange.ts'
+import { decodeMessage } from '../wire/protobuf/decoder.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
+import type { RelayCall, RelayLink } from './connection.ts'
+import { discovery } from './schema.ts'
+import { STALE_MS } from './state.ts'
+import { DELTA_METHOD, METADATA, type RelayedType, WILDCARD } from './types.ts'
+import { additions, bookmark, changes, endOfList, LIST_TYPE, WATCH_TYPE, wholeList } from './watch-bytes.ts'
+
+/** What a reflector asks the API server for. */
+export interface Wanted {
+  readonly type: RelayedType
+  /** Undefined for all. */
+  readonly name: string | undefined
+  /** A `list` is one body; a `streamed-list` goes on with changes; a `watch` begins at a revision. */
+  readonly what: 'list' | 'streamed-list' | 'watch'
+  readonly revision: string
+  /** Undefined for as long as it lasts. */
+  readonly seconds: number | undefined
+}
+
+export interface ReadingOptions {
+  readonly wanted: Wanted
+  readonly link: RelayLink
+  readonly clock: Clock
+  readonly random: () => number
+  readonly nodeName: string
+  readonly metadata: Readonly<Record<string, string>>
+  readonly signal: AbortSignal
+  /** The cluster of a relay that has answered. */
+  readonly cluster: (identifier: string) => void
+  /** The call has ended; undefined when the client wanted it to. */
+  readonly ended: (why: string | undefined) => void
+}
+
+type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
+type Resource = MessageOf<typeof discovery.Resource>
+
+/** A relay refused in a way that another one may not. */
+export class RelayRefusal extends Error {
+  /** It is there, and does not know of a revision that the node has. */
+  readonly isBehind: boolean
+
+  constructor(message: string) {
+    super(message)
+    this.isBehind = message.startsWith('the relay is behind')
+  }
+}
+
+/** The relay may ask the API server before it answers. */
+const OPENING_MS = 15_000
+/** Pieces that wait for the reader before the relay is asked to wait. */
+const PIECES_MAX = 8
+
+interface Piece {
+  readonly bytes: Buffer
+  /** What the relay hears once the reader has taken the piece. */
+  readonly nonce: string
+}
+
+/** One list or watch, read from a relay: a call of its own, and a body as the API server gives it. */
+export class Reading implements ApiBody {
+  readonly #options: ReadingOptions
+  readonly #call: RelayCall
+  readonly #pieces: Piece[] = []
+  readonly #resources: Resource[] = []
+  readonly #removed: string[] = []
+  #revision: string
+  #isInitial: boolean
+  #taken = ''
+  #failure: string | undefined
+  #isOver = false
+  #wake: () => void = () => undefined
+  #opened: (response: ApiResponse) => void = () => undefined
+  #refused: (error: Error) => void = () => undefined
+  #cancelSilence: Cancel
+  #cancelEnd: Cancel = () => undefined
+  readonly #aborted = (): void => this.#fail(new ApiError('aborted', 'aborted'), undefined)
+
+  constructor(options: ReadingOptions) {
+    this.#options = options
+    const { link, wanted, clock, signal } = options
+    this.#revision = wanted.revision
+    this.#isInitial = wanted.what !== 'watch'
+    this.#call = link.call(DELTA_METHOD, {
+      message: bytes => this.#message(bytes),
+      ended: (code, text) => this.#ended(code, text),
+    })
+    this.#cancelSilence = clock.after(OPENING_MS, () => this.#ended(UNAVAILABLE, 'no answer in time'))
+    signal.addEventListener('abort', this.#aborted, { once: true })
+  }
+
+  /** Resolves with the answer, which may be a refusal in the words of the API server; rejects with RelayRefusal or ApiError. */
+  open(): Promise<ApiResponse> {
+    const { wanted, nodeName, metadata } = this.#options
+    const fields = Object.entries(metadata).map(([key, value]) => ({ key, value: { string_value: value } }))
+    const request = framed(discovery.DeltaDiscoveryRequest, {
+      node: { id: nodeName, metadata: { fields } },
+      type_url: wanted.type.typeUrl,
+      resource_names_subscribe: [wanted.name ?? WILDCARD],
+    })
+    return new Promise((resolve, reject) => {
+      this.#opened = resolve
+      this.#refused = reject
+      if (this.#options.signal.aborted) this.#aborted()
+      else this.#call.send(request)
+    })
+  }
+
+  /** Ends in good order: the reader goes on elsewhere. */
+  end(): void {
+    if (this.#isOver) return
+    this.#over(undefined)
+    this.#wake()
+  }
+
+  arrived(): Uint8Array | undefined {
+    return this.#take()
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array, void, undefined> {
+    try {
+      for (;;) {
+        const piece = this.#take()
+        if (piece !== undefined) yield piece
+        else if (this.#failure !== undefined) throw new ApiError('lost', this.#failure)
+        else if (this.#isOver) return
+        else
+          await new Promise<void>(resolve => {
+            this.#wake = resolve
+          })
+      }
+    } finally {
+      this.end()
+    }
+  }
+
+  /** The reader is through with the piece before. */
+  #take(): Uint8Array | undefined {
+    if (this.#taken !== '') this.#acknowledge(this.#taken)
+    this.#taken = ''
+    const piece = this.#pieces.shift()
+    if (piece === undefined) return undefined
+    this.#taken = piece.nonce
+    if (this.#pieces.length < PIECES_MAX) this.#call.resume()
+    return piece.bytes
+  }
+
+  #acknowledge(response_nonce: string): void {
+    if (this.#isOver) return
+    const { typeUrl: type_url } = this.#options.wanted.type
+    this.#call.send(framed(discovery.DeltaDiscoveryRequest, { type_url, response_nonce }))
+  }
+
+  #message(bytes: Buffer): void {
+    if (this.#isOver) return
+    let response: Response
+    try {
+      response = decodeMessage(discovery.DeltaDiscoveryResponse, bytes)
+    } catch (error) {
+      this.#ended(UNAVAILABLE, `cannot read a response: ${errorOf(error).message}`)
+      return
+    }
+    this.#hear()
+    this.#options.cluster(response.control_plane?.identifier ?? '')
+    const { wanted } = this.#options
+    if (wanted.what === 'list') this.#gather(response)
+    else {
+      this.#opened(this.#response(200, WATCH_TYPE, this))
+      this.#put(this.#isInitial ? this.#initial(response) : this.#live(response), response.nonce ?? '')
+    }
+  }
+
+  /** The time of a silent relay begins anew. */
+  #hear(): void {
+    const { clock, random, wanted } = this.#options
+    this.#cancelSilence()
+    this.#cancelSilence = clock.after(STALE_MS * (1 + 0.4 * random()), () =>
+      this.#ended(UNAVAILABLE, 'the relay has said nothing for too long'),
+    )
+    if (wanted.seconds === undefined || this.#isTimed) return
+    this.#isTimed = true
+    this.#cancelEnd = clock.after(wanted.seconds * 1_000, () => this.end())
+  }
+
+  #isTimed = false
+
+  #gather({ resources = [], system_version_info: revision = '', nonce = '' }: Response): void {
+    this.#resources.push(...resources)
+    this.#acknowledge(nonce)
+    if (revision === '') return
+    const { type } = this.#options.wanted
+    this.#opened(this.#response(200, LIST_TYPE, once(wholeList(type, this.#resources, revision))))
+    this.#over(undefined)
+  }
+
+  #initial({ resources = [], system_version_info: revision = '' }: Response): Buffer {
+    const { type } = this.#options.wanted
+    const added = additions(type, resources)
+    if (revision === '') return added
+    this.#isInitial = false
+    this.#revision = revision
+    return Buffer.concat([added, endOfList(type, revision)])
+  }
+
+  /** Nothing of a difference is passed on before all of it is there. */
+  #live({
+    resources = [],
+    removed_resources: removed = [],
+    system_version_info: revision = '',
+  }: Response): Buffer {
+    const { type } = this.#options.wanted
+    this.#resources.push(...resources)
+    this.#removed.push(...removed)
+    if (revision === '') return Buffer.alloc(0)
+    const [sets, gone] = [this.#resources.splice(0), this.#removed.splice(0)]
+    const before = this.#revision
+    this.#revision = revision
+    if (sets.length === 0 && gone.length === 0) return bookmark(type, revision)
+    return changes(type, { resources: sets, removed: gone, before, revision })
+  }
+
+  #put(bytes: Buffer, nonce: string): void {
+    if (bytes.length === 0) {
+      this.#acknowledge(nonce)
+      return
+    }
+    this.#pieces.push({ bytes, nonce })
+    if (this.#pieces.length >= PIECES_MAX) this.#call.pause()
+    this.#wake()
+  }
+
+  #ended(code: number, text: string): void {
+    if (this.#isOver) return
+    const status = statusOf(code)
+    if (status !== undefined) {
+      const body = JSON.stringify({ kind: 'Status', apiVersion: 'v1', message: text, ...status })
+      this.#opened(this.#response(status.code, 'application/json', once(Buffer.from(body))))
+    }
+    // Each is heard only by whoever still waits for the answer.
+    this.#fail(new RelayRefusal(text), status === undefined ? text : undefined)
+  }
+
+  #fail(error: Error, why: string | undefined): void {
+    if (this.#isOver) return
+    this.#failure = error.message
+    this.#over(why)
+    this.#refused(error)
+    this.#wake()
+  }
+
+  #over(why: string | undefined): void {
+    this.#isOver = true
+    this.#cancelSilence()
+    this.#cancelEnd()
+    this.#options.signal.removeEventListener('abort', this.#aborted)
+    this.#call.cancel()
+    this.#options.ended(why)
+  }
+
+  #response(status: number, contentType: string, body: ApiBody): ApiResponse {
+    return { status, contentType, retryAfterMs: undefined, body }
+  }
+}
+
+function statusOf(code: number): { readonly code: number; readonly reason: string } | undefined {
+  if (code === OUT_OF_RANGE) return { code: 410, reason: 'Expired' }
+  if (code === DATA_LOSS) return { code: 410, reason: ANOTHER_HISTORY }
+  return code === NOT_FOUND ? { code: 404, reason: 'NotFound' } : undefined
+}
+
+async function* once(bytes: Buffer): AsyncGenerator<Uint8Array, void, undefined> {
+  yield bytes
+}
+
+/** The metadata by which a node resumes. */
+export function tokenOf(revision: string, cluster: string): Readonly<Record<string, string>> {
+  return revision === '' ? {} : { [METADATA.revision]: revision, [METADATA.cluster]: cluster }
+}

@@ -1,0 +1,84 @@
+import { type GrpcServer, type GrpcServerOptions, startGrpcServer } from '../api/grpc/grpc-server.ts'
+import type { Call, Methods } from '../api/grpc/rpc.ts'
+import { GrpcHealth } from '../api/grpc/standard-services.ts'
+import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
+import type { RelayState } from './state.ts'
+import { DELTA_METHOD, HEALTH_METHOD } from './types.ts'
+
+export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
+  readonly state: RelayState
+  /** A client could not use what it was sent. */
+  readonly rejected?: (text: string) => void
+}
+
+export interface RelayServer {
+  readonly address: string
+  readonly counts: DiscoveryCounts & GrpcServer['counts']
+  readonly overShare: GrpcServer['overShare']
+  close(): Promise<void>
+}
+
+/** The group of the certificates of nodes. */
+const NODES_GROUP = 'system:nodes'
+/** The versions of 10,000 objects, which clients without a token resume by. */
+const REQUEST_BYTES_MAX = 1024 * 1024
+/** A node has four streams at one connection. */
+const CONNECTIONS_MAX = 8_192
+const CALLS_PER_CONNECTION = 5
+
+/** Methods of a relay: incremental xDS and health. A handler of a test calls them without a socket. */
+export function relayMethods(
+  discovery: DiscoveryServer,
+  state: RelayState,
+): { readonly methods: Methods; readonly health: GrpcHealth } {
+  const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
+  const methods: Methods = new Map([
+    [DELTA_METHOD, discovery.deltas],
+    [
+      HEALTH_METHOD,
+      (call: Call) => {
+        health.isServing = state.isComplete && !state.isStale
+        return health.check(call)
+      },
+    ],
+  ])
+  return { methods, health }
+}
+
+/** Serves the state of a relay. Rejects with an Error that names the address when it cannot listen there. */
+export async function startRelayServer(options: RelayServerOptions): Promise<RelayServer> {
+  const { state, clock, tls, rejected, connectionsMax = CONNECTIONS_MAX } = options
+  const discovery = new DiscoveryServer({
+    state,
+    clock,
+    ...(rejected === undefined ? {} : { rejected }),
+    ...(tls === undefined ? {} : { refuse: refuseStrangers }),
+  })
+  const { methods } = relayMethods(discovery, state)
+  const server = await startGrpcServer({
+    ...options,
+    what: 'the relay',
+    methods,
+    connectionsMax,
+    callsMax: connectionsMax * CALLS_PER_CONNECTION,
+    requestBytesMax: REQUEST_BYTES_MAX,
+  })
+  return {
+    address: server.address,
+    get counts() {
+      return { ...server.counts, ...discovery.counts }
+    },
+    get overShare() {
+      return server.overShare
+    },
+    async close() {
+      await server.close()
+      discovery.close()
+    },
+  }
+}
+
+function refuseStrangers({ organizations }: Call): string | undefined {
+  if (organizations.includes(NODES_GROUP)) return undefined
+  return `the certificate of the client is not of the group ${NODES_GROUP}`
+}

@@ -1,0 +1,65 @@
+import type { Clock } from '../base/clock.ts'
+import { Collection } from './collection.ts'
+import { RELAYED_TYPES } from './types.ts'
+
+interface RelayStateOptions {
+  readonly clock: Clock
+  /** The name of the proxy whose Services are relayed; empty for the proxy without a name. */
+  readonly proxyName: string
+  readonly historyBytesMax?: number
+}
+
+/** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
+export const STALE_MS = 150_000
+/** Of the time between two publications, for each reader. */
+const SPACING_MS_PER_READER = 0.1
+const SPACING_MS_MIN = 5
+const SPACING_MS_MAX = 250
+
+/** What a relay holds: a collection for each type, and what is known of where they come from. */
+export class RelayState {
+  readonly proxyName: string
+  readonly collections: ReadonlyMap<string, Collection>
+  /** The identity of the cluster; empty until it is known. */
+  cluster = ''
+  /** Subscriptions that are open. */
+  readers = 0
+  /** Monotonic milliseconds of the last word from the part of the source that has been silent longest. */
+  heardMs: () => number | undefined = () => undefined
+  /**
+   * Asks the source for the changes that lead from `revision` to the floor of the collection. Resolves when it has answered,
+   * whatever it has.
+   */
+  backfill: (collection: Collection, revision: string) => Promise<void> = () => Promise.resolve()
+  readonly #clock: Clock
+
+  constructor({ clock, proxyName, ...limits }: RelayStateOptions) {
+    this.#clock = clock
+    this.proxyName = proxyName
+    const shared = { ...limits, clock, identifier: () => this.cluster, spacingMs: () => this.#spacingMs }
+    this.collections = new Map(
+      RELAYED_TYPES.map(({ typeUrl }) => [typeUrl, new Collection({ ...shared, typeUrl })]),
+    )
+  }
+
+  /** Every collection was listed once, or does not exist. */
+  get isComplete(): boolean {
+    return [...this.collections.values()].every(
+      ({ revision, isAbsent }) => revision !== undefined || isAbsent,
+    )
+  }
+
+  get isStale(): boolean {
+    const heardMs = this.heardMs()
+    return heardMs === undefined || this.#clock.nowMs() - heardMs > STALE_MS
+  }
+
+  get historyBytes(): number {
+    return [...this.collections.values()].reduce((sum, { historyBytes }) => sum + historyBytes, 0)
+  }
+
+  /** A publication costs a write for each reader: with many of them, more changes go into one. */
+  get #spacingMs(): number {
+    return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, this.readers * SPACING_MS_PER_READER))
+  }
+}

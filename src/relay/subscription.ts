@@ -1,0 +1,299 @@
+import {
+  ABORTED,
+  type Call,
+  DATA_LOSS,
+  NOT_FOUND,
+  OUT_OF_RANGE,
+  RESOURCE_EXHAUSTED,
+  RpcError,
+  UNAVAILABLE,
+} from '../api/grpc/rpc.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
+import { isOlder } from '../source/kube/object-index.ts'
+import type { Collection, CollectionReader, CollectionSnapshot, Entry, Frame } from './collection.ts'
+import type { RelayState } from './state.ts'
+
+/** How a reader begins. */
+export interface Beginning {
+  /** The revision that it holds; undefined for a reader that resumes otherwise, or not at all. */
+  readonly token: { readonly revision: string; readonly cluster: string } | undefined
+  /** Versions of objects that it holds, by name. */
+  readonly versions: Readonly<Record<string, string>>
+}
+
+interface SubscriptionOptions {
+  readonly state: RelayState
+  readonly collection: Collection
+  readonly clock: Clock
+  readonly call: Call
+  readonly beginning: Beginning
+  /** Undefined for all. */
+  readonly names: ReadonlySet<string> | undefined
+  readonly evicted: () => void
+}
+
+/** So long a reader waits for what the relay does not have yet, before it is sent elsewhere. */
+const OPENING_MS = 3_000
+/** Written without an acknowledgement. */
+const WINDOW_BYTES = 1024 * 1024
+/** A reader that acknowledges nothing for so long is evicted. */
+export const STALL_MS = 60_000
+/** Minimum time between two responses that say nothing but the revision. */
+const BOOKMARK_MS = 10_000
+
+/** One reader of one collection: its position, and what it has not acknowledged. */
+export class Subscription implements CollectionReader {
+  readonly #options: SubscriptionOptions
+  /** Undefined until it has begun. */
+  #position: number | undefined
+  #snapshot: CollectionSnapshot | undefined
+  #snapshotAt = 0
+  /** Frames for this reader alone. */
+  #own: Iterator<Frame> | undefined
+  /** Frames of the publication at the position that were written. */
+  #written = 0
+  #told: string | undefined
+  #toldMs = 0
+  #awaited: string | undefined
+  #awaitedMs = 0
+  #ownNumber = 0
+  readonly #names: Set<string> | undefined
+  /** Versions by name that a reader of names was sent; undefined for what does not exist. */
+  readonly #sent = new Map<string, string | undefined>()
+  #isClosed = false
+  #isAsking = false
+  readonly #openedMs: number
+  #cancelOpening: Cancel = () => undefined
+
+  constructor(options: SubscriptionOptions) {
+    this.#options = options
+    this.#names = options.names === undefined ? undefined : new Set(options.names)
+    this.#openedMs = options.clock.nowMs()
+    options.collection.join(this)
+    options.state.readers++
+  }
+
+  /** Begins as soon as the relay has what that needs. */
+  begin(): void {
+    const { clock, call } = this.#options
+    this.#cancelOpening = clock.after(OPENING_MS, () => call.attempt(() => this.moved()))
+    this.moved()
+  }
+
+  close(): void {
+    if (this.#isClosed) return
+    this.#isClosed = true
+    this.#cancelOpening()
+    this.#snapshot?.readers.delete(this)
+    this.#options.collection.leave(this)
+    this.#options.state.readers--
+  }
+
+  acknowledged(nonce: string): void {
+    if (nonce !== this.#awaited) return
+    this.#awaited = undefined
+    this.pump()
+  }
+
+  subscribe(names: readonly string[]): void {
+    for (const name of names) this.#names?.add(name)
+    this.pump()
+  }
+
+  unsubscribe(names: readonly string[]): void {
+    for (const name of names) {
+      this.#names?.delete(name)
+      this.#sent.delete(name)
+    }
+  }
+
+  get nameCount(): number {
+    return this.#names?.size ?? 0
+  }
+
+  /** It reads all resources. */
+  get isWildcard(): boolean {
+    return this.#names === undefined
+  }
+
+  get isStalled(): boolean {
+    return this.#awaited !== undefined && this.#options.clock.nowMs() - this.#awaitedMs > STALL_MS
+  }
+
+  moved(): void {
+    const { call } = this.#options
+    if (this.#isClosed) return
+    call.attempt(() => {
+      if (this.#position === undefined) this.#open()
+      this.pump()
+    })
+  }
+
+  restarted(): void {
+    this.#options.call.end(DATA_LOSS, 'the state of the API server went back in time')
+  }
+
+  evicted(): void {
+    this.#options.evicted()
+    this.#options.call.end(ABORTED, 'evicted: reads too slowly; resume, or begin anew')
+  }
+
+  /** Writes what the reader may get now. */
+  pump(): void {
+    if (this.#isClosed || this.#awaited !== undefined || this.#position === undefined) return
+    const { call, clock } = this.#options
+    let bytes = 0
+    let last: Frame | undefined
+    for (let frame = this.#next(); frame !== undefined; frame = this.#next()) {
+      last = frame
+      bytes += frame.bytes.length
+      if (!call.write(frame.bytes) || bytes >= WINDOW_BYTES) break
+    }
+    if (last === undefined) return
+    this.#awaited = last.nonce
+    this.#awaitedMs = clock.nowMs()
+    this.#toldMs = this.#awaitedMs
+  }
+
+  #open(): void {
+    const { collection, clock, state, beginning } = this.#options
+    if (collection.isAbsent) throw new RpcError(NOT_FOUND, 'the API server does not serve this type')
+    const isLate = clock.nowMs() - this.#openedMs >= OPENING_MS
+    if (collection.revision === undefined) {
+      if (isLate) throw new RpcError(UNAVAILABLE, 'the relay has not read its source yet')
+      return
+    }
+    const { token, versions } = beginning
+    if (token === undefined) this.#start(versions)
+    else if (token.cluster !== '' && state.cluster !== '' && token.cluster !== state.cluster)
+      throw new RpcError(DATA_LOSS, `this is cluster ${state.cluster}, not ${token.cluster}`)
+    else this.#resume(token.revision, isLate)
+  }
+
+  #resume(revision: string, isLate: boolean): void {
+    const { collection } = this.#options
+    const position = collection.positionOf(revision)
+    if (position === 'another') this.restarted()
+    else if (position === 'ahead') {
+      if (isLate)
+        throw new RpcError(UNAVAILABLE, `the relay is behind: it has ${collection.revision}, not ${revision}`)
+    } else if (position === 'gone') this.#backfill(revision)
+    else if (this.#names === undefined) this.#started(position)
+    else this.#resumeNames(revision)
+  }
+
+  /** Asks the source once; whatever comes of it, the reader is answered then. */
+  #backfill(revision: string): void {
+    const { state, collection, call } = this.#options
+    if (this.#isAsking) return
+    this.#isAsking = true
+    void state.backfill(collection, revision).then(() =>
+      call.attempt(() => {
+        if (this.#isClosed || this.#position !== undefined) return
+        if (collection.positionOf(revision) === 'gone')
+          throw new RpcError(OUT_OF_RANGE, `the changes since ${revision} are no longer known`)
+        this.moved()
+      }),
+    )
+  }
+
+  #start(versions: Readonly<Record<string, string>>): void {
+    const { collection } = this.#options
+    const held = Object.keys(versions)
+    if (this.#names !== undefined) {
+      for (const [name, version] of Object.entries(versions)) this.#sent.set(name, version)
+      this.#started(collection.head)
+    } else if (held.length === 0) {
+      this.#snapshot = collection.snapshot(this)
+      this.#started(this.#snapshot.position)
+    } else {
+      const stale: Entry[] = []
+      for (const [name, entry] of collection.entries())
+        if (versions[name] !== entry.version) stale.push(entry)
+      const gone = held.filter(name => collection.get(name) === undefined)
+      this.#own = collection.framesFor(`o${this.#ownNumber++}`, stale, gone)
+      this.#started(collection.head)
+    }
+  }
+
+  /** What it had at that revision, it has; what is gone, it hears of. */
+  #resumeNames(revision: string): void {
+    const { collection } = this.#options
+    for (const name of this.#names ?? []) {
+      const version = collection.get(name)?.version
+      if (version !== undefined && !isOlder(revision, version)) this.#sent.set(name, version)
+    }
+    this.#started(collection.head)
+  }
+
+  #started(position: number): void {
+    this.#position = position
+    this.#cancelOpening()
+  }
+
+  #next(): Frame | undefined {
+    const { collection } = this.#options
+    if (this.#snapshot !== undefined) {
+      const frame = this.#snapshot.frame(this.#snapshotAt++)
+      if (frame !== undefined) return this.#tells(frame, this.#snapshot.revision)
+      this.#snapshot.readers.delete(this)
+      this.#snapshot = undefined
+    }
+    const own = this.#own?.next()
+    if (own?.done === false) return this.#tells(own.value, collection.revision)
+    this.#own = undefined
+    return this.#names === undefined ? this.#nextPublished() : this.#nextNamed(this.#names)
+  }
+
+  #nextPublished(): Frame | undefined {
+    const { collection } = this.#options
+    const position = this.#position ?? 0
+    if (!collection.holds(position)) {
+      this.evicted()
+      return undefined
+    }
+    const publication = collection.at(position)
+    if (publication === undefined) return this.#nextBookmark()
+    const frame = publication.frames[this.#written++]
+    if (this.#written >= publication.frames.length) {
+      this.#position = position + 1
+      this.#written = 0
+    }
+    return frame === undefined ? undefined : this.#tells(frame, publication.revision)
+  }
+
+  #nextNamed(names: ReadonlySet<string>): Frame | undefined {
+    const { collection } = this.#options
+    const changed: Entry[] = []
+    const gone: string[] = []
+    for (const name of names) {
+      const entry = collection.get(name)
+      if (this.#sent.has(name) && this.#sent.get(name) === entry?.version) continue
+      this.#sent.set(name, entry?.version)
+      if (entry === undefined) gone.push(name)
+      else changed.push(entry)
+    }
+    if (changed.length === 0 && gone.length === 0) return this.#nextBookmark()
+    this.#own = collection.framesFor(`o${this.#ownNumber++}`, changed, gone)
+    const first = this.#own.next()
+    return first.done === true ? undefined : this.#tells(first.value, collection.revision)
+  }
+
+  #nextBookmark(): Frame | undefined {
+    const { collection, clock } = this.#options
+    const { revision } = collection
+    if (this.#told === revision) return undefined
+    if (this.#told !== undefined && clock.nowMs() - this.#toldMs < BOOKMARK_MS) return undefined
+    return this.#tells(collection.bookmark(), revision)
+  }
+
+  #tells(frame: Frame, revision: string | undefined): Frame {
+    this.#told = revision
+    return frame
+  }
+}
+
+/** The reader has said more than a relay remembers of one. */
+export function tooMuch(what: string): RpcError {
+  return new RpcError(RESOURCE_EXHAUSTED, what)
+}

@@ -1,0 +1,44 @@
+import type { ApiKind } from '../source/kube/wire/tables.ts'
+
+/** A kind of object that relays serve. */
+export interface RelayedType {
+  readonly kind: ApiKind
+  /** Of the protobuf message that the API server sends. */
+  readonly typeUrl: string
+  readonly apiVersion: string
+  /** Path of the collection at the API server. */
+  readonly path: string
+}
+
+function relayed(kind: ApiKind, group: string, apiVersion: string, path: string): RelayedType {
+  return { kind, typeUrl: `type.googleapis.com/k8s.io.api.${group}.v1.${kind}`, apiVersion, path }
+}
+
+/** What a node needs, in the order in which kprobe lists it. */
+export const RELAYED_TYPES: readonly RelayedType[] = [
+  relayed('Service', 'core', 'v1', '/api/v1/services'),
+  relayed('EndpointSlice', 'discovery', 'discovery.k8s.io/v1', '/apis/discovery.k8s.io/v1/endpointslices'),
+  relayed('Node', 'core', 'v1', '/api/v1/nodes'),
+  relayed('ServiceCIDR', 'networking', 'networking.k8s.io/v1', '/apis/networking.k8s.io/v1/servicecidrs'),
+]
+
+/** Method of incremental xDS. */
+export const DELTA_METHOD = '/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources'
+export const HEALTH_METHOD = '/grpc.health.v1.Health/Check'
+
+/** Subscribes to every resource of a type. */
+export const WILDCARD = '*'
+
+/** Keys of the metadata by which a kprobe node resumes; other clients send none of them. */
+export const METADATA = {
+  /** The revision of the collection that the node holds. */
+  revision: 'kprobe.io/revision',
+  /** The identity of the cluster that the revision belongs to; empty when it is unknown. */
+  cluster: 'kprobe.io/cluster',
+  /** The name of the proxy whose Services it wants; empty for the proxy without a name. */
+  proxy: 'kprobe.io/service-proxy-name',
+  /** `fresh`: a relay that has not heard of its source for long refuses. */
+  age: 'kprobe.io/age',
+} as const
+
+export const FRESH = 'fresh'

@@ -1,0 +1,194 @@
+import type { Clock } from '../base/clock.ts'
+import type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+import { Exchange } from '../source/kube/exchange.ts'
+import { Troubles } from '../source/kube/kube-source.ts'
+import { Reflector } from '../source/kube/reflector.ts'
+import { type Resource, watchedResources } from '../source/kube/resources.ts'
+import type { ApiObject } from '../source/kube/wire/tables.ts'
+import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
+import { encodeMessage } from '../wire/protobuf/encoder.ts'
+import { Backfill } from './backfill.ts'
+import type { Collection, Entry } from './collection.ts'
+import { discovery } from './schema.ts'
+import type { RelayState } from './state.ts'
+import { RELAYED_TYPES, type RelayedType } from './types.ts'
+
+export interface UpstreamOptions {
+  /** Stays open: its owner closes it, after stop(). */
+  readonly client: ApiClient
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly state: RelayState
+  /** The source is a relay, which does not say which of its changes come from lists. */
+  readonly isRelay?: boolean
+  readonly problem: (problem: SourceProblem) => void
+  readonly observed?: (observation: SourceObservation) => void
+  /** Mean distance between checks for lost events, milliseconds. */
+  readonly checkPeriodMs?: number
+}
+
+/** An object of the API server with its bytes, or its deletion. */
+interface EncodedChange {
+  readonly kind: 'Encoded'
+  readonly name: string
+  readonly entry: Entry | undefined
+}
+
+interface Part {
+  readonly name: string
+  readonly reflector: Reflector<EncodedChange>
+  listed: boolean
+}
+
+const PROTOBUF = 'application/vnd.kubernetes.protobuf'
+const CHECK_PERIOD_MS = 600_000
+/** The object by which a cluster is told from another one. Everyone who may watch Services sees it. */
+const IDENTITY = 'default/kubernetes'
+
+/** Follows the source of a relay: what nodes need, unread but for its names and versions. */
+export class Upstream {
+  readonly #options: UpstreamOptions
+  readonly #troubles: Troubles
+  readonly #parts: readonly Part[]
+  readonly #backfills = new Map<Collection, Backfill>()
+  /** Encoded forms of objects that were just read. */
+  readonly #encoded = new WeakMap<object, Buffer>()
+  readonly #exchange: Exchange
+
+  constructor(options: UpstreamOptions) {
+    this.#options = options
+    const { client, clock, state } = options
+    this.#troubles = new Troubles(client.server, options.problem, () => state.isComplete)
+    this.#exchange = new Exchange({
+      client,
+      clock,
+      accept: PROTOBUF,
+      encoded: (object, bytes) => this.#encoded.set(object, Buffer.from(bytes)),
+    })
+    const traits = { streamsLists: true }
+    this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource, traits))
+    state.heardMs = () => this.status.heardMs
+    state.backfill = async (collection, revision) => await this.#backfills.get(collection)?.ask(revision)
+  }
+
+  get status(): SourceStatus {
+    const heard = this.#parts
+      .filter(({ reflector }) => !reflector.isAbsent)
+      .map(({ reflector }) => reflector.heardMs ?? Number.NEGATIVE_INFINITY)
+    const heardMs = Math.min(...heard)
+    return {
+      missing: this.#parts.filter(({ listed }) => !listed).map(({ name }) => name),
+      heardMs: Number.isFinite(heardMs) ? heardMs : undefined,
+      trouble: this.#troubles.text,
+    }
+  }
+
+  start(): void {
+    for (const { reflector } of this.#parts) reflector.start()
+  }
+
+  async stop(): Promise<void> {
+    for (const backfill of this.#backfills.values()) backfill.stop()
+    await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
+  }
+
+  #part(resource: Resource, traits: { streamsLists: boolean }): Part {
+    const { clock, random, state, observed, isRelay = false, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const type = typeOf(resource)
+    const collection = state.collections.get(type.typeUrl)
+    if (collection === undefined) throw new Error(`no collection for ${type.typeUrl}`)
+    const toChange = (identity: WatchedIdentity): EncodedChange => this.#change(type, identity)
+    const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
+      resource,
+      clock,
+      random,
+      checkPeriodMs,
+      traits,
+      exchange: this.#exchange,
+      parseObject: toChange,
+      deletion,
+      sink: {
+        events: changes => {
+          for (const change of changes)
+            if (change.kind === 'Encoded') collection.put(change.name, change.entry)
+          return Promise.resolve()
+        },
+        reached: (revision, by) => collection.seal(revision, by === 'watch' && !isRelay),
+        refusals: () => undefined,
+        listed: () => {
+          part.listed = true
+          if (reflector.isAbsent) collection.absent()
+        },
+        trouble: trouble => {
+          this.#troubles.set(resource.name, trouble)
+          if (trouble === undefined) for (const each of this.#parts) each.reflector.hurry()
+        },
+        checked: () => undefined,
+        observed: observation => observed?.(observation),
+      },
+    })
+    const part: Part = { name: resource.name, reflector, listed: false }
+    this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
+    return part
+  }
+
+  #change(type: RelayedType, { key, root, metadata }: WatchedIdentity): EncodedChange {
+    const value = this.#bytesOf(root)
+    const { uid, resourceVersion: version } = metadata
+    if (type.kind === 'Service' && key === IDENTITY) this.#options.state.cluster = String(uid)
+    return {
+      kind: 'Encoded',
+      name: key,
+      entry: entryOf(type, { name: key, version: String(version), value }),
+    }
+  }
+
+  #bytesOf(object: object): Buffer {
+    const bytes = this.#encoded.get(object)
+    if (bytes === undefined) throw new Error('the source sends it in another encoding than protobuf')
+    return bytes
+  }
+
+  /** Reads changes from a revision on, as the source has them. */
+  #reader(resource: Resource, type: RelayedType) {
+    const parts = { exchange: this.#exchange, resource }
+    const toEntry = (object: ApiObject, name: string, version: string): Entry =>
+      entryOf(type, { name, version, value: this.#bytesOf(object) })
+    return { ...parts, toEntry }
+  }
+}
+
+interface Named {
+  readonly name: string
+  readonly version: string
+  readonly value: Buffer
+}
+
+function entryOf({ typeUrl }: RelayedType, { name, version, value }: Named): Entry {
+  const resource = encodeMessage(discovery.Resource, {
+    version,
+    resource: { type_url: typeUrl, value },
+    name,
+  })
+  return { version, resource }
+}
+
+function deletion(_kind: WatchedKind, name: string): EncodedChange {
+  return { kind: 'Encoded', name, entry: undefined }
+}
+
+/** What nodes of this proxy watch, with the Nodes of all of them. */
+function relayedResources(proxyName: string): readonly Resource[] {
+  const serviceProxyName = proxyName === '' ? undefined : proxyName
+  return watchedResources({ nodeName: '', serviceProxyName }).map(resource =>
+    resource.kind === 'Node' ? { ...resource, fieldSelector: '', only: undefined } : resource,
+  )
+}
+
+function typeOf({ kind }: Resource): RelayedType {
+  const type = RELAYED_TYPES.find(each => each.kind === kind)
+  if (type === undefined) throw new Error(`${kind}s are not relayed`)
+  return type
+}

@@ -1,0 +1,237 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { framed, MessageReader, RpcError } from '../../../src/api/grpc/rpc.ts'
+import { discovery } from '../../../src/relay/schema.ts'
+import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
+import { RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
+
+const stop: (() => Promise<void>)[] = []
+
+afterEach(async () => {
+  for (const each of stop.splice(0)) await each()
+})
+
+/** A direct watcher, and nodes at the relays of a world, in the same state. */
+async function begin(options: RelayWorldOptions = {}, count = 2) {
+  const world = new RelayWorld(options)
+  for (const relay of world.relays) relay.start()
+  await world.clock.advance(2_000)
+  const direct = await world.direct().start()
+  const nodes: ReturnType<RelayWorld['node']>[] = []
+  for (let index = 0; index < count; index++) {
+    const node = world.node('node-0')
+    await node.start()
+    nodes.push(node)
+  }
+  await world.clock.advance(2_000)
+  stop.push(async () => {
+    for (const { source } of [direct, ...nodes]) await source.stop()
+    for (const relay of world.relays) if (relay.isUp) await relay.kill()
+  })
+  const agree = (): void => {
+    for (const node of nodes) {
+      expect(node.known).toEqual(direct.known)
+      expect(node.spurious).toEqual([])
+    }
+  }
+  const change = (times: number): void => {
+    for (let time = 0; time < times; time++) world.change()
+  }
+  return { world, clock: world.clock, relays: world.relays, direct, nodes, agree, change }
+}
+
+const STARTS = ['endpointslices start', 'nodes start', 'servicecidrs start', 'services start']
+
+/** A reader by hand. */
+function reader(world: RelayWorld, metadata: Readonly<Record<string, string>> = {}) {
+  const [relay] = world.relays
+  const written: { nonce?: string | undefined; revision?: string | undefined }[] = []
+  const ended: string[] = []
+  const requests = new MessageReader(1 << 20)
+  const call = {
+    organizations: [],
+    write(frames: Buffer): boolean {
+      requests.read(frames, bytes => {
+        const { nonce, system_version_info: revision } = decodeMessage(
+          discovery.DeltaDiscoveryResponse,
+          bytes,
+        )
+        written.push({ nonce, revision })
+      })
+      return true
+    },
+    end(code: number, text = ''): void {
+      ended.push(`${code} ${text}`)
+      handler?.closed?.()
+    },
+    attempt(step: () => void): void {
+      try {
+        step()
+      } catch (error) {
+        if (!(error instanceof RpcError)) throw error
+        call.end(error.code, error.message)
+      }
+    },
+  }
+  const handler = relay?.handlerOf(DELTA_METHOD, call)
+  const fields = Object.entries(metadata).map(([key, value]) => ({ key, value: { string_value: value } }))
+  const request = framed(discovery.DeltaDiscoveryRequest, {
+    node: { id: 'by-hand', metadata: { fields } },
+    type_url: RELAYED_TYPES[0]?.typeUrl,
+  })
+  handler?.message(request.subarray(5))
+  return { written, ended }
+}
+
+describe('relay: faults', () => {
+  it('gives a node what a direct watcher has, and then every change', async () => {
+    const { clock, nodes, agree, change } = await begin()
+    agree()
+    expect(nodes[0]?.snapshot.node).toBeDefined()
+    for (let round = 0; round < 30; round++) {
+      change(1)
+      await clock.advance(round % 3 === 0 ? 300 : 3)
+    }
+    await clock.advance(1_000)
+    agree()
+    for (const { lists } of nodes) expect([...lists].sort()).toEqual(STARTS)
+  })
+
+  it('F178: nodes resume without a list at a relay that was killed and restarted empty', async () => {
+    const { clock, relays, nodes, agree, change } = await begin()
+    await relays[0]?.kill()
+    await clock.advance(3_000)
+    change(5)
+    relays[0]?.start()
+    await clock.advance(60_000)
+    agree()
+    for (const { lists } of nodes) expect([...lists].sort()).toEqual(STARTS)
+  })
+
+  it('F179: nodes go on at another relay, or at the API server, when theirs is stopped, and come back', async () => {
+    const { world, clock, relays, nodes, agree, change } = await begin({ fallsBack: true })
+    relays[0]?.stop()
+    change(3)
+    await clock.advance(150_000)
+    agree()
+    expect(nodes.map(({ client }) => client.isDirect)).toEqual([true, true])
+    relays[0]?.continue()
+    await clock.advance(120_000)
+    change(3)
+    await clock.advance(2_000)
+    agree()
+    expect(nodes.map(({ client }) => client.isDirect)).toEqual([false, false])
+    expect(world.said.join()).toContain('reading from the API server')
+    for (const { lists } of nodes) expect([...lists].sort()).toEqual(STARTS)
+  })
+
+  it('F180: of two relays that disagree, an older one takes nothing back', async () => {
+    const { clock, relays, nodes, agree, change } = await begin({ relays: 2 })
+    const [first, second] = relays
+    second?.network.refuse()
+    await clock.advance(1_000)
+    change(6)
+    await clock.advance(1_000)
+    // Nodes that read from the first one have what the second one lacks.
+    first?.cut()
+    await first?.kill()
+    await clock.advance(40_000)
+    for (const { spurious } of nodes) expect(spurious).toEqual([])
+    second?.network.heal()
+    await clock.advance(120_000)
+    agree()
+  })
+
+  it('F181: a whole state that is cut in the middle counts for nothing', async () => {
+    const { world, clock, relays, agree } = await begin({}, 0)
+    const node = world.node('node-0')
+    await node.start()
+    for (let time = 0; time < 40 && node.synced === 0; time++) {
+      await clock.advance(3)
+      relays[0]?.cut()
+    }
+    expect(node.synced).toBe(0)
+    expect(node.changes).toBe(0)
+    await clock.advance(120_000)
+    expect(node.synced).toBe(1)
+    agree()
+    await node.source.stop()
+  })
+
+  it('F183: a reader that acknowledges nothing is evicted, and holds nobody up', async () => {
+    const { world, clock, relays, agree, change } = await begin()
+    const stalled = reader(world)
+    change(20)
+    await clock.advance(70_000)
+    agree()
+    expect(stalled.written).toHaveLength(1)
+    expect(stalled.ended[0]).toMatch(/^10 evicted/)
+    expect(relays[0]?.discovery.counts.evicted).toBe(1)
+  })
+
+  it('F183: a reader that falls out of the history begins anew', async () => {
+    const { world, clock, relays, nodes, agree, change } = await begin({ historyBytesMax: 1 })
+    relays[0]?.cut()
+    change(9)
+    world.store.compact()
+    await clock.advance(20_000)
+    agree()
+    for (const { lists } of nodes) expect(lists.join()).toContain('services expired')
+  })
+
+  it('F184: a reader that lies about its revision is refused, and those that do not are served', async () => {
+    const { world, clock, relays, nodes, agree, change } = await begin()
+    change(4)
+    await clock.advance(1_000)
+    world.store.compact(120n)
+    await relays[0]?.kill()
+    relays[0]?.start()
+    const liars = ['1', '999999999', 'nonsense'].map(revision =>
+      reader(world, { [METADATA.revision]: revision }),
+    )
+    await clock.advance(60_000)
+    expect(liars.map(({ ended }) => ended[0]?.slice(0, 2))).toEqual(['11', '14', '11'])
+    change(3)
+    await clock.advance(1_000)
+    agree()
+    for (const { synced } of nodes) expect(synced).toBe(1)
+  })
+
+  it('F185: the relay of another cluster gives a whole state, which replaces the former by one difference', async () => {
+    const { nodes, move } = await beginElsewhere({ seed: 7, startVersion: '20', cluster: 'cluster-b' })
+    const { direct, taken } = await move(60)
+    for (const [index, node] of nodes.entries()) {
+      expect(node.known).toEqual(direct.known)
+      expect(node.lists.join()).toContain('services another-history')
+      expect(node.changes).toBeGreaterThan(taken[index] ?? 0)
+    }
+  })
+
+  it('F185: an older state of the same cluster counts only after it has been all there is for long', async () => {
+    const { nodes, before, move } = await beginElsewhere({ seed: 7, startVersion: '20' })
+    await move(60)
+    expect(nodes.map(({ known }) => known)).toEqual(nodes.map(() => before))
+    const { direct } = await move(900)
+    for (const { known } of nodes) expect(known).toEqual(direct.known)
+  })
+})
+
+/** Nodes whose relay is then restarted at the API server of another world. */
+async function beginElsewhere(options: RelayWorldOptions) {
+  const { clock, relays, nodes, direct: former } = await begin()
+  const other = new RelayWorld(options)
+  const [relay] = relays
+  await relay?.kill()
+  const taken = nodes.map(({ changes }) => changes)
+  relay?.start(other)
+  const direct = await other.direct().start()
+  stop.push(async () => await direct.source.stop())
+  const move = async (seconds: number) => {
+    for (let time = 0; time < seconds; time++) {
+      await other.clock.advance(1_000)
+      await clock.advance(1_000)
+    }
+    return { direct, taken }
+  }
+  return { nodes, before: former.known, move }
+}

@@ -1,0 +1,271 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { connect, createServer } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type ApiAddress, parseApiAddress } from '../../../src/api/grpc/address.ts'
+import { framed } from '../../../src/api/grpc/rpc.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { runCommand } from '../../../src/cli/commands.ts'
+import { openClient } from '../../../src/daemon/open.ts'
+import { Http2Link, type RelayCall } from '../../../src/relay/connection.ts'
+import { discovery } from '../../../src/relay/schema.ts'
+import { DELTA_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { KubeSource } from '../../../src/source/kube/kube-source.ts'
+import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
+import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
+import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
+import { ApiServer } from '../../support/apiserver/http-server.ts'
+import { FakeIo } from '../../support/fake-io.ts'
+import { configFrom } from '../../support/parse-flags.ts'
+import { eventually } from '../../support/patience.ts'
+import { Follower, PROTOBUF } from '../../support/relay.ts'
+import { createAuthority } from '../../support/tls.ts'
+
+type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
+type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
+
+let server: ApiServer
+let folder: string
+let ends: (() => Promise<unknown>)[]
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-relay-'))
+  server = await ApiServer.start({ bookmarkEveryMs: 1_000 })
+  for (const { resource, object } of clusterOf({ services: 20, endpointsPerService: 3, nodes: 3 }))
+    server.store.create(resource, object)
+  writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig())
+  ends = []
+})
+
+afterEach(async () => {
+  for (const end of ends.reverse()) await end()
+  await server.close()
+  rmSync(folder, { recursive: true, force: true })
+})
+
+const kubeconfig = (): string => `--kubeconfig=${join(folder, 'kubeconfig')}`
+const socket = (name = 'relay'): string => `unix://${folder}/${name}.sock`
+
+/** `kprobe relay` in this process. The result stops it. */
+async function relay(...flags: string[]): Promise<() => Promise<number>> {
+  const stop = new AbortController()
+  const io = new FakeIo({ signal: stop.signal })
+  const running = runCommand(['relay', kubeconfig(), '--v=0', ...flags], io)
+  running.then(
+    code => code === 0 || expect.fail(io.stderr),
+    () => undefined,
+  )
+  const end = async (): Promise<number> => {
+    stop.abort()
+    return await running
+  }
+  ends.push(end)
+  const at = parseApiAddress(flags[0]?.replace('--listen=', '') ?? '')
+  await eventually(() => isOpen(at))
+  return end
+}
+
+async function node(...flags: string[]): Promise<Follower> {
+  const config = configFrom([kubeconfig(), '--hostname-override=node-1', ...flags])
+  const client = await openClient(config, { clock: systemClock, env: {}, warn: () => undefined })
+  const follower = new Follower(
+    new KubeSource({
+      client,
+      clock: systemClock,
+      random: Math.random,
+      nodeName: 'node-1',
+      serviceProxyName: undefined,
+      accept: PROTOBUF,
+    }),
+  )
+  await follower.start()
+  ends.push(async () => {
+    await client.close()
+    await follower.source.stop()
+  })
+  return follower
+}
+
+/** Waits until the expectations hold. */
+async function holds(check: () => void): Promise<void> {
+  let last: unknown
+  const passes = (): boolean => {
+    try {
+      check()
+      return true
+    } catch (error) {
+      last = error
+      return false
+    }
+  }
+  await eventually(passes).catch(() => {
+    throw last
+  })
+}
+
+/** A client of incremental xDS that knows nothing of kprobe. */
+function plainClient(address: string, acknowledges = true) {
+  const link = new Http2Link({ address: parseApiAddress(address), tls: undefined, clock: systemClock })
+  ends.push(async () => link.close())
+  const responses: Response[] = []
+  const ended: string[] = []
+  const call: RelayCall = link.call(DELTA_METHOD, {
+    message: bytes => {
+      const response = decodeMessage(discovery.DeltaDiscoveryResponse, Buffer.from(bytes))
+      responses.push(response)
+      if (acknowledges) say({ type_url: response.type_url, response_nonce: response.nonce })
+    },
+    ended: (code, text) => void ended.push(`${code} ${text}`),
+  })
+  const say = (request: Request): void => call.send(framed(discovery.DeltaDiscoveryRequest, request))
+  const names = (): string[] =>
+    responses.flatMap(({ resources = [] }) => resources.map(its => its.name ?? '')).sort()
+  return { responses, ended, say, names }
+}
+
+const [SERVICES, , NODES] = RELAYED_TYPES.map(({ typeUrl }) => typeUrl)
+
+describe('kprobe relay', () => {
+  it('serves nodes what the API server has, and they resume at one that was restarted', async () => {
+    const direct = await node()
+    const end = await relay(`--listen=${socket()}`)
+    const far = await node(`--source=relay:${socket('absent')},${socket()}`)
+    await holds(() => expect(far.synced).toBe(1))
+    await holds(() => expect(far.known).toEqual(direct.known))
+    expect(await end()).toBe(0)
+    server.store.put('services', serviceOf(3, {}, { port: 9_999 }))
+    server.store.delete('services', 'namespace-5/service-5')
+    const { length } = far.lists
+    await relay(`--listen=${socket()}`)
+    await holds(() => expect(far.known).toEqual(direct.known))
+    expect(far.spurious).toEqual([])
+    expect(far.lists.length).toBe(length)
+  })
+
+  it('serves a relay, which serves nodes', async () => {
+    const direct = await node()
+    await relay(`--listen=${socket('a')}`)
+    await relay(`--listen=${socket('b')}`, `--source=relay:${socket('a')}`)
+    const far = await node(`--source=relay:${socket('b')}`)
+    await holds(() => expect(far.synced).toBe(1))
+    server.store.put('services', serviceOf(3, {}, { port: 9_999 }))
+    await holds(() => expect(far.known).toEqual(direct.known))
+  })
+
+  it('serves a plain client of incremental xDS, which resumes by the versions that it holds', async () => {
+    await relay(`--listen=${socket()}`)
+    const client = plainClient(socket())
+    client.say({ type_url: SERVICES, resource_names_subscribe: ['*'] })
+    await holds(() => expect(client.names()).toHaveLength(20))
+    server.store.delete('services', 'namespace-5/service-5')
+    await holds(() => expect(client.responses.at(-1)?.removed_resources).toEqual(['namespace-5/service-5']))
+    const [first] = client.responses[0]?.resources ?? []
+    expect(first?.resource?.type_url).toBe(SERVICES)
+    expect(first?.version).toMatch(/^\d+$/)
+    const held = client.responses.flatMap(({ resources = [] }) =>
+      resources.map(its => [its.name, its.version]),
+    )
+    server.store.put('services', serviceOf(3, {}, { port: 9_999 }))
+    const again = plainClient(socket())
+    again.say({ type_url: SERVICES, initial_resource_versions: Object.fromEntries(held) })
+    await holds(() => {
+      expect(again.names()).toEqual(['namespace-3/service-3'])
+      expect(again.responses[0]?.removed_resources).toEqual(['namespace-5/service-5'])
+    })
+  })
+
+  it('serves single names, and refuses types that it does not have', async () => {
+    await relay(`--listen=${socket()}`)
+    const client = plainClient(socket(), false)
+    client.say({ type_url: NODES, resource_names_subscribe: ['node-1', 'no-node'] })
+    await holds(() => expect(client.names()).toEqual(['node-1']))
+    expect(client.responses[0]?.removed_resources).toEqual(['no-node'])
+    client.say({
+      type_url: NODES,
+      response_nonce: client.responses[0]?.nonce,
+      error_detail: { message: 'no' },
+    })
+    client.say({ type_url: NODES, resource_names_subscribe: ['node-2'] })
+    await holds(() => expect(client.names()).toEqual(['node-1', 'node-2']))
+    const other = plainClient(socket())
+    other.say({ type_url: 'type.googleapis.com/envoy.config.cluster.v3.Cluster' })
+    await holds(() => expect(other.ended[0]).toContain('3 unknown type'))
+  })
+
+  it('F182: serves nodes alone where anyone could connect: by certificates of the group system:nodes', async () => {
+    const authority = createAuthority()
+    const write = (name: string, text: string): string => {
+      writeFileSync(join(folder, name), text)
+      return join(folder, name)
+    }
+    const ca = write('ca', authority.caPem)
+    const files = (name: string, organizations: readonly string[]) => {
+      const { certPem, keyPem } = authority.issue({
+        commonName: 'system:node:node-1',
+        organizations,
+        names: ['127.0.0.1'],
+      })
+      return [write(`${name}.crt`, certPem), write(`${name}.key`, keyPem)] as const
+    }
+    const [cert, key] = files('relay', [])
+    const port = await freePort()
+    await relay(
+      `--listen=tcp://127.0.0.1:${port}`,
+      `--api-tls-cert=${cert}`,
+      `--api-tls-key=${key}`,
+      `--api-tls-client-ca=${ca}`,
+    )
+    const as = (name: string, organizations: readonly string[]) => {
+      const [nodeCert, nodeKey] = files(name, organizations)
+      return node(
+        `--source=relay:tcp://127.0.0.1:${port}`,
+        `--relay-tls-ca=${ca}`,
+        `--relay-tls-cert=${nodeCert}`,
+        `--relay-tls-key=${nodeKey}`,
+      )
+    }
+    const stranger = await as('stranger', ['system:masters'])
+    await holds(() => expect(stranger.problems.join()).toContain('is not of the group system:nodes'))
+    const member = await as('member', ['system:nodes'])
+    await holds(() => expect(member.synced).toBe(1))
+    expect(stranger.synced).toBe(0)
+  })
+
+  it('refuses to listen in plain where others can connect, and flags that make no sense', async () => {
+    const attempt = async (...flags: string[]) => {
+      const io = new FakeIo()
+      return [await runCommand(['relay', kubeconfig(), ...flags], io), io.stderr] as const
+    }
+    expect(await attempt('--listen=tcp://0.0.0.0:12091')).toEqual([1, expect.stringContaining('needs TLS')])
+    expect(await attempt('--source=file:/tmp')).toEqual([2, expect.stringContaining('--source')])
+    expect(await attempt('--relay-fallback=kube')).toEqual([
+      2,
+      expect.stringContaining('needs --source=relay'),
+    ])
+    expect(await attempt('--source=relay:tcp://10.0.0.1:1')).toEqual([
+      2,
+      expect.stringContaining('needs TLS'),
+    ])
+  })
+})
+
+function isOpen(at: ApiAddress): Promise<boolean> {
+  return new Promise(resolve => {
+    const probe = at.kind === 'unix' ? connect(at.path) : connect(at.port, '127.0.0.1')
+    probe.once('error', () => resolve(false))
+    probe.once('connect', () => {
+      probe.destroy()
+      resolve(true)
+    })
+  })
+}
+
+async function freePort(): Promise<number> {
+  return new Promise(resolve => {
+    const probe = createServer().listen(0, '127.0.0.1', () => {
+      const at = probe.address()
+      probe.close(() => resolve(typeof at === 'object' && at !== null ? at.port : 0))
+    })
+  })
+}
