@@ -236,7 +236,9 @@ async function withDaemon(bundle: Bundle, io: Io, use: (socket: string) => Promi
         receipts: () => jsonIn(bundle, 'receipts.json'),
         plan: () => jsonIn(bundle, 'plan.json'),
         debug: () => jsonIn(bundle, 'debug.json'),
+        // No command of replay asks for these.
         services: () => [],
+        status: () => ({}),
       })
     })
     return await use(path)

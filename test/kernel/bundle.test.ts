@@ -68,6 +68,7 @@ async function standIn(bundle: Bundle, socket: string): Promise<void> {
       plan: page('plan'),
       debug: page('debug'),
       services: () => [],
+      status: () => ({}),
     }),
   )
   await eventually(() => isListening)
