@@ -71,11 +71,10 @@ export function whyNotProvable(name: string): string | undefined {
   return `${mode.title} mode has no evaluator; ${titles} mode have one`
 }
 
-/** Gives why the daemon cannot prove the rules of a mode; undefined where it can. */
+/** Gives why the daemon does not prove the rules of a mode; undefined where it does. */
 export function whyNotProvedByDaemon(name: string): string | undefined {
-  if (findMode(name).isProvable === true) return undefined
-  return (
-    whyNotProvable(name) ??
-    `the daemon does not prove rules of ${findMode(name).title} mode; \`kprobe verify --prove\` does`
-  )
+  const { title, isProvable } = findMode(name)
+  if (isProvable === true) return undefined
+  const provable = MODES.flatMap(mode => (mode.isProvable === true ? [mode.title] : []))
+  return `the daemon proves rules of ${provable.join(' and ')} mode, and none of ${title} mode`
 }

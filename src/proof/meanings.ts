@@ -279,9 +279,8 @@ export class FamilyMeanings implements FamilyMeaning {
     const { masqueradesItself } = this.promises
     for (const claims of onNode.size === 0 && !masqueradesItself ? [] : all) {
       if (pauses.due()) yield
-      for (const endpoints of endpointsOf(claims))
-        for (const endpoint of endpoints)
-          if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
+      for (const endpoint of endpointsOf(claims))
+        if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
     }
     this.#open.addresses.clear()
     yield* this.#settleSteps()
@@ -394,29 +393,27 @@ export class FamilyMeanings implements FamilyMeaning {
 }
 
 /** Gives the endpoints that packets to the Service may be sent to. */
-function* endpointsOf({ places, nodePorts }: Claims): Generator<readonly Octets[], void, undefined> {
+function* endpointsOf({ places, nodePorts }: Claims): Generator<Octets, void, undefined> {
   const seen = new Set<readonly Octets[]>()
   for (const place of [...[...places.values()].map(its => its.place), ...nodePorts.values()])
     for (const fate of place === undefined ? [] : [place.pod, place.node, place.other]) {
       if (fate.kind !== 'endpoints' || seen.has(fate.endpoints)) continue
       seen.add(fate.endpoints)
-      yield fate.endpoints
+      yield* fate.endpoints
     }
 }
 
 function addressesOf(claims: Claims): ReadonlySet<Ip> {
   const addresses = new Set<Ip>()
   for (const endpoint of claims.onNode) addresses.add(addressOf(endpoint))
-  for (const endpoints of endpointsOf(claims))
-    for (const endpoint of endpoints) addresses.add(addressOf(endpoint))
+  for (const endpoint of endpointsOf(claims)) addresses.add(addressOf(endpoint))
   return addresses
 }
 
 function isLocalAmong(users: readonly Claims[], ip: Ip): boolean {
   for (const claims of users)
-    for (const endpoints of endpointsOf(claims))
-      for (const endpoint of endpoints)
-        if (endpoint.startsWith(ip) && users.some(({ onNode }) => onNode.has(endpoint))) return true
+    for (const endpoint of endpointsOf(claims))
+      if (endpoint.startsWith(ip) && users.some(({ onNode }) => onNode.has(endpoint))) return true
   return false
 }
 

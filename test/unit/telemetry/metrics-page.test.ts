@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { createRelayMetrics, type RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
 import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/server-metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
@@ -15,6 +16,10 @@ async function ownMetrics(): Promise<readonly string[]> {
       () => NUMBERS,
       () => [],
     )(),
+    await createRelayMetrics(
+      () => RELAY,
+      () => [],
+    )(),
   ]
   const found = texts.flatMap(text => [...text.matchAll(/^# HELP (kprobe_\S+ .*)$/gm)])
   return [...new Set(found.map(([, line = '']) => line))]
@@ -27,6 +32,19 @@ const NUMBERS: ApiNumbers = {
   sinceMs: undefined,
   silentMs: undefined,
   sourceConnected: false,
+}
+
+const RELAY: RelayNumbers = {
+  collections: [],
+  connections: 0,
+  streams: 0,
+  subscriptions: 0,
+  evicted: 0,
+  rejected: 0,
+  refused: 0,
+  historyBytes: 0,
+  silentMs: 0,
+  isServing: false,
 }
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
