@@ -1,4 +1,5 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer as createHttp2, type ServerHttp2Session } from 'node:http2'
 import { connect, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,9 +18,10 @@ import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
 import { clusterOf, serviceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
+import { Follower } from '../../support/follower.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
-import { Follower, PROTOBUF } from '../../support/relay.ts'
+import { PROTOBUF } from '../../support/relay.ts'
 import { createAuthority } from '../../support/tls.ts'
 
 type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
@@ -230,6 +232,37 @@ describe('kprobe relay', () => {
     const member = await as('member', ['system:nodes'])
     await holds(() => expect(member.synced).toBe(1))
     expect(stranger.synced).toBe(0)
+  })
+
+  it('makes a new connection for a call after the relay has said that it goes', async () => {
+    const path = join(folder, 'goes.sock')
+    const sessions: ServerHttp2Session[] = []
+    const http = createHttp2()
+    http.on('session', session => sessions.push(session))
+    http.on('stream', stream => {
+      stream.on('error', () => undefined)
+      stream.respond({ ':status': 200, 'content-type': 'application/grpc' })
+    })
+    await new Promise<void>(resolve => http.listen(path, resolve))
+    const link = new Http2Link({ address: { kind: 'unix', path }, tls: undefined, clock: systemClock })
+    ends.push(async () => {
+      link.close()
+      http.close()
+    })
+    const begin = () => link.call('/a/b', { message: () => undefined, ended: () => undefined })
+    const first = begin()
+    await eventually(() => sessions.length === 1)
+    await eventually(() => sessions[0]?.state.effectiveLocalWindowSize !== undefined)
+    sessions[0]?.close()
+    for (let time = 0; time < 20; time++) {
+      begin()
+      await new Promise(resolve => setImmediate(resolve))
+    }
+    await eventually(() => {
+      begin()
+      return sessions.length === 2
+    })
+    first.cancel()
   })
 
   it('refuses to listen in plain where others can connect, and flags that make no sense', async () => {
