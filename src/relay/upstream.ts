@@ -130,7 +130,9 @@ export class Upstream {
       },
     })
     const part: Part = { name: resource.name, reflector, listed: false }
-    this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
+    // A relay sends removals with the revision before: by them nobody knows what a revision in between has.
+    if (!isRelay)
+      this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
     return part
   }
 

@@ -1,6 +1,7 @@
 import { isDeepStrictEqual } from 'node:util'
 import { createRandom, type Random } from './apiserver/random.ts'
-import { type Follower, type MemoryRelay, RelayWorld } from './relay.ts'
+import type { Follower } from './follower.ts'
+import { type MemoryRelay, RelayWorld } from './relay.ts'
 
 export interface RelayOutcome {
   readonly seed: number
@@ -52,7 +53,6 @@ export class RelaySimulation {
       await clock.advance(this.#random.pick([1, 20, 300, 3_000, 40_000, 200_000]))
     }
     const complaints = await this.#heal()
-    Object.assign(globalThis, { X: { w: this.#world, d: this.#direct, n: this.#nodes } })
     for (const { source } of [this.#direct, ...this.#nodes]) await source.stop()
     for (const relay of relays) if (relay.isUp) await relay.kill()
     return { seed: this.#seed, trace: this.#trace, complaints }

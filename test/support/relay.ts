@@ -1,9 +1,7 @@
-import { isDeepStrictEqual } from 'node:util'
 import type { ApiAddress } from '../../src/api/grpc/address.ts'
 import type { Call, CallHandler } from '../../src/api/grpc/rpc.ts'
 import { MessageReader, RpcError, UNAVAILABLE } from '../../src/api/grpc/rpc.ts'
 import { parseIp } from '../../src/base/ip.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../src/model/snapshot.ts'
 import { RelayClient } from '../../src/relay/client.ts'
 import type { RelayCall, RelayCallHandlers, RelayLink } from '../../src/relay/connection.ts'
 import { DiscoveryServer } from '../../src/relay/discovery-server.ts'
@@ -13,7 +11,6 @@ import { Upstream } from '../../src/relay/upstream.ts'
 import type { ApiClient } from '../../src/source/kube/api-client.ts'
 import { KubeSource } from '../../src/source/kube/kube-source.ts'
 import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
-import type { Source } from '../../src/source/source.ts'
 import { FaultScript } from './apiserver/faults.ts'
 import { nodeOf, serviceCidrOf, serviceOf, sliceOf } from './apiserver/generator.ts'
 import { MemoryClient } from './apiserver/memory-client.ts'
@@ -22,6 +19,7 @@ import { createRandom, type Random } from './apiserver/random.ts'
 import { Semantics } from './apiserver/semantics.ts'
 import { Store } from './apiserver/store.ts'
 import { FakeClock } from './fake-clock.ts'
+import { Follower } from './follower.ts'
 
 export const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const NAMESPACE = 'namespace-0'
@@ -39,10 +37,13 @@ export class MemoryRelay {
   isUp = false
   /** Nothing is heard of it, and it hears nothing: SIGSTOP. */
   #isStopped = false
-  #client: MemoryClient | undefined
+  #client: ApiClient | undefined
+  /** Relays that it reads from; none for the API server. */
+  readonly #sources: readonly MemoryRelay[]
 
-  constructor(world: RelayWorld) {
+  constructor(world: RelayWorld, sources: readonly MemoryRelay[] = []) {
     this.#world = world
+    this.#sources = sources
     this.network = new MemoryNetwork({ clock: world.clock, random: world.random.fork() })
     ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made())
   }
@@ -103,9 +104,14 @@ export class MemoryRelay {
       proxyName: '',
       ...(historyBytesMax === undefined ? {} : { historyBytesMax }),
     })
-    this.#client = new MemoryClient({ backend, network: this.network, clock, qps: 0 })
+    const isRelay = this.#sources.length > 0
+    const client = isRelay
+      ? this.#world.client('relay', this.#sources)
+      : new MemoryClient({ backend, network: this.network, clock, qps: 0 })
+    this.#client = client
     const upstream = new Upstream({
-      client: this.#client,
+      client,
+      isRelay,
       clock,
       random: random.fork(),
       state,
@@ -254,68 +260,6 @@ export class MemoryCall implements RelayCall, Call {
   }
 }
 
-/** What a source has told, and whether any of it was no news. */
-export class Follower {
-  snapshot: Snapshot = EMPTY_SNAPSHOT
-  readonly source: Source
-  /** Changes that changed nothing. */
-  readonly spurious: string[] = []
-  readonly problems: string[] = []
-  changes = 0
-  /** Why the source has listed: resource and reason. */
-  readonly lists: string[] = []
-  synced = 0
-
-  constructor(source: Source) {
-    this.source = source
-  }
-
-  async start(): Promise<this> {
-    await this.source.start({
-      events: async batch => this.#take(batch),
-      synced: () => this.synced++,
-      refusals: () => undefined,
-      problem: ({ text }) => void this.problems.push(text),
-      observed: news => {
-        if (news.kind === 'listed') this.lists.push(`${news.resource} ${news.reason}`)
-      },
-    })
-    return this
-  }
-
-  /** All that it knows, for comparison. */
-  get known(): unknown {
-    const { services, sliceByKey, serviceCidrs, node } = this.snapshot
-    return {
-      services: [...services.entries()].sort(byKey),
-      slices: [...sliceByKey.entries()].sort(byKey),
-      cidrs: [...serviceCidrs.entries()].sort(byKey),
-      node,
-    }
-  }
-
-  #take(batch: readonly SourceEvent[]): void {
-    for (const event of batch) {
-      this.changes++
-      const before = this.#valueOf(event)
-      if (event.kind !== 'LocalIps' && isDeepStrictEqual(before, event.value))
-        this.spurious.push(`${event.kind} ${event.key}`)
-      this.snapshot = applyEvents(this.snapshot, [event])
-    }
-  }
-
-  #valueOf(event: SourceEvent): unknown {
-    const { services, sliceByKey, serviceCidrs, node } = this.snapshot
-    if (event.kind === 'Service') return services.get(event.key)
-    if (event.kind === 'EndpointSlice') return sliceByKey.get(event.key)
-    return event.kind === 'ServiceCIDR' ? serviceCidrs.get(event.key) : node
-  }
-}
-
-function byKey(a: readonly [string, unknown], b: readonly [string, unknown]): number {
-  return a[0] < b[0] ? -1 : 1
-}
-
 export interface RelayWorldOptions {
   readonly seed?: number
   readonly relays?: number
@@ -383,8 +327,13 @@ export class RelayWorld {
 
   /** A node that reads from the relays. */
   node(name = 'node-0', relays = this.relays): Follower & { readonly client: RelayClient } {
+    const client = this.client(name, relays)
+    return Object.assign(new Follower(this.#source(client, name)), { client })
+  }
+
+  client(name: string, relays: readonly MemoryRelay[]): RelayClient {
     const clock = this.clock
-    const client = new RelayClient({
+    return new RelayClient({
       relays: relays.map((_, index) => addressOf(index)),
       nodeName: name,
       proxyName: '',
@@ -395,7 +344,6 @@ export class RelayWorld {
       random: this.random.fork(),
       say: text => void this.said.push(text),
     })
-    return Object.assign(new Follower(this.#source(client, name)), { client })
   }
 
   /** A node that watches the API server itself. */

@@ -1,0 +1,72 @@
+import { afterEach, describe, expect, it } from 'vitest'
+import { serviceOf } from '../../support/apiserver/generator.ts'
+import { MemoryRelay, RelayWorld } from '../../support/relay.ts'
+
+const stop: (() => Promise<void>)[] = []
+
+afterEach(async () => {
+  for (const each of stop.splice(0)) await each()
+})
+
+/** A relay at the API server, one behind it, and a node at that one. */
+async function begin() {
+  const world = new RelayWorld()
+  const { clock, relays } = world
+  const [near] = relays
+  if (near === undefined) throw new Error('no relay')
+  near.start()
+  await clock.advance(2_000)
+  const far = new MemoryRelay(world, [near])
+  far.start()
+  await clock.advance(3_000)
+  const direct = await world.direct().start()
+  const node = world.node('node-0', [far])
+  await node.start()
+  await clock.advance(5_000)
+  expect(node.known).toEqual(direct.known)
+  stop.push(async () => {
+    for (const { source } of [direct, node]) await source.stop()
+    for (const relay of [far, near]) await relay.kill()
+  })
+  return { world, clock, near, far, direct, node }
+}
+
+describe('a relay behind a relay', () => {
+  it('loses no deletion of the time while it was down', async () => {
+    const { world, clock, far, direct, node } = await begin()
+    for (let time = 0; time < 40; time++) {
+      world.change()
+      await clock.advance(50)
+    }
+    await clock.advance(15_000)
+    await far.kill()
+    await clock.advance(100)
+    const [key = ''] = [...node.snapshot.services.keys()].filter(each => each.startsWith('namespace-0'))
+    world.store.delete('services', key)
+    await clock.advance(500)
+    far.start()
+    await clock.advance(120_000)
+    expect(direct.snapshot.services.has(key)).toBe(false)
+    expect(node.known).toEqual(direct.known)
+  })
+
+  it('never mixes two clusters', async () => {
+    const { world, clock, near, far, node } = await begin()
+    for (let index = 0; index < 10; index++)
+      world.store.put('services', serviceOf(index, { namespaces: 1 }, { port: 100 + index }))
+    await clock.advance(3_000)
+    const other = new RelayWorld({ seed: 7, startVersion: '20', cluster: 'cluster-b' })
+    for (let time = 0; time < 400; time++)
+      other.store.put('services', serviceOf(time % 10, { namespaces: 1 }, { port: 3_000 + time }))
+    await near.kill()
+    near.start(other)
+    const direct = await other.direct().start()
+    stop.push(async () => await direct.source.stop())
+    for (let time = 0; time < 120; time++) {
+      await other.clock.advance(1_000)
+      await clock.advance(1_000)
+    }
+    expect(far.state.cluster).toBe('cluster-b')
+    expect(node.known).toEqual(direct.known)
+  })
+})
