@@ -7,7 +7,8 @@ import { watchQuery } from '../source/kube/reflector-state.ts'
 import { type Resource, requestPath } from '../source/kube/resources.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
-import type { Change, Collection, Entry } from './collection.ts'
+import type { Change, Collection } from './collection.ts'
+import type { Entry } from './frames.ts'
 
 interface BackfillOptions {
   readonly clock: Clock

@@ -1,23 +1,8 @@
 import { framed } from '../api/grpc/rpc.ts'
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { compareVersions, isOlder } from '../source/kube/object-index.ts'
+import { type CollectionReader, CollectionSnapshot, type Entry, type Frame, framesIn } from './frames.ts'
 import { discovery } from './schema.ts'
-
-/** An object as readers get it. */
-export interface Entry {
-  /** Its resourceVersion. */
-  readonly version: string
-  /** The encoded Resource. */
-  readonly resource: Buffer
-}
-
-/** A response that every reader of a collection gets alike. */
-export interface Frame {
-  /** A message behind its prefix. */
-  readonly bytes: Buffer
-  /** What the reader acknowledges it with. */
-  readonly nonce: string
-}
 
 /** Changes that were published together. The last frame bears the revision. */
 interface Publication {
@@ -39,15 +24,8 @@ export interface Change {
   readonly entry: Entry | undefined
 }
 
-/** Someone who reads a collection. */
-export interface CollectionReader {
-  /** There is something new. */
-  moved(): void
-  /** The history has ended: versions that were read before say nothing any more. */
-  restarted(): void
-  /** It reads a whole state that is too old to be kept for it. */
-  evicted(): void
-}
+/** What a source has told: each change, also those that others have undone; what differs, as a list; or another history. */
+type Told = 'changes' | 'difference' | 'another-history'
 
 interface CollectionOptions {
   readonly typeUrl: string
@@ -86,7 +64,7 @@ export class Collection {
   #floor = ''
   #revision: string | undefined
   #sealed: string | undefined
-  /** The revision at which time went back. */
+  /** The newest revision at which time went back. */
   #wentBackFrom: string | undefined
   #snapshot: CollectionSnapshot | undefined
   /** Those that are no longer given out, and have readers. */
@@ -156,18 +134,21 @@ export class Collection {
 
   absent(): void {
     this.#isAbsent = true
-    this.#tell()
+    this.tell()
   }
 
-  /**
-   * All changes up to this revision were put. `isWhole`: each of them, also those that others have undone; else what differs
-   * from the state before, as after a list.
-   */
-  seal(revision: string, isWhole = true): void {
-    if (!isWhole) this.#hasGap = true
+  /** No reader goes on from what it has. */
+  restart(): void {
+    if (this.#sealed !== undefined) this.#restart(this.#sealed, this.#sealed)
+  }
+
+  /** All changes up to this revision were put. */
+  seal(revision: string, told: Told = 'changes'): void {
+    if (told !== 'changes') this.#hasGap = true
     const before = this.#sealed
     this.#sealed = revision
-    if (before !== undefined && isOlder(revision, before)) this.#restart(before, revision)
+    if (before !== undefined && (told === 'another-history' || isOlder(revision, before)))
+      this.#restart(before, revision)
     if (this.#isDue) return
     const { clock, spacingMs } = this.#options
     const waitMs = this.#revision === undefined ? 0 : this.#publishedMs + spacingMs() - clock.nowMs()
@@ -188,10 +169,11 @@ export class Collection {
     if (newest === undefined) return 'ahead'
     const order = compareVersions(revision, newest)
     if (order === undefined) return 'gone'
-    if (order > 0) {
-      const wentBackFrom = this.#wentBackFrom
-      return wentBackFrom !== undefined && !isOlder(wentBackFrom, revision) ? 'another' : 'ahead'
-    }
+    // Both histories have such revisions, and nothing says of which one this is.
+    const wentBackFrom = this.#wentBackFrom
+    const isDoubtful = wentBackFrom !== undefined && !isOlder(wentBackFrom, revision)
+    if (isDoubtful && isOlder(this.#floor, revision)) return 'another'
+    if (order > 0) return 'ahead'
     if (isOlder(revision, this.#floor)) return 'gone'
     let [low, high] = [0, this.#publications.length]
     while (low < high) {
@@ -295,7 +277,7 @@ export class Collection {
     if (before === undefined) this.#floor = revision
     else if (changes.size > 0 || gapFrom !== undefined)
       this.#append({ ...this.#publication(`c${this.head}`, revision, changes), gapFrom })
-    this.#tell()
+    this.tell()
   }
 
   #append(publication: Publication): void {
@@ -317,13 +299,13 @@ export class Collection {
     if (this.#snapshot !== undefined && !this.holds(this.#snapshot.position)) this.#retire(this.#snapshot)
   }
 
-  /** Time went back at the API server, which its reflector has believed only after long: no position is left. */
+  /** The history is another one, or time went back, which the reflector has believed only after long: no position is left. */
   #restart(before: string, revision: string): void {
     this.#first = this.head + 1
     this.#publications = []
     this.#historyBytes = 0
     this.#floor = revision
-    this.#wentBackFrom = before
+    if (this.#wentBackFrom === undefined || isOlder(this.#wentBackFrom, before)) this.#wentBackFrom = before
     this.#retire(this.#snapshot)
     for (const reader of [...this.#readers]) reader.restarted()
     this.#publish()
@@ -378,7 +360,8 @@ export class Collection {
     return { bytes, nonce }
   }
 
-  #tell(): void {
+  /** Readers look whether there is something for them. */
+  tell(): void {
     this.#mustTell = true
     if (this.#isTelling) return
     this.#isTelling = true
@@ -404,44 +387,4 @@ interface FrameParts {
   readonly revision: string
   readonly resources: readonly Buffer[]
   readonly removed: readonly string[]
-}
-
-function* framesIn(frames: Iterator<Frame>): Generator<Frame, undefined, undefined> {
-  for (let next = frames.next(); next.done !== true; next = frames.next()) yield next.value
-}
-
-interface SnapshotOptions {
-  readonly position: number
-  readonly revision: string
-  readonly bytes: number
-  readonly frames: Iterator<Frame>
-}
-
-/** A whole state whose frames are made when the first reader gets there. */
-export class CollectionSnapshot {
-  readonly position: number
-  readonly revision: string
-  readonly bytes: number
-  /** Bytes that were published since. */
-  changedBytes = 0
-  /** Those that are not through with it. */
-  readonly readers = new Set<CollectionReader>()
-  readonly #source: Iterator<Frame>
-  readonly #frames: Frame[] = []
-
-  constructor({ position, revision, bytes, frames }: SnapshotOptions) {
-    this.position = position
-    this.revision = revision
-    this.bytes = bytes
-    this.#source = frames
-  }
-
-  /** Undefined behind the last. Readers ask for one after the other. */
-  frame(index: number): Frame | undefined {
-    if (index === this.#frames.length) {
-      const next = this.#source.next()
-      if (next.done !== true) this.#frames.push(next.value)
-    }
-    return this.#frames[index]
-  }
 }

@@ -16,12 +16,13 @@ const SPACING_MS_PER_READER = 0.1
 const SPACING_MS_MIN = 5
 const SPACING_MS_MAX = 250
 
+const SERVICES = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.typeUrl ?? ''
+
 /** What a relay holds: a collection for each type, and what is known of where they come from. */
 export class RelayState {
   readonly proxyName: string
   readonly collections: ReadonlyMap<string, Collection>
-  /** The identity of the cluster; empty until it is known. */
-  cluster = ''
+  #cluster = ''
   /** Subscriptions that are open. */
   readers = 0
   /** Monotonic milliseconds of the last word from the part of the source that has been silent longest. */
@@ -40,6 +41,26 @@ export class RelayState {
     this.collections = new Map(
       RELAYED_TYPES.map(({ typeUrl }) => [typeUrl, new Collection({ ...shared, typeUrl })]),
     )
+  }
+
+  /** The identity of the cluster; empty until it is known. */
+  get cluster(): string {
+    return this.#cluster
+  }
+
+  /** The Service that names the cluster was read, or does not exist. */
+  get isIdentified(): boolean {
+    if (this.#cluster !== '') return true
+    const services = this.collections.get(SERVICES)
+    return services?.revision !== undefined || services?.isAbsent === true
+  }
+
+  /** Of another cluster no reader goes on from what it has. */
+  identify(cluster: string): void {
+    if (cluster === this.#cluster) return
+    const isAnother = this.#cluster !== ''
+    this.#cluster = cluster
+    if (isAnother) for (const collection of this.collections.values()) collection.restart()
   }
 
   /** Every collection was listed once, or does not exist. */

@@ -10,7 +10,8 @@ import {
 } from '../api/grpc/rpc.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { isOlder } from '../source/kube/object-index.ts'
-import type { Collection, CollectionReader, CollectionSnapshot, Entry, Frame } from './collection.ts'
+import type { Collection } from './collection.ts'
+import type { CollectionReader, CollectionSnapshot, Entry, Frame } from './frames.ts'
 import type { RelayState } from './state.ts'
 
 /** How a reader begins. */
@@ -159,7 +160,7 @@ export class Subscription implements CollectionReader {
     const { collection, clock, state, beginning } = this.#options
     if (collection.isAbsent) throw new RpcError(NOT_FOUND, 'the API server does not serve this type')
     const isLate = clock.nowMs() - this.#openedMs >= OPENING_MS
-    if (collection.revision === undefined) {
+    if (collection.revision === undefined || !state.isIdentified) {
       if (isLate) throw new RpcError(UNAVAILABLE, 'the relay has not read its source yet')
       return
     }

@@ -9,7 +9,8 @@ import type { ApiObject } from '../source/kube/wire/tables.ts'
 import type { SourceObservation, SourceProblem, SourceStatus } from '../source/source.ts'
 import { encodeMessage } from '../wire/protobuf/encoder.ts'
 import { Backfill } from './backfill.ts'
-import type { Collection, Entry } from './collection.ts'
+import type { Collection } from './collection.ts'
+import type { Entry } from './frames.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { RELAYED_TYPES, type RelayedType } from './types.ts'
@@ -34,6 +35,8 @@ interface EncodedChange {
   readonly kind: 'Encoded'
   readonly name: string
   readonly entry: Entry | undefined
+  /** The identity of the cluster, which one object bears. */
+  readonly cluster?: string
 }
 
 interface Part {
@@ -99,6 +102,12 @@ export class Upstream {
     const type = typeOf(resource)
     const collection = state.collections.get(type.typeUrl)
     if (collection === undefined) throw new Error(`no collection for ${type.typeUrl}`)
+    const told = {
+      watch: isRelay ? 'difference' : 'changes',
+      list: 'difference',
+      'another-history': 'another-history',
+    } as const
+    let cluster: string | undefined
     const toChange = (identity: WatchedIdentity): EncodedChange => this.#change(type, identity)
     const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
       resource,
@@ -111,15 +120,23 @@ export class Upstream {
       deletion,
       sink: {
         events: changes => {
-          for (const change of changes)
-            if (change.kind === 'Encoded') collection.put(change.name, change.entry)
+          for (const change of changes) {
+            if (change.kind !== 'Encoded') continue
+            collection.put(change.name, change.entry)
+            cluster = change.cluster ?? cluster
+          }
           return Promise.resolve()
         },
-        reached: (revision, by) => collection.seal(revision, by === 'watch' && !isRelay),
+        reached: (revision, by) => {
+          if (cluster !== undefined) state.identify(cluster)
+          collection.seal(revision, told[by])
+        },
         refusals: () => undefined,
         listed: () => {
           part.listed = true
           if (reflector.isAbsent) collection.absent()
+          // Readers of all types wait until it is known which cluster this is.
+          if (type.kind === 'Service') for (const each of state.collections.values()) each.tell()
         },
         trouble: trouble => {
           this.#troubles.set(resource.name, trouble)
@@ -139,8 +156,8 @@ export class Upstream {
   #change(type: RelayedType, { key, root, metadata }: WatchedIdentity): EncodedChange {
     const value = this.#bytesOf(root)
     const { uid, resourceVersion: version } = metadata
-    if (type.kind === 'Service' && key === IDENTITY) this.#options.state.cluster = String(uid)
     return {
+      ...(type.kind === 'Service' && key === IDENTITY ? { cluster: String(uid) } : {}),
       kind: 'Encoded',
       name: key,
       entry: entryOf(type, { name: key, version: String(version), value }),

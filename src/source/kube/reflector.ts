@@ -74,7 +74,7 @@ export interface ReflectorSink<E extends Change = SourceEvent> {
   checked(failure: Failure | undefined): void
   observed(observation: SourceObservation): void
   /** All changes up to this version have been passed to events(); called at each word of the server. */
-  reached?(resourceVersion: string, by: 'list' | 'watch'): void
+  reached?(resourceVersion: string, by: 'list' | 'another-history' | 'watch'): void
 }
 
 const LIST_MS_MAX = 300_000
@@ -311,7 +311,7 @@ export class Reflector<E extends Change = SourceEvent> {
     this.#intake.closeListing()
     await this.#untilTaken(sink.events(batch))
     this.#state = afterList(state, resourceVersion)
-    sink.reached?.(resourceVersion, 'list')
+    sink.reached?.(resourceVersion, state.anew ? 'another-history' : 'list')
     sink.observed({
       kind: 'listed',
       resource: resource.name,
