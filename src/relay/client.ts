@@ -1,6 +1,4 @@
 import type { ApiAddress } from '../api/grpc/address.ts'
-import { framed } from '../api/grpc/rpc.ts'
-import { health } from '../api/schema.ts'
 import { backoffMs, type Cancel, type Clock } from '../base/clock.ts'
 import {
   type ApiBody,
@@ -9,11 +7,11 @@ import {
   type ApiRequest,
   type ApiResponse,
 } from '../source/kube/api-client.ts'
-import { decodeMessage } from '../wire/protobuf/decoder.ts'
+import { isOlder } from '../source/kube/object-index.ts'
 import { type RelayLink, relayName } from './connection.ts'
 import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
 import { inOrderFor } from './rendezvous.ts'
-import { FRESH, HEALTH_METHOD, METADATA, RELAYED_TYPES } from './types.ts'
+import { FRESH, METADATA, RELAYED_TYPES } from './types.ts'
 
 export interface RelayClientOptions {
   readonly relays: readonly ApiAddress[]
@@ -31,6 +29,13 @@ export interface RelayClientOptions {
   readonly say: (text: string) => void
 }
 
+interface Question {
+  readonly wanted: Wanted
+  readonly isFresh: boolean
+  /** The node takes nothing from the answer. */
+  readonly isProbe?: boolean
+}
+
 interface Peer {
   readonly address: ApiAddress
   readonly name: string
@@ -44,9 +49,10 @@ interface Peer {
 const PATIENCE_MS = 30_000
 /** The same for a node without a state. */
 const FIRST_PATIENCE_MS = 3_000
+/** By this a relay answers that it serves, but not from where the node is. */
+const ANOTHER_HISTORY_STATUS = 410
 /** Mean time between two looks whether a relay answers again. */
 const PROBE_MS = 60_000
-const PROBE_ANSWER_MS = 5_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
 
 /**
@@ -63,6 +69,8 @@ export class RelayClient implements ApiClient {
   readonly #direct = new Set<() => void>()
   /** The cluster of the relay that the state of a collection is from, by path. */
   readonly #clusters = new Map<string, string>()
+  /** The revision that the node holds of a collection, by path: no older state is taken of a relay that is behind. */
+  readonly #positions = new Map<string, string>()
   #downSinceMs: number | undefined
   #patienceMs = FIRST_PATIENCE_MS
   #isDirect = false
@@ -95,6 +103,8 @@ export class RelayClient implements ApiClient {
   async send(request: ApiRequest): Promise<ApiResponse> {
     const wanted = wantedOf(request)
     if (wanted === undefined) return await this.#options.kube.send(request)
+    if (wanted !== 'metadata' && wanted.what === 'watch')
+      this.#positions.set(wanted.type.path, wanted.revision)
     if (this.#isDirect) return await this.#askDirectly(request)
     // The relay itself compares with the API server: were every node to do it, none of them would need a relay.
     if (wanted === 'metadata') return UNSERVED
@@ -121,28 +131,28 @@ export class RelayClient implements ApiClient {
         if (clock.nowMs() < peer.restsUntilMs) continue
         asked++
         try {
-          return await this.#askOne(peer, { wanted, isFresh }, request.signal)
+          const response = await this.#reading(peer, { wanted, isFresh }, request.signal).open()
+          this.#answered(peer)
+          return response
         } catch (error) {
           if (!(error instanceof RelayRefusal)) throw error
           reasons.push(`${peer.name}: ${error.message}`)
           if (error.isBehind) behind++
         }
       }
-    if (asked > 0 && behind === asked) return TOO_LARGE
     this.#failed(reasons)
     if (this.#isDirect) return undefined
+    if (asked > 0 && behind === asked) return TOO_LARGE
     throw new ApiError('unreachable', `no relay answers: ${reasons.join('; ') || 'all of them rest'}`)
   }
 
-  async #askOne(
-    peer: Peer,
-    { wanted, isFresh }: { readonly wanted: Wanted; readonly isFresh: boolean },
-    signal: AbortSignal,
-  ): Promise<ApiResponse> {
-    const { clock, random, nodeName, proxyName } = this.#options
+  #reading(peer: Peer, { wanted, isFresh, isProbe = false }: Question, signal: AbortSignal): Reading {
+    const { clock, random, nodeName, proxyName, fallsBack } = this.#options
     const { path } = wanted.type
+    const atLeast = wanted.what === 'watch' ? undefined : this.#positions.get(path)
     const metadata = {
       ...tokenOf(wanted.revision, this.#clusters.get(path) ?? ''),
+      ...(atLeast === undefined ? {} : { [METADATA.atLeast]: atLeast }),
       [METADATA.proxy]: proxyName,
       ...(isFresh ? { [METADATA.age]: FRESH } : {}),
     }
@@ -155,17 +165,22 @@ export class RelayClient implements ApiClient {
       metadata,
       signal,
       cluster: identifier => {
-        if (wanted.what !== 'watch') this.#clusters.set(path, identifier)
+        if (wanted.what !== 'watch' && !isProbe) this.#clusters.set(path, identifier)
+      },
+      advanced: revision => {
+        if (isOlder(this.#positions.get(path) ?? '', revision)) this.#positions.set(path, revision)
+      },
+      isElsewhere: () => {
+        if (!isProbe) this.#positions.delete(path)
       },
       ended: why => {
         this.#readings.delete(reading)
-        if (why !== undefined) this.#rest(peer)
+        // Without a choice, a stale relay is asked once more, for less.
+        if (why !== undefined && (fallsBack || !why.isStale)) this.#rest(peer)
       },
     })
     this.#readings.add(reading)
-    const response = await reading.open()
-    this.#answered(peer)
-    return response
+    return reading
   }
 
   #answered(peer: Peer): void {
@@ -238,7 +253,7 @@ export class RelayClient implements ApiClient {
   async #probe(): Promise<void> {
     for (const peer of this.#peers) {
       if (this.#isClosed) return
-      if (!(await this.#isServing(peer))) continue
+      if (!(await this.#serves(peer)) || this.#isClosed) continue
       this.#isDirect = false
       this.#saidDown = false
       this.#downSinceMs = undefined
@@ -250,26 +265,20 @@ export class RelayClient implements ApiClient {
     if (!this.#isClosed) this.#probeLater()
   }
 
-  #isServing({ link }: Peer): Promise<boolean> {
-    return new Promise(resolve => {
-      let isServing = false
-      const cancel = this.#options.clock.after(PROBE_ANSWER_MS, () => {
-        call.cancel()
-        resolve(false)
-      })
-      const call = link.call(HEALTH_METHOD, {
-        message: bytes => {
-          const { status } = decodeMessage(health.HealthCheckResponse, bytes)
-          isServing = status === health.ServingStatus.SERVING
-        },
-        ended: code => {
-          cancel()
-          resolve(code === 0 && isServing)
-        },
-      })
-      call.send(framed(health.HealthCheckRequest, {}))
-      call.finish()
-    })
+  /** Reads the Node of this node, as a reflector would: a relay that refuses that would refuse the rest as well. */
+  async #serves(peer: Peer): Promise<boolean> {
+    const type = RELAYED_TYPES.find(({ kind }) => kind === 'Node')
+    if (type === undefined) return false
+    const name = this.#options.nodeName
+    const wanted: Wanted = { type, name, what: 'list', revision: '', seconds: undefined }
+    const { signal } = new AbortController()
+    try {
+      const { status } = await this.#reading(peer, { wanted, isFresh: true, isProbe: true }, signal).open()
+      return status === 200 || status === ANOTHER_HISTORY_STATUS
+    } catch (error) {
+      if (error instanceof RelayRefusal) return false
+      throw error
+    }
   }
 }
 

@@ -131,11 +131,13 @@ class DeltaStream {
   }
 
   sweep(): void {
-    for (const subscription of this.#subscriptions.values())
+    for (const subscription of this.#subscriptions.values()) {
       if (subscription.isStalled) {
         subscription.evicted()
         return
       }
+      subscription.repeat()
+    }
   }
 
   close(): void {
@@ -194,7 +196,8 @@ class DeltaStream {
   #beginning({ initial_resource_versions: versions = {} }: Request): Beginning {
     const revision = this.#metadata.get(METADATA.revision) ?? ''
     const cluster = this.#metadata.get(METADATA.cluster) ?? ''
-    return { token: revision === '' ? undefined : { revision, cluster }, versions }
+    const atLeast = this.#metadata.get(METADATA.atLeast) ?? ''
+    return { token: revision === '' ? undefined : { revision, cluster }, atLeast, versions }
   }
 }
 

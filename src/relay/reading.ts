@@ -33,8 +33,12 @@ export interface ReadingOptions {
   readonly signal: AbortSignal
   /** The cluster of a relay that has answered. */
   readonly cluster: (identifier: string) => void
+  /** The reader holds this revision now. */
+  readonly advanced: (revision: string) => void
+  /** What the reader holds is of another history than that of the relay. */
+  readonly isElsewhere: () => void
   /** The call has ended; undefined when the client wanted it to. */
-  readonly ended: (why: string | undefined) => void
+  readonly ended: (why: RelayRefusal | undefined) => void
 }
 
 type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
@@ -44,10 +48,13 @@ type Resource = MessageOf<typeof discovery.Resource>
 export class RelayRefusal extends Error {
   /** It is there, and does not know of a revision that the node has. */
   readonly isBehind: boolean
+  /** It would serve a node that asks for less. */
+  readonly isStale: boolean
 
   constructor(message: string) {
     super(message)
     this.isBehind = message.startsWith('the relay is behind')
+    this.isStale = message.startsWith('the relay is stale')
   }
 }
 
@@ -220,6 +227,7 @@ export class Reading implements ApiBody {
     const [sets, gone] = [this.#resources.splice(0), this.#removed.splice(0)]
     const before = this.#revision
     this.#revision = revision
+    this.#options.advanced(revision)
     if (sets.length === 0 && gone.length === 0) return bookmark(type, revision)
     return changes(type, { resources: sets, removed: gone, before, revision })
   }
@@ -237,15 +245,17 @@ export class Reading implements ApiBody {
   #ended(code: number, text: string): void {
     if (this.#isOver) return
     const status = statusOf(code)
+    if (code === DATA_LOSS) this.#options.isElsewhere()
     if (status !== undefined) {
       const body = JSON.stringify({ kind: 'Status', apiVersion: 'v1', message: text, ...status })
       this.#opened(this.#response(status.code, 'application/json', once(Buffer.from(body))))
     }
+    const refusal = new RelayRefusal(text)
     // Each is heard only by whoever still waits for the answer.
-    this.#fail(new RelayRefusal(text), status === undefined ? text : undefined)
+    this.#fail(refusal, status === undefined ? refusal : undefined)
   }
 
-  #fail(error: Error, why: string | undefined): void {
+  #fail(error: Error, why: RelayRefusal | undefined): void {
     if (this.#isOver) return
     this.#failure = error.message
     this.#over(why)
@@ -253,7 +263,7 @@ export class Reading implements ApiBody {
     this.#wake()
   }
 
-  #over(why: string | undefined): void {
+  #over(why: RelayRefusal | undefined): void {
     this.#isOver = true
     this.#cancelSilence()
     this.#cancelEnd()

@@ -32,6 +32,8 @@ export class RelayState {
    * whatever it has.
    */
   backfill: (collection: Collection, revision: string) => Promise<void> = () => Promise.resolve()
+  /** Asks the source whether its own state is older than this revision; false where it does not say so. */
+  isPast: (collection: Collection, revision: string) => Promise<boolean> = () => Promise.resolve(false)
   readonly #clock: Clock
 
   constructor({ clock, proxyName, ...limits }: RelayStateOptions) {

@@ -18,6 +18,8 @@ import type { RelayState } from './state.ts'
 export interface Beginning {
   /** The revision that it holds; undefined for a reader that resumes otherwise, or not at all. */
   readonly token: { readonly revision: string; readonly cluster: string } | undefined
+  /** Without a token, the revision of the state that it holds; empty if it holds none. */
+  readonly atLeast: string
   /** Versions of objects that it holds, by name. */
   readonly versions: Readonly<Record<string, string>>
 }
@@ -39,6 +41,8 @@ const OPENING_MS = 3_000
 const WINDOW_BYTES = 1024 * 1024
 /** A reader that acknowledges nothing for so long is evicted. */
 export const STALL_MS = 60_000
+/** A reader that has heard nothing for so long hears the revision again, if the source was heard since. */
+const REPEAT_MS = 60_000
 /** Minimum time between two responses that say nothing but the revision. */
 const BOOKMARK_MS = 10_000
 
@@ -156,6 +160,16 @@ export class Subscription implements CollectionReader {
     this.#toldMs = this.#awaitedMs
   }
 
+  /** Where nothing happens, a reader hears by this that the relay still hears its source. */
+  repeat(): void {
+    const { state, clock } = this.#options
+    if (this.#awaited !== undefined || this.#position === undefined) return
+    const isHeard = (state.heardMs() ?? Number.NEGATIVE_INFINITY) > this.#toldMs
+    if (!isHeard || clock.nowMs() - this.#toldMs < REPEAT_MS) return
+    this.#told = undefined
+    this.pump()
+  }
+
   #open(): void {
     const { collection, clock, state, beginning } = this.#options
     if (collection.isAbsent) throw new RpcError(NOT_FOUND, 'the API server does not serve this type')
@@ -164,11 +178,38 @@ export class Subscription implements CollectionReader {
       if (isLate) throw new RpcError(UNAVAILABLE, 'the relay has not read its source yet')
       return
     }
-    const { token, versions } = beginning
-    if (token === undefined) this.#start(versions)
+    const { token } = beginning
+    if (token === undefined) this.#beginAnew(beginning, isLate)
     else if (token.cluster !== '' && state.cluster !== '' && token.cluster !== state.cluster)
       throw new RpcError(DATA_LOSS, `this is cluster ${state.cluster}, not ${token.cluster}`)
     else this.#resume(token.revision, isLate)
+  }
+
+  /** Nobody goes back in time for a relay that is merely behind: only where its source is older, too. */
+  #beginAnew({ atLeast, versions }: Beginning, isLate: boolean): void {
+    const { state, collection, call } = this.#options
+    const position = atLeast === '' ? 0 : collection.positionOf(atLeast)
+    if (position === 'another') this.restarted()
+    else if (position !== 'ahead') this.#start(versions)
+    else if (isLate && !this.#isAsking) {
+      this.#isAsking = true
+      void state.isPast(collection, atLeast).then(isPast =>
+        call.attempt(() => {
+          if (this.#isClosed || this.#position !== undefined) return
+          if (!isPast && collection.positionOf(atLeast) === 'ahead') throw this.#behind(atLeast)
+          this.#start(versions)
+          this.pump()
+        }),
+      )
+    }
+  }
+
+  #behind(revision: string): RpcError {
+    const { collection } = this.#options
+    return new RpcError(
+      UNAVAILABLE,
+      `the relay is behind: it has ${collection.revision}, not ${revision.slice(0, 20)}`,
+    )
   }
 
   #resume(revision: string, isLate: boolean): void {
@@ -176,8 +217,7 @@ export class Subscription implements CollectionReader {
     const position = collection.positionOf(revision)
     if (position === 'another') this.restarted()
     else if (position === 'ahead') {
-      if (isLate)
-        throw new RpcError(UNAVAILABLE, `the relay is behind: it has ${collection.revision}, not ${revision}`)
+      if (isLate) throw this.#behind(revision)
     } else if (position === 'gone') this.#backfill(revision)
     else if (this.#names === undefined) this.#started(position)
     else this.#resumeNames(revision)

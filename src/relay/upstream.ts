@@ -3,6 +3,7 @@ import type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { Exchange } from '../source/kube/exchange.ts'
 import { Troubles } from '../source/kube/kube-source.ts'
+import { isOlder } from '../source/kube/object-index.ts'
 import { Reflector } from '../source/kube/reflector.ts'
 import { type Resource, watchedResources } from '../source/kube/resources.ts'
 import type { ApiObject } from '../source/kube/wire/tables.ts'
@@ -11,6 +12,7 @@ import { encodeMessage } from '../wire/protobuf/encoder.ts'
 import { Backfill } from './backfill.ts'
 import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
+import { Present } from './present.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { RELAYED_TYPES, type RelayedType } from './types.ts'
@@ -56,6 +58,7 @@ export class Upstream {
   readonly #troubles: Troubles
   readonly #parts: readonly Part[]
   readonly #backfills = new Map<Collection, Backfill>()
+  readonly #presents = new Map<Collection, Present>()
   /** Encoded forms of objects that were just read. */
   readonly #encoded = new WeakMap<object, Buffer>()
   readonly #exchange: Exchange
@@ -73,6 +76,8 @@ export class Upstream {
     const traits = { streamsLists: true }
     this.#parts = relayedResources(state.proxyName).map(resource => this.#part(resource, traits))
     state.heardMs = () => this.status.heardMs
+    state.isPast = async (collection, revision) =>
+      isOlder((await this.#presents.get(collection)?.ask()) ?? '', revision)
     state.backfill = async (collection, revision) => await this.#backfills.get(collection)?.ask(revision)
   }
 
@@ -93,7 +98,7 @@ export class Upstream {
   }
 
   async stop(): Promise<void> {
-    for (const backfill of this.#backfills.values()) backfill.stop()
+    for (const each of [...this.#backfills.values(), ...this.#presents.values()]) each.stop()
     await Promise.all(this.#parts.map(({ reflector }) => reflector.stop()))
   }
 
@@ -147,9 +152,10 @@ export class Upstream {
       },
     })
     const part: Part = { name: resource.name, reflector, listed: false }
-    // A relay sends removals with the revision before: by them nobody knows what a revision in between has.
-    if (!isRelay)
-      this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
+    if (isRelay) return part
+    // A relay sends removals with the revision before them, and what it has is no proof of what the API server has.
+    this.#backfills.set(collection, new Backfill({ clock, collection, read: this.#reader(resource, type) }))
+    this.#presents.set(collection, new Present({ clock, resource, exchange: this.#exchange }))
     return part
   }
 

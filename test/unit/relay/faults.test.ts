@@ -12,14 +12,14 @@ afterEach(async () => {
 })
 
 /** A direct watcher, and nodes at the relays of a world, in the same state. */
-async function begin(options: RelayWorldOptions = {}, count = 2) {
+async function begin(options: RelayWorldOptions = {}, count = 2, name = 'node-0') {
   const world = new RelayWorld(options)
   for (const relay of world.relays) relay.start()
   await world.clock.advance(2_000)
-  const direct = await world.direct().start()
+  const direct = await world.direct(name).start()
   const nodes: ReturnType<RelayWorld['node']>[] = []
   for (let index = 0; index < count; index++) {
-    const node = world.node('node-0')
+    const node = world.node(name)
     await node.start()
     nodes.push(node)
   }
@@ -126,20 +126,79 @@ describe('relay: faults', () => {
   })
 
   it('F180: of two relays that disagree, an older one takes nothing back', async () => {
-    const { clock, relays, nodes, agree, change } = await begin({ relays: 2 })
+    // The first relay of this node's own order is the first one here.
+    const { clock, relays, nodes, agree, change } = await begin({ relays: 2 }, 2, 'node-1')
     const [first, second] = relays
+    expect([first?.calls.size, second?.calls.size]).toEqual([8, 0])
     second?.network.refuse()
+    // Its source speaks, and says nothing new.
+    Object.defineProperty(second?.state, 'isStale', { get: () => false })
     await clock.advance(1_000)
     change(6)
     await clock.advance(1_000)
     // Nodes that read from the first one have what the second one lacks.
+    const before = nodes.map(({ known }) => known)
     first?.cut()
     await first?.kill()
-    await clock.advance(40_000)
-    for (const { spurious } of nodes) expect(spurious).toEqual([])
+    // An older state that consistent lists repeat for 300 s counts at an API server.
+    for (let time = 0; time < 45; time++) {
+      await clock.advance(10_000)
+      expect(nodes.map(({ known }) => known)).toEqual(before)
+    }
     second?.network.heal()
     await clock.advance(120_000)
     agree()
+  })
+
+  it('F180: without another source a node takes a relay whose source is silent', async () => {
+    const { world, clock, relays, direct, agree } = await begin()
+    const [relay] = relays
+    relay?.network.refuse()
+    await clock.advance(200_000)
+    expect(relay?.state.isStale).toBe(true)
+    const late = await world.node('node-0').start()
+    await clock.advance(60_000)
+    expect(late.synced).toBe(1)
+    expect(late.known).toEqual(direct.known)
+    agree()
+    await late.source.stop()
+  })
+
+  it('F179: a node stays at the API server while a relay is well, and does not serve it', async () => {
+    const { world, clock, relays, direct, change } = await begin({ fallsBack: true }, 0)
+    const [relay] = relays
+    const { proxyName } = relay?.state ?? {}
+    Object.assign(relay?.state ?? {}, { proxyName: 'blue' })
+    const node = world.node('node-0')
+    await node.start()
+    await clock.advance(10_000)
+    expect(node.client.isDirect).toBe(true)
+    for (let time = 0; time < 60; time++) {
+      change(1)
+      await clock.advance(5_000)
+      expect(node.known).toEqual(direct.known)
+      expect(node.client.isDirect).toBe(true)
+    }
+    Object.assign(relay?.state ?? {}, { proxyName })
+    await clock.advance(120_000)
+    expect(node.client.isDirect).toBe(false)
+    expect(node.known).toEqual(direct.known)
+    await node.source.stop()
+  })
+
+  it('keeps its readers where nothing happens', async () => {
+    const { clock, nodes } = await begin({ bookmarkEveryMs: 60_000 })
+    let silentMs = 0
+    for (let time = 0; time < 180; time++) {
+      await clock.advance(5_000)
+      for (const { source } of nodes)
+        silentMs = Math.max(silentMs, clock.nowMs() - (source.status.heardMs ?? 0))
+    }
+    expect(silentMs).toBeLessThan(150_000)
+    for (const { problems, lists } of nodes) {
+      expect(problems).toEqual([])
+      expect([...lists].sort()).toEqual(STARTS)
+    }
   })
 
   it('F181: a whole state that is cut in the middle counts for nothing', async () => {
