@@ -7,7 +7,7 @@ import { watchQuery } from '../source/kube/reflector-state.ts'
 import { type Resource, requestPath } from '../source/kube/resources.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
-import type { Change, Collection } from './collection.ts'
+import { type Change, type Collection, HISTORY_BYTES_MAX } from './collection.ts'
 import type { Entry } from './frames.ts'
 
 interface BackfillOptions {
@@ -122,6 +122,7 @@ export class Backfill {
     const path = requestPath(resource, watchQuery(from, WATCH_SECONDS))
     const stream = await exchange.watch({ kind: resource.kind, path, signal })
     const changes: Change[] = []
+    let bytes = 0
     for await (const { events } of stream)
       for (const event of events) {
         if (event.type === 'ERROR') throw new FailureError(failureIn(event.object))
@@ -129,8 +130,9 @@ export class Backfill {
         if (isOlder(to, revision)) return changes
         const change = this.#changeOf(event, revision)
         if (change !== undefined) changes.push(change)
+        bytes += change?.entry?.resource.length ?? 0
         if (revision === to) return changes
-        if (changes.length > CHANGES_MAX) return undefined
+        if (changes.length > CHANGES_MAX || bytes > HISTORY_BYTES_MAX) return undefined
       }
     return undefined
   }

@@ -39,7 +39,7 @@ interface CollectionOptions {
 
 /** Resources of one response. gRPC clients take 4 MiB; an object has up to 1.5 MiB. */
 const RESPONSE_BYTES_MAX = 256 * 1024
-const HISTORY_BYTES_MAX = 32 * 1024 * 1024
+export const HISTORY_BYTES_MAX = 32 * 1024 * 1024
 const HISTORY_MAX = 16_384
 /** Whole states that exist at a time, each for readers that are not through yet. */
 const SNAPSHOTS_MAX = 3

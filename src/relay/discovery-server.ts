@@ -9,6 +9,7 @@ import {
   UNAVAILABLE,
 } from '../api/grpc/rpc.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
+import { oneLine } from '../base/text.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import { discovery } from './schema.ts'
@@ -38,6 +39,9 @@ export interface DiscoveryCounts {
 
 const NAMES_MAX = 1_024
 const SWEEP_MS = 5_000
+/** Minimum time between two reports of a client that could not use a response, and the length of its text. */
+const REJECTED_MS = 10_000
+const REJECTED_LENGTH_MAX = 200
 
 /** Serves incremental xDS: `DeltaAggregatedResources`. */
 export class DiscoveryServer {
@@ -45,6 +49,7 @@ export class DiscoveryServer {
   readonly #streams = new Set<DeltaStream>()
   #evicted = 0
   #rejected = 0
+  #rejectedMs = Number.NEGATIVE_INFINITY
   #cancelSweep: Cancel | undefined
 
   constructor(options: DiscoveryOptions) {
@@ -67,10 +72,7 @@ export class DiscoveryServer {
     const stream = new DeltaStream(call, {
       ...this.#options,
       evicted: () => this.#evicted++,
-      rejected: text => {
-        this.#rejected++
-        this.#options.rejected?.(text)
-      },
+      rejected: text => this.#rejects(text),
     })
     this.#streams.add(stream)
     this.#cancelSweep ??= this.#sweepLater()
@@ -83,6 +85,14 @@ export class DiscoveryServer {
         stream.close()
       },
     }
+  }
+
+  #rejects(text: string): void {
+    const { clock, rejected } = this.#options
+    this.#rejected++
+    if (clock.nowMs() - this.#rejectedMs < REJECTED_MS) return
+    this.#rejectedMs = clock.nowMs()
+    rejected?.(oneLine(text.slice(0, REJECTED_LENGTH_MAX)))
   }
 
   close(): void {

@@ -60,6 +60,8 @@ export class RelayRefusal extends Error {
 
 /** The relay may ask the API server before it answers. */
 const OPENING_MS = 15_000
+/** A whole list, or a difference, is held until its last response: 15,000 Nodes with their images have about 300 MB. */
+const GATHERED_BYTES_MAX = 512 * 1024 * 1024
 /** Pieces that wait for the reader before the relay is asked to wait. */
 const PIECES_MAX = 8
 
@@ -78,6 +80,7 @@ export class Reading implements ApiBody {
   readonly #removed: string[] = []
   #revision: string
   #isInitial: boolean
+  #gatheredBytes = 0
   #taken = ''
   #failure: string | undefined
   #isOver = false
@@ -173,6 +176,12 @@ export class Reading implements ApiBody {
       return
     }
     this.#hear()
+    const isLast = (response.system_version_info ?? '') !== ''
+    this.#gatheredBytes = isLast ? 0 : this.#gatheredBytes + bytes.length
+    if (this.#gatheredBytes > GATHERED_BYTES_MAX) {
+      this.#ended(UNAVAILABLE, 'the relay sends a list or a difference without an end')
+      return
+    }
     this.#options.cluster(response.control_plane?.identifier ?? '')
     const { wanted } = this.#options
     if (wanted.what === 'list') this.#gather(response)

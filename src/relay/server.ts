@@ -22,8 +22,9 @@ export interface RelayServer {
 const NODES_GROUP = 'system:nodes'
 /** The versions of 10,000 objects, which clients without a token resume by. */
 const REQUEST_BYTES_MAX = 1024 * 1024
+const HEALTH_BYTES_MAX = 4 * 1024
 /** A node has four streams at one connection. */
-const CONNECTIONS_MAX = 8_192
+const CONNECTIONS_MAX = 2_048
 const CALLS_PER_CONNECTION = 5
 
 /** Methods of a relay: incremental xDS and health. A handler of a test calls them without a socket. */
@@ -38,7 +39,7 @@ export function relayMethods(
       HEALTH_METHOD,
       (call: Call) => {
         health.isServing = state.isComplete && !state.isStale
-        return health.check(call)
+        return { ...health.check(call), requestBytesMax: HEALTH_BYTES_MAX }
       },
     ],
   ])

@@ -262,7 +262,7 @@ class RpcCall implements Call {
 
   serve(handler: CallHandler): void {
     this.#handler = handler
-    const reader = new MessageReader(this.#options.requestBytesMax)
+    const reader = new MessageReader(handler.requestBytesMax ?? this.#options.requestBytesMax)
     const take = (message: Buffer): void => {
       if (this.#trailers === undefined) handler.message(message)
     }

@@ -41,6 +41,8 @@ export interface Call {
 
 /** What throws ends the call: an RpcError with its code, a WireError as INVALID_ARGUMENT, others as INTERNAL. */
 export interface CallHandler {
+  /** Longest message of the client, where that is less than those of the other methods. */
+  readonly requestBytesMax?: number
   message(bytes: Buffer): void
   /** The client sends nothing more. */
   ended(): void

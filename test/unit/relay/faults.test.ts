@@ -1,6 +1,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { framed, MessageReader, RpcError } from '../../../src/api/grpc/rpc.ts'
-import { discovery } from '../../../src/relay/schema.ts'
+import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
+import { discovery as deltas } from '../../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import { RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
@@ -52,10 +53,7 @@ function reader(world: RelayWorld, metadata: Readonly<Record<string, string>> = 
     organizations: [],
     write(frames: Buffer): boolean {
       requests.read(frames, bytes => {
-        const { nonce, system_version_info: revision } = decodeMessage(
-          discovery.DeltaDiscoveryResponse,
-          bytes,
-        )
+        const { nonce, system_version_info: revision } = decodeMessage(deltas.DeltaDiscoveryResponse, bytes)
         written.push({ nonce, revision })
       })
       return true
@@ -75,7 +73,7 @@ function reader(world: RelayWorld, metadata: Readonly<Record<string, string>> = 
   }
   const handler = relay?.handlerOf(DELTA_METHOD, call)
   const fields = Object.entries(metadata).map(([key, value]) => ({ key, value: { string_value: value } }))
-  const request = framed(discovery.DeltaDiscoveryRequest, {
+  const request = framed(deltas.DeltaDiscoveryRequest, {
     node: { id: 'by-hand', metadata: { fields } },
     type_url: RELAYED_TYPES[0]?.typeUrl,
   })
@@ -199,6 +197,32 @@ describe('relay: faults', () => {
       expect(problems).toEqual([])
       expect([...lists].sort()).toEqual(STARTS)
     }
+  })
+
+  it('F183: a reader that rejects everything fills no log', async () => {
+    const { clock, relays } = await begin({}, 0)
+    const [relay] = relays
+    if (relay === undefined) throw new Error('no relay')
+    const said: string[] = []
+    const discovery = new DiscoveryServer({ state: relay.state, clock, rejected: text => said.push(text) })
+    const call = {
+      organizations: [],
+      write: () => true,
+      end: () => undefined,
+      attempt: (step: () => void) => step(),
+    }
+    const handler = discovery.deltas(call)
+    const request = framed(deltas.DeltaDiscoveryRequest, {
+      type_url: RELAYED_TYPES[0]?.typeUrl,
+      error_detail: { message: `a\nb${'c'.repeat(9_999)}` },
+    })
+    for (let time = 0; time < 100; time++) handler.message(request.subarray(5))
+    await clock.advance(20_000)
+    handler.message(request.subarray(5))
+    expect(discovery.counts.rejected).toBe(101)
+    expect(said).toHaveLength(2)
+    expect(said[0]).toMatch(/^a\\u\{a\}bc{100,200}$/)
+    discovery.close()
   })
 
   it('F181: a whole state that is cut in the middle counts for nothing', async () => {

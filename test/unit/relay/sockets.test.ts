@@ -11,7 +11,7 @@ import { runCommand } from '../../../src/cli/commands.ts'
 import { openClient } from '../../../src/daemon/open.ts'
 import { Http2Link, type RelayCall } from '../../../src/relay/connection.ts'
 import { discovery } from '../../../src/relay/schema.ts'
-import { DELTA_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { DELTA_METHOD, HEALTH_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { KubeSource } from '../../../src/source/kube/kube-source.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
@@ -126,6 +126,21 @@ function plainClient(address: string, acknowledges = true) {
   return { responses, ended, say, names }
 }
 
+/** How a health check with a request of so many bytes ends. */
+function healthOf(address: string, length: number): Promise<string> {
+  const link = new Http2Link({ address: parseApiAddress(address), tls: undefined, clock: systemClock })
+  ends.push(async () => link.close())
+  const frame = Buffer.alloc(5 + length)
+  frame.writeUInt32BE(length, 1)
+  return new Promise(resolve => {
+    const call = link.call(HEALTH_METHOD, {
+      message: () => undefined,
+      ended: (code, text) => resolve(`${code} ${text}`),
+    })
+    call.send(frame)
+  })
+}
+
 const [SERVICES, , NODES] = RELAYED_TYPES.map(({ typeUrl }) => typeUrl)
 
 describe('kprobe relay', () => {
@@ -190,6 +205,7 @@ describe('kprobe relay', () => {
     })
     client.say({ type_url: NODES, resource_names_subscribe: ['node-2'] })
     await holds(() => expect(client.names()).toEqual(['node-1', 'node-2']))
+    expect(await healthOf(socket(), 5_000)).toBe('8 a message of 5000 bytes is too long; the limit is 4096')
     const other = plainClient(socket())
     other.say({ type_url: 'type.googleapis.com/envoy.config.cluster.v3.Cluster' })
     await holds(() => expect(other.ended[0]).toContain('3 unknown type'))
