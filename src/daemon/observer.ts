@@ -107,7 +107,18 @@ export class Observer {
       this.#heardMs = source()?.heardMs ?? this.#heardMs
       return (clock.nowMs() - this.#heardMs) / 1000
     }
-    const metrics = createMetrics({ families, staleS, servers, features, connections, ofMode, api, build })
+    const isDirect = () => source()?.isDirect
+    const metrics = createMetrics({
+      families,
+      staleS,
+      isDirect,
+      servers,
+      features,
+      connections,
+      ofMode,
+      api,
+      build,
+    })
     const text = () => {
       this.#countOffers()
       return metrics.text()

@@ -66,7 +66,7 @@ export class Upstream {
   constructor(options: UpstreamOptions) {
     this.#options = options
     const { client, clock, state } = options
-    this.#troubles = new Troubles(client.server, options.problem, () => state.isComplete)
+    this.#troubles = new Troubles(client, options.problem, () => state.isComplete)
     this.#exchange = new Exchange({
       client,
       clock,

@@ -26,6 +26,8 @@ export interface SourceStatus {
   readonly heardMs: number | undefined
   /** What is wrong now, one line for people; undefined when all is well. */
   readonly trouble: string | undefined
+  /** Of a source that reads from relays: whether it reads from the API server now, because no relay answers. */
+  readonly isDirect?: boolean
   /** A few names of Nodes in the source besides this node's; absent where the source does not read them. */
   readonly otherNodes?: readonly string[]
 }

@@ -44,6 +44,8 @@ export interface MetricsOptions {
   readonly features: readonly FeatureState[]
   /** Seconds since the last message of the source. */
   readonly staleS: () => number | undefined
+  /** Whether a source of relays reads from the API server; undefined for other sources. */
+  readonly isDirect: () => boolean | undefined
   readonly servers: () => ServersState
   /** New connections by Service and endpoint; undefined omits them. */
   readonly connections: ConnectionMetricsOptions | undefined
@@ -58,6 +60,7 @@ const NOTHING: MetricsOptions = {
   build: { version: '0.0.0', commit: '', date: '' },
   features: [],
   staleS: () => undefined,
+  isDirect: () => undefined,
   servers: () => ({ ready: false }),
   connections: undefined,
   ofMode: () => Promise.resolve([]),
@@ -66,7 +69,7 @@ const NOTHING: MetricsOptions = {
 
 export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   const all = { ...NOTHING, ...options }
-  const { families, build, features, staleS, servers, connections, ofMode, api } = all
+  const { families, build, features, servers, connections, ofMode, api } = all
   const registry = new Registry()
   addProcessMetrics(registry)
   if (connections !== undefined) addConnectionMetrics(registry, connections)
@@ -76,7 +79,7 @@ export function createMetrics(options: Partial<MetricsOptions> = {}): Metrics {
   return {
     ...createWorkMetrics(registry),
     ...createConntrackMetrics(registry),
-    ...createSourceMetrics(registry, staleS),
+    ...createSourceMetrics(registry, all),
     ...createComponentMetrics(registry, build, features),
     proxy: createProxyMetrics(registry, families),
     savedState: createSavedStateMetrics(registry),

@@ -126,19 +126,30 @@ function driftMetrics(registry: Registry): Pick<WorkMetrics, 'foreignCommit' | '
   }
 }
 
+interface SourceAnswers {
+  readonly staleS: () => number | undefined
+  readonly isDirect: () => boolean | undefined
+}
+
 export interface SourceMetrics {
   observed(observation: SourceObservation): void
   /** Counts a failure of a part of the source. */
   sourceProblem(): void
 }
 
-/** `staleS` gives the seconds since the last message of the part that has been silent longest. */
-export function createSourceMetrics(registry: Registry, staleS: () => number | undefined): SourceMetrics {
+/**
+ * `staleS` gives the seconds since the last message of the part that has been silent longest; `isDirect` whether a source of
+ * relays reads from the API server.
+ */
+export function createSourceMetrics(registry: Registry, { staleS, isDirect }: SourceAnswers): SourceMetrics {
   const { counter, asked, histogram } = metricSet(registry, 'kprobe_source_')
   asked(
     'stale_seconds',
     'Time since the last message from the part of the source that has been silent longest.',
     staleS,
+  )
+  asked('direct', 'Whether the API server is read because no relay answers: 1 or 0.', () =>
+    isDirect() === true ? 1 : 0,
   )
   const problems = counter('problems_total', 'Failures of a part of the source.')
   const byReason = ['resource', 'reason'] as const

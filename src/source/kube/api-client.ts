@@ -43,6 +43,8 @@ export interface ApiClient {
   send(request: ApiRequest): Promise<ApiResponse>
   /** Base URL, for messages. */
   readonly server: string
+  /** Of a client of relays: whether it asks the API server instead of them. Absent for a client without relays. */
+  readonly isDirect?: boolean
   /**
    * SHA-256 of each certificate that vouches for the server, as configured now; none without a configured authority. Throws
    * ApiError 'credentials' when they cannot be read. Absent where there are no certificates.

@@ -61,7 +61,7 @@ export class KubeSource implements Source {
     const { client, clock, accept, details = false, serviceProxyName } = options
     this.#batcher = new Batcher<SourceEvent>(clock)
     this.#troubles = new Troubles(
-      client.server,
+      client,
       problem => this.#handlers?.problem(problem),
       () => this.#synced,
     )
@@ -78,10 +78,12 @@ export class KubeSource implements Source {
       .filter(({ reflector }) => !reflector.isAbsent)
       .map(({ reflector }) => reflector.heardMs ?? Number.NEGATIVE_INFINITY)
     const heardMs = Math.min(...heard)
+    const { isDirect } = this.#options.client
     return {
       missing: this.#parts.filter(({ listed }) => !listed).map(({ name }) => name),
       heardMs: Number.isFinite(heardMs) ? heardMs : undefined,
       trouble: this.#troubles.text,
+      ...(isDirect === undefined ? {} : { isDirect }),
     }
   }
 
@@ -192,7 +194,7 @@ const UNKNOWN = 'no Services known yet, retrying'
  * it begins, however its words change, and once when it is over.
  */
 export class Troubles {
-  readonly #server: string
+  readonly #client: Pick<ApiClient, 'server' | 'isDirect'>
   readonly #say: (problem: SourceProblem) => void
   readonly #isSynced: () => boolean
   readonly #now = new Map<string, Trouble>()
@@ -200,8 +202,12 @@ export class Troubles {
   readonly #said = new Set<string>()
 
   /** `isSynced`: everything has been read once, and stays in use. */
-  constructor(server: string, say: (problem: SourceProblem) => void, isSynced: () => boolean) {
-    this.#server = server
+  constructor(
+    client: Pick<ApiClient, 'server' | 'isDirect'>,
+    say: (problem: SourceProblem) => void,
+    isSynced: () => boolean,
+  ) {
+    this.#client = client
     this.#isSynced = isSynced
     this.#say = say
   }
@@ -210,7 +216,7 @@ export class Troubles {
   get text(): string | undefined {
     let first: string | undefined
     for (const [resource, { scope, text }] of this.#now) {
-      if (scope === 'server') return `${this.#server}: ${this.#short(text)}`
+      if (scope === 'server') return `${this.#client.server}: ${this.#short(text)}`
       if (scope !== 'absent') first ??= `${resource}: ${text}`
     }
     return first
@@ -219,11 +225,12 @@ export class Troubles {
   set(resource: string, trouble: Trouble | undefined): void {
     if (trouble === undefined) this.#now.delete(resource)
     else this.#now.set(resource, trouble)
-    if (trouble?.scope === 'server') this.#fail(this.#server, trouble)
+    const { server, isDirect } = this.#client
+    if (trouble?.scope === 'server') this.#fail(server, trouble)
     else if (trouble !== undefined) this.#fail(resource, trouble)
     else this.#recover(resource, 'read again')
     if (![...this.#now.values()].some(({ scope }) => scope === 'server'))
-      this.#recover(this.#server, 'the API server answers again')
+      this.#recover(server, `${isDirect === false ? 'a relay' : 'the API server'} answers again`)
   }
 
   #fail(location: string, { scope, text }: Trouble): void {
@@ -241,7 +248,7 @@ export class Troubles {
 
   /** Omits the name of the server, which is the location. */
   #short(text: string): string {
-    return text.replace(` at ${this.#server}:`, ':')
+    return text.replace(` at ${this.#client.server}:`, ':')
   }
 
   #recover(location: string, text: string): void {

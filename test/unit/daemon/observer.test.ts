@@ -50,6 +50,15 @@ const heard = (heardMs: number | undefined): SourceStatus => ({ missing: [], hea
 const STALE = 'kprobe_source_stale_seconds'
 
 describe('Observer', () => {
+  it('says whether a source of relays reads from the API server', async () => {
+    status = heard(0)
+    expect(await numberOf('kprobe_source_direct')).toBe(0)
+    status = { ...heard(0), isDirect: false }
+    expect(await numberOf('kprobe_source_direct')).toBe(0)
+    status = { ...heard(0), isDirect: true }
+    expect(await numberOf('kprobe_source_direct')).toBe(1)
+  })
+
   it('counts the silence of a source from the start while it was never heard', async () => {
     await clock.advance(400_000)
     expect(await numberOf(STALE)).toBe(400)

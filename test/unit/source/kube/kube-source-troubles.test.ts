@@ -14,13 +14,24 @@ beforeEach(() => {
   said = []
   isSynced = true
   troubles = new Troubles(
-    'https://api',
+    { server: 'https://api' },
     problem => said.push(`${problem.kind} ${problem.location}: ${problemText(problem)}`),
     () => isSynced,
   )
 })
 
 describe('troubles', () => {
+  it('are over when a relay answers, where relays are asked', () => {
+    troubles = new Troubles(
+      { server: 'https://api', isDirect: false },
+      ({ text }) => said.push(text),
+      () => isSynced,
+    )
+    troubles.set('services', SERVER)
+    troubles.set('services', undefined)
+    expect(said[1]).toBe('a relay answers again')
+  })
+
   it('of the server are said once for all resources, and once when the last of them is over', () => {
     troubles.set('services', SERVER)
     troubles.set('nodes', SERVER)
