@@ -36,6 +36,8 @@ export interface GrpcServerOptions {
   readonly callsMax?: number
   /** Longest message of a client; 4 KiB by default. */
   readonly requestBytesMax?: number
+  /** Of all messages that are not whole yet, together; 64 MiB by default. */
+  readonly partialBytesMax?: number
 }
 
 export interface GrpcServer {

@@ -45,11 +45,16 @@ export interface RpcServerOptions {
   readonly crowded: (crowd: Crowd) => void
   /** Longest message of a client; 4 KiB by default. */
   readonly requestBytesMax?: number
+  /** Of all messages that are not whole yet, together; 64 MiB by default. */
+  readonly partialBytesMax?: number
   /** A handler threw something that is no answer. */
   readonly failed: (error: Error) => void
 }
 
 const REQUEST_BYTES_MAX = 4 * 1024
+/** A client that holds so little is not refused for what others hold. */
+const PARTIAL_BYTES_FREE = 4 * 1024
+const PARTIAL_BYTES_MAX = 64 * 1024 * 1024
 /** A connection without a call, before its first or after its last. */
 const IDLE_MS = 30_000
 /** Time for clients to read their last messages before the end. */
@@ -74,6 +79,7 @@ export class RpcServer {
   readonly #owners = new WeakMap<object, readonly Owner[]>()
   readonly #calls = new Set<RpcCall>()
   readonly #callShares: Shares<RpcCall>
+  #partialBytes = 0
   #refused = 0
   #accepted = 0
   #isClosing = false
@@ -178,7 +184,8 @@ export class RpcServer {
       cancel?.()
       cancel = clock.after(GRACE_MS, () => stream.destroy())
     }
-    const call = new RpcCall(stream, { failed, refused, requestBytesMax })
+    const held = (change: number): boolean => this.#held(change)
+    const call = new RpcCall(stream, { failed, refused, requestBytesMax, held })
     this.#calls.add(call)
     stream.once('close', () => {
       cancel?.()
@@ -192,6 +199,12 @@ export class RpcServer {
         cancel = clock.after(ms, () => call.end(DEADLINE_EXCEEDED, 'the deadline of the client has passed'))
       call.serve(this.#handlerOf(call, headers))
     })
+  }
+
+  /** True: there is no room for more. */
+  #held(change: number): boolean {
+    this.#partialBytes += change
+    return this.#partialBytes > (this.#options.partialBytesMax ?? PARTIAL_BYTES_MAX)
   }
 
   #handlerOf(call: RpcCall, headers: IncomingHttpHeaders): CallHandler {
@@ -233,6 +246,8 @@ function reset(stream: ServerHttp2Stream): void {
 interface RpcCallOptions {
   readonly failed: (error: Error) => void
   readonly requestBytesMax: number
+  /** Counts bytes of messages that are not whole yet; true when those of all calls are too many. */
+  readonly held: (change: number) => boolean
   /** It has ended with another status than OK. */
   readonly refused: () => void
 }
@@ -243,6 +258,7 @@ class RpcCall implements Call {
   readonly #options: RpcCallOptions
   #handler: CallHandler | undefined
   #trailers: Readonly<Record<string, string>> | undefined
+  #heldBytes = 0
 
   constructor(stream: ServerHttp2Stream, options: RpcCallOptions) {
     this.#stream = stream
@@ -266,7 +282,12 @@ class RpcCall implements Call {
     const take = (message: Buffer): void => {
       if (this.#trailers === undefined) handler.message(message)
     }
-    this.#stream.on('data', (chunk: Buffer) => this.attempt(() => reader.read(chunk, take)))
+    this.#stream.on('data', (chunk: Buffer) =>
+      this.attempt(() => {
+        reader.read(chunk, take)
+        this.#hold(reader.heldBytes)
+      }),
+    )
     this.#stream.once('end', () =>
       this.attempt(() => {
         if (reader.isCutOff) throw new RpcError(INTERNAL, 'the last message is truncated')
@@ -276,7 +297,22 @@ class RpcCall implements Call {
     this.#stream.on('drain', () => this.attempt(() => handler.drained?.()))
   }
 
+  #hold(bytes: number): void {
+    const isFull = this.#options.held(bytes - this.#heldBytes)
+    this.#heldBytes = bytes
+    if (!isFull || bytes <= PARTIAL_BYTES_FREE) return
+    // At once, so that one refusal is enough for the others.
+    this.#release()
+    throw new RpcError(RESOURCE_EXHAUSTED, 'clients have begun too many long messages')
+  }
+
+  #release(): void {
+    this.#options.held(-this.#heldBytes)
+    this.#heldBytes = 0
+  }
+
   closed(): void {
+    this.#release()
     const handler = this.#handler
     this.#handler = undefined
     this.#trailers ??= {}

@@ -129,6 +129,11 @@ export class MessageReader {
   get isCutOff(): boolean {
     return this.#rest !== undefined
   }
+
+  /** Bytes of a message that is not whole yet. */
+  get heldBytes(): number {
+    return this.#rest?.length ?? 0
+  }
 }
 
 /** gRPC's prefix of a message: a byte that says "not compressed", and four of length. */

@@ -11,6 +11,8 @@ import { runCommand } from '../../../src/cli/commands.ts'
 import { openClient } from '../../../src/daemon/open.ts'
 import { Http2Link, type RelayCall } from '../../../src/relay/connection.ts'
 import { discovery } from '../../../src/relay/schema.ts'
+import { startRelayServer } from '../../../src/relay/server.ts'
+import { RelayState } from '../../../src/relay/state.ts'
 import { DELTA_METHOD, HEALTH_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { KubeSource } from '../../../src/source/kube/kube-source.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
@@ -126,14 +128,14 @@ function plainClient(address: string, acknowledges = true) {
   return { responses, ended, say, names }
 }
 
-/** How a health check with a request of so many bytes ends. */
-function healthOf(address: string, length: number): Promise<string> {
+/** How a call ends whose request is so many zeros. */
+function endOf(address: string, length: number, method = DELTA_METHOD): Promise<string> {
   const link = new Http2Link({ address: parseApiAddress(address), tls: undefined, clock: systemClock })
   ends.push(async () => link.close())
   const frame = Buffer.alloc(5 + length)
   frame.writeUInt32BE(length, 1)
   return new Promise(resolve => {
-    const call = link.call(HEALTH_METHOD, {
+    const call = link.call(method, {
       message: () => undefined,
       ended: (code, text) => resolve(`${code} ${text}`),
     })
@@ -205,7 +207,9 @@ describe('kprobe relay', () => {
     })
     client.say({ type_url: NODES, resource_names_subscribe: ['node-2'] })
     await holds(() => expect(client.names()).toEqual(['node-1', 'node-2']))
-    expect(await healthOf(socket(), 5_000)).toBe('8 a message of 5000 bytes is too long; the limit is 4096')
+    expect(await endOf(socket(), 5_000, HEALTH_METHOD)).toBe(
+      '8 a message of 5000 bytes is too long; the limit is 4096',
+    )
     const other = plainClient(socket())
     other.say({ type_url: 'type.googleapis.com/envoy.config.cluster.v3.Cluster' })
     await holds(() => expect(other.ended[0]).toContain('3 unknown type'))
@@ -248,6 +252,36 @@ describe('kprobe relay', () => {
     const member = await as('member', ['system:nodes'])
     await holds(() => expect(member.synced).toBe(1))
     expect(stranger.synced).toBe(0)
+  })
+
+  it('refuses long requests that do not end, once all of them hold too much', async () => {
+    const state = new RelayState({ clock: systemClock, proxyName: '' })
+    const failed = () => undefined
+    const address = socket('bounded')
+    const server = await startRelayServer({
+      state,
+      address,
+      clock: systemClock,
+      failed,
+      partialBytesMax: 1e6,
+    })
+    ends.push(() => server.close())
+    const refused: string[] = []
+    const calls = [1, 2, 3, 4].map(() => {
+      const link = new Http2Link({ address: parseApiAddress(address), tls: undefined, clock: systemClock })
+      ends.push(async () => link.close())
+      const ended = (code: number, text: string) => void refused.push(`${code} ${text}`)
+      const call = link.call(DELTA_METHOD, { message: () => undefined, ended })
+      const frame = Buffer.alloc(300_000)
+      frame.writeUInt32BE(400_000, 1)
+      call.send(frame)
+      return call
+    })
+    await eventually(() => refused.length > 0)
+    expect(refused).toEqual(['8 clients have begun too many long messages'])
+    for (const call of calls) call.cancel()
+    await eventually(() => server.counts.calls === 0)
+    expect(await endOf(address, 300_000)).toContain('3 ')
   })
 
   it('makes a new connection for a call after the relay has said that it goes', async () => {
