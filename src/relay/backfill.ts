@@ -7,7 +7,7 @@ import { watchQuery } from '../source/kube/reflector-state.ts'
 import { type Resource, requestPath } from '../source/kube/resources.ts'
 import { statusOf } from '../source/kube/wire/encodings.ts'
 import type { ApiObject, WatchEvent } from '../source/kube/wire/tables.ts'
-import { type Change, type Collection, HISTORY_BYTES_MAX } from './collection.ts'
+import type { Change, Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
 
 interface BackfillOptions {
@@ -118,7 +118,8 @@ export class Backfill {
     { from, to }: { readonly from: string; readonly to: string },
     signal: AbortSignal,
   ): Promise<readonly Change[] | undefined> {
-    const { exchange, resource } = this.#options.read
+    const { collection, read } = this.#options
+    const { exchange, resource } = read
     const path = requestPath(resource, watchQuery(from, WATCH_SECONDS))
     const stream = await exchange.watch({ kind: resource.kind, path, signal })
     const changes: Change[] = []
@@ -132,7 +133,7 @@ export class Backfill {
         if (change !== undefined) changes.push(change)
         bytes += change?.entry?.resource.length ?? 0
         if (revision === to) return changes
-        if (changes.length > CHANGES_MAX || bytes > HISTORY_BYTES_MAX) return undefined
+        if (changes.length > CHANGES_MAX || bytes > collection.historyBytesMax) return undefined
       }
     return undefined
   }

@@ -39,7 +39,7 @@ interface CollectionOptions {
 
 /** Resources of one response. gRPC clients take 4 MiB; an object has up to 1.5 MiB. */
 const RESPONSE_BYTES_MAX = 256 * 1024
-export const HISTORY_BYTES_MAX = 32 * 1024 * 1024
+const HISTORY_BYTES_MAX = 32 * 1024 * 1024
 const HISTORY_MAX = 16_384
 /** Whole states that exist at a time, each for readers that are not through yet. */
 const SNAPSHOTS_MAX = 3
@@ -99,6 +99,10 @@ export class Collection {
 
   get historyBytes(): number {
     return this.#historyBytes
+  }
+
+  get historyBytesMax(): number {
+    return this.#options.historyBytesMax ?? HISTORY_BYTES_MAX
   }
 
   /** The oldest revision from which a reader can go on. */
@@ -284,7 +288,7 @@ export class Collection {
     this.#publications.push(publication)
     this.#historyBytes += publication.bytes
     if (this.#snapshot !== undefined) this.#snapshot.changedBytes += publication.bytes
-    const { historyBytesMax = HISTORY_BYTES_MAX } = this.#options
+    const { historyBytesMax } = this
     let dropped = 0
     while (this.#historyBytes > historyBytesMax || this.#publications.length - dropped > HISTORY_MAX) {
       const oldest = this.#publications[dropped]

@@ -31,6 +31,8 @@ export interface ReadingOptions {
   readonly nodeName: string
   readonly metadata: Readonly<Record<string, string>>
   readonly signal: AbortSignal
+  /** Bytes of a list or a difference that are held; 512 MiB by default. */
+  readonly gatheredBytesMax?: number
   /** The cluster of a relay that has answered. */
   readonly cluster: (identifier: string) => void
   /** The reader holds this revision now. */
@@ -178,7 +180,7 @@ export class Reading implements ApiBody {
     this.#hear()
     const isLast = (response.system_version_info ?? '') !== ''
     this.#gatheredBytes = isLast ? 0 : this.#gatheredBytes + bytes.length
-    if (this.#gatheredBytes > GATHERED_BYTES_MAX) {
+    if (this.#gatheredBytes > (this.#options.gatheredBytesMax ?? GATHERED_BYTES_MAX)) {
       this.#ended(UNAVAILABLE, 'the relay sends a list or a difference without an end')
       return
     }

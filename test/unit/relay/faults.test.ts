@@ -106,6 +106,17 @@ describe('relay: faults', () => {
     for (const { lists } of nodes) expect([...lists].sort()).toEqual(STARTS)
   })
 
+  it('F178: what is read of the past has the bytes of the history', async () => {
+    const { clock, relays, nodes, agree, change } = await begin({ historyBytesMax: 1_000 })
+    await relays[0]?.kill()
+    change(40)
+    relays[0]?.start()
+    await clock.advance(60_000)
+    agree()
+    for (const { lists } of nodes) expect(lists.join()).toContain('services expired')
+    expect(relays[0]?.state.historyBytes).toBeLessThan(4_000)
+  })
+
   it('F179: nodes go on at another relay, or at the API server, when theirs is stopped, and come back', async () => {
     const { world, clock, relays, nodes, agree, change } = await begin({ fallsBack: true })
     relays[0]?.stop()
