@@ -181,16 +181,19 @@ export class ClassSets implements SetAccess {
   }
 
   /** Replaces elements. Gives those that are new, gone, or have other data. */
-  update(before: readonly ElementGroup[], after: readonly ElementGroup[]): readonly Element[] {
+  *update(before: readonly ElementGroup[], after: readonly ElementGroup[]): Steps<readonly Element[]> {
+    const pauses = new Pauses()
     const gone = new Map<string, Map<Octets, Element>>()
     for (const element of before.flat()) {
       const keys = gone.get(element.set) ?? new Map<Octets, Element>()
       gone.set(element.set, keys.set(element.key, element))
+      if (pauses.due(1 / 8)) yield
     }
     const changed: Element[] = []
     for (const element of after.flat()) {
       const known = this.#elements.get(element.set)?.get(element.key)
       gone.get(element.set)?.delete(element.key)
+      if (pauses.due(1 / 8)) yield
       if (known !== undefined && isSameData(known.data, element.data)) continue
       changed.push(element)
       this.#put(element.set, element.key, element)
@@ -199,6 +202,7 @@ export class ClassSets implements SetAccess {
       for (const element of keys.values()) {
         changed.push(element)
         this.#put(element.set, element.key, undefined)
+        if (pauses.due(1 / 8)) yield
       }
     return changed
   }
