@@ -69,8 +69,15 @@ export function enlist({ written, seconds }: MemoryLog, list: string): number {
   return (seconds.get(list) ?? 0) * 1000
 }
 
+const LIST_PLACE = 'recent '
+
 function placeOfList(list: string): string {
-  return `recent ${list}`
+  return `${LIST_PLACE}${list}`
+}
+
+/** Tests whether a place of `asked` is a list of `recent`. */
+export function isPlaceOfList(place: string): boolean {
+  return place.startsWith(LIST_PLACE)
 }
 
 const NONE: readonly Candidate[] = []
