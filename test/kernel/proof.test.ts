@@ -267,7 +267,7 @@ describe('kprobe verify --prove', () => {
       }),
     )
     expect(assumptions).toContain(
-      'inet fw forward, rule 2 matches no packet (cannot trace the expression limit)',
+      'inet fw forward, rule 2 matches no packet (cannot trace a limit: what it matches depends on other packets)',
     )
     expect(assumptions).toContain('inet fw early lets packets pass: its hook is not read')
   })
