@@ -166,8 +166,8 @@ export class TopSampler {
   async #readRejects(): Promise<number | undefined> {
     const tables = MODES.flatMap(({ tableName }) => tableName(this.#options.proxyName) ?? [])
     let packets: bigint | undefined
+    // A rule that logs counts what the rule behind it rejects.
     for (const name of new Set(tables))
-      // A rule that logs counts what the rule behind it rejects.
       for (const family of NFT_FAMILIES)
         for (const { rule, packets: its } of await listHandles(this.#nft, {
           family,
