@@ -26,7 +26,8 @@ export function askDaemon(
 ): Promise<AdminAnswer> {
   return new Promise((resolve, reject) => {
     const asked = request(
-      { socketPath, path, timeout: TIMEOUT_MS, ...(signal === undefined ? {} : { signal }) },
+      // A kept connection may be closed by the daemon while the command works: each page has one of its own.
+      { socketPath, path, agent: false, timeout: TIMEOUT_MS, ...(signal === undefined ? {} : { signal }) },
       response => {
         const chunks: Buffer[] = []
         let bytes = 0

@@ -1,4 +1,5 @@
 import { errorOf } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import type { Io } from './io.ts'
 import {
@@ -75,7 +76,7 @@ export async function writeDocument(value: unknown, format: DocumentFormat, io: 
   if (isJsonPath(format)) {
     const template: JsonPathTemplate = parseTemplate(format.slice(JSONPATH.length))
     // A generator of the document has to become a list, as in JSON.
-    const text = fillTemplate(template, JSON.parse(JSON.stringify(value)))
+    const text = fillTemplate(template, JSON.parse(JSON.stringify(value)), io.terminal ? oneLine : undefined)
     io.out(io.terminal && !text.endsWith('\n') ? `${text}\n` : text)
     return
   }

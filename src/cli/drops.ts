@@ -9,7 +9,7 @@ import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG } from '../config/own-flags.ts'
 import { HERE, openNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
-import { createNftClient } from '../kernel/nft/client.ts'
+import { listHandles } from '../kernel/nft/rule-handles.ts'
 import type { Table } from '../kernel/nft/state.ts'
 import { chainOfPrefix, isLogging, logGroupOf } from '../modes/common/logs.ts'
 import { isOfService } from '../modes/common/show.ts'
@@ -22,6 +22,7 @@ import {
 } from '../modes/common/verdict-reason.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
+import { Connection } from '../netlink/connection.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
@@ -117,14 +118,19 @@ async function follow(request: DropsRequest, io: Io, { names, group, tables }: L
     io,
     packet => dropText(packet, request, names),
   )
-  let lost = 0
+  let [ours, lost] = [0, 0]
   const transport = openNetfilter()
   try {
     const stop = readLog({
       transport,
       clock: systemClock,
       group,
-      onPacket: packet => printer.take(packet),
+      onPacket: packet => {
+        // Other programs may log to the same group.
+        if (chainOfPrefix(packet.prefix) === undefined) return
+        ours++
+        printer.take(packet)
+      },
       onLost: missing => {
         lost += missing
       },
@@ -133,12 +139,17 @@ async function follow(request: DropsRequest, io: Io, { names, group, tables }: L
     await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
     stop()
     await printer.written()
-    const refused = (await countRefused(tables)) - before
-    const { taken, printed, dropped } = printer.counts
-    const unlogged = Number(refused) - taken - lost
+    const refused = refusedBetween(before, await countRefused(tables))
+    const { printed, dropped } = printer.counts
+    const unlogged = refused === undefined ? 0 : Number(refused) - ours - lost
     await writeWarnings(
       [
-        `printed ${count(printed, 'packet')} of ${taken} that the kernel logged`,
+        `printed ${count(printed, 'packet')} of ${ours} that the kernel logged`,
+        ...(refused === undefined
+          ? [
+              'the rules were replaced meanwhile, and their counters with them: what the kernel left out is not known',
+            ]
+          : []),
         ...(unlogged > 0
           ? [`sampled: the kernel logged no more than 20 a second for each rule, and left out ${unlogged}`]
           : []),
@@ -152,22 +163,31 @@ async function follow(request: DropsRequest, io: Io, { names, group, tables }: L
   }
 }
 
-/** Counts the packets that met a rule that logs, logged or not. */
-async function countRefused(tables: readonly Table[]): Promise<bigint> {
-  const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
+/** By rule, which its handle names: packets that met a rule that logs, logged or not. */
+type Refused = ReadonlyMap<string, bigint>
+
+async function countRefused(tables: readonly Table[]): Promise<Refused> {
+  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
   try {
-    let packets = 0n
+    const packets = new Map<string, bigint>()
     for (const { family, name: table, chains } of tables)
       for (const { name: chain, rules } of chains.values()) {
         if (!rules.some(isLogging)) continue
-        const counters = await client.ruleCounters({ family, table, chain })
-        for (const [index, rule] of rules.entries())
-          if (isLogging(rule)) packets += counters[index]?.packets ?? 0n
+        for (const each of await listHandles(connection, { family, table, chain }))
+          if (isLogging(each.rule)) packets.set(`${family} ${table} ${chain} ${each.handle}`, each.packets)
       }
     return packets
   } finally {
-    await client.close()
+    await connection.close()
   }
+}
+
+/** Gives the packets between two counts; undefined where a rule is gone, or counts anew. Pure. */
+export function refusedBetween(before: Refused, after: Refused): bigint | undefined {
+  let packets = 0n
+  for (const [rule, now] of after) packets += now - (before.get(rule) ?? 0n)
+  const isWhole = [...before].every(([rule, was]) => (after.get(rule) ?? -1n) >= was)
+  return isWhole ? packets : undefined
 }
 
 /** One line of `-o json`. */
@@ -184,7 +204,7 @@ interface Drop {
   readonly answer: string
 }
 
-/** Formats a packet; undefined for one that is not asked for, and for one that another program logs. */
+/** Formats a packet; undefined for one that is not asked for. */
 async function dropText(
   { prefix, head, inputInterface }: LoggedPacket,
   { service, from, output }: DropsRequest,
@@ -192,7 +212,8 @@ async function dropText(
 ): Promise<string | undefined> {
   const atMs = Date.now()
   const chain = chainOfPrefix(prefix)
-  if (chain === undefined || (from !== undefined && !contains(from, head.source))) return undefined
+  if (chain === undefined || head === undefined || (from !== undefined && !contains(from, head.source)))
+    return undefined
   await names.refresh()
   const row = names.rowAt(head)
   if (service !== '' && !isOfService(row === undefined ? [] : [row.service], service)) return undefined

@@ -16,20 +16,26 @@ const LOOK_MS = 500
 /** Share of a core that reading rows may take. */
 const SHARE = 0.1
 
-/**
- * Prints the rows that are added, change or go, until the command is to end. `read` reads all rows, and `textOf` formats
- * some of them, with a heading.
- */
+interface RowsSource {
+  /** Prints all rows, and gives them. */
+  readonly first: () => Promise<RowsRead>
+  /** Reads all rows. */
+  readonly read: () => Promise<RowsRead>
+  /** Formats some rows, with a heading. */
+  readonly textOf: (rows: readonly ServiceRow[]) => string
+}
+
+/** Prints all rows, and then those that are added, change or go, until the command is to end. */
 export async function watchRows(
-  io: Pick<Io, 'out' | 'signal' | 'outLost'>,
-  read: () => Promise<RowsRead>,
-  textOf: (rows: readonly ServiceRow[]) => string,
+  io: Pick<Io, 'out' | 'outWritten' | 'signal' | 'outLost'>,
+  { first, read, textOf }: RowsSource,
 ): Promise<void> {
   const client = createNftClient({ transport: HERE.sockets.netfilter(), clock: HERE.clock })
   const end = AbortSignal.any([io.signal, io.outLost])
   try {
     let generation = client.generation()
-    let { rows, isNftAlone } = await read()
+    // A commit during the first read makes the next look read again, and compare with what was printed.
+    let { rows, isNftAlone } = await first()
     while (!end.aborted) {
       await pause(systemClock, LOOK_MS, end)
       const now = client.generation()
@@ -40,6 +46,8 @@ export async function watchRows(
       const changed = changedRows(rows, next.rows)
       // The heading stands above the first table alone.
       if (changed.length > 0) io.out(textOf(changed).replace(/^[^\n]*\n/, ''))
+      // Changes behind a reader that stalls are merged into one.
+      await io.outWritten()
       rows = next.rows
       isNftAlone = next.isNftAlone
       await pause(systemClock, restMs(systemClock.nowMs() - started, SHARE), end)

@@ -13,7 +13,14 @@ import { type RowsRead, watchRows } from './dump-watch.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
 import { tableText, writeWarnings } from './output.ts'
-import { damageText, type ProgrammedMode, programmedModes, remedyText, withRelays } from './programmed.ts'
+import {
+  damageText,
+  isRelayed,
+  type ProgrammedMode,
+  programmedModes,
+  remedyText,
+  withRelays,
+} from './programmed.ts'
 import { usageErrors } from './request.ts'
 import { serviceTable, sortedRows } from './service-rows.ts'
 
@@ -29,13 +36,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
     const dump = DUMPS.find(({ what }) => what === request.what)
     if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
-    const code = await dumpTables(request, io, ask)
-    if (!request.isWatched) return code
-    await watchRows(
-      io,
-      async () => readRows(request, ask),
-      rows => rowsText(rows, request, io),
-    )
+    if (!request.isWatched) return (await dumpTables(request, io, ask)).code
+    await watchRows(io, {
+      first: async () => rowsRead(request, (await dumpTables(request, io, ask)).dump),
+      read: async () => rowsRead(request, await readKernel(request, ask)),
+      textOf: rows => rowsText(rows, request, io),
+    })
     return EXIT_FINE
   } catch (error) {
     io.err(`kprobe dump: ${failureText(error)}\n`)
@@ -43,7 +49,11 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): Promise<number> {
+async function dumpTables(
+  request: Request,
+  io: Io,
+  ask: KernelRead['names'],
+): Promise<{ readonly code: number; readonly dump: Dump }> {
   const dump = await readKernel(request, ask)
   if (isDocument(request.output)) await writeDocument(await documentOf(request, dump), request.output, io)
   else await writeText(request, dump, io)
@@ -57,7 +67,7 @@ async function dumpTables(request: Request, io: Io, ask: KernelRead['names']): P
     ...(damage === undefined ? [] : [`DAMAGED: ${damage}; ${remedyText(dump.modes)}`]),
   ]
   await writeWarnings(warnings, io)
-  return damage === undefined ? exitOf(request, missing) : EXIT_FAILED
+  return { code: damage === undefined ? exitOf(request, missing) : EXIT_FAILED, dump }
 }
 
 /** A requested Service that the kernel does not hold is a failure; an empty kernel is not. */
@@ -209,10 +219,10 @@ function isIn(namespace: string, service: string): boolean {
   return namespace === '' || service.startsWith(`${namespace}/`)
 }
 
-async function readRows(request: Request, ask: KernelRead['names']): Promise<RowsRead> {
-  const dump = await readKernel(request, ask)
-  // IPVS changes its virtual servers without a commit of nf_tables.
-  return { rows: rowsOf(request, dump), isNftAlone: dump.names === undefined }
+function rowsRead(request: Request, dump: Dump): RowsRead {
+  const rows = rowsOf(request, dump)
+  // IPVS changes its virtual servers, and a relay ends, without a commit of nf_tables.
+  return { rows, isNftAlone: dump.names === undefined && !rows.some(isRelayed) }
 }
 
 function rowsText(rows: readonly ServiceRow[], { output, service, columns }: Request, io: Io): string {

@@ -7,11 +7,11 @@ import { isJson } from '../model/fields.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
 import { askDaemon } from './admin-client.ts'
-import { FlowGroups, namedFlow } from './flow-groups.ts'
+import { FlowGroups, namedFlow, summedCounts } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
 import type { FlowsSession } from './flow-request.ts'
 import { flowJson, flowLine, groupJson, groupTable, textOf } from './flow-text.ts'
-import { FlowWatch, NO_EVENTS } from './flow-watch.ts'
+import { FlowWatch } from './flow-watch.ts'
 import { EXIT_FINE } from './io.ts'
 import { aborted } from './output.ts'
 
@@ -19,12 +19,13 @@ import { aborted } from './output.ts'
 const TICK_MS = 1_000
 /** Ticks between two questions to the daemon whether Services changed. */
 const NAMES_TICKS = 5
-/** A reader that is further behind than this loses lines, which are counted. */
+/** A reader that is further behind than this loses lines and tables, which are counted. */
 const BACKLOG_BYTES_MAX = 8 << 20
 
 /** Prints connections, or counts of them, until the duration is over or the process is asked to end. */
 export async function followFlows(session: FlowsSession): Promise<number> {
-  if (!session.settings.hasEvents) throw new Error(NO_EVENTS)
+  const { whyNoEvents } = session.settings
+  if (whyNoEvents !== undefined) throw new Error(whyNoEvents)
   return await new Follower(session).run()
 }
 
@@ -35,6 +36,8 @@ class Follower {
   #watch: FlowWatch | undefined
   #printedInTick = 0
   #skippedInTick = 0
+  /** Tables that were not printed since the last report. */
+  #skippedTables = 0
   #ticks = 0
   #intervalStartMs = 0
 
@@ -56,7 +59,7 @@ class Follower {
     io.err('kprobe flows: following connections; Ctrl-C ends\n')
     const timers = [this.#every(TICK_MS, () => this.#tick())]
     if (this.#groups !== undefined && request.intervalMs > 0)
-      timers.push(this.#every(request.intervalMs, () => this.#printGroups()))
+      timers.push(this.#every(request.intervalMs, () => this.#printInterval()))
     const stop = AbortSignal.any([io.signal, io.outLost])
     await (request.durationMs > 0 ? pause(clock, request.durationMs, stop) : aborted(stop))
     for (const cancel of timers) cancel()
@@ -89,7 +92,7 @@ class Follower {
     const flow = record === undefined ? undefined : namedFlow(record, { names, filter: request.filter })
     if (flow === undefined) return
     this.#total[kind]++
-    if (this.#printedInTick >= request.rate || io.outBacklogBytes() > BACKLOG_BYTES_MAX) {
+    if (this.#printedInTick >= request.rate || this.#isBehind) {
       this.#skippedInTick++
       return
     }
@@ -101,8 +104,14 @@ class Follower {
     io.out(`${text}\n`)
   }
 
+  /** Whether the reader of standard output does not follow. */
+  get #isBehind(): boolean {
+    return this.#session.io.outBacklogBytes() > BACKLOG_BYTES_MAX
+  }
+
   #tick(): void {
-    this.#report()
+    this.#printedInTick = 0
+    if (!this.#isBehind) this.#report()
     if (this.#ticks++ % NAMES_TICKS === 0) void refreshNames(this.#session.names)
   }
 
@@ -110,8 +119,9 @@ class Follower {
   #report(): void {
     const lost = this.#watch?.takeLost() ?? 0
     const skipped = this.#skippedInTick
-    this.#printedInTick = 0
+    const tables = this.#skippedTables
     this.#skippedInTick = 0
+    this.#skippedTables = 0
     this.#total.lost += lost
     this.#total.skipped += skipped
     this.#say('lost', lost, 'events were lost: the kernel dropped them before they were read')
@@ -120,13 +130,24 @@ class Follower {
       skipped,
       'more connections were not printed; --rate prints more, --group-by counts all',
     )
+    this.#say(
+      'skipped-tables',
+      tables,
+      'tables were not printed: standard output is too slow; the next one has their counts',
+    )
   }
 
-  #say(event: 'lost' | 'skipped', count: number, text: string): void {
+  #say(event: 'lost' | 'skipped' | 'skipped-tables', count: number, text: string): void {
     const { request, io, wallMs } = this.#session
     if (count === 0) return
     if (request.output === 'json') io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event, count })}\n`)
     else io.err(`${count.toLocaleString('en-US')} ${text}\n`)
+  }
+
+  /** Prints the table of an interval; behind a reader that stalls, the next table has its counts too. */
+  #printInterval(): void {
+    if (this.#isBehind) this.#skippedTables++
+    else this.#printGroups()
   }
 
   #printGroups(): void {
@@ -135,26 +156,27 @@ class Follower {
     const groups = this.#groups
     if (groups === undefined || by === undefined) return
     const all = groups.largest()
-    for (const { begun, ended } of all) {
-      this.#total.new += begun
-      this.#total.ended += ended
-    }
+    const { begun, ended } = summedCounts([...all, groups.others])
+    this.#total.new += begun
+    this.#total.ended += ended
     const nowMs = clock.nowMs()
     const seconds = (nowMs - this.#intervalStartMs) / 1000
     this.#intervalStartMs = nowMs
     const counts = { by, of: 'events' } as const
     const shown = all.slice(0, limit)
-    const rest = { groups: all.length - shown.length, connections: groups.others }
-    for (const { begun } of all.slice(limit)) rest.connections += begun
+    const hidden = summedCounts([...all.slice(limit), groups.others])
+    const rest = { groups: all.length - shown.length, connections: hidden.begun, ended: hidden.ended }
+    const hasRest = rest.connections + rest.ended > 0
     if (output === 'json') {
       for (const group of shown)
         io.out(`${JSON.stringify({ ...groupJson(group, counts, wallMs()), seconds })}\n`)
-      if (rest.connections > 0)
-        io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event: 'rest', ...rest })}\n`)
+      if (hasRest) io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event: 'rest', ...rest })}\n`)
     } else {
       io.out(`in ${seconds.toFixed(1)} s:\n${textOf(groupTable(shown, counts), io)}`)
-      if (rest.connections > 0)
-        io.out(`and ${rest.connections} new connections in further lines; --limit prints more\n`)
+      if (hasRest)
+        io.out(
+          `and ${rest.connections} new and ${rest.ended} ended connections in further lines; --limit prints more\n`,
+        )
       io.out('\n')
     }
     groups.restart()

@@ -73,6 +73,17 @@ export interface FlowGroup {
   volume: Volume | undefined
 }
 
+/** How many connections began and ended. */
+export type EventCounts = Readonly<Pick<FlowGroup, 'begun' | 'ended'>>
+
+/** Adds counts up. Pure. */
+export function summedCounts(all: readonly EventCounts[]): EventCounts {
+  return all.reduce((sum, { begun, ended }) => ({ begun: sum.begun + begun, ended: sum.ended + ended }), {
+    begun: 0,
+    ended: 0,
+  })
+}
+
 interface FlowGroupsOptions {
   readonly names: Pick<FlowNames, 'serviceOf' | 'version'>
   readonly filter: FlowFilter
@@ -99,8 +110,7 @@ export class FlowGroups {
   readonly #known = new Map<number, Map<number, Pairs>>()
   #pairs = 0
   #version: number
-  /** Connections of groups beyond the maximum. */
-  #others = 0
+  readonly #others = { begun: 0, ended: 0 }
 
   constructor(options: FlowGroupsOptions) {
     this.#options = options
@@ -115,12 +125,10 @@ export class FlowGroups {
     const group =
       isByPair && isPlain(view, message) ? this.#groupOfPair(view, message) : this.#groupOf(view, message)
     if (group === 'excluded') return
-    if (group === 'other') {
-      this.#others++
-      return
-    }
-    if (kind === 'new') group.begun++
-    else group.ended++
+    const counts = group === 'other' ? this.#others : group
+    if (kind === 'new') counts.begun++
+    else counts.ended++
+    if (group === 'other') return
     const volume = withVolume ? decodeRecord(view, message)?.volume : undefined
     if (volume !== undefined) group.volume = addedVolume(group.volume, volume)
   }
@@ -133,13 +141,13 @@ export class FlowGroups {
   }
 
   /** Connections of groups beyond the maximum number of groups. */
-  get others(): number {
-    return this.#others
+  get others(): EventCounts {
+    return { ...this.#others }
   }
 
   /** Starts to count again from zero, and keeps what it knows of names. */
   restart(): void {
-    this.#others = 0
+    Object.assign(this.#others, { begun: 0, ended: 0 })
     // Groups that met no connection since the last time would stay forever.
     const idle = [...this.#groups].filter(([, { begun, ended }]) => begun + ended === 0)
     for (const group of this.#groups.values()) Object.assign(group, { begun: 0, ended: 0, volume: undefined })
@@ -200,7 +208,7 @@ function inMap<V>(map: Map<number, V>, key: number, make: () => V): V {
 /** Groups without connections that may stay for the next interval. */
 const IDLE_GROUPS_MAX = 5_000
 
-/** Formats the endpoint of a connection; undefined where nothing translated it, and nobody knows who answers. */
+/** Formats the endpoint of a connection; undefined where nothing translated it: its endpoint is not known. */
 export function endpointText(flow: FlowRecord): string | undefined {
   return isTranslatedRecord(flow) ? formatIpPort(flow.answerer, flow.answererPort) : undefined
 }

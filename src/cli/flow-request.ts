@@ -14,7 +14,7 @@ const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
 const RATE = { min: 1, max: 1_000_000, fallback: 1_000 } as const
 const EVENTS = { all: ['new', 'ended'], new: ['new'], ended: ['ended'] } as const
-const INTERVAL_MS = 5_000
+const INTERVAL = { minMs: 200, fallbackMs: 5_000 } as const
 
 export const SERVICE_FLAG: FlagSpec = {
   name: 'service',
@@ -74,7 +74,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     kind: 'duration',
     placeholder: 'DURATION',
     default: '5s',
-    help: 'with --follow and --group-by: time between two tables; 0: one at the end',
+    help: 'with --follow and --group-by: time between two tables, at least 200ms; 0: one at the end',
   },
   {
     name: 'limit',
@@ -148,13 +148,23 @@ export function readFlowsRequest(reader: FlagReader): FlowsRequest {
     events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
     durationMs: reader.durationMs('duration', {}),
     by,
-    intervalMs: reader.durationMs('interval', { fallbackMs: INTERVAL_MS }),
+    intervalMs: readInterval(reader),
     limit: reader.integer('limit', LIMIT),
     rate: reader.integer('rate', RATE),
     output: reader.oneOf('output', OUTPUTS, 'text'),
     adminSocket: readSocketPath(reader),
     proxyName: readInstanceName(reader),
   }
+}
+
+function readInterval(reader: FlagReader): number {
+  const ms = reader.durationMs('interval', { fallbackMs: INTERVAL.fallbackMs })
+  if (ms > 0 && ms < INTERVAL.minMs)
+    reader.fail(
+      '--interval',
+      `${quote(reader.text('interval') ?? '')} is shorter than 200ms; 0: one table at the end`,
+    )
+  return ms
 }
 
 function readFilter(reader: FlagReader): FlowFilter {

@@ -18,23 +18,34 @@ export interface FlowSettings {
   readonly hasVolume: boolean
   /** When a connection began. */
   readonly hasTimes: boolean
-  /** Whether it reports connections that begin and end. */
-  readonly hasEvents: boolean
+  /** Why it does not report connections that begin and end; undefined where it does. */
+  readonly whyNoEvents: string | undefined
+  /** Says what it does not record, and why. */
+  readonly notices: readonly string[]
 }
 
 const SETTINGS = '/proc/sys/net/netfilter/nf_conntrack_'
 
 export function readFlowSettings(setting: (path: string) => number | undefined = settingNow): FlowSettings {
+  const [volume, times, events] = ['acct', 'timestamp', 'events'].map(name => setting(SETTINGS + name))
+  // Without any of the settings this namespace hides them, or conntrack is not loaded yet.
+  const isBuiltWithout = events === undefined && (volume ?? times) !== undefined
+  const why = (name: string, value: number | undefined) =>
+    value === undefined ? `${NAMES}${name} is not there` : `${NAMES}${name} is ${value}`
   return {
-    hasVolume: setting(`${SETTINGS}acct`) === 1,
-    hasTimes: setting(`${SETTINGS}timestamp`) === 1,
-    // A kernel without the setting always reports.
-    hasEvents: setting(`${SETTINGS}events`) !== 0,
+    hasVolume: volume === 1,
+    hasTimes: times === 1,
+    whyNoEvents: isBuiltWithout ? BUILT_WITHOUT : events === 0 ? SWITCHED_OFF : undefined,
+    notices: [
+      ...(volume === 1 ? [] : [`no bytes and packets: ${why('acct', volume)}`]),
+      ...(times === 1 ? [] : [`no times: ${why('timestamp', times)}`]),
+    ],
   }
 }
 
-export const NO_EVENTS =
-  'the kernel reports no connections: net.netfilter.nf_conntrack_events is 0; set it to 1 or 2'
+const NAMES = 'net.netfilter.nf_conntrack_'
+const SWITCHED_OFF = `the kernel reports no connections: ${NAMES}events is 0; set it to 1 or 2`
+const BUILT_WITHOUT = 'the kernel reports no connections: it was built without CONFIG_NF_CONNTRACK_EVENTS'
 
 /** Bursts of 20,000 events and more wait here; the kernel gives less to a process that may not force it. */
 const RECEIVE_BUFFER_BYTES = 32 << 20

@@ -61,8 +61,7 @@ async function noticesOf({ request, names, settings }: FlowsSession): Promise<re
   return [
     ...(names.notice === undefined ? [] : [names.notice]),
     ...(isUnknown ? [`the daemon has no Service ${quote(service)}`] : []),
-    ...(settings.hasVolume ? [] : ['no bytes and packets: net.netfilter.nf_conntrack_acct is 0']),
-    ...(settings.hasTimes ? [] : ['no times: net.netfilter.nf_conntrack_timestamp is 0']),
+    ...settings.notices,
   ]
 }
 
@@ -92,7 +91,7 @@ async function listFlows({ request, names, settings, clock, wallMs, io }: FlowsS
     if (output === 'json')
       for (const group of shown) io.out(`${JSON.stringify(groupJson(group, counts, nowMs))}\n`)
     else io.out(textOf(groupTable(shown, counts), io))
-    more = largest.slice(limit).reduce((sum, { begun }) => sum + begun, groups.others)
+    more = largest.slice(limit).reduce((sum, { begun }) => sum + begun, groups.others.begun)
   } else if (output === 'json')
     for (const flow of flows) io.out(`${JSON.stringify(flowJson('open', flow, nowMs))}\n`)
   else io.out(textOf(flowTable(flows, nowMs), io))

@@ -14,7 +14,7 @@ import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
 import { type BundleFacts, type BundleFile, FILE_BYTES_MAX, type Missing } from './bundle.ts'
 import type { Command, Io } from './io.ts'
-import { collectNames, redactionOf } from './redaction.ts'
+import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 
 /** What goes into a bundle, before its bounds. */
 export interface Gathered {
@@ -245,6 +245,8 @@ export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gath
   const names = new Set<string>()
   for (const value of plain.values()) collectNames(value, names)
   collectNames({ nodeName: [facts.node, facts.host] }, names)
+  const log = files.find(({ name }) => name === 'log.txt')
+  if (log !== undefined) collectNamesInText(log.data.toString('utf8'), names)
   const redaction = redactionOf({
     names,
     key,
@@ -258,7 +260,7 @@ export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gath
       host: text(facts.host),
       redacted: true,
       names: redaction.names,
-      kept: 'default, kubernetes, kube-system, kube-public and kube-node-lease, which every cluster has; addresses, ports and their names, lengths of names, UIDs, times; a name that is a word of kprobe too (such as cluster) stays where it may be that word',
+      kept: 'default, kubernetes, kube-system, kube-public and kube-node-lease, which every cluster has; addresses, ports and their names, lengths of names, UIDs, times; a name that is a word of kprobe too (such as cluster) stays where it may be that word; hosts of servers, paths of files, and names of objects that only rules of other programs mention',
     },
     files: files.map(file => {
       const { name, data } = file

@@ -202,14 +202,18 @@ export function select(path: JsonPath, value: unknown): readonly unknown[] {
   return path.reduce<readonly unknown[]>((values, step) => values.flatMap(step), [value])
 }
 
-/** Fills a template in. Values of one path are separated by spaces. */
-export function fillTemplate(parts: JsonPathTemplate, value: unknown): string {
+/** Fills a template in. Values of one path are separated by spaces; `clean` changes them, and not the template's texts. */
+export function fillTemplate(
+  parts: JsonPathTemplate,
+  value: unknown,
+  clean: (text: string) => string = text => text,
+): string {
   return parts
     .map(part => {
       if (part.kind === 'text') return part.text
       const values = select(part.path, value)
-      if (part.kind === 'path') return valuesText(values)
-      return values.map(each => fillTemplate(part.parts, each)).join('')
+      if (part.kind === 'path') return clean(valuesText(values))
+      return values.map(each => fillTemplate(part.parts, each, clean)).join('')
     })
     .join('')
 }

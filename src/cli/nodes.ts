@@ -227,24 +227,40 @@ async function findPods(request: Request, io: Io): Promise<readonly Target[]> {
   } finally {
     await client.close()
   }
-  if (nodes.length === 0) return found
-  const lacking = nodes.filter(node => !found.some(target => target.node === node))
+  const running = found.filter(({ pod }) => pod !== undefined)
+  const wanted = nodes.length === 0 ? found.map(({ node }) => node) : nodes
+  const lacking = new Set(wanted.filter(node => !running.some(target => target.node === node)))
   return [
-    ...found.filter(({ node }) => nodes.includes(node)),
-    ...lacking.map(node => ({ node, pod: undefined, isReady: false })),
+    ...running.filter(({ node }) => nodes.length === 0 || nodes.includes(node)),
+    ...[...lacking].map(node => ({ node, pod: undefined, isReady: false })),
   ]
 }
 
-/** A pod that ends is replaced by another on its node. */
+/** A pod that ends is replaced by another on its node. Until then its node has none, nor where a pod is not scheduled. */
 function targetOf(pod: Json): readonly Target[] {
   const { name, deletionTimestamp } = partOf(pod, 'metadata')
-  const { nodeName } = partOf(pod, 'spec')
+  const { nodeName = plannedNode(pod) } = partOf(pod, 'spec')
   const { conditions } = partOf(pod, 'status')
-  if (typeof name !== 'string' || typeof nodeName !== 'string' || deletionTimestamp !== undefined) return []
+  if (typeof name !== 'string' || typeof nodeName !== 'string') return []
+  if (deletionTimestamp !== undefined || partOf(pod, 'spec').nodeName === undefined)
+    return [{ node: nodeName, pod: undefined, isReady: false }]
   const isReady =
     Array.isArray(conditions) &&
     conditions.some(each => isJson(each) && each.type === 'Ready' && each.status === 'True')
   return [{ node: nodeName, pod: name, isReady }]
+}
+
+/** The node that the controller of a DaemonSet chose for a pod that is not scheduled; else the name of the pod, in words. */
+function plannedNode(pod: Json): string {
+  const affinity = partOf(partOf(partOf(pod, 'spec'), 'affinity'), 'nodeAffinity')
+  const { nodeSelectorTerms } = partOf(affinity, 'requiredDuringSchedulingIgnoredDuringExecution')
+  const terms = Array.isArray(nodeSelectorTerms) ? nodeSelectorTerms.filter(isJson) : []
+  const fields = terms.flatMap(({ matchFields }) =>
+    Array.isArray(matchFields) ? matchFields.filter(isJson) : [],
+  )
+  const values = fields.find(({ key }) => key === 'metadata.name')?.values
+  const [node]: unknown[] = Array.isArray(values) ? values : []
+  return typeof node === 'string' ? node : `(pod ${String(partOf(pod, 'metadata').name)} is not scheduled)`
 }
 
 function partOf(value: Json, field: string): Json {

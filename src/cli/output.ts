@@ -20,7 +20,8 @@ export async function writeWarnings(
 }
 
 const GAP = '   '
-const BOLD = ['\u001b[1m', '\u001b[22m'] as const
+/** Turns bold letters on and off. */
+export const BOLD = ['\u001b[1m', '\u001b[22m'] as const
 
 export interface TableOptions {
   readonly color: boolean

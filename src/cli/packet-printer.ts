@@ -1,7 +1,7 @@
 import { pause, systemClock } from '../base/clock.ts'
 import type { Io } from './io.ts'
 
-/** How often a command that prints packets looks whether it is over. */
+/** Time between two checks of a command that prints packets whether it has to end. */
 const LOOK_MS = 100
 
 /** Waits until the time is up, `isOver` gives true, or the command is to end. */

@@ -14,6 +14,8 @@ export interface NamedStep extends TraceStep {
   readonly isReject: boolean
   /** Whether the rule belongs to kprobe. */
   readonly isOurs: boolean
+  /** The rule within its chain: `rule 3`, `policy`. */
+  readonly place: string
   /** The name of the chain alone. */
   readonly chainName: string
 }
@@ -30,6 +32,8 @@ export interface PacketStory {
   readonly outcome: StoryOutcome
   readonly steps: readonly StoryStep[]
   readonly conntrack?: StoryConntrack
+  /** conntrack was asked, and has no entry. Protocols without ports, such as ICMP, are not looked up. */
+  readonly hasNoEntry?: true
   /** The kernel dropped messages meanwhile: steps may be missing. */
   readonly isTorn?: true
 }
@@ -63,7 +67,8 @@ interface StoryConntrack {
 export interface StoryFacts {
   readonly steps: readonly NamedStep[]
   readonly row: ServiceRow | undefined
-  readonly tracked: Tracked | undefined
+  /** Undefined where it was not looked up. */
+  readonly tracked: Tracked | 'none' | undefined
   readonly interfaceName: (index: number) => string
 }
 
@@ -86,7 +91,11 @@ export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
       elements,
       ...(verdict === undefined ? {} : { verdict }),
     })),
-    ...(tracked === undefined ? {} : { conntrack: conntrackOf(tracked) }),
+    ...(tracked === undefined
+      ? {}
+      : tracked === 'none'
+        ? { hasNoEntry: true }
+        : { conntrack: conntrackOf(tracked) }),
     ...(packet.isTorn ? { isTorn: true } : {}),
   }
 }
@@ -110,9 +119,9 @@ function endedOutcome({ steps, row }: StoryFacts): StoryOutcome {
   const verdict = step?.isReject === true ? 'reject' : 'drop'
   const word = verdict === 'reject' ? 'is rejected' : 'is dropped'
   if (step === undefined) return { verdict, answer: `${word} by a rule that the kernel did not report` }
-  const { chain, isOurs, chainName, text } = step
+  const { chain, place, isOurs, chainName, text } = step
   if (!isOurs) {
-    const answer = `${word} by another program: ${chain}${step.rule === 0 ? ', policy' : `, rule ${step.rule}`}`
+    const answer = `${word} by another program: ${chain}, ${place}`
     return { verdict, answer, decidedBy: chain, reason: 'another-program' }
   }
   const reason = verdictReason({ chain: chainName, text, isServed: row !== undefined })
@@ -137,7 +146,8 @@ function passedOutcome(packet: TracedPacket, { interfaceName }: StoryFacts): Sto
   const by = end === 'sent' && outputInterface !== undefined ? interfaceName(outputInterface) : undefined
   const where = by === undefined ? ' on this node' : ` by ${by}`
   const kept = replaced === undefined ? 'source address kept' : `source replaced by ${replaced}`
-  const goes = isTranslated ? `goes to ${destination}` : 'passes unchanged'
+  const passes = replaced === undefined ? 'passes unchanged' : by === undefined ? 'arrives' : 'leaves'
+  const goes = isTranslated ? `goes to ${destination}` : passes
   return {
     verdict: isTranslated ? 'dnat' : 'accept',
     answer: `${goes}${where}${isTranslated || replaced !== undefined ? `, ${kept}` : ''}`,
@@ -164,7 +174,7 @@ export function isRefused({ verdict }: StoryOutcome): boolean {
   return verdict === 'reject' || verdict === 'drop' || verdict === 'lost'
 }
 
-/** Formats a story for people, without the path with `brief`. */
+/** Formats a story for people. */
 export function storyLines(story: PacketStory): readonly string[] {
   const { time, protocol, from, to, service, frontend, arrivedBy, outcome, steps, conntrack } = story
   const name = service === undefined ? '' : ` ${service} (${frontend})`
@@ -173,7 +183,8 @@ export function storyLines(story: PacketStory): readonly string[] {
     `${time} ${protocol} ${from} -> ${to}${name}${via}: ${outcome.answer}`,
     ...steps.flatMap(stepLines),
     ...(story.isTorn === true ? ['  steps may be missing: messages of the kernel were lost'] : []),
-    conntrack === undefined ? '  conntrack: no entry' : `  conntrack: ${conntrackText(conntrack)}`,
+    ...(story.hasNoEntry === true ? ['  conntrack: no entry'] : []),
+    ...(conntrack === undefined ? [] : [`  conntrack: ${conntrackText(conntrack)}`]),
   ]
 }
 

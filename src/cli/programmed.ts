@@ -72,6 +72,11 @@ export function whyNotRelayed(
   return silent === undefined ? undefined : `no process listens at ${silent}`
 }
 
+/** Whether packets reach the row by a process of this node, which relays them. */
+export function isRelayed({ listener, insideListener }: ServiceRow): boolean {
+  return (listener ?? insideListener) !== undefined
+}
+
 /**
  * Marks the rows of a mode that relays whose listener is gone: the daemon ended, and its rules stayed. Listeners come and
  * go with Services and endpoints: call it right after the rules were read, before the packets are followed.
@@ -80,7 +85,6 @@ export function withRelays(
   modes: readonly HeldMode[],
   read: () => IsListening = readListening,
 ): readonly HeldMode[] {
-  const isRelayed = ({ listener, insideListener }: ServiceRow) => (listener ?? insideListener) !== undefined
   if (!modes.some(({ rows }) => rows.some(isRelayed))) return modes
   const isListening = read()
   return modes.map(mode => ({

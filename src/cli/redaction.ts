@@ -200,6 +200,16 @@ export function collectNames(value: unknown, names: Set<string>, field = ''): vo
   }
 }
 
+/** An object in a line of a log: `Service shop/cart`, `service=shop/cart`, `Node worker-1`. */
+const IN_TEXT =
+  /\b(?:Service|EndpointSlice|Endpoints|Pod|service|object)s?[ ="':]+([a-z0-9][a-z0-9.-]*)\/([a-z0-9][a-z0-9.-]*)|\b[Nn]ode[ =]"?([a-z0-9][a-z0-9.-]*[0-9.-][a-z0-9.-]*)/g
+
+/** Adds the names of objects in lines of a log: objects that are gone are nowhere else. */
+export function collectNamesInText(text: string, names: Set<string>): void {
+  for (const [, ...found] of text.matchAll(IN_TEXT))
+    for (const name of found) if (name !== undefined) add(names, name)
+}
+
 function addNames(text: string, names: Set<string>, field: string): void {
   if (field === 'targetNames') for (const name of text.split(',')) add(names, name)
   if (NAMES.has(field)) add(names, text)

@@ -41,6 +41,8 @@ export class RuleNames {
   readonly #connection: Connection
   readonly #route: Connection
   readonly #chains = new Map<string, readonly HandledRule[]>()
+  /** The generation of the lists in #chains. */
+  #chainsGeneration: number | undefined
   readonly #readGeneration: () => number
   readonly #links = new Map<number, string>()
   #held: readonly HeldMode[] = []
@@ -87,7 +89,7 @@ export class RuleNames {
     return this.#services.at(head)
   }
 
-  tracked(head: PacketHead): Tracked | undefined {
+  tracked(head: PacketHead): Tracked | 'none' | undefined {
     return findTracked(this.#connection, head)
   }
 
@@ -107,6 +109,10 @@ export class RuleNames {
   /** Names the steps of a packet. */
   async steps(packet: TracedPacket): Promise<readonly NamedStep[]> {
     await this.refresh()
+    const generation = this.#readGeneration()
+    // A rule that was inserted since moves the numbers of those behind it.
+    if (generation !== this.#chainsGeneration) this.#chains.clear()
+    this.#chainsGeneration = generation
     const elements = this.#elementsOf(packet)
     const steps: NamedStep[] = []
     for (const step of packet.steps) steps.push(this.#named(step, await this.#find(step), elements))
@@ -116,11 +122,12 @@ export class RuleNames {
   async #find({ family, table, chain, handle }: PacketStep): Promise<RuleAt | undefined> {
     if (handle === undefined || !isHookFamily(family)) return undefined
     const key = `${family} ${table} ${chain}`
-    const known = this.#chains.get(key) ?? (await listHandles(this.#connection, { family, table, chain }))
-    this.#chains.set(key, known)
-    const index = known.findIndex(rule => rule.handle === handle)
-    const rule = known[index]
-    return rule === undefined ? undefined : { rule, index }
+    const listed = this.#chains.get(key)
+    const found = listed === undefined ? undefined : ruleAt(listed, handle)
+    if (found !== undefined) return found
+    const now = await listHandles(this.#connection, { family, table, chain })
+    this.#chains.set(key, now)
+    return ruleAt(now, handle)
   }
 
   #named(step: PacketStep, at: RuleAt | undefined, elements: Elements): NamedStep {
@@ -135,12 +142,13 @@ export class RuleNames {
       chainName: chain,
       ...(verdict === undefined ? {} : { verdict: verdictText(verdict) }),
     }
-    if (at === undefined) {
-      const text =
-        handle === undefined ? `policy ${verdictText(verdict)}` : `rule with handle ${handle}, gone since`
-      return { ...common, text, isReject: false }
-    }
-    return { ...common, ...this.#words(step, at.rule) }
+    if (at !== undefined) return { ...common, ...this.#words(step, at.rule), place: `rule ${at.index + 1}` }
+    const unknown = { ...common, isReject: false }
+    if (handle === undefined) return { ...unknown, place: 'policy', text: `policy ${verdictText(verdict)}` }
+    const byHandle = `rule with handle ${handle}`
+    // Rules of bridges and devices are not listed.
+    if (!isHookFamily(family)) return { ...unknown, place: byHandle, text: byHandle }
+    return { ...unknown, place: 'a rule that was removed since', text: `${byHandle}, removed since` }
   }
 
   #words({ family, table, chain }: PacketStep, { rule, compiled }: HandledRule) {
@@ -220,6 +228,12 @@ interface RuleAt {
   readonly rule: HandledRule
   /** From 0. */
   readonly index: number
+}
+
+function ruleAt(rules: readonly HandledRule[], handle: bigint): RuleAt | undefined {
+  const index = rules.findIndex(rule => rule.handle === handle)
+  const rule = rules[index]
+  return rule === undefined ? undefined : { rule, index }
 }
 
 function endOf({ destination }: Trace): string {

@@ -1,4 +1,5 @@
 import type { Io } from './io.ts'
+import { BOLD } from './output.ts'
 
 const ESCAPE = '\u001b'
 /** The second screen of the terminal, without a cursor; what the user had stays on the first. */
@@ -7,7 +8,6 @@ const LEAVE = `${ESCAPE}[?25h${ESCAPE}[?1049l`
 const HOME = `${ESCAPE}[H`
 const CLEAR_LINE = `${ESCAPE}[K`
 const CLEAR_REST = `${ESCAPE}[J`
-const BOLD = [`${ESCAPE}[1m`, `${ESCAPE}[22m`] as const
 
 /** A terminal that is further behind gets no new picture: a slow line would fall ever further behind. */
 const BACKLOG_BYTES_MAX = 64 * 1024

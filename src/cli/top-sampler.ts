@@ -2,15 +2,17 @@ import { type Clock, restMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import { HERE } from '../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
-import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
+import { listHandles } from '../kernel/nft/rule-handles.ts'
 import { isJson } from '../model/fields.ts'
+import { isLogging } from '../modes/common/logs.ts'
 import { CHAIN_REJECT } from '../modes/common/rules.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { MODES } from '../modes/registry.ts'
+import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
-import { type FlowFilter, type FlowGroup, FlowGroups } from './flow-groups.ts'
+import { type FlowFilter, type FlowGroup, FlowGroups, summedCounts } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
-import { FlowWatch, NO_EVENTS, readFlowSettings } from './flow-watch.ts'
+import { FlowWatch, readFlowSettings } from './flow-watch.ts'
 import type { DaemonState, TopRow, TopState } from './top-view.ts'
 
 interface TopSamplerOptions {
@@ -28,7 +30,7 @@ interface TopSamplerOptions {
 const TABLE_SHARE = 0.005
 const TABLE_REST_MS_MIN = 5_000
 const LARGEST_SHOWN = 5
-/** Rows that stay without new connections. */
+/** Rows that are kept. */
 const ROWS_MAX = 10_000
 
 /** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */
@@ -38,12 +40,10 @@ export class TopSampler {
   readonly #begun: FlowGroups
   readonly #watch: FlowWatch | undefined
   readonly #conntrack: ConntrackReader
-  readonly #nft: NftClient
-  readonly #rows = new Map<string, TopRow>()
+  readonly #nft: Connection
+  readonly #rows = new TopRows()
+  readonly #whyNoEvents: string | undefined
   #largest: TopState['largest'] = []
-  #hasOpen = false
-  /** Keys of the rows with connections in the last interval. */
-  #busy: string[] = []
   #tableDueMs = Number.NEGATIVE_INFINITY
   #rejects: { readonly packets: bigint; readonly atMs: number } | undefined
   #sampledMs: number
@@ -55,12 +55,13 @@ export class TopSampler {
     this.#options = options
     this.#filter = { service, from: [], endpoint: undefined, protocol: undefined, all: false }
     this.#begun = this.#groups()
-    const { hasEvents } = readFlowSettings()
-    this.#watch = hasEvents
-      ? new FlowWatch({ clock, kinds: ['new'], take: (...event) => this.#begun.take(...event) })
-      : undefined
+    this.#whyNoEvents = readFlowSettings().whyNoEvents
+    this.#watch =
+      this.#whyNoEvents === undefined
+        ? new FlowWatch({ clock, kinds: ['new'], take: (...event) => this.#begun.take(...event) })
+        : undefined
     this.#conntrack = createConntrackClient({ openTransport: HERE.sockets.netfilter, clock })
-    this.#nft = createNftClient({ transport: HERE.sockets.netfilter(), clock })
+    this.#nft = new Connection({ transport: HERE.sockets.netfilter(), clock })
     this.#sampledMs = clock.nowMs()
   }
 
@@ -78,7 +79,7 @@ export class TopSampler {
     const { clock, wallMs, names } = this.#options
     const notices = [
       ...(names.notice === undefined ? [] : [names.notice]),
-      ...(this.#watch === undefined ? [NO_EVENTS] : []),
+      ...(this.#whyNoEvents === undefined ? [] : [this.#whyNoEvents]),
     ]
     const seconds = Math.max(0.001, (clock.nowMs() - this.#sampledMs) / 1000)
     this.#sampledMs = clock.nowMs()
@@ -99,9 +100,13 @@ export class TopSampler {
     const table = await tried(() => this.#conntrack.statistics())
     await tried(() => this.#readTable())
     const rejectsPerSecond = await tried(() => this.#readRejects())
+    if (this.#rows.isCut)
+      notices.push(
+        `only ${ROWS_MAX.toLocaleString('en-US')} endpoints are shown; others have connections, too`,
+      )
     return {
       time: new Date(wallMs()).toISOString().slice(11, 19),
-      rows: [...this.#rows.values()],
+      rows: this.#rows.all,
       perSecond,
       rejectsPerSecond,
       table,
@@ -119,24 +124,11 @@ export class TopSampler {
 
   /** Moves the new connections into the rows; gives their rate. */
   #takeBegun(seconds: number): number {
-    const largest = this.#begun.largest().filter(group => this.#isWanted(group))
-    for (const key of this.#busy) {
-      const row = this.#rows.get(key)
-      if (row !== undefined) this.#rows.set(key, { ...row, perSecond: 0 })
-    }
-    this.#busy = []
-    let all = this.#begun.others
-    for (const group of largest) {
-      all += group.begun
-      const key = keyOf(group)
-      const known = this.#rows.get(key)
-      if (known === undefined && this.#rows.size >= ROWS_MAX) continue
-      const row = known ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
-      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
-      this.#busy.push(key)
-    }
+    const groups = this.#begun.largest().filter(group => this.#isWanted(group))
+    const { begun } = summedCounts([...groups, this.#begun.others])
+    this.#rows.takeBegun(groups, seconds)
     this.#begun.restart()
-    return all / seconds
+    return begun / seconds
   }
 
   #isWanted({ service }: FlowGroup): boolean {
@@ -161,19 +153,9 @@ export class TopSampler {
     const endMs = clock.nowMs()
     this.#tableDueMs = endMs + Math.max(TABLE_REST_MS_MIN, restMs(endMs - startMs, TABLE_SHARE))
     const all = groups.largest().filter(group => this.#isWanted(group))
-    const open = new Map(all.map(group => [keyOf(group), group.begun]))
-    this.#hasOpen = true
-    for (const [key, row] of this.#rows) {
-      const now = open.get(key) ?? 0
-      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
-    }
+    this.#rows.takeOpen(all)
     const sums = new Map<string, number>()
-    for (const group of all) {
-      const row = rowOf(group)
-      sums.set(row.service, (sums.get(row.service) ?? 0) + group.begun)
-      if (!this.#rows.has(keyOf(group)) && this.#rows.size < ROWS_MAX)
-        this.#rows.set(keyOf(group), { ...row, open: group.begun })
-    }
+    for (const { service = '', begun } of all) sums.set(service, (sums.get(service) ?? 0) + begun)
     this.#largest = [...sums]
       .sort(([, a], [, b]) => b - a)
       .slice(0, LARGEST_SHOWN)
@@ -184,10 +166,15 @@ export class TopSampler {
   async #readRejects(): Promise<number | undefined> {
     const tables = MODES.flatMap(({ tableName }) => tableName(this.#options.proxyName) ?? [])
     let packets: bigint | undefined
+    // A rule that logs counts what the rule behind it rejects.
     for (const name of new Set(tables))
       for (const family of NFT_FAMILIES)
-        for (const rule of await this.#nft.ruleCounters({ family, table: name, chain: CHAIN_REJECT }))
-          packets = (packets ?? 0n) + rule.packets
+        for (const { rule, packets: its } of await listHandles(this.#nft, {
+          family,
+          table: name,
+          chain: CHAIN_REJECT,
+        }))
+          if (!isLogging(rule)) packets = (packets ?? 0n) + its
     const before = this.#rejects
     const atMs = this.#options.clock.nowMs()
     this.#rejects = packets === undefined ? undefined : { packets, atMs }
@@ -195,6 +182,71 @@ export class TopSampler {
     // A counter starts again with its chain.
     const news = packets < before.packets ? packets : packets - before.packets
     return Number(news) / Math.max(0.001, (atMs - before.atMs) / 1000)
+  }
+}
+
+/** The rows by endpoint, a bounded number: those without connections make room for others. */
+export class TopRows {
+  readonly #max: number
+  readonly #rows = new Map<string, TopRow>()
+  /** Keys of the rows with connections in the last interval. */
+  #busy: string[] = []
+  #hasOpen = false
+  #isCutByBegun = false
+  #isCutByOpen = false
+
+  constructor(max = ROWS_MAX) {
+    this.#max = max
+  }
+
+  get all(): readonly TopRow[] {
+    return [...this.#rows.values()]
+  }
+
+  /** Whether there was no room for an endpoint with connections. */
+  get isCut(): boolean {
+    return this.#isCutByBegun || this.#isCutByOpen
+  }
+
+  /** Takes the new connections of an interval, the largest groups first. */
+  takeBegun(groups: readonly FlowGroup[], seconds: number): void {
+    for (const key of this.#busy) {
+      const row = this.#rows.get(key)
+      if (row !== undefined) this.#rows.set(key, { ...row, perSecond: 0 })
+    }
+    this.#busy = []
+    for (const group of groups) {
+      const key = keyOf(group)
+      const row = this.#rows.get(key) ?? { ...rowOf(group), open: this.#hasOpen ? 0 : undefined }
+      this.#rows.set(key, { ...row, perSecond: group.begun / seconds, total: row.total + group.begun })
+      this.#busy.push(key)
+    }
+    this.#isCutByBegun = this.#shrink()
+  }
+
+  /** Takes the present table of connections. */
+  takeOpen(groups: readonly FlowGroup[]): void {
+    const open = new Map(groups.map(group => [keyOf(group), group.begun]))
+    this.#hasOpen = true
+    for (const [key, row] of this.#rows) {
+      const now = open.get(key) ?? 0
+      if (now !== row.open) this.#rows.set(key, { ...row, open: now })
+    }
+    for (const group of groups)
+      if (!this.#rows.has(keyOf(group))) this.#rows.set(keyOf(group), { ...rowOf(group), open: group.begun })
+    this.#isCutByOpen = this.#shrink()
+  }
+
+  /** Removes the rows beyond the maximum, the idle ones first. Gives whether one with connections was among them. */
+  #shrink(): boolean {
+    const excess = this.#rows.size - this.#max
+    if (excess <= 0) return false
+    const byUse = [...this.#rows].sort(
+      ([, a], [, b]) => a.perSecond - b.perSecond || (a.open ?? 0) - (b.open ?? 0),
+    )
+    const gone = byUse.slice(0, excess)
+    for (const [key] of gone) this.#rows.delete(key)
+    return gone.some(([, { perSecond, open = 0 }]) => perSecond + open > 0)
   }
 }
 

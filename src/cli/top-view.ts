@@ -105,19 +105,33 @@ export function topPicture(state: TopState, view: TopView, size: Size): Picture 
     const text = `terminal of ${columns}x${rows}: kprobe top needs ${LEAST.columns}x${LEAST.rows}; q quits`
     return { lines: [fitted(text, columns)], bold: new Set() }
   }
-  const head = headLines(state).slice(0, HEAD_LINES_MAX)
+  const head = headTop(state)
   if (view.pane === 'help')
     return {
       lines: [...head, '', ...HELP].slice(0, rows).map(line => fitted(line, columns)),
       bold: new Set([0]),
     }
   const list = rowsOf(state, view)
-  const room = rows - head.length - 2
+  const room = roomFor(head, size)
   const offset = Math.max(0, Math.min(view.offset, list.length - room))
   const table = tableLines(list.slice(offset, offset + room), view, columns)
   const empty = Array.from({ length: Math.max(0, room + 1 - table.length) }, () => '')
   const lines = [...head, ...table, ...empty, footText(view, { shown: list.length, offset, room })]
   return { lines: lines.map(line => fitted(line, columns)), bold: new Set([0, head.length]) }
+}
+
+function headTop(state: TopState): readonly string[] {
+  return headLines(state).slice(0, HEAD_LINES_MAX)
+}
+
+/** The rows of the table that fit under the head. */
+function roomFor(head: readonly string[], { rows }: Size): number {
+  return rows - head.length - 2
+}
+
+/** How many rows can be scrolled away. Pure. */
+export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
+  return Math.max(0, rowsOf(state, view).length - roomFor(headTop(state), size))
 }
 
 /** Formats it for a pipe: all rows, in full width. */
@@ -254,12 +268,15 @@ export type KeyResult = TopView | 'quit' | 'suspend'
 
 const PAGE = 10
 
-/** Applies a key as a terminal sends it. Unknown keys change nothing. Pure. */
-export function keyPressed(view: TopView, key: string): KeyResult {
+/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Unknown keys change nothing. Pure. */
+export function keyPressed(view: TopView, key: string, offsetMax: number): KeyResult {
   if (key === '\u0003') return 'quit'
   if (key === '\u001a') return 'suspend'
   if (view.pane === 'filter') return filterKey(view, key)
-  const scrolled = (rows: number): TopView => ({ ...view, offset: Math.max(0, view.offset + rows) })
+  const scrolled = (rows: number): TopView => ({
+    ...view,
+    offset: Math.max(0, Math.min(view.offset + rows, offsetMax)),
+  })
   switch (key) {
     case 'q':
       return 'quit'

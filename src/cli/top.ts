@@ -5,7 +5,7 @@ import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
+import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -15,6 +15,7 @@ import { TopSampler } from './top-sampler.ts'
 import {
   FIRST_VIEW,
   keyPressed,
+  offsetMaxOf,
   rowsOf,
   SORTS,
   type TopState,
@@ -23,7 +24,6 @@ import {
   topText,
 } from './top-view.ts'
 
-const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 10_000, fallback: 50 } as const
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
 /** Width of a table that goes to no terminal. */
@@ -193,6 +193,8 @@ class Live {
 
   async run(): Promise<void> {
     const stop = AbortSignal.any([this.#io.signal, this.#io.outLost, this.#quit.signal])
+    // It would end the process without an exit event, and leave the terminal as it is.
+    const ignore = this.#io.on('SIGHUP', () => this.#quit.abort())
     this.#screen.open()
     try {
       while (!stop.aborted) {
@@ -202,18 +204,23 @@ class Live {
       }
     } finally {
       this.#screen.close()
+      ignore()
     }
   }
 
   /** Takes keys that may have come together, as from a slow line. */
   #keys(keys: string): void {
     for (const [key] of keys.matchAll(/\p{Cc}(?:\[[0-9;]*[A-Za-z~]|O[A-Z])?|\P{Cc}/gu)) {
-      const result = keyPressed(this.#view, key)
+      const result = keyPressed(this.#view, key, this.#offsetMax)
       if (result === 'quit') this.#quit.abort()
       else if (result === 'suspend') this.#screen.suspend()
       else this.#view = result
     }
     this.#draw()
+  }
+
+  get #offsetMax(): number {
+    return this.#state === undefined ? 0 : offsetMaxOf(this.#state, this.#view, this.#screen.size)
   }
 
   #draw(): void {

@@ -1,4 +1,3 @@
-import { parseDurationMs } from '../base/duration.ts'
 import { type Cidr, familyOf, hostCidr, parseCidr, parseIp, whyNotIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
@@ -9,7 +8,7 @@ import type { TraceMatch } from '../modes/common/trace-table.ts'
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
 const RATE = { min: 1, max: 1_000, fallback: 20 } as const
-const DURATION = { fallback: '30s', maxMs: 3_600_000 } as const
+const DURATION = { minMs: 1, maxMs: 3_600_000, fallbackMs: 30_000 } as const
 
 /** The flags of all commands that print packets. */
 export const PACKET_FLAGS = {
@@ -37,7 +36,7 @@ export const PACKET_FLAGS = {
     name: 'duration',
     kind: 'duration',
     placeholder: 'DURATION',
-    default: DURATION.fallback,
+    default: '30s',
     help: 'end after this time, at most 1h',
   },
   output: {
@@ -108,7 +107,7 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
     service,
     from: readPeer(reader, 'from'),
     packets: reader.integer('count', COUNT),
-    durationMs: readDuration(reader),
+    durationMs: reader.durationMs('duration', DURATION),
     output: reader.oneOf('output', OUTPUTS, 'text'),
     proxyName: readInstanceName(reader),
   }
@@ -160,12 +159,4 @@ function readTarget(reader: FlagReader): TraceMatch['to'] {
   }
   const cidr = readPeer(reader, 'to')
   return cidr === undefined ? undefined : { cidr, port: undefined }
-}
-
-function readDuration(reader: FlagReader): number {
-  const text = reader.text('duration') ?? DURATION.fallback
-  const ms = parseDurationMs(text)
-  if (ms !== undefined && ms > 0 && ms <= DURATION.maxMs) return ms
-  reader.fail('--duration', `${quote(text)} is not a duration from 1ms to 1h, such as 90s or 5m`)
-  return 0
 }

@@ -11,6 +11,7 @@ import { outText } from './explain-reasons.ts'
 import { type Asked, type Explanation, runQuestion } from './explanation.ts'
 import type { Command, Io } from './io.ts'
 import { missingIn, type Outcome, shownOf } from './outcome.ts'
+import { BOLD } from './output.ts'
 import { FROM_DAEMON } from './request.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
 
@@ -62,8 +63,6 @@ function writeIn(io: Io) {
     }
   }
 }
-
-const BOLD = ['\u001b[1m', '\u001b[22m'] as const
 
 /** Formats an explanation for people. Only a terminal gets colors and wrapped lines. */
 export function whyText(

@@ -212,12 +212,13 @@ export class FlagReader {
   }
 
   /** Gives a duration that a timer can wait, in milliseconds. */
-  durationMs(name: string, { minMs = 0, fallbackMs = 0 }): number {
+  durationMs(name: string, { minMs = 0, maxMs = TIMER_MS_MAX, fallbackMs = 0 }): number {
     const text = this.text(name)
     const ms = text === undefined ? fallbackMs : parseDurationMs(text)
-    if (ms !== undefined && ms >= minMs && ms <= TIMER_MS_MAX) return ms
+    if (ms !== undefined && ms >= minMs && ms <= maxMs) return ms
     const min = minMs === 0 ? '0' : formatGoDuration(BigInt(minMs) * 1_000_000n)
-    this.fail(`--${name}`, `${quote(text ?? '')} is not a duration (10s, 2m) from ${min} to 596h`)
+    const max = `${Math.floor(maxMs / 3_600_000)}h`
+    this.fail(`--${name}`, `${quote(text ?? '')} is not a duration (10s, 2m) from ${min} to ${max}`)
     return fallbackMs
   }
 

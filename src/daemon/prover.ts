@@ -4,7 +4,7 @@ import type { Log } from '../base/log.ts'
 import type { Config, Proving } from '../config/config.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, whyNotProvedByDaemon } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import type { Transport } from '../netlink/transport.ts'
 import { RunningProof } from '../proof/changes.ts'
@@ -83,6 +83,8 @@ export class Prover {
   #episode: Episode | undefined
   #differences = 0
   #workMs = 0
+  /** Why the mode that programs the kernel now is not proved; empty where it is. */
+  #idle = ''
   /** The failure that is in the log. */
   #failure = ''
 
@@ -107,6 +109,7 @@ export class Prover {
   /** Informs only: no status code follows from it. */
   get check(): HealthCheck {
     const [name, last] = ['proof', this.#last] as const
+    if (this.#idle !== '') return { name, note: `nothing is proved: ${this.#idle}`, isAdvice: true }
     if (this.#failure !== '') return { name, failure: `cannot prove: ${this.#failure}`, isAdvice: true }
     if (last === undefined) return { name, note: 'nothing is proved yet', isAdvice: true }
     const age = `${last.classes} classes of packets, ${Math.round(this.#ageMs / 1_000)} s ago`
@@ -121,6 +124,7 @@ export class Prover {
   }
 
   get #ageMs(): number {
+    if (this.#idle !== '') return 0
     return this.#options.clock.nowMs() - (this.#last?.atMs ?? this.#startedMs)
   }
 
@@ -129,6 +133,8 @@ export class Prover {
     try {
       const config = await this.#prove()
       this.#failure = ''
+      // A switch to another mode ends with a sync.
+      if (this.#idle !== '') return undefined
       if (config === undefined) return UNSETTLED_MS
       this.#pacer.rest(REST_MS)
       return Math.max(0, config.syncPeriodMs - this.#ageMs)
@@ -139,6 +145,7 @@ export class Prover {
       if (text !== this.#failure) log.warn({ err }, 'cannot prove the rules in the kernel; retrying')
       this.#failure = text
       this.#running = undefined
+      this.#wantsWhole = true
       return FAILED_MS
     }
   }
@@ -148,6 +155,9 @@ export class Prover {
     const held = this.#options.activeMode()?.held()
     if (held === undefined) return undefined
     const { config } = held
+    const why = whyNotProvedByDaemon(config.proxyMode) ?? ''
+    if (why !== this.#idle) this.#setIdle(why)
+    if (why !== '') return undefined
     this.#workMs = 0
     const isDue = this.#last !== undefined && this.#ageMs >= config.syncPeriodMs
     const isWhole = this.#options.prove === 'full' || this.#wantsWhole || isDue
@@ -155,7 +165,29 @@ export class Prover {
       const isProved = await this.#changes(this.#running.proof, held)
       if (isProved !== undefined) return isProved ? config : undefined
     }
-    return (await this.#whole()) ? config : undefined
+    this.#wantsWhole = true
+    // Two proofs at once would take twice the memory.
+    this.#running = undefined
+    this.#tables = []
+    return (await this.#whole(config)) ? config : undefined
+  }
+
+  /** Stops at a switch to a mode that is not proved, and starts again at the next one. */
+  #setIdle(why: string): void {
+    const { log, metrics } = this.#options
+    this.#idle = why
+    if (why === '') {
+      log.info('the daemon proves rules again')
+      return
+    }
+    log.info({ why }, 'the daemon stops proving rules')
+    this.#running = undefined
+    this.#tables = []
+    this.#last = undefined
+    this.#episode = undefined
+    this.#differences = 0
+    this.#wantsWhole = true
+    metrics.differences(0)
   }
 
   /** Gives undefined where only a whole proof tells, and false where it has to wait. */
@@ -166,6 +198,8 @@ export class Prover {
       ? await this.#read(held.tables)
       : { held, tables: this.#with(held.tables), isRead: false }
     if (subject === undefined) return false
+    // The mode was switched, or the configuration changed.
+    if (subject.held.config !== held.config) return undefined
     const found = await this.#finish(proof.changes({ ...subject.held, tables: subject.tables }))
     if (found.kind === 'whole') {
       log.debug({ why: found.why }, 'a whole proof follows the change')
@@ -178,17 +212,19 @@ export class Prover {
   }
 
   /** Follows every packet. False where that has to wait. */
-  async #whole(): Promise<boolean> {
+  async #whole(config: Config): Promise<boolean> {
     const { clock, log, metrics } = this.#options
     const subject = await this.#read(undefined)
-    if (subject === undefined) return false
+    if (subject?.held.config !== config) {
+      this.#wantsWhole = true
+      return false
+    }
     const { held, tables, isRead } = subject
-    this.#wantsWhole = false
     const { proxyMode, serviceProxyName } = held.config
     const ownName = findMode(proxyMode).tableName(serviceProxyName) ?? ''
     const proof = new RunningProof({ config: held.config, ownName })
     const { classes, ...found } = await this.#finish(proof.whole({ snapshot: held.snapshot, tables }))
-    this.#running = { config: held.config, proof }
+    this.#running = { config, proof }
     this.#tables = tables
     this.#last = { atMs: clock.nowMs(), classes }
     metrics.proved('whole', { classes, durationMs: this.#workMs })
@@ -209,6 +245,8 @@ export class Prover {
     for (let tries = 1; own === undefined && tries <= READS_MAX; tries++) {
       const held = activeMode()?.held()
       if (held === undefined) return undefined
+      // What happens from here on is not in this proof.
+      this.#wantsWhole = false
       const { tables, unsettled, tookMs } = await this.#readOnce(undefined)
       const isSteady = !unsettled && activeMode()?.held()?.passes === held.passes
       await this.#rest(tookMs)
@@ -218,8 +256,14 @@ export class Prover {
     const held = activeMode()?.held()
     if (held?.tables === undefined) return undefined
     if (own === undefined) log.debug('the kernel changed during each read; what was committed is proved')
-    const { tables, tookMs } = await this.#readOnce(held.tables)
+    if (own === undefined) this.#wantsWhole = false
+    const { tables, unsettled, tookMs } = await this.#readOnce(held.tables)
     await this.#rest(tookMs)
+    if (unsettled) {
+      metrics.readDiscarded()
+      this.#wantsOthers = true
+      return undefined
+    }
     return { held, tables, isRead: false }
   }
 

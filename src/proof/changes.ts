@@ -89,11 +89,11 @@ export class RunningProof {
     if (why !== undefined) return whole(why)
     // What is interrupted is neither the state before nor the state after.
     this.#known = undefined
-    const touched = known.meanings.change(snapshot)
+    const touched = yield* known.meanings.change(snapshot)
     const found = new Findings(this.#options.limit ?? LIMIT)
     const units = new Set<string>()
     for (const family of known.families) {
-      const wide = family.follow(known.tables, tables, touched.get(family.meaning.family))
+      const wide = yield* family.follow(known.tables, tables, touched.get(family.meaning.family))
       if (wide !== undefined) return whole(wide)
     }
     for (const family of known.families) {
@@ -159,11 +159,11 @@ class FamilyChanges {
   }
 
   /** Takes over what changed. Gives why that concerns all classes, if it does. */
-  follow(
+  *follow(
     before: readonly AnyTable[],
     after: readonly AnyTable[],
     touched: TouchedMeaning | undefined,
-  ): string | undefined {
+  ): Steps<string | undefined> {
     if (this.wrong.has(ELSEWHERE)) return 'packets to no Service differed'
     this.#units.clear()
     this.#elsewhere.clear()
@@ -174,9 +174,9 @@ class FamilyChanges {
       const [compiled, old] = [this.proof.walker.tables[index], from[index]]
       if (compiled === undefined || old === undefined) return 'the tables changed'
       const why =
-        followChains(compiled, old, table) ??
+        (yield* followChains(compiled, old, table)) ??
         whySets(compiled, old, table) ??
-        this.#followElements({ compiled, before: old, after: table, concerned })
+        (yield* this.#followElements({ compiled, before: old, after: table, concerned }))
       if (why !== undefined) return why
     }
     for (const unit of this.wrong) this.#units.add(unit)
@@ -198,7 +198,8 @@ class FamilyChanges {
       const [compiled, old] = [this.proof.walker.tables[index], from[index]]
       if (compiled === undefined || old === undefined) return false
       if (old === table) continue
-      if (!haveSameChains(compiled, old, table) || whySets(compiled, old, table) !== undefined) return false
+      if (!(yield* haveSameChains(compiled, old, table)) || whySets(compiled, old, table) !== undefined)
+        return false
       if (!(yield* compiled.sets.holds(table.elements.values()))) return false
     }
     return true
@@ -212,11 +213,13 @@ class FamilyChanges {
     )
   }
 
-  #followElements({ compiled, before, after, concerned }: ElementChange): string | undefined {
+  *#followElements({ compiled, before, after, concerned }: ElementChange): Steps<string | undefined> {
+    const pauses = new Pauses()
     if (before.elements === after.elements) return undefined
     const keys = PersistentMap.changes(before.elements, after.elements)
     const groups = (table: AnyTable) => keys.map(key => table.elements.get(key) ?? [])
-    for (const element of compiled.sets.update(groups(before), groups(after))) {
+    for (const element of yield* compiled.sets.update(groups(before), groups(after))) {
+      if (pauses.due()) yield
       const { set, key } = element
       if (key === '') return `set ${set} of ${compiled.name} changed for all other keys`
       const place = compiled.sets.memoryAt(element)
@@ -347,11 +350,17 @@ function whyTables(before: readonly AnyTable[], after: readonly AnyTable[]): str
 }
 
 /** Takes over chains that a verdict may lead to. A changed chain, or one at a hook, concerns all classes. */
-function followChains(compiled: CompiledTable, before: AnyTable, after: AnyTable): string | undefined {
+function* followChains(
+  compiled: CompiledTable,
+  before: AnyTable,
+  after: AnyTable,
+): Steps<string | undefined> {
+  const pauses = new Pauses()
   if (before.chains === after.chains) return undefined
   for (const [name, chain] of before.chains) {
     const now = after.chains.get(name)
     if (now === chain) continue
+    if (pauses.due(8)) yield
     if (now !== undefined && textOf(chain, compiled) !== textOf(now, compiled))
       return `chain ${compiled.name} ${name} changed`
     if (now !== undefined) continue
@@ -362,14 +371,17 @@ function followChains(compiled: CompiledTable, before: AnyTable, after: AnyTable
     if (before.chains.has(name)) continue
     if (chain.hook !== undefined) return `chain ${compiled.name} ${name} is new`
     compiled.chains.set(name, compileChain(chain, compiled))
+    if (pauses.due(8)) yield
   }
   return undefined
 }
 
-function haveSameChains(compiled: CompiledTable, before: AnyTable, after: AnyTable): boolean {
+function* haveSameChains(compiled: CompiledTable, before: AnyTable, after: AnyTable): Steps<boolean> {
+  const pauses = new Pauses()
   if (before.chains.size !== after.chains.size) return false
   for (const [name, chain] of before.chains) {
     const now = after.chains.get(name)
+    if (pauses.due(8)) yield
     if (now === undefined || textOf(chain, compiled) !== textOf(now, compiled)) return false
   }
   return true

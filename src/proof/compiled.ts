@@ -1,8 +1,12 @@
+import { readU32host } from '../base/octets.ts'
 import {
+  IPS_DST_NAT,
+  IPS_SRC_NAT,
   NF_INET_LOCAL_IN,
   NF_INET_POST_ROUTING,
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_NAT_SRC,
+  NFT_CT_STATUS,
   NFT_META_IIFNAME,
   NFT_META_OIFNAME,
 } from '../kernel/nft/constants.ts'
@@ -99,18 +103,32 @@ export function compileChain(chain: Chain, table: CompiledTable): CompiledChain 
 }
 
 function compiledExpressions(rule: Rule, context: ExtensionContext): CompiledRule['expressions'] {
-  return withoutNotes(wholeNames(rule)).map(each => decodeExtension(each, context))
+  return withoutNotes(knownStatus(wholeNames(rule))).map(each => decodeExtension(each, context))
 }
 
 /** The kernel fills the name of a device with zeros: a comparison with its end is one with all of it. */
 function wholeNames({ expressions, comment }: Rule): Rule {
   let named: number | undefined
   const whole = expressions.map((each): Expression => {
-    if (each.kind === 'meta') named = NAMES.includes(each.key) ? each.dreg : undefined
+    const isName = each.kind === 'meta' && NAMES.includes(each.key)
+    if (isName) named = each.dreg
+    else if ('dreg' in each && each.dreg === named) named = undefined
     if (each.kind !== 'cmp' || each.sreg !== named || !each.data.endsWith('\0')) return each
     return { ...each, data: each.data.padEnd(NAME_LENGTH, '\0') }
   })
   return { expressions: whole, comment }
+}
+
+/** Of the status of a connection, the evaluator knows the bits of its translations. */
+function knownStatus({ expressions, comment }: Rule): Rule {
+  const known = expressions.map((each, index): Expression => {
+    if (each.kind !== 'ct' || each.key !== NFT_CT_STATUS) return each
+    const next = expressions[index + 1]
+    const isMasked = next?.kind === 'bitwise' && next.sreg === each.dreg && next.dreg === each.dreg
+    if (isMasked && (readU32host(next.mask) & ~(IPS_SRC_NAT | IPS_DST_NAT)) === 0) return each
+    return { kind: 'unknown', name: 'ct status beyond snat and dnat', data: '' }
+  })
+  return { expressions: known, comment }
 }
 
 const NAMES: readonly number[] = [NFT_META_IIFNAME, NFT_META_OIFNAME]

@@ -6,7 +6,7 @@ import { allMeet, type Complaint, fateText, type Judging, judge, Spreads } from 
 import { type FamilyMeaning, placeKey, portKey } from './meaning.ts'
 import { addressOf, exampleOf, nameOf, type PacketClass } from './packet-class.ts'
 import { ELSEWHERE, type Reads } from './reads.ts'
-import { beginLog } from './sets.ts'
+import { beginLog, isPlaceOfList } from './sets.ts'
 import type { Leaf, Walker } from './walk.ts'
 
 /** A packet that the kernel does not treat as Kubernetes says. */
@@ -104,6 +104,8 @@ interface Affine {
 /** With a full map each way divides again for each endpoint. */
 const FULL_MAX = 256
 const WITH_ROOM = `the map of clients has room for those of service ports with more than ${FULL_MAX} endpoints and session affinity`
+
+const IN_ONE_LIST = 'a client is in one of the lists of recent of a Service at most'
 
 /** Judges classes with what the sets that packets fill may hold. */
 export class Examiner {
@@ -210,6 +212,7 @@ export class Examiner {
         }
       }
       this.#affine.push({ its, asked, chosen })
+      if ([...asked].some(isPlaceOfList)) this.notes.add(IN_ONE_LIST)
     }
     return this.#judged(its, leaves, { isRemembered: false, remembered: undefined, isRemembering: true })
   }

@@ -12,6 +12,7 @@ import {
   NFTA_CMP_SREG,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
+  RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
 import type { Expression } from '../kernel/nft/expression.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
@@ -40,6 +41,7 @@ import {
   NFTA_RANGE_SREG,
   NFTA_RANGE_TO_DATA,
   XT_CONNTRACK_STATE_DNAT,
+  XT_CONNTRACK_STATE_INVALID,
   XT_CONNTRACK_STATE_NEW,
   XT_CONNTRACK_STATE_SNAT,
   XT_STATISTIC_UNITS,
@@ -124,25 +126,30 @@ function matchOf(
       return impure(byChance(foreign.share))
     case 'connmark': {
       const { mark, mask, inverted } = foreign
-      return pure(machine => hasMark(machine, classIn(machine).connectionMark, { mark, mask, inverted }))
+      return pure(machine => {
+        const its = classIn(machine)
+        return its.isTracked ? hasMark(its, its.connectionMark, { mark, mask, inverted }) : 'break'
+      })
     }
     case undefined:
       return undefined
   }
 }
 
-function knownMatch(match: XtMatch, { isOwn }: ExtensionContext): Decoded | undefined {
+function knownMatch(match: XtMatch, { family, isOwn }: ExtensionContext): Decoded | undefined {
   switch (match.kind) {
     case 'comment':
-    case 'nfacct':
       return ALWAYS
+    case 'nfacct':
+      // An object with a quota does not match every packet. Ours have none.
+      return isOwn ? ALWAYS : undefined
     case 'tcp':
     case 'udp':
     case 'sctp':
       return pure(inOrder([portsTest(0, match.sourcePorts), portsTest(2, match.destinationPorts)]))
     case 'conntrack':
       return pure(machine => {
-        const isMet = (match.states & statesOf(classIn(machine))) !== 0
+        const isMet = (match.states & statesOf(classIn(machine), match.states)) !== 0
         return isMet === match.inverted ? 'break' : 'next'
       })
     case 'statistic':
@@ -150,6 +157,9 @@ function knownMatch(match: XtMatch, { isOwn }: ExtensionContext): Decoded | unde
     case 'mark':
       return pure(machine => hasMark(machine, classIn(machine).mark, match))
     case 'addrtype':
+      // In IPv6, other types are not those of routing: a local address is a unicast address as well.
+      if (family === 'ip6' && ![match.sourceTypes, match.destinationTypes].every(isOnlyLocal))
+        return undefined
       return pure(
         inOrder([
           typeTest(NFTA_FIB_F_SADDR, match.sourceTypes, match.sourceInverted === true),
@@ -164,9 +174,16 @@ function knownMatch(match: XtMatch, { isOwn }: ExtensionContext): Decoded | unde
   }
 }
 
-function statesOf({ translated, masquerade }: ClassMachine): number {
-  const changes = (translated ? XT_CONNTRACK_STATE_DNAT : 0) | (masquerade ? XT_CONNTRACK_STATE_SNAT : 0)
-  return XT_CONNTRACK_STATE_NEW | changes
+function statesOf(machine: ClassMachine, asked: number): number {
+  if (!machine.isTracked) return XT_CONNTRACK_STATE_INVALID
+  const source = asked & XT_CONNTRACK_STATE_SNAT
+  const changes = machine.translated ? XT_CONNTRACK_STATE_DNAT : 0
+  return XT_CONNTRACK_STATE_NEW | changes | (source !== 0 && machine.isSourceChanged ? source : 0)
+}
+
+/** Types as a match has them: a bit for each RTN_*. */
+function isOnlyLocal(types: number): boolean {
+  return types === 0 || types === 1 << RTN_LOCAL
 }
 
 function recentTest({ mode, name, seconds }: Extract<XtMatch, { kind: 'recent' }>): Run {
@@ -343,7 +360,8 @@ function foreignTarget(target: ForeignTarget): Run {
       return machine => classIn(machine).translateSource(target.ip)
     case 'CONNMARK':
       return machine => {
-        changeConnectionMark(classIn(machine), target)
+        const its = classIn(machine)
+        if (its.isTracked) changeConnectionMark(its, target)
         return 'next'
       }
   }

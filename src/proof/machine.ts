@@ -4,10 +4,13 @@ import { type Octets, u32host } from '../base/octets.ts'
 import { everything, onlyValue, point, type Region } from '../base/region.ts'
 import {
   IPS_DST_NAT,
+  IPS_SRC_NAT,
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
   NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
+  NF_IP_PRI_CONNTRACK,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
   NFT_CT_MARK,
@@ -41,7 +44,7 @@ import {
   type Value,
   type Word,
 } from '../kernel/nft/trace-machine.ts'
-import { byRolled, rollOf } from '../kernel/nft/trace-random.ts'
+import { byRolled, repeated, rollOf } from '../kernel/nft/trace-random.ts'
 import type { Box } from './packet-class.ts'
 import type { Reads } from './reads.ts'
 import { enlist, isListed, type MemoryLog } from './sets.ts'
@@ -64,6 +67,8 @@ const UNICAST_TYPE = point(u32host(1))
 const ZERO = '\0\0\0\0'
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
 const STATE_NEW = 8
+/** NF_CT_STATE_INVALID_BIT: what connection tracking has not seen. */
+const STATE_INVALID = 1
 
 /** What all classes of a walk share. */
 export interface Surroundings {
@@ -103,7 +108,11 @@ export class ClassMachine implements Machine {
   delivered = false
   /** The packets of a process of this node came back by the loopback device. */
   looped = false
+  /** Sent by a process of this node: masquerading may leave the source as it is. */
+  sent = false
   hook = NF_INET_PRE_ROUTING
+  /** Where the base chain stands at the hook. */
+  hookPriority = 0
   /** What the packets wrote into a set that packets fill, and for how long. */
   written: { readonly data: Known; readonly timeoutMs: number } | undefined
   decidedBy: RulePlace | undefined
@@ -138,7 +147,9 @@ export class ClassMachine implements Machine {
     copy.masquerade = this.masquerade
     copy.delivered = this.delivered
     copy.looped = this.looped
+    copy.sent = this.sent
     copy.hook = this.hook
+    copy.hookPriority = this.hookPriority
     copy.written = this.written
     copy.decidedBy = this.decidedBy
     copy.to = this.to
@@ -243,6 +254,8 @@ export class ClassMachine implements Machine {
 
   /** Reads octets of a field: known ones where all packets of the class have the same. */
   #read(field: Field, at: number, length: number): Value {
+    if (this.masquerade && SOURCE.includes(field))
+      throw new BeyondEvaluator('cannot trace the source of a masqueraded packet')
     const value = this.#only(field)
     if (typeof value === 'string') return value.length === length ? value : value.slice(at, at + length)
     const words: Word[] = []
@@ -293,10 +306,27 @@ export class ClassMachine implements Machine {
     else throw new BeyondEvaluator(`cannot trace writing meta key ${key}`)
   }
 
-  conntrack(key: number): Value {
-    if (key === NFT_CT_STATE) return u32host(STATE_NEW)
+  /** Whether connection tracking has seen the packets, which come back by the loopback device with their connection. */
+  get isTracked(): boolean {
+    if (this.looped || !TRACKING.includes(this.hook)) return true
+    if (this.hookPriority === NF_IP_PRI_CONNTRACK)
+      throw new BeyondEvaluator('cannot trace a chain with the priority of connection tracking')
+    return this.hookPriority > NF_IP_PRI_CONNTRACK
+  }
+
+  /** Whether the connection has another source than its packets began with. */
+  get isSourceChanged(): boolean {
+    if (this.masquerade && this.sent)
+      throw new BeyondEvaluator('cannot trace whether masquerading changes an address of this node')
+    return this.masquerade
+  }
+
+  conntrack(key: number): Value | undefined {
+    if (key === NFT_CT_STATE) return u32host(this.isTracked ? STATE_NEW : STATE_INVALID)
+    if (!this.isTracked) return undefined
     if (key === NFT_CT_MARK) return wordsOf(this.connectionMark)
-    if (key === NFT_CT_STATUS) return u32host(this.translated ? IPS_DST_NAT : 0)
+    if (key === NFT_CT_STATUS)
+      return u32host((this.translated ? IPS_DST_NAT : 0) | (this.isSourceChanged ? IPS_SRC_NAT : 0))
     throw new BeyondEvaluator(`cannot trace conntrack key ${key}`)
   }
 
@@ -329,7 +359,8 @@ export class ClassMachine implements Machine {
 
   /** An address of this node is as good as any other that masquerading chooses. */
   translateSource(ip: Ip): Effect {
-    if (!this.#isLocal(ip)) throw new BeyondEvaluator('cannot trace SNAT to an address of another machine')
+    if (!this.#around.nodeIps.has(ip))
+      throw new BeyondEvaluator('cannot trace SNAT to an address of another machine')
     return { kind: 'masquerade' }
   }
 
@@ -359,17 +390,6 @@ export class ClassMachine implements Machine {
   }
 }
 
-/** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
-function repeated<T>(all: readonly T[], from: readonly number[], times: number): readonly T[] {
-  const repeats: T[] = []
-  for (const number of from) {
-    const its = all[number]
-    if (its === undefined) continue
-    for (let count = 0; count < times; count++) repeats.push(its)
-  }
-  return repeats
-}
-
 function wordsOf(its: Known): Value {
   return typeof its === 'string' ? its : [its]
 }
@@ -395,6 +415,12 @@ const TRANSPORT: Layout = [
   { field: 'sourcePort', offset: 0, length: 2 },
   { field: 'destinationPort', offset: 2, length: 2 },
 ]
+
+/** What masquerading changes. */
+const SOURCE: readonly Field[] = ['source', 'sourcePort', 'sourceType']
+
+/** Hooks at which connection tracking begins. */
+const TRACKING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT]
 
 /** Hooks at which a packet has an input interface. */
 const WITH_INPUT: readonly number[] = [

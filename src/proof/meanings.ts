@@ -100,7 +100,7 @@ export class Meanings {
   }
 
   /** Follows the Services to another snapshot, for which whyWhole() gives no reason. */
-  change(to: Snapshot): ReadonlyMap<Family, TouchedMeaning> {
+  *change(to: Snapshot): Steps<ReadonlyMap<Family, TouchedMeaning>> {
     const from = this.#snapshot
     const ofServices = PersistentMap.changes(from.services, to.services)
     const keys = new Set([
@@ -122,8 +122,10 @@ export class Meanings {
       if (was !== this.#clusterIps.has(ip)) for (const key of this.#byExternal.of(ip)) keys.add(key)
     this.#snapshot = to
     this.#here = { ...this.#here, snapshot: to }
-    for (const key of keys) this.#replace(from.services.get(key), to.services.get(key))
-    return new Map(this.families.map(family => [family.family, family.settle()]))
+    yield* forEach(keys, key => this.#replace(from.services.get(key), to.services.get(key)), 8)
+    const touched = new Map<Family, TouchedMeaning>()
+    for (const family of this.families) touched.set(family.family, yield* family.settle())
+    return touched
   }
 
   #replace(before: Service | undefined, after: Service | undefined): void {
@@ -283,16 +285,11 @@ export class FamilyMeanings implements FamilyMeaning {
         if (masqueradesItself || onNode.has(endpoint)) this.localEndpoints.add(addressOf(endpoint))
     }
     this.#open.addresses.clear()
-    yield* this.#settleSteps()
+    yield* this.settle()
   }
 
   /** The same for what differs since the last time, which it gives. */
-  settle(): TouchedMeaning {
-    return finish(this.#settleSteps())
-  }
-
-  *#settleSteps(): Steps<TouchedMeaning> {
-    const pauses = new Pauses()
+  *settle(): Steps<TouchedMeaning> {
     const touched: TouchedMeaning = {
       places: new Set(),
       nodePorts: new Set(),
@@ -301,15 +298,9 @@ export class FamilyMeanings implements FamilyMeaning {
       closed: new Map(),
     }
     const { places, nodePorts, addresses, clusterIps } = this.#open
-    for (const key of nodePorts) {
-      this.#settleNodePort(key, touched)
-      if (pauses.due()) yield
-    }
-    for (const key of places) {
-      this.#settlePlace(key, touched)
-      if (pauses.due()) yield
-    }
-    for (const ip of addresses) this.#settleAddress(ip, touched)
+    yield* forEach(nodePorts, key => this.#settleNodePort(key, touched))
+    yield* forEach(places, key => this.#settlePlace(key, touched))
+    yield* forEach(addresses, ip => this.#settleAddress(ip, touched))
     for (const [ip, was] of clusterIps) if (was !== this.#clusterIps.has(ip)) touched.clusterIps.add(ip)
     for (const open of [places, nodePorts, addresses, clusterIps]) open.clear()
     return touched
@@ -389,6 +380,14 @@ export class FamilyMeanings implements FamilyMeaning {
       if (eldest === undefined || bySeniority(claims.service, eldest.service) < 0) eldest = claims
     }
     return eldest
+  }
+}
+
+function* forEach<T>(items: Iterable<T>, run: (item: T) => void, cost = 1): Steps<void> {
+  const pauses = new Pauses()
+  for (const item of items) {
+    run(item)
+    if (pauses.due(cost)) yield
   }
 }
 

@@ -4,7 +4,7 @@ import { includes } from '../base/region.ts'
 import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import type { Expression } from '../kernel/nft/expression.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
-import type { Of, Value } from '../kernel/nft/trace-machine.ts'
+import { chosen, type Of, type Value } from '../kernel/nft/trace-machine.ts'
 import type { Extension } from './extensions.ts'
 import type { ClassMachine, RulePlace } from './machine.ts'
 
@@ -70,6 +70,12 @@ export class RuleIndex {
         this.#elsewhereByPort.get(port) ?? NONE,
         this.#everywhere,
       )
+    if (machine.to !== undefined) {
+      // The fields of the class are those before the translation.
+      const isOpen = (its: Entry) => port === undefined || its.port === undefined || its.port === port
+      const lists = [...chosenFrom(machine)].map(each => this.#byDestination.get(each) ?? NONE)
+      return inOrder(...[...lists, this.#anyDestination].map(list => list.filter(isOpen)))
+    }
     if (destination !== undefined) {
       const ports = machine.region('destinationPort')
       const isMet = (its: Entry) => its.port === undefined || includes(ports, its.port)
@@ -88,6 +94,11 @@ export class RuleIndex {
 }
 
 const NONE: readonly Entry[] = []
+
+/** Gives the addresses that packets are translated to. */
+function chosenFrom({ to, rolled = [0] }: ClassMachine): ReadonlySet<Octets> {
+  return new Set(to === undefined ? [] : rolled.map(number => chosen(to.address, number)))
+}
 
 function known(value: Value | undefined): Octets | undefined {
   return typeof value === 'string' ? value : undefined

@@ -69,8 +69,15 @@ export function enlist({ written, seconds }: MemoryLog, list: string): number {
   return (seconds.get(list) ?? 0) * 1000
 }
 
+const LIST_PLACE = 'recent '
+
 function placeOfList(list: string): string {
-  return `recent ${list}`
+  return `${LIST_PLACE}${list}`
+}
+
+/** Tests whether a place of `asked` is a list of `recent`. */
+export function isPlaceOfList(place: string): boolean {
+  return place.startsWith(LIST_PLACE)
 }
 
 const NONE: readonly Candidate[] = []
@@ -181,16 +188,19 @@ export class ClassSets implements SetAccess {
   }
 
   /** Replaces elements. Gives those that are new, gone, or have other data. */
-  update(before: readonly ElementGroup[], after: readonly ElementGroup[]): readonly Element[] {
+  *update(before: readonly ElementGroup[], after: readonly ElementGroup[]): Steps<readonly Element[]> {
+    const pauses = new Pauses()
     const gone = new Map<string, Map<Octets, Element>>()
     for (const element of before.flat()) {
       const keys = gone.get(element.set) ?? new Map<Octets, Element>()
       gone.set(element.set, keys.set(element.key, element))
+      if (pauses.due(1 / 8)) yield
     }
     const changed: Element[] = []
     for (const element of after.flat()) {
       const known = this.#elements.get(element.set)?.get(element.key)
       gone.get(element.set)?.delete(element.key)
+      if (pauses.due(1 / 8)) yield
       if (known !== undefined && isSameData(known.data, element.data)) continue
       changed.push(element)
       this.#put(element.set, element.key, element)
@@ -199,6 +209,7 @@ export class ClassSets implements SetAccess {
       for (const element of keys.values()) {
         changed.push(element)
         this.#put(element.set, element.key, undefined)
+        if (pauses.due(1 / 8)) yield
       }
     return changed
   }

@@ -1,5 +1,4 @@
 import type { Steps } from '../base/clock.ts'
-import { assert } from '../base/errors.ts'
 import { u32host } from '../base/octets.ts'
 import { difference, includes, intersection, onlyValue, point, union } from '../base/region.ts'
 import {
@@ -113,6 +112,7 @@ export class Walker {
       return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#around), end: 'pass' }]
     const leaves: Leaf[] = []
     const start = new ClassMachine(box, first.sets, this.#around)
+    start.sent = hook === 'output'
     for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
     return leaves
   }
@@ -127,6 +127,7 @@ export class Walker {
     if (first === undefined || table === undefined) throw new NotTogether('there is nothing to follow')
     const { hook, box } = first
     const start = new ClassMachine(box, table.sets, this.#around)
+    start.sent = hook === 'output'
     start.rolled = rollOf(start.memo, classes.length, 0).rolled
     const choices = classes.map(its => onlyValue(its.box.destination) ?? '')
     start.together = { address: { choices }, classes: start.rolled }
@@ -186,13 +187,14 @@ export class Walker {
     let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
       { machine: start, natDone: isTranslated },
     ]
-    for (const { chain, isNat, policy } of bases) {
+    for (const { chain, isNat, policy, order } of bases) {
       const next: typeof going = []
       for (const each of going) {
         if (isNat && each.natDone) {
           next.push(each)
           continue
         }
+        each.machine.hookPriority = order[0] ?? 0
         for (const { machine, decision } of this.#runChain(each.machine, chain, 0)) {
           const isDrop = decision === 'drop' || (decision === 'return' && policy === NF_DROP)
           if (isDrop && decision === 'return')
@@ -299,8 +301,7 @@ export class Walker {
       return run()
     } catch (error) {
       if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
-      const place = placeText(rule.place)
-      if (!this.undecided.has(place)) this.undecided.set(place, { place, reason: error.message })
+      this.#passBeyond(rule, error.message)
       return 'break'
     }
   }
@@ -354,7 +355,12 @@ export class Walker {
       case NFT_JUMP:
       case NFT_GOTO: {
         const target = chain.table.chains.get(verdict.chain ?? '')
-        assert(target !== undefined, `there is no chain ${verdict.chain}`)
+        // No kernel holds such a verdict: a state that was read in parts may.
+        if (target === undefined) {
+          this.#passBeyond(rule, `there is no chain ${verdict.chain}`)
+          next.push(machine)
+          return
+        }
         for (const each of this.#runChain(machine, target, depth + 1)) {
           if (each.decision === 'return' && verdict.code === NFT_JUMP) next.push(each.machine)
           else decided.push(each)
@@ -362,13 +368,15 @@ export class Walker {
         return
       }
       default:
-        if (rule.place.isOwn) throw new BeyondEvaluator(`cannot trace verdict ${verdict.code}`)
-        this.undecided.set(placeText(rule.place), {
-          place: placeText(rule.place),
-          reason: `cannot trace verdict ${verdict.code}`,
-        })
+        this.#passBeyond(rule, `cannot trace verdict ${verdict.code}`)
         next.push(machine)
     }
+  }
+
+  #passBeyond(rule: CompiledRule, reason: string): void {
+    if (rule.place.isOwn) throw new BeyondEvaluator(reason)
+    const place = placeText(rule.place)
+    if (!this.undecided.has(place)) this.undecided.set(place, { place, reason })
   }
 }
 

@@ -326,7 +326,7 @@ export function createProofMetrics(registry: Registry): ProofMetrics {
   let read: (() => number) | undefined
   asked(
     'age_seconds',
-    'Time since the last proof of all classes of packets, or since the start; 0 without --prove.',
+    'Time since the last proof of all classes of packets, or since the start; 0 without --prove, and in a mode that the daemon does not prove.',
     () => read?.() ?? 0,
   )
   const classes = gauge('classes', 'Classes of packets in the last proof of all.')

@@ -3,8 +3,11 @@ import { cpSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
+import { pause, systemClock } from '../../src/base/clock.ts'
+import { watchRows } from '../../src/cli/dump-watch.ts'
 import { type Ended, runCommand, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLE_FLAGS } from '../support/daemon.ts'
+import { FakeIo } from '../support/fake-io.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 
@@ -170,6 +173,62 @@ describe('kprobe dump', () => {
     } finally {
       child.kill('SIGKILL')
     }
+  })
+
+  it('misses no change between the printed rows and the first look', async () => {
+    const stop = new AbortController()
+    const io = new FakeIo({ signal: stop.signal })
+    const row = { service: 'shop/cart', type: 'ClusterIP', protocol: 'TCP', frontend: '10.96.1.1:80' }
+    let reads = 0
+    const watching = watchRows(io, {
+      first: async () => {
+        // A commit of another program comes after the rows were read.
+        nft('add', 'table', 'ip', 'other')
+        return { rows: [{ ...row, action: 'balance', endpoints: [] }], isNftAlone: true }
+      },
+      read: async () => {
+        reads++
+        return { rows: [], isNftAlone: true }
+      },
+      textOf: rows => `heading\n${rows.map(({ frontend, problem }) => `${frontend} ${problem}\n`).join('')}`,
+    })
+    await eventually(() => io.stdout !== '')
+    stop.abort()
+    await watching
+    expect([io.stdout, reads]).toEqual(['10.96.1.1:80 gone\n', 1])
+  })
+
+  it('reads no rows before its reader has those that it printed', async () => {
+    const stop = new AbortController()
+    const io = new FakeIo({ signal: stop.signal })
+    const events: string[] = []
+    const read = async () => {
+      events.push('read')
+      const row = {
+        service: 'a/b',
+        type: 'ClusterIP',
+        protocol: 'TCP',
+        frontend: `10.96.0.${events.length}:80`,
+      }
+      return { rows: [{ ...row, action: 'balance', endpoints: [] }], isNftAlone: false }
+    }
+    const watching = watchRows(
+      {
+        signal: io.signal,
+        outLost: io.outLost,
+        out: () => events.push('printed'),
+        outWritten: async () => {
+          // Longer than the time between two looks.
+          await pause(systemClock, 700, stop.signal)
+          events.push('written')
+        },
+      },
+      { first: read, read, textOf: () => '' },
+    )
+    await eventually(() => events.length >= 5)
+    stop.abort()
+    await watching
+    expect(events.slice(0, 5)).toEqual(['read', 'read', 'printed', 'written', 'read'])
   })
 
   it.each([

@@ -1,7 +1,10 @@
 import { afterEach, beforeEach, expect, it } from 'vitest'
+import { runCommand } from '../../src/cli/commands.ts'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
+import { FakeIo } from '../support/fake-io.ts'
 import { freshNetns } from '../support/lab/netns.ts'
+import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR } from '../support/pipeline.ts'
 
 /* The commands in userspace mode, beside a daemon that relays. */
@@ -50,6 +53,19 @@ it('show which listener each Service is led to, and what is dropped, rejected or
   const metrics = await (await fetch('http://127.0.0.1:10249/metrics')).text()
   const listeners = listening.match(/ 10\.1\.2\.3:/g)?.length
   expect(metrics).toContain(`\nkprobe_relay_listeners ${listeners}\n`)
+})
+
+it('say while they watch that a relay has ended, which commits nothing', async () => {
+  const daemon = await daemons.running({ source: EXAMPLES, args: MODE })
+  const stop = new AbortController()
+  const io = new FakeIo({ signal: stop.signal })
+  const watching = runCommand(['dump', '-w', '--service=shop/cart'], io)
+  await eventually(() => io.stdout.includes('relayed at'))
+  expect(io.stdout).not.toContain('no process listens')
+  await daemon.stop('SIGKILL')
+  await eventually(() => io.stdout.includes('no process listens at '))
+  stop.abort()
+  expect(await watching).toBe(0)
 })
 
 it('show one Service alone, and name one that is not there', async () => {

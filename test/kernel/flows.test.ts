@@ -5,12 +5,14 @@ import { connect, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
+import { runCommand } from '../../src/cli/commands.ts'
 import { FlowWatch } from '../../src/cli/flow-watch.ts'
 import { isJson } from '../../src/model/fields.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
+import { FakeIo } from '../support/fake-io.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
@@ -168,6 +170,33 @@ describe('kprobe flows', () => {
       durationMs: expect.any(Number),
     })
     expect(follower.err).toMatch(/ 0 events lost\n$/)
+  })
+
+  it('counts what the lines of --limit leave out, ended connections too', async () => {
+    const by = ['--group-by', 'endpoint', '--interval=0', '--limit=1']
+    const json = await follow(...by, '--events=ended', '-o', 'json')
+    const text = await follow(...by)
+    await talkTo(VIP)
+    execFileSync('conntrack', ['-D', '-d', VIP], { stdio: 'ignore' })
+    expect([await json.end(), await text.end()]).toEqual([0, 0])
+    const [shown, rest] = linesOf(json.out)
+    expect(rest).toMatchObject({ event: 'rest', groups: ENDPOINTS.length - 1, connections: 0 })
+    expect(Number(shown?.ended) + Number(rest?.ended)).toBe(CONNECTIONS)
+    expect(json.err).toContain(`0 new and ${CONNECTIONS} ended connections in `)
+    const line = /and (\d+) new and (\d+) ended connections in further lines/.exec(text.out) ?? []
+    expect(Number(line[2])).toBe(Number(rest?.ended))
+  })
+
+  it('prints no table for a reader that is behind, and gives its counts to the next one', async () => {
+    const io = new FakeIo({ outBacklogBytes: () => 9 << 20 })
+    const args = [`--admin-socket=${socket}`, '--follow', '--group-by=service', '--interval=200ms']
+    const following = runCommand(['flows', ...args, '--duration=1s'], io)
+    await eventually(() => io.stderr.includes('following connections'))
+    await talkTo(VIP)
+    expect(await following).toBe(0)
+    expect(io.stdout.match(/^in /gm)).toHaveLength(1)
+    expect(io.stdout).toMatch(new RegExp(`^ns/web:http +TCP +${CONNECTIONS} `, 'm'))
+    expect(io.stderr).toMatch(/^\d tables were not printed: standard output is too slow/m)
   })
 })
 

@@ -211,14 +211,15 @@ it('keeps what it does not know of a foreign rule, so that a comparison sees it'
     'ip',
     'skeleton',
     'services',
-    'limit',
-    'rate',
-    '10/second',
-    'log',
+    'quota',
+    'over',
+    '10',
+    'mbytes',
+    'notrack',
     'accept',
   ])
   const { ruleset } = await client.list(TABLES)
   const rule = ruleset.tables[0]?.chains.get('services')?.rules.at(-1)
   expect(rule?.expressions.map(({ kind }) => kind)).toEqual(['unknown', 'unknown', 'verdict'])
-  expect(rule?.expressions[0]).toMatchObject({ kind: 'unknown', name: 'limit' })
+  expect(rule?.expressions[0]).toMatchObject({ kind: 'unknown', name: 'quota' })
 })

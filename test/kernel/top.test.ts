@@ -1,14 +1,20 @@
 import { execFileSync } from 'node:child_process'
+import { createSocket } from 'node:dgram'
 import { writeFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest'
+import { parse } from 'yaml'
+import { systemClock } from '../../src/base/clock.ts'
+import { FlowNames } from '../../src/cli/flow-names.ts'
 import { textWidth } from '../../src/cli/screen.ts'
+import { TopSampler } from '../../src/cli/top-sampler.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { runInProcess } from '../support/command.ts'
 import { COMMAND, Daemons } from '../support/daemon.ts'
+import { FakeClock } from '../support/fake-clock.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
@@ -37,7 +43,7 @@ beforeAll(async () => {
   ]
   const source = join(folder, 'objects.json')
   writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items }))
-  await daemons.running({ source, args: [`--admin-socket=${socket}`] })
+  await daemons.running({ source, args: [`--admin-socket=${socket}`, '--log-rejects=7'] })
   injector = openNetlink({ protocol: NETLINK_NETFILTER })
 })
 
@@ -100,6 +106,7 @@ it('F173: draws a table that follows connections, keys and the size of the termi
 it.each([
   ['SIGINT', 'INT'],
   ['SIGTERM', 'TERM'],
+  ['SIGHUP', 'HUP'],
 ])('F173: restores the terminal at %s', async (_, signal) => {
   const terminal = top(80, 24)
   await terminal.shows(lines => lines.length > 5)
@@ -153,6 +160,33 @@ it('F174: shows that the daemon has gone, and goes on', async () => {
   expect(await terminal.ended()).toBe('0 restored')
 })
 
+it('counts each packet once that a rule rejects and another one logs', async () => {
+  for (const words of ['address add 192.168.0.2/32 dev lo', 'route add default dev lo'])
+    execFileSync('ip', words.split(' '))
+  const clock = new FakeClock()
+  const names = await FlowNames.open({ clock: systemClock, adminSocket: '', proxyName: undefined })
+  const sampler = new TopSampler({
+    clock,
+    wallMs: Date.now,
+    names,
+    service: '',
+    namespace: '',
+    proxyName: undefined,
+  })
+  try {
+    await sampler.sample()
+    const client = createSocket('udp4')
+    // Where the answer comes before the call returns, it is an error of the call.
+    for (let n = 0; n < 6; n++)
+      await new Promise(done => client.send('?', 81, '10.96.0.1', () => done(undefined)))
+    client.close()
+    await clock.advance(1_000)
+    expect((await sampler.sample()).rejectsPerSecond).toBe(6)
+  } finally {
+    await sampler.close()
+  }
+})
+
 it('prints one table without a terminal, and JSON for scripts', async () => {
   const args = ['top', `--admin-socket=${socket}`, '--interval=200ms']
   const text = await runInProcess(args)
@@ -166,6 +200,8 @@ it('prints one table without a terminal, and JSON for scripts', async () => {
     rejectsPerSecond: 0,
     largest: [{ service: 'shop/cart:http', open: 12 }],
   })
+  const yaml = await runInProcess([...args, '--once', '-o', 'yaml', '-n', 'shop'])
+  expect(parse(yaml.out)).toMatchObject({ lost: 0, largest: [{ service: 'shop/cart:http', open: 12 }] })
   expect((await runInProcess([...args, '-n', 'nothing-here', '-o', 'json'])).out).toContain('"rows": []')
 })
 

@@ -3,9 +3,13 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import type { PacketStory } from '../../src/cli/packet-story.ts'
+import { refusedBetween } from '../../src/cli/drops.ts'
+import { type PacketStory, storyOf } from '../../src/cli/packet-story.ts'
+import { RuleNames } from '../../src/cli/rule-names.ts'
+import type { TracedPacket } from '../../src/cli/traced-packet.ts'
 import { runInProcess, tool } from '../support/command.ts'
 import { COMMAND } from '../support/daemon.ts'
+import { FakeClock } from '../support/fake-clock.ts'
 import { type Flow, Lab } from '../support/lab/lab.ts'
 import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
@@ -31,6 +35,19 @@ const OBJECTS = [
   serviceOf('shop/far', '10.96.1.5', ...balanced({ externalTrafficPolicy: 'Local' }, '192.168.7.8')),
   sliceOf('shop/far', [endpoint('10.1.0.7', { nodeName: 'other' })]),
 ]
+
+const PACKET: TracedPacket = {
+  id: 1,
+  atMs: 0,
+  origin: 'interface',
+  first: { protocol: 1, source: '\x0a\0\0\x01', destination: '\x0a\0\0\x02', ports: undefined },
+  last: { protocol: 1, source: '\x0a\0\0\x01', destination: '\x0a\0\0\x02', ports: undefined },
+  inputInterface: 1,
+  outputInterface: undefined,
+  steps: [],
+  end: 'dropped',
+  isTorn: false,
+}
 
 let lab: Lab
 let folder: string
@@ -189,6 +206,45 @@ describe('kprobe trace', () => {
     await eventually(() => traceTables().length === 0, 'the tables are still there')
   })
 
+  it('numbers rules as they are, and tells a rule that is gone from a policy', async () => {
+    const rule = (...words: string[]) =>
+      tool('nft', '-a', '-e', ...words, 'inet', 'firewall', 'strict', 'drop')
+    tool('nft', 'add', 'table', 'inet', 'firewall')
+    tool('nft', 'add', 'chain', 'inet', 'firewall', 'strict', '{ type filter hook forward priority 10; }')
+    const handleIn = (echo: string) => BigInt(/# handle (\d+)/.exec(echo)?.[1] ?? '')
+    const first = handleIn(rule('add', 'rule'))
+    // A clock that stands: nothing is read again because of time.
+    const names = new RuleNames({ clock: new FakeClock(), proxy: undefined, read: async () => [] })
+    const placesOf = async (...handles: readonly (bigint | undefined)[]) => {
+      const step = {
+        family: 'inet',
+        table: 'firewall',
+        chain: 'strict',
+        verdict: { code: 0, chain: undefined },
+      } as const
+      const steps = await names.steps({ ...PACKET, steps: handles.map(handle => ({ ...step, handle })) })
+      const facts = { row: undefined, tracked: undefined, interfaceName: String }
+      return steps.map(
+        each => storyOf({ ...PACKET, end: 'dropped' }, { ...facts, steps: [each] }).outcome.answer,
+      )
+    }
+    const by = 'is dropped by another program: inet firewall strict, '
+    try {
+      await names.load()
+      expect(await placesOf(first)).toEqual([`${by}rule 1`])
+      const inserted = handleIn(rule('insert', 'rule'))
+      expect(await placesOf(inserted, first)).toEqual([`${by}rule 1`, `${by}rule 2`])
+      tool('nft', 'delete', 'rule', 'inet', 'firewall', 'strict', 'handle', `${inserted}`)
+      expect(await placesOf(inserted, undefined, first)).toEqual([
+        `${by}a rule that was removed since`,
+        `${by}policy`,
+        `${by}rule 1`,
+      ])
+    } finally {
+      await names.close()
+    }
+  })
+
   it('says that a packet was lost where no rule of nf_tables dropped it', async () => {
     tool('ip', 'route', 'add', 'blackhole', '10.99.0.0/16')
     const [story] = await traced(['--to=10.99.0.0/16'], [flowTo('10.99.0.1', 80)])
@@ -238,6 +294,15 @@ function hasReader(group: number): boolean {
   return listed.split('\n').some(line => Number(line.trim().split(/\s+/)[0]) === group)
 }
 
+/** Packets that the rules that log to IPv4 counted. */
+function refusedNow(): number {
+  const listed = tool('nft', 'list', 'table', 'ip', 'kube-proxy')
+  return [...listed.matchAll(/counter packets (\d+) .* log prefix/g)].reduce(
+    (sum, [, n]) => sum + Number(n),
+    0,
+  )
+}
+
 describe('kprobe drops', () => {
   const LOGGED = ['--log-rejects=7']
 
@@ -282,6 +347,29 @@ describe('kprobe drops', () => {
     expect(drops.length).toBeGreaterThan(0)
     expect(drops.length).toBeLessThan(1_000)
     expect(reading.err).toMatch(/left out \d+/)
+  })
+
+  it('says so when the counters went back, instead of a wrong number', () => {
+    const before = new Map([['ip kube-proxy refuse 4', 9n]])
+    expect(refusedBetween(before, new Map([['ip kube-proxy refuse 4', 12n]]))).toBe(3n)
+    expect(refusedBetween(before, new Map([['ip kube-proxy refuse 4', 2n]]))).toBeUndefined()
+    expect(refusedBetween(before, new Map([['ip kube-proxy refuse 7', 40n]]))).toBeUndefined()
+  })
+
+  it('counts what the limit left out, whatever else is logged to the group', async () => {
+    await program('nftables', ...LOGGED)
+    const place = ['inet', 'firewall', 'loud'] as const
+    tool('nft', 'add', 'table', 'inet', 'firewall')
+    tool('nft', 'add', 'chain', ...place, '{ type filter hook prerouting priority -400; }')
+    tool('nft', 'add', 'rule', ...place, 'ip', 'daddr', '10.96.1.1', 'log', 'prefix', 'other', 'group', '7')
+    const reading = new Tracing(['--follow'], 'drops')
+    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await lab.trace([flowTo('10.96.1.3', 80, { tries: 200 }), flowTo('10.96.1.1', 80, { tries: 400 })])
+    const refused = refusedNow()
+    reading.child.kill('SIGINT')
+    const drops = await reading.ended()
+    expect(reading.err).toContain(`printed ${drops.length} packets of ${drops.length} that`)
+    expect(reading.err).toContain(`left out ${refused - drops.length}\n`)
   })
 
   it('has no rule without the flag, and the same ones for the other commands with it', async () => {

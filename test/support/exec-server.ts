@@ -12,8 +12,10 @@ export interface ExecAnswer {
   readonly failure?: string
   /** Ends the connection without a status. */
   readonly isCut?: boolean
-  /** Never answers. */
+  /** Runs the command, which never prints. */
   readonly isSilent?: boolean
+  /** Never answers the upgrade. */
+  readonly isHung?: boolean
   /** Refuses the upgrade with this status. */
   readonly status?: number
 }
@@ -100,7 +102,8 @@ export class ExecServer {
     }
     this.asked.push(asked)
     this.tokens.add(headers.authorization)
-    const { stdout = '', stderr = '', code = 0, failure, isCut, isSilent, status } = answer(asked)
+    const { stdout = '', stderr = '', code = 0, failure, isCut, isSilent, isHung, status } = answer(asked)
+    if (isHung === true) return
     if (status !== undefined) {
       const body = JSON.stringify({ kind: 'Status', message: `${pod} is forbidden` })
       socket.end(`HTTP/1.1 ${status} No\r\nContent-Length: ${body.length}\r\n\r\n${body}`)

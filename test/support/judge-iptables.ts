@@ -14,7 +14,7 @@ const CHAINS = ['OUTPUT', 'one', 'two', 'three', 'four'] as const
 const RULES_MAX = 6
 
 /** Every rule is ours: an expression that is beyond the evaluator fails. */
-const OWNERSHIP = { ownName: 'filter' } as const
+const OWNERSHIP = { ownName: 'filter', owns: (table: string) => table === 'raw' } as const
 
 export const OF_IPTABLES: JudgedRules = {
   ownership: OWNERSHIP,
@@ -48,7 +48,17 @@ function randomRules(random: Random): string {
   const chains = CHAINS.map(chain => `:${chain} ${chain === 'OUTPUT' ? 'ACCEPT' : '-'} [0:0]`)
   // A connection keeps its mark from packet to packet, and each is to be the first.
   const first = '-A OUTPUT -j CONNMARK --set-xmark 0x0/0xffffffff'
-  return `*filter\n${[...chains, first, ...rules].join('\n')}\nCOMMIT\n`
+  return `*filter\n${[...chains, first, ...rules].join('\n')}\nCOMMIT\n${earlyRules(random)}`
+}
+
+/** Rules before connection tracking, which ask for what it says of packets. */
+function earlyRules(random: Random): string {
+  const targets = ['', '-j ACCEPT', '-j CONNMARK --set-xmark 0x5/0x7', '-j MARK --or-mark 0x2'] as const
+  const rules = Array.from(
+    { length: 2 + random(RULES_MAX) },
+    () => `-A OUTPUT ${pick(EARLY_CONDITIONS, random)(random)} ${pick(targets, random)}`,
+  )
+  return `*raw\n:OUTPUT ACCEPT [0:0]\n${rules.join('\n')}\nCOMMIT\n`
 }
 
 function randomRule(random: Random, further: readonly string[]): string {
@@ -110,4 +120,12 @@ const CONDITIONS: readonly Condition[] = [
     `-m conntrack ${not(random)}--ctstate ${pick(['NEW', 'RELATED,ESTABLISHED', 'NEW,DNAT', 'DNAT'], random)}`,
   random => `-m statistic --mode random ${not(random)}--probability ${pick(['0', '1'], random)}`,
   random => `-m comment --comment "number ${random(9)}"`,
+]
+
+const EARLY_CONDITIONS: readonly Condition[] = [
+  random =>
+    `-m conntrack ${not(random)}--ctstate ${pick(['INVALID', 'NEW', 'NEW,DNAT', 'INVALID,NEW'], random)}`,
+  random => `-m connmark ${not(random)}--mark 0x${random(2)}/0x7`,
+  random => `-m mark ${not(random)}--mark 0x${random(4)}/0x3`,
+  random => `-m addrtype ${not(random)}--dst-type LOCAL`,
 ]

@@ -35,6 +35,8 @@ export interface PipelineConfig {
   readonly nodePortAddresses?: readonly string[]
   readonly allowedExternalCidrs?: readonly string[]
   readonly allowedLoadBalancerCidrs?: readonly string[]
+  /** Of --log-rejects, which kube-proxy does not have. */
+  readonly logRejects?: number
   /** Of --service-proxy-name, which kube-proxy does not have. */
   readonly serviceProxyName?: string
 }
@@ -66,6 +68,7 @@ export function nftablesOptionsOf(config: PipelineConfig): NftablesOptions {
     ...DEFAULT_NFTABLES_OPTIONS,
     masqueradeAll: config.masqueradeAll ?? false,
     masqueradeBit: config.masqueradeBit ?? 14,
+    logGroup: config.logRejects ?? 0,
     detector: { IPv4: detector(config, 'IPv4'), IPv6: detector(config, 'IPv6') },
   }
 }

@@ -1,7 +1,10 @@
 import { finish } from '../../src/base/clock.ts'
+import { PersistentMap } from '../../src/base/collections.ts'
 import { type Cidr, parseCidr } from '../../src/base/ip.ts'
 import { GATE_LOCALHOST } from '../../src/config/config.ts'
-import type { AnyTable } from '../../src/kernel/nft/state.ts'
+import { NF_DROP } from '../../src/kernel/nft/constants.ts'
+import type { Expression, Rule } from '../../src/kernel/nft/expression.ts'
+import type { AnyTable, ChainHook, ElementGroup } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
 import type { Proving } from '../../src/modes/mode.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
@@ -61,4 +64,26 @@ export function proofOf(
   const meanings = meaningOf(snapshot, { ...meaningConfigOf(config), ...promises })
   const owns = proving?.owns
   return finish(prove({ meanings, tables, ownName: proving === undefined ? 'kube-proxy' : '', owns }))
+}
+
+export const rule = (...expressions: readonly Expression[]): Rule => ({ expressions, comment: '' })
+export const DROP: Expression = { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }
+
+/** A table of another program with one base chain. */
+export function other(
+  hook: Pick<ChainHook, 'hooknum'> & Partial<ChainHook>,
+  rules: readonly Rule[],
+  more: Partial<AnyTable> = {},
+): AnyTable {
+  const base: ChainHook = { type: 'filter', priority: 0, ...hook }
+  return {
+    family: 'ip',
+    name: 'other',
+    flags: 0,
+    comment: undefined,
+    chains: new Map([['first', { name: 'first', hook: base, rules }]]),
+    sets: new Map(),
+    elements: PersistentMap.empty<ElementGroup>(),
+    ...more,
+  }
 }

@@ -83,6 +83,13 @@ export function loadScenarios(): readonly Scenario[] {
   return scenarios
 }
 
+/** Scenarios with packets that a rule rejects, that a rule drops, and that the map of service ports drops. */
+export const LOGGED = ['source-ranges.yaml', 'external-local-none-here.yaml'] as const
+
+export function scenarioOf(file: string): Scenario {
+  return parseScenario(file, readScenarioFile(file))
+}
+
 export function parseScenario(file: string, text: string): Scenario {
   const document = record(parse(text), file)
   checkKeys(file, document, [

@@ -18,7 +18,7 @@ export interface Tracked {
   readonly mark: number
 }
 
-/** linux/netfilter/nf_conntrack_common.h, IPS_* in the order of their bits; empty for what is no news. */
+/** linux/netfilter/nf_conntrack_common.h, IPS_* in the order of their bits; empty for bits that say nothing to operators. */
 const STATUS = [
   'expected',
   'seen-reply',
@@ -33,14 +33,14 @@ const STATUS = [
 ] as const
 
 /**
- * Finds the entry of a packet by its addresses and ports before any translation; undefined when there is none, or for a
- * protocol without ports. Synchronous. Throws NetlinkError.
+ * Finds the entry of a packet by its addresses and ports before any translation. A protocol without ports is not looked
+ * up: undefined, which says nothing about its entry. Synchronous. Throws NetlinkError.
  */
-export function findTracked(connection: Connection, head: PacketHead): Tracked | undefined {
+export function findTracked(connection: Connection, head: PacketHead): Tracked | 'none' | undefined {
   if (head.ports === undefined) return undefined
   const isIpv4 = head.source.length === 4
   const family = isIpv4 ? NFPROTO_IPV4 : NFPROTO_IPV6
-  let found: Tracked | undefined
+  let found: Tracked | 'none' | undefined = 'none'
   try {
     connection.roundTrip({
       operation: 'read',

@@ -112,7 +112,7 @@ const COUNTERS = attributeSet({
   bytes: [CTA_COUNTERS_BYTES, u64be],
 })
 
-/** The fields of an entry for people: both tuples, and what the kernel counted and timed where it is told to. */
+/** The fields of an entry for people: both tuples, and what the kernel counted and timed where its settings are on. */
 export const RECORD = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],

@@ -43,7 +43,8 @@ const PACKET = attributeSet({
 export interface LoggedPacket {
   /** What the rule puts before it. */
   readonly prefix: string
-  readonly head: PacketHead
+  /** Undefined for a packet that is not IP. */
+  readonly head: PacketHead | undefined
   readonly inputInterface: number | undefined
 }
 
@@ -113,7 +114,7 @@ class LogReader {
         const view = viewOf(this.#buffer.subarray(0, length))
         for (const message of readMessages(view)) this.#take(view, message)
       } catch (error) {
-        // The sequence number of the next packet tells how many are missing.
+        // The sequence number of the next packet gives the number of missing ones.
         if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
       }
     }
@@ -133,7 +134,7 @@ class LogReader {
   }
 }
 
-/** Decodes NFULNL_MSG_PACKET; undefined for other messages, and for packets that are not IP. Throws NetlinkError. */
+/** Decodes NFULNL_MSG_PACKET; undefined for other messages. Throws NetlinkError. */
 export function decodeLogged(
   view: ByteView,
   message: Message,
@@ -143,5 +144,5 @@ export function decodeLogged(
   const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
   const { prefix = '', payload, inputInterface, sequence } = readAttributes(view, PACKET, span)
   const head = payload === undefined ? undefined : readPacketHead(payload)
-  return head === undefined ? undefined : { prefix, head, inputInterface, sequence }
+  return { prefix, head, inputInterface, sequence }
 }

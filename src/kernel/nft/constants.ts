@@ -13,6 +13,7 @@ export const NF_INET_POST_ROUTING = 4
 
 /** Priorities of hooks, equal in both families; linux/netfilter_ipv4.h. */
 export const NF_IP_PRI_RAW = -300
+export const NF_IP_PRI_CONNTRACK = -200
 export const NF_IP_PRI_NAT_DST = -100
 export const NF_IP_PRI_NAT_SRC = 100
 
@@ -213,6 +214,7 @@ export const NFTA_CT_SREG = 4
 export const NFT_CT_STATE = 0
 export const NFT_CT_STATUS = 2
 export const NFT_CT_MARK = 3
+export const IPS_SRC_NAT = 0x10
 export const IPS_DST_NAT = 0x20
 
 export const NFTA_MATCH_NAME = 1

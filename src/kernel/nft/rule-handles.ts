@@ -15,6 +15,8 @@ export interface HandledRule {
   readonly rule: Rule
   /** As CompiledRule.compiled. */
   readonly compiled: Octets
+  /** What its counters counted. */
+  readonly packets: bigint
 }
 
 /**
@@ -33,7 +35,8 @@ export async function listHandles(
     spans.walk(view, message)
     if (!spans.isInChain(view, chain) || spans.table(view) !== table) return
     const { value } = decodeRule(view, message)
-    rules.push({ handle: spans.handle(view), rule: value, compiled: spans.compiled(view) })
+    const [handle, packets] = [spans.handle(view), spans.packets(view)]
+    rules.push({ handle, rule: value, compiled: spans.compiled(view), packets })
   })
   try {
     await connection.dump(request)

@@ -100,7 +100,8 @@ export interface Machine {
   header(base: number, offset: number, length: number): Value | undefined
   meta(key: number): Value
   setMeta(key: number, value: Known): void
-  conntrack(key: number): Value
+  /** Undefined where connection tracking has not seen the packet, which ends the rule. */
+  conntrack(key: number): Value | undefined
   /** Returns RTN_* of an address. */
   addressType(flags: number): Value
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */

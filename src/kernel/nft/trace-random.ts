@@ -220,3 +220,14 @@ export function knownOf(value: Value, what: string, length: number, { rolled = [
   }
   return { choices }
 }
+
+/** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
+export function repeated<T>(all: readonly T[], from: readonly number[], times: number): readonly T[] {
+  const repeats: T[] = []
+  for (const number of from) {
+    const its = all[number]
+    if (its === undefined) continue
+    for (let count = 0; count < times; count++) repeats.push(its)
+  }
+  return repeats
+}

@@ -41,7 +41,7 @@ export function logGroupOf(tables: readonly Table[]): number | undefined {
   return rules.map(ownLog).find(log => log !== undefined)?.group
 }
 
-/** Whether a rule is one of those that log. */
+/** Tests whether withLogs added the rule. */
 export function isLogging(its: Rule): boolean {
   return ownLog(its) !== undefined
 }

@@ -102,7 +102,9 @@ describe('FlowGroups', () => {
     take(groups, cart(1, '10.1.0.1:8080'))
     for (let n = 0; n < 3; n++) take(groups, cart(n, '10.1.0.2:8080'))
     expect(texts(groups)).toEqual(['shop/cart:http 10.1.0.1:8080 1 0'])
-    expect(groups.others).toBe(3)
+    expect(groups.others).toEqual({ begun: 3, ended: 0 })
+    take(groups, cart(1, '10.1.0.2:8080'), 'ended')
+    expect(groups.others).toEqual({ begun: 3, ended: 1 })
   })
 
   it('starts again from zero', () => {
@@ -236,9 +238,22 @@ describe('FlowWatch', () => {
     expect(settings({ acct: 1, timestamp: 0, events: 0 })).toEqual({
       hasVolume: true,
       hasTimes: false,
-      hasEvents: false,
+      whyNoEvents:
+        'the kernel reports no connections: net.netfilter.nf_conntrack_events is 0; set it to 1 or 2',
+      notices: ['no times: net.netfilter.nf_conntrack_timestamp is 0'],
     })
-    expect(settings({}).hasEvents).toBe(true)
+    expect(settings({ acct: 1, timestamp: 1, events: 2 })).toMatchObject({
+      whyNoEvents: undefined,
+      notices: [],
+    })
+    expect(settings({})).toMatchObject({
+      whyNoEvents: undefined,
+      notices: [
+        'no bytes and packets: net.netfilter.nf_conntrack_acct is not there',
+        'no times: net.netfilter.nf_conntrack_timestamp is not there',
+      ],
+    })
+    expect(settings({ acct: 0 }).whyNoEvents).toContain('built without CONFIG_NF_CONNTRACK_EVENTS')
   })
 })
 
@@ -259,6 +274,11 @@ describe('the flags of kprobe flows and kprobe top', () => {
     ['flows', ['--limit=0'], '--limit: "0" is not a whole number from 1 to 1000000'],
     ['flows', ['--all', '--service=a/b'], '--all: contradicts --service'],
     ['flows', ['--follow', '--interval=1s'], '--interval: is for --group-by'],
+    [
+      'flows',
+      ['--follow', '--group-by=service', '--interval=1ms'],
+      '--interval: "1ms" is shorter than 200ms; 0: one table at the end',
+    ],
     ['flows', ['now'], '"now": no such argument'],
     ['top', ['--sort-by=size'], '--sort-by: "size" is not one of rate, total, open, name'],
     ['top', ['--interval=1ms'], '--interval: "1ms" is not a duration (10s, 2m) from 200ms to 596h'],

@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import { writeDocument } from '../../../src/cli/document.ts'
 import { fillTemplate, parseTemplate } from '../../../src/cli/jsonpath.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 
 const DOCUMENT = {
   services: [
@@ -54,6 +56,18 @@ describe('a JSONPath template', () => {
     ['{.constructor}{.__proto__}', ''],
   ])('%s', (template, expected) => {
     expect(fillTemplate(parseTemplate(template), DOCUMENT)).toBe(expected)
+  })
+
+  it('cleans what it selects for a terminal, and keeps its own texts', async () => {
+    const document = {
+      services: [{ name: `a${String.fromCharCode(27)}[2J`, at: [{ x: String.fromCharCode(0x9b) }] }],
+    }
+    const format = `jsonpath={range .services[*]}{.name}{"\\t"}{.at}${String.fromCharCode(7)}{end}` as const
+    const [terminal, pipe] = [new FakeIo({ terminal: true }), new FakeIo()]
+    await writeDocument(document, format, terminal)
+    await writeDocument(document, format, pipe)
+    expect(terminal.stdout).toBe(`a\\u{1b}[2J\t[{"x":"\\u{9b}"}]${String.fromCharCode(7)}\n`)
+    expect(pipe.stdout).toContain(String.fromCharCode(27))
   })
 
   it.each<[string, string]>([

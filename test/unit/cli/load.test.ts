@@ -77,11 +77,15 @@ describe('what the daemon says beside its objects', () => {
     expect([refusedSince?.(REFUSAL), quarantined?.size, notKnown]).toEqual([undefined, 0, []])
   })
 
-  it('is what it waits for before it knows all objects', async () => {
-    const source = { missing: ['Services', 'Nodes'], trouble: 'ECONNREFUSED' }
+  it.each([
+    [
+      { missing: ['Services', 'Nodes'], trouble: 'ECONNREFUSED' },
+      ': it lacks Services, Nodes (ECONNREFUSED)',
+    ],
+    [undefined, ''],
+  ])('is what it waits for before it knows all objects: %j', async (source, words) => {
     await expect(load({ complete: false, source })).rejects.toThrow(
-      'has not read all objects yet: it lacks Services, Nodes (ECONNREFUSED)',
+      new Error(`the daemon at ${join(folder, 'admin.sock')} has not read all objects yet${words}`),
     )
-    await expect(load({ complete: false })).rejects.toThrow(/has not read all objects yet$/)
   })
 })

@@ -108,9 +108,28 @@ describe('kprobe nodes', () => {
     })
   })
 
-  it('gives up on a node that does not answer in time', async () => {
+  it('names nodes whose only pod ends, or is not scheduled', async () => {
+    const ending = podOn('ending')
+    const term = { matchFields: [{ key: 'metadata.name', operator: 'In', values: ['full'] }] }
+    const required = { requiredDuringSchedulingIgnoredDuringExecution: { nodeSelectorTerms: [term] } }
+    const { run } = await cluster([
+      podOn('a'),
+      { ...podOn('a'), metadata: { name: 'kprobe-old', deletionTimestamp: '2026-01-01T00:00:00Z' } },
+      { ...ending, metadata: { ...ending.metadata, deletionTimestamp: '2026-01-01T00:00:00Z' } },
+      { metadata: { name: 'kprobe-new' }, spec: { affinity: { nodeAffinity: required } } },
+      { metadata: { name: 'lost' }, spec: {} },
+    ])
+    const { code, out } = await run('status')
+    expect(code).toBe(1)
+    expect(out).toMatch(/^a +kprobe-a +ok /m)
+    for (const node of ['ending', 'full', '\\(pod lost is not scheduled\\)'])
+      expect(out).toMatch(new RegExp(`^${node} +- +UNKNOWN +no pod of kprobe runs there$`, 'm'))
+    expect(out).toContain('4 nodes: 1 ok, 0 differ, 3 did not answer')
+  })
+
+  it.each(['isSilent', 'isHung'])('gives up on a node that does not answer in time: %s', async how => {
     const { run } = await cluster([podOn('a'), podOn('b')], ({ pod }) =>
-      pod === 'kprobe-a' ? { isSilent: true } : VERSION,
+      pod === 'kprobe-a' ? { [how]: true } : VERSION,
     )
     const { code, out } = await run('status', '--timeout=1')
     expect([code, out]).toEqual([1, expect.stringMatching(/^a .*UNKNOWN +no answer within 1 s\nb .* ok /m)])

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { redacted } from '../../../src/cli/gather.ts'
-import { collectNames, redactionOf } from '../../../src/cli/redaction.ts'
+import { collectNames, collectNamesInText, redactionOf } from '../../../src/cli/redaction.ts'
 import { KUBE_CHAINS, portChains } from '../../../src/modes/xt-common/layout.ts'
 
 const KEY = Buffer.from('a key for tests')
@@ -53,6 +53,19 @@ describe('a redaction', () => {
     const names = [...'abcdefghijklmnopqrstuvwxyz'].flatMap(a => [...'abcdefghij'].map(b => `${a}${b}`))
     const { text } = of(...names)
     expect(new Set(names.map(name => text(name))).size).toBe(names.length)
+  })
+
+  it('collects names of objects in lines of a log', () => {
+    const names = new Set<string>()
+    collectNamesInText(
+      [
+        'I 2026-11-26T10:00:00Z removed Service oldshop/secretcart changes=3',
+        'W refused object="EndpointSlice other/gone-x" service=other/gone node=worker-7',
+        'I reading file /etc/kubernetes/proxy and API server https://10.0.0.1:6443',
+      ].join('\n'),
+      names,
+    )
+    expect([...names].sort()).toEqual(['gone', 'gone-x', 'oldshop', 'other', 'secretcart', 'worker-7'])
   })
 
   it('collects names of objects, and none that every cluster has', () => {

@@ -1,9 +1,11 @@
 import { describe, expect, it } from 'vitest'
+import type { FlowGroup } from '../../../src/cli/flow-groups.ts'
 import { fitted, textWidth } from '../../../src/cli/screen.ts'
-import { daemonState } from '../../../src/cli/top-sampler.ts'
+import { daemonState, TopRows } from '../../../src/cli/top-sampler.ts'
 import {
   FIRST_VIEW,
   keyPressed,
+  offsetMaxOf,
   rowsOf,
   type TopRow,
   type TopState,
@@ -153,29 +155,72 @@ describe('rowsOf', () => {
 })
 
 describe('keyPressed', () => {
+  const pressed = (at: TopView, key: string) => keyPressed(at, key, 99)
+
   it('quits, suspends, sorts, switches, scrolls and helps', () => {
-    expect(keyPressed(view(), 'q')).toBe('quit')
-    expect(keyPressed(view(), '\u0003')).toBe('quit')
-    expect(keyPressed(view(), '\u001a')).toBe('suspend')
-    expect(keyPressed(view(), 's')).toMatchObject({ sort: 'total' })
-    expect(keyPressed(view({ sort: 'name' }), 's')).toMatchObject({ sort: 'rate' })
-    expect(keyPressed(view(), 'e')).toMatchObject({ by: 'endpoint' })
-    expect(keyPressed(view(), `${ESCAPE}[B`)).toMatchObject({ offset: 1 })
-    expect(keyPressed(view(), `${ESCAPE}[A`)).toMatchObject({ offset: 0 })
-    expect(keyPressed(view(), '?')).toMatchObject({ pane: 'help' })
-    expect(keyPressed(view(), 'x')).toEqual(view())
+    expect(pressed(view(), 'q')).toBe('quit')
+    expect(pressed(view(), '\u0003')).toBe('quit')
+    expect(pressed(view(), '\u001a')).toBe('suspend')
+    expect(pressed(view(), 's')).toMatchObject({ sort: 'total' })
+    expect(pressed(view({ sort: 'name' }), 's')).toMatchObject({ sort: 'rate' })
+    expect(pressed(view(), 'e')).toMatchObject({ by: 'endpoint' })
+    expect(pressed(view(), `${ESCAPE}[B`)).toMatchObject({ offset: 1 })
+    expect(pressed(view(), `${ESCAPE}[A`)).toMatchObject({ offset: 0 })
+    expect(pressed(view(), '?')).toMatchObject({ pane: 'help' })
+    expect(pressed(view(), 'x')).toEqual(view())
+  })
+
+  it('scrolls no further than there are rows', () => {
+    expect(keyPressed(view({ offset: 95 }), `${ESCAPE}[6~`, 99)).toMatchObject({ offset: 99 })
+    expect(keyPressed(view(), `${ESCAPE}[B`, 0)).toMatchObject({ offset: 0 })
+    const size = { columns: 80, rows: 24 }
+    const offset = offsetMaxOf(MANY, view(), size)
+    const last = topPicture(MANY, view({ offset }), size).lines.at(-1)
+    expect(last).toMatch(/^\d+-200 of 200 /)
+    expect(topPicture(MANY, view({ offset: offset + 1 }), size).lines.at(-1)).toBe(last)
   })
 
   it('takes a text to filter by, letters that are keys elsewhere too', () => {
-    let at = keyPressed(view(), '/')
+    let at = pressed(view(), '/')
     for (const key of ['q', 's', '\u0001', 'x', '\u007f'])
-      at = at === 'quit' || at === 'suspend' ? at : keyPressed(at, key)
+      at = at === 'quit' || at === 'suspend' ? at : pressed(at, key)
     expect(at).toMatchObject({ pane: 'filter', filter: 'qs' })
-    expect(at === 'quit' || at === 'suspend' ? at : keyPressed(at, '\r')).toMatchObject({
+    expect(at === 'quit' || at === 'suspend' ? at : pressed(at, '\r')).toMatchObject({
       pane: 'table',
       filter: 'qs',
     })
-    expect(at === 'quit' || at === 'suspend' ? at : keyPressed(at, ESCAPE)).toMatchObject({ filter: '' })
+    expect(at === 'quit' || at === 'suspend' ? at : pressed(at, ESCAPE)).toMatchObject({ filter: '' })
+  })
+})
+
+describe('TopRows', () => {
+  const group = (endpoint: string, begun: number): FlowGroup => ({
+    protocol: 'TCP',
+    service: 'shop/cart:http',
+    endpoint,
+    client: undefined,
+    begun,
+    ended: 0,
+    volume: undefined,
+  })
+  const shown = (rows: TopRows) => rows.all.map(({ endpoint }) => endpoint).toSorted()
+
+  it('gives the room of endpoints without connections to new ones', () => {
+    const rows = new TopRows(2)
+    rows.takeBegun([group('a', 3), group('b', 2)], 1)
+    rows.takeOpen([group('b', 1)])
+    rows.takeBegun([group('c', 1)], 1)
+    expect([shown(rows), rows.isCut]).toEqual([['b', 'c'], false])
+  })
+
+  it('says that endpoints with connections have no room', () => {
+    const rows = new TopRows(2)
+    rows.takeBegun([group('a', 3), group('b', 2), group('c', 1)], 1)
+    expect([shown(rows), rows.isCut]).toEqual([['a', 'b'], true])
+    rows.takeBegun([], 1)
+    expect(rows.isCut).toBe(false)
+    rows.takeOpen([group('a', 1), group('b', 1), group('c', 1)])
+    expect(rows.isCut).toBe(true)
   })
 })
 

@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
 import type { PacketHead } from '../../../src/base/ip-packet.ts'
-import { ServiceIndex, storyLines, storyOf } from '../../../src/cli/packet-story.ts'
+import { ServiceIndex, type StoryFacts, storyLines, storyOf } from '../../../src/cli/packet-story.ts'
 import { PacketCollector, type TracedPacket } from '../../../src/cli/traced-packet.ts'
 import type { TraceEvent } from '../../../src/kernel/nft/packet-trace.ts'
 
@@ -136,9 +136,14 @@ describe('storyOf', () => {
     expect(services.at({ ...HEAD, ports, destination: ip('192.0.2.11') })).toBeUndefined()
   })
 
-  it('says where a packet went and which source it has there', () => {
-    collector.take(start())
-    const last = { ...HEAD, source: ip('10.0.0.1'), destination: ip('10.1.0.5') }
+  function storySentAs(
+    last: PacketHead,
+    {
+      first = HEAD,
+      tracked = 'none',
+    }: { first?: PacketHead; tracked?: StoryFacts['tracked'] | 'unknown' } = {},
+  ) {
+    collector.take(start({ head: first }))
     collector.take(
       step({
         table: TRACE,
@@ -151,12 +156,30 @@ describe('storyOf', () => {
     )
     const [packet] = packets
     if (packet === undefined) throw new Error('no packet')
-    const story = storyOf(packet, {
+    return storyOf(packet, {
       steps: [],
       row: services.at(packet.first),
-      tracked: undefined,
+      tracked: tracked === 'unknown' ? undefined : tracked,
       interfaceName: index => `eth${index}`,
     })
+  }
+
+  it('says nothing about the entry of a packet that was not looked up', () => {
+    const ping = { ...HEAD, protocol: 1, ports: undefined }
+    const story = storySentAs(ping, { first: ping, tracked: 'unknown' })
+    expect(storyLines(story)).toEqual([
+      '1970-01-01T00:00:01Z ICMP 192.0.2.1 -> 10.96.0.1 from eth2: passes unchanged by eth3',
+    ])
+    expect(story.hasNoEntry).toBeUndefined()
+  })
+
+  it('does not call a packet unchanged whose source was replaced', () => {
+    const story = storySentAs({ ...HEAD, source: ip('10.0.0.1') })
+    expect(story.outcome.answer).toBe('leaves by eth3, source replaced by 10.0.0.1:40000')
+  })
+
+  it('says where a packet went and which source it has there', () => {
+    const story = storySentAs({ ...HEAD, source: ip('10.0.0.1'), destination: ip('10.1.0.5') })
     expect(storyLines(story)).toEqual([
       '1970-01-01T00:00:01Z TCP 192.0.2.1:40000 -> 10.96.0.1:80 shop/web:http (ClusterIP) from eth2: ' +
         'goes to 10.1.0.5:80 by eth3, source replaced by 10.0.0.1:40000',

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
+import type { Config } from '../../../src/config/config.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
@@ -26,7 +27,7 @@ const service = (number: number, ...ips: readonly string[]) => [
   sliceOf(`s${number}`, ips),
 ]
 const SYNC_PERIOD_MS = 600_000
-const CONFIG = {
+const CONFIG: Config = {
   ...configFrom([]),
   ...meaningConfigOf({}),
   syncPeriodMs: SYNC_PERIOD_MS,
@@ -76,6 +77,10 @@ class World {
   reads = 0
   /** Why the kernel cannot be read; empty while it can. */
   unreadable = ''
+  /** Another program commits between any two requests of a read. */
+  isTorn = false
+  /** That of the mode that programs the kernel. */
+  config = CONFIG
   /** Happens when a read begins. */
   meanwhile: () => void = () => undefined
   readonly prover: Prover
@@ -95,7 +100,11 @@ class World {
         this.reads++
         if (this.unreadable !== '') throw new Error(this.unreadable)
         this.meanwhile()
-        return this.kernel.open()
+        const onSend = (datagram: Uint8Array) => {
+          if (this.isTorn) this.kernel.generation++
+          return datagram
+        }
+        return this.kernel.open({ faults: { onSend } })
       },
       activeMode: () => ({ held: () => this.#held(), isPassing: this.rig.reconciler.isPassing }),
       tell: fact => void this.facts.push(fact),
@@ -109,7 +118,7 @@ class World {
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
     const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
-    return { config: CONFIG, snapshot, tables: state.ruleset.tables, passes }
+    return { config: this.config, snapshot, tables: state.ruleset.tables, passes }
   }
 
   /** Time goes by, and the Prover is told what the reconciler reports. */
@@ -236,6 +245,59 @@ describe('Prover', () => {
     expect(its.rig.kinds()).toContain('healed')
     expect(await its.proofs('whole')).toBe(2)
     expect(await its.number('differences')).toBe(0)
+  })
+
+  it('is idle while a mode programs the kernel that it does not prove', async () => {
+    const its = await world()
+    await its.other.commit(DROPPING)
+    await its.wait(5_000)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+    const reads = its.reads
+    its.config = { ...CONFIG, proxyMode: 'iptables' }
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(60_000)
+    expect(its.reads).toBe(reads)
+    expect(await its.number('differences')).toBe(0)
+    expect(await its.number('age_seconds')).toBe(0)
+    expect(await its.verbose()).toMatch(
+      /^\[\+\]proof ok: nothing is proved: the daemon proves rules of nftables mode, and none of iptables mode$/m,
+    )
+    expect(its.said('stops proving rules')).toHaveLength(1)
+    expect(its.said('as Kubernetes says again')).toEqual([])
+    const proofs = await its.proofs('whole')
+    its.config = { ...CONFIG }
+    its.rig.offer([...first, ...service(4, '10.1.0.9')])
+    await its.wait(5_000)
+    expect(await its.proofs('whole')).toBeGreaterThan(proofs)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+    expect(its.facts.map(({ reason }) => reason)).toEqual(['PacketsDiffer', 'PacketsDiffer'])
+  })
+
+  it('does not prove what other programs committed while their tables were read', async () => {
+    const its = await world()
+    its.isTorn = true
+    await its.other.commit(DROPPING)
+    await its.wait(20_000)
+    expect(await its.number('differences')).toBe(0)
+    expect(await its.number('reads_discarded_total')).toBeGreaterThan(3)
+    its.isTorn = false
+    await its.wait(10_000)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+  })
+
+  it('follows every packet once more after a repair during the read', async () => {
+    const its = new World('changes')
+    open.push(its)
+    let left = 1
+    its.rig.offer(first)
+    its.meanwhile = () => {
+      if (left-- > 0) its.prover.report({ kind: 'healed', changes: 1, objects: [] })
+    }
+    await its.wait(10_000)
+    expect(await its.proofs('whole')).toBe(1)
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(5_000)
+    expect(await its.proofs('whole')).toBe(2)
   })
 
   it('does not count a read during which a pass ran', async () => {

@@ -296,6 +296,43 @@ describe('what concerns all classes', () => {
     expect(found).toMatchObject({ kind: 'changes', proof: { wrong: 0 } })
   })
 
+  it('rests while it follows many Services, and large tables that were read again', () => {
+    const stepsOf = (state: ProofState) => {
+      const running = new RunningProof(options)
+      finish(running.whole({ snapshot, tables }))
+      let count = 0
+      for (const _ of running.changes(state)) count++
+      return count
+    }
+    const many = Array.from({ length: 400 }, (_, at) => ({
+      apiVersion: 'v1',
+      kind: 'Service',
+      metadata: { namespace: 'ns', name: `many${at}` },
+      spec: { type: 'ExternalName', externalName: 'example.com', ports: [{ port: 80 }] },
+    }))
+    const added = change(first, { objects: many })
+    // These Services mean nothing: no class is followed.
+    expect(stepsOf({ snapshot: added.resolved.snapshot, tables })).toBeGreaterThan(400 / 64)
+    const set = [...(tables[0]?.sets.values() ?? [])][0]
+    const element = (at: number): Element => ({ set: 'large', key: `${at}`, data: undefined, comment: '' })
+    const other = (): AnyTable => ({
+      family: 'ip',
+      name: 'other',
+      flags: 0,
+      comment: undefined,
+      chains: new Map(
+        Array.from({ length: 400 }, (_, at) => [`c${at}`, { name: `c${at}`, hook: undefined, rules: [] }]),
+      ),
+      sets: new Map(set === undefined ? [] : [['large', { ...set, name: 'large' }]]),
+      elements: PersistentMap.from([['all', Array.from({ length: 20_000 }, (_, at) => element(at))]]),
+    })
+    const running = new RunningProof(options)
+    finish(running.whole({ snapshot, tables: [...tables, other()] }))
+    let count = 0
+    for (const _ of running.changes({ snapshot, tables: [...tables, other()] })) count++
+    expect(count).toBeGreaterThan(20_000 / 2_048 + 400 / 64)
+  })
+
   it.each(MUTATIONS)('shares no tables that differ from what was read (seed %i)', seed => {
     const running = new RunningProof(options)
     finish(running.whole({ snapshot, tables }))

@@ -4,7 +4,6 @@ import { PersistentMap } from '../../../src/base/collections.ts'
 import { u16be } from '../../../src/base/octets.ts'
 import {
   NF_ACCEPT,
-  NF_DROP,
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
   NF_INET_POST_ROUTING,
@@ -16,13 +15,13 @@ import {
   NFT_SET_EVAL,
   NFT_TABLE_F_DORMANT,
 } from '../../../src/kernel/nft/constants.ts'
-import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
-import type { AnyTable, ChainHook, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
+import type { Expression } from '../../../src/kernel/nft/expression.ts'
+import type { AnyTable, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { prove } from '../../../src/proof/prove.ts'
 import { endpoint, serviceOf, sliceOf } from '../../support/objects.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import { meaningConfigOf, proofOf } from '../../support/proof.ts'
+import { DROP, meaningConfigOf, other, proofOf, rule } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 
 const NODE = {
@@ -54,7 +53,6 @@ const OBJECTS = { objects: [NODE, SERVICE, SLICE] }
 const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), OBJECTS)
 const OWN = state.ruleset.tables
 
-const rule = (...expressions: readonly Expression[]): Rule => ({ expressions, comment: '' })
 const FILLS: Expression = {
   kind: 'dynset',
   op: 'update',
@@ -63,7 +61,6 @@ const FILLS: Expression = {
   dataReg: undefined,
   timeoutMs: 0,
 }
-const DROP: Expression = { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }
 const PORT: Expression = {
   kind: 'payload',
   base: NFT_PAYLOAD_TRANSPORT_HEADER,
@@ -71,29 +68,17 @@ const PORT: Expression = {
   length: 2,
   dreg: 0,
 }
+const ADDRESS: Expression = {
+  kind: 'payload',
+  base: NFT_PAYLOAD_NETWORK_HEADER,
+  offset: 16,
+  length: 4,
+  dreg: 0,
+}
 const isPort = (port: number): readonly Expression[] => [
   PORT,
   { kind: 'cmp', op: 'eq', sreg: 0, data: u16be(port) },
 ]
-
-/** A table of another program with one base chain. */
-function other(
-  hook: Pick<ChainHook, 'hooknum'> & Partial<ChainHook>,
-  rules: readonly Rule[],
-  more: Partial<AnyTable> = {},
-): AnyTable {
-  const base: ChainHook = { type: 'filter', priority: 0, ...hook }
-  return {
-    family: 'ip',
-    name: 'other',
-    flags: 0,
-    comment: undefined,
-    chains: new Map([['first', { name: 'first', hook: base, rules }]]),
-    sets: new Map(),
-    elements: PersistentMap.empty<ElementGroup>(),
-    ...more,
-  }
-}
 
 const proofWith = (...tables: readonly AnyTable[]) => proofOf({}, resolved.snapshot, [...OWN, ...tables])
 
@@ -202,6 +187,28 @@ describe('beside tables of other programs', () => {
   })
 })
 
+/** So many rules have an index. */
+const FILLERS = Array.from({ length: 20 }, (_, at) =>
+  rule(ADDRESS, { kind: 'cmp', op: 'eq', sreg: 0, data: ip(`203.0.113.${at}`) }, DROP),
+)
+
+describe('behind an index', () => {
+  it.each([
+    ['10.180.0.1', NF_INET_FORWARD],
+    ['10.180.1.1', NF_INET_FORWARD],
+    ['10.180.0.1', NF_INET_POST_ROUTING],
+    ['10.180.1.1', NF_INET_POST_ROUTING],
+    ['192.168.0.2', NF_INET_LOCAL_IN],
+  ])('finds a rule that drops packets to %s at hook %i', (address, hooknum) => {
+    const drops = rule(ADDRESS, { kind: 'cmp', op: 'eq', sreg: 0, data: ip(address) }, ...isPort(8080), DROP)
+    const short = proofWith(other({ hooknum }, [drops]))
+    expect(short.wrong).toBeGreaterThan(0)
+    const long = proofWith(other({ hooknum }, [...FILLERS, drops]))
+    expect(long.wrong).toBe(short.wrong)
+    expect(long.differences.map(its => its.kernel)).toEqual(short.differences.map(its => its.kernel))
+  })
+})
+
 describe('a rule for one endpoint of one Service', () => {
   const COUNT = 20
   const services = ['a', 'b', 'c'].map((name, at) => ({
@@ -229,13 +236,7 @@ describe('a rule for one endpoint of one Service', () => {
     proofOf({}, its.resolved.snapshot, [...its.state.ruleset.tables, ...tables])
   const ODD = '10.181.1.7'
   const UNFAIR = '10.181.1.6:8080 gets 10 % instead of 5 %'
-  const address = (dreg: number): Expression => ({
-    kind: 'payload',
-    base: NFT_PAYLOAD_NETWORK_HEADER,
-    offset: 16,
-    length: 4,
-    dreg,
-  })
+  const address = (dreg: number): Expression => ({ ...ADDRESS, dreg })
   const isOdd: readonly Expression[] = [address(0), { kind: 'cmp', op: 'eq', sreg: 0, data: ip(ODD) }]
   const among: readonly Expression[] = [
     address(0),
@@ -308,6 +309,21 @@ describe('a rule for one endpoint of one Service', () => {
       differences.map(() => expect.stringContaining(`${ODD}:8080`)),
     )
     expect([wrong, differences.length]).toEqual([classes, 1])
+  })
+
+  it.each([
+    ['forward', NF_INET_FORWARD, 2],
+    ['postrouting', NF_INET_POST_ROUTING, 4],
+  ] as const)('is found in a long chain, which has an index: %s', (_, hooknum, classes) => {
+    const long = (...last: readonly Expression[]) =>
+      proofBeside(other({ hooknum }, [...FILLERS, rule(...last)], sets))
+    for (const last of [isOdd, [...isOdd, ...isPort(8080)], [...isPort(8080), ...isOdd], among]) {
+      const { wrong, differences } = long(...last, DROP)
+      expect(differences.map(({ kernel }) => kernel).join()).toContain(`${ODD}:8080`)
+      expect(wrong).toBe(classes)
+    }
+    for (const other of [isPort(8081), isPort(80), [...isOdd, ...isPort(80)]])
+      expect(long(...other, DROP).differences.filter(({ name }) => name !== 'no Service')).toEqual([])
   })
 
   it.each([

@@ -1,9 +1,11 @@
 import { describe, expect, test } from 'vitest'
+import { logGroupOf } from '../../../src/modes/common/logs.ts'
+import type { IptablesState } from '../../../src/modes/iptables/state.ts'
 import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, NFTABLES } from '../../support/pipeline.ts'
 import { proofOf } from '../../support/proof.ts'
 import { PROVING, tablesOfIptables } from '../../support/proof-iptables.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
-import { LOCAL_IPS, loadScenarios } from '../../support/scenario.ts'
+import { LOCAL_IPS, LOGGED, loadScenarios, scenarioOf } from '../../support/scenario.ts'
 
 /** Both hooks, addresses of both sides in both families, a protocol and two ports: no packet is in no class or in two. */
 const ALL = 2 * (2 ** 64 + 2 ** 256) * 2 ** 40
@@ -40,4 +42,33 @@ describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s
       expect(proof.packets / ALL).toBeCloseTo(1, 9)
     }
   })
+})
+
+describe('rules that log what they reject and drop', () => {
+  test.each(LOGGED)('do to every packet what Kubernetes says: %s', file => {
+    const { config, steps } = scenarioOf(file)
+    let computed = computeIn(NFTABLES, { ...config, logRejects: 5 }, LOCAL_IPS)
+    for (const step of steps) {
+      computed = change(computed, step)
+      const { tables } = computed.state.ruleset
+      const { differences, wrong } = proofOf(config, computed.resolved.snapshot, tables)
+      expect([differences, wrong], step.title).toEqual([[], 0])
+    }
+    expect(logGroupOf(computed.state.ruleset.tables)).toBe(5)
+  })
+})
+
+test.each([
+  ['affinity.yaml', 1],
+  ['cluster-ip.yaml', 0],
+])('iptables mode assumes that a client is in one list of a Service (%s)', (file, count) => {
+  const { config, steps } = scenarioOf(file)
+  const computed = steps.reduce(change<IptablesState>, computeIn(IPTABLES, config, LOCAL_IPS))
+  const { assumptions } = proofOf(
+    config,
+    computed.resolved.snapshot,
+    tablesOfIptables(computed.state),
+    PROVING,
+  )
+  expect(assumptions.filter(its => its.includes('one of the lists of recent'))).toHaveLength(count)
 })

@@ -94,6 +94,7 @@ async function exec(
       'user-agent': 'kprobe',
     },
     accept: createHash('sha1').update(`${key}${ACCEPT_SUFFIX}`).digest('base64'),
+    signal,
   })
   try {
     return await converse(upgraded, asked)
@@ -122,6 +123,7 @@ interface Upgrade {
   readonly headers: Record<string, string | string[]>
   /** The value by which the server shows that it has read the key. */
   readonly accept: string
+  readonly signal: AbortSignal
 }
 
 interface Upgraded {
@@ -133,13 +135,16 @@ interface Upgraded {
 /** Maximum bytes of an answer that is no upgrade. */
 const REFUSAL_BYTES_MAX = 4_096
 
-function upgrade(socket: Socket, { path, headers, accept }: Upgrade): Promise<Upgraded> {
+function upgrade(socket: Socket, { path, headers, accept, signal }: Upgrade): Promise<Upgraded> {
   const asked = request({ createConnection: () => socket, path, headers })
   return new Promise((resolve, reject) => {
-    const fail = (kind: 'lost' | 'protocol' | 'unreachable', text: string, cause?: unknown) => {
+    const fail = (kind: 'lost' | 'protocol' | 'aborted', text: string, cause?: unknown) => {
       socket.destroy()
       reject(new ApiError(kind, text, { cause }))
     }
+    const abort = () => fail('aborted', String(signal.reason))
+    signal.addEventListener('abort', abort, { once: true })
+    if (signal.aborted) abort()
     asked.once('error', error => fail('lost', error.message, error))
     asked.once('response', response => void refusalOf(response).then(text => fail('protocol', text)))
     asked.once('upgrade', (response, _, head) => {

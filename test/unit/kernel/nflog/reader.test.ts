@@ -2,10 +2,12 @@ import { expect, it } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
 import { u16be, zeros } from '../../../../src/base/octets.ts'
 import { NFULA_PAYLOAD, NFULA_PREFIX, NFULA_SEQ } from '../../../../src/kernel/nflog/constants.ts'
-import { decodeLogged } from '../../../../src/kernel/nflog/reader.ts'
+import { decodeLogged, readLog } from '../../../../src/kernel/nflog/reader.ts'
 import { octets, string, u32be, viewOf } from '../../../../src/netlink/attribute.ts'
 import { encodeMessage, readMessages, writeNfGenMsg } from '../../../../src/netlink/message.ts'
 import { attributeSet, writeAttributes } from '../../../../src/netlink/schema.ts'
+import { FakeClock } from '../../../support/fake-clock.ts'
+import { ScriptedTransport } from '../../../support/scripted-transport.ts'
 
 const PACKET = attributeSet({
   payload: [NFULA_PAYLOAD, octets],
@@ -14,11 +16,15 @@ const PACKET = attributeSet({
 })
 const IPV4 = `\x45${zeros(8)}\x06${zeros(2)}${parseIp('192.0.2.1')}${parseIp('10.96.0.1')}`
 
-function decoded(type: number, payload: string) {
-  const bytes = encodeMessage({ type, flags: 0, sequence: 0 }, out => {
+function bytesOf(type: number, payload: string, sequence = 4): Uint8Array {
+  return encodeMessage({ type, flags: 0, sequence: 0 }, out => {
     writeNfGenMsg(out.out, { family: 2, resourceId: 7 })
-    writeAttributes(out, PACKET, { payload, prefix: 'kprobe refuse', sequence: 4 })
-  })
+    writeAttributes(out, PACKET, { payload, prefix: 'kprobe refuse', sequence })
+  }).slice()
+}
+
+function decoded(type: number, payload: string) {
+  const bytes = bytesOf(type, payload)
   const view = viewOf(bytes)
   const [message] = readMessages(view)
   if (message === undefined) throw new Error('no message')
@@ -39,7 +45,37 @@ it('reads addresses, ports, prefix and sequence number of a logged packet', () =
   })
 })
 
-it('skips packets that are not IP, and other messages', () => {
-  expect(decoded(4 << 8, 'no packet at all')).toBeUndefined()
+it('numbers packets that are not IP, too, and skips other messages', () => {
+  expect(decoded(4 << 8, 'no packet at all')).toMatchObject({ head: undefined, sequence: 4 })
   expect(decoded((4 << 8) | 1, IPV4)).toBeUndefined()
 })
+
+it('counts as lost only what the kernel did not deliver', () => {
+  const transport = new ScriptedTransport(datagram => [acknowledgment(datagram)])
+  let [taken, lost] = [0, 0]
+  const stop = readLog({
+    transport,
+    clock: new FakeClock(),
+    group: 7,
+    onPacket: () => taken++,
+    onLost: missing => {
+      lost += missing
+    },
+  })
+  transport.arrive(bytesOf(4 << 8, IPV4, 1), bytesOf(4 << 8, 'no packet at all', 2), bytesOf(4 << 8, IPV4, 3))
+  expect([taken, lost]).toEqual([3, 0])
+  transport.arrive(bytesOf(4 << 8, IPV4, 6))
+  expect([taken, lost]).toEqual([4, 2])
+  stop()
+})
+
+/** NLMSG_ERROR with the number 0. */
+function acknowledgment(datagram: Uint8Array): Uint8Array {
+  const header = Buffer.from(datagram.slice(0, 16))
+  const answer = Buffer.alloc(36)
+  answer.writeUInt32LE(36, 0)
+  answer.writeUInt16LE(2, 4)
+  answer.writeUInt32LE(header.readUInt32LE(8), 8)
+  header.copy(answer, 20)
+  return answer
+}

@@ -1,0 +1,216 @@
+import { describe, expect, it } from 'vitest'
+import { u32host } from '../../../src/base/octets.ts'
+import {
+  IPS_DST_NAT,
+  IPS_SRC_NAT,
+  NF_ACCEPT,
+  NF_DROP,
+  NF_INET_FORWARD,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  NFT_CT_MARK,
+  NFT_CT_STATE,
+  NFT_CT_STATUS,
+  NFT_JUMP,
+  NFT_META_IIFNAME,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  RTN_LOCAL,
+} from '../../../src/kernel/nft/constants.ts'
+import { readCompiled } from '../../../src/kernel/nft/decode.ts'
+import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
+import type { AnyTable, NftFamily } from '../../../src/kernel/nft/state.ts'
+import { compileRule } from '../../../src/kernel/xt/compile.ts'
+import { XT_CONNTRACK_STATE_INVALID, XT_CONNTRACK_STATE_NEW } from '../../../src/kernel/xt/constants.ts'
+import type { XtMatch } from '../../../src/kernel/xt/rule.ts'
+import { endpoint, serviceOf, sliceOf } from '../../support/objects.ts'
+import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
+import { DROP, other, proofOf, rule } from '../../support/proof.ts'
+import { LOCAL_IPS } from '../../support/scenario.ts'
+
+const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: 'test-node' },
+  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
+}
+const SERVICE = serviceOf('ns1/web', '172.30.0.41', {
+  type: 'NodePort',
+  ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 }],
+})
+const SLICE = sliceOf('ns1/web', ['10.180.0.1', endpoint('10.180.1.1', { nodeName: 'other-node' })], {
+  ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
+})
+const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, SERVICE, SLICE] })
+const OWN = state.ruleset.tables
+const proofWith = (...tables: readonly AnyTable[]) => proofOf({}, resolved.snapshot, [...OWN, ...tables])
+
+/** Before connection tracking, behind it, and where it stands itself. */
+const [RAW, TRACKED, TRACKING] = [-300, -150, -200] as const
+const early = (priority: number, rules: readonly Rule[], more: Partial<AnyTable> = {}) =>
+  proofWith(other({ hooknum: NF_INET_PRE_ROUTING, priority }, rules, more))
+const decides = (priority: number, ...expressions: readonly Expression[]): boolean =>
+  early(priority, [rule(...expressions, DROP)]).wrong > 0
+
+const hasBits = (key: number, bits: number): readonly Expression[] => [
+  { kind: 'ct', key, dreg: 0 },
+  { kind: 'bitwise', sreg: 0, dreg: 0, mask: u32host(bits), xor: '\0\0\0\0' },
+  { kind: 'cmp', op: 'neq', sreg: 0, data: '\0\0\0\0' },
+]
+const isEqual = (key: number, op: 'eq' | 'neq'): readonly Expression[] => [
+  { kind: 'ct', key, dreg: 0 },
+  { kind: 'cmp', op, sreg: 0, data: '\0\0\0\0' },
+]
+const xt = (family: NftFamily, match: XtMatch): Rule =>
+  readCompiled(compileRule({ matches: [match], target: { kind: 'DROP' } }, family))
+const decidesXt = (priority: number, match: XtMatch): boolean => early(priority, [xt('ip', match)]).wrong > 0
+
+describe('connection tracking', () => {
+  it('has seen no packet before its priority: the state is invalid', () => {
+    const [invalid, isNew] = [1, 8]
+    expect([RAW, TRACKED].map(at => decides(at, ...hasBits(NFT_CT_STATE, invalid)))).toEqual([true, false])
+    expect([RAW, TRACKED].map(at => decides(at, ...hasBits(NFT_CT_STATE, isNew)))).toEqual([false, true])
+    const accept: Expression = { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
+    const allowed = (priority: number) => {
+      const hook = { hooknum: NF_INET_PRE_ROUTING, priority, policy: NF_DROP }
+      return proofWith(other(hook, [rule(...hasBits(NFT_CT_STATE, isNew), accept)])).wrong
+    }
+    expect(allowed(RAW)).toBeGreaterThan(0)
+    expect(allowed(TRACKED)).toBe(0)
+  })
+
+  it('has no mark and no status there, whatever is compared', () => {
+    for (const op of ['eq', 'neq'] as const) {
+      expect(decides(RAW, ...isEqual(NFT_CT_MARK, op))).toBe(false)
+      expect(decides(TRACKED, ...isEqual(NFT_CT_MARK, op))).toBe(op === 'eq')
+    }
+    const isStatus: readonly Expression[] = [
+      ...hasBits(NFT_CT_STATUS, IPS_DST_NAT).slice(0, 2),
+      { kind: 'cmp', op: 'eq', sreg: 0, data: '\0\0\0\0' },
+    ]
+    expect([RAW, TRACKED].map(at => decides(at, ...isStatus))).toEqual([false, true])
+  })
+
+  it('is the same for the matches of xtables', () => {
+    const states = { kind: 'conntrack', inverted: false } as const
+    const at = (match: XtMatch) => [RAW, TRACKED].map(priority => decidesXt(priority, match))
+    expect(at({ ...states, states: XT_CONNTRACK_STATE_INVALID })).toEqual([true, false])
+    expect(at({ ...states, states: XT_CONNTRACK_STATE_NEW })).toEqual([false, true])
+    const mark = (inverted: string): XtMatch => ({
+      kind: 'unknown',
+      name: 'connmark',
+      revision: 1,
+      info: `\0\0\0\0\xff\xff\xff\xff${inverted}\0\0\0\0\0\0\0`,
+    })
+    expect(at(mark('\0'))).toEqual([false, true])
+    expect(at(mark('\x01'))).toEqual([false, false])
+  })
+
+  it('is beyond the evaluator at its own priority', () => {
+    const { wrong, assumptions } = early(TRACKING, [rule(...hasBits(NFT_CT_STATE, 9), DROP)])
+    expect(wrong).toBe(0)
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace a chain with the priority of connection tracking)',
+    )
+  })
+})
+
+describe('a rule behind source NAT', () => {
+  const late = (...expressions: readonly Expression[]) =>
+    proofWith(other({ hooknum: NF_INET_POST_ROUTING, priority: 200 }, [rule(...expressions, DROP)]))
+
+  it('finds the status of masqueraded packets, and lists those of processes of this node', () => {
+    const { wrong, differences, assumptions } = late(...hasBits(NFT_CT_STATUS, IPS_SRC_NAT))
+    expect(wrong).toBeGreaterThan(0)
+    expect(differences.every(({ packet }) => packet.startsWith('prerouting'))).toBe(true)
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace whether masquerading changes an address of this node)',
+    )
+    expect(late(...hasBits(NFT_CT_STATUS, IPS_DST_NAT)).wrong).toBeGreaterThan(wrong)
+  })
+
+  it.each([IPS_SRC_NAT | 8, 0x80])('lists a status with bits that no class has: %i', bits => {
+    const { wrong, assumptions } = late(...hasBits(NFT_CT_STATUS, bits))
+    expect(wrong).toBe(0)
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace the expression ct status beyond snat and dnat)',
+    )
+  })
+
+  it('lists a comparison of the source, which is another one now', () => {
+    const source: Expression = {
+      kind: 'payload',
+      base: NFT_PAYLOAD_NETWORK_HEADER,
+      offset: 12,
+      length: 4,
+      dreg: 0,
+    }
+    const isEarly: readonly Expression[] = [
+      source,
+      { kind: 'cmp', op: 'neq', sreg: 0, data: ip('203.0.113.9') },
+    ]
+    const { differences, assumptions } = late(...isEarly)
+    expect(differences.length).toBeGreaterThan(0)
+    expect(differences.filter(({ kernel }) => kernel.includes('masqueraded'))).toEqual([])
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace the source of a masqueraded packet)',
+    )
+  })
+})
+
+describe('matches of xtables', () => {
+  it('are followed by the type of an IPv6 address only where it is LOCAL', () => {
+    const at = (types: number) =>
+      early(TRACKED, [xt('ip6', { kind: 'addrtype', sourceTypes: 0, destinationTypes: types })], {
+        family: 'ip6',
+      }).assumptions.join()
+    expect(at(1 << RTN_LOCAL)).not.toContain('cannot trace')
+    for (const types of [1 << 1, (1 << 1) | (1 << RTN_LOCAL)])
+      expect(at(types)).toContain(
+        'ip6 other first, rule 1 matches no packet (cannot trace the match addrtype of xtables)',
+      )
+  })
+
+  it('do not match by nfacct for certain: its object may have a quota', () => {
+    const { wrong, assumptions } = early(TRACKED, [xt('ip', { kind: 'nfacct', name: 'quota' })])
+    expect(wrong).toBe(0)
+    expect(assumptions).toContain(
+      'ip other first, rule 1 matches no packet (cannot trace the match nfacct of xtables)',
+    )
+  })
+})
+
+it('lists SNAT to a loopback address, which is none that masquerading chooses', () => {
+  const info = `${u32host(1)}${u32host(1)}${ip('127.0.0.1').repeat(2)}\0\0\0\0\0\0\0\0`
+  const target = { kind: 'unknown', name: 'SNAT', revision: 0, info } as const
+  const { wrong, assumptions } = proofWith(
+    other({ type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: 150 }, [
+      readCompiled(compileRule({ matches: [], target }, 'ip')),
+    ]),
+  )
+  expect(wrong).toBe(0)
+  expect(assumptions).toContain(
+    'ip other first, rule 1 matches no packet (cannot trace SNAT to an address of another machine)',
+  )
+})
+
+it('decides a rule by a whole name of an interface and a destination', () => {
+  const isFrom: readonly Expression[] = [
+    { kind: 'meta', key: NFT_META_IIFNAME, dreg: 0 },
+    { kind: 'cmp', op: 'eq', sreg: 0, data: 'docker0'.padEnd(16, '\0') },
+  ]
+  const isTo = (address: string): readonly Expression[] => [
+    { kind: 'payload', base: NFT_PAYLOAD_NETWORK_HEADER, offset: 16, length: 4, dreg: 0 },
+    { kind: 'bitwise', sreg: 0, dreg: 0, mask: '\xff\xff\xff\0', xor: '\0\0\0\0' },
+    { kind: 'cmp', op: 'eq', sreg: 0, data: ip(address) },
+  ]
+  const { differences } = early(TRACKED, [rule(...isFrom, ...isTo('172.30.0.0'), DROP)])
+  expect(differences).toContainEqual(expect.objectContaining({ rule: 'ip other first, rule 1' }))
+  expect(early(TRACKED, [rule(...isFrom, ...isTo('172.31.0.0'), DROP)]).wrong).toBe(0)
+})
+
+it('lists a verdict to a chain that was not read', () => {
+  const jump: Expression = { kind: 'verdict', verdict: { code: NFT_JUMP, chain: 'gone' } }
+  const { wrong, assumptions } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump)]))
+  expect(wrong).toBe(0)
+  expect(assumptions).toContain('ip other first, rule 1 matches no packet (there is no chain gone)')
+})
