@@ -238,11 +238,11 @@ describe('kprobe relay', () => {
       `--api-tls-key=${key}`,
       `--api-tls-client-ca=${ca}`,
     )
-    const as = (name: string, organizations: readonly string[]) => {
+    const as = (name: string, organizations: readonly string[], relayCa = ca) => {
       const [nodeCert, nodeKey] = files(name, organizations)
       return node(
         `--source=relay:tcp://127.0.0.1:${port}`,
-        `--relay-tls-ca=${ca}`,
+        `--relay-tls-ca=${relayCa}`,
         `--relay-tls-cert=${nodeCert}`,
         `--relay-tls-key=${nodeKey}`,
       )
@@ -252,6 +252,12 @@ describe('kprobe relay', () => {
     const member = await as('member', ['system:nodes'])
     await holds(() => expect(member.synced).toBe(1))
     expect(stranger.synced).toBe(0)
+    // Whatever the environment says, a relay of another authority is not believed.
+    process.env.NODE_TLS_REJECT_UNAUTHORIZED = '0'
+    ends.push(async () => delete process.env.NODE_TLS_REJECT_UNAUTHORIZED)
+    const deceived = await as('deceived', ['system:nodes'], write('other-ca', createAuthority().caPem))
+    await holds(() => expect(deceived.problems.join()).toMatch(/certificate/))
+    expect(deceived.synced).toBe(0)
   })
 
   it('refuses long requests that do not end, once all of them hold too much', async () => {
