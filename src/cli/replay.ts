@@ -11,8 +11,10 @@ import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { openNetfilter } from '../daemon/open.ts'
 import type { HttpServer } from '../http/server.ts'
+import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { createNfacctClient } from '../kernel/nfacct/client.ts'
 import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
+import { writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
@@ -68,7 +70,11 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       return EXIT_FINE
     }
     await requirePrivate()
-    for (const notice of [...noticesOf(bundle), ...(await loadRules(bundle))])
+    for (const notice of [
+      ...noticesOf(bundle),
+      ...(await applySetting(bundle)),
+      ...(await loadRules(bundle)),
+    ])
       io.err(`kprobe replay: ${oneLine(notice)}\n`)
     // The kernel alone says what dump prints.
     if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
@@ -169,6 +175,15 @@ function unloadableOf(mode: string): readonly string[] {
       ? ['not loaded: the listeners of the daemon; rules lead to ports at which nothing listens here']
       : []),
   ]
+}
+
+/** Sets what rules are computed from. Gives why that failed. */
+async function applySetting(bundle: Bundle): Promise<readonly string[]> {
+  const { name, path } = SYSCTLS.tcpBeLiberal
+  const value = recordIn(bundle, 'sysctls.json')[path.replace(/^proc\//, '')]
+  if (typeof value !== 'string' || !/^[01]$/.test(value)) return []
+  const error = await writeSysctl(`/${path}`, Number(value))
+  return error === undefined ? [] : [`not set: ${name} = ${value}: ${error.message}`]
 }
 
 /** Objects that the kernel does not take and that are named; more are counted. */
