@@ -68,6 +68,15 @@ export interface Config {
   readonly connectionMetricsMax: number
   /** The back-end API; undefined for none. */
   readonly api: ApiConfig | undefined
+  /** The web page at an address of its own; undefined for none. The admin socket has it in any case. */
+  readonly ui: UiConfig | undefined
+}
+
+/** A server of the web page. */
+export interface UiConfig {
+  readonly at: BindAddress
+  /** File of the token that the page demands; empty for none, on loopback alone. */
+  readonly tokenFile: string
 }
 
 /** When the daemon proves: never, what changed and everything now and then, or everything after each sync. */

@@ -237,6 +237,18 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
     help: 'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
   },
   {
+    name: 'ui-address',
+    kind: 'text',
+    placeholder: '[IP:]PORT',
+    help: 'serve a web page for people at this address; a port alone is on loopback, and any other address needs --ui-token-file; empty disables it',
+  },
+  {
+    name: 'ui-token-file',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'file with the token that the web page demands, as a bearer token or as the password of any user',
+  },
+  {
     name: 'prove',
     kind: 'bool',
     help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables mode',

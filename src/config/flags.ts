@@ -254,6 +254,8 @@ export const OWN_FLAGS: readonly string[] = [
   'source',
   'state-dir',
   'sync-period',
+  'ui-address',
+  'ui-token-file',
 ]
 
 /** Flags that kube-proxy 1.36 lists in its help for Linux, except --help; `run` accepts all of them. */

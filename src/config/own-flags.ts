@@ -1,6 +1,6 @@
 import { DEFAULT_API_ADDRESS, isPrivate, parseApiAddress } from '../api/grpc/address.ts'
 import { errorOf } from '../base/errors.ts'
-import type { Cidr } from '../base/ip.ts'
+import { type Cidr, isLoopback } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 import { isDnsLabel } from '../model/fields.ts'
 import { findMode, MODES } from '../modes/registry.ts'
@@ -12,10 +12,12 @@ import type {
   RelaySourceConfig,
   RelayTlsConfig,
   SourceConfig,
+  UiConfig,
 } from './config.ts'
 import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
 import { RELAY_TLS_FLAGS } from './flag-tables.ts'
 import { API_TLS_FLAGS } from './flags.ts'
+import { readBindAddress } from './settings-from-flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
 export type OwnSettings = Pick<
@@ -29,6 +31,7 @@ export type OwnSettings = Pick<
   | 'adminSocket'
   | 'connectionMetricsMax'
   | 'api'
+  | 'ui'
 > & {
   readonly conntrackLower: boolean
   readonly master: string
@@ -55,6 +58,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
       fallback: 0,
     }),
     api: readApi(reader),
+    ui: readUi(reader),
     conntrackLower: reader.bool('conntrack-lower'),
     master: reader.text('master') ?? '',
   }
@@ -134,6 +138,28 @@ function cidrsOf(reader: FlagReader, flag: string): readonly Cidr[] {
   return readCidrs(reader.list(flag), (index, message) => reader.fail(`--${flag}[${index}]`, message))
 }
 
+/** Reads where the web page is served; at an address that other machines reach it has to demand a token. */
+function readUi(reader: FlagReader): UiConfig | undefined {
+  const text = reader.text('ui-address') ?? ''
+  const tokenFile = reader.text('ui-token-file') ?? ''
+  if (text === '') {
+    if (tokenFile !== '') reader.fail('--ui-token-file', 'needs --ui-address, which is not given')
+    return undefined
+  }
+  const read = readBindAddress(/^\d+$/.test(text) ? `127.0.0.1:${text}` : text)
+  if ('problem' in read) {
+    reader.fail('--ui-address', `${read.problem}; give PORT, IP:PORT or [IP]:PORT`)
+    return undefined
+  }
+  const { address: at } = read
+  if (!isLoopback(at.ip) && tokenFile === '')
+    reader.fail(
+      '--ui-address',
+      `${quote(text)} is not on loopback: other machines reach it; give --ui-token-file`,
+    )
+  return { at, tokenFile }
+}
+
 /** Reads the API flags of `kprobe run`. */
 function readApi(reader: FlagReader): ApiConfig | undefined {
   const tls = readApiTls(reader)
@@ -142,9 +168,14 @@ function readApi(reader: FlagReader): ApiConfig | undefined {
 }
 
 /** Reports API flags of `kprobe run` that would have no effect. */
-export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'api' | 'once'>): void {
+export function refuseIdleApi(
+  reader: FlagReader,
+  { api, ui, once }: Pick<Config, 'api' | 'ui' | 'once'>,
+): void {
   if (api !== undefined && once)
     reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
+  if (ui !== undefined && once)
+    reader.fail('--ui-address', 'cannot be combined with --once, which exits before anyone can look')
   for (const { name } of API_TLS_FLAGS)
     if (api === undefined && (reader.text(name) ?? '') !== '')
       reader.fail(`--${name}`, 'needs --api, which is not given')

@@ -25,26 +25,30 @@ interface AdminServerOptions extends AdminPages {
   readonly path: string
   readonly clock: Clock
   readonly report: (news: ServerNews) => void
+  /** Answers what is below /ui/; absent where there is no page. */
+  readonly page?: Handler | undefined
 }
 
 const CONNECTIONS_MAX = 16
+/** Where the web page is. */
+export const PAGE_PATH = '/ui/'
 
 /**
  * Serves the pages as JSON, /state for the page `state`, and a list of the paths at /, on a unix socket. It replaces a
  * socket file that an earlier process left, and retries while another process answers there.
  */
-export function openAdminServer({ path, clock, report, ...pages }: AdminServerOptions): HttpServer {
+export function openAdminServer({ path, clock, report, page, ...pages }: AdminServerOptions): HttpServer {
   return new HttpServer({
     at: { path },
     clock,
     connectionsMax: CONNECTIONS_MAX,
-    handle: adminHandler(pages, clock),
+    handle: adminHandler(pages, clock, page),
     hardFail: false,
     report,
   })
 }
 
-function adminHandler(pages: AdminPages, clock: Clock): Handler {
+function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefined): Handler {
   const byPath = new Map<string, () => unknown>([
     ['/config', pages.config],
     ['/debug', pages.debug],
@@ -55,8 +59,11 @@ function adminHandler(pages: AdminPages, clock: Clock): Handler {
     ['/state', pages.state],
     ['/status', pages.status],
   ])
-  return readOnly(async ({ path }) => {
-    if (path === '/') return listing([...byPath.keys()])
+  const listed = [...byPath.keys(), ...(webPage === undefined ? [] : [PAGE_PATH])]
+  return readOnly(async request => {
+    const { path } = request
+    if (path === '/') return listing(listed)
+    if (webPage !== undefined && path.startsWith(PAGE_PATH)) return await webPage(request)
     const page = byPath.get(path)
     if (page === undefined) return NOT_FOUND
     return { status: 200, headers: JSON_TYPE, body: breathing(await page(), clock) }

@@ -78,6 +78,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'model/service.ts',
     'model/snapshot.ts',
   ],
+  // In the browser.
+  ui: ['base', 'model/fields.ts'],
   cli: EVERYTHING,
   daemon: EVERYTHING,
   // What others may import: see docs/library.md.
@@ -90,6 +92,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
   'main.ts': [],
   cli: ['main.ts', 'cli'],
   daemon: ['main.ts', 'cli', 'library'],
+  ui: [],
   library: [],
   'cli/libnftables.ts': ['cli/dump.ts'],
 }
@@ -119,6 +122,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   ],
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
+  'http/guard.ts': ['node:crypto'],
   'relay/connection.ts': ['node:http2', 'node:net'],
   'relay/open.ts': ['node:fs/promises'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],
@@ -136,6 +140,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/banner.ts': ['node:os'],
   'daemon/instance-lock.ts': ['node:fs/promises'],
   'daemon/network-lock.ts': ['node:fs/promises'],
+  'daemon/page.ts': ['node:fs/promises'],
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
@@ -144,6 +149,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
   'cli/debug.ts': ['node:crypto'],
   'cli/gather.ts': ['node:fs/promises'],
+  'cli/page.ts': ['node:fs/promises', 'node:url'],
   'cli/nodes.ts': ['node:os', 'node:path'],
   'cli/redaction.ts': ['node:crypto'],
   'cli/replay.ts': ['node:fs/promises', 'node:os', 'node:path'],

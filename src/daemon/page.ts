@@ -1,0 +1,93 @@
+import { readFile } from 'node:fs/promises'
+import type { Clock } from '../base/clock.ts'
+import type { Config } from '../config/config.ts'
+import type { Handler, HttpAnswer, HttpRequest } from '../http/connections.ts'
+import { PLAIN, readOnly } from '../http/connections.ts'
+import { hasToken, isOwnHost } from '../http/guard.ts'
+import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
+import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
+import type { Flags } from '../telemetry/metrics-server.ts'
+
+/** What the web page reads of the daemon. */
+export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
+  readonly clock: Clock
+  readonly wallMs: () => number
+  readonly version: string
+  readonly config: () => Config
+  readonly flags: Flags
+  /** Gives the configuration as kube-proxy's API type. */
+  readonly configz: () => unknown
+  /** Gives what the kernel should hold; undefined before the daemon programs it. */
+  readonly held: () => ReconcilerStatus | undefined
+}
+
+/** The web page as it is served: what is below /ui/. */
+export interface Page {
+  readonly handle: Handler
+  /** Ends what a viewer began. */
+  readonly close: () => Promise<void>
+}
+
+/** Loads the page's code. */
+export type OpenPage = (source: PageSource) => Promise<Page>
+
+/** The web page at the admin socket and at an address of its own. Nothing of it is loaded before the first request. */
+export class PageServer {
+  readonly #open: OpenPage
+  readonly #source: PageSource
+  #page: Promise<Page> | undefined
+
+  constructor(open: OpenPage, source: PageSource) {
+    this.#open = open
+    this.#source = source
+  }
+
+  /** Answers at the admin socket, to whose owner the kernel restricts it. */
+  readonly atSocket: Handler = request => this.#answer(request)
+
+  /** Answers at an address; with a file of a token, only those who give that. */
+  at(tokenFile: string): Handler {
+    return readOnly(async request => {
+      if (tokenFile !== '') {
+        const token = await readFile(tokenFile, 'utf8').then(
+          text => text.trim(),
+          () => '',
+        )
+        if (token === '') return noToken(tokenFile)
+        if (!hasToken(request.authorization, token)) return NOT_ADMITTED
+      }
+      return request.path === '/' ? TO_PAGE : await this.#answer(request)
+    })
+  }
+
+  async close(): Promise<void> {
+    await (await this.#page)?.close()
+  }
+
+  async #answer(request: HttpRequest): Promise<HttpAnswer> {
+    const { host } = request
+    if (!isOwnHost(host, [this.#source.config().nodeName])) return otherHost(host)
+    this.#page ??= this.#open(this.#source)
+    return await (await this.#page).handle(request)
+  }
+}
+
+const TO_PAGE: HttpAnswer = {
+  status: 302,
+  headers: { ...PLAIN, Location: PAGE_PATH },
+  body: `${PAGE_PATH}\n`,
+}
+const NOT_ADMITTED: HttpAnswer = {
+  status: 401,
+  headers: { ...PLAIN, 'WWW-Authenticate': 'Basic realm="kprobe", charset="UTF-8"' },
+  body: '401 unauthorized: give the token as the password, or as a bearer token\n',
+}
+
+function noToken(path: string): HttpAnswer {
+  return { status: 503, headers: PLAIN, body: `503 no token can be read from ${JSON.stringify(path)}\n` }
+}
+
+function otherHost(host: string | undefined): HttpAnswer {
+  const body = `421 misdirected request: ${JSON.stringify(host ?? '')} is not this daemon; use its address, localhost or the name of its Node\n`
+  return { status: 421, headers: PLAIN, body }
+}
