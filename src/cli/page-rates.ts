@@ -1,4 +1,4 @@
-import type { Cancel } from '../base/clock.ts'
+import type { Cancel, Clock } from '../base/clock.ts'
 import type { PageSource } from '../daemon/page.ts'
 import { FlowNames } from './flow-names.ts'
 import { TopSampler } from './top-sampler.ts'
@@ -10,21 +10,25 @@ const INTERVAL_MS = 1_000
 const IDLE_MS = 10_000
 const ROWS_MAX = 100
 
+type Sampler = Pick<TopSampler, 'sample' | 'close'>
+
 interface Sampling {
-  readonly sampler: Promise<TopSampler>
+  readonly sampler: Promise<Sampler>
   state: Promise<TopState>
   sampledMs: number
 }
 
 /** Counts what `kprobe top` shows while somebody looks: one sampler for all viewers, which ends with the last of them. */
 export class PageRates {
-  readonly #source: PageSource
+  readonly #clock: Clock
+  readonly #open: () => Promise<Sampler>
   #sampling: Sampling | undefined
   #idle: Cancel | undefined
   #closing: Promise<void> = Promise.resolve()
 
-  constructor(source: PageSource) {
-    this.#source = source
+  constructor(clock: Clock, open: () => Promise<Sampler>) {
+    this.#clock = clock
+    this.#open = open
   }
 
   /** Gives the rows that a viewer looks at: `by=endpoint`, `filter` and `sort`, the first 100. */
@@ -54,7 +58,7 @@ export class PageRates {
   }
 
   async #state(): Promise<TopState> {
-    const { clock } = this.#source
+    const clock = this.#clock
     this.#idle?.()
     this.#idle = clock.after(IDLE_MS, () => void this.close())
     const sampling = this.#sampling ?? this.#begin()
@@ -72,16 +76,15 @@ export class PageRates {
 
   #begin(): Sampling {
     const sampler = this.#open()
-    const { clock } = this.#source
     const state = sampler.then(its => its.sample())
-    this.#sampling = { sampler, state, sampledMs: clock.nowMs() }
+    this.#sampling = { sampler, state, sampledMs: this.#clock.nowMs() }
     return this.#sampling
   }
+}
 
-  async #open(): Promise<TopSampler> {
-    const { clock, wallMs, config } = this.#source
-    const { adminSocket, serviceProxyName: proxyName } = config()
-    const names = await FlowNames.open({ clock, adminSocket, proxyName })
-    return new TopSampler({ clock, wallMs, names, service: '', namespace: '', proxyName })
-  }
+/** Begins to count new connections on this node. Throws when the kernel denies its events. */
+export async function openSampler({ clock, wallMs, config }: PageSource): Promise<TopSampler> {
+  const { adminSocket, serviceProxyName: proxyName } = config()
+  const names = await FlowNames.open({ clock, adminSocket, proxyName })
+  return new TopSampler({ clock, wallMs, names, service: '', namespace: '', proxyName })
 }

@@ -6,7 +6,7 @@ import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } fro
 import { isJson } from '../model/fields.ts'
 import { PAGE_PATH } from '../telemetry/admin-server.ts'
 import { pathOf } from './page-path.ts'
-import { PageRates } from './page-rates.ts'
+import { openSampler, PageRates } from './page-rates.ts'
 import { servicesPage } from './page-services.ts'
 
 /** A script of another origin, an inline one and a frame around the page are refused by the browser. */
@@ -29,7 +29,7 @@ const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string 
 
 /** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
 export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
-  const rates = new PageRates(source)
+  const rates = new PageRates(source.clock, () => openSampler(source))
   const data = new Map<string, (query: URLSearchParams) => unknown>([
     ['status', () => statusOf(source)],
     ['services', query => servicesPage(source, query)],

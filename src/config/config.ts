@@ -75,8 +75,10 @@ export interface Config {
 /** A server of the web page. */
 export interface UiConfig {
   readonly at: BindAddress
-  /** File of the token that the page demands; empty for none, on loopback alone. */
+  /** File of the token that the page demands; empty for none. */
   readonly tokenFile: string
+  /** Clients must have a certificate; undefined to serve without TLS. One of both is there unless `at` is loopback. */
+  readonly tls: ApiTlsConfig | undefined
 }
 
 /** When the daemon proves: never, what changed and everything now and then, or everything after each sync. */

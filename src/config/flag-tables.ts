@@ -237,18 +237,6 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
     help: 'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
   },
   {
-    name: 'ui-address',
-    kind: 'text',
-    placeholder: '[IP:]PORT',
-    help: 'serve a web page for people at this address; a port alone is on loopback, and any other address needs --ui-token-file; empty disables it',
-  },
-  {
-    name: 'ui-token-file',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'file with the token that the web page demands, as a bearer token or as the password of any user',
-  },
-  {
     name: 'prove',
     kind: 'bool',
     help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables mode',
@@ -266,6 +254,36 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
     help: 'oom_score_adj of this process, -1000 to 1000',
   },
 ])
+
+const UI_ADDRESS_FLAG: FlagSpec = {
+  name: 'ui-address',
+  kind: 'text',
+  placeholder: '[IP:]PORT',
+  help: 'serve a web page for people at this address; a port alone is on loopback, any other address needs a token or client certificates; empty disables it',
+}
+
+/** Flags that mean something beside --ui-address alone. */
+export const UI_FLAGS: readonly FlagSpec[] = [
+  {
+    name: 'ui-token-file',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'file of the token that the web page demands, as a bearer token or as the password of any user',
+  },
+  {
+    name: 'ui-tls-cert',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'server certificate of the web page (PEM)',
+  },
+  { name: 'ui-tls-key', kind: 'text', placeholder: 'FILE', help: 'server key of the web page (PEM)' },
+  {
+    name: 'ui-tls-client-ca',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'CA certificates that the certificates of its viewers must be signed by (PEM)',
+  },
+]
 
 /** The flag for the daemon's socket, also of commands that query the daemon. */
 export const ADMIN_SOCKET_FLAG: FlagSpec = {
@@ -406,5 +424,6 @@ export const DAEMON_FLAGS: readonly FlagSpec[] = [
   ...PACE_FLAGS,
   ...PROCESS_FLAGS,
   ...TELEMETRY_FLAGS,
+  ...grouped('Web page', [UI_ADDRESS_FLAG, ...UI_FLAGS]),
   ...CONNTRACK_FLAGS,
 ]

@@ -15,7 +15,7 @@ import type {
   UiConfig,
 } from './config.ts'
 import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
-import { RELAY_TLS_FLAGS } from './flag-tables.ts'
+import { RELAY_TLS_FLAGS, UI_FLAGS } from './flag-tables.ts'
 import { API_TLS_FLAGS } from './flags.ts'
 import { readBindAddress } from './settings-from-flags.ts'
 
@@ -138,12 +138,14 @@ function cidrsOf(reader: FlagReader, flag: string): readonly Cidr[] {
   return readCidrs(reader.list(flag), (index, message) => reader.fail(`--${flag}[${index}]`, message))
 }
 
-/** Reads where the web page is served; at an address that other machines reach it has to demand a token. */
+/** Reads where the web page is served. At an address that other machines reach, it has to demand something of them. */
 function readUi(reader: FlagReader): UiConfig | undefined {
   const text = reader.text('ui-address') ?? ''
   const tokenFile = reader.text('ui-token-file') ?? ''
+  const tls = readTls(reader, 'ui')
   if (text === '') {
-    if (tokenFile !== '') reader.fail('--ui-token-file', 'needs --ui-address, which is not given')
+    for (const { name } of UI_FLAGS)
+      if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, 'needs --ui-address, which is not given')
     return undefined
   }
   const read = readBindAddress(/^\d+$/.test(text) ? `127.0.0.1:${text}` : text)
@@ -152,12 +154,12 @@ function readUi(reader: FlagReader): UiConfig | undefined {
     return undefined
   }
   const { address: at } = read
-  if (!isLoopback(at.ip) && tokenFile === '')
+  if (!isLoopback(at.ip) && tokenFile === '' && tls === undefined)
     reader.fail(
       '--ui-address',
-      `${quote(text)} is not on loopback: other machines reach it; give --ui-token-file`,
+      `other machines reach ${quote(text)}: give --ui-token-file, or --ui-tls-cert, --ui-tls-key and --ui-tls-client-ca`,
     )
-  return { at, tokenFile }
+  return { at, tokenFile, tls }
 }
 
 /** Reads the API flags of `kprobe run`. */
@@ -200,12 +202,17 @@ export function readApiAddress(reader: FlagReader, flag: string): string | undef
   return text
 }
 
-/** Reads the three files of TLS, all or none of which must be set. */
+/** Reads the three files of the API's TLS, all or none of which must be set. */
 export function readApiTls(reader: FlagReader): ApiTlsConfig | undefined {
-  const files = API_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
+  return readTls(reader, 'api')
+}
+
+function readTls(reader: FlagReader, server: 'api' | 'ui'): ApiTlsConfig | undefined {
+  const names = ['cert', 'key', 'client-ca'].map(part => `${server}-tls-${part}`)
+  const files = names.map(name => reader.text(name) ?? '')
   const [certFile = '', keyFile = '', clientCaFile = ''] = files
   if (files.every(file => file === '')) return undefined
-  for (const [index, { name }] of API_TLS_FLAGS.entries())
+  for (const [index, name] of names.entries())
     if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs certificate, key and client CA')
   return { certFile, keyFile, clientCaFile }
 }

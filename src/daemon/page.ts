@@ -1,9 +1,14 @@
 import { readFile } from 'node:fs/promises'
+import type { ApiTls } from '../api/grpc/http-server.ts'
 import type { Clock } from '../base/clock.ts'
-import type { Config } from '../config/config.ts'
+import { formatIpPort, isLoopback } from '../base/ip.ts'
+import type { Log } from '../base/log.ts'
+import type { OverShare } from '../base/shares.ts'
+import type { Config, UiConfig } from '../config/config.ts'
 import type { Handler, HttpAnswer, HttpRequest } from '../http/connections.ts'
 import { PLAIN, readOnly } from '../http/connections.ts'
 import { hasToken, isOwnHost } from '../http/guard.ts'
+import { HttpServer, type ServerNews } from '../http/server.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
@@ -69,6 +74,68 @@ export class PageServer {
     if (!isOwnHost(host, [this.#source.config().nodeName])) return otherHost(host)
     this.#page ??= this.#open(this.#source)
     return await (await this.#page).handle(request)
+  }
+}
+
+/** The web page at an address of its own. */
+export interface UiServer {
+  readonly overShare: OverShare
+  close(): void
+}
+
+interface UiServerOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly page: Pick<PageServer, 'at'>
+  readonly report: (news: ServerNews) => void
+}
+
+/** A browser opens at most six. */
+const CONNECTIONS_MAX = 48
+
+/** Listens where --ui-address says. Undefined when the files of TLS cannot be used; the log has the reason. */
+export async function openUiServer(
+  { at, tokenFile, tls }: UiConfig,
+  { clock, log, page, report }: UiServerOptions,
+): Promise<UiServer | undefined> {
+  const door = tls === undefined ? undefined : await openDoor({ ...tls, flags: '--ui-tls' }, { clock, log })
+  if (tls !== undefined && door === undefined) return undefined
+  if (!isLoopback(at.ip) && door === undefined) log.warn({ address: formatIpPort(at.ip, at.port) }, IN_PLAIN)
+  const server = new HttpServer({
+    at,
+    clock,
+    connectionsMax: CONNECTIONS_MAX,
+    handle: page.at(tokenFile),
+    enter: door?.enter,
+    hardFail: false,
+    report,
+  })
+  return {
+    get overShare() {
+      return server.overShare
+    },
+    close() {
+      door?.stop()
+      void server.close()
+    },
+  }
+}
+
+const IN_PLAIN = 'the token of the web page crosses the network in plain text; --ui-tls-cert encrypts it'
+
+/** Reads the certificates, and follows their files. */
+async function openDoor(files: ApiTls, { clock, log }: Pick<UiServerOptions, 'clock' | 'log'>) {
+  const { readTls, followTls, TlsDoor } = await import('../api/grpc/http-server.ts')
+  try {
+    const pems = await readTls(files)
+    const door = new TlsDoor(pems)
+    const failed = (err: Error) =>
+      log.error({ err }, 'ui: cannot renew the certificates; the former ones stay')
+    const stop = followTls(files, { clock, pems, changed: now => door.renew(now), failed })
+    return { enter: door.enter.bind(door), stop }
+  } catch (err) {
+    log.error({ err }, 'ui: cannot use the certificates; the web page is not served at --ui-address')
+    return undefined
   }
 }
 

@@ -1,14 +1,14 @@
 import { buildText } from '../base/build-info.ts'
 import type { Clock } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
-import { FAMILIES, type Family, formatIpPort, isLoopback } from '../base/ip.ts'
+import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { BindAddress, Config } from '../config/config.ts'
 import { modelFlags } from '../config/daemon-config.ts'
 import { isGateOn } from '../config/feature-gates.ts'
-import { HttpServer, type ServerNews } from '../http/server.ts'
+import type { HttpServer, ServerNews } from '../http/server.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { MemoryLimit } from '../model/node-context.ts'
 import type { Memo } from '../model/resolve.ts'
@@ -32,7 +32,7 @@ import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
-import { PageServer } from './page.ts'
+import { openUiServer, PageServer, type UiServer } from './page.ts'
 
 interface ServersOptions {
   readonly clock: Clock
@@ -98,7 +98,7 @@ export class Servers {
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined
   #admin: HttpServer | undefined
-  #ui: HttpServer | undefined
+  #ui: UiServer | undefined
   #config: Config | undefined
   #table: FrontendTable | undefined
 
@@ -140,7 +140,7 @@ export class Servers {
     if (!isSame('healthzBindAddress')) this.#followHealth(config)
     if (!isSame('metricsBindAddress')) this.#followMetrics(config)
     if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
-    if (before === undefined) this.#openUi(config)
+    if (before === undefined) await this.#openUi(config)
   }
 
   /** Takes the frontends that the kernel holds. */
@@ -225,19 +225,11 @@ export class Servers {
     this.#admin = openAdminServer({ ...pages, path: adminSocket, clock, report, page: page?.atSocket })
   }
 
-  #openUi({ ui }: Config): void {
+  async #openUi({ ui }: Config): Promise<void> {
     const { clock, page, log } = this.#options
     if (ui === undefined || page === undefined) return
-    const { at, tokenFile } = ui
-    if (!isLoopback(at.ip)) log.warn({ address: formatIpPort(at.ip, at.port) }, UI_IN_PLAIN)
-    this.#ui = new HttpServer({
-      at,
-      clock,
-      connectionsMax: UI_CONNECTIONS_MAX,
-      handle: page.at(tokenFile),
-      hardFail: false,
-      report: news => this.#logServer('ui', 'ui-address', news),
-    })
+    const report = (news: ServerNews) => this.#logServer('ui', 'ui-address', news)
+    this.#ui = await openUiServer(ui, { clock, page, log, report })
   }
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {
@@ -278,11 +270,6 @@ export class Servers {
     }
   }
 }
-
-/** A browser opens at most six. */
-const UI_CONNECTIONS_MAX = 48
-const UI_IN_PLAIN =
-  'the token of the web page crosses the network in plain; prefer loopback and a forwarded port'
 
 function isSamePlace(a: BindAddress | undefined, b: BindAddress | undefined): boolean {
   return a?.ip === b?.ip && a?.port === b?.port

@@ -68,7 +68,7 @@ async function open(view: string, options: Parameters<typeof watchedPage>[2] = {
   return watched
 }
 
-const texts = (page: Page, selector: string) => page.locator(selector).allInnerTexts()
+const texts = (page: Page, selector: string) => page.locator(selector).allTextContents()
 const rowTexts = async (page: Page, caption: string) => {
   const rows = page.getByRole('table', { name: caption }).locator('tbody tr')
   return (await rows.allInnerTexts()).map(text => text.split('\t').map(cell => cell.trim()))
