@@ -309,7 +309,7 @@ async function contrast(page: Page): Promise<number> {
 }
 
 describe('instead of a wrong table', () => {
-  it('a banner says that the daemon is of another version', async () => {
+  it('F174: a banner says that the daemon is of another version', async () => {
     const watched = await watchedPage(browser, ORIGIN)
     opened.push(watched)
     await watched.page.route('**/data/status*', route => route.fulfill({ json: { version: '99.0.0' } }))
@@ -321,7 +321,7 @@ describe('instead of a wrong table', () => {
     expect(await watched.page.locator('#content').isVisible()).toBe(false)
   })
 
-  it('a banner says that the daemon is away, until it is back', async () => {
+  it('F174: a banner says that the daemon is away', async () => {
     const { page } = await open('services')
     await shown(page, 'tbody a')
     await daemons.end()

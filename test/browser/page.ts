@@ -3,7 +3,8 @@ import { join } from 'node:path'
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
 import { askDaemon } from '../../src/cli/admin-client.ts'
 import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
-import { eventually } from '../support/patience.ts'
+import { eventually, patientMs } from '../support/patience.ts'
+import { NODE_NAME } from '../support/pipeline.ts'
 
 /** Debian's wrapper reads settings of the user; the program behind it does not. */
 const CHROMIUM = '/usr/lib/chromium/chromium'
@@ -33,7 +34,7 @@ export async function watchedPage(
   options: BrowserContextOptions = {},
 ): Promise<Watched> {
   const context = await browser.newContext(options)
-  context.setDefaultTimeout(0)
+  context.setDefaultTimeout(patientMs())
   const page = await context.newPage()
   const complaints: string[] = []
   const foreign: string[] = []
@@ -97,7 +98,9 @@ export const HOSTILE = '\u202enode<img src=x onerror=alert(1)>'
 
 /** Three Services of a shop, and as many others as are asked for. */
 export function shop(others: number): readonly object[] {
+  const address = { type: 'InternalIP', address: '192.0.2.1' }
   return [
+    { apiVersion: 'v1', kind: 'Node', metadata: { name: NODE_NAME }, status: { addresses: [address] } },
     serviceOf('shop/cart', '10.96.0.1', {
       type: 'NodePort',
       ports: [{ name: 'http', port: 80, nodePort: 30_080 }],

@@ -3,7 +3,7 @@
 set -u
 cd "$(dirname "$0")/../.."
 export PATH="$PWD/node_modules/.bin:$PATH"
-command -v chromium >/dev/null || {
+[ -x /usr/lib/chromium/chromium ] || {
   echo 'skipped: there is no chromium; as root: apt-get install -y --no-install-recommends chromium'
   exit 0
 }
