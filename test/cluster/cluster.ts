@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -88,16 +89,17 @@ export async function restartApiServer({ site, tools }: Cluster, kubectl: Kubect
 }
 
 /** Lets the store of the API server stand still, as when it has lost its quorum: nothing is read or written. */
-export async function pauseEtcd({ tools }: Cluster, kubectl: Kubectl): Promise<void> {
-  const signal = (name: string) => tools.namespaces.must({ file: 'pkill', args: [name, '-x', 'etcd'] })
-  signal('-STOP')
+export async function pauseEtcd({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
+  tools.namespaces.must({ file: 'pkill', args: ['-STOP', '-x', 'etcd'] })
   try {
     await sleep(PAUSE_MS)
   } finally {
-    signal('-CONT')
+    tools.namespaces.must({ file: 'pkill', args: ['-CONT', '-x', 'etcd'] })
+    // It stops with what it has started, and is outside of that process namespace.
+    execFileSync('pkill', ['-CONT', '-f', `^nsenter .*--data-dir=${site.folder}/`])
   }
   await eventually(() => kubectl.serves(), {
-    describe: () => 'kube-apiserver does not serve without a pause',
+    describe: () => 'kube-apiserver does not serve after the pause',
   })
 }
 
