@@ -90,7 +90,12 @@ export class Table<Row> {
       if (name === sorted?.by) head.setAttribute('aria-sort', sorted.isAscending ? 'ascending' : 'descending')
       else head.removeAttribute('aria-sort')
     const none = element('tr', {}, element('td', { colspan: `${columns.length}` }, empty))
+    const focused = this.#body.querySelector('a:focus')?.getAttribute('href')
     this.#body.replaceChildren(...(rows.length === 0 ? [none] : rows.map(row => this.#row(row))))
+    if (focused === undefined) return
+    // Who walks through the rows by keyboard stays where they are.
+    for (const link of this.#body.querySelectorAll('a'))
+      if (link.getAttribute('href') === focused) link.focus()
   }
 
   #row(row: Row): HTMLElement {

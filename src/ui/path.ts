@@ -6,21 +6,7 @@ import { numberText, type View } from './view.ts'
 /** The path to one Service: a picture, its rules and its endpoints with weights, node and reasons. */
 export function servicePath(service: string): View {
   const asked = { from: 'outside', to: '' }
-  const targets = element('select')
-  const client = element('input', {
-    type: 'text',
-    value: asked.from,
-    autocomplete: 'off',
-    spellcheck: 'false',
-  })
-  const form = element(
-    'form',
-    { 'aria-label': 'Connection' },
-    element('label', {}, 'Client ', client),
-    element('label', {}, 'Frontend ', targets),
-    element('button', {}, 'Show'),
-    element('p', { class: 'hint' }, 'A client is outside, an address, pod/NAMESPACE/NAME or node/NAME.'),
-  )
+  const { form, targets, client } = connectionForm(asked.from)
   const answer = element('p', { class: 'answer', 'aria-live': 'polite' })
   const picture = element('div', {
     class: 'scroll drawing',
@@ -74,6 +60,21 @@ export function servicePath(service: string): View {
     everyMs: undefined,
     refresh,
   }
+}
+
+/** The client and the frontend of a connection. */
+function connectionForm(from: string) {
+  const targets = element('select')
+  const client = element('input', { type: 'text', value: from, autocomplete: 'off', spellcheck: 'false' })
+  const form = element(
+    'form',
+    { 'aria-label': 'Connection' },
+    element('label', {}, 'Client ', client),
+    element('label', {}, 'Frontend ', targets),
+    element('button', {}, 'Show'),
+    element('p', { class: 'hint' }, 'A client is outside, an address, pod/NAMESPACE/NAME or node/NAME.'),
+  )
+  return { form, targets, client }
 }
 
 const ENDPOINT_COLUMNS = [

@@ -40,12 +40,14 @@ export function services(): View {
     previous.disabled = offset === 0
     next.disabled = offset + rows.length >= matching
     problem.hidden = true
+    table.node.hidden = false
   }
-  /** Asks at once; a failure is shown by the next regular refresh as well. */
+  /** Asks at once. The rows of another question are not shown under a failure. */
   function go(change: Partial<typeof asked>): Promise<void> {
     Object.assign(asked, change)
     return refresh().catch((error: unknown) => {
       problem.hidden = false
+      table.node.hidden = true
       replaceChildren(problem, error instanceof Error ? error.message : String(error))
     })
   }

@@ -6,7 +6,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { fieldOf, listAt, numberAt, textAt } from '../../src/base/plain-data.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import { Daemons } from '../support/daemon.ts'
+import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
@@ -54,8 +54,8 @@ afterAll(async () => {
   await daemons.end()
 })
 
-async function startDaemon() {
-  const args = [`--admin-socket=${socket}`, `--ui-address=${PORT}`, '--log-rejects=7']
+async function startDaemon(...more: readonly string[]) {
+  const args = [`--admin-socket=${socket}`, `--ui-address=${PORT}`, '--log-rejects=7', ...more]
   return await daemons.running({ source, args })
 }
 
@@ -271,6 +271,9 @@ describe('everybody can use it:', () => {
       text => text.startsWith('1 to 1 of 1 '),
     )
     await press('Tab', 'shop/cart')
+    await page.evaluate("document.activeElement.dataset.before = 'refresh'")
+    await eventually(() => page.evaluate<boolean>('document.activeElement.dataset.before === undefined'))
+    expect(await focused()).toBe('shop/cart')
     await page.keyboard.press('Enter')
     await shown(page, '.drawing svg')
     expect(await page.locator('h2').innerText()).toBe('shop/cart')
@@ -333,14 +336,12 @@ describe('instead of a wrong table', () => {
 
 describe.runIf(PICTURES !== undefined)('pictures', () => {
   it('are taken for the documents', async () => {
-    const folder = daemons.folder()
-    source = join(folder, 'objects.json')
-    socket = join(folder, 'admin.sock')
-    writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: shop(20) }))
-    await startDaemon()
+    socket = join(daemons.folder(), 'admin.sock')
+    source = EXAMPLES
+    await startDaemon('--hostname-override=example-node')
     for (const [name, view, colorScheme] of [
       ['page-services', 'services', 'light'],
-      ['page-path', 'services/shop/cart', 'dark'],
+      ['page-path', 'services/shop/storefront', 'dark'],
     ] as const) {
       const { page } = await open(view, { colorScheme, viewport: { width: 1_000, height: 640 } })
       await shown(page, 'tbody th')
