@@ -7,7 +7,7 @@ import type { OverShare } from '../base/shares.ts'
 import type { Config, UiConfig } from '../config/config.ts'
 import type { Handler, HttpAnswer, HttpRequest } from '../http/connections.ts'
 import { PLAIN, readOnly } from '../http/connections.ts'
-import { hasToken, isOwnHost } from '../http/guard.ts'
+import { hasToken, isOwnHost, misdirected } from '../http/guard.ts'
 import { HttpServer, type ServerNews } from '../http/server.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
@@ -71,7 +71,7 @@ export class PageServer {
 
   async #answer(request: HttpRequest): Promise<HttpAnswer> {
     const { host } = request
-    if (!isOwnHost(host, [this.#source.config().nodeName])) return otherHost(host)
+    if (!isOwnHost(host, [this.#source.config().nodeName])) return misdirected(host)
     this.#page ??= this.#open(this.#source)
     return await (await this.#page).handle(request)
   }
@@ -152,9 +152,4 @@ const NOT_ADMITTED: HttpAnswer = {
 
 function noToken(path: string): HttpAnswer {
   return { status: 503, headers: PLAIN, body: `503 no token can be read from ${JSON.stringify(path)}\n` }
-}
-
-function otherHost(host: string | undefined): HttpAnswer {
-  const body = `421 misdirected request: ${JSON.stringify(host ?? '')} is not this daemon; use its address, localhost or the name of its Node\n`
-  return { status: 421, headers: PLAIN, body }
 }

@@ -1,5 +1,6 @@
 import { createHash, timingSafeEqual } from 'node:crypto'
 import { parseIp } from '../base/ip.ts'
+import { type HttpAnswer, PLAIN } from './connections.ts'
 
 /**
  * Tests whether a Host header names this server: by an address, as `localhost`, or by one of `names`. A page of another
@@ -10,6 +11,12 @@ export function isOwnHost(host: string | undefined, names: readonly string[]): b
   if (bracketed !== undefined) return parseIp(bracketed)?.length === 16
   const name = plain.toLowerCase()
   return name !== '' && (parseIp(name) !== undefined || name === 'localhost' || names.includes(name))
+}
+
+/** Answers a request under the name of another site. */
+export function misdirected(host: string | undefined): HttpAnswer {
+  const body = `421 misdirected request: ${JSON.stringify(host ?? '')} is not this daemon; use its address, localhost or the name of its Node\n`
+  return { status: 421, headers: PLAIN, body }
 }
 
 /** Tests whether an Authorization header has the token: as a bearer token, or as the password of any user. */

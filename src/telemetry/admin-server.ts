@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { inPieces } from '../base/text.ts'
 import { type Handler, JSON_TYPE, listing, NOT_FOUND, readOnly } from '../http/connections.ts'
+import { isOwnHost, misdirected } from '../http/guard.ts'
 import { HttpServer, type ServerNews } from '../http/server.ts'
 
 /** The pages for the commands; plain data without secrets, generators where it may be long. */
@@ -61,7 +62,9 @@ function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefi
   ])
   const listed = [...byPath.keys(), ...(webPage === undefined ? [] : [PAGE_PATH])]
   return readOnly(async request => {
-    const { path } = request
+    const { path, host } = request
+    // Scripts call it by any word. A name of the DNS comes from a browser, through a forwarded port.
+    if (host?.includes('.') === true && !isOwnHost(host, [])) return misdirected(host)
     if (path === '/') return listing(listed)
     if (webPage !== undefined && path.startsWith(PAGE_PATH)) return await webPage(request)
     const page = byPath.get(path)
