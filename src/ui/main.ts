@@ -81,11 +81,14 @@ class Shell {
 
   /** Looks for the daemon, and refreshes the view if it is due; says what keeps it from being shown. */
   async #problem(view: View, isDue: boolean): Promise<string> {
+    // At once with the version: nothing is on show before both are there.
+    const refreshed = isDue ? view.refresh() : Promise.resolve()
+    refreshed.catch(() => undefined)
     try {
       const version = textAt(await ask('status'), 'version')
       if (version !== this.#version)
         return `This page is of version ${this.#version}, the daemon of version ${version || 'unknown'}: load the page again.`
-      if (isDue) await view.refresh()
+      await refreshed
       return ''
     } catch (error) {
       if (error instanceof NoAnswer) return error.message
