@@ -64,7 +64,9 @@ function open(change: Partial<PageSource> = {}) {
         ...resolved,
         syncedNumber: 1,
         error: undefined,
-        quarantined: [{ service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} }],
+        quarantined: [
+          { service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} },
+        ],
       }),
       ...change,
     },
