@@ -287,5 +287,5 @@ function summaryOf(verdicts: readonly NodeVerdict[], { revisions, service }: Goa
   const what = service === undefined ? '' : `${service} at `
   const of = `Services of revision ${revisions.Service || 'none'}, EndpointSlices of ${revisions.EndpointSlice || 'none'}`
   const rest = others.length === 0 ? '' : `: ${others.join(', ')}`
-  return `${holding(verdicts)} of ${count(verdicts.length, 'node')} hold ${what}${of}${rest}`
+  return `${holding(verdicts)} of ${verdicts.length} nodes hold ${what}${of}${rest}`
 }

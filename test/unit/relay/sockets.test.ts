@@ -328,31 +328,6 @@ describe('kprobe relay', () => {
     expect(stranger.err).toContain('is not of the group system:nodes')
   })
 
-  it('kprobe status names every wrong flag', async () => {
-    const flags = [
-      '--relay=tcp://192.0.2.1:1',
-      '--service=cart',
-      '--at-least=0%',
-      '--timeout=5',
-      '--revision=x',
-      'y',
-    ]
-    const { code, err } = await statusOf(...flags)
-    expect(code).toBe(2)
-    for (const part of [
-      '192.0.2.1:1 needs TLS',
-      '"cart" is not',
-      '"0%" is neither',
-      'is for --wait',
-      '"x" is not',
-      '"y": no',
-    ])
-      expect(err).toContain(part)
-    const away = await statusOf(`--relay=${socket('nowhere')}`)
-    expect([away.code, away.out]).toEqual([1, ''])
-    expect(away.err).toMatch(/nowhere\.sock: .*ENOENT/)
-  })
-
   it('refuses long requests that do not end, once all of them hold too much', async () => {
     const state = new RelayState({ clock: systemClock, proxyName: '' })
     const failed = () => undefined
