@@ -108,6 +108,7 @@ export class NodeReports {
   /** Takes the report of a node. Its cost does not depend on the number of nodes. */
   take(name: string, text: string): void {
     const nowMs = this.#options.clock.nowMs()
+    this.#count(nowMs)
     const known = this.#entries.get(name)
     const report = decodeReport(text)
     const refusal = report === undefined ? 'malformed' : this.#whyNot(known, report, nowMs)
@@ -117,7 +118,6 @@ export class NodeReports {
     }
     if (report.held !== undefined) this.#latencies.advanced(known?.report.held, report.held)
     this.#entries.set(name, { report, text, heardMs: nowMs, budget: budgetOf(known, nowMs) })
-    this.#count(nowMs)
     this.#latencies.settle(this.#reporting, nowMs)
   }
 

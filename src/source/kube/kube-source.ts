@@ -138,7 +138,7 @@ export class KubeSource implements Source {
     const { clock, random, partsRoom, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: batch => {
-        if (batch.length > 0) part.taken = this.#batcher.put(batch)
+        part.taken = this.#batcher.put(batch)
         return part.taken
       },
       refusals: list => {
