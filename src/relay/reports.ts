@@ -108,7 +108,7 @@ export class NodeReports {
   /** Takes the report of a node. Its cost does not depend on the number of nodes. */
   take(name: string, text: string): void {
     const nowMs = this.#options.clock.nowMs()
-    this.#count(nowMs)
+    if (this.#entries.size >= NODES_MAX) this.#count(nowMs)
     const known = this.#entries.get(name)
     const report = decodeReport(text)
     const refusal = report === undefined ? 'malformed' : this.#whyNot(known, report, nowMs)
@@ -118,6 +118,7 @@ export class NodeReports {
     }
     if (report.held !== undefined) this.#latencies.advanced(known?.report.held, report.held)
     this.#entries.set(name, { report, text, heardMs: nowMs, budget: budgetOf(known, nowMs) })
+    this.#count(nowMs)
     this.#latencies.settle(this.#reporting, nowMs)
   }
 
@@ -131,6 +132,7 @@ export class NodeReports {
       this.#latencies.forget()
     }
     times.add(revision, nowMs)
+    this.#count(nowMs)
     // Nobody knows when the changes of a list were made.
     if (by !== 'watch' || this.#reporting === 0) return
     const ageMs = triggerMs === undefined || wallMs === undefined ? -1 : wallMs() - triggerMs
