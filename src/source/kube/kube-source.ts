@@ -137,10 +137,7 @@ export class KubeSource implements Source {
   ): Part {
     const { clock, random, partsRoom, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
-      events: batch => {
-        part.taken = this.#batcher.put(batch)
-        return part.taken
-      },
+      events: this.#batcher.put,
       refusals: list => {
         part.refusals = list
         this.#tellRefusals()
@@ -156,7 +153,7 @@ export class KubeSource implements Source {
       },
       checked: failure => this.#checked(part, failure),
       observed: observation => this.#handlers?.observed?.(observation),
-      ...(reached === undefined ? {} : { reached: revision => this.#reached(part, revision) }),
+      ...(reached === undefined ? {} : this.#followed(() => part)),
     }
     const reflector = new Reflector({
       ...shared,
@@ -180,12 +177,21 @@ export class KubeSource implements Source {
   }
 
   /** Changes that are on their way to a reader are not taken yet. Where taking them fails, a list follows. */
-  #reached(part: Part, revision: string): void {
-    const isTaken = (): void => {
-      part.revision = revision
-      this.#tellReached()
+  #followed(partOf: () => Part): Pick<ReflectorSink, 'events' | 'reached'> {
+    return {
+      events: batch => {
+        partOf().taken = this.#batcher.put(batch)
+        return partOf().taken
+      },
+      reached: revision => {
+        const part = partOf()
+        const isTaken = (): void => {
+          part.revision = revision
+          this.#tellReached()
+        }
+        part.taken.then(isTaken, () => undefined)
+      },
     }
-    part.taken.then(isTaken, () => undefined)
   }
 
   #tellReached(): void {
