@@ -87,24 +87,30 @@ const RELAY_FALLBACK = 'relay-fallback'
 const RELAYS_MAX = 64
 
 function readRelay(reader: FlagReader, text: string): RelaySourceConfig {
-  const addresses = [...new Set(text.split(',').map(address => address.trim()))]
+  const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
+  return { ...readRelays(reader, 'source', text.split(',')), fallsBack }
+}
+
+/** Reads the addresses of relays that a flag names, and how to connect to them. */
+export function readRelays(
+  reader: FlagReader,
+  flag: string,
+  texts: readonly string[],
+): Pick<RelaySourceConfig, 'addresses' | 'tls'> {
+  const addresses = [...new Set(texts.map(address => address.trim()))]
   const tls = readRelayTls(reader)
-  if (addresses.length > RELAYS_MAX)
-    reader.fail('--source', `names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
+  const fail = (message: string): void => reader.fail(`--${flag}`, message)
+  if (addresses.length > RELAYS_MAX) fail(`names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
   for (const address of addresses)
     try {
       const parsed = parseApiAddress(address)
       if (tls === undefined && !isPrivate(parsed))
-        reader.fail(
-          '--source',
-          `${address} needs TLS: give --relay-tls-ca, --relay-tls-cert and --relay-tls-key`,
-        )
-      if (parsed.kind === 'tcp' && parsed.port === 0) reader.fail('--source', `${address} has no port`)
+        fail(`${address} needs TLS: give --relay-tls-ca, --relay-tls-cert and --relay-tls-key`)
+      if (parsed.kind === 'tcp' && parsed.port === 0) fail(`${address} has no port`)
     } catch (error) {
-      reader.fail('--source', `relay: ${errorOf(error).message}`)
+      fail(`relay: ${errorOf(error).message}`)
     }
-  const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
-  return { addresses, fallsBack, tls }
+  return { addresses, tls }
 }
 
 function readRelayTls(reader: FlagReader): RelayTlsConfig | undefined {

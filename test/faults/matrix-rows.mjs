@@ -43,6 +43,10 @@ export const GROUPS = {
     F183: 'a reader of a relay stalls, or falls out of its history',
     F184: 'a reader lies about its revision',
     F185: 'a relay of another cluster, or with an older state of the same one',
+    F190: 'a kernel holds less than its node has read: it refuses, or rejects a Service',
+    F191: 'a report of a node comes late, twice, out of order, or far too often',
+    F192: 'reports are missing: the relay was restarted, or a node vanished',
+    F193: 'a reader lies about its node, or about what that holds',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

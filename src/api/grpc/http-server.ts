@@ -96,6 +96,13 @@ export function organizationsOf(socket: Socket | undefined): readonly string[] {
   return [organizations].flat().filter(each => typeof each === 'string')
 }
 
+/** The name in the certificate of a client: that of a user of Kubernetes. */
+export function commonNameOf(socket: Socket | undefined): string | undefined {
+  if (!(socket instanceof TLSSocket)) return undefined
+  const name: unknown = socket.getPeerCertificate().subject?.CN
+  return typeof name === 'string' ? name : undefined
+}
+
 /** Takes the connections that an HTTP/2 server serves. One that its client has half closed is closed. */
 export function listenerFor(take: (socket: Socket) => void): Server {
   const options = { noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEPALIVE_MS }
