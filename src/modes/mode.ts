@@ -398,6 +398,8 @@ export interface Proving {
   readonly promises: Promises
   /** Whether a chain of a table that all programs share is ours. */
   readonly owns: (table: string, chain: string) => boolean
+  /** IPVS and ipsets decide about packets, too. */
+  readonly usesIpvs?: true
 }
 
 /** One thing that was checked. */
