@@ -9,7 +9,13 @@ import {
   NFT_TABLE_F_DORMANT,
 } from '../kernel/nft/constants.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
-import { type CompiledChain, type CompiledTable, type CompileOptions, compileTable, orderOf } from './compiled.ts'
+import {
+  type CompiledChain,
+  type CompiledTable,
+  type CompileOptions,
+  compileTable,
+  orderOf,
+} from './compiled.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import { classIn } from './machine.ts'
 import type { CompiledRule } from './rule-index.ts'
@@ -33,10 +39,7 @@ export class Hooks {
   readonly isReceived: boolean
   readonly #bases = new Map<number, readonly BaseChain[]>()
 
-  constructor(
-    tables: readonly AnyTable[],
-    options: CompileOptions,
-  ) {
+  constructor(tables: readonly AnyTable[], options: CompileOptions) {
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
       table =>
@@ -116,7 +119,14 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     place: { table: name, chain: '', rule: undefined, isOwn: true },
     guard: { destination: undefined, port: undefined },
   }
-  const chain: CompiledChain = { name, rules: [rule], table, isOwn: false, comparesBits: false, index: undefined }
+  const chain: CompiledChain = {
+    name,
+    rules: [rule],
+    table,
+    isOwn: false,
+    comparesBits: false,
+    index: undefined,
+  }
   return IPVS_HOOKS.map(([hooknum, priority]) => ({
     chain,
     hooknum,

@@ -91,17 +91,17 @@ interface Index<T> {
   readonly tree: Tree<T>
 }
 
-function plant<T>(tree: Tree<T>, path: readonly Octets[], valueOf: (known: T | undefined) => T): void {
+function plant<T>(tree: Tree<T>, path: readonly Octets[], holding: (known: T | undefined) => T): void {
   const [key, ...rest] = path
   if (key === undefined) return
   const known = tree.get(key)
   if (rest.length === 0) {
-    tree.set(key, new Leaf(valueOf(known instanceof Leaf ? known.value : undefined)))
+    tree.set(key, new Leaf(holding(known instanceof Leaf ? known.value : undefined)))
     return
   }
   const below: Tree<T> = known instanceof Map ? known : new Map()
   tree.set(key, below)
-  plant(below, rest, valueOf)
+  plant(below, rest, holding)
 }
 
 interface Descent<T> {
@@ -150,7 +150,9 @@ function divide<T>(
           {
             narrowed: [[field, part] as const],
             take: (copy: Machine) =>
-              below === undefined ? next.found(classIn(copy), undefined) : descend(classIn(copy), below, next),
+              below === undefined
+                ? next.found(classIn(copy), undefined)
+                : descend(classIn(copy), below, next),
           },
         ],
   )
@@ -297,7 +299,9 @@ function fieldsOf(type: Ipset['type'], [first, second, third]: Of<'ipset'>['dime
 }
 
 /** A bitmap of ports matches TCP and UDP. */
-const BITMAP_PROTOCOLS: readonly Octets[] = [NUMBERS.TCP, NUMBERS.UDP].map(number => String.fromCharCode(number))
+const BITMAP_PROTOCOLS: readonly Octets[] = [NUMBERS.TCP, NUMBERS.UDP].map(number =>
+  String.fromCharCode(number),
+)
 const WITH_PORTS: readonly number[] = Object.values(NUMBERS)
 
 function pathsOf(
@@ -313,7 +317,11 @@ function pathsOf(
   return [type === 'hash:ip,port,ip' ? [...path, ip2] : path]
 }
 
-function memberOf({ ip2 = '', prefix2 = 0 }: IpsetEntry, type: Ipset['type'], known: Member | undefined): Member {
+function memberOf(
+  { ip2 = '', prefix2 = 0 }: IpsetEntry,
+  type: Ipset['type'],
+  known: Member | undefined,
+): Member {
   if (type !== 'hash:ip,port,net') return MEMBER
   return { networks: union([...(known?.networks ?? []), prefix(ip2, prefix2)]) }
 }

@@ -2,7 +2,8 @@ import { append } from '../../src/base/collections.ts'
 import type { Ip } from '../../src/base/ip.ts'
 import type { IpsetEntry } from '../../src/kernel/ipset/state.ts'
 import type { AnyTable } from '../../src/kernel/nft/state.ts'
-import { ipvsProving } from '../../src/modes/ipvs/proving.ts'
+import type { Snapshot } from '../../src/model/snapshot.ts'
+import { IPVS_PROMISES } from '../../src/modes/ipvs/proving.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/modes/ipvs/settings.ts'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
 import type { IpvsHeld } from '../../src/proof/ipvs.ts'
@@ -10,7 +11,6 @@ import type { Proof } from '../../src/proof/prove.ts'
 import { ip, type PipelineConfig } from './pipeline.ts'
 import { proofOf } from './proof.ts'
 import { LOCAL_IPS } from './scenario.ts'
-import type { Snapshot } from '../../src/model/snapshot.ts'
 
 /** What a kernel holds beside nf_tables after a commit of a state. */
 export function heldOf({ servers, sets, entries, addresses }: IpvsState): IpvsHeld {
@@ -33,5 +33,5 @@ export function proofOfIpvs(
   { tables, held }: { readonly tables: readonly AnyTable[]; readonly held: IpvsHeld },
 ): Proof {
   const ipvs = { held, ownName: DEFAULT_IPVS_OPTIONS.tableName }
-  return proofOf(config, snapshot, tables, ipvsProving(), ipvs)
+  return proofOf(config, snapshot, tables, { promises: IPVS_PROMISES, owns: () => false }, ipvs)
 }
