@@ -6,6 +6,7 @@ import type { Snapshot } from '../../src/model/snapshot.ts'
 import { IPVS_PROMISES } from '../../src/modes/ipvs/proving.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/modes/ipvs/settings.ts'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
+import type { Proving } from '../../src/modes/mode.ts'
 import type { IpvsHeld } from '../../src/proof/ipvs.ts'
 import type { Proof } from '../../src/proof/prove.ts'
 import { ip, type PipelineConfig } from './pipeline.ts'
@@ -27,11 +28,13 @@ export function heldOf({ servers, sets, entries, addresses }: IpvsState): IpvsHe
   }
 }
 
+export const PROVING_IPVS: Proving = { promises: IPVS_PROMISES, owns: () => false }
+
 export function proofOfIpvs(
   config: PipelineConfig,
   snapshot: Snapshot,
   { tables, held }: { readonly tables: readonly AnyTable[]; readonly held: IpvsHeld },
 ): Proof {
   const ipvs = { held, ownName: DEFAULT_IPVS_OPTIONS.tableName }
-  return proofOf(config, snapshot, tables, { promises: IPVS_PROMISES, owns: () => false }, ipvs)
+  return proofOf(config, snapshot, tables, PROVING_IPVS, ipvs)
 }
