@@ -65,7 +65,9 @@ export function orderOf({ hook }: Chain): readonly number[] {
   return [isSource ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST, hook.priority]
 }
 
-export interface CompileOptions extends Ownership, Pick<CompiledTable, 'family' | 'ipvs'> {
+export interface CompileOptions extends Ownership {
+  readonly family: NftFamily
+  readonly ipvs?: IpvsClasses | undefined
   readonly log: MemoryLog
 }
 

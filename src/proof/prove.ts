@@ -104,10 +104,7 @@ export class FamilyProof {
       owns,
       reads,
       ipvs,
-    }: Ownership &
-      Pick<Question, 'tables' | 'ipvs'> & {
-        readonly reads: Reads | undefined
-      },
+    }: Omit<Question, 'meanings' | 'limit'> & { readonly reads: Reads | undefined },
   ) {
     const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
     this.meaning = meaning
