@@ -188,3 +188,35 @@ test('the packets of another virtual server are its business', () => {
     'IPVS TCP 192.168.99.11:4444 is meant: it decides about packets to no Service',
   )
 })
+
+test('an address of the API server is not given to a Service, whatever its port', () => {
+  const slice = (name: string, service: string, address: string, port: number) => ({
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: { namespace: 'default', name, labels: { 'kubernetes.io/service-name': service } },
+    addressType: 'IPv4',
+    endpoints: [{ addresses: [address] }],
+    ports: [{ name: '', port, protocol: 'TCP' }],
+  })
+  const service = (name: string, clusterIP: string, externalIPs: readonly string[]) => ({
+    apiVersion: 'v1',
+    kind: 'Service',
+    metadata: { namespace: 'default', name },
+    spec: {
+      ...{ type: 'ClusterIP', clusterIP, clusterIPs: [clusterIP], ipFamilies: ['IPv4'], externalIPs },
+      ports: [{ port: 80, protocol: 'TCP' }],
+    },
+  })
+  const binding = { ...IPVS, resolving: { ...IPVS.resolving, bindsExternalIps: true } }
+  const objects = [
+    service('kubernetes', '172.30.0.1', []),
+    slice('kubernetes', 'kubernetes', '203.0.113.1', 6443),
+    service('web', '172.30.0.2', ['203.0.113.1', '203.0.113.2']),
+    slice('web-1', 'web', '10.180.1.1', 8080),
+  ]
+  const { resolved, state } = change(computeIn(binding, {}, LOCAL_IPS), { objects })
+  const bound = heldOf(state).addresses
+  expect([bound.includes(ip('203.0.113.1')), bound.includes(ip('203.0.113.2'))]).toEqual([false, true])
+  const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
+  expect(proofOfIpvs({}, resolved.snapshot, kernel).differences).toEqual([])
+})
