@@ -189,24 +189,25 @@ test('the packets of another virtual server are its business', () => {
   )
 })
 
+const slice = (name: string, service: string, address: string, port: number) => ({
+  apiVersion: 'discovery.k8s.io/v1',
+  kind: 'EndpointSlice',
+  metadata: { namespace: 'default', name, labels: { 'kubernetes.io/service-name': service } },
+  addressType: 'IPv4',
+  endpoints: [{ addresses: [address] }],
+  ports: [{ name: '', port, protocol: 'TCP' }],
+})
+const service = (name: string, clusterIP: string, externalIPs: readonly string[]) => ({
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { namespace: 'default', name },
+  spec: {
+    ...{ type: 'ClusterIP', clusterIP, clusterIPs: [clusterIP], ipFamilies: ['IPv4'], externalIPs },
+    ports: [{ port: 80, protocol: 'TCP' }],
+  },
+})
+
 test('an address of the API server is not given to a Service, whatever its port', () => {
-  const slice = (name: string, service: string, address: string, port: number) => ({
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: { namespace: 'default', name, labels: { 'kubernetes.io/service-name': service } },
-    addressType: 'IPv4',
-    endpoints: [{ addresses: [address] }],
-    ports: [{ name: '', port, protocol: 'TCP' }],
-  })
-  const service = (name: string, clusterIP: string, externalIPs: readonly string[]) => ({
-    apiVersion: 'v1',
-    kind: 'Service',
-    metadata: { namespace: 'default', name },
-    spec: {
-      ...{ type: 'ClusterIP', clusterIP, clusterIPs: [clusterIP], ipFamilies: ['IPv4'], externalIPs },
-      ports: [{ port: 80, protocol: 'TCP' }],
-    },
-  })
   const binding = { ...IPVS, resolving: { ...IPVS.resolving, bindsExternalIps: true } }
   const objects = [
     service('kubernetes', '172.30.0.1', []),
@@ -220,3 +221,45 @@ test('an address of the API server is not given to a Service, whatever its port'
   const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
   expect(proofOfIpvs({}, resolved.snapshot, kernel).differences).toEqual([])
 })
+
+test.each([
+  ['older', 'a'],
+  ['younger', 'z'],
+])(
+  'the port of a Service that is %s keeps its place from a health check node port at a shared address',
+  (_, name) => {
+    const balanced = (its: string, clusterIP: string, port: number) => ({
+      ...service(its, clusterIP, []),
+      spec: {
+        ...{ type: 'LoadBalancer', clusterIP, clusterIPs: [clusterIP], ipFamilies: ['IPv4'] },
+        ...{
+          externalTrafficPolicy: 'Local',
+          healthCheckNodePort: 30500,
+          allocateLoadBalancerNodePorts: false,
+        },
+        ports: [{ port, protocol: 'TCP' }],
+      },
+      status: { loadBalancer: { ingress: [{ ip: '203.0.113.2' }] } },
+    })
+    const other = {
+      ...balanced(name, '172.30.0.3', 30500),
+      spec: {
+        ...service(name, '172.30.0.3', []).spec,
+        type: 'LoadBalancer',
+        ports: [{ port: 30500, protocol: 'TCP' }],
+      },
+    }
+    const objects = [
+      balanced('m', '172.30.0.2', 80),
+      slice('m-1', 'm', '10.180.1.1', 8080),
+      other,
+      slice(`${name}-1`, name, '10.180.1.2', 8080),
+    ]
+    const { resolved, state } = change(computeIn(IPVS, {}, LOCAL_IPS), { objects })
+    const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
+    expect(
+      kernel.held.servers.some(({ server }) => server.port === 30500 && server.ip === ip('203.0.113.2')),
+    ).toBe(true)
+    expect(proofOfIpvs({}, resolved.snapshot, kernel).differences).toEqual([])
+  },
+)
