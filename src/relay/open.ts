@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { parseApiAddress } from '../api/grpc/address.ts'
+import { parseRelayAddress } from '../api/grpc/address.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -7,10 +7,14 @@ import { RelayClient } from './client.ts'
 import { Http2Link, type RelayTlsPems } from './connection.ts'
 
 interface OpenRelayOptions {
+  /** `tcp://IP:PORT@ZONE`. */
   readonly addresses: readonly string[]
+  readonly zone: string
   readonly fallsBack: boolean
   /** Paths of PEM files, which are read for each connection. */
-  readonly tls: { readonly caFile: string; readonly certFile: string; readonly keyFile: string } | undefined
+  readonly tls: TlsFiles | undefined
+  /** Path of a token, which is read for each call; empty for none. */
+  readonly tokenFile: string
   readonly nodeName: string
   readonly proxyName: string
   readonly kube: ApiClient
@@ -18,29 +22,54 @@ interface OpenRelayOptions {
   readonly say: (text: string) => void
 }
 
+interface TlsFiles {
+  readonly caFile: string
+  readonly serverName: string
+  readonly certFile: string
+  readonly keyFile: string
+}
+
 /** A client of these relays. It connects when it is asked. */
-export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelayOptions): RelayClient {
+export function openRelayClient({
+  addresses,
+  tls,
+  tokenFile,
+  clock,
+  ...options
+}: OpenRelayOptions): RelayClient {
   const read = tls === undefined ? undefined : () => readPems(tls)
   return new RelayClient({
     ...options,
     clock,
     random: Math.random,
-    relays: addresses.map(parseApiAddress),
-    link: address => new Http2Link({ address, tls: address.kind === 'unix' ? undefined : read, clock }),
+    relays: addresses.map(parseRelayAddress),
+    link: address =>
+      new Http2Link({
+        address,
+        tls: address.kind === 'unix' ? undefined : read,
+        token: tokenFile === '' ? undefined : () => readToken(tokenFile),
+        clock,
+      }),
   })
 }
 
-async function readPems({
-  caFile,
-  certFile,
-  keyFile,
-}: NonNullable<OpenRelayOptions['tls']>): Promise<RelayTlsPems> {
+async function readPems({ caFile, serverName, certFile, keyFile }: TlsFiles): Promise<RelayTlsPems> {
+  const hasCertificate = certFile !== ''
   const [ca, cert, key] = await Promise.all([
     read('--relay-tls-ca', caFile),
-    read('--relay-tls-cert', certFile),
-    read('--relay-tls-key', keyFile),
+    hasCertificate ? read('--relay-tls-cert', certFile) : undefined,
+    hasCertificate ? read('--relay-tls-key', keyFile) : undefined,
   ])
-  return { ca, cert, key }
+  return { ca, cert, key, servername: serverName === '' ? undefined : serverName }
+}
+
+/** The characters of RFC 6750. */
+const TOKEN = /^[-A-Za-z0-9._~+/]+=*$/
+
+async function readToken(path: string): Promise<string> {
+  const token = (await read('--relay-token-file', path)).trim()
+  if (!TOKEN.test(token)) throw new Error(`--relay-token-file: there is no token in ${path}`)
+  return token
 }
 
 async function read(flag: string, path: string): Promise<string> {

@@ -1,6 +1,7 @@
 import { type GrpcServer, type GrpcServerOptions, startGrpcServer } from '../api/grpc/grpc-server.ts'
-import type { Call, Methods } from '../api/grpc/rpc.ts'
+import { type Call, type Methods, PERMISSION_DENIED, RpcError } from '../api/grpc/rpc.ts'
 import { GrpcHealth } from '../api/grpc/standard-services.ts'
+import { admitting, type TokenReviews } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
 import type { RelayState } from './state.ts'
 import { DELTA_METHOD, HEALTH_METHOD } from './types.ts'
@@ -9,11 +10,15 @@ export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'me
   readonly state: RelayState
   /** A client could not use what it was sent. */
   readonly rejected?: (text: string) => void
+  /** Clients without a certificate of a node show a token, wherever the relay listens. */
+  readonly tokens?: TokenReviews | undefined
+  /** A client was refused for what it is. */
+  readonly unauthorized?: (why: string) => void
 }
 
 export interface RelayServer {
   readonly address: string
-  readonly counts: DiscoveryCounts & GrpcServer['counts']
+  readonly counts: DiscoveryCounts & GrpcServer['counts'] & { readonly unauthorized: number }
   readonly overShare: GrpcServer['overShare']
   close(): Promise<void>
 }
@@ -48,18 +53,27 @@ export function relayMethods(
 
 /** Serves the state of a relay. Rejects with an Error that names the address when it cannot listen there. */
 export async function startRelayServer(options: RelayServerOptions): Promise<RelayServer> {
-  const { state, clock, tls, rejected, connectionsMax = CONNECTIONS_MAX } = options
-  const discovery = new DiscoveryServer({
-    state,
-    clock,
-    ...(rejected === undefined ? {} : { rejected }),
-    ...(tls === undefined ? {} : { refuse: refuseStrangers }),
-  })
+  const { state, clock, tls, tokens, rejected, connectionsMax = CONNECTIONS_MAX } = options
+  const discovery = new DiscoveryServer({ state, clock, ...(rejected === undefined ? {} : { rejected }) })
+  let unauthorized = 0
+  const admit = async (call: Call): Promise<RpcError | undefined> => {
+    const refusal = tokens === undefined ? STRANGER : await tokens.check(call.authorization)
+    if (refusal !== undefined) {
+      unauthorized++
+      options.unauthorized?.(refusal.message)
+    }
+    return refusal
+  }
+  const isOpen = tls === undefined && tokens === undefined
   const { methods } = relayMethods(discovery, state)
   const server = await startGrpcServer({
     ...options,
+    ...(tls === undefined ? {} : { tls: { ...tls, takesTokens: tokens !== undefined } }),
     what: 'the relay',
-    methods,
+    methods: new Map([
+      ...methods,
+      [DELTA_METHOD, admitting(discovery.deltas, call => (isOpen || isNode(call) ? undefined : admit(call)))],
+    ]),
     connectionsMax,
     callsMax: connectionsMax * CALLS_PER_CONNECTION,
     requestBytesMax: REQUEST_BYTES_MAX,
@@ -67,7 +81,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   return {
     address: server.address,
     get counts() {
-      return { ...server.counts, ...discovery.counts }
+      return { ...server.counts, ...discovery.counts, unauthorized }
     },
     get overShare() {
       return server.overShare
@@ -79,7 +93,11 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   }
 }
 
-function refuseStrangers({ organizations }: Call): string | undefined {
-  if (organizations.includes(NODES_GROUP)) return undefined
-  return `the certificate of the client is not of the group ${NODES_GROUP}`
+const STRANGER = new RpcError(
+  PERMISSION_DENIED,
+  `the certificate of the client is not of the group ${NODES_GROUP}`,
+)
+
+function isNode({ organizations }: Call): boolean {
+  return organizations.includes(NODES_GROUP)
 }

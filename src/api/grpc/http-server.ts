@@ -24,13 +24,17 @@ export function plainServer(): Http2Server {
   return createServer(LIMITS)
 }
 
-/** The same with TLS, for clients with a certificate. A handshake has 10 s by default. */
-export function tlsServer(pems: TlsPems, handshakeMs = HANDSHAKE_MS): Http2SecureServer {
+/** The same with TLS, for clients with a certificate or, where methods check tokens, without. A handshake has 10 s by default. */
+export function tlsServer(
+  pems: TlsPems,
+  handshakeMs = HANDSHAKE_MS,
+  { takesTokens = false }: Pick<ApiTls, 'takesTokens'> = {},
+): Http2SecureServer {
   return createSecureServer({
     ...LIMITS,
     ...contextOf(pems),
-    requestCert: true,
-    rejectUnauthorized: true,
+    requestCert: pems.clientCa !== '' || !takesTokens,
+    rejectUnauthorized: !takesTokens,
     handshakeTimeout: handshakeMs,
   })
 }
@@ -42,7 +46,8 @@ export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
 
 /** The organizations in the certificate of a client: the groups of a user of Kubernetes. */
 export function organizationsOf(socket: Socket | undefined): readonly string[] {
-  if (!(socket instanceof TLSSocket)) return []
+  // A server that takes tokens lets certificates of anybody in.
+  if (!(socket instanceof TLSSocket) || !socket.authorized) return []
   // An array where the subject has several of them, whatever the types of Node.js say.
   const organizations: unknown = socket.getPeerCertificate().subject?.O
   return [organizations].flat().filter(each => typeof each === 'string')
@@ -58,7 +63,10 @@ export function listenerFor(take: (socket: Socket) => void): Server {
 export interface ApiTls {
   readonly certFile: string
   readonly keyFile: string
+  /** Empty only where tokens are taken: no client shows a certificate then. */
   readonly clientCaFile: string
+  /** Clients without a certificate connect, too: a method of the server checks what they show instead. */
+  readonly takesTokens?: boolean
 }
 
 /** What is in them. Clients must have a certificate that one of the authorities signed. */
@@ -79,14 +87,14 @@ async function readPems({ certFile, keyFile, clientCaFile }: ApiTls): Promise<Tl
   // One after the other, so that of several unreadable files the error always names the first.
   const cert = await read('--api-tls-cert', certFile)
   const key = await read('--api-tls-key', keyFile)
-  return { cert, key, clientCa: await read('--api-tls-client-ca', clientCaFile) }
+  return { cert, key, clientCa: clientCaFile === '' ? '' : await read('--api-tls-client-ca', clientCaFile) }
 }
 
-function check({ certFile, keyFile, clientCaFile }: ApiTls, pems: TlsPems): void {
+function check({ certFile, keyFile, clientCaFile, takesTokens = false }: ApiTls, pems: TlsPems): void {
   const [own] = certificatesIn('--api-tls-cert', certFile, pems.cert)
   if (own?.checkPrivateKey(privateKeyIn(keyFile, pems.key)) === false)
     throw new Error(`--api-tls-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
-  certificatesIn('--api-tls-client-ca', clientCaFile, pems.clientCa)
+  if (clientCaFile !== '' || !takesTokens) certificatesIn('--api-tls-client-ca', clientCaFile, pems.clientCa)
   try {
     createSecureContext(contextOf(pems))
   } catch (thrown) {
@@ -96,7 +104,7 @@ function check({ certFile, keyFile, clientCaFile }: ApiTls, pems: TlsPems): void
 }
 
 function contextOf({ cert, key, clientCa }: TlsPems): SecureContextOptions {
-  return { cert, key, ca: clientCa, minVersion: 'TLSv1.2' }
+  return { cert, key, ...(clientCa === '' ? {} : { ca: clientCa }), minVersion: 'TLSv1.2' }
 }
 
 async function read(flag: string, path: string): Promise<string> {
