@@ -105,8 +105,8 @@ class Nodes {
       },
     })
     this.#ends.push(async () => {
-      await client.close()
       await source.stop()
+      await client.close()
     })
   }
 }

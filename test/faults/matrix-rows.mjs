@@ -43,6 +43,10 @@ export const GROUPS = {
     F183: 'a reader of a relay stalls, or falls out of its history',
     F184: 'a reader lies about its revision',
     F185: 'a relay of another cluster, or with an older state of the same one',
+    F200: 'a token of another audience or account, a wrong one, or no answer about it',
+    F201: 'a certificate of another authority at a relay that takes tokens, a relay of another name',
+    F202: 'a cluster with relays starts from nothing, in every order',
+    F203: 'a relay, or a node, of another version',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

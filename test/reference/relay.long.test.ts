@@ -146,6 +146,8 @@ async function startNode({
       ...(tokenFile === '' ? [] : [`--relay-token-file=${tokenFile}`]),
     ],
   })
+  // Its namespace is there, with its loopback interface.
+  await daemon.until(() => daemon.records.length > 0)
   inlets.push(await openInlet(daemon.pid, { listen: { port: plane.port }, dial: plane.way }))
   return daemon
 }
