@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { expect, it } from 'vitest'
 
-const TOP = fileURLToPath(new URL('../../', import.meta.url))
+const TOP = fileURLToPath(new URL('../../../', import.meta.url))
 
 it('docs/scale.md has what follows from its constants: node test/bench/scale-table.mjs writes it anew', () => {
   const args = [`${TOP}test/bench/scale-table.mjs`, '--print']
