@@ -250,6 +250,7 @@ async function measure(): Promise<void> {
   await bench.fill()
   const rows: Row[] = []
   for (const count of [0, ...COUNTS]) rows.push(await bench.run(count))
+  report(rows)
   const address = `unix://${plane.folder}/bench-relay.sock`
   const command = join(process.env.KPROBE_ROOT ?? '', 'dist/kprobe.mjs')
   const flags = [`--listen=${address}`, `--kubeconfig=${plane.kubeconfig('proxy')}`]
