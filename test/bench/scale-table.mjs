@@ -80,7 +80,7 @@ function changesTable(constants, rate) {
 }
 
 function startTable(constants) {
-  const { listUs, objectBytes, serverKiB } = constants
+  const { listUs, connectMs, objectBytes, serverKiB } = constants
   return table(
     [
       'nodes',
@@ -95,7 +95,7 @@ function startTable(constants) {
     NODES.map(nodes => {
       const relays = relaysFor(constants, nodes, RATES[0])
       const costs = readers => [
-        (readers * OBJECTS * listUs) / 1e6,
+        (readers * ((OBJECTS * listUs) / 1e3 + connectMs)) / 1e3,
         (readers * OBJECTS * objectBytes) / 1e9,
         (readers * serverKiB) / 1024 ** 2,
       ]
