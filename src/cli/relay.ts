@@ -3,7 +3,7 @@ import { errorOf, failureText } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
 import type { Config } from '../config/config.ts'
-import type { FlagReader } from '../config/flag.ts'
+import { type FlagReader, quote } from '../config/flag.ts'
 import { API_TLS_FLAGS, HELP_FLAG, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
@@ -11,10 +11,12 @@ import { openClient } from '../daemon/open.ts'
 import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
+import { TokenReviews } from '../relay/admission.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
 import { RelayState } from '../relay/state.ts'
 import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createRelayMetrics, type RelayNumbers } from '../telemetry/relay-metrics.ts'
@@ -34,6 +36,8 @@ export const command: Command = {
   run,
 }
 
+const DEFAULT_AUDIENCE = 'kprobe-relay'
+const SERVICE_ACCOUNT = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?\/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/
 const DEFAULT_ADDRESS = 'unix:///run/kprobe/relay.sock'
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
@@ -65,13 +69,29 @@ interface Wanted {
   readonly address: string
   readonly tls: ReturnType<typeof readApiTls>
   readonly hasMetrics: boolean
+  /** `namespace/name` of ServiceAccounts whose tokens are taken; none for certificates alone. */
+  readonly serviceAccounts: readonly string[]
+  readonly audience: string
 }
 
+/** Reviews of tokens have a limit of their own: nodes that come at once do not wait for watches, and strangers are few. */
+const REVIEWS = { qps: 200, burst: 200 } as const
+const REFUSED_LINE_MS = 10_000
+
 function readWanted(reader: FlagReader): Wanted {
+  const serviceAccounts = reader.list('token-service-accounts')
+  for (const name of serviceAccounts)
+    if (!SERVICE_ACCOUNT.test(name))
+      reader.fail('--token-service-accounts', `${quote(name)} is not NAMESPACE/NAME of a ServiceAccount`)
+  if (reader.given('token-audience') && serviceAccounts.length === 0)
+    reader.fail('--token-audience', 'needs --token-service-accounts')
+  const audience = reader.text('token-audience') ?? ''
   return {
     address: readApiAddress(reader, 'listen') ?? DEFAULT_ADDRESS,
     tls: readApiTls(reader),
     hasMetrics: reader.given('metrics-bind-address'),
+    serviceAccounts,
+    audience: audience === '' ? DEFAULT_AUDIENCE : audience,
   }
 }
 
@@ -86,6 +106,7 @@ class Session {
   readonly #options: SessionOptions
   readonly #state: RelayState
   readonly #descriptors = apiDescriptors(processRoom())
+  #refusedMs = Number.NEGATIVE_INFINITY
 
   constructor(options: SessionOptions) {
     this.#options = options
@@ -105,7 +126,8 @@ class Session {
       isRelay: config.source.kind === 'kube' && config.source.relay !== undefined,
       problem: problem => this.#tell(problem),
     })
-    const server = await this.#serve()
+    const reviewer = await this.#openReviewer()
+    const server = await this.#serve(reviewer)
     log.info({ address: server.address, source: client.server }, 'relay listening')
     const metrics = this.#serveMetrics(server)
     upstream.start()
@@ -114,6 +136,7 @@ class Session {
     await server.close()
     await upstream.stop()
     await client.close()
+    await reviewer?.close()
     void metrics?.close()
     return EXIT_FINE
   }
@@ -125,12 +148,32 @@ class Session {
     else log.warn({ location }, problemText(problem))
   }
 
-  async #serve(): Promise<RelayServer> {
+  /** A client of the API server for reviews of tokens; undefined where none are taken. */
+  async #openReviewer(): Promise<ApiClient | undefined> {
+    const { config, wanted, log } = this.#options
+    if (wanted.serviceAccounts.length === 0) return undefined
+    const warn = (text: string): void => log.warn(text)
+    return await openClient(
+      { client: { ...config.client, ...REVIEWS } },
+      { clock: systemClock, env: process.env, warn },
+    )
+  }
+
+  #refused(reason: string): void {
+    const nowMs = systemClock.nowMs()
+    if (nowMs - this.#refusedMs < REFUSED_LINE_MS) return
+    this.#refusedMs = nowMs
+    this.#options.log.warn({ reason }, 'rejected a reader')
+  }
+
+  async #serve(reviewer: ApiClient | undefined): Promise<RelayServer> {
     const { wanted, log } = this.#options
     return await startRelayServer({
       state: this.#state,
       address: wanted.address,
       tls: wanted.tls,
+      tokens: reviewer && new TokenReviews({ ...wanted, client: reviewer, clock: systemClock }),
+      unauthorized: reason => this.#refused(reason),
       clock: systemClock,
       connectionsMax: this.#descriptors.api,
       failed: err => log.warn({ err }, 'relay server error'),
@@ -165,6 +208,7 @@ class Session {
       ),
       slis: createSliMetrics(),
       configz: () => ({}),
+      ready: () => this.#isServing,
       report: news => {
         if (news.kind === 'crowded') logCrowd(log, 'metrics', news.crowd)
         if (news.kind !== 'failed') return
@@ -186,10 +230,14 @@ class Session {
       })),
       historyBytes: state.historyBytes,
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
-      isServing: state.isComplete && !state.isStale,
+      isServing: this.#isServing,
       nodes: state.reports.states(),
       reportsRefused: state.reports.refused,
     }
+  }
+
+  get #isServing(): boolean {
+    return this.#state.isComplete && !this.#state.isStale
   }
 }
 

@@ -1,10 +1,10 @@
-import { parseApiAddress } from '../api/grpc/address.ts'
+import { parseRelayAddress } from '../api/grpc/address.ts'
 import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import type { RelaySourceConfig } from '../config/config.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { RELAY_TLS_FLAGS } from '../config/flag-tables.ts'
+import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { readRelays } from '../config/own-flags.ts'
@@ -45,7 +45,7 @@ const FLAGS: readonly FlagSpec[] = [
     default: DEFAULT_RELAY,
     help: 'relays to ask, each knows the nodes that read from it: unix:///PATH or tcp://IP:PORT',
   },
-  ...RELAY_TLS_FLAGS,
+  ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
   { name: 'wait', kind: 'bool', help: 'return when the nodes hold the state of the moment of the question' },
   text('service', 'NAMESPACE/NAME', 'ask for this Service alone: a node that leaves out others holds it'),
   text('revision', 'REVISION', 'the state has to include this resourceVersion of a Service'),
@@ -77,7 +77,7 @@ export const command: Command = {
   run,
 }
 
-interface Request extends Pick<RelaySourceConfig, 'addresses' | 'tls'> {
+interface Request extends Pick<RelaySourceConfig, 'addresses' | 'tls' | 'tokenFile'> {
   readonly waits: boolean
   readonly service: string | undefined
   /** Empty for any. */
@@ -109,7 +109,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (reader.errors.length > 0) return usageErrors(io, 'status', reader.errors)
   const links = request.addresses.map(address => ({
     address,
-    link: openLink(parseApiAddress(address), request.tls, systemClock),
+    link: openLink(parseRelayAddress(address).address, request, systemClock),
   }))
   try {
     const round = await ask(request, links, io)

@@ -181,16 +181,22 @@ export type SourceConfig =
   | { readonly kind: 'file'; readonly path: string }
 
 export interface RelaySourceConfig {
-  /** `unix:///PATH` or `tcp://IP:PORT`. */
+  /** `unix:///PATH`, `tcp://IP:PORT` or `tcp://IP:PORT@ZONE`. */
   readonly addresses: readonly string[]
+  /** The zone of this node, whose relays come first; empty for none. */
+  readonly zone: string
   /** While no relay answers, the API server is asked. */
   readonly fallsBack: boolean
   readonly tls: RelayTlsConfig | undefined
+  /** Path of a bearer token, which is read for each stream; empty for none. */
+  readonly tokenFile: string
 }
 
-/** Paths of PEM files: the authorities of relays, and the certificate of the node with its key. */
+/** Paths of PEM files: the authorities of relays, and the certificate of the node with its key, both empty for none. */
 export interface RelayTlsConfig {
   readonly caFile: string
+  /** The name in the certificates of relays; empty for their addresses. */
+  readonly serverName: string
   readonly certFile: string
   readonly keyFile: string
 }

@@ -12,12 +12,18 @@ const EVERY_ADDRESS = listOf(
 )
 
 /** Flags of the connection to relays. */
-export const RELAY_TLS_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
+export const RELAY_CLIENT_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   {
     name: 'relay-tls-ca',
     kind: 'text',
     placeholder: 'FILE',
     help: 'CA certificates that the certificates of relays must be signed by (PEM); needed at every address that is not loopback',
+  },
+  {
+    name: 'relay-tls-server-name',
+    kind: 'text',
+    placeholder: 'NAME',
+    help: 'DNS name in the certificates of relays; empty: their IP addresses',
   },
   {
     name: 'relay-tls-cert',
@@ -26,6 +32,18 @@ export const RELAY_TLS_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     help: 'certificate of this node for relays, of group system:nodes (PEM)',
   },
   { name: 'relay-tls-key', kind: 'text', placeholder: 'FILE', help: 'key of that certificate (PEM)' },
+  {
+    name: 'relay-token-file',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'ServiceAccount token for relays, instead of a certificate; kprobe reads the file for each stream, so that it may rotate',
+  },
+  {
+    name: 'relay-zone',
+    kind: 'text',
+    placeholder: 'ZONE',
+    help: 'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
+  },
 ])
 
 /** Flags of the source and the node. */
@@ -35,7 +53,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     kind: 'text',
     placeholder: 'SOURCE',
     default: 'kube',
-    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS,...',
+    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],...',
   },
   {
     name: 'relay-fallback',
@@ -43,7 +61,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     placeholder: 'SOURCE',
     help: 'kube: read from the API server while no relay has answered for 30 to 60 s; empty: keep the last known state and wait for a relay',
   },
-  ...RELAY_TLS_FLAGS,
+  ...RELAY_CLIENT_FLAGS,
   {
     name: 'config',
     kind: 'text',

@@ -1,6 +1,6 @@
 import { MODES } from '../modes/registry.ts'
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
-import { DAEMON_FLAGS, RELAY_TLS_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
+import { DAEMON_FLAGS, RELAY_CLIENT_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
 
 /** Flags of `kprobe api`. */
 export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
@@ -208,6 +208,19 @@ export const RELAY_FLAGS: readonly FlagSpec[] = grouped('Relay', [
     default: 'unix:///run/kprobe/relay.sock',
     help: 'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only)',
   },
+  {
+    name: 'token-service-accounts',
+    kind: 'list',
+    placeholder: 'NAMESPACE/NAME,...',
+    help: 'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
+  },
+  {
+    name: 'token-audience',
+    kind: 'text',
+    placeholder: 'NAME',
+    default: 'kprobe-relay',
+    help: 'audience that these tokens must be for',
+  },
 ])
 
 /** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
@@ -249,7 +262,7 @@ export const OWN_FLAGS: readonly string[] = [
   'once',
   'prove',
   'relay-fallback',
-  ...RELAY_TLS_FLAGS.map(({ name }) => name),
+  ...RELAY_CLIENT_FLAGS.map(({ name }) => name),
   'service-proxy-name',
   'source',
   'state-dir',

@@ -1,4 +1,10 @@
-import { DEFAULT_API_ADDRESS, isPrivate, parseApiAddress } from '../api/grpc/address.ts'
+import {
+  DEFAULT_API_ADDRESS,
+  isPrivate,
+  isZone,
+  parseApiAddress,
+  parseRelayAddress,
+} from '../api/grpc/address.ts'
 import { errorOf } from '../base/errors.ts'
 import { type Cidr, isLoopback } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
@@ -15,7 +21,7 @@ import type {
   UiConfig,
 } from './config.ts'
 import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
-import { RELAY_TLS_FLAGS, UI_FLAGS } from './flag-tables.ts'
+import { RELAY_CLIENT_FLAGS, UI_FLAGS } from './flag-tables.ts'
 import { API_TLS_FLAGS } from './flags.ts'
 import { readBindAddress } from './settings-from-flags.ts'
 
@@ -88,7 +94,9 @@ const RELAYS_MAX = 64
 
 function readRelay(reader: FlagReader, text: string): RelaySourceConfig {
   const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
-  return { ...readRelays(reader, 'source', text.split(',')), fallsBack }
+  const zone = reader.text('relay-zone') ?? ''
+  if (zone !== '' && !isZone(zone)) reader.fail('--relay-zone', `${quote(zone)} is not the value of a label`)
+  return { ...readRelays(reader, 'source', text.split(',')), zone, fallsBack }
 }
 
 /** Reads the addresses of relays that a flag names, and how to connect to them. */
@@ -96,34 +104,49 @@ export function readRelays(
   reader: FlagReader,
   flag: string,
   texts: readonly string[],
-): Pick<RelaySourceConfig, 'addresses' | 'tls'> {
+): Pick<RelaySourceConfig, 'addresses' | 'tls' | 'tokenFile'> {
   const addresses = [...new Set(texts.map(address => address.trim()))]
   const tls = readRelayTls(reader)
   const fail = (message: string): void => reader.fail(`--${flag}`, message)
   if (addresses.length > RELAYS_MAX) fail(`names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
   for (const address of addresses)
     try {
-      const parsed = parseApiAddress(address)
+      const parsed = parseRelayAddress(address).address
       if (tls === undefined && !isPrivate(parsed))
-        fail(`${address} needs TLS: give --relay-tls-ca, --relay-tls-cert and --relay-tls-key`)
+        fail(
+          `${address} needs TLS: give --relay-tls-ca, and --relay-token-file or --relay-tls-cert and --relay-tls-key`,
+        )
       if (parsed.kind === 'tcp' && parsed.port === 0) fail(`${address} has no port`)
     } catch (error) {
       fail(`relay: ${errorOf(error).message}`)
     }
-  return { addresses, tls }
+  return { addresses, tls, tokenFile: reader.text(RELAY_TOKEN_FILE) ?? '' }
 }
 
+const RELAY_TOKEN_FILE = 'relay-token-file'
+
 function readRelayTls(reader: FlagReader): RelayTlsConfig | undefined {
-  const files = RELAY_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
-  const [caFile = '', certFile = '', keyFile = ''] = files
-  if (files.every(file => file === '')) return undefined
-  for (const [index, { name }] of RELAY_TLS_FLAGS.entries())
-    if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs CA, certificate and key')
-  return { caFile, certFile, keyFile }
+  const text = (name: string): string => reader.text(`relay-tls-${name}`) ?? ''
+  const tls = {
+    caFile: text('ca'),
+    serverName: text('server-name'),
+    certFile: text('cert'),
+    keyFile: text('key'),
+  }
+  const { caFile, certFile, keyFile } = tls
+  if (Object.values(tls).every(value => value === '')) return undefined
+  if (caFile === '') reader.fail('--relay-tls-ca', 'is missing: TLS needs the CA of relays')
+  const hasToken = (reader.text(RELAY_TOKEN_FILE) ?? '') !== ''
+  if ((certFile === '') !== (keyFile === '') || (certFile === '' && !hasToken))
+    reader.fail(
+      certFile === '' ? '--relay-tls-cert' : '--relay-tls-key',
+      'is missing: a node needs a certificate and its key, or --relay-token-file',
+    )
+  return tls
 }
 
 function refuseIdleRelay(reader: FlagReader): void {
-  for (const name of [RELAY_FALLBACK, ...RELAY_TLS_FLAGS.map(flag => flag.name)])
+  for (const name of [RELAY_FALLBACK, ...RELAY_CLIENT_FLAGS.map(flag => flag.name)])
     if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, 'needs --source=relay:ADDRESS')
 }
 
@@ -208,20 +231,23 @@ export function readApiAddress(reader: FlagReader, flag: string): string | undef
   return text
 }
 
-/** Reads the three files of the API's TLS, all or none of which must be set. */
+/** Reads the three files of TLS, all or none of which must be set; a relay that takes tokens needs no client CA. */
 export function readApiTls(reader: FlagReader): ApiTlsConfig | undefined {
-  return readTls(reader, 'api')
+  return readTls(reader, 'api', reader.given('token-service-accounts'))
 }
 
-function readTls(reader: FlagReader, server: 'api' | 'ui'): ApiTlsConfig | undefined {
+function readTls(reader: FlagReader, server: 'api' | 'ui', takesTokens = false): ApiTlsConfig | undefined {
   const names = ['cert', 'key', 'client-ca'].map(part => `${server}-tls-${part}`)
   const files = names.map(name => reader.text(name) ?? '')
   const [certFile = '', keyFile = '', clientCaFile = ''] = files
   if (files.every(file => file === '')) return undefined
   for (const [index, name] of names.entries())
-    if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs certificate, key and client CA')
+    if (files[index] === '' && !(takesTokens && name === CLIENT_CA))
+      reader.fail(`--${name}`, 'is missing: TLS needs certificate, key and client CA')
   return { certFile, keyFile, clientCaFile }
 }
+
+const CLIENT_CA = 'api-tls-client-ca'
 
 const FLAG = 'service-proxy-name'
 

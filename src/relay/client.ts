@@ -1,4 +1,4 @@
-import type { ApiAddress } from '../api/grpc/address.ts'
+import type { ApiAddress, RelayAddress } from '../api/grpc/address.ts'
 import { backoffMs, type Cancel, type Clock } from '../base/clock.ts'
 import {
   type ApiBody,
@@ -16,8 +16,10 @@ import { ReportSender } from './report-sender.ts'
 import { FRESH, METADATA, RELAYED_TYPES } from './types.ts'
 
 export interface RelayClientOptions {
-  readonly relays: readonly ApiAddress[]
+  readonly relays: readonly RelayAddress[]
   readonly nodeName: string
+  /** The zone of the node, whose relays come first; empty or absent for none. */
+  readonly zone?: string
   /** Empty for the proxy without a name. */
   readonly proxyName: string
   /** The API server: for all that relays do not serve and, with `fallsBack`, while none of them answers. */
@@ -93,9 +95,9 @@ export class RelayClient implements ApiClient {
       isDirect: () => this.#isDirect,
       send: text => this.#sendReport(text),
     })
-    const { relays, nodeName, kube, link } = options
+    const { relays, nodeName, zone = '', kube, link } = options
     this.server = kube.server
-    this.#peers = inOrderFor(nodeName, relays).map(address => ({
+    this.#peers = inOrderFor({ name: nodeName, zone }, relays).map(address => ({
       address,
       name: relayName(address),
       link: link(address),

@@ -33,15 +33,26 @@ export interface RelayLink {
 /** What a client shows to relays, and what it expects of them: PEM texts. */
 export interface RelayTlsPems {
   readonly ca: string
-  readonly cert: string
-  readonly key: string
+  /** Undefined for a client that shows a token. */
+  readonly cert: string | undefined
+  readonly key: string | undefined
+  /** The name in the certificate of the relay; undefined for its address. */
+  readonly servername: string | undefined
 }
 
 interface LinkOptions {
   readonly address: ApiAddress
   /** Read anew for each connection. Undefined for one in plain. */
   readonly tls: (() => Promise<RelayTlsPems>) | undefined
+  /** Read anew for each call: it rotates. Nobody else can listen: TLS, a unix socket or loopback. */
+  readonly token?: (() => Promise<string>) | undefined
   readonly clock: Clock
+}
+
+/** A connection, and what a call says of its client. */
+interface Caller {
+  readonly session: ClientHttp2Session
+  readonly token: string | undefined
 }
 
 const MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -60,7 +71,13 @@ export class Http2Link implements RelayLink {
   }
 
   call(method: string, handlers: RelayCallHandlers): RelayCall {
-    return new Http2Call(this.#connected(), method, handlers)
+    return new Http2Call(this.#caller(), method, handlers)
+  }
+
+  async #caller(): Promise<Caller> {
+    const { token } = this.#options
+    const [session, text] = await Promise.all([this.#connected(), token?.()])
+    return { session, token: text }
   }
 
   close(): void {
@@ -117,8 +134,11 @@ function open(address: ApiAddress, pems: RelayTlsPems | undefined): ClientHttp2S
   const host = address.ip.length === 16 ? `[${ip}]` : ip
   if (pems === undefined) return connect(`http://${host}:${address.port}`)
   // NODE_TLS_REJECT_UNAUTHORIZED=0 does not reach so far.
+  const { ca, cert, key, servername } = pems
   return connect(`https://${host}:${address.port}`, {
-    ...pems,
+    ca,
+    ...(cert === undefined || key === undefined ? {} : { cert, key }),
+    ...(servername === undefined ? {} : { servername }),
     minVersion: 'TLSv1.2',
     rejectUnauthorized: true,
   })
@@ -150,9 +170,9 @@ class Http2Call implements RelayCall {
   #isPaused = false
   #isOver = false
 
-  constructor(session: Promise<ClientHttp2Session>, method: string, handlers: RelayCallHandlers) {
+  constructor(caller: Promise<Caller>, method: string, handlers: RelayCallHandlers) {
     this.#handlers = handlers
-    session
+    caller
       .then(its => this.#begin(its, method))
       .catch(error => this.#end(UNAVAILABLE, errorOf(error).message))
   }
@@ -183,7 +203,7 @@ class Http2Call implements RelayCall {
     this.#stream?.close(8)
   }
 
-  #begin(session: ClientHttp2Session, method: string): void {
+  #begin({ session, token }: Caller, method: string): void {
     if (this.#isOver) return
     if (session.destroyed || session.closed) {
       this.#end(UNAVAILABLE, 'the connection was closed')
@@ -194,6 +214,7 @@ class Http2Call implements RelayCall {
       ':path': method,
       'content-type': 'application/grpc',
       te: 'trailers',
+      ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
     })
     this.#stream = stream
     const reader = new MessageReader(MESSAGE_BYTES_MAX)

@@ -4,7 +4,6 @@ import {
   FAILED_PRECONDITION,
   INVALID_ARGUMENT,
   OK,
-  PERMISSION_DENIED,
   RpcError,
   UNAVAILABLE,
 } from '../api/grpc/rpc.ts'
@@ -22,8 +21,6 @@ type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
 export interface DiscoveryOptions {
   readonly state: RelayState
   readonly clock: Clock
-  /** Why this client may not read; undefined when it may. */
-  readonly refuse?: (call: Call) => string | undefined
   /** A client could not use what it was sent. */
   readonly rejected?: (text: string) => void
   /** The Node that this client is; undefined for one that is none. Absent where clients are believed. */
@@ -69,8 +66,6 @@ export class DiscoveryServer {
   }
 
   readonly deltas = (call: Call): CallHandler => {
-    const why = this.#options.refuse?.(call)
-    if (why !== undefined) throw new RpcError(PERMISSION_DENIED, why)
     const stream = new DeltaStream(call, {
       ...this.#options,
       evicted: () => this.#evicted++,

@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { type ApiAddress, parseApiAddress } from '../api/grpc/address.ts'
+import { type ApiAddress, parseRelayAddress } from '../api/grpc/address.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -7,10 +7,14 @@ import { RelayClient } from './client.ts'
 import { Http2Link, type RelayTlsPems } from './connection.ts'
 
 interface OpenRelayOptions {
+  /** `tcp://IP:PORT@ZONE`. */
   readonly addresses: readonly string[]
+  readonly zone: string
   readonly fallsBack: boolean
   /** Paths of PEM files, which are read for each connection. */
-  readonly tls: { readonly caFile: string; readonly certFile: string; readonly keyFile: string } | undefined
+  readonly tls: TlsFiles | undefined
+  /** Path of a token, which is read for each call; empty for none. */
+  readonly tokenFile: string
   readonly nodeName: string
   readonly proxyName: string
   readonly kube: ApiClient
@@ -18,35 +22,62 @@ interface OpenRelayOptions {
   readonly say: (text: string) => void
 }
 
+interface TlsFiles {
+  readonly caFile: string
+  readonly serverName: string
+  readonly certFile: string
+  readonly keyFile: string
+}
+
 /** A client of these relays. It connects when it is asked. */
-export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelayOptions): RelayClient {
+export function openRelayClient({
+  addresses,
+  tls,
+  tokenFile,
+  clock,
+  ...options
+}: OpenRelayOptions): RelayClient {
   return new RelayClient({
     ...options,
     clock,
     random: Math.random,
     startedMs: Date.now(),
-    relays: addresses.map(parseApiAddress),
-    link: address => openLink(address, tls, clock),
+    relays: addresses.map(parseRelayAddress),
+    link: address => openLink(address, { tls, tokenFile }, clock),
   })
 }
 
 /** A connection to a relay, made at the first call. */
-export function openLink(address: ApiAddress, tls: OpenRelayOptions['tls'], clock: Clock): Http2Link {
-  const isSecured = tls !== undefined && address.kind !== 'unix'
-  return new Http2Link({ address, tls: isSecured ? () => readPems(tls) : undefined, clock })
+export function openLink(
+  address: ApiAddress,
+  { tls, tokenFile }: Pick<OpenRelayOptions, 'tls' | 'tokenFile'>,
+  clock: Clock,
+): Http2Link {
+  return new Http2Link({
+    address,
+    tls: tls === undefined || address.kind === 'unix' ? undefined : () => readPems(tls),
+    token: tokenFile === '' ? undefined : () => readToken(tokenFile),
+    clock,
+  })
 }
 
-async function readPems({
-  caFile,
-  certFile,
-  keyFile,
-}: NonNullable<OpenRelayOptions['tls']>): Promise<RelayTlsPems> {
+async function readPems({ caFile, serverName, certFile, keyFile }: TlsFiles): Promise<RelayTlsPems> {
+  const hasCertificate = certFile !== ''
   const [ca, cert, key] = await Promise.all([
     read('--relay-tls-ca', caFile),
-    read('--relay-tls-cert', certFile),
-    read('--relay-tls-key', keyFile),
+    hasCertificate ? read('--relay-tls-cert', certFile) : undefined,
+    hasCertificate ? read('--relay-tls-key', keyFile) : undefined,
   ])
-  return { ca, cert, key }
+  return { ca, cert, key, servername: serverName === '' ? undefined : serverName }
+}
+
+/** The characters of RFC 6750. */
+const TOKEN = /^[-A-Za-z0-9._~+/]+=*$/
+
+async function readToken(path: string): Promise<string> {
+  const token = (await read('--relay-token-file', path)).trim()
+  if (!TOKEN.test(token)) throw new Error(`--relay-token-file: there is no token in ${path}`)
+  return token
 }
 
 async function read(flag: string, path: string): Promise<string> {

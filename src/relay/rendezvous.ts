@@ -1,13 +1,25 @@
-import { type ApiAddress, formatApiAddress } from '../api/grpc/address.ts'
+import { type ApiAddress, formatApiAddress, type RelayAddress } from '../api/grpc/address.ts'
+
+interface Reader {
+  /** Of the node. */
+  readonly name: string
+  /** Empty for none. */
+  readonly zone: string
+}
 
 /**
- * The relays in the order in which a node asks them (rendezvous hashing): nodes spread over them evenly, and when one comes or
- * goes, only the nodes that have it first move.
+ * The relays in the order in which a node asks them: those of its zone, then the others. Within each part (rendezvous hashing)
+ * nodes spread over them evenly, and when one comes or goes, only the nodes that have it first move.
  */
-export function inOrderFor(nodeName: string, relays: readonly ApiAddress[]): readonly ApiAddress[] {
+export function inOrderFor({ name, zone }: Reader, relays: readonly RelayAddress[]): readonly ApiAddress[] {
+  const isNear = (its: RelayAddress): number => (zone !== '' && its.zone === zone ? 1 : 0)
   return relays
-    .map(address => ({ address, weight: hash(`${nodeName} ${formatApiAddress(address)}`) }))
-    .sort((a, b) => b.weight - a.weight)
+    .map(its => ({
+      address: its.address,
+      near: isNear(its),
+      weight: hash(`${name} ${formatApiAddress(its.address)}`),
+    }))
+    .sort((a, b) => b.near - a.near || b.weight - a.weight)
     .map(({ address }) => address)
 }
 

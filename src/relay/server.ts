@@ -1,6 +1,14 @@
 import { type GrpcServer, type GrpcServerOptions, startGrpcServer } from '../api/grpc/grpc-server.ts'
-import { type Call, type Methods, PERMISSION_DENIED, RpcError, unary } from '../api/grpc/rpc.ts'
+import {
+  type Call,
+  type CallHandler,
+  type Methods,
+  PERMISSION_DENIED,
+  RpcError,
+  unary,
+} from '../api/grpc/rpc.ts'
 import { GrpcHealth } from '../api/grpc/standard-services.ts'
+import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
 import { status } from './schema.ts'
 import type { RelayState } from './state.ts'
@@ -10,11 +18,15 @@ export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'me
   readonly state: RelayState
   /** A client could not use what it was sent. */
   readonly rejected?: (text: string) => void
+  /** Clients without a certificate of a node show a token, wherever the relay listens. */
+  readonly tokens?: TokenReviews | undefined
+  /** A client was refused for what it is. */
+  readonly unauthorized?: (why: string) => void
 }
 
 export interface RelayServer {
   readonly address: string
-  readonly counts: DiscoveryCounts & GrpcServer['counts']
+  readonly counts: DiscoveryCounts & GrpcServer['counts'] & { readonly unauthorized: number }
   readonly overShare: GrpcServer['overShare']
   close(): Promise<void>
 }
@@ -34,19 +46,17 @@ const CALLS_PER_CONNECTION = 5
 export function relayMethods(
   discovery: DiscoveryServer,
   state: RelayState,
-  refuse: (call: Call) => string | undefined = () => undefined,
+  forNodes: (method: (call: Call) => CallHandler) => (call: Call) => CallHandler = method => method,
 ): { readonly methods: Methods; readonly health: GrpcHealth } {
   const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
   const methods: Methods = new Map([
-    [DELTA_METHOD, discovery.deltas],
+    [DELTA_METHOD, forNodes(discovery.deltas)],
     [
       STATUS_METHOD,
-      (call: Call) => {
-        const why = refuse(call)
-        if (why !== undefined) throw new RpcError(PERMISSION_DENIED, why)
+      forNodes(call => {
         const answer = unary(status.StatusRequest, status.RelayStatus, () => state.reports.status())
         return { ...answer(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX }
-      },
+      }),
     ],
     [
       HEALTH_METHOD,
@@ -61,16 +71,32 @@ export function relayMethods(
 
 /** Serves the state of a relay. Rejects with an Error that names the address when it cannot listen there. */
 export async function startRelayServer(options: RelayServerOptions): Promise<RelayServer> {
-  const { state, clock, tls, rejected, connectionsMax = CONNECTIONS_MAX } = options
+  const { state, clock, tls, tokens, rejected, connectionsMax = CONNECTIONS_MAX } = options
+  const isOpen = tls === undefined && tokens === undefined
+  const nodesOfTokens = new WeakMap<Call, string>()
+  const nodeOf = (call: Call): string | undefined => nodeOfCertificate(call) ?? nodesOfTokens.get(call)
   const discovery = new DiscoveryServer({
     state,
     clock,
     ...(rejected === undefined ? {} : { rejected }),
-    ...(tls === undefined ? {} : { refuse: refuseStrangers, nodeOf }),
+    ...(isOpen ? {} : { nodeOf }),
   })
-  const { methods } = relayMethods(discovery, state, tls === undefined ? undefined : refuseStrangers)
+  let unauthorized = 0
+  const admit = async (call: Call): Promise<RpcError | undefined> => {
+    const { refusal, node } = tokens === undefined ? STRANGER : await tokens.check(call.authorization)
+    if (node !== undefined) nodesOfTokens.set(call, node)
+    if (refusal !== undefined) {
+      unauthorized++
+      options.unauthorized?.(refusal.message)
+    }
+    return refusal
+  }
+  const forNodes = (method: (call: Call) => CallHandler) =>
+    admitting(method, call => (isOpen || isNode(call) ? undefined : admit(call)))
+  const { methods } = relayMethods(discovery, state, forNodes)
   const server = await startGrpcServer({
     ...options,
+    ...(tls === undefined ? {} : { tls: { ...tls, takesTokens: tokens !== undefined } }),
     what: 'the relay',
     methods,
     connectionsMax,
@@ -80,7 +106,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   return {
     address: server.address,
     get counts() {
-      return { ...server.counts, ...discovery.counts }
+      return { ...server.counts, ...discovery.counts, unauthorized }
     },
     get overShare() {
       return server.overShare
@@ -92,11 +118,18 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   }
 }
 
-function refuseStrangers({ organizations }: Call): string | undefined {
-  if (organizations.includes(NODES_GROUP)) return undefined
-  return `the certificate of the client is not of the group ${NODES_GROUP}`
+const STRANGER: TokenVerdict = {
+  refusal: new RpcError(
+    PERMISSION_DENIED,
+    `the certificate of the client is not of the group ${NODES_GROUP}`,
+  ),
+  node: undefined,
 }
 
-function nodeOf({ commonName }: Call): string | undefined {
+function isNode({ organizations }: Call): boolean {
+  return organizations.includes(NODES_GROUP)
+}
+
+function nodeOfCertificate({ commonName }: Call): string | undefined {
   return commonName?.startsWith(NODE_PREFIX) ? commonName.slice(NODE_PREFIX.length) : undefined
 }

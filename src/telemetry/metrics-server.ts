@@ -21,6 +21,8 @@ interface MetricsPages {
   /** The metrics in Prometheus' text format. */
   readonly metrics: () => Promise<string>
   readonly slis: SliSource
+  /** Whether /readyz answers 200; absent where the port has no such page. */
+  readonly ready?: (() => boolean) | undefined
   /** The configuration as a KubeProxyConfiguration (v1alpha1), without secrets. */
   readonly configz: () => unknown
   /** Undefined if the feature gate ComponentFlagz is off. */
@@ -40,8 +42,8 @@ interface SliSource {
  * profiles in another format than that of this runtime.
  */
 export function openMetricsServer(options: MetricsServerOptions): HttpServer {
-  const { proxyMode, metrics, slis, configz, flagz, statusz, ...rest } = options
-  const pages = { proxyMode, metrics, slis, configz, flagz, statusz }
+  const { proxyMode, metrics, slis, ready, configz, flagz, statusz, ...rest } = options
+  const pages = { proxyMode, metrics, slis, ready, configz, flagz, statusz }
   return new HttpServer({ ...rest, handle: metricsHandler(pages) })
 }
 
@@ -56,6 +58,9 @@ export function metricsHandler(pages: MetricsPages): Handler {
         return plain(query.has('verbose') ? '[+]ping ok\nhealthz check passed\n' : 'ok')
       case '/healthz/ping':
         return plain('ok')
+      case '/readyz':
+        if (pages.ready === undefined) return NOT_FOUND
+        return pages.ready() ? plain('ok') : { ...plain('not ready'), status: 503 }
       case '/proxyMode':
         return plain(pages.proxyMode())
       case '/metrics':
@@ -74,10 +79,20 @@ export function metricsHandler(pages: MetricsPages): Handler {
   })
 }
 
-function pathsOf({ flagz, statusz }: MetricsPages): readonly string[] {
+function pathsOf({ ready, flagz, statusz }: MetricsPages): readonly string[] {
   const flags = flagz === undefined ? [] : ['/flagz']
+  const readiness = ready === undefined ? [] : ['/readyz']
   const status = statusz === undefined ? [] : ['/statusz']
-  return ['/configz', ...flags, '/healthz', '/metrics', '/metrics/slis', '/proxyMode', ...status]
+  return [
+    '/configz',
+    ...flags,
+    '/healthz',
+    '/metrics',
+    '/metrics/slis',
+    '/proxyMode',
+    ...readiness,
+    ...status,
+  ]
 }
 
 /** Shares one rendering among all requests that arrive meanwhile. */

@@ -11,6 +11,7 @@ export interface RelayNumbers {
   readonly subscriptions: number
   readonly evicted: number
   readonly rejected: number
+  readonly unauthorized: number
   readonly refused: number
   readonly historyBytes: number
   /** Time since the last message from the part of the source that has been silent longest; undefined before the first. */
@@ -55,6 +56,11 @@ export function createRelayMetrics(
   asked('subscriptions', 'Collections that readers follow, over all streams.', () => read().subscriptions)
   asked('evicted', 'Readers since the start that were too slow.', () => read().evicted)
   asked('rejected', 'Responses since the start that a reader could not use (NACK).', () => read().rejected)
+  asked(
+    'unauthorized',
+    'Calls since the start without a certificate of a node and without a valid token.',
+    () => read().unauthorized,
+  )
   asked(
     'refused',
     'Connections and calls rejected since the start because of a limit, or because they are not gRPC.',

@@ -74,7 +74,7 @@ Options, with their defaults:
   --proxy kprobe         or kube-proxy, or both with a comma
   --mode nftables        or iptables, or userspace (kprobe), or several with commas
   --as process           kprobe is a process of the checkout; daemonset: pods of deploy/kubernetes with the project's
-                         image; chart: those of the Helm chart; kubeadm: pods of kubeadm's kube-proxy, whose image alone is another one
+                         image; relay: the same, with relays on two nodes; chart: those of the Helm chart; kubeadm: pods of kubeadm's kube-proxy, whose image alone is another one
   --procs 4              tests at once
   --only PATTERN         of the sets, tests with such names alone; of life, such events
   --rounds 3             of life: how often a deployment is rolled

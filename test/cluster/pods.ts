@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join, relative } from 'node:path'
 import { eventually } from '../support/patience.ts'
+import { createAuthority } from '../support/tls.ts'
 import { Kubectl } from './control-plane.ts'
 import { kubeadmObjects } from './kubeadm.ts'
 import type { NodeTools } from './node.ts'
@@ -12,15 +13,22 @@ import type { NodePlan, Site } from './site.ts'
  * them, in which the image alone is another one.
  */
 
-/** How a proxy gets onto nodes: as a process of the checkout, with deploy/kubernetes, by Helm, or in kubeadm's DaemonSet. */
-export const FORMS = ['process', 'daemonset', 'chart', 'kubeadm'] as const
+/**
+ * How a proxy gets onto nodes: as a process of the checkout, with deploy/kubernetes, the same with relays, by Helm, or in kubeadm's
+ * DaemonSet.
+ */
+export const FORMS = ['process', 'daemonset', 'relay', 'chart', 'kubeadm'] as const
 export type Form = (typeof FORMS)[number]
 export type PodForm = Exclude<Form, 'process'>
 
 const NAMESPACE = 'kube-system'
+const RELAYS = ['--namespace', NAMESPACE, 'deployment', 'kprobe-relay'] as const
+/** Nodes that relays run on. */
+const RELAYS_MAX = 2
 /** The label of a pod, and the name of its DaemonSet. */
 const NAMES: Readonly<Record<PodForm, string>> = {
   daemonset: 'kprobe',
+  relay: 'kprobe',
   chart: 'kprobe',
   kubeadm: 'kube-proxy',
 }
@@ -62,6 +70,7 @@ export async function startPods(pods: Pods): Promise<void> {
     describe: () => `pods of ${NAMES[form]} are not ready: ${wordsOf(kubectl, form)}`,
   })
   if (form !== 'kubeadm') for (const node of site.nodes) requireConfined(node, tools)
+  if (form === 'relay') await requireRelays(pods)
 }
 
 /** Gives a node that has joined the image that `startPods` built. */
@@ -75,6 +84,27 @@ function requireConfined(node: NodePlan, { namespaces }: NodeTools): void {
   const found = namespaces.must({ file: 'sh', args: ['-c', script] }, { place: namespaces.node(node.name) })
   const missing = CONFINEMENT.filter(({ pattern }) => !pattern.test(found)).map(({ what }) => what)
   if (missing.length > 0) throw new Error(`kprobe on ${node.name} is not confined: ${missing.join(', ')}`)
+}
+
+/** Waits until the relays are ready and every node reads from one of them. */
+async function requireRelays(pods: Pods): Promise<void> {
+  const { site, tools } = pods
+  kubectlOf(pods).must(['rollout', 'status', ...RELAYS, '--timeout=120s'])
+  const url = 'http://127.0.0.1:10249/metrics'
+  const direct = (node: NodePlan) =>
+    /^kprobe_source_direct (\d)$/m.exec(
+      tools.namespaces.must(
+        { file: 'curl', args: ['--silent', '--fail', '--max-time', '5', url] },
+        { place: tools.namespaces.node(node.name) },
+      ),
+    )?.[1]
+  const readers = () => site.nodes.map(direct).join()
+  // A node that has gone to the API server looks for relays every 30 to 90 s.
+  await eventually(() => site.nodes.every(node => direct(node) === '0'), {
+    limitMs: READY_MAX_MS,
+    stepMs: 2_000,
+    describe: () => `nodes do not read from relays: kprobe_source_direct is ${readers()}`,
+  })
 }
 
 /** Resolves when there is a ready pod on each node, and none besides. */
@@ -96,6 +126,7 @@ export async function stopPods(pods: Pods): Promise<void> {
   const { form } = pods
   const kubectl = kubectlOf(pods)
   kubectl.must(['delete', '--namespace', NAMESPACE, 'daemonset', NAMES[form]])
+  if (form === 'relay') kubectl.must(['delete', ...RELAYS])
   await eventually(() => podsOf(kubectl, form).length === 0, {
     limitMs: GONE_MAX_MS,
     stepMs: 500,
@@ -198,9 +229,9 @@ function kubectlOf({ site, tools }: Pods): Kubectl {
 export function podLog(node: NodePlan, form: PodForm): string {
   const folder = join(node.folder, 'log/pods')
   if (!existsSync(folder)) return ''
-  const files = execFileSync('find', [folder, '-path', `*/${NAMESPACE}_${NAMES[form]}-*/*.log`], {
-    encoding: 'utf8',
-  })
+  // Relays are pods of their own, whose names begin alike.
+  const of = ['-path', `*/${NAMESPACE}_${NAMES[form]}-*/*.log`, '!', '-path', '*_kprobe-relay-*']
+  const files = execFileSync('find', [folder, ...of], { encoding: 'utf8' })
   return files
     .split('\n')
     .filter(Boolean)
@@ -246,7 +277,30 @@ function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeT
 function applyOurs(pods: Pods): void {
   const kubectl = kubectlOf(pods)
   if (pods.form === 'chart') kubectl.must(['apply', '-f', '-'], renderChart(pods))
-  else kubectl.must(['apply', '-k', writeOverlay(pods)])
+  else {
+    if (pods.form === 'relay') prepareRelays(pods, kubectl)
+    kubectl.must(['apply', '-k', writeOverlay(pods)])
+  }
+}
+
+/** What docs/relay.md tells a user to do: labels of nodes, and certificates. */
+function prepareRelays({ site }: Pods, kubectl: Kubectl): void {
+  for (const { name } of site.nodes.slice(0, RELAYS_MAX))
+    kubectl.must(['label', '--overwrite', 'node', name, 'kprobe.io/relay=true'])
+  const authority = createAuthority()
+  const { certPem, keyPem } = authority.issue({
+    commonName: 'kprobe-relay',
+    names: [`kprobe-relay.${NAMESPACE}.svc`],
+    untilSeconds: 86_400,
+  })
+  const named = (name: string) => ({ metadata: { name, namespace: NAMESPACE } })
+  const secret = { apiVersion: 'v1', kind: 'Secret', type: 'kubernetes.io/tls', ...named('kprobe-relay-tls') }
+  const stringData = { 'tls.crt': certPem, 'tls.key': keyPem }
+  const map = { apiVersion: 'v1', kind: 'ConfigMap', ...named('kprobe-relay-ca') }
+  kubectl.apply([
+    { ...secret, stringData },
+    { ...map, data: { 'ca.crt': authority.caPem } },
+  ])
 }
 
 /** What a user sets: the cluster's own values. */
@@ -267,7 +321,7 @@ function renderChart({ site, tools, mode }: Pods): string {
 }
 
 /** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. */
-function writeOverlay({ site, tools, mode }: Pods): string {
+function writeOverlay({ site, tools, mode, form }: Pods): string {
   const folder = join(site.folder, 'overlay')
   mkdirSync(folder, { recursive: true })
   const base = join(tools.root, 'deploy/kubernetes/overlays', mode)
@@ -285,10 +339,24 @@ function writeOverlay({ site, tools, mode }: Pods): string {
     apiVersion: 'kustomize.config.k8s.io/v1beta1',
     kind: 'Kustomization',
     resources: [relative(folder, base)],
-    patches: [patch('kprobe-cluster', values), patch('kprobe', { 'init.conf': initConfiguration(mode) })],
+    ...(form === 'relay'
+      ? { components: [relative(folder, join(tools.root, 'deploy/kubernetes/components/relay'))] }
+      : {}),
+    patches: [
+      patch('kprobe-cluster', values),
+      patch('kprobe', { 'init.conf': initConfiguration(mode) }),
+      ...(form === 'relay' ? [patch('kprobe-relays', { RELAYS: relaysOf(site) })] : []),
+    ],
   }
   writeFileSync(join(folder, 'kustomization.yaml'), JSON.stringify(kustomization, undefined, 2))
   return folder
+}
+
+function relaysOf({ nodes }: Site): string {
+  return nodes
+    .slice(0, RELAYS_MAX)
+    .map(({ addresses: [ip = ''], zone }) => `tcp://${ip.includes(':') ? `[${ip}]` : ip}:12091@${zone}`)
+    .join(',')
 }
 
 function podCidr(site: Site): string {

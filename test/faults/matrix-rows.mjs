@@ -47,6 +47,10 @@ export const GROUPS = {
     F191: 'a report of a node comes late, twice, out of order, or far too often',
     F192: 'reports are missing: the relay was restarted, or a node vanished',
     F193: 'a reader lies about its node, or about what that holds',
+    F200: 'a token of another audience or account, a wrong one, or no answer about it',
+    F201: 'a certificate of another authority at a relay that takes tokens, a relay of another name',
+    F202: 'a cluster with relays starts from nothing, in every order',
+    F203: 'a relay, or a node, of another version',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

@@ -17,6 +17,7 @@ const OVERLAYS = join(DEPLOY, 'kubernetes/overlays')
 const KUBEADM = fileURLToPath(new URL('../unit/config/kubeadm-config.yaml', import.meta.url))
 const API_SERVER = 'https://192.0.2.1:6443'
 const POD_CIDR = '10.244.0.0/16,fd00:10:244::/56'
+const RELAY = 'tcp://192.0.2.5:12091@zone-a'
 const CLUSTER = ['--set', `apiServer=${API_SERVER}`, '--set', `clusterCIDR={${POD_CIDR}}`]
 /** The values that do what an overlay does. */
 const VALUES: Readonly<Record<string, readonly string[]>> = {
@@ -25,6 +26,7 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
   ipvs: ['mode=ipvs'],
   canary: ['canary=true'],
   'node-condition': ['nodeCondition.enabled=true'],
+  relay: ['relay.enabled=true', `relay.addresses={${RELAY}}`],
   'saved-state': ['savedState.enabled=true'],
 }
 
@@ -95,7 +97,8 @@ function kustomized(overlay: string): Objects {
   return objectsOf(
     text
       .replaceAll('https://REPLACE_ME_API_SERVER:6443', API_SERVER)
-      .replaceAll('REPLACE_ME_POD_CIDR', POD_CIDR),
+      .replaceAll('REPLACE_ME_POD_CIDR', POD_CIDR)
+      .replaceAll('tcp://REPLACE_ME_RELAY:12091', RELAY),
   )
 }
 
@@ -308,6 +311,13 @@ describe.skipIf(helm === undefined)('the chart refuses', () => {
     ['healthz.bindAddress=127.0.0.1:10256', 'healthz.bindAddress: kubelet does not reach 127.0.0.1:10256'],
     ['healthz.bindAddress=0.0.0.0', 'healthz.bindAddress: "0.0.0.0" is not ADDRESS:PORT'],
     ['metrics.podMonitor.enabled=true', 'metrics.podMonitor: Prometheus does not reach 127.0.0.1'],
+    ['relay.enabled=true', 'relay.addresses: empty'],
+    ['relay.addresses={192.0.2.5:12091}', 'relay.addresses: "192.0.2.5:12091" is not an address'],
+    [
+      'relay.addresses={tcp://192.0.2.5:12091@a b}',
+      'relay.addresses: "tcp://192.0.2.5:12091@a b" is not an address',
+    ],
+    ['relay.addresses={tcp://REPLACE_ME:1}', 'relay: REPLACE_ME is a placeholder'],
     ['extraArgs={--master=REPLACE_ME_URL}', 'extraArgs: REPLACE_ME_URL is a placeholder'],
     ['apiServer=https://192.0.2.1:6443" evil', 'apiServer: "https://192.0.2.1:6443\\" evil" is not a URL'],
     ['apiServer=https://999.1.1.1:6443', 'apiServer: "https://999.1.1.1:6443" is not a URL'],

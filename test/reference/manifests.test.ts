@@ -7,7 +7,9 @@ import { ControlPlane } from '../support/reference/control-plane.ts'
 
 /* What we ship is taken by a real API server, which knows every field: nothing unknown, nothing invalid. */
 
-const BASE = fileURLToPath(new URL('../../deploy/kubernetes/base/', import.meta.url))
+const FOLDERS = ['base', 'components/relay'].map(name =>
+  fileURLToPath(new URL(`../../deploy/kubernetes/${name}/`, import.meta.url)),
+)
 const EXAMPLES = fileURLToPath(new URL('../../deploy/examples/', import.meta.url))
 
 function documents(path: string): readonly KubeObject[] {
@@ -22,11 +24,11 @@ function isList(value: unknown): value is { readonly items: readonly unknown[] }
   return typeof value === 'object' && value !== null && 'items' in value && Array.isArray(value.items)
 }
 
-const objects = readdirSync(BASE)
-  .flatMap(file => documents(BASE + file))
-  .map(object => [`${object.kind} ${object.metadata.name}`, object] as const)
+const objects = FOLDERS.flatMap(folder => readdirSync(folder).flatMap(file => documents(folder + file))).map(
+  object => [`${object.kind} ${object.metadata.name}`, object] as const,
+)
 
-describe('the manifests of deploy/kubernetes/base', () => {
+describe('the manifests of deploy/kubernetes', () => {
   let plane: ControlPlane
 
   beforeAll(async () => {

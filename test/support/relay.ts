@@ -337,7 +337,7 @@ export class RelayWorld {
   client(name: string, relays: readonly MemoryRelay[]): RelayClient {
     const clock = this.clock
     return new RelayClient({
-      relays: relays.map((_, index) => addressOf(index)),
+      relays: relays.map((_, index) => ({ address: addressOf(index), zone: '' })),
       nodeName: name,
       proxyName: '',
       kube: new MemoryClient({ backend: this.backend, network: this.kube, clock, qps: 0 }),

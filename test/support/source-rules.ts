@@ -126,6 +126,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'source/kube/client/exec-plugin.ts': ['node:child_process'],
   http: ['node:http', 'node:net'],
   'http/guard.ts': ['node:crypto'],
+  'relay/admission.ts': ['node:crypto'],
   'relay/connection.ts': ['node:http2', 'node:net'],
   'relay/open.ts': ['node:fs/promises'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],

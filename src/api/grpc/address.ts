@@ -17,6 +17,28 @@ export function parseApiAddress(text: string): ApiAddress {
   throw new Error(`${JSON.stringify(text)}: not an address; write unix:///PATH or tcp://IP:PORT`)
 }
 
+/** An address of a relay, and the zone that it is in: empty where none is said. */
+export interface RelayAddress {
+  readonly address: ApiAddress
+  readonly zone: string
+}
+
+/** The value of a label. */
+const ZONE = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/
+
+/** `tcp://IP:PORT@ZONE`, or an address alone. The path of a unix socket may have an @. */
+export function parseRelayAddress(text: string): RelayAddress {
+  const at = text.startsWith('tcp:') ? text.indexOf('@') : -1
+  if (at < 0) return { address: parseApiAddress(text), zone: '' }
+  const zone = text.slice(at + 1)
+  if (!isZone(zone)) throw new Error(`${JSON.stringify(text)}: ${JSON.stringify(zone)} is not a zone`)
+  return { address: parseApiAddress(text.slice(0, at)), zone }
+}
+
+export function isZone(text: string): boolean {
+  return ZONE.test(text)
+}
+
 /** A peer at any other address of ours has to show a certificate. */
 export function isPrivate(address: ApiAddress): boolean {
   return address.kind === 'unix' || isLoopback(address.ip)

@@ -116,7 +116,7 @@ interface RenewingServer {
 async function httpServer({ clock, failed, tls }: GrpcServerOptions): Promise<RenewingServer> {
   if (tls === undefined) return { http: plainServer(), stopRenewing: () => undefined }
   const pems = await readTls(tls)
-  const http = tlsServer(pems)
+  const http = tlsServer(pems, undefined, tls)
   const stopRenewing = followTls(tls, { clock, pems, changed: now => renewTls(http, now), failed })
   return { http, stopRenewing }
 }

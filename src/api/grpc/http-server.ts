@@ -30,13 +30,17 @@ export function plainServer(): Http2Server {
   return createServer(LIMITS)
 }
 
-/** The same with TLS, for clients with a certificate. A handshake has 10 s by default. */
-export function tlsServer(pems: TlsPems, handshakeMs = HANDSHAKE_MS): Http2SecureServer {
+/** The same with TLS, for clients with a certificate or, where methods check tokens, without. A handshake has 10 s by default. */
+export function tlsServer(
+  pems: TlsPems,
+  handshakeMs = HANDSHAKE_MS,
+  { takesTokens = false }: Pick<ApiTls, 'takesTokens'> = {},
+): Http2SecureServer {
   return createSecureServer({
     ...LIMITS,
     ...contextOf(pems),
-    requestCert: true,
-    rejectUnauthorized: true,
+    requestCert: pems.clientCa !== '' || !takesTokens,
+    rejectUnauthorized: !takesTokens,
     handshakeTimeout: handshakeMs,
   })
 }
@@ -90,7 +94,8 @@ export class TlsDoor {
 
 /** The organizations in the certificate of a client: the groups of a user of Kubernetes. */
 export function organizationsOf(socket: Socket | undefined): readonly string[] {
-  if (!(socket instanceof TLSSocket)) return []
+  // A server that takes tokens lets certificates of anybody in.
+  if (!(socket instanceof TLSSocket) || !socket.authorized) return []
   // An array where the subject has several of them, whatever the types of Node.js say.
   const organizations: unknown = socket.getPeerCertificate().subject?.O
   return [organizations].flat().filter(each => typeof each === 'string')
@@ -113,9 +118,12 @@ export function listenerFor(take: (socket: Socket) => void): Server {
 export interface ApiTls {
   readonly certFile: string
   readonly keyFile: string
+  /** Empty only where tokens are taken: no client shows a certificate then. */
   readonly clientCaFile: string
   /** How the flags that name them begin: `--api-tls` unless given. */
   readonly flags?: string
+  /** Clients without a certificate connect, too: a method of the server checks what they show instead. */
+  readonly takesTokens?: boolean
 }
 
 /** What is in them. Clients must have a certificate that one of the authorities signed. */
@@ -138,14 +146,17 @@ async function readPems({ certFile, keyFile, clientCaFile, flags = FLAGS }: ApiT
   // One after the other, so that of several unreadable files the error always names the first.
   const cert = await read(`${flags}-cert`, certFile)
   const key = await read(`${flags}-key`, keyFile)
-  return { cert, key, clientCa: await read(`${flags}-client-ca`, clientCaFile) }
+  return { cert, key, clientCa: clientCaFile === '' ? '' : await read(`${flags}-client-ca`, clientCaFile) }
 }
 
-function check({ certFile, keyFile, clientCaFile, flags = FLAGS }: ApiTls, pems: TlsPems): void {
+function check(
+  { certFile, keyFile, clientCaFile, flags = FLAGS, takesTokens = false }: ApiTls,
+  pems: TlsPems,
+): void {
   const [own] = certificatesIn(`${flags}-cert`, certFile, pems.cert)
   if (own?.checkPrivateKey(privateKeyIn(`${flags}-key`, keyFile, pems.key)) === false)
     throw new Error(`${flags}-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
-  certificatesIn(`${flags}-client-ca`, clientCaFile, pems.clientCa)
+  if (clientCaFile !== '' || !takesTokens) certificatesIn(`${flags}-client-ca`, clientCaFile, pems.clientCa)
   try {
     createSecureContext(contextOf(pems))
   } catch (thrown) {
@@ -155,7 +166,7 @@ function check({ certFile, keyFile, clientCaFile, flags = FLAGS }: ApiTls, pems:
 }
 
 function contextOf({ cert, key, clientCa }: TlsPems): SecureContextOptions {
-  return { cert, key, ca: clientCa, minVersion: 'TLSv1.2' }
+  return { cert, key, ...(clientCa === '' ? {} : { ca: clientCa }), minVersion: 'TLSv1.2' }
 }
 
 async function read(flag: string, path: string): Promise<string> {

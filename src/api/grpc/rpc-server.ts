@@ -185,7 +185,8 @@ export class RpcServer {
       cancel = clock.after(GRACE_MS, () => stream.destroy())
     }
     const held = (change: number): boolean => this.#held(change)
-    const call = new RpcCall(stream, { failed, refused, requestBytesMax, held })
+    const { authorization } = headers
+    const call = new RpcCall(stream, { failed, refused, requestBytesMax, held, authorization })
     this.#calls.add(call)
     stream.once('close', () => {
       cancel?.()
@@ -250,6 +251,7 @@ interface RpcCallOptions {
   readonly held: (change: number) => boolean
   /** It has ended with another status than OK. */
   readonly refused: () => void
+  readonly authorization: string | undefined
 }
 
 class RpcCall implements Call {
@@ -278,6 +280,10 @@ class RpcCall implements Call {
 
   get commonName(): string | undefined {
     return commonNameOf(this.#stream.session?.socket)
+  }
+
+  get authorization(): string | undefined {
+    return this.#options.authorization
   }
 
   serve(handler: CallHandler): void {

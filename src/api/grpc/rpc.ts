@@ -16,6 +16,7 @@ export const UNIMPLEMENTED = 12
 export const INTERNAL = 13
 export const UNAVAILABLE = 14
 export const DATA_LOSS = 15
+export const UNAUTHENTICATED = 16
 
 /** Ends a call with a status other than OK. */
 export class RpcError extends Error {
@@ -33,6 +34,8 @@ export interface Call {
   readonly organizations: readonly string[]
   /** Common name in that certificate; absent without TLS. */
   readonly commonName?: string | undefined
+  /** The header `authorization`: what the client says, which nobody has checked. */
+  readonly authorization?: string | undefined
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */

@@ -64,6 +64,9 @@ const PATHS: Readonly<Record<string, string>> = {
   ClusterRoleBinding: 'clusterrolebindings',
   ConfigMap: 'configmaps',
   DaemonSet: 'daemonsets',
+  Deployment: 'deployments',
+  NetworkPolicy: 'networkpolicies',
+  PodDisruptionBudget: 'poddisruptionbudgets',
 }
 
 /** What tests do to objects of an API server, over eight connections at once. */

@@ -1,11 +1,14 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { within } from '../patience.ts'
 import { dial, endWord, type RelayEnd } from './relay-ends.ts'
 
-const HALF = fileURLToPath(new URL('relay-half.mjs', import.meta.url))
+/** A bundle of this file lies elsewhere: whoever runs one names the checkout. */
+const ROOT = process.env.KPROBE_ROOT ?? fileURLToPath(new URL('../../..', import.meta.url))
+const HALF = join(ROOT, 'test/support/reference/relay-half.mjs')
 
 /** What happens to connections through a relay; everything is passed on at once while this is empty. */
 export interface RelayFaults {

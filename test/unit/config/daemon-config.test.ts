@@ -23,6 +23,9 @@ const NOT_GIVEN = [
   'relay-tls-ca',
   'relay-tls-cert',
   'relay-tls-key',
+  'relay-tls-server-name',
+  'relay-token-file',
+  'relay-zone',
   'source',
 ]
 

@@ -82,3 +82,53 @@ describe('--ui-address', () => {
     )
   })
 })
+
+describe('--source=relay', () => {
+  const FAR = '--source=relay:tcp://10.0.0.5:1@zone-a'
+  const relayOf = (...argv: string[]) => {
+    const parsed = parseFlags(argv, { hostName: 'here' })
+    if (parsed.kind !== 'ok') return parsed.errors.map(({ path, message }) => `${path}: ${message}`)
+    const { source } = parsed.value.config
+    return source.kind === 'kube' ? source.relay : undefined
+  }
+
+  it('takes a certificate or a token, and a zone', () => {
+    const tls = { caFile: 'ca', serverName: '', certFile: 'c', keyFile: 'k' }
+    const own = ['--relay-tls-ca=ca', '--relay-tls-cert=c', '--relay-tls-key=k']
+    expect(relayOf(FAR, ...own)).toMatchObject({ zone: '', tls, tokenFile: '' })
+    const token = [
+      '--relay-tls-ca=ca',
+      '--relay-tls-server-name=n',
+      '--relay-token-file=t',
+      '--relay-zone=zone-a',
+    ]
+    expect(relayOf(FAR, ...token)).toEqual({
+      addresses: ['tcp://10.0.0.5:1@zone-a'],
+      zone: 'zone-a',
+      fallsBack: false,
+      tls: { caFile: 'ca', serverName: 'n', certFile: '', keyFile: '' },
+      tokenFile: 't',
+    })
+    // At this machine nobody else can listen.
+    expect(relayOf('--source=relay:unix:///r', '--relay-token-file=t')).toMatchObject({
+      tls: undefined,
+      tokenFile: 't',
+    })
+    // Older clusters give pods no zone.
+    expect(relayOf('--source=relay:unix:///r', '--relay-zone=')).toMatchObject({ zone: '' })
+  })
+
+  it.each([
+    [[FAR, '--relay-token-file=t'], '--source: tcp://10.0.0.5:1@zone-a needs TLS'],
+    [[FAR, '--relay-tls-ca=ca'], '--relay-tls-cert: is missing'],
+    [[FAR, '--relay-tls-ca=ca', '--relay-tls-cert=c'], '--relay-tls-key: is missing'],
+    [[FAR, '--relay-tls-ca=ca', '--relay-tls-key=k', '--relay-token-file=t'], '--relay-tls-cert: is missing'],
+    [[FAR, '--relay-tls-server-name=n', '--relay-token-file=t'], '--relay-tls-ca: is missing'],
+    [['--source=relay:unix:///r', '--relay-zone=a b'], '--relay-zone: "a b" is not the value of a label'],
+    [['--source=relay:tcp://127.0.0.1:1@'], '--source: relay: "tcp://127.0.0.1:1@": "" is not a zone'],
+    [['--relay-token-file=t'], '--relay-token-file: needs --source=relay:ADDRESS'],
+    [['--relay-zone=a'], '--relay-zone: needs --source=relay:ADDRESS'],
+  ])('refuses %j', (argv, message) => {
+    expect(relayOf(...argv)).toEqual([expect.stringContaining(message)])
+  })
+})

@@ -1,11 +1,15 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import * as k8s from '@kubernetes/client-node'
 import { describe, expect, it } from 'vitest'
 import { parseAllDocuments, parse as parseYaml } from 'yaml'
+import { runCommand } from '../../../src/cli/commands.ts'
 import type { Environment } from '../../../src/config/config-file.ts'
+import { RELAY_FLAGS } from '../../../src/config/flags.ts'
 import { parseRequest } from '../../../src/config/load-config.ts'
+import { FakeIo } from '../../support/fake-io.ts'
 
 const KUBERNETES = fileURLToPath(new URL('../../../deploy/kubernetes', import.meta.url))
 
@@ -143,7 +147,10 @@ describe('the manifests', () => {
     const pod = text(only('DaemonSet'), 'spec', 'template', 'spec')
     const images = ['initContainers', 'containers'].map(list => text(pod, list, 0, 'image'))
     expect(images).toEqual(['kprobe', 'kprobe'])
-    expect(documents('base/kustomization.yaml')[0]?.images).toEqual([{ name: 'kprobe', newTag: version }])
+    for (const file of ['base', 'components/relay'])
+      expect(documents(`${file}/kustomization.yaml`)[0]?.images).toEqual([
+        { name: 'kprobe', newTag: version },
+      ])
   })
 
   it('are all listed, and the overlays lead to them', () => {
@@ -160,6 +167,21 @@ describe('the manifests', () => {
     }
   })
 })
+
+const VALUES: Readonly<Record<string, string>> = {
+  API_SERVER: 'https://192.0.2.1:6443',
+  NODE_NAME: 'node-1',
+  NODE_ZONE: 'zone-a',
+  RELAYS: 'tcp://192.0.2.5:12091@zone-a,tcp://192.0.2.6:12091@zone-b',
+}
+
+/** As kubelet replaces them. */
+function withValues(flag: string): string {
+  return flag.replace(
+    /\$\((\w+)\)/g,
+    (_, name) => VALUES[String(name)] ?? expect.fail(`no value for ${name}`),
+  )
+}
 
 /** A DaemonSet after the JSON patches of a component, which only append. */
 function patched(component: string): Json {
@@ -189,7 +211,7 @@ describe('the components', () => {
     const args = text(daemonSet, 'spec', 'template', 'spec', 'containers', 0, 'args')
     const [, ...flags] = Array.isArray(args) ? args.map(String) : []
     const [map] = documents('base/config.yaml')
-    const argv = flags.map(flag => flag.replace(/\$\(\w+\)/, 'https://192.0.2.1:6443'))
+    const argv = flags.map(withValues)
     const parsed = parse(String(text(map, 'data', 'config.conf')), argv, { POD_CIDR: '10.9.0.0/16' })
     expect(parsed).toMatchObject({ kind: 'ok', value: { warnings: [] } })
   })
@@ -213,6 +235,102 @@ describe('the components', () => {
     expect(text(spec, 'volumes')).toContainEqual({
       name: 'state',
       hostPath: { path: '/var/lib/kprobe-state', type: 'DirectoryOrCreate' },
+    })
+  })
+
+  describe('relay', () => {
+    const parts = documents('components/relay/relay.yaml')
+    const ofKind = (kind: string) => parts.find(each => each.kind === kind)
+    const pod = text(ofKind('Deployment'), 'spec', 'template', 'spec')
+    const relay = text(pod, 'containers', 0)
+    const args = (of: unknown): string[] => {
+      const list = text(of, 'args')
+      return Array.isArray(list) ? list.map(each => withValues(String(each))) : []
+    }
+
+    it('runs kprobe relay with flags that it takes, for the ServiceAccount of the nodes', async () => {
+      const [map] = documents('base/config.yaml')
+      const folder = mkdtempSync(join(tmpdir(), 'kprobe-manifests-'))
+      const kubeconfig = join(folder, 'kubeconfig')
+      writeFileSync(kubeconfig, String(text(map, 'data', 'kubeconfig.conf')))
+      const argv = args(relay).map(arg => arg.replace('/var/lib/kprobe/kubeconfig.conf', kubeconfig))
+      const io = new FakeIo({ signal: AbortSignal.abort() })
+      const code = await runCommand(argv, io)
+      rmSync(folder, { recursive: true })
+      // Its certificate is not here: everything before is right.
+      expect([code, io.stderr]).toEqual([1, expect.stringMatching(/^kprobe relay: --api-tls-cert: ENOENT/)])
+      const [account] = objects.filter(each => each.kind === 'ServiceAccount')
+      const name = `${String(text(account, 'metadata', 'namespace'))}/${String(text(account, 'metadata', 'name'))}`
+      expect(args(relay)).toContain(`--token-service-accounts=${name}`)
+    })
+
+    it('has no capability and no root, and reads its key by its group', () => {
+      expect(text(relay, 'securityContext')).toEqual({
+        runAsNonRoot: true,
+        runAsUser: 65532,
+        runAsGroup: 65532,
+        allowPrivilegeEscalation: false,
+        readOnlyRootFilesystem: true,
+        capabilities: { drop: ['ALL'] },
+        seccompProfile: { type: 'RuntimeDefault' },
+      })
+      expect(text(pod, 'securityContext')).toEqual({ fsGroup: 65532 })
+      expect(text(pod, 'volumes', 1, 'secret', 'defaultMode')).toBe(0o440)
+    })
+
+    it('reads, reviews tokens, and has no other right', () => {
+      const role = documents('components/relay/rbac.yaml').find(each => each.kind === 'ClusterRole')
+      const rules = text(role, 'rules')
+      const rights = (Array.isArray(rules) ? rules : []).map(each => [
+        text(each, 'resources'),
+        text(each, 'verbs'),
+      ])
+      expect(rights).toEqual([
+        [
+          ['services', 'nodes'],
+          ['list', 'watch'],
+        ],
+        [['endpointslices'], ['list', 'watch']],
+        [['servicecidrs'], ['list', 'watch']],
+        [['tokenreviews'], ['create']],
+      ])
+    })
+
+    it('needs no Service and no network of pods to be found, and no ready node to start', () => {
+      expect(pod).toMatchObject({
+        hostNetwork: true,
+        dnsPolicy: 'Default',
+        tolerations: [{ operator: 'Exists' }],
+      })
+      const daemonSet = patched('relay')
+      const container = text(daemonSet, 'spec', 'template', 'spec', 'containers', 0)
+      expect(args(container)).toContain('--relay-fallback=kube')
+      const volumes = text(daemonSet, 'spec', 'template', 'spec', 'volumes')
+      const volume = Array.isArray(volumes) ? volumes.find(each => text(each, 'name') === 'relay') : undefined
+      expect(text(volume, 'projected', 'sources', 1, 'configMap', 'optional')).toBe(true)
+      const audience = text(volume, 'projected', 'sources', 0, 'serviceAccountToken', 'audience')
+      expect(RELAY_FLAGS.find(({ name }) => name === 'token-audience')?.default).toBe(audience)
+    })
+
+    it('selects its own pods everywhere, at the ports of its flags', () => {
+      const own = { 'k8s-app': 'kprobe-relay' }
+      expect(text(ofKind('Deployment'), 'spec', 'template', 'metadata', 'labels')).toEqual(own)
+      expect(text(ofKind('Service'), 'spec', 'selector')).toEqual(own)
+      for (const [kind, field] of [
+        ['Deployment', 'selector'],
+        ['PodDisruptionBudget', 'selector'],
+        ['NetworkPolicy', 'podSelector'],
+      ] as const)
+        expect(text(ofKind(kind), 'spec', field)).toEqual({ matchLabels: own })
+      const portsOf = (list: unknown, field: string) =>
+        Array.isArray(list) ? list.map(each => text(each, field)) : []
+      const ports = args(relay)
+        .flatMap(flag => /^--(?:listen|metrics-bind-address)=.*:(\d+)$/.exec(flag)?.[1] ?? [])
+        .map(Number)
+      expect(portsOf(text(relay, 'ports'), 'containerPort')).toEqual(ports)
+      expect(portsOf(text(ofKind('Service'), 'spec', 'ports'), 'port')).toEqual(ports)
+      expect(portsOf(text(ofKind('NetworkPolicy'), 'spec', 'ingress', 0, 'ports'), 'port')).toEqual(ports)
+      expect(text(relay, 'readinessProbe', 'httpGet')).toEqual({ path: '/readyz', port: ports[1] })
     })
   })
 

@@ -400,6 +400,14 @@ describe('kprobe relay', () => {
       2,
       expect.stringContaining('needs --source=relay'),
     ])
+    expect(await attempt('--token-service-accounts=kprobe')).toEqual([
+      2,
+      expect.stringContaining('"kprobe" is not NAMESPACE/NAME'),
+    ])
+    expect(await attempt('--token-audience=a')).toEqual([
+      2,
+      expect.stringContaining('needs --token-service-accounts'),
+    ])
     expect(await attempt('--source=relay:tcp://10.0.0.1:1')).toEqual([
       2,
       expect.stringContaining('needs TLS'),

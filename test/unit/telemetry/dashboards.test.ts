@@ -25,6 +25,7 @@ const RELAY: RelayNumbers = {
   evicted: 0,
   rejected: 0,
   refused: 0,
+  unauthorized: 0,
   historyBytes: 0,
   silentMs: 0,
   isServing: false,

@@ -41,6 +41,7 @@ const RELAY: RelayNumbers = {
   subscriptions: 0,
   evicted: 0,
   rejected: 0,
+  unauthorized: 0,
   refused: 0,
   historyBytes: 0,
   silentMs: 0,

@@ -78,6 +78,22 @@ describe('metricsHandler', () => {
     for (const path of String(body).split(' ')) expect(await on(get(path))).toMatchObject({ status: 200 })
   })
 
+  it('answers /readyz where the port has such a page', async () => {
+    let isReady = false
+    const page = {
+      proxyMode: () => 'relay',
+      metrics: () => Promise.resolve(''),
+      slis: createSliMetrics(),
+      configz: () => ({}),
+    }
+    const handle = metricsHandler({ ...page, ready: () => isReady })
+    expect(await handle(get('/readyz'))).toEqual({ status: 503, headers: PLAIN, body: 'not ready' })
+    isReady = true
+    expect(await handle(get('/readyz'))).toEqual({ status: 200, headers: PLAIN, body: 'ok' })
+    expect(String((await handle(get('/'))).body)).toContain('/readyz')
+    expect(await pages()(get('/readyz'))).toMatchObject({ status: 404 })
+  })
+
   it('renders once for all who ask at the same time', async () => {
     let renderings = 0
     let finish: (text: string) => void = () => undefined

@@ -3,6 +3,7 @@
 {{- $errors := concat (include "kprobe.errors.cluster" . | fromJsonArray) (include "kprobe.errors.config" . | fromJsonArray) -}}
 {{- $errors = concat $errors (include "kprobe.errors.addresses" . | fromJsonArray) -}}
 {{- $errors = concat $errors (include "kprobe.errors.pods" . | fromJsonArray) -}}
+{{- $errors = concat $errors (include "kprobe.errors.relay" . | fromJsonArray) -}}
 {{- if $errors }}{{ fail (printf "\n\n%s\n" (join "\n" $errors)) }}{{ end -}}
 {{- end }}
 
@@ -111,6 +112,20 @@
 {{- if and (hasKey $given $key) (ne (get $given $key) $own) -}}
 {{- $errors = append $errors (printf "%s.%s: leave it out; the chart sets it to %s" $name $key $own) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $errors -}}
+{{- end }}
+
+{{- define "kprobe.errors.relay" -}}
+{{- $errors := list -}}
+{{- if and .Values.relay.enabled (not .Values.relay.addresses) -}}
+{{- $errors = append $errors "relay.addresses: empty; write the addresses of the nodes with relays, like tcp://192.0.2.5:12091" -}}
+{{- end -}}
+{{- $address := printf "^tcp://(%s|\\[%s\\]):%s(@[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$" (include "kprobe.ipv4" .) (include "kprobe.ipv6" .) (include "kprobe.port" .) -}}
+{{- range .Values.relay.addresses -}}
+{{- if not (or (contains "REPLACE_ME" .) (regexMatch $address .)) -}}
+{{- $errors = append $errors (printf "relay.addresses: %q is not an address; write it like tcp://192.0.2.5:12091 or tcp://192.0.2.5:12091@ZONE" .) -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $errors -}}

@@ -1,0 +1,258 @@
+import { createHash } from 'node:crypto'
+import {
+  type Call,
+  type CallHandler,
+  PERMISSION_DENIED,
+  RESOURCE_EXHAUSTED,
+  RpcError,
+  UNAUTHENTICATED,
+  UNAVAILABLE,
+} from '../api/grpc/rpc.ts'
+import type { Clock } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
+import { isJson } from '../model/fields.ts'
+import type { ApiBody, ApiClient } from '../source/kube/api-client.ts'
+
+export interface TokenReviewsOptions {
+  readonly client: ApiClient
+  readonly clock: Clock
+  /** What a token must be for. */
+  readonly audience: string
+  /** `namespace/name` of those whose tokens are taken. */
+  readonly serviceAccounts: readonly string[]
+}
+
+const PATH = '/apis/authentication.k8s.io/v1/tokenreviews'
+const ANSWER_MS_MAX = 8_000
+const ANSWER_BYTES_MAX = 64 * 1024
+/** A node begins four streams every 5 to 10 minutes: they cost one review. */
+const ACCEPTED_MS = 300_000
+const REFUSED_MS = 10_000
+/** More than a relay has connections: kubelet renews each token in the meantime. */
+const ACCEPTED_MAX = 4_096
+/** Strangers push each other out, not nodes. */
+const REFUSED_MAX = 1_024
+/** Reviews at a time, those that wait for the rate limit included. */
+const RUNNING_MAX = 1_024
+const NAME_LENGTH_MAX = 200
+
+/** What is thought of the client that shows a token. */
+export interface TokenVerdict {
+  /** Undefined for a token that is taken. */
+  readonly refusal: RpcError | undefined
+  /** The Node of the pod that the token is bound to, where the API server tells (KEP-4193). */
+  readonly node: string | undefined
+}
+
+interface KnownVerdict {
+  readonly verdict: TokenVerdict
+  readonly untilMs: number
+}
+
+const NODE_NAME = 'authentication.kubernetes.io/node-name'
+
+/** Checks tokens of ServiceAccounts by TokenReview, with bounded memory of the answers. Without an answer no token is taken. */
+export class TokenReviews {
+  readonly #options: TokenReviewsOptions
+  readonly #users: ReadonlySet<string>
+  readonly #accepted = new Map<string, KnownVerdict>()
+  readonly #refused = new Map<string, KnownVerdict>()
+  readonly #running = new Map<string, Promise<TokenVerdict>>()
+
+  constructor(options: TokenReviewsOptions) {
+    this.#options = options
+    this.#users = new Set(
+      options.serviceAccounts.map(its => `system:serviceaccount:${its.replace('/', ':')}`),
+    )
+  }
+
+  /** Judges a client by its header `authorization`. */
+  async check(authorization: string | undefined): Promise<TokenVerdict> {
+    const [, token] = /^Bearer +([-A-Za-z0-9._~+/]+=*)$/i.exec(authorization ?? '') ?? []
+    if (token === undefined)
+      return refused(
+        UNAUTHENTICATED,
+        'the client shows neither a certificate of the group system:nodes nor a token (--relay-token-file)',
+      )
+    const key = createHash('sha256').update(token).digest('base64')
+    const known = this.#accepted.get(key) ?? this.#refused.get(key)
+    if (known !== undefined && this.#options.clock.nowMs() < known.untilMs) return known.verdict
+    const running = this.#running.get(key)
+    if (running !== undefined) return await running
+    if (this.#running.size >= RUNNING_MAX) return refused(UNAVAILABLE, 'too many tokens are being reviewed')
+    const review = this.#review(key, token).finally(() => this.#running.delete(key))
+    this.#running.set(key, review)
+    return await review
+  }
+
+  async #review(key: string, token: string): Promise<TokenVerdict> {
+    const { clock } = this.#options
+    let verdict: TokenVerdict
+    try {
+      verdict = this.#judge(await this.#ask(token))
+    } catch (thrown) {
+      const why = oneLine(errorOf(thrown).message.slice(0, NAME_LENGTH_MAX))
+      return refused(UNAVAILABLE, `the API server does not review the token: ${why}`)
+    }
+    const [verdicts, most, ms] =
+      verdict.refusal === undefined
+        ? ([this.#accepted, ACCEPTED_MAX, ACCEPTED_MS] as const)
+        : ([this.#refused, REFUSED_MAX, REFUSED_MS] as const)
+    this.#accepted.delete(key)
+    verdicts.delete(key)
+    const [oldest] = verdicts.keys()
+    if (oldest !== undefined && verdicts.size >= most) verdicts.delete(oldest)
+    verdicts.set(key, { verdict, untilMs: clock.nowMs() + ms })
+    return verdict
+  }
+
+  /** The status of the review. */
+  async #ask(token: string): Promise<Readonly<Record<string, unknown>>> {
+    const { client, clock, audience } = this.#options
+    const controller = new AbortController()
+    const cancel = clock.after(ANSWER_MS_MAX, () => controller.abort())
+    try {
+      const { status, body } = await client.send({
+        method: 'POST',
+        path: PATH,
+        accept: 'application/json',
+        body: JSON.stringify({
+          apiVersion: 'authentication.k8s.io/v1',
+          kind: 'TokenReview',
+          spec: { token, audiences: [audience] },
+        }),
+        idleMs: ANSWER_MS_MAX,
+        longLived: false,
+        signal: controller.signal,
+      })
+      const answer = await textOf(body)
+      if (status !== 200 && status !== 201) throw new Error(`status ${status}`)
+      const review: unknown = JSON.parse(answer)
+      if (!isJson(review) || !isJson(review.status)) throw new Error('the answer is no TokenReview')
+      return review.status
+    } finally {
+      cancel()
+    }
+  }
+
+  #judge({ authenticated, audiences, user }: Readonly<Record<string, unknown>>): TokenVerdict {
+    const { audience } = this.#options
+    if (authenticated !== true) return refused(UNAUTHENTICATED, 'the API server does not accept the token')
+    // An authenticator that knows no audiences accepts tokens that were made for others, and names none.
+    if (!Array.isArray(audiences) || !audiences.includes(audience))
+      return refused(UNAUTHENTICATED, `the token is not for the audience ${audience}`)
+    const name = isJson(user) && typeof user.username === 'string' ? user.username : ''
+    if (this.#users.has(name)) return { refusal: undefined, node: nodeOf(user) }
+    return refused(
+      PERMISSION_DENIED,
+      `${oneLine(name.slice(0, NAME_LENGTH_MAX))} may not read from this relay`,
+    )
+  }
+}
+
+function refused(code: number, message: string): TokenVerdict {
+  return { refusal: new RpcError(code, message), node: undefined }
+}
+
+function nodeOf(user: unknown): string | undefined {
+  const extra = isJson(user) && isJson(user.extra) ? user.extra[NODE_NAME] : undefined
+  const [name]: readonly unknown[] = Array.isArray(extra) ? extra : []
+  return typeof name === 'string' ? name : undefined
+}
+
+async function textOf(body: ApiBody): Promise<string> {
+  const pieces: Uint8Array[] = []
+  let bytes = 0
+  for await (const piece of body) {
+    bytes += piece.length
+    if (bytes > ANSWER_BYTES_MAX) throw new Error('the answer is too long')
+    pieces.push(piece)
+  }
+  return Buffer.concat(pieces).toString()
+}
+
+type Method = (call: Call) => CallHandler
+
+/** What clients have sent that are not admitted yet, all of them together. */
+const HELD_BYTES_MAX = 16 * 1024 * 1024
+
+/** A method for those alone that `admit` lets in. It may take its time: what a client says meanwhile waits. */
+export function admitting(
+  method: Method,
+  admit: (call: Call) => Promise<RpcError | undefined> | undefined,
+): Method {
+  const room = { bytes: 0 }
+  return call => {
+    const answer = admit(call)
+    return answer === undefined ? method(call) : new WaitingCall({ call, method, answer, room })
+  }
+}
+
+interface WaitingCallOptions {
+  readonly call: Call
+  readonly method: Method
+  readonly answer: Promise<RpcError | undefined>
+  /** Shared by all calls. */
+  readonly room: { bytes: number }
+}
+
+class WaitingCall implements CallHandler {
+  readonly #room: WaitingCallOptions['room']
+  readonly #waiting: Buffer[] = []
+  #heldBytes = 0
+  #hasEnded = false
+  #handler: CallHandler | undefined
+
+  constructor({ call, method, answer, room }: WaitingCallOptions) {
+    this.#room = room
+    void answer.then(refusal =>
+      call.attempt(() => {
+        if (refusal !== undefined) throw refusal
+        this.#admitted(method(call))
+      }),
+    )
+  }
+
+  message(bytes: Buffer): void {
+    if (this.#handler !== undefined) {
+      this.#handler.message(bytes)
+      return
+    }
+    this.#hold(bytes.length)
+    if (this.#room.bytes > HELD_BYTES_MAX)
+      throw new RpcError(RESOURCE_EXHAUSTED, 'too many clients wait to be admitted')
+    this.#waiting.push(bytes)
+  }
+
+  ended(): void {
+    this.#hasEnded = true
+    this.#handler?.ended()
+  }
+
+  drained(): void {
+    this.#handler?.drained?.()
+  }
+
+  closed(): void {
+    this.#release()
+    this.#handler?.closed?.()
+  }
+
+  #admitted(handler: CallHandler): void {
+    this.#handler = handler
+    const waiting = this.#release()
+    for (const bytes of waiting) handler.message(bytes)
+    if (this.#hasEnded) handler.ended()
+  }
+
+  #hold(bytes: number): void {
+    this.#heldBytes += bytes
+    this.#room.bytes += bytes
+  }
+
+  #release(): readonly Buffer[] {
+    this.#hold(-this.#heldBytes)
+    return this.#waiting.splice(0)
+  }
+}

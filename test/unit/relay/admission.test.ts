@@ -1,0 +1,326 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { parseApiAddress } from '../../../src/api/grpc/address.ts'
+import { framed, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
+import { systemClock } from '../../../src/base/clock.ts'
+import { openClient } from '../../../src/daemon/open.ts'
+import { TokenReviews } from '../../../src/relay/admission.ts'
+import { Http2Link, type RelayTlsPems } from '../../../src/relay/connection.ts'
+import { discovery } from '../../../src/relay/schema.ts'
+import { type RelayServer, startRelayServer } from '../../../src/relay/server.ts'
+import { RelayState } from '../../../src/relay/state.ts'
+import { DELTA_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import type { ApiClient } from '../../../src/source/kube/api-client.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { configFrom } from '../../support/parse-flags.ts'
+import { eventually } from '../../support/patience.ts'
+import { type Asked, ScriptedApi } from '../../support/scripted-api.ts'
+import { createAuthority } from '../../support/tls.ts'
+
+const AUDIENCE = 'kprobe-relay'
+const USER = 'system:serviceaccount:kube-system:kprobe'
+
+/** Answers as the API server does for the token `TEXT`: those that begin with `good` are of the nodes. */
+function review(asked: Asked, change: object = {}): void {
+  const { spec } = JSON.parse(asked.request.body ?? '')
+  const isGood = String(spec.token).startsWith('good')
+  const status = isGood
+    ? { authenticated: true, user: { username: USER }, audiences: spec.audiences, ...change }
+    : { authenticated: false }
+  asked.body(JSON.stringify({ kind: 'TokenReview', spec, status }))
+}
+
+async function* bodyOf(text: string): AsyncGenerator<Uint8Array> {
+  yield Buffer.from(text)
+}
+
+function reviews(api?: ApiClient) {
+  const clock = new FakeClock()
+  const client = new ScriptedApi()
+  client.answer('tokenreviews', asked => review(asked))
+  const checker = new TokenReviews({
+    client: api ?? client,
+    clock,
+    audience: AUDIENCE,
+    serviceAccounts: ['kube-system/kprobe'],
+  })
+  const why = async (token: string): Promise<string | undefined> => {
+    const { refusal } = await checker.check(`Bearer ${token}`)
+    return refusal && `${refusal.code} ${refusal.message}`
+  }
+  return { client, clock, checker, why }
+}
+
+describe('tokens at a relay', () => {
+  it('F193: a token bound to a pod names its node', async () => {
+    const extra = { 'authentication.kubernetes.io/node-name': ['n1'] }
+    const api = new ScriptedApi()
+    api.answer('tokenreviews', asked => review(asked, { user: { username: USER, extra } }))
+    const { checker } = reviews(api)
+    expect(await checker.check('Bearer good')).toEqual({ refusal: undefined, node: 'n1' })
+  })
+
+  it('F200: takes tokens of its ServiceAccounts and its audience, and no others', async () => {
+    const { client, why, checker } = reviews()
+    expect(await why('good')).toBeUndefined()
+    expect(JSON.parse(client.asked[0]?.request.body ?? '')).toMatchObject({
+      spec: { token: 'good', audiences: [AUDIENCE] },
+    })
+    expect(await checker.check('Bearer good')).toEqual({ refusal: undefined, node: undefined })
+    expect(await why('bad')).toBe('16 the API server does not accept the token')
+    for (const header of [undefined, '', 'Basic good', 'Bearer', 'Bearer a b', 'Bearer a\nb'])
+      expect((await checker.check(header)).refusal?.code).toBe(16)
+    const refused = [
+      [{ audiences: [] }, '16 the token is not for the audience kprobe-relay'],
+      [{ audiences: undefined }, '16 the token is not for the audience kprobe-relay'],
+      [{ audiences: ['https://kubernetes'] }, '16 the token is not for the audience kprobe-relay'],
+      [{ authenticated: 'true' }, '16 the API server does not accept the token'],
+      [{ user: { username: `${USER}-2` } }, `7 ${USER}-2 may not read from this relay`],
+      [{ user: undefined }, '7  may not read from this relay'],
+    ] as const
+    for (const [index, [change, text]] of refused.entries()) {
+      client.answer('tokenreviews', asked => review(asked, change))
+      expect(await why(`good${index}`)).toBe(text)
+    }
+  })
+
+  it('F200: takes no token without an answer, and asks again for the next call', async () => {
+    const { client, why, clock } = reviews()
+    client.answer('tokenreviews', asked => asked.status(403, { reason: 'Forbidden' }))
+    expect(await why('good')).toBe(`${UNAVAILABLE} the API server does not review the token: status 403`)
+    client.answer('tokenreviews', asked => asked.body('{}'))
+    expect(await why('good')).toContain('the answer is no TokenReview')
+    client.answer('tokenreviews', asked => asked.body(JSON.stringify({ status: { x: 'x'.repeat(70_000) } })))
+    expect(await why('good')).toContain('the answer is too long')
+    client.answer('tokenreviews', undefined)
+    const late = why('good')
+    await clock.advance(8_000)
+    expect(await late).toContain('aborted')
+    client.answer('tokenreviews', asked => review(asked))
+    expect(await why('good')).toBeUndefined()
+  })
+
+  it('asks once for calls that come together, and again when the answer is old', async () => {
+    const { client, why, clock } = reviews()
+    expect(await Promise.all([why('good'), why('good'), why('good')])).toEqual([
+      undefined,
+      undefined,
+      undefined,
+    ])
+    await why('bad')
+    await why('bad')
+    expect(client.asked).toHaveLength(2)
+    await clock.advance(10_000)
+    await why('good')
+    await why('bad')
+    expect(client.asked).toHaveLength(3)
+    await clock.advance(290_001)
+    client.answer('tokenreviews', asked => review(asked, { authenticated: false }))
+    expect(await why('good')).toContain('16 ')
+    expect(await why('good')).toContain('16 ')
+    expect(client.asked).toHaveLength(4)
+  })
+
+  it('F200: remembers so many answers, and strangers do not push nodes out', async () => {
+    let asked = 0
+    const good = JSON.stringify({
+      status: { authenticated: true, user: { username: USER }, audiences: [AUDIENCE] },
+    })
+    const client: ApiClient = {
+      server: '',
+      close: async () => undefined,
+      send: async ({ body = '' }) => {
+        asked++
+        const text = body.includes('"token":"good') ? good : '{"status":{}}'
+        return { status: 201, contentType: '', retryAfterMs: undefined, body: bodyOf(text) }
+      },
+    }
+    const { why } = reviews(client)
+    await why('good')
+    for (let index = 0; index < 1_100; index++) await why(`bad${index}`)
+    const before = asked
+    await why('good')
+    await why('bad1099')
+    expect(asked).toBe(before)
+    await why('bad0')
+    expect(asked).toBe(before + 1)
+    for (let index = 0; index < 4_096; index++) await why(`good${index}`)
+    await why('good')
+    expect(asked).toBe(before + 4_098)
+  })
+
+  it('F200: reviews so many tokens at a time', async () => {
+    const { client, why } = reviews()
+    client.answer('tokenreviews', undefined)
+    for (let index = 0; index < 1_024; index++) void why(`good${index}`)
+    expect(await why('good')).toBe(`${UNAVAILABLE} too many tokens are being reviewed`)
+    expect(client.asked).toHaveLength(1_024)
+  })
+})
+
+describe('a relay that takes tokens', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-admission-'))
+  const authority = createAuthority()
+  const server = authority.issue({ names: ['relay.test'] })
+  const write = (name: string, text: string): string => {
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  let ends: (() => unknown)[]
+  let api: ScriptedApi
+  let relay: RelayServer
+  const refused: string[] = []
+
+  beforeEach(async () => {
+    api = new ScriptedApi()
+    api.answer('tokenreviews', asked => review(asked))
+    ends = []
+    refused.length = 0
+    relay = await start(write('ca', authority.caPem))
+  })
+
+  afterEach(async () => {
+    for (const end of ends.reverse()) await end()
+  })
+
+  async function start(clientCaFile: string): Promise<RelayServer> {
+    const tls = { certFile: write('crt', server.certPem), keyFile: write('key', server.keyPem), clientCaFile }
+    const started = await startRelayServer({
+      state: new RelayState({ clock: systemClock, proxyName: '' }),
+      address: 'tcp://127.0.0.1:0',
+      tls,
+      tokens: new TokenReviews({
+        client: api,
+        clock: systemClock,
+        audience: AUDIENCE,
+        serviceAccounts: ['kube-system/kprobe'],
+      }),
+      unauthorized: why => void refused.push(why),
+      clock: systemClock,
+      failed: () => undefined,
+    })
+    ends.push(() => started.close())
+    return started
+  }
+
+  /** How a request for an unknown type ends: who is let in hears that it is unknown. */
+  function answer(pems: Partial<RelayTlsPems>, token?: string): Promise<string> {
+    const link = new Http2Link({
+      address: parseApiAddress(relay.address),
+      tls: async () => ({
+        ca: authority.caPem,
+        cert: undefined,
+        key: undefined,
+        servername: 'relay.test',
+        ...pems,
+      }),
+      token: token === undefined ? undefined : async () => token,
+      clock: systemClock,
+    })
+    ends.push(() => link.close())
+    return new Promise(resolve => {
+      const call = link.call(DELTA_METHOD, {
+        message: () => undefined,
+        ended: (code, text) => resolve(`${code} ${text}`),
+      })
+      call.send(framed(discovery.DeltaDiscoveryRequest, { type_url: 'unknown' }))
+      call.finish()
+    })
+  }
+
+  const KNOWN = '3 unknown type "unknown"'
+
+  it('lets nodes in by token or by certificate', async () => {
+    expect(await answer({}, 'good')).toBe(KNOWN)
+    const node = authority.issue({ organizations: ['system:nodes'] })
+    expect(await answer({ cert: node.certPem, key: node.keyPem })).toBe(KNOWN)
+    expect(api.asked).toHaveLength(1)
+    expect(relay.counts.unauthorized).toBe(0)
+  })
+
+  it('F201: believes no certificate that its authority has not signed, and no other token', async () => {
+    expect(await answer({})).toContain('16 the client shows neither a certificate')
+    expect(await answer({}, 'bad')).toBe('16 the API server does not accept the token')
+    const forged = createAuthority('another').issue({ organizations: ['system:nodes'] })
+    expect(await answer({ cert: forged.certPem, key: forged.keyPem })).toContain('16 ')
+    // Of an authority of the same name: OpenSSL may end the connection for the wrong signature.
+    const alike = createAuthority().issue({ organizations: ['system:nodes'] })
+    expect(await answer({ cert: alike.certPem, key: alike.keyPem })).toMatch(/^1[46] /)
+    const user = authority.issue({ organizations: ['system:masters'] })
+    expect(await answer({ cert: user.certPem, key: user.keyPem })).toContain('16 ')
+    expect(relay.counts.unauthorized).toBeGreaterThanOrEqual(4)
+    expect(refused).toHaveLength(relay.counts.unauthorized)
+  })
+
+  it('F201: asks for no certificate without an authority of clients', async () => {
+    relay = await start('')
+    const node = authority.issue({ organizations: ['system:nodes'] })
+    expect(await answer({ cert: node.certPem, key: node.keyPem })).toContain('16 ')
+    expect(await answer({}, 'good')).toBe(KNOWN)
+  })
+
+  it('F201: is believed by its name alone', async () => {
+    expect(await answer({ servername: 'other.test' }, 'good')).toMatch(/^14 .*altnames/)
+    // Its certificate does not have the address.
+    expect(await answer({ servername: undefined }, 'good')).toMatch(/^14 .*altnames/)
+  })
+
+  it('holds what is said before the answer, up to a limit for all', async () => {
+    api.answer('tokenreviews', undefined)
+    const early = answer({}, 'good')
+    await eventually(() => api.waiting('tokenreviews') === 1)
+    const asked = api.take('tokenreviews')
+    review(asked)
+    expect(await early).toBe(KNOWN)
+  })
+
+  it('gives a node its token from a file that rotates', async () => {
+    const tokenFile = write('token', 'bad\n')
+    const kubeconfig = write(
+      'kubeconfig',
+      '{apiVersion: v1, kind: Config, clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}], contexts: [{name: a, context: {cluster: a}}], current-context: a}',
+    )
+    const flags = [
+      `--kubeconfig=${kubeconfig}`,
+      `--source=relay:${relay.address}`,
+      `--relay-tls-ca=${write('relay-ca', authority.caPem)}`,
+      '--relay-tls-server-name=relay.test',
+      `--relay-token-file=${tokenFile}`,
+    ]
+    const client = await openClient(configFrom(flags), { clock: systemClock, env: {}, warn: () => undefined })
+    ends.push(() => client.close())
+    const ask = () =>
+      client.send({
+        method: 'GET',
+        path: RELAYED_TYPES[0]?.path ?? '',
+        accept: '',
+        idleMs: 1_000,
+        longLived: false,
+        signal: new AbortController().signal,
+      })
+    await expect(ask()).rejects.toThrow('the API server does not accept the token')
+    write('token', 'two words')
+    await expect(afterRest(ask)).rejects.toThrow('--relay-token-file: there is no token in')
+    write('token', 'good')
+    // It is let in: the relay has no state yet.
+    await expect(afterRest(ask)).rejects.toThrow('the relay has not read its source yet')
+  })
+
+  it('cleans up', () => rmSync(folder, { recursive: true, force: true }))
+})
+
+/** The relay rests for a moment after each failure. */
+async function afterRest(ask: () => Promise<unknown>): Promise<unknown> {
+  let last: Error | undefined
+  await eventually(async () => {
+    last = await ask().then(
+      () => undefined,
+      (error: Error) => error,
+    )
+    return last === undefined || !last.message.includes('all of them rest')
+  })
+  if (last !== undefined) throw last
+  return undefined
+}
