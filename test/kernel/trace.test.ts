@@ -337,6 +337,71 @@ describe('kprobe drops', () => {
     expect(drops.map(({ from }) => from.split(':')[0])).toEqual(flows.map(({ source }) => source))
   })
 
+  it.each([[], ['--iptables-optimize']])('names them in iptables mode, too %j', async (...more) => {
+    await program('iptables', ...LOGGED, ...more)
+    const flows = [flowTo('10.96.1.3', 80), flowTo('192.168.7.7', 80), flowTo('192.168.7.8', 80)]
+    expect(await dropped([], flows)).toMatchObject([
+      {
+        to: '10.96.1.3:80',
+        service: 'shop/empty:http',
+        verdict: 'reject',
+        reason: 'no-endpoints',
+        arrivedBy: 'ext0',
+      },
+      { to: '192.168.7.7:80', service: 'shop/guarded:http', verdict: 'drop', reason: 'source-ranges' },
+      { to: '192.168.7.8:80', service: 'shop/far:http', verdict: 'drop', reason: 'no-local-endpoints' },
+    ])
+    const reading = new Tracing(['--follow', '--service=shop/empty'], 'drops')
+    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 200 })])
+    const counted = [...tool('iptables-nft-save', '-c').matchAll(/^\[(\d+):.*empty.* -j REJECT/gm)]
+    reading.child.kill('SIGINT')
+    const drops = await reading.ended()
+    expect(drops.length).toBeGreaterThan(0)
+    expect(counted).toHaveLength(1)
+    expect(reading.err).toContain(`left out ${Number(counted[0]?.[1]) - 1 - drops.length}\n`)
+  })
+
+  it('has in iptables mode the rules of kube-proxy alone without the flag, and the other commands work with it', async () => {
+    await program('iptables')
+    const without = tool('iptables-nft-save')
+    expect(without).not.toContain('NFLOG')
+    await program('iptables', ...LOGGED)
+    const rules = tool('iptables-nft-save').split('\n')
+    const at = rules.findIndex(rule => rule.includes('empty') && rule.includes('NFLOG'))
+    const head =
+      '-A KUBE-SERVICES -d 10.96.1.3/32 -p tcp -m comment --comment "shop/empty:http has no endpoints"'
+    expect(rules[at]).toBe(
+      `${head} -m tcp --dport 80 -m limit --limit 20/sec --limit-burst 50 -j NFLOG --nflog-prefix "kprobe no-endpoints" --nflog-group 7 --nflog-size 128 --nflog-threshold 1`,
+    )
+    expect(rules.findIndex(rule => rule.startsWith(`${head} -m tcp --dport 80 -j REJECT`))).toBeGreaterThan(
+      at,
+    )
+    const args = [
+      `--source=file:${folder}`,
+      `--hostname-override=${NODE_NAME}`,
+      `--cluster-cidr=${CLUSTER_CIDR}`,
+      '--proxy-mode=iptables',
+    ]
+    expect(await runInProcess(['verify', ...args, ...LOGGED])).toMatchObject({ code: 0 })
+    expect(await runInProcess(['verify', '--prove', ...args, ...LOGGED])).toMatchObject({ code: 0 })
+    const refused = await runInProcess([
+      'explain',
+      ...args,
+      '--from=192.0.2.10',
+      '--to=10.96.1.3:80',
+      ...LOGGED,
+    ])
+    expect(refused.out).toContain('REJECT')
+    expect(refused.out).not.toContain('NFLOG')
+    await program('iptables')
+    expect(tool('iptables-nft-save').replace(/^#.*$/gm, '')).toBe(without.replace(/^#.*$/gm, ''))
+    await program('iptables', ...LOGGED)
+    const cleaned = await runInProcess(['cleanup', '--proxy-mode=iptables'])
+    expect(cleaned.code, cleaned.err).toBe(0)
+    expect(tool('iptables-nft-save')).not.toContain('NFLOG')
+  })
+
   it('says what the limit of the kernel left out', async () => {
     await program('nftables', ...LOGGED)
     const reading = new Tracing(['--follow', '--service=shop/empty'], 'drops')
@@ -378,7 +443,7 @@ describe('kprobe drops', () => {
     const { code, err } = await runInProcess(['drops'])
     expect([code, err]).toEqual([
       1,
-      'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables mode, or use `kprobe trace --reject-only`\n',
+      'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables or iptables mode, or use `kprobe trace --reject-only`\n',
     ])
     await program('nftables', ...LOGGED)
     expect(tool('nft', 'list', 'chain', 'ip', 'kube-proxy', 'refuse')).toContain(
