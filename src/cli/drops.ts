@@ -1,12 +1,13 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { contains } from '../base/ip.ts'
+import { anyContains, type Cidr } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { INSTANCE_FLAG } from '../config/own-flags.ts'
+import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
 import { HERE, openNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
 import { listHandles } from '../kernel/nft/rule-handles.ts'
@@ -24,7 +25,7 @@ import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
 import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import { PACKET_FLAGS, type PacketRequest, readPacketRequest } from './trace-request.ts'
+import { PACKET_FLAGS, type PacketRequest, readPacketRequest, resolvePeers } from './trace-request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
@@ -37,6 +38,10 @@ const FLAGS: readonly FlagSpec[] = [
   },
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
+  {
+    ...ADMIN_SOCKET_FLAG,
+    help: 'unix socket of the daemon, which knows the addresses of names; unset: the usual one',
+  },
   INSTANCE_FLAG,
   PACKET_FLAGS.output,
 ]
@@ -61,7 +66,9 @@ export const command: Command = {
   run,
 }
 
-interface DropsRequest extends PacketRequest {
+interface DropsRequest extends Omit<PacketRequest, 'from'> {
+  /** Undefined for all clients. */
+  readonly from: readonly Cidr[] | undefined
   readonly follow: boolean
 }
 
@@ -69,10 +76,15 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const given = readArguments(argv, FLAGS, () => undefined)
   const reader = new FlagReader(given)
   for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
-  const request = { ...readPacketRequest(reader), follow: reader.bool('follow') }
+  const request = {
+    ...readPacketRequest(reader),
+    follow: reader.bool('follow'),
+    adminSocket: readSocketPath(reader),
+  }
   if (reader.errors.length > 0) return usageErrors(io, 'drops', reader.errors)
   try {
-    await drops(request, io)
+    const { from } = await resolvePeers({ ...request, to: undefined })
+    await drops({ ...request, from }, io)
     return EXIT_FINE
   } catch (error) {
     io.err(`kprobe drops: ${failureText(error)}\n`)
@@ -233,7 +245,7 @@ async function dropText(
 ): Promise<string | undefined> {
   const atMs = Date.now()
   const name = nameOfPrefix(prefix)
-  if (name === undefined || head === undefined || (from !== undefined && !contains(from, head.source)))
+  if (name === undefined || head === undefined || (from !== undefined && !anyContains(from, head.source)))
     return undefined
   await names.refresh()
   const row = names.rowAt(head)
