@@ -64,11 +64,18 @@ export interface TopView extends TableView<Sort> {
 
 export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
 
-/** Sorts and filters rows; a Service's row adds up its endpoints. */
-export function rowsOf({ rows }: Pick<TopState, 'rows'>, view: TopView): readonly TopRow[] {
-  const shown = (view.by === 'endpoint' ? rows : summed(rows)).filter(
-    ({ service, endpoint }) => service.includes(view.filter) || endpoint.includes(view.filter),
-  )
+/** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
+export function rowsOf(state: Pick<TopState, 'rows'>, view: TopView, max = Number.POSITIVE_INFINITY) {
+  return firstSorted(filteredRows(state, view), comparison(view), max)
+}
+
+function filteredRows({ rows }: Pick<TopState, 'rows'>, { by, filter }: TopView): readonly TopRow[] {
+  const all = by === 'endpoint' ? rows : summed(rows)
+  if (filter === '') return all
+  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
+}
+
+function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
   const byName = (a: TopRow, b: TopRow) =>
     compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
   const bySort: Readonly<Record<Sort, (a: TopRow, b: TopRow) => number>> = {
@@ -77,34 +84,59 @@ export function rowsOf({ rows }: Pick<TopState, 'rows'>, view: TopView): readonl
     open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
     name: byName,
   }
-  return [...shown].sort((a, b) => bySort[view.sort](a, b) || byName(a, b))
+  return (a, b) => bySort[view.sort](a, b) || byName(a, b)
+}
+
+/** Lists that are cut by less are sorted as a whole. */
+const CUT_MIN = 8
+
+/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
+function firstSorted<T>(items: readonly T[], compare: (a: T, b: T) => number, max: number): readonly T[] {
+  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
+  const first: T[] = []
+  for (const item of items) {
+    const last = first[max - 1]
+    if (last !== undefined && compare(item, last) >= 0) continue
+    const at = first.findIndex(each => compare(item, each) < 0)
+    first.splice(at < 0 ? first.length : at, 0, item)
+    if (first.length > max) first.pop()
+  }
+  return first
 }
 
 function summed(rows: readonly TopRow[]): readonly TopRow[] {
-  const sums = new Map<string, { -readonly [K in keyof TopRow]: TopRow[K] }>()
+  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
+  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
+  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
   for (const row of rows) {
-    const key = `${row.service} ${row.protocol}`
-    const sum = sums.get(key)
+    const { protocol, service, perSecond, total, open } = row
+    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
+    if (byService.size === 0) byProtocol.set(protocol, byService)
+    const sum = byService.get(service)
     if (sum === undefined) {
-      sums.set(key, { ...row, endpoint: '' })
+      const first = { protocol, service, endpoint: '', perSecond, total, open }
+      byService.set(service, first)
+      sums.push(first)
       continue
     }
-    sum.perSecond += row.perSecond
-    sum.total += row.total
-    if (row.open !== undefined) sum.open = (sum.open ?? 0) + row.open
+    sum.perSecond += perSecond
+    sum.total += total
+    if (open !== undefined) sum.open = (sum.open ?? 0) + open
   }
-  return [...sums.values()]
+  return sums
 }
 
 /** Lays everything out for a terminal. Pure. */
 export function topPicture(state: TopState, view: TopView, size: Size): Picture {
-  const rows = rowsOf(state, view)
+  const rows = filteredRows(state, view)
   const content = {
     name: 'kprobe top',
     head: headLines(state),
     count: rows.length,
-    lines: (offset: number, room: number) =>
-      tableLines(rows.slice(offset, offset + room), view, size.columns),
+    lines: (offset: number, room: number) => {
+      const shown = firstSorted(rows, comparison(view), offset + room)
+      return tableLines(shown.slice(offset), view, size.columns)
+    },
     help: HELP,
     keys: 'q quit  s sort  e endpoints',
   }
@@ -113,7 +145,7 @@ export function topPicture(state: TopState, view: TopView, size: Size): Picture 
 
 /** How many rows can be scrolled away. Pure. */
 export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
-  return scrollMax({ head: headLines(state), count: rowsOf(state, view).length }, size)
+  return scrollMax({ head: headLines(state), count: filteredRows(state, view).length }, size)
 }
 
 /** Formats it for a pipe: all rows, in full width. */

@@ -160,8 +160,7 @@ async function printOnce(
   await sampler.sample()
   await pause(systemClock, intervalMs, io.signal)
   const state = await sampler.sample()
-  if (output !== 'text')
-    await writeDocument({ ...state, rows: rowsOf(state, view).slice(0, limit) }, output, io)
+  if (output !== 'text') await writeDocument({ ...state, rows: rowsOf(state, view, limit) }, output, io)
   else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS }))
 }
 

@@ -145,6 +145,18 @@ describe('rowsOf', () => {
     ])
   })
 
+  it.each([1, 5, 24, 199, 200])('gives the first %d rows of a sorted list', max => {
+    const rows = Array.from({ length: 200 }, (_, n) =>
+      row(`ns/service-${(n * 37) % 200}:http`, { perSecond: n % 7, total: n % 3 }),
+    )
+    const sorted = rowsOf({ rows }, view())
+    expect(sorted).toHaveLength(200)
+    expect(sorted.map(({ perSecond }) => perSecond)).toEqual(
+      rows.map(({ perSecond }) => perSecond).sort((a, b) => b - a),
+    )
+    expect(rowsOf({ rows }, view(), max)).toEqual(sorted.slice(0, max))
+  })
+
   it('sorts and filters', () => {
     const names = (more: Partial<TopView>) => rowsOf(two, view(more)).map(({ service }) => service)
     expect(names({ sort: 'open' })).toEqual(['ns/b:http', 'ns/a:http'])
