@@ -257,7 +257,10 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
   ]
 }
 
-const HELP = ['e           Services, or their endpoints', ...keysHelp(['new/s', 'total', 'open', 'name'])]
+const HELP: readonly string[] = [
+  'e           Services, or their endpoints',
+  ...keysHelp(['new/s', 'total', 'open', 'name']),
+]
 
 /** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Pure. */
 export function topKeyPressed(view: TopView, key: string, offsetMax: number): KeyResult<TopView> {

@@ -4,17 +4,8 @@ import { ipsetMatchOf, type NameOfIpset } from '../nft/ipsets.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
 import * as xt from './constants.ts'
-import {
-  attributesOf,
-  expression,
-  limit,
-  log,
-  numberIn,
-  type RawExpression,
-  splitExpressions,
-  valueIn,
-} from './expressions.ts'
-import { askedPorts, portsMatch, readMatch } from './match.ts'
+import { attributesOf, numberIn, type RawExpression, splitExpressions, valueIn } from './expressions.ts'
+import { askedPorts, portsMatch, readLimit, readMatch } from './match.ts'
 import type {
   XtAddress,
   XtInterface,
@@ -26,7 +17,7 @@ import type {
   XtUnknown,
 } from './rule.ts'
 import { isZero, textOfOctets } from './struct.ts'
-import { readTarget } from './target.ts'
+import { readLog, readTarget } from './target.ts'
 
 /**
  * Decodes the rule of any program from its bytes. Parts without a value type stay in their position as `unknown`;
@@ -85,8 +76,8 @@ class RuleReader {
     if (this.#target !== undefined) return false
     if (one.name === 'match') return this.#addMatch(this.#matchOf(one))
     if (one.name === 'counter') return this.#count()
-    if (one.name === 'limit') return this.#addMatch(rateLimitOf(one))
-    this.#target = one.name === 'target' ? this.#targetOf(one) : (verdictOf(one) ?? logOf(one))
+    if (one.name === 'limit') return this.#addMatch(readLimit(one))
+    this.#target = one.name === 'target' ? this.#targetOf(one) : (verdictOf(one) ?? readLog(one))
     return this.#target !== undefined
   }
 
@@ -137,29 +128,6 @@ function compatOf({ data }: RawExpression): XtUnknown | undefined {
   if (name === undefined || revision === undefined || info === undefined || !name.endsWith('\0'))
     return undefined
   return { kind: 'unknown', name: name.slice(0, -1), revision, info }
-}
-
-/** Undefined for a limit in another form: of bytes, or by another time than a second. */
-function rateLimitOf({ name, data }: RawExpression): XtMatch | undefined {
-  const attributes = attributesOf(data)
-  const rate = attributes?.[nft.NFTA_LIMIT_RATE]
-  const burst = attributes === undefined ? undefined : numberIn(attributes, nft.NFTA_LIMIT_BURST)
-  if (rate?.length !== 8 || burst === undefined) return undefined
-  const perSecond = readU32be(rate, 4)
-  const isSame = limit(perSecond, burst) === expression(name, data)
-  return isSame ? { kind: 'limit', perSecond, burst } : undefined
-}
-
-function logOf({ name, data }: RawExpression): XtTarget | undefined {
-  const attributes = name === 'log' ? attributesOf(data) : undefined
-  const group = attributes?.[nft.NFTA_LOG_GROUP]
-  const octets = attributes?.[nft.NFTA_LOG_PREFIX]?.slice(0, -1)
-  const packetBytes = attributes === undefined ? undefined : numberIn(attributes, nft.NFTA_LOG_SNAPLEN)
-  const prefix = octets === undefined ? undefined : textOfOctets(octets)
-  if (group?.length !== 2 || octets === undefined || prefix === undefined || packetBytes === undefined)
-    return undefined
-  const isSame = log(octets, readU16be(group), packetBytes) === expression(name, data)
-  return isSame ? { kind: 'NFLOG', group: readU16be(group), prefix, packetBytes } : undefined
 }
 
 function verdictOf({ name, data }: RawExpression): XtTarget | undefined {
