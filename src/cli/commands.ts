@@ -91,7 +91,7 @@ const COMMANDS: readonly Entry[] = [
   },
   {
     name: 'nodes',
-    summary: 'run status, verify, why or bundle on every node, through the API server (kubectl kprobe)',
+    summary: 'run status, verify, why, top or bundle on every node, through the API server (kubectl kprobe)',
     load: () => import('./nodes.ts'),
   },
   {

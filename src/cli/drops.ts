@@ -1,34 +1,31 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { contains } from '../base/ip.ts'
+import { anyContains, type Cidr } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
-import { INSTANCE_FLAG } from '../config/own-flags.ts'
+import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
 import { HERE, openNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
 import { listHandles } from '../kernel/nft/rule-handles.ts'
-import type { Table } from '../kernel/nft/state.ts'
-import { chainOfPrefix, isLogging, logGroupOf } from '../modes/common/logs.ts'
+import type { NftFamily } from '../kernel/nft/state.ts'
+import { countingRules, isLogging, logGroupOf, nameOfPrefix } from '../modes/common/logs.ts'
 import { isOfService } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
-import {
-  isRejectingChain,
-  reasonText,
-  type VerdictReason,
-  verdictReason,
-} from '../modes/common/verdict-reason.ts'
+import { isRejecting, loggedReason, reasonText, type VerdictReason } from '../modes/common/verdict-reason.ts'
 import type { HeldMode } from '../modes/mode.ts'
-import { readModes } from '../modes/read.ts'
+import { type ReadModes, readModes } from '../modes/read.ts'
+import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
 import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import { PACKET_FLAGS, type PacketRequest, readPacketRequest } from './trace-request.ts'
+import { PACKET_FLAGS, type PacketRequest, readPacketRequest, resolvePeers } from './trace-request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
@@ -41,6 +38,10 @@ const FLAGS: readonly FlagSpec[] = [
   },
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
+  {
+    ...ADMIN_SOCKET_FLAG,
+    help: 'unix socket of the daemon, which knows the addresses of names; unset: the usual one',
+  },
   INSTANCE_FLAG,
   PACKET_FLAGS.output,
 ]
@@ -51,7 +52,7 @@ export const command: Command = {
       usage: 'kprobe drops [flags]',
       description:
         "Prints the packets that kprobe's rules reject or drop, live: Service, client, and the reason. Needs the daemon's\n" +
-        'flag --log-rejects=GROUP, in nftables mode. Ends after --duration or --count packets.',
+        'flag --log-rejects=GROUP, in nftables or iptables mode. Ends after --duration or --count packets.',
       details: [
         'Example:',
         '  kprobe drops --follow',
@@ -65,7 +66,9 @@ export const command: Command = {
   run,
 }
 
-interface DropsRequest extends PacketRequest {
+interface DropsRequest extends Omit<PacketRequest, 'from'> {
+  /** Undefined for all clients. */
+  readonly from: readonly Cidr[] | undefined
   readonly follow: boolean
 }
 
@@ -73,10 +76,15 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const given = readArguments(argv, FLAGS, () => undefined)
   const reader = new FlagReader(given)
   for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
-  const request = { ...readPacketRequest(reader), follow: reader.bool('follow') }
+  const request = {
+    ...readPacketRequest(reader),
+    follow: reader.bool('follow'),
+    adminSocket: readSocketPath(reader),
+  }
   if (reader.errors.length > 0) return usageErrors(io, 'drops', reader.errors)
   try {
-    await drops(request, io)
+    const { from } = await resolvePeers({ ...request, to: undefined })
+    await drops({ ...request, from }, io)
     return EXIT_FINE
   } catch (error) {
     io.err(`kprobe drops: ${failureText(error)}\n`)
@@ -86,32 +94,60 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 
 async function drops(request: DropsRequest, io: Io): Promise<void> {
   const what = { ...HERE, families: NFT_FAMILIES, proxyName: request.proxyName }
-  const read = async () => (await readModes(what)).held
+  let found = await readModes(what)
+  const read = async () => {
+    found = await readModes(what)
+    return found.held
+  }
   const names = new RuleNames({ clock: systemClock, proxy: request.proxyName, read })
   try {
-    const tables = (await names.load()).flatMap(held => held.tables)
-    const group = logGroupOf(tables)
-    if (group === undefined) throw new Error(whyNoLog(await read()))
-    await follow(request, io, { names, group, tables })
+    await names.load()
+    const { group, chains } = loggingOf(found)
+    if (group === undefined) throw new Error(whyNoLog(found.held))
+    await follow(request, io, { names, group, chains })
   } finally {
     await names.close()
   }
+}
+
+/** A chain with rules that log. */
+interface LoggingChain {
+  readonly family: NftFamily
+  readonly table: string
+  readonly chain: string
+}
+
+/** Finds the rules that log, in our own tables and in those of iptables. */
+function loggingOf({ held, chains }: ReadModes) {
+  const tables = held.flatMap(each => each.tables)
+  const own = tables.flatMap(({ family, name: table, chains }) =>
+    [...chains.values()]
+      .filter(({ rules }) => rules.some(isLogging))
+      .map(({ name: chain }): LoggingChain => ({ family, table, chain })),
+  )
+  const logging = chains
+    .filter(({ ours }) => ours)
+    .flatMap(({ family, table, name: chain, rules }) => {
+      const group = rules.map(({ rule }) => logGroupOfRule(rule)).find(each => each !== undefined)
+      return group === undefined ? [] : [{ group, family, table, chain }]
+    })
+  return { group: logGroupOf(tables) ?? logging[0]?.group, chains: [...own, ...logging] }
 }
 
 function whyNoLog(held: readonly HeldMode[]): string {
   const modes = held.map(({ mode }) => mode).join(' and ')
   const here =
     held.length === 0 ? 'the kernel holds no rules of kprobe' : `rules of ${modes} mode log nothing`
-  return `${here}; start the daemon with --log-rejects=GROUP in nftables mode, or use \`kprobe trace --reject-only\``
+  return `${here}; start the daemon with --log-rejects=GROUP in nftables or iptables mode, or use \`kprobe trace --reject-only\``
 }
 
 interface Logging {
   readonly names: RuleNames
   readonly group: number
-  readonly tables: readonly Table[]
+  readonly chains: readonly LoggingChain[]
 }
 
-async function follow(request: DropsRequest, io: Io, { names, group, tables }: Logging): Promise<void> {
+async function follow(request: DropsRequest, io: Io, { names, group, chains }: Logging): Promise<void> {
   const { packets, durationMs, follow: isEndless } = request
   const printer = new PacketPrinter<LoggedPacket>(
     isEndless ? Number.POSITIVE_INFINITY : packets,
@@ -127,7 +163,7 @@ async function follow(request: DropsRequest, io: Io, { names, group, tables }: L
       group,
       onPacket: packet => {
         // Other programs may log to the same group.
-        if (chainOfPrefix(packet.prefix) === undefined) return
+        if (nameOfPrefix(packet.prefix) === undefined) return
         ours++
         printer.take(packet)
       },
@@ -135,11 +171,11 @@ async function follow(request: DropsRequest, io: Io, { names, group, tables }: L
         lost += missing
       },
     })
-    const before = await countRefused(tables)
+    const before = await countRefused(chains)
     await untilOver(io, isEndless ? Number.POSITIVE_INFINITY : durationMs, () => printer.isFull)
     stop()
     await printer.written()
-    const refused = refusedBetween(before, await countRefused(tables))
+    const refused = refusedBetween(before, await countRefused(chains))
     const { printed, dropped } = printer.counts
     const unlogged = refused === undefined ? 0 : Number(refused) - ours - lost
     await writeWarnings(
@@ -163,19 +199,16 @@ async function follow(request: DropsRequest, io: Io, { names, group, tables }: L
   }
 }
 
-/** By rule, which its handle names: packets that met a rule that logs, logged or not. */
+/** By rule, which its handle names: packets that it refuses, logged or not. */
 type Refused = ReadonlyMap<string, bigint>
 
-async function countRefused(tables: readonly Table[]): Promise<Refused> {
+async function countRefused(chains: readonly LoggingChain[]): Promise<Refused> {
   const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
   try {
     const packets = new Map<string, bigint>()
-    for (const { family, name: table, chains } of tables)
-      for (const { name: chain, rules } of chains.values()) {
-        if (!rules.some(isLogging)) continue
-        for (const each of await listHandles(connection, { family, table, chain }))
-          if (isLogging(each.rule)) packets.set(`${family} ${table} ${chain} ${each.handle}`, each.packets)
-      }
+    for (const place of chains)
+      for (const each of countingRules(await listHandles(connection, place)))
+        packets.set(`${place.family} ${place.table} ${place.chain} ${each.handle}`, each.packets)
     return packets
   } finally {
     await connection.close()
@@ -211,14 +244,14 @@ async function dropText(
   names: RuleNames,
 ): Promise<string | undefined> {
   const atMs = Date.now()
-  const chain = chainOfPrefix(prefix)
-  if (chain === undefined || head === undefined || (from !== undefined && !contains(from, head.source)))
+  const name = nameOfPrefix(prefix)
+  if (name === undefined || head === undefined || (from !== undefined && !anyContains(from, head.source)))
     return undefined
   await names.refresh()
   const row = names.rowAt(head)
   if (service !== '' && !isOfService(row === undefined ? [] : [row.service], service)) return undefined
-  const reason = verdictReason({ chain, text: '', isServed: row !== undefined })
-  const verdict = isRejectingChain(chain) ? 'reject' : 'drop'
+  const reason = loggedReason(name, row !== undefined)
+  const verdict = isRejecting(name) ? 'reject' : 'drop'
   const drop: Drop = {
     time: rfc3339(atMs),
     protocol: protocolText(head.protocol),

@@ -1,10 +1,19 @@
-import { type Family, familyOf, type Ip, parseIp, whyNotIp } from '../base/ip.ts'
-import { nearest } from '../base/text.ts'
+import { type Family, familyOf, type Ip, whyNotIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { isPort } from '../model/fields.ts'
-import type { Endpoint, Protocol, Service, ServicePortSpec } from '../model/service.ts'
+import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import {
+  ipOf,
+  type Peer,
+  parsePeer,
+  podEndpoints,
+  portsText,
+  serviceAt,
+  splitPort,
+  withNamespace,
+} from './peers.ts'
 import { OUTSIDE_CLIENT } from './programmed.ts'
 import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 
@@ -18,13 +27,6 @@ interface NamedQuestion {
   readonly protocol: Protocol | undefined
   readonly interfaceName: string | undefined
 }
-
-type Peer =
-  | { readonly kind: 'address'; readonly ip: Ip }
-  /** `namespace/name`, or the name of a Node. */
-  | { readonly kind: 'service' | 'pod' | 'node'; readonly key: string }
-  /** Any client outside the cluster. */
-  | { readonly kind: 'outside' }
 
 /** The question with addresses in place of names. */
 export interface Question {
@@ -119,34 +121,6 @@ function isProtocol(word: string): word is Protocol {
   return Object.hasOwn(PROTOCOL_NUMBERS, word)
 }
 
-interface Target {
-  readonly name: string
-  readonly port: string
-  readonly protocol: string | undefined
-}
-
-/**
- * Splits `[ADDRESS]:PORT`, `NAME:PORT` or `NAME`, the port with or without the protocol, as `dump` prints it. A plain
- * IPv6 address is a name without a port.
- */
-function splitPort(text: string): Target {
-  const [, bracketed, plain, port = '', protocol] =
-    /^(?:\[(.*)\]|([^:]*))(?::([^:/]*)(?:\/([^:/]*))?)?$/.exec(text) ?? []
-  return { name: bracketed ?? plain ?? text, port, protocol }
-}
-
-/** Completes `svc/NAME`, `pod/NAME` and the bare name of a Service. */
-function withNamespace(text: string, namespace: string): string {
-  if (namespace === '' || text === 'outside') return text
-  return text.replace(
-    /^(?:(svc\/|service\/|pod\/)([a-z0-9][a-z0-9.-]*)|([a-z][a-z0-9-]*))$/,
-    (_, kind, name, bare) => (bare === undefined ? `${kind}${namespace}/${name}` : `${namespace}/${bare}`),
-  )
-}
-
-const NAME_FORMS =
-  /^(?:node\/(?<node>[^/]+)|(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<outside>outside)|(?<dns>[^./]+\.[^./]+(?=\.svc(?:\.|$))|[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
-
 const CLIENT_FORMS = 'an address, pod/NAMESPACE/NAME, node/NAME or outside'
 
 const FORMS = {
@@ -156,14 +130,8 @@ const FORMS = {
 } as const
 
 function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): Peer | undefined {
-  const ip = parseIp(text)
-  if (ip !== undefined) return { kind: 'address', ip }
-  const { service, pod, node, outside, dns } = NAME_FORMS.exec(text)?.groups ?? {}
-  if (service !== undefined) return { kind: 'service', key: service }
-  if (pod !== undefined) return { kind: 'pod', key: pod }
-  if (node !== undefined) return { kind: 'node', key: node }
-  if (outside !== undefined) return { kind: 'outside' }
-  if (dns !== undefined) return { kind: 'service', key: dns.split('.').reverse().join('/') }
+  const peer = parsePeer(text)
+  if (peer !== undefined) return peer
   const problem = text === '' ? 'is required' : `${quote(text)} is ${whyNotIp(text)}`
   reader.fail(flag, `${problem}; ${FORMS[flag]}`)
   return undefined
@@ -205,15 +173,9 @@ function addressOf(peer: Peer, snapshot: Snapshot, family: Family | undefined): 
     case 'outside':
       return OUTSIDE_CLIENT[family ?? 'IPv4']
     case 'pod':
-      return podIp(snapshot, peer.key, family)
     case 'node':
-      return nodeIp(snapshot, peer.key, family)
-    case 'service': {
-      const service = serviceAt(snapshot, peer.key)
-      const ip = service.clusterIps.find(each => familyOf(each) === family)
-      if (ip !== undefined) return ip
-      throw new Error(`Service ${peer.key} has no ${family} address`)
-    }
+    case 'service':
+      return ipOf(peer, snapshot, family)
   }
 }
 
@@ -222,13 +184,6 @@ function requireAddress({ key, type, clusterIps }: Service): void {
   if (clusterIps.length > 0) return
   const why = type === 'ExternalName' ? 'of type ExternalName' : 'headless'
   throw new Error(`Service ${key} is ${why}: it has no address and no rule`)
-}
-
-function serviceAt({ services }: Snapshot, key: string): Service {
-  const service = services.get(key)
-  if (service !== undefined) return service
-  const near = nearest(key, services.keys())
-  throw new Error(`no Service ${quote(key)}${near === undefined ? '' : `; did you mean ${near}?`}`)
 }
 
 /** Accepts a number that no service port has: the answer explains what happens to such a packet. */
@@ -251,59 +206,9 @@ function portOf(
   throw new Error(`Service ${key} has ${what}; its ports are ${portsText(ports)}`)
 }
 
-/** `80/TCP (http), 53/UDP`. */
-export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' | 'protocol'>[]): string {
-  const texts = ports.map(
-    ({ name, port, protocol }) => `${port}/${protocol}${name === '' ? '' : ` (${name})`}`,
-  )
-  return texts.length === 0 ? 'none' : texts.join(', ')
-}
-
-/** Finds the address of a pod. Only EndpointSlices name pods, so that a pod without a Service is unknown. */
-function podIp(snapshot: Snapshot, key: string, family: Family | undefined): Ip {
-  const found = podEndpoints(snapshot, key).find(({ ip }) => family === undefined || familyOf(ip) === family)
-  if (found !== undefined) return found.ip
-  const which = family === undefined ? 'address' : `${family} address`
-  const near = nearest(key, podKeys(snapshot))
-  const hint = near === undefined || near === key ? '' : `; did you mean ${near}?`
-  throw new Error(
-    `no EndpointSlice has an ${which} of pod ${key}; give its address: kubectl get pod -o wide${hint}`,
-  )
-}
-
 /** Gives the name of the node that a pod runs on; undefined for this node, and if it is unknown. */
 function otherNodeOf(snapshot: Snapshot, key: string): string | undefined {
   const name = podEndpoints(snapshot, key)[0]?.traits.nodeName ?? ''
   const own = snapshot.node?.name
   return name === '' || own === undefined || name === own ? undefined : name
-}
-
-function podEndpoints({ sliceByKey }: Snapshot, key: string): readonly Endpoint[] {
-  const slash = key.indexOf('/')
-  const [namespace, name] = [key.slice(0, slash + 1), key.slice(slash + 1)]
-  return sliceByKey.values().flatMap(slice => {
-    if (!slice.key.startsWith(namespace)) return []
-    const index = slice.targetNames?.split(',').indexOf(name) ?? -1
-    return slice.endpoints[index] ?? []
-  })
-}
-
-function podKeys({ sliceByKey }: Snapshot): readonly string[] {
-  return sliceByKey.values().flatMap(({ key, targetNames = '' }) => {
-    const namespace = key.slice(0, key.indexOf('/') + 1)
-    return targetNames.split(',').flatMap(name => (name === '' ? [] : [namespace + name]))
-  })
-}
-
-/** Finds the address of this Node: kprobe reads no others. */
-function nodeIp({ node }: Snapshot, name: string, family: Family | undefined): Ip {
-  if (node === undefined)
-    throw new Error(`the Node of this machine is not known; give the address of ${name}`)
-  if (node.name !== name)
-    throw new Error(
-      `Node ${quote(name)} is not known here, only ${node.name}, the Node of this machine; give its address`,
-    )
-  const ip = node.ips.find(each => family === undefined || familyOf(each) === family)
-  if (ip !== undefined) return ip
-  throw new Error(`Node ${name} has no ${family === undefined ? '' : `${family} `}address`)
 }

@@ -7,8 +7,9 @@ import type { Verdict } from '../model/node-context.ts'
 import type { Service } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import type { RefusedSince } from '../telemetry/refusal-log.ts'
-import { portsText, type Question } from './explain-question.ts'
+import type { Question } from './explain-question.ts'
 import type { Outcome } from './outcome.ts'
+import { portsText } from './peers.ts'
 
 /** Why one endpoint of the port is, or is not, listed for each traffic policy. */
 export interface ExplainedEndpoint {

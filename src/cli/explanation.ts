@@ -13,7 +13,7 @@ import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
 import { answerOf } from './answer.ts'
 import { type JsonPathOutput, readOutput } from './document.ts'
-import { portsText, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
@@ -27,6 +27,7 @@ import {
   shownOf,
   stepsTo,
 } from './outcome.ts'
+import { portsText } from './peers.ts'
 import { CLIENT_PORT } from './programmed.ts'
 import { readModelRequest, usageErrors } from './request.ts'
 

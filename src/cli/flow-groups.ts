@@ -148,11 +148,16 @@ export class FlowGroups {
   /** Starts to count again from zero, and keeps what it knows of names. */
   restart(): void {
     Object.assign(this.#others, { begun: 0, ended: 0 })
+    const idle: string[] = []
+    for (const [key, group] of this.#groups) {
+      if (group.begun + group.ended === 0) idle.push(key)
+      group.begun = 0
+      group.ended = 0
+      group.volume = undefined
+    }
     // Groups that met no connection since the last time would stay forever.
-    const idle = [...this.#groups].filter(([, { begun, ended }]) => begun + ended === 0)
-    for (const group of this.#groups.values()) Object.assign(group, { begun: 0, ended: 0, volume: undefined })
     if (idle.length < IDLE_GROUPS_MAX) return
-    for (const [key] of idle) this.#groups.delete(key)
+    for (const key of idle) this.#groups.delete(key)
     this.#forgetPairs()
   }
 

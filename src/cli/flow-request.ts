@@ -1,6 +1,6 @@
 import type { Clock } from '../base/clock.ts'
-import { parseCidr, parseIp } from '../base/ip.ts'
-import { type FlagReader, type FlagSpec, quote, readCidrs } from '../config/flag.ts'
+import { type Cidr, parseIp } from '../base/ip.ts'
+import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import type { FlowEventKind } from '../kernel/conntrack/events.ts'
@@ -9,6 +9,7 @@ import { type FlowFilter, GROUPINGS, type Grouping } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
 import type { FlowSettings } from './flow-watch.ts'
 import type { Io } from './io.ts'
+import { FilterNames, type FilterPeer, readFilterClient, splitPort } from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
@@ -36,7 +37,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     name: 'from',
     kind: 'list',
     placeholder: 'CLIENT',
-    help: 'only connections of these clients: addresses or CIDRs',
+    help: 'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME or node/NAME (this node)',
   },
   {
     name: 'endpoint',
@@ -105,6 +106,8 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 
 /** What `kprobe flows` is to do. */
 export interface FlowsRequest {
+  /** The clients as given. */
+  readonly clients: readonly FilterPeer[]
   readonly filter: FlowFilter
   readonly follow: boolean
   readonly events: readonly FlowEventKind[]
@@ -144,6 +147,9 @@ export function readFlowsRequest(reader: FlagReader): FlowsRequest {
   if (reader.given('interval') && by === undefined) reader.fail('--interval', 'is for --group-by')
   return {
     filter: readFilter(reader),
+    clients: reader
+      .list('from')
+      .flatMap((text, index) => readFilterClient(reader, `--from[${index}]`, text) ?? []),
     follow,
     events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
     durationMs: reader.durationMs('duration', {}),
@@ -174,12 +180,7 @@ function readFilter(reader: FlagReader): FlowFilter {
   if (all && service !== '') reader.fail('--all', 'contradicts --service')
   return {
     service,
-    from: readCidrs(
-      reader
-        .list('from')
-        .map(text => (parseCidr(text) === undefined && parseIp(text) !== undefined ? hostText(text) : text)),
-      (index, message) => reader.fail(`--from[${index}]`, message),
-    ),
+    from: [],
     endpoint: readEndpoint(reader),
     protocol:
       protocol === ''
@@ -191,8 +192,12 @@ function readFilter(reader: FlagReader): FlowFilter {
 
 const PROTOCOLS = { tcp: 'TCP', udp: 'UDP', sctp: 'SCTP', TCP: 'TCP', UDP: 'UDP', SCTP: 'SCTP' } as const
 
-function hostText(text: string): string {
-  return `${text}/${text.includes(':') ? 128 : 32}`
+/** Puts the addresses of the clients into the filter. Throws for a name that no object has. */
+export async function withClients(request: FlowsRequest): Promise<FlowsRequest> {
+  const names = new FilterNames(request)
+  const from: Cidr[] = []
+  for (const client of request.clients) from.push(...(await names.cidrs(client)))
+  return { ...request, filter: { ...request.filter, from } }
 }
 
 /** Reads --service; empty for all Services. */
@@ -206,11 +211,12 @@ export function readService(reader: FlagReader): string {
 function readEndpoint(reader: FlagReader): FlowFilter['endpoint'] {
   const text = reader.text('endpoint') ?? ''
   if (text === '') return undefined
-  const whole = parseIp(text)
-  if (whole !== undefined) return { ip: whole, port: undefined }
-  const [, bracketed, plain, port = ''] = /^(?:\[(.*)\]|([^:]*)):(\d+)$/.exec(text) ?? []
-  const ip = parseIp(bracketed ?? plain ?? '')
-  if (ip !== undefined && isPort(Number(port))) return { ip, port: Number(port) }
+  const { name, port, protocol } = splitPort(text)
+  const ip = parseIp(name)
+  if (ip !== undefined && protocol === undefined) {
+    if (port === '') return { ip, port: undefined }
+    if (isPort(Number(port))) return { ip, port: Number(port) }
+  }
   reader.fail('--endpoint', `${quote(text)} is neither ADDRESS nor ADDRESS:PORT ([ADDRESS]:PORT for IPv6)`)
   return undefined
 }

@@ -10,7 +10,7 @@ import { decodeRecord } from '../kernel/conntrack/record.ts'
 import { followFlows } from './flow-follow.ts'
 import { FlowGroups, type NamedFlow, namedFlow } from './flow-groups.ts'
 import { FlowNames } from './flow-names.ts'
-import { FLOWS_FLAGS, type FlowsSession, readFlowsRequest } from './flow-request.ts'
+import { FLOWS_FLAGS, type FlowsSession, readFlowsRequest, withClients } from './flow-request.ts'
 import { flowJson, flowTable, groupJson, groupTable, textOf } from './flow-text.ts'
 import { readFlowSettings } from './flow-watch.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -41,10 +41,11 @@ export const command: Command = {
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
   const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined))
-  const request = readFlowsRequest(reader)
+  const asked = readFlowsRequest(reader)
   if (reader.errors.length > 0) return usageErrors(io, 'flows', reader.errors)
   const settings = readFlowSettings()
   try {
+    const request = await withClients(asked)
     const names = await FlowNames.open({ clock: systemClock, ...request })
     const session = { request, names, settings, clock: systemClock, wallMs: Date.now, io }
     for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)

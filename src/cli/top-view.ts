@@ -1,5 +1,14 @@
 import { compareTexts, oneLine } from '../base/text.ts'
 import { secondsText } from './flow-text.ts'
+import {
+  firstView,
+  type KeyResult,
+  keyPressed,
+  keysHelp,
+  scrollMax,
+  type TableView,
+  tablePicture,
+} from './live-table.ts'
 import { fitted, type Picture, type Size } from './screen.ts'
 
 /** Connections of one Service, or of one of its endpoints. */
@@ -48,25 +57,25 @@ export interface DaemonState {
 export const SORTS = ['rate', 'total', 'open', 'name'] as const
 export type Sort = (typeof SORTS)[number]
 
-/** How the user looks at it. */
-export interface TopView {
+/** How the user looks at it; the filter is for the Service or endpoint. */
+export interface TopView extends TableView<Sort> {
   readonly by: 'service' | 'endpoint'
-  readonly sort: Sort
-  /** Text that the Service or endpoint contains. */
-  readonly filter: string
-  /** Rows that are scrolled away. */
-  readonly offset: number
-  /** Whether the keys are explained, or the filter is typed. */
-  readonly pane: 'table' | 'help' | 'filter'
 }
 
-export const FIRST_VIEW: TopView = { by: 'service', sort: 'rate', filter: '', offset: 0, pane: 'table' }
+export const FIRST_VIEW: TopView = { by: 'service', ...firstView('rate') }
 
-/** Sorts and filters rows; a Service's row adds up its endpoints. */
-export function rowsOf({ rows }: Pick<TopState, 'rows'>, view: TopView): readonly TopRow[] {
-  const shown = (view.by === 'endpoint' ? rows : summed(rows)).filter(
-    ({ service, endpoint }) => service.includes(view.filter) || endpoint.includes(view.filter),
-  )
+/** Sorts and filters rows; a Service's row adds up its endpoints. Gives the first `max` of them. */
+export function rowsOf(state: Pick<TopState, 'rows'>, view: TopView, max = Number.POSITIVE_INFINITY) {
+  return firstSorted(filteredRows(state, view), comparison(view), max)
+}
+
+function filteredRows({ rows }: Pick<TopState, 'rows'>, { by, filter }: TopView): readonly TopRow[] {
+  const all = by === 'endpoint' ? rows : summed(rows)
+  if (filter === '') return all
+  return all.filter(({ service, endpoint }) => service.includes(filter) || endpoint.includes(filter))
+}
+
+function comparison(view: TopView): (a: TopRow, b: TopRow) => number {
   const byName = (a: TopRow, b: TopRow) =>
     compareTexts(a.service, b.service) || compareTexts(a.endpoint, b.endpoint)
   const bySort: Readonly<Record<Sort, (a: TopRow, b: TopRow) => number>> = {
@@ -75,63 +84,68 @@ export function rowsOf({ rows }: Pick<TopState, 'rows'>, view: TopView): readonl
     open: (a, b) => (b.open ?? 0) - (a.open ?? 0),
     name: byName,
   }
-  return [...shown].sort((a, b) => bySort[view.sort](a, b) || byName(a, b))
+  return (a, b) => bySort[view.sort](a, b) || byName(a, b)
+}
+
+/** Lists that are cut by less are sorted as a whole. */
+const CUT_MIN = 8
+
+/** Gives the first `max` items of the sorted list. To find the few that a screen shows takes far less than to sort all. */
+function firstSorted<T>(items: readonly T[], compare: (a: T, b: T) => number, max: number): readonly T[] {
+  if (max * CUT_MIN > items.length) return [...items].sort(compare).slice(0, max)
+  const first: T[] = []
+  for (const item of items) {
+    const last = first[max - 1]
+    if (last !== undefined && compare(item, last) >= 0) continue
+    const at = first.findIndex(each => compare(item, each) < 0)
+    first.splice(at < 0 ? first.length : at, 0, item)
+    if (first.length > max) first.pop()
+  }
+  return first
 }
 
 function summed(rows: readonly TopRow[]): readonly TopRow[] {
-  const sums = new Map<string, { -readonly [K in keyof TopRow]: TopRow[K] }>()
+  const sums: { -readonly [K in keyof TopRow]: TopRow[K] }[] = []
+  // Names are keys as they are: to join them with the protocol would take longer than all the rest.
+  const byProtocol = new Map<string, Map<string, (typeof sums)[number]>>()
   for (const row of rows) {
-    const key = `${row.service} ${row.protocol}`
-    const sum = sums.get(key)
+    const { protocol, service, perSecond, total, open } = row
+    const byService = byProtocol.get(protocol) ?? new Map<string, (typeof sums)[number]>()
+    if (byService.size === 0) byProtocol.set(protocol, byService)
+    const sum = byService.get(service)
     if (sum === undefined) {
-      sums.set(key, { ...row, endpoint: '' })
+      const first = { protocol, service, endpoint: '', perSecond, total, open }
+      byService.set(service, first)
+      sums.push(first)
       continue
     }
-    sum.perSecond += row.perSecond
-    sum.total += row.total
-    if (row.open !== undefined) sum.open = (sum.open ?? 0) + row.open
+    sum.perSecond += perSecond
+    sum.total += total
+    if (open !== undefined) sum.open = (sum.open ?? 0) + open
   }
-  return [...sums.values()]
+  return sums
 }
 
-/** The smallest terminal that holds a table. */
-const LEAST: Size = { columns: 40, rows: 10 }
-const HEAD_LINES_MAX = 6
-
-/** Lays everything out for a terminal. Pure. No line is wider than the terminal, and there are no more than its rows. */
+/** Lays everything out for a terminal. Pure. */
 export function topPicture(state: TopState, view: TopView, size: Size): Picture {
-  const { columns, rows } = size
-  if (columns < LEAST.columns || rows < LEAST.rows) {
-    const text = `terminal of ${columns}x${rows}: kprobe top needs ${LEAST.columns}x${LEAST.rows}; q quits`
-    return { lines: [fitted(text, columns)], bold: new Set() }
+  const rows = filteredRows(state, view)
+  const content = {
+    name: 'kprobe top',
+    head: headLines(state),
+    count: rows.length,
+    lines: (offset: number, room: number) => {
+      const shown = firstSorted(rows, comparison(view), offset + room)
+      return tableLines(shown.slice(offset), view, size.columns)
+    },
+    help: HELP,
+    keys: 'q quit  s sort  e endpoints',
   }
-  const head = headTop(state)
-  if (view.pane === 'help')
-    return {
-      lines: [...head, '', ...HELP].slice(0, rows).map(line => fitted(line, columns)),
-      bold: new Set([0]),
-    }
-  const list = rowsOf(state, view)
-  const room = roomFor(head, size)
-  const offset = Math.max(0, Math.min(view.offset, list.length - room))
-  const table = tableLines(list.slice(offset, offset + room), view, columns)
-  const empty = Array.from({ length: Math.max(0, room + 1 - table.length) }, () => '')
-  const lines = [...head, ...table, ...empty, footText(view, { shown: list.length, offset, room })]
-  return { lines: lines.map(line => fitted(line, columns)), bold: new Set([0, head.length]) }
-}
-
-function headTop(state: TopState): readonly string[] {
-  return headLines(state).slice(0, HEAD_LINES_MAX)
-}
-
-/** The rows of the table that fit under the head. */
-function roomFor(head: readonly string[], { rows }: Size): number {
-  return rows - head.length - 2
+  return tablePicture(content, view, size)
 }
 
 /** How many rows can be scrolled away. Pure. */
 export function offsetMaxOf(state: TopState, view: TopView, size: Size): number {
-  return Math.max(0, rowsOf(state, view).length - roomFor(headTop(state), size))
+  return scrollMax({ head: headLines(state), count: filteredRows(state, view).length }, size)
 }
 
 /** Formats it for a pipe: all rows, in full width. */
@@ -186,12 +200,12 @@ function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): rea
   ]
 }
 
-function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
+export function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
   if (entriesMax === undefined || entriesMax === 0) return `${entries}`
   return `${entries} of ${entriesMax} (${((entries / entriesMax) * 100).toFixed(1)} %)`
 }
 
-function rateText(perSecond: number): string {
+export function rateText(perSecond: number): string {
   return perSecond >= 100 ? perSecond.toFixed(0) : perSecond.toFixed(1)
 }
 
@@ -243,75 +257,14 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
   ]
 }
 
-function footText(
-  { filter, pane }: TopView,
-  { shown, offset, room }: { readonly shown: number; readonly offset: number; readonly room: number },
-): string {
-  if (pane === 'filter') return `/${oneLine(filter)}_  Enter keeps it, Esc clears it`
-  const from = shown === 0 ? 0 : offset + 1
-  const filtered = filter === '' ? '' : ` with "${oneLine(filter)}"`
-  return `${from}-${Math.min(shown, offset + room)} of ${shown}${filtered}  q quit  s sort  e endpoints  / filter  ? help`
-}
-
 const HELP: readonly string[] = [
-  'q, Ctrl-C   quit',
-  's           sort by the next column: new/s, total, open, name',
   'e           Services, or their endpoints',
-  '/           show only names with a text; Esc clears it',
-  'arrows      scroll; Home, PgUp, PgDn too',
-  'Ctrl-Z      suspend',
-  '?           back to the table',
+  ...keysHelp(['new/s', 'total', 'open', 'name']),
 ]
 
-/** What a key does: a new view, or an end. */
-export type KeyResult = TopView | 'quit' | 'suspend'
-
-const PAGE = 10
-
-/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Unknown keys change nothing. Pure. */
-export function keyPressed(view: TopView, key: string, offsetMax: number): KeyResult {
-  if (key === '\u0003') return 'quit'
-  if (key === '\u001a') return 'suspend'
-  if (view.pane === 'filter') return filterKey(view, key)
-  const scrolled = (rows: number): TopView => ({
-    ...view,
-    offset: Math.max(0, Math.min(view.offset + rows, offsetMax)),
-  })
-  switch (key) {
-    case 'q':
-      return 'quit'
-    case '?':
-    case 'h':
-      return { ...view, pane: view.pane === 'help' ? 'table' : 'help' }
-    case 's':
-      return { ...view, sort: SORTS[(SORTS.indexOf(view.sort) + 1) % SORTS.length] ?? 'rate' }
-    case 'e':
-      return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
-    case '/':
-      return { ...view, pane: 'filter' }
-    case '\u001b':
-      return { ...view, filter: '', offset: 0, pane: 'table' }
-    case '\u001b[A':
-      return scrolled(-1)
-    case '\u001b[B':
-      return scrolled(1)
-    case '\u001b[5~':
-      return scrolled(-PAGE)
-    case '\u001b[6~':
-      return scrolled(PAGE)
-    case '\u001b[H':
-      return { ...view, offset: 0 }
-    default:
-      return view
-  }
-}
-
-const FILTER_MAX = 64
-
-function filterKey(view: TopView, key: string): KeyResult {
-  if (key === '\r' || key === '\n') return { ...view, pane: 'table', offset: 0 }
-  if (key === '\u001b') return { ...view, pane: 'table', filter: '', offset: 0 }
-  if (key === '\u007f' || key === '\b') return { ...view, filter: view.filter.slice(0, -1) }
-  const typed = key.startsWith('\u001b') ? '' : key.replace(/\p{C}/gu, '')
-  return { ...view, filter: (view.filter + typed).slice(0, FILTER_MAX) }
+/** Applies a key as a terminal sends it; at most `offsetMax` rows are scrolled away. Pure. */
+export function topKeyPressed(view: TopView, key: string, offsetMax: number): KeyResult<TopView> {
+  if (key === 'e' && view.pane !== 'filter')
+    return { ...view, by: view.by === 'service' ? 'endpoint' : 'service', offset: 0 }
+  return keyPressed(view, key, { sorts: SORTS, offsetMax })
 }

@@ -9,17 +9,17 @@ import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } f
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { LiveTable } from './live-table.ts'
 import { NAMESPACE_FLAG, readNamespace, usageErrors } from './request.ts'
-import { Screen } from './screen.ts'
 import { TopSampler } from './top-sampler.ts'
 import {
   FIRST_VIEW,
-  keyPressed,
   offsetMaxOf,
   rowsOf,
   SORTS,
   type TopState,
   type TopView,
+  topKeyPressed,
   topPicture,
   topText,
 } from './top-view.ts'
@@ -140,7 +140,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
     try {
       if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
-      else await new Live(request, sampler, { io, suspend: io.suspend }).run()
+      else await showLive(request, sampler, { io, suspend: io.suspend })
     } finally {
       await sampler.close()
     }
@@ -160,70 +160,28 @@ async function printOnce(
   await sampler.sample()
   await pause(systemClock, intervalMs, io.signal)
   const state = await sampler.sample()
-  if (output !== 'text')
-    await writeDocument({ ...state, rows: rowsOf(state, view).slice(0, limit) }, output, io)
+  if (output !== 'text') await writeDocument({ ...state, rows: rowsOf(state, view, limit) }, output, io)
   else io.out(topText(state, view, { limit, columns: io.columns ?? TEXT_COLUMNS }))
 }
 
-class Live {
-  readonly #request: TopRequest
-  readonly #sampler: TopSampler
-  readonly #io: Io
-  readonly #screen: Screen
-  readonly #quit = new AbortController()
-  #view: TopView
-  #state: TopState | undefined
-
-  constructor(
-    request: TopRequest,
-    sampler: TopSampler,
-    { io, suspend }: { readonly io: Io; readonly suspend: () => void },
-  ) {
-    this.#request = request
-    this.#sampler = sampler
-    this.#io = io
-    this.#view = request.view
-    this.#screen = new Screen({
-      suspend,
-      color: io.color,
-      onKeys: keys => this.#keys(keys),
-      redraw: () => this.#draw(),
-    })
-  }
-
-  async run(): Promise<void> {
-    const stop = AbortSignal.any([this.#io.signal, this.#io.outLost, this.#quit.signal])
-    // It would end the process without an exit event, and leave the terminal as it is.
-    const ignore = this.#io.on('SIGHUP', () => this.#quit.abort())
-    this.#screen.open()
-    try {
-      while (!stop.aborted) {
-        this.#state = await this.#sampler.sample()
-        this.#draw()
-        await pause(systemClock, this.#request.intervalMs, stop)
-      }
-    } finally {
-      this.#screen.close()
-      ignore()
+async function showLive(
+  { view, intervalMs }: TopRequest,
+  sampler: TopSampler,
+  terminal: { readonly io: Io; readonly suspend: () => void },
+): Promise<void> {
+  let state: TopState | undefined
+  const live = new LiveTable<TopView>({
+    ...terminal,
+    view,
+    picture: (at, size) => state && topPicture(state, at, size),
+    keyPressed: (at, key, size) =>
+      topKeyPressed(at, key, state === undefined ? 0 : offsetMaxOf(state, at, size)),
+  })
+  await live.run(async stop => {
+    while (!stop.aborted) {
+      state = await sampler.sample()
+      live.draw()
+      await pause(systemClock, intervalMs, stop)
     }
-  }
-
-  /** Takes keys that may have come together, as from a slow line. */
-  #keys(keys: string): void {
-    for (const [key] of keys.matchAll(/\p{Cc}(?:\[[0-9;]*[A-Za-z~]|O[A-Z])?|\P{Cc}/gu)) {
-      const result = keyPressed(this.#view, key, this.#offsetMax)
-      if (result === 'quit') this.#quit.abort()
-      else if (result === 'suspend') this.#screen.suspend()
-      else this.#view = result
-    }
-    this.#draw()
-  }
-
-  get #offsetMax(): number {
-    return this.#state === undefined ? 0 : offsetMaxOf(this.#state, this.#view, this.#screen.size)
-  }
-
-  #draw(): void {
-    if (this.#state !== undefined) this.#screen.draw(topPicture(this.#state, this.#view, this.#screen.size))
-  }
+  })
 }

@@ -1,9 +1,15 @@
-import { type Cidr, familyOf, hostCidr, parseCidr, parseIp, whyNotIp } from '../base/ip.ts'
+import { type Cidr, familyOf } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { isPort } from '../model/fields.ts'
 import type { TraceMatch } from '../modes/common/trace-table.ts'
+import {
+  FilterNames,
+  type FilterPeer,
+  type FilterTarget,
+  readFilterClient,
+  readFilterTarget,
+} from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
@@ -22,8 +28,8 @@ export const PACKET_FLAGS = {
   from: {
     name: 'from',
     kind: 'text',
-    placeholder: 'ADDRESS',
-    help: 'only packets from this address or CIDR',
+    placeholder: 'CLIENT',
+    help: 'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME or node/NAME (this node)',
   },
   count: {
     name: 'count',
@@ -57,8 +63,9 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
   {
     name: 'to',
     kind: 'text',
-    placeholder: 'ADDRESS',
-    help: 'only packets to this address or CIDR: ADDRESS, ADDRESS:PORT, [ADDRESS]:PORT or CIDR',
+    placeholder: 'TARGET',
+    namesService: true,
+    help: 'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT] or node/NAME[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
   },
   {
     name: 'reject-only',
@@ -81,7 +88,7 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
   },
   {
     ...ADMIN_SOCKET_FLAG,
-    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
+    help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to, and the addresses of names; unset: the usual one, for names alone',
   },
   INSTANCE_FLAG,
   PACKET_FLAGS.output,
@@ -91,7 +98,7 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
 export interface PacketRequest {
   /** Empty for all Services. */
   readonly service: string
-  readonly from: Cidr | undefined
+  readonly from: FilterPeer | undefined
   readonly packets: number
   readonly durationMs: number
   readonly output: (typeof OUTPUTS)[number]
@@ -105,7 +112,7 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
   return {
     service,
-    from: readPeer(reader, 'from'),
+    from: given(reader, 'from', readFilterClient),
     packets: reader.integer('count', COUNT),
     durationMs: reader.durationMs('duration', DURATION),
     output: reader.oneOf('output', OUTPUTS, 'text'),
@@ -115,7 +122,7 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
 
 /** What `kprobe trace` is asked. */
 export interface TraceRequest extends PacketRequest {
-  readonly to: TraceMatch['to']
+  readonly to: FilterTarget | undefined
   readonly rejectOnly: boolean
   readonly allPackets: boolean
   readonly perSecond: number
@@ -126,9 +133,9 @@ export interface TraceRequest extends PacketRequest {
 export function readTraceRequest(reader: FlagReader): TraceRequest {
   const packets = readPacketRequest(reader)
   const { from } = packets
-  const to = readTarget(reader)
-  if (from !== undefined && to !== undefined && familyOf(from.ip) !== familyOf(to.cidr.ip))
-    reader.fail('--to', `is ${familyOf(to.cidr.ip)} while --from is ${familyOf(from.ip)}`)
+  const to = given(reader, 'to', readFilterTarget)
+  if (from?.kind === 'cidr' && to?.peer.kind === 'cidr')
+    checkFamilies([from.cidr], [to.peer.cidr], (flag, message) => reader.fail(flag, message))
   return {
     ...packets,
     to,
@@ -139,24 +146,44 @@ export function readTraceRequest(reader: FlagReader): TraceRequest {
   }
 }
 
-function readPeer(reader: FlagReader, flag: 'from' | 'to'): Cidr | undefined {
-  const text = reader.text(flag) ?? ''
-  const ip = parseIp(text)
-  const found = ip === undefined ? parseCidr(text) : hostCidr(ip)
-  if (text !== '' && found === undefined)
-    reader.fail(`--${flag}`, `${quote(text)} is ${whyNotIp(text)}; give an address or a CIDR`)
-  return found
+function given<T>(
+  reader: FlagReader,
+  name: string,
+  read: (reader: FlagReader, flag: string, text: string) => T | undefined,
+): T | undefined {
+  const text = reader.text(name) ?? ''
+  return text === '' ? undefined : read(reader, `--${name}`, text)
 }
 
-function readTarget(reader: FlagReader): TraceMatch['to'] {
-  const text = reader.text('to') ?? ''
-  const [, bracketed, plain, digits] = /^(?:\[([^\]]*)\]|([^:]*)):(\d+)$/.exec(text) ?? []
-  const ip = digits === undefined ? undefined : parseIp(bracketed ?? plain ?? '')
-  if (ip !== undefined) {
-    const port = Number(digits)
-    if (!isPort(port)) reader.fail('--to', `${quote(text)} has no port from 1 to 65535`)
-    return { cidr: hostCidr(ip), port }
-  }
-  const cidr = readPeer(reader, 'to')
-  return cidr === undefined ? undefined : { cidr, port: undefined }
+function checkFamilies(
+  from: readonly Cidr[],
+  to: readonly Cidr[],
+  fail: (flag: string, message: string) => void,
+): void {
+  const [own, its] = [from, to].map(cidrs => [...new Set(cidrs.map(({ ip }) => familyOf(ip)))])
+  if (own?.some(family => its?.includes(family)) === false)
+    fail('--to', `is ${its?.join(' and ')} while --from is ${own.join(' and ')}`)
+}
+
+interface Peers {
+  readonly from: TraceMatch['from']
+  readonly to: TraceMatch['to']
+}
+
+/** Resolves the names of a request. Throws for a name that no object has, and without a common family. */
+export async function resolvePeers({
+  from,
+  to,
+  adminSocket,
+  proxyName,
+}: Pick<TraceRequest, 'from' | 'to' | 'adminSocket' | 'proxyName'>): Promise<Peers> {
+  const names = new FilterNames({ adminSocket, proxyName })
+  const clients = from && (await names.cidrs(from))
+  if (to === undefined) return { from: clients, to: undefined }
+  const cidrs = await names.cidrs(to.peer)
+  if (clients !== undefined)
+    checkFamilies(clients, cidrs, (flag, message) => {
+      throw new Error(`${flag} ${message}`)
+    })
+  return { from: clients, to: { cidrs, port: await names.port(to) } }
 }

@@ -15,7 +15,7 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { placeOf } from './programmed.ts'
 import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import { readTraceRequest, TRACE_FLAGS, type TraceRequest } from './trace-request.ts'
+import { readTraceRequest, resolvePeers, TRACE_FLAGS, type TraceRequest } from './trace-request.ts'
 import { followPackets, TraceTables } from './trace-session.ts'
 
 export const command: Command = {
@@ -86,9 +86,10 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
   try {
     const held = await names.load()
     const places = request.service === '' ? undefined : placesOf(held, request.service)
+    const peers = await resolvePeers(request)
     const tables = new TraceTables()
     try {
-      await followPackets(request, io, { names, tables, match: { ...request, places } })
+      await followPackets(request, io, { names, tables, match: { ...request, ...peers, places } })
     } finally {
       await tables.close()
     }

@@ -51,7 +51,7 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   conntrack: 'live',
   ipvs: 'live',
   iptables: 'live',
-  nftables: 'live',
+  logRejects: 'live',
   allowServiceExternalIps: 'live',
   // Gates matter only at the start; the gate of externalIPs has a field of its own.
   featureGates: 'process',

@@ -50,8 +50,8 @@ export interface Config {
   readonly ipvs: IpvsConfig
   /** Options of iptables mode. */
   readonly iptables: IptablesConfig
-  /** Options of nftables mode. */
-  readonly nftables: NftablesConfig
+  /** The NFLOG group that gets packets that rules reject or drop, in nftables and iptables mode; 0 for none. */
+  readonly logRejects: number
   /** Feature gate AllowServiceExternalIPs; without it externalIPs are not served. */
   readonly allowServiceExternalIps: boolean
   /** Explicit values of the other gates; isGateOn knows the defaults. */
@@ -159,12 +159,6 @@ export interface IpvsConfig {
   readonly drainTimeoutMs: number
   /** Interval of the checks of IPVS and ipsets for drift, milliseconds. */
   readonly digestPeriodMs: number
-}
-
-/** Options of nftables mode. */
-export interface NftablesConfig {
-  /** The NFLOG group that gets rejected and dropped packets; 0 for none. */
-  readonly logRejects: number
 }
 
 /** Options of iptables mode. */

@@ -175,7 +175,7 @@ function ranked(flags: readonly FlagSpec[]): readonly FlagSpec[] {
 export const MODEL_FLAGS: readonly FlagSpec[] = ranked([
   ...SOURCE_FLAGS,
   ...TRAFFIC_FLAGS,
-  ...MODES.flatMap(({ settings: { flags = [], ownFlags = [] } }) => [...flags, ...ownFlags]),
+  ...new Set(MODES.flatMap(({ settings: { flags = [], ownFlags = [] } }) => [...flags, ...ownFlags])),
 ])
 
 /**
@@ -255,7 +255,7 @@ export const OWN_FLAGS: readonly string[] = [
   'conntrack-lower',
   'conntrack-tcp-timeout-fin-wait',
   'conntrack-tcp-timeout-time-wait',
-  ...MODES.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name),
+  ...new Set(MODES.flatMap(({ settings }) => settings.ownFlags ?? []).map(({ name }) => name)),
   'masquerade-bit',
   'min-sync-period',
   'node-condition',

@@ -226,8 +226,9 @@ function withoutEffect(settings: Settings, reader: FlagReader): readonly string[
   const bare = UNUSED_BARE_FLAGS.filter(flag => reader.text(flag)).map(flag => `--${flag}`)
   const labels = [...settings.unusedLabels(), ...bare]
   const mode = findMode(modeOf(settings))
-  const others = MODES.filter(({ name }) => name !== mode.name).flatMap(of => of.settings.ownFlags ?? [])
-  const idle = others.filter(({ name }) => reader.given(name))
+  const own = mode.settings.ownFlags ?? []
+  const others = new Set(MODES.flatMap(of => of.settings.ownFlags ?? []).filter(flag => !own.includes(flag)))
+  const idle = [...others].filter(({ name }) => reader.given(name))
   const counts = mode.settings.countsConnections === true || (reader.text(COUNTING) ?? '0') === '0'
   const names = [...idle.map(({ name }) => name), ...(counts ? [] : [COUNTING])]
     .map(name => `--${name}`)

@@ -1,13 +1,13 @@
 import type { Config } from '../config/config.ts'
 import type { FlagReader } from '../config/flag.ts'
 import type { Settings } from '../config/settings.ts'
+import { readLogGroup } from './common/logs.ts'
 import { iptables } from './iptables/mode.ts'
 import { readIptablesOptions } from './iptables/settings.ts'
 import { ipvs } from './ipvs/mode.ts'
 import { readIpvsOptions } from './ipvs/settings.ts'
 import type { Mode } from './mode.ts'
 import { nftables } from './nftables/mode.ts'
-import { readNftablesOptions } from './nftables/settings.ts'
 import { userspace } from './userspace/mode.ts'
 
 /** Every mode of this build. */
@@ -26,12 +26,12 @@ export const MODE_DEVICE = MODES.find(({ device }) => device !== undefined)?.dev
 export const DEFAULT_MODE = nftables.name
 
 /** Options of single modes. */
-export type ModeOptions = Pick<Config, 'nftables' | 'ipvs' | 'iptables'>
+export type ModeOptions = Pick<Config, 'logRejects' | 'ipvs' | 'iptables'>
 
 /** Reads the options of each mode, whichever mode is configured. Errors go to the settings and the reader. */
 export function readModeOptions(settings: Settings, reader: FlagReader): ModeOptions {
   return {
-    nftables: readNftablesOptions(reader),
+    logRejects: readLogGroup(reader),
     ipvs: readIpvsOptions(settings, reader),
     iptables: readIptablesOptions(settings, reader),
   }

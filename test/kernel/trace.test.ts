@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -8,12 +8,12 @@ import { type PacketStory, storyOf } from '../../src/cli/packet-story.ts'
 import { RuleNames } from '../../src/cli/rule-names.ts'
 import type { TracedPacket } from '../../src/cli/traced-packet.ts'
 import { runInProcess, tool } from '../support/command.ts'
-import { COMMAND } from '../support/daemon.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { type Flow, Lab } from '../support/lab/lab.ts'
 import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
 import { eventually } from '../support/patience.ts'
 import { CLUSTER_CIDR, NODE_NAME } from '../support/pipeline.ts'
+import { Tracing, traceTables } from '../support/tracing.ts'
 
 /* Real packets through the rules in the kernel, and what `kprobe trace` and `kprobe drops` say of them. */
 
@@ -79,56 +79,12 @@ async function program(mode: string, ...more: readonly string[]): Promise<void> 
   expect(code, err).toBe(0)
 }
 
-function traceTables(): readonly string[] {
-  return tool('nft', 'list', 'tables')
-    .split('\n')
-    .filter(line => line.includes('kprobe-trace'))
-}
-
-/** A trace that runs, until it ends by itself. */
-class Tracing {
-  out = ''
-  err = ''
-  code: number | null | undefined
-  readonly child: ChildProcess
-
-  constructor(args: readonly string[], command = 'trace') {
-    this.child = spawn(process.execPath, [COMMAND, command, '-o', 'json', '--duration=60s', ...args], {
-      stdio: ['ignore', 'pipe', 'pipe'],
-    })
-    running.push(this.child)
-    this.child.stdout?.on('data', chunk => {
-      this.out += chunk
-    })
-    this.child.stderr?.on('data', chunk => {
-      this.err += chunk
-    })
-    this.child.on('close', code => {
-      this.code = code
-    })
-  }
-
-  async started(): Promise<this> {
-    await eventually(() => traceTables().length > 0 || this.code !== undefined, { describe: () => this.err })
-    return this
-  }
-
-  async ended(): Promise<readonly PacketStory[]> {
-    await eventually(() => this.code !== undefined, { describe: () => `${this.out}${this.err}` })
-    expect(this.code, this.err).toBe(0)
-    return this.out
-      .split('\n')
-      .filter(line => line !== '')
-      .map(line => JSON.parse(line))
-  }
-}
-
 function flowTo(destination: string, port: number, change: Partial<Flow> = {}): Flow {
   return { from: 'outside', source: CLIENT, protocol: 'TCP', destination, port, tries: 1, ...change }
 }
 
 async function traced(args: readonly string[], flows: readonly Flow[]): Promise<readonly PacketStory[]> {
-  const tracing = await new Tracing([`--count=${flows.length}`, ...args]).started()
+  const tracing = await new Tracing([`--count=${flows.length}`, ...args], { running }).started()
   await lab.trace(flows)
   return await tracing.ended()
 }
@@ -199,7 +155,7 @@ describe.each(['nftables', 'iptables'])('kprobe trace in %s mode', mode => {
 
 describe('kprobe trace', () => {
   it('leaves nothing behind when it is killed', async () => {
-    const tracing = await new Tracing(['--from=192.0.2.1']).started()
+    const tracing = await new Tracing(['--from=192.0.2.1'], { running }).started()
     expect(traceTables()).toHaveLength(1)
     tracing.child.kill('SIGKILL')
     await eventually(() => tracing.code !== undefined)
@@ -253,7 +209,9 @@ describe('kprobe trace', () => {
 
   it('stays within its bounds in a flood', async () => {
     tool('ip', 'route', 'replace', 'blackhole', '10.99.0.0/16')
-    const tracing = await new Tracing(['--to=10.99.0.0/16', '--rate=5', '--count=5000']).started()
+    const tracing = await new Tracing(['--to=10.99.0.0/16', '--rate=5', '--count=5000'], {
+      running,
+    }).started()
     const began = performance.now()
     await lab.trace(
       Array.from({ length: 100 }, () => flowTo('10.99.0.1', 80, { protocol: 'UDP', tries: 1_000 })),
@@ -307,7 +265,7 @@ describe('kprobe drops', () => {
   const LOGGED = ['--log-rejects=7']
 
   async function dropped(args: readonly string[], flows: readonly Flow[]) {
-    const reading = new Tracing([`--count=${flows.length}`, ...args], 'drops')
+    const reading = new Tracing([`--count=${flows.length}`, ...args], { command: 'drops', running })
     await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
     await lab.trace(flows)
     return await reading.ended()
@@ -337,9 +295,74 @@ describe('kprobe drops', () => {
     expect(drops.map(({ from }) => from.split(':')[0])).toEqual(flows.map(({ source }) => source))
   })
 
+  it.each([[], ['--iptables-optimize']])('names them in iptables mode, too %j', async (...more) => {
+    await program('iptables', ...LOGGED, ...more)
+    const flows = [flowTo('10.96.1.3', 80), flowTo('192.168.7.7', 80), flowTo('192.168.7.8', 80)]
+    expect(await dropped([], flows)).toMatchObject([
+      {
+        to: '10.96.1.3:80',
+        service: 'shop/empty:http',
+        verdict: 'reject',
+        reason: 'no-endpoints',
+        arrivedBy: 'ext0',
+      },
+      { to: '192.168.7.7:80', service: 'shop/guarded:http', verdict: 'drop', reason: 'source-ranges' },
+      { to: '192.168.7.8:80', service: 'shop/far:http', verdict: 'drop', reason: 'no-local-endpoints' },
+    ])
+    const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
+    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 200 })])
+    const counted = [...tool('iptables-nft-save', '-c').matchAll(/^\[(\d+):.*empty.* -j REJECT/gm)]
+    reading.child.kill('SIGINT')
+    const drops = await reading.ended()
+    expect(drops.length).toBeGreaterThan(0)
+    expect(counted).toHaveLength(1)
+    expect(reading.err).toContain(`left out ${Number(counted[0]?.[1]) - 1 - drops.length}\n`)
+  })
+
+  it('has in iptables mode the rules of kube-proxy alone without the flag, and the other commands work with it', async () => {
+    await program('iptables')
+    const without = tool('iptables-nft-save')
+    expect(without).not.toContain('NFLOG')
+    await program('iptables', ...LOGGED)
+    const rules = tool('iptables-nft-save').split('\n')
+    const at = rules.findIndex(rule => rule.includes('empty') && rule.includes('NFLOG'))
+    const head =
+      '-A KUBE-SERVICES -d 10.96.1.3/32 -p tcp -m comment --comment "shop/empty:http has no endpoints"'
+    expect(rules[at]).toBe(
+      `${head} -m tcp --dport 80 -m limit --limit 20/sec --limit-burst 50 -j NFLOG --nflog-prefix "kprobe no-endpoints" --nflog-group 7 --nflog-size 128 --nflog-threshold 1`,
+    )
+    expect(rules.findIndex(rule => rule.startsWith(`${head} -m tcp --dport 80 -j REJECT`))).toBeGreaterThan(
+      at,
+    )
+    const args = [
+      `--source=file:${folder}`,
+      `--hostname-override=${NODE_NAME}`,
+      `--cluster-cidr=${CLUSTER_CIDR}`,
+      '--proxy-mode=iptables',
+    ]
+    expect(await runInProcess(['verify', ...args, ...LOGGED])).toMatchObject({ code: 0 })
+    expect(await runInProcess(['verify', '--prove', ...args, ...LOGGED])).toMatchObject({ code: 0 })
+    const refused = await runInProcess([
+      'explain',
+      ...args,
+      '--from=192.0.2.10',
+      '--to=10.96.1.3:80',
+      ...LOGGED,
+    ])
+    expect(refused.out).toContain('REJECT')
+    expect(refused.out).not.toContain('NFLOG')
+    await program('iptables')
+    expect(tool('iptables-nft-save').replace(/^#.*$/gm, '')).toBe(without.replace(/^#.*$/gm, ''))
+    await program('iptables', ...LOGGED)
+    const cleaned = await runInProcess(['cleanup', '--proxy-mode=iptables'])
+    expect(cleaned.code, cleaned.err).toBe(0)
+    expect(tool('iptables-nft-save')).not.toContain('NFLOG')
+  })
+
   it('says what the limit of the kernel left out', async () => {
     await program('nftables', ...LOGGED)
-    const reading = new Tracing(['--follow', '--service=shop/empty'], 'drops')
+    const reading = new Tracing(['--follow', '--service=shop/empty'], { command: 'drops', running })
     await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
     await lab.trace([flowTo('10.96.1.3', 80, { protocol: 'TCP', tries: 2_000 })])
     reading.child.kill('SIGINT')
@@ -362,7 +385,7 @@ describe('kprobe drops', () => {
     tool('nft', 'add', 'table', 'inet', 'firewall')
     tool('nft', 'add', 'chain', ...place, '{ type filter hook prerouting priority -400; }')
     tool('nft', 'add', 'rule', ...place, 'ip', 'daddr', '10.96.1.1', 'log', 'prefix', 'other', 'group', '7')
-    const reading = new Tracing(['--follow'], 'drops')
+    const reading = new Tracing(['--follow'], { command: 'drops', running })
     await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
     await lab.trace([flowTo('10.96.1.3', 80, { tries: 200 }), flowTo('10.96.1.1', 80, { tries: 400 })])
     const refused = refusedNow()
@@ -378,7 +401,7 @@ describe('kprobe drops', () => {
     const { code, err } = await runInProcess(['drops'])
     expect([code, err]).toEqual([
       1,
-      'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables mode, or use `kprobe trace --reject-only`\n',
+      'kprobe drops: rules of nftables mode log nothing; start the daemon with --log-rejects=GROUP in nftables or iptables mode, or use `kprobe trace --reject-only`\n',
     ])
     await program('nftables', ...LOGGED)
     expect(tool('nft', 'list', 'chain', 'ip', 'kube-proxy', 'refuse')).toContain(
@@ -398,7 +421,7 @@ describe('kprobe drops', () => {
 
   it('names the group that another process reads', async () => {
     await program('nftables', ...LOGGED)
-    const first = new Tracing(['--follow'], 'drops')
+    const first = new Tracing(['--follow'], { command: 'drops', running })
     await eventually(() => hasReader(7) || first.code !== undefined, { describe: () => first.err })
     const { code, err } = await runInProcess(['drops'])
     expect(code).toBe(1)

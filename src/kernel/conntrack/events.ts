@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs'
 import type { Cancel, Clock } from '../../base/clock.ts'
-import { type ByteView, viewOf } from '../../netlink/attribute.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import { NLMSG_MIN_TYPE } from '../../netlink/constants.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
-import { type Message, readMessages } from '../../netlink/message.ts'
-import { SystemError, type Transport } from '../../netlink/transport.ts'
+import type { Message } from '../../netlink/message.ts'
+import { messageReceiver } from '../../netlink/receive.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import {
   IPCTNL_MSG_CT_DELETE,
   IPCTNL_MSG_CT_NEW,
@@ -50,25 +50,16 @@ const REST_MS = 10
  */
 export function watchFlowEvents({ transport, clock, kinds, take, lost }: FlowEventsOptions): FlowEvents {
   const groups = kinds.map(kind => GROUPS[kind])
-  const buffer = new Uint8Array(RECEIVE_BYTES)
-  const view = viewOf(buffer)
   let cancel: Cancel | undefined
   let unwatch: (() => void) | undefined
-  const read = (): number => {
-    for (let events = 0; events < EVENTS_A_TURN; events++) {
-      try {
-        const length = transport.receive(buffer)
-        if (length === undefined) return events
-        for (const message of readMessages(view, length)) dispatch(view, message, take)
-      } catch (error) {
-        if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
-        lost(error)
-      }
-    }
-    return EVENTS_A_TURN
-  }
+  const receive = messageReceiver({
+    transport,
+    datagramBytes: RECEIVE_BYTES,
+    take: (view, message) => dispatch(view, message, take),
+    lost,
+  })
   const turn = (): void => {
-    const events = read()
+    const events = receive(EVENTS_A_TURN)
     if (events > 0) cancel = clock.after(events === EVENTS_A_TURN ? 0 : REST_MS, turn)
     else await_()
   }
@@ -87,7 +78,7 @@ export function watchFlowEvents({ transport, clock, kinds, take, lost }: FlowEve
       cancel?.()
       unwatch?.()
       for (const group of groups) transport.leave(group)
-      while (read() === EVENTS_A_TURN);
+      while (receive(EVENTS_A_TURN) === EVENTS_A_TURN);
     },
   }
 }

@@ -1,27 +1,14 @@
 import type { Clock } from '../../base/clock.ts'
 import { type PacketHead, readPacketHead } from '../../base/ip-packet.ts'
 import { u32be } from '../../base/octets.ts'
-import {
-  type ByteView,
-  u32be as number32,
-  octets,
-  string,
-  u8,
-  u16be,
-  viewOf,
-} from '../../netlink/attribute.ts'
+import { type ByteView, u32be as number32, octets, string, u8, u16be } from '../../netlink/attribute.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_ULOG, NLM_F_ACK, NLM_F_REQUEST, NLMSG_OVERRUN } from '../../netlink/constants.ts'
-import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import {
-  encodeMessage,
-  type Message,
-  NFGENMSG_LENGTH,
-  readMessages,
-  writeNfGenMsg,
-} from '../../netlink/message.ts'
+import { malformed } from '../../netlink/errors.ts'
+import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import { messageReceiver } from '../../netlink/receive.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
-import { SystemError, type Transport } from '../../netlink/transport.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import * as nflog from './constants.ts'
 
 const CONFIG = attributeSet({
@@ -62,7 +49,7 @@ interface LogOptions {
 /** Bytes of a packet that the kernel copies: addresses and ports, behind options and extension headers. */
 const PACKET_BYTES = 128
 const RECEIVE_BYTES = 64 * 1024
-/** Datagrams per turn of the event loop; the socket stays readable if more are waiting. */
+/** Datagrams per turn of the event loop. */
 const DATAGRAMS_PER_TURN = 64
 const SEQUENCE_MODULUS = 2 ** 32
 
@@ -78,8 +65,14 @@ export function readLog(options: LogOptions): () => void {
     build: sequence => encodeBind(group, sequence),
     onMessage: () => undefined,
   })
-  const log = new LogReader(options)
-  return transport.watch(() => log.read())
+  const receive = messageReceiver({
+    transport,
+    datagramBytes: RECEIVE_BYTES,
+    take: logTaker(options),
+    // The sequence number of the next packet gives the number of missing ones.
+    lost: () => undefined,
+  })
+  return transport.watch(() => receive(DATAGRAMS_PER_TURN))
 }
 
 function encodeBind(group: number, sequence: number): Uint8Array {
@@ -96,41 +89,20 @@ function encodeBind(group: number, sequence: number): Uint8Array {
   })
 }
 
-class LogReader {
-  readonly #options: LogOptions
-  readonly #buffer = new Uint8Array(RECEIVE_BYTES)
+/** Takes packets, and finds by their sequence numbers how many the kernel dropped. */
+function logTaker({ onPacket, onLost }: LogOptions) {
   /** The sequence number of the next packet. */
-  #next: number | undefined
-
-  constructor(options: LogOptions) {
-    this.#options = options
-  }
-
-  read(): void {
-    for (let count = 0; count < DATAGRAMS_PER_TURN; count++) {
-      try {
-        const length = this.#options.transport.receive(this.#buffer)
-        if (length === undefined) return
-        const view = viewOf(this.#buffer.subarray(0, length))
-        for (const message of readMessages(view)) this.#take(view, message)
-      } catch (error) {
-        // The sequence number of the next packet gives the number of missing ones.
-        if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
-      }
-    }
-  }
-
-  #take(view: ByteView, message: Message): void {
+  let next: number | undefined
+  return (view: ByteView, message: Message): void => {
     const packet = decodeLogged(view, message)
     if (packet === undefined) return
     const { sequence, ...logged } = packet
     if (sequence !== undefined) {
-      const lost =
-        this.#next === undefined ? 0 : (sequence - this.#next + SEQUENCE_MODULUS) % SEQUENCE_MODULUS
-      if (lost > 0) this.#options.onLost(lost)
-      this.#next = (sequence + 1) % SEQUENCE_MODULUS
+      const lost = next === undefined ? 0 : (sequence - next + SEQUENCE_MODULUS) % SEQUENCE_MODULUS
+      if (lost > 0) onLost(lost)
+      next = (sequence + 1) % SEQUENCE_MODULUS
     }
-    this.#options.onPacket(logged)
+    onPacket(logged)
   }
 }
 

@@ -1,10 +1,11 @@
 import { type PacketHead, readPacketHead } from '../../base/ip-packet.ts'
-import { type ByteView, viewOf } from '../../netlink/attribute.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
 import { NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTRACE, NLMSG_OVERRUN } from '../../netlink/constants.ts'
-import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH, readMessages, readNfGenMsg } from '../../netlink/message.ts'
+import { malformed } from '../../netlink/errors.ts'
+import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
+import { messageReceiver } from '../../netlink/receive.ts'
 import { readAttributes } from '../../netlink/schema.ts'
-import { SystemError, type Transport } from '../../netlink/transport.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_TRACE, NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RETURN, NFT_TRACETYPE_RULE } from './constants.ts'
 import type { Verdict } from './expression.ts'
 import { TRACE } from './schema.ts'
@@ -41,29 +42,22 @@ interface TraceOptions {
 
 /** Several steps come in one datagram; none is longer than a page. */
 const RECEIVE_BYTES = 64 * 1024
-/** Datagrams per turn of the event loop; the socket stays readable if more are waiting. */
+/** Datagrams per turn of the event loop. */
 const DATAGRAMS_PER_TURN = 64
 
 /** Receives the steps of all traced packets of this network namespace, until the returned function is called. */
 export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): () => void {
-  const buffer = new Uint8Array(RECEIVE_BYTES)
-  transport.join(NFNLGRP_NFTRACE)
-  const unwatch = transport.watch(() => {
-    for (let count = 0; count < DATAGRAMS_PER_TURN; count++) {
-      try {
-        const length = transport.receive(buffer)
-        if (length === undefined) return
-        const view = viewOf(buffer.subarray(0, length))
-        for (const message of readMessages(view)) {
-          const event = decodeTrace(view, message)
-          if (event !== undefined) onEvent(event)
-        }
-      } catch (error) {
-        if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
-        onLost(error)
-      }
-    }
+  const receive = messageReceiver({
+    transport,
+    datagramBytes: RECEIVE_BYTES,
+    take(view, message) {
+      const event = decodeTrace(view, message)
+      if (event !== undefined) onEvent(event)
+    },
+    lost: onLost,
   })
+  transport.join(NFNLGRP_NFTRACE)
+  const unwatch = transport.watch(() => receive(DATAGRAMS_PER_TURN))
   let isOn = true
   return () => {
     if (!isOn) return

@@ -11,6 +11,8 @@ import {
   compat,
   expression,
   jump,
+  limit,
+  log,
   masked,
   meta,
   payload,
@@ -171,6 +173,8 @@ function compileMatch(one: XtMatch, family: NftFamily, indexOfIpset: IndexOfIpse
       return match.PHYSDEV.write(one, family)
     case 'ipvs':
       return match.IPVS.write(one, family)
+    case 'limit':
+      return limit(one.perSecond, one.burst)
     case 'unknown':
       return compileUnknown('match', one)
   }
@@ -243,6 +247,8 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
       return target.MASQUERADE[family].write(one, family)
     case 'DNAT':
       return target.DNAT.write(one, family)
+    case 'NFLOG':
+      return log(octetsOfText(one.prefix), one.group, one.packetBytes)
     case 'unknown':
       return compileUnknown('target', one)
   }

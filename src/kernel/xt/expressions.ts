@@ -1,4 +1,4 @@
-import { type Octets, readU32be, u32be, zeros } from '../../base/octets.ts'
+import { type Octets, readU32be, u16be, u32be, zeros } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
 import {
   NFT_CMP_GT,
@@ -137,6 +137,27 @@ export const ZERO_COUNTER = expression(
   'counter',
   attribute(nft.NFTA_COUNTER_BYTES, zeros(8)) + attribute(nft.NFTA_COUNTER_PACKETS, zeros(8)),
 )
+
+/** Encodes a limit of packets a second. */
+export function limit(perSecond: number, burst: number): Octets {
+  const data =
+    attribute(nft.NFTA_LIMIT_RATE, zeros(4) + u32be(perSecond)) +
+    attribute(nft.NFTA_LIMIT_UNIT, zeros(4) + u32be(1)) +
+    number(nft.NFTA_LIMIT_BURST, burst) +
+    number(nft.NFTA_LIMIT_TYPE, nft.NFT_LIMIT_PKTS) +
+    number(nft.NFTA_LIMIT_FLAGS, 0)
+  return expression('limit', data)
+}
+
+/** Encodes a copy of the first `packetBytes` of a packet to an NFLOG group, at once. */
+export function log(prefix: Octets, group: number, packetBytes: number): Octets {
+  const data =
+    attribute(nft.NFTA_LOG_PREFIX, `${prefix}\0`) +
+    attribute(nft.NFTA_LOG_GROUP, u16be(group)) +
+    number(nft.NFTA_LOG_SNAPLEN, packetBytes) +
+    attribute(nft.NFTA_LOG_QTHRESHOLD, u16be(1))
+  return expression('log', data)
+}
 
 /** Encodes nft_compat's expression; NFTA_TARGET_* have the numbers of NFTA_MATCH_*. */
 export function compat(kind: 'match' | 'target', name: string, revision: number, info: Octets): Octets {

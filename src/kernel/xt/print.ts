@@ -105,10 +105,15 @@ function printMatch(match: XtMatch, family: NftFamily): string {
       return `-m physdev ${not(match.inverted)}--physdev-is-in`
     case 'ipvs':
       return printIpvs(match)
+    case 'limit':
+      return `-m limit --limit ${match.perSecond}/sec${match.burst === LIMIT_BURST ? '' : ` --limit-burst ${match.burst}`}`
     case 'unknown':
       return printUnknown('match', match)
   }
 }
+
+/** iptables-save omits this burst. */
+const LIMIT_BURST = 5
 
 /** Quotes as xtables_save_string does: unless every character may be part of a name. */
 function quoted(text: string): string {
@@ -191,6 +196,10 @@ function printTarget(target: XtTarget): string {
     case 'DNAT': {
       const to = target.port === 0 ? formatIp(target.ip) : formatIpPort(target.ip, target.port)
       return `-j DNAT --to-destination ${to}`
+    }
+    case 'NFLOG': {
+      const { prefix, group, packetBytes } = target
+      return `-j NFLOG --nflog-prefix ${quoted(prefix)} --nflog-group ${group} --nflog-size ${packetBytes} --nflog-threshold 1`
     }
     case 'unknown':
       return printUnknown('target', target)

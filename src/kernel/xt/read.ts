@@ -5,7 +5,7 @@ import type { NftFamily } from '../nft/state.ts'
 import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
 import * as xt from './constants.ts'
 import { attributesOf, numberIn, type RawExpression, splitExpressions, valueIn } from './expressions.ts'
-import { askedPorts, portsMatch, readMatch } from './match.ts'
+import { askedPorts, portsMatch, readLimit, readMatch } from './match.ts'
 import type {
   XtAddress,
   XtInterface,
@@ -17,7 +17,7 @@ import type {
   XtUnknown,
 } from './rule.ts'
 import { isZero, textOfOctets } from './struct.ts'
-import { readTarget } from './target.ts'
+import { readLog, readTarget } from './target.ts'
 
 /**
  * Decodes the rule of any program from its bytes. Parts without a value type stay in their position as `unknown`;
@@ -33,7 +33,7 @@ type Draft = { -readonly [K in Exclude<keyof XtRule, 'matches'>]?: XtRule[K] } &
 }
 
 /** Matches with side effects in the kernel, or unknown ones: their order matters. */
-const IMPURE: readonly XtMatch['kind'][] = ['statistic', 'recent', 'nfacct', 'unknown']
+const IMPURE: readonly XtMatch['kind'][] = ['statistic', 'recent', 'nfacct', 'limit', 'unknown']
 
 class RuleReader {
   readonly #expressions: readonly RawExpression[]
@@ -76,7 +76,8 @@ class RuleReader {
     if (this.#target !== undefined) return false
     if (one.name === 'match') return this.#addMatch(this.#matchOf(one))
     if (one.name === 'counter') return this.#count()
-    this.#target = one.name === 'target' ? this.#targetOf(one) : verdictOf(one)
+    if (one.name === 'limit') return this.#addMatch(readLimit(one))
+    this.#target = one.name === 'target' ? this.#targetOf(one) : (verdictOf(one) ?? readLog(one))
     return this.#target !== undefined
   }
 

@@ -81,6 +81,8 @@ export type XtMatch =
   | { readonly kind: 'physdev-is-in'; readonly inverted: boolean }
   /** `-m ipvs --vproto NUMBER --vaddr ADDRESS --vport PORT`; `vproto` is IPPROTO_*. */
   | { readonly kind: 'ipvs'; readonly vproto?: number; readonly vaddr: XtAddress; readonly vport: number }
+  /** `-m limit --limit PER_SECOND/sec --limit-burst BURST`. */
+  | { readonly kind: 'limit'; readonly perSecond: number; readonly burst: number }
   | XtUnknown
 
 export type XtTarget =
@@ -92,6 +94,8 @@ export type XtTarget =
   | { readonly kind: 'MARK'; readonly value: number; readonly mask: number }
   | { readonly kind: 'MASQUERADE'; readonly randomFully: boolean }
   | { readonly kind: 'DNAT'; readonly ip: Ip; readonly port: number }
+  /** Copies the first bytes of each packet, at once, after `prefix`, to the reader of an NFLOG group. */
+  | { readonly kind: 'NFLOG'; readonly group: number; readonly prefix: string; readonly packetBytes: number }
   | XtUnknown
 
 /** A part of another program's rule that has no value type: kept unchanged. */

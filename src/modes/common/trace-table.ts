@@ -49,8 +49,8 @@ import {
 
 /** The packets whose steps `kprobe trace` reports. Fields that are absent match every packet. */
 export interface TraceMatch {
-  readonly from?: Cidr | undefined
-  readonly to?: { readonly cidr: Cidr; readonly port: number | undefined } | undefined
+  readonly from?: readonly Cidr[] | undefined
+  readonly to?: { readonly cidrs: readonly Cidr[]; readonly port: number | undefined } | undefined
   /** The places of a Service; a place without an address is a node port, with every address of this node. */
   readonly places?: readonly TracePlace[] | undefined
   /** All packets of TCP, and not only those that open a connection. */
@@ -122,9 +122,13 @@ export function traceTables(
 }
 
 function concerns(family: NftFamily, { from, to, places }: TraceMatch): boolean {
-  const { model } = LAYOUTS[family]
-  const isOf = (cidr: Cidr | undefined) => cidr === undefined || familyOf(cidr.ip) === model
-  return isOf(from) && isOf(to?.cidr) && (places === undefined || places.some(its => its.family === family))
+  const layout = LAYOUTS[family]
+  const isOf = (cidrs: readonly Cidr[] | undefined) => ofFamily(layout, cidrs)?.length !== 0
+  return isOf(from) && isOf(to?.cidrs) && (places === undefined || places.some(its => its.family === family))
+}
+
+function ofFamily({ model }: FamilyLayout, cidrs: readonly Cidr[] | undefined): readonly Cidr[] | undefined {
+  return cidrs?.filter(({ ip }) => familyOf(ip) === model)
 }
 
 interface FilledSet {
@@ -167,7 +171,7 @@ function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<str
     ...(sets.has(SET_NODE_PORTS) ? [toNodePort] : []),
     ...(match.places === undefined ? [[]] : []),
   ]
-  const rules = ways.map(way => rule([...peers, ...way, next]))
+  const rules = peers.flatMap(peer => ways.map(way => rule([...peer, ...way, next])))
   const hook = (hooknum: number, priority: number) => ({ type: 'filter', hooknum, priority }) as const
   return [
     { name: CHAIN_START, hook: undefined, rules: [rule(startTrace(match.perSecond))] },
@@ -179,13 +183,20 @@ function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<str
   ]
 }
 
-function peersOf(layout: FamilyLayout, { from, to }: TraceMatch): Expressions {
-  const isAll = (cidr: Cidr | undefined) => cidr === undefined || cidr.bits === 0
-  return [
-    ...(from === undefined || isAll(from) ? [] : inPrefix(layout, 'source', { ...from, op: 'eq' })),
-    ...(to === undefined || isAll(to.cidr) ? [] : inPrefix(layout, 'destination', { ...to.cidr, op: 'eq' })),
-    ...(to?.port === undefined ? [] : toPort(to.port)),
-  ]
+/** A condition for each pair of a client and a destination. */
+function peersOf(layout: FamilyLayout, { from, to }: TraceMatch): readonly Expressions[] {
+  const within = (
+    side: 'source' | 'destination',
+    cidrs: readonly Cidr[] | undefined,
+  ): readonly Expressions[] =>
+    (ofFamily(layout, cidrs) ?? [undefined]).map(cidr =>
+      cidr === undefined || cidr.bits === 0 ? [] : inPrefix(layout, side, { ...cidr, op: 'eq' }),
+    )
+  const port = to?.port === undefined ? [] : toPort(to.port)
+  const destinations = within('destination', to?.cidrs)
+  return within('source', from).flatMap(source =>
+    destinations.map(destination => [...source, ...destination, ...port]),
+  )
 }
 
 /** TCP, UDP and SCTP have their ports at the same position; packets of other protocols do not match. */

@@ -37,9 +37,18 @@ export function verdictReason({ chain, text, isServed }: RefusingRule): VerdictR
   return isServed ? 'no-local-endpoints' : 'unknown'
 }
 
-/** Whether rules of this chain of our own tables answer the client; those of others drop in silence. */
-export function isRejectingChain(chain: string): boolean {
-  return chain === CHAIN_REJECT || chain === CHAIN_LOCALHOST
+/** Reads the reason from the name that a logged packet has: a chain of our own tables, or in the tables of iptables the reason. */
+export function loggedReason(name: string, isServed: boolean): VerdictReason {
+  return isReason(name) ? name : verdictReason({ chain: name, text: '', isServed })
+}
+
+function isReason(name: string): name is VerdictReason {
+  return Object.hasOwn(TEXTS, name)
+}
+
+/** Whether the rules of this chain, or for this reason, answer the client; those of others drop in silence. */
+export function isRejecting(name: string): boolean {
+  return name === CHAIN_REJECT || name === CHAIN_LOCALHOST || name === 'no-endpoints'
 }
 
 function isXtFirewall(chain: string): boolean {

@@ -3,6 +3,7 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
 import type { Backend, Frontend, PortFrontends, Route } from '../../model/frontend.ts'
+import type { VerdictReason } from '../common/verdict-reason.ts'
 import { type ChainNames, endpointChain, type PortChains, portChains } from '../xt-common/layout.ts'
 import {
   ACCEPT,
@@ -12,6 +13,7 @@ import {
   fromPods,
   hostAddress,
   jump,
+  loggingRule,
   NO_MATCHES,
   PROTOCOLS,
   REJECT,
@@ -96,7 +98,7 @@ function entryIn({ family }: PortRules, table: XtTableName, chain: string, rule:
 export function captureEntries(port: PortRules, frontend: Frontend): readonly XtEntry[] {
   const { kind, ip } = frontend
   if (ip === undefined) return nodePortEntries(port, frontend)
-  return kind === 'ClusterIP' ? [clusterIpEntry(port, frontend, ip)] : externalEntries(port, frontend, ip)
+  return kind === 'ClusterIP' ? clusterIpEntries(port, frontend, ip) : externalEntries(port, frontend, ip)
 }
 
 /** Accepts packets to the health check node port. Load balancers query every node, whatever else it filters. */
@@ -118,6 +120,11 @@ interface Words {
   readonly target: XtTarget
 }
 
+/** Those of a rule that refuses clients, and why it does. */
+interface Refusal extends Words {
+  readonly reason: VerdictReason
+}
+
 function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: Words): XtRule {
   return {
     protocol: PROTOCOLS[port.protocol],
@@ -128,21 +135,42 @@ function ruleTo({ port }: PortRules, ip: Ip, number: number, { text, target }: W
 }
 
 /** Returns how clients without an endpoint are refused; undefined when every client has one. */
-function refusalOf({ port, family }: PortRules, route: Route): Words | undefined {
+function refusalOf({ port, family }: PortRules, route: Route): Refusal | undefined {
   const { displayName, local } = port
-  if (route.kind === 'reject') return { text: `${displayName} has no endpoints`, target: REJECT[family] }
+  if (route.kind === 'reject')
+    return { text: `${displayName} has no endpoints`, target: REJECT[family], reason: 'no-endpoints' }
   const isWithoutLocal = route.kind === 'drop' || (route.kind === 'external-local' && local.length === 0)
-  return isWithoutLocal ? { text: `${displayName} has no local endpoints`, target: DROP } : undefined
+  if (!isWithoutLocal) return undefined
+  return { text: `${displayName} has no local endpoints`, target: DROP, reason: 'no-local-endpoints' }
 }
 
-function clusterIpEntry(port: PortRules, { port: number, route }: Frontend, ip: Ip): XtEntry {
+/** Makes the entry of a rule that refuses clients, behind one that logs them if that is asked for. */
+function refusingEntries(
+  port: PortRules,
+  { chain, rule, reason }: { readonly chain: string; readonly rule: XtRule; readonly reason: VerdictReason },
+): readonly XtEntry[] {
+  const { logGroup } = port.statics.options
+  const entry = entryIn(port, 'filter', chain, rule)
+  if (logGroup === 0) return [entry]
+  const sequence = JSON.stringify([rule.protocol?.number, rule.destination?.ip, rule.matches])
+  return [
+    { ...entry, rule: loggingRule(rule, logGroup, reason), sequence },
+    { ...entry, sequence },
+  ]
+}
+
+function clusterIpEntries(port: PortRules, { port: number, route }: Frontend, ip: Ip): readonly XtEntry[] {
   const refusal = refusalOf(port, route)
   if (refusal !== undefined)
-    return entryIn(port, 'filter', namesOf(port).services, ruleTo(port, ip, number, refusal))
+    return refusingEntries(port, {
+      chain: namesOf(port).services,
+      rule: ruleTo(port, ip, number, refusal),
+      reason: refusal.reason,
+    })
   const { svc, svl } = port.chains
   const isLocal = route.kind === 'internal' && route.over === 'local'
   const words = { text: `${port.port.displayName} cluster IP`, target: jump(isLocal ? svl : svc) }
-  return entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, words))
+  return [entryIn(port, 'nat', namesOf(port).services, ruleTo(port, ip, number, words))]
 }
 
 function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly XtEntry[] {
@@ -157,12 +185,17 @@ function externalEntries(port: PortRules, frontend: Frontend, ip: Ip): readonly 
     if (sourceRanges !== undefined) {
       // Packets that the chain let through have another destination at this point.
       const others = { text: `${displayName} traffic not accepted by ${fw}`, target: DROP }
-      entries.push(entryIn(port, 'filter', namesOf(port).proxyFirewall, ruleTo(port, ip, number, others)))
+      const rule = ruleTo(port, ip, number, others)
+      const chain = namesOf(port).proxyFirewall
+      entries.push(...refusingEntries(port, { chain, rule, reason: 'source-ranges' }))
     }
   }
   const refusal = refusalOf(port, route)
-  if (refusal !== undefined)
-    entries.push(entryIn(port, 'filter', namesOf(port).externalServices, ruleTo(port, ip, number, refusal)))
+  if (refusal !== undefined) {
+    const rule = ruleTo(port, ip, number, refusal)
+    const chain = namesOf(port).externalServices
+    entries.push(...refusingEntries(port, { chain, rule, reason: refusal.reason }))
+  }
   return entries
 }
 
@@ -187,9 +220,9 @@ function nodePortEntries(port: PortRules, { port: number, route }: Frontend): re
   }
   const refusal = refusalOf(port, route)
   if (refusal !== undefined) {
-    const { text, target } = refusal
-    const matches = [comment(text), TO_LOCAL, atPort]
-    entries.push(entryIn(port, 'filter', namesOf(port).externalServices, { protocol, matches, target }))
+    const { text, target, reason } = refusal
+    const rule = { protocol, matches: [comment(text), TO_LOCAL, atPort], target }
+    entries.push(...refusingEntries(port, { chain: namesOf(port).externalServices, rule, reason }))
   }
   return entries
 }

@@ -11,6 +11,7 @@ import {
 } from '../../kernel/sysctl/sysctls.ts'
 import { type DetectorOption, detectorOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
+import { LOG_FLAG, logFlagText } from '../common/logs.ts'
 import type { KernelSockets, ModeSettings } from '../mode.ts'
 import { type ChainNames, chainNames, KUBE_CHAINS } from '../xt-common/layout.ts'
 
@@ -65,8 +66,9 @@ export const IPTABLES_SETTINGS: ModeSettings = {
   everyAddress: true,
   flags: FLAGS,
   paceFlags: PACE_FLAGS,
-  ownFlags: OWN_FLAGS,
-  flagTexts: ({ iptables }) => ({
+  ownFlags: [...OWN_FLAGS, LOG_FLAG],
+  flagTexts: ({ iptables, logRejects }) => ({
+    ...logFlagText({ logRejects }),
     'iptables-localhost-nodeports': `${iptables.localhostNodePorts}`,
     'iptables-optimize': `${iptables.optimize}`,
   }),
@@ -93,6 +95,8 @@ export interface IptablesOptions {
   /** The counters of nfacct that exist, and that rules may therefore use. */
   readonly nfacct: { readonly invalidDropped: boolean; readonly localhostAccepted: boolean }
   readonly optimize: boolean
+  /** The NFLOG group that gets packets that rules of Services reject or drop; 0 for none. */
+  readonly logGroup: number
 }
 
 export const DEFAULT_IPTABLES_OPTIONS: IptablesOptions = {
@@ -104,6 +108,7 @@ export const DEFAULT_IPTABLES_OPTIONS: IptablesOptions = {
   tcpBeLiberal: false,
   nfacct: { invalidDropped: false, localhostAccepted: false },
   optimize: false,
+  logGroup: 0,
 }
 
 /** The counters of xt_nfacct, with kube-proxy's names. */
@@ -131,6 +136,7 @@ export function iptablesOptions(
     localhostNodePorts: answersAtLoopback(config),
     tcpBeLiberal: conntrack.tcpBeLiberal || (setting(TCP_BE_LIBERAL) ?? 0) !== 0,
     optimize: iptables.optimize,
+    logGroup: config.logRejects,
   }
 }
 

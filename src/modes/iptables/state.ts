@@ -96,7 +96,7 @@ export function staticsOf(
       loopback: family === 'ip' && options.localhostNodePorts && hasLoopback(nodePorts),
     }
   })
-  const { names, masqueradeAll, optimize, nfacct } = options
+  const { names, masqueradeAll, optimize, nfacct, logGroup } = options
   const { ip, ip6 } = families
   const serviceKey = JSON.stringify([
     names.prefix,
@@ -107,6 +107,7 @@ export function staticsOf(
     ip.detector ?? null,
     ip6.detector ?? null,
     ip.loopback,
+    logGroup,
   ])
   const { masqueradeBit, tcpBeLiberal } = options
   const rest = [masqueradeBit, tcpBeLiberal, nfacct.invalidDropped, ip.nodePorts, ip6.nodePorts]

@@ -95,6 +95,6 @@ function nftablesOptions(config: Config): NftablesOptions {
     masqueradeBit,
     detector,
     connectionCounters,
-    logGroup: config.nftables.logRejects,
+    logGroup: config.logRejects,
   }
 }

@@ -15,6 +15,8 @@ import {
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { Protocol } from '../../model/service.ts'
 import type { Detector } from '../common/expressions.ts'
+import { LOG_LIMIT, LOGGED_BYTES, logPrefix, nameOfPrefix } from '../common/logs.ts'
+import type { VerdictReason } from '../common/verdict-reason.ts'
 
 /* Matches, targets and conditions that the rules of iptables mode and IPVS mode consist of. */
 
@@ -121,4 +123,18 @@ export const MARTIAN: XtRule = {
   destination: addressOf(LOOPBACK),
   matches: [comment('block incoming localnet connections'), NEITHER_KNOWN_NOR_TRANSLATED],
   target: DROP,
+}
+
+/** Makes the rule that logs, within the limit, what another rule refuses for this reason. */
+export function loggingRule(rule: XtRule, group: number, reason: VerdictReason): XtRule {
+  return {
+    ...rule,
+    matches: [...rule.matches, { kind: 'limit', ...LOG_LIMIT }],
+    target: { kind: 'NFLOG', group, prefix: logPrefix(reason), packetBytes: LOGGED_BYTES },
+  }
+}
+
+/** Gives the NFLOG group of such a rule; undefined for any other. */
+export function logGroupOfRule({ target }: XtRule): number | undefined {
+  return target?.kind === 'NFLOG' && nameOfPrefix(target.prefix) !== undefined ? target.group : undefined
 }

@@ -79,6 +79,7 @@ function matches(match: XtMatch, matching: Matching): boolean {
     case 'physdev-is-in':
       return match.inverted
     case 'ipvs':
+    case 'limit':
     case 'unknown':
       throw new Error(`cannot trace -m ${match.kind === 'unknown' ? match.name : match.kind}`)
     default:

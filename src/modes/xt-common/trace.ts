@@ -220,7 +220,8 @@ function walkChain(walk: Walk, position: Position): Decision {
   assert(rules !== undefined, `there is no chain ${key}`)
   const candidates = walk.tables.indexes?.get(key)?.candidates(walk.state) ?? rules.entries()
   for (const [index, rule] of candidates) {
-    if (!matchesRule(rule, walk)) continue
+    // A rule that logs decides nothing, and what its limit matches depends on other packets.
+    if (rule.target?.kind === 'NFLOG' || !matchesRule(rule, walk)) continue
     const text = `-A ${chain} ${walk.tables.print(rule, walk.family)}`
     walk.steps.push({ chain: key, rule: index + 1, text, elements: [] })
     const decision = hit(walk, rule.target, position)
@@ -257,6 +258,8 @@ function hit(walk: Walk, target: XtTarget | undefined, position: Position): Deci
       const decision = walkChain(walk, { ...position, chain: target.chain, depth: position.depth + 1 })
       return decision === 'return' && target.kind === 'jump' ? 'continue' : decision
     }
+    case 'NFLOG':
+      return 'continue'
     case 'unknown':
       throw new Error(`cannot trace -j ${target.name}`)
     default:

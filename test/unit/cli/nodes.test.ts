@@ -2,7 +2,10 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { firstView } from '../../../src/cli/live-table.ts'
 import { command } from '../../../src/cli/nodes.ts'
+import { nodeRow, nodesPicture } from '../../../src/cli/nodes-top.ts'
+import { textWidth } from '../../../src/cli/screen.ts'
 import { type ExecAnswer, type ExecAsked, ExecServer } from '../../support/exec-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { eventually } from '../../support/patience.ts'
@@ -187,10 +190,13 @@ describe('kprobe nodes', () => {
   })
 
   it.each([
-    [[], '"": no such argument; there are status, verify, why, bundle'],
+    [[], '"": no such argument; there are status, verify, why, top, bundle'],
     [['why', '--to=a'], '--from: is needed for why'],
     [['status', '--from=a'], '--from: is for why'],
     [['status', '--redact'], '--redact: is for bundle'],
+    [['verify', '--once'], '--once: is for top'],
+    [['top', '--sort-by=age'], '--sort-by: '],
+    [['top', '--interval=100ms'], '--interval: "100ms" is not a duration (10s, 2m) from 200ms to '],
     [['status', '--all', '--node=a'], '--all: contradicts --node'],
     [['status', '--concurrency=0'], '--concurrency: "0" is not a whole number from 1 to 1000'],
     [['status', '--context=other'], 'there is no context "other"'],
@@ -209,5 +215,111 @@ describe('kprobe nodes', () => {
     })
     await server.close()
     expect(await run('status')).toMatchObject({ code: 1, err: expect.stringContaining('kprobe nodes: ') })
+  })
+})
+
+const TOP = {
+  perSecond: 12.34,
+  rejectsPerSecond: 2,
+  table: { entries: 250, entriesMax: 1_000 },
+  daemon: {
+    mode: 'nftables',
+    sourceAgeMs: 300,
+    repairs: 4,
+    quarantined: 0,
+    commits: [{ time: '2026-01-01T10:20:30.000Z' }],
+  },
+  lost: 0,
+  notices: [],
+}
+const away = { ...TOP, daemon: undefined, notices: ['no daemon answers at /run/kprobe.sock'] }
+const failing = { ...TOP, daemon: { ...TOP.daemon, error: 'EPERM', quarantined: 2 } }
+
+describe('kprobe nodes top', () => {
+  const answers: Readonly<Record<string, ExecAnswer>> = {
+    'kprobe-a': { stdout: JSON.stringify(TOP) },
+    'kprobe-b': { stdout: JSON.stringify({ ...away, perSecond: 99 }) },
+    'kprobe-c': { stdout: JSON.stringify(failing) },
+    'kprobe-d': { stderr: 'kprobe: no such command: "top"', code: 2 },
+    'kprobe-e': { stdout: '{"perSecond":"many","table":7,"daemon":{"commits":[3]}}' },
+    'kprobe-f': { stdout: 'no JSON' },
+  }
+  const nodes = [...'abcdef'].map(node => podOn(node))
+
+  it('prints one table over all nodes, where no terminal is', async () => {
+    const { run, server } = await cluster(nodes, ({ pod }) => answers[pod] ?? {})
+    const { code, out } = await run('top', '--node=a,b,c,d')
+    expect([code, out.split('\n').map(line => line.replace(/ +/g, ' '))]).toEqual([
+      1,
+      [
+        'NODE NEW/S REJ/S TABLE SOURCE COMMIT REPAIRS ERRORS',
+        'a 12.3 2.0 25.0 % 0.300s 10:20:30 4',
+        'b 99.0 2.0 25.0 % - - - no daemon answers at /run/kprobe.sock',
+        'c 12.3 2.0 25.0 % 0.300s 10:20:30 4 sync fails: EPERM; 2 quarantined',
+        'd - - - - - - no answer: kprobe: no such command: "top"',
+        '4 nodes: 1 ok, 2 differ, 1 did not answer',
+        '',
+      ],
+    ])
+    expect(server.asked[0]?.command).toEqual([
+      ...['kprobe', 'top', '--once', '--limit=1', '--interval=1000ms', '--output=json'],
+    ])
+    expect(await run('top', '--once', '--node=a')).toMatchObject({ code: 0 })
+    expect(await run('top', '--once', '--node=c')).toMatchObject({ code: 3 })
+  })
+
+  it('prints a document for scripts, sorted', async () => {
+    const { run } = await cluster(nodes, ({ pod }) => answers[pod] ?? {})
+    const { out } = await run('top', '--once', '--sort-by=rate', '-o', 'json')
+    const rows: readonly Record<string, unknown>[] = JSON.parse(out).nodes
+    expect(rows.map(({ node, result }) => [node, result])).toEqual([
+      ['b', 'differs'],
+      ['a', 'fine'],
+      ['c', 'differs'],
+      ['d', 'unknown'],
+      ['e', 'fine'],
+      ['f', 'unknown'],
+    ])
+    expect(rows[1]).toMatchObject({
+      ...{ pod: 'kprobe-a', mode: 'nftables', perSecond: 12.34, rejectsPerSecond: 2, entries: 250 },
+      ...{ entriesMax: 1_000, sourceAgeMs: 300, lastCommit: '2026-01-01T10:20:30.000Z', repairs: 4 },
+    })
+    const errors = await run('top', '--once', '--sort-by=errors', '-o', 'jsonpath={.nodes[*].node}')
+    expect(errors.out).toBe('d f b c a e')
+  })
+
+  it('keeps control characters of a node out of the table', async () => {
+    const { run } = await cluster([podOn('a')], () => ({
+      stdout: JSON.stringify({ ...TOP, notices: ['x\u001b[2Jy'] }),
+    }))
+    expect((await run('top')).out).toContain('x\\u{1b}[2Jy')
+  })
+
+  it.each([
+    [80, 24],
+    [40, 10],
+    [71, 12],
+    [72, 12],
+    [200, 40],
+  ])('fills %d columns and %d rows of a terminal exactly', (columns, rows) => {
+    const row = (node: string, document: unknown) =>
+      nodeRow(
+        { node, pod: 'p', isReady: true },
+        { kind: 'ended', result: 'fine', stdout: Buffer.from(JSON.stringify(document)) },
+        '10:00:00',
+      )
+    const names = Array.from({ length: 50 }, (_, at) => `node-${at}-with-a-long-name\u001b[2J`)
+    const state = {
+      rows: names.map((node, at) => row(node, at % 2 === 0 ? TOP : failing)),
+      progress: { nodes: 50, asked: 20 },
+      failure: 'connect ECONNREFUSED',
+    }
+    const picture = nodesPicture(state, firstView('errors'), { columns, rows })
+    expect(picture.lines).toHaveLength(rows)
+    expect(picture.lines.map(textWidth)).toEqual(picture.lines.map(() => columns))
+    expect(picture.lines.join('')).not.toMatch(/\p{Cc}/u)
+    expect(picture.lines.join('\n')).toContain('20 of 50 nodes')
+    const [first] = picture.lines.slice(picture.lines.findIndex(line => line.startsWith('NODE')) + 1)
+    expect(first).toContain('node-1-')
   })
 })

@@ -4,12 +4,12 @@ import { fitted, textWidth } from '../../../src/cli/screen.ts'
 import { daemonState, TopRows } from '../../../src/cli/top-sampler.ts'
 import {
   FIRST_VIEW,
-  keyPressed,
   offsetMaxOf,
   rowsOf,
   type TopRow,
   type TopState,
   type TopView,
+  topKeyPressed,
   topPicture,
   topText,
 } from '../../../src/cli/top-view.ts'
@@ -145,6 +145,18 @@ describe('rowsOf', () => {
     ])
   })
 
+  it.each([1, 5, 24, 199, 200])('gives the first %d rows of a sorted list', max => {
+    const rows = Array.from({ length: 200 }, (_, n) =>
+      row(`ns/service-${(n * 37) % 200}:http`, { perSecond: n % 7, total: n % 3 }),
+    )
+    const sorted = rowsOf({ rows }, view())
+    expect(sorted).toHaveLength(200)
+    expect(sorted.map(({ perSecond }) => perSecond)).toEqual(
+      rows.map(({ perSecond }) => perSecond).sort((a, b) => b - a),
+    )
+    expect(rowsOf({ rows }, view(), max)).toEqual(sorted.slice(0, max))
+  })
+
   it('sorts and filters', () => {
     const names = (more: Partial<TopView>) => rowsOf(two, view(more)).map(({ service }) => service)
     expect(names({ sort: 'open' })).toEqual(['ns/b:http', 'ns/a:http'])
@@ -154,8 +166,8 @@ describe('rowsOf', () => {
   })
 })
 
-describe('keyPressed', () => {
-  const pressed = (at: TopView, key: string) => keyPressed(at, key, 99)
+describe('topKeyPressed', () => {
+  const pressed = (at: TopView, key: string) => topKeyPressed(at, key, 99)
 
   it('quits, suspends, sorts, switches, scrolls and helps', () => {
     expect(pressed(view(), 'q')).toBe('quit')
@@ -171,8 +183,8 @@ describe('keyPressed', () => {
   })
 
   it('scrolls no further than there are rows', () => {
-    expect(keyPressed(view({ offset: 95 }), `${ESCAPE}[6~`, 99)).toMatchObject({ offset: 99 })
-    expect(keyPressed(view(), `${ESCAPE}[B`, 0)).toMatchObject({ offset: 0 })
+    expect(topKeyPressed(view({ offset: 95 }), `${ESCAPE}[6~`, 99)).toMatchObject({ offset: 99 })
+    expect(topKeyPressed(view(), `${ESCAPE}[B`, 0)).toMatchObject({ offset: 0 })
     const size = { columns: 80, rows: 24 }
     const offset = offsetMaxOf(MANY, view(), size)
     const last = topPicture(MANY, view({ offset }), size).lines.at(-1)

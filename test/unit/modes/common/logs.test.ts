@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { NF_DROP } from '../../../../src/kernel/nft/constants.ts'
 import { isLogOnly } from '../../../../src/kernel/nft/expression.ts'
 import { dropCounted, goTo, matches, rule } from '../../../../src/modes/common/expressions.ts'
-import { chainOfPrefix, isLogging, withLogs } from '../../../../src/modes/common/logs.ts'
+import { isLogging, nameOfPrefix, withLogs } from '../../../../src/modes/common/logs.ts'
 
 const drop = rule([matches('cluster-ips'), ...dropCounted], 'why')
 const chain = { name: 'firewall-check', hook: undefined, rules: [rule([goTo('services')]), drop] }
@@ -22,7 +22,7 @@ describe('withLogs', () => {
     expect(rules[2]).toBe(drop)
     expect(rules[1]?.expressions.map(({ kind }) => kind)).toEqual(['lookup', 'counter', 'limit', 'log'])
     const log = rules[1]?.expressions.at(-1)
-    expect(log?.kind === 'log' && chainOfPrefix(log.prefix)).toBe('firewall-check')
+    expect(log?.kind === 'log' && nameOfPrefix(log.prefix)).toBe('firewall-check')
   })
 
   it('leaves alone a rule that changes the packet on its way to the end', () => {
@@ -33,5 +33,5 @@ describe('withLogs', () => {
 })
 
 it('takes the prefix of another program for no chain', () => {
-  expect(chainOfPrefix('[UFW BLOCK] ')).toBeUndefined()
+  expect(nameOfPrefix('[UFW BLOCK] ')).toBeUndefined()
 })

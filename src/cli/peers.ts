@@ -1,0 +1,238 @@
+import { finish } from '../base/clock.ts'
+import {
+  type Cidr,
+  type Family,
+  familyOf,
+  hostCidr,
+  type Ip,
+  parseCidr,
+  parseIp,
+  whyNotCidr,
+  whyNotIp,
+} from '../base/ip.ts'
+import { nearest } from '../base/text.ts'
+import { type FlagReader, quote } from '../config/flag.ts'
+import { isPort } from '../model/fields.ts'
+import type { Endpoint, Service, ServicePortSpec } from '../model/service.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import { readSnapshotJson } from '../model/snapshot-json.ts'
+import { askDaemon, usualSocket } from './admin-client.ts'
+import { checkDaemon } from './request.ts'
+
+/** A client or a destination as given, by address or by name. */
+export type Peer =
+  | { readonly kind: 'address'; readonly ip: Ip }
+  /** `namespace/name`, or the name of a Node. */
+  | { readonly kind: 'service' | 'pod' | 'node'; readonly key: string }
+  /** Any client outside the cluster. */
+  | { readonly kind: 'outside' }
+
+/** A peer with addresses of its own, by the name of its object. */
+type NamedPeer = Extract<Peer, { readonly key: string }>
+
+/** A destination as given. */
+export interface Target {
+  readonly name: string
+  readonly port: string
+  readonly protocol: string | undefined
+}
+
+/**
+ * Splits `[ADDRESS]:PORT`, `NAME:PORT` or `NAME`, the port with or without the protocol, as `dump` prints it. A plain
+ * IPv6 address is a name without a port.
+ */
+export function splitPort(text: string): Target {
+  const [, bracketed, plain, port = '', protocol] =
+    /^(?:\[(.*)\]|([^:]*))(?::([^:/]*)(?:\/([^:/]*))?)?$/.exec(text) ?? []
+  return { name: bracketed ?? plain ?? text, port, protocol }
+}
+
+/** Completes `svc/NAME`, `pod/NAME` and the bare name of a Service. */
+export function withNamespace(text: string, namespace: string): string {
+  if (namespace === '' || text === 'outside') return text
+  return text.replace(
+    /^(?:(svc\/|service\/|pod\/)([a-z0-9][a-z0-9.-]*)|([a-z][a-z0-9-]*))$/,
+    (_, kind, name, bare) => (bare === undefined ? `${kind}${namespace}/${name}` : `${namespace}/${bare}`),
+  )
+}
+
+const NAME_FORMS =
+  /^(?:node\/(?<node>[^/]+)|(?:(?:svc|service)\/)?(?<service>[^/]+\/[^/]+)|pod\/(?<pod>[^/]+\/[^/]+)|(?<outside>outside)|(?<dns>[^./]+\.[^./]+(?=\.svc(?:\.|$))|[a-z][^./]*\.[^./]+)(?:\.svc(?:\.[^/]*)?)?)$/
+
+/** Reads an address, or the name of a pod, Node or Service; undefined for anything else. */
+export function parsePeer(text: string): Peer | undefined {
+  const ip = parseIp(text)
+  if (ip !== undefined) return { kind: 'address', ip }
+  const { service, pod, node, outside, dns } = NAME_FORMS.exec(text)?.groups ?? {}
+  if (service !== undefined) return { kind: 'service', key: service }
+  if (pod !== undefined) return { kind: 'pod', key: pod }
+  if (node !== undefined) return { kind: 'node', key: node }
+  if (outside !== undefined) return { kind: 'outside' }
+  return dns === undefined ? undefined : { kind: 'service', key: dns.split('.').reverse().join('/') }
+}
+
+export function serviceAt({ services }: Snapshot, key: string): Service {
+  const service = services.get(key)
+  if (service !== undefined) return service
+  const near = nearest(key, services.keys())
+  throw new Error(`no Service ${quote(key)}${near === undefined ? '' : `; did you mean ${near}?`}`)
+}
+
+/** Gives the addresses of a Service, of a pod or of this Node, in both families. Throws for a name that no object has. */
+function ipsOf({ kind, key }: NamedPeer, snapshot: Snapshot): readonly Ip[] {
+  if (kind === 'service') return serviceAt(snapshot, key).clusterIps
+  return kind === 'node' ? nodeIps(snapshot, key) : podEndpoints(snapshot, key).map(({ ip }) => ip)
+}
+
+/** Gives one address, of this family where one is given. Throws where there is none. */
+export function ipOf(peer: NamedPeer, snapshot: Snapshot, family: Family | undefined): Ip {
+  const found = ipsOf(peer, snapshot).find(ip => family === undefined || familyOf(ip) === family)
+  if (found !== undefined) return found
+  throw new Error(whyNoAddress(peer, snapshot, family))
+}
+
+function whyNoAddress({ kind, key }: NamedPeer, snapshot: Snapshot, family: Family | undefined): string {
+  const which = family === undefined ? '' : `${family} `
+  if (kind === 'service') return `Service ${key} has no ${which}address`
+  if (kind === 'node') return `Node ${key} has no ${which}address`
+  const near = nearest(key, podKeys(snapshot))
+  const hint = near === undefined || near === key ? '' : `; did you mean ${near}?`
+  const article = family === undefined ? 'address' : `${family} address`
+  return `no EndpointSlice has an ${article} of pod ${key}; give its address: kubectl get pod -o wide${hint}`
+}
+
+/** Finds the endpoints of a pod. Only EndpointSlices name pods, so that a pod without a Service is unknown. */
+export function podEndpoints({ sliceByKey }: Snapshot, key: string): readonly Endpoint[] {
+  const slash = key.indexOf('/')
+  const [namespace, name] = [key.slice(0, slash + 1), key.slice(slash + 1)]
+  return sliceByKey.values().flatMap(slice => {
+    if (!slice.key.startsWith(namespace)) return []
+    const index = slice.targetNames?.split(',').indexOf(name) ?? -1
+    return slice.endpoints[index] ?? []
+  })
+}
+
+function podKeys({ sliceByKey }: Snapshot): readonly string[] {
+  return sliceByKey.values().flatMap(({ key, targetNames = '' }) => {
+    const namespace = key.slice(0, key.indexOf('/') + 1)
+    return targetNames.split(',').flatMap(name => (name === '' ? [] : [namespace + name]))
+  })
+}
+
+/** Finds the addresses of this Node: kprobe reads no others. */
+function nodeIps({ node }: Snapshot, name: string): readonly Ip[] {
+  if (node === undefined)
+    throw new Error(`the Node of this machine is not known; give the address of ${name}`)
+  if (node.name === name) return node.ips
+  throw new Error(
+    `Node ${quote(name)} is not known here, only ${node.name}, the Node of this machine; give its address`,
+  )
+}
+
+/** What a filter selects connections by. */
+export type FilterPeer = { readonly kind: 'cidr'; readonly cidr: Cidr } | NamedPeer
+
+const CLIENTS = 'an address, a CIDR, pod/NAMESPACE/NAME or node/NAME'
+
+/** Reads the client of a filter. Reports errors to the reader. */
+export function readFilterClient(reader: FlagReader, flag: string, text: string): FilterPeer | undefined {
+  const peer = readFilterPeer(reader, flag, { text, forms: CLIENTS })
+  if (peer?.kind !== 'service') return peer
+  reader.fail(flag, `${quote(text)} is a Service; a client is ${CLIENTS}`)
+  return undefined
+}
+
+/** The destination of a filter. */
+export interface FilterTarget {
+  readonly peer: FilterPeer
+  /** A number, or the name of a port of the Service; empty for all ports. */
+  readonly port: string
+}
+
+/** Reads the destination of a filter. Reports errors to the reader. */
+export function readFilterTarget(reader: FlagReader, flag: string, text: string): FilterTarget | undefined {
+  const forms = `${CLIENTS}, [svc/]NAMESPACE/NAME or NAME.NAMESPACE.svc, all but a CIDR with :PORT where it matters`
+  const { name, port, protocol } = splitPort(text)
+  if (protocol !== undefined)
+    reader.fail(flag, `${quote(text)} has a protocol, which this command does not select by`)
+  const peer = readFilterPeer(reader, flag, { text: name, forms })
+  if (peer === undefined) return undefined
+  if (port !== '' && peer.kind !== 'service' && !isPort(Number(port)))
+    reader.fail(flag, `${quote(text)} has no port from 1 to 65535`)
+  return { peer, port }
+}
+
+function readFilterPeer(
+  reader: FlagReader,
+  flag: string,
+  { text, forms }: { readonly text: string; readonly forms: string },
+): FilterPeer | undefined {
+  const cidr = parseCidr(text)
+  if (cidr !== undefined) return { kind: 'cidr', cidr }
+  const isCidr = text.includes('/') && parseIp(text.slice(0, text.indexOf('/'))) !== undefined
+  const peer = isCidr ? undefined : parsePeer(text)
+  if (peer?.kind === 'address') return { kind: 'cidr', cidr: hostCidr(peer.ip) }
+  if (peer !== undefined && peer.kind !== 'outside') return peer
+  const why =
+    peer === undefined
+      ? `is ${isCidr ? whyNotCidr(text) : whyNotIp(text)}`
+      : 'has no addresses that this command could select by'
+  reader.fail(flag, `${quote(text)} ${why}; give ${forms}`)
+  return undefined
+}
+
+/**
+ * Resolves the names of filters. Reads the objects of the daemon only where there is a name. Throws where no daemon of
+ * this version answers, and for a name that no object has.
+ */
+export class FilterNames {
+  readonly #socket: string
+  #snapshot: Snapshot | undefined
+
+  constructor({
+    adminSocket,
+    proxyName,
+  }: { readonly adminSocket: string; readonly proxyName: string | undefined }) {
+    this.#socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
+  }
+
+  /** Gives all addresses of a peer. */
+  async cidrs(peer: FilterPeer): Promise<readonly Cidr[]> {
+    if (peer.kind === 'cidr') return [peer.cidr]
+    const snapshot = await this.#read(peer)
+    const ips = [...new Set(ipsOf(peer, snapshot))]
+    if (ips.length === 0) throw new Error(whyNoAddress(peer, snapshot, undefined))
+    return ips.map(hostCidr)
+  }
+
+  /** Gives the number of the port; undefined for all ports. */
+  async port({ peer, port }: FilterTarget): Promise<number | undefined> {
+    if (port === '') return undefined
+    if (peer.kind !== 'service' || isPort(Number(port))) return Number(port)
+    const { key, ports } = serviceAt(await this.#read(peer), peer.key)
+    const found = ports.find(({ name }) => name === port)
+    if (found !== undefined) return found.port
+    throw new Error(`Service ${key} has no port ${quote(port)}; its ports are ${portsText(ports)}`)
+  }
+
+  async #read({ kind, key }: NamedPeer): Promise<Snapshot> {
+    if (this.#snapshot !== undefined) return this.#snapshot
+    const socket = this.#socket
+    const isThere = (await checkDaemon(socket, { otherwise: false })) !== undefined
+    const answer = isThere ? await askDaemon(socket, '/snapshot') : undefined
+    if (answer?.kind !== 'answer')
+      throw new Error(
+        `no daemon answers at ${socket}, which has the address of ${kind} ${key}; give the address`,
+      )
+    this.#snapshot = finish(readSnapshotJson(answer.value))
+    return this.#snapshot
+  }
+}
+
+/** `80/TCP (http), 53/UDP`. */
+export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' | 'protocol'>[]): string {
+  const texts = ports.map(
+    ({ name, port, protocol }) => `${port}/${protocol}${name === '' ? '' : ` (${name})`}`,
+  )
+  return texts.length === 0 ? 'none' : texts.join(', ')
+}

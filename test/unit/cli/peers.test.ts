@@ -1,0 +1,136 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer, type Server } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { buildInfo, buildText } from '../../../src/base/build-info.ts'
+import { formatCidr } from '../../../src/base/ip.ts'
+import { FLOWS_FLAGS, readFlowsRequest, withClients } from '../../../src/cli/flow-request.ts'
+import { readTraceRequest, resolvePeers, TRACE_FLAGS } from '../../../src/cli/trace-request.ts'
+import { FlagReader, readArguments } from '../../../src/config/flag.ts'
+import { networkNamespace } from '../../../src/daemon/instance-lock.ts'
+import { snapshotJson } from '../../../src/model/snapshot-json.ts'
+import { endpoint, node, service, slice, snapshotOf } from '../model/objects.ts'
+
+const SNAPSHOT = snapshotOf([
+  service('web', { ports: [{ name: 'http', port: 80 }], clusterIPs: ['10.96.0.1', 'fd00::1'] }),
+  service('headless', { clusterIP: 'None' }),
+  node({ ips: ['192.168.1.7', 'fd01::7'] }),
+  slice('web-4', 'web', [endpoint('10.1.0.9', { targetRef: { kind: 'Pod', name: 'web-a' } })]),
+  slice('web-6', 'web', [endpoint('fd02::9', { targetRef: { kind: 'Pod', name: 'web-a' } })], {
+    addressType: 'IPv6',
+  }),
+])
+
+let folder: string
+let socket: string
+let daemon: Server
+/** Pages that were asked for. */
+let pages: string[]
+
+beforeEach(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-peers-'))
+  socket = join(folder, 'admin.sock')
+  pages = []
+  const config = { version: buildText(buildInfo()), network: await networkNamespace(), flags: {} }
+  const { number, events } = snapshotJson(SNAPSHOT)
+  const objects = { number, events: [...events] }
+  daemon = createServer(({ url = '' }, response) => {
+    pages.push(url)
+    response.end(JSON.stringify(url === '/config' ? config : objects))
+  })
+  await new Promise<void>(listening => daemon.listen(socket, listening))
+})
+afterEach(async () => {
+  await new Promise(done => daemon.close(done))
+  rmSync(folder, { recursive: true, force: true })
+})
+
+async function traced(...argv: readonly string[]): Promise<string> {
+  const reader = new FlagReader(
+    readArguments([`--admin-socket=${socket}`, ...argv], TRACE_FLAGS, () => undefined),
+  )
+  const request = readTraceRequest(reader)
+  if (reader.errors.length > 0)
+    return reader.errors.map(({ path, message }) => `${path}: ${message}`).join('; ')
+  const { from, to } = await resolvePeers(request)
+  const texts = [from, to?.cidrs].map(cidrs => cidrs?.map(formatCidr).join() ?? 'all')
+  return `${texts.join(' -> ')}${to?.port === undefined ? '' : ` ${to.port}`}`
+}
+
+describe('the peers of kprobe trace', () => {
+  it.each([
+    [['--from=10.1.0.9'], '10.1.0.9/32 -> all'],
+    [['--from=10.1.0.0/16', '--to=10.96.0.1:80'], '10.1.0.0/16 -> 10.96.0.1/32 80'],
+    [['--to=[fd00::1]:80'], 'all -> fd00::1/128 80'],
+    [['--to=fd00::1'], 'all -> fd00::1/128'],
+    [['--to=fd00::/64'], 'all -> fd00::/64'],
+    [[], 'all -> all'],
+  ])('%j needs no daemon', async (argv, expected) => {
+    expect([await traced(...argv), pages]).toEqual([expected, []])
+  })
+
+  it.each([
+    [['--from=pod/ns/web-a'], '10.1.0.9/32,fd02::9/128 -> all'],
+    [
+      ['--from=node/here', '--to=svc/ns/web:http'],
+      '192.168.1.7/32,fd01::7/128 -> 10.96.0.1/32,fd00::1/128 80',
+    ],
+    [['--to=ns/web'], 'all -> 10.96.0.1/32,fd00::1/128'],
+    [['--to=web.ns.svc.cluster.local:8080'], 'all -> 10.96.0.1/32,fd00::1/128 8080'],
+    [['--from=10.1.0.9', '--to=pod/ns/web-a:8080'], '10.1.0.9/32 -> 10.1.0.9/32,fd02::9/128 8080'],
+  ])('%j asks the daemon once, for all addresses', async (argv, expected) => {
+    expect([await traced(...argv), pages]).toEqual([expected, ['/config', '/snapshot']])
+  })
+
+  it.each([
+    [
+      ['--from=pod/ns/web-b'],
+      'of pod ns/web-b; give its address: kubectl get pod -o wide; did you mean ns/web-a?',
+    ],
+    [['--from=node/other'], 'Node "other" is not known here, only'],
+    [['--to=ns/wob'], 'no Service "ns/wob"; did you mean ns/web?'],
+    [['--to=ns/headless'], 'Service ns/headless has no address'],
+    [['--to=ns/web:https'], 'Service ns/web has no port "https"; its ports are 80/TCP (http)'],
+    [
+      ['--from=2001:db8::1', '--to=node/here', '--admin-socket=/nowhere'],
+      'no daemon answers at /nowhere, which has the address of node here',
+    ],
+  ])('%j fails by name', async (argv, message) => {
+    await expect(traced(...argv)).rejects.toThrow(message)
+  })
+
+  it.each([
+    [
+      ['--from=ns/web'],
+      '--from: "ns/web" is a Service; a client is an address, a CIDR, pod/NAMESPACE/NAME or node/NAME',
+    ],
+    [['--from=outside'], '--from: "outside" has no addresses that this command could select by; give'],
+    [['--from=10.0.0.0/99'], '--from: "10.0.0.0/99" is '],
+    [['--to=10.96.0.1:99999'], '--to: "10.96.0.1:99999" has no port from 1 to 65535'],
+    [['--to=ns/web:80/TCP'], '--to: "ns/web:80/TCP" has a protocol'],
+    [['--from=10.1.0.9', '--to=fd00::1'], '--to: is IPv6 while --from is IPv4'],
+  ])('%j is wrong usage', async (argv, message) => {
+    expect(await traced(...argv)).toContain(message)
+    expect(pages).toEqual([])
+  })
+
+  it('needs a family that both sides have', async () => {
+    await expect(traced('--from=2001:db8::1', '--to=pod/ns/web-a')).resolves.toContain('fd02::9')
+    const only = ['--from=pod/ns/web-a', '--to=10.0.0.0/8']
+    expect(await traced(...only)).toBe('10.1.0.9/32,fd02::9/128 -> 10.0.0.0/8')
+  })
+})
+
+it('the clients of kprobe flows are named alike', async () => {
+  const argv = [`--admin-socket=${socket}`, '--from=10.9.0.0/16,pod/ns/web-a,192.0.2.1']
+  const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined))
+  const { filter } = await withClients(readFlowsRequest(reader))
+  expect([reader.errors, filter.from.map(formatCidr)]).toEqual([
+    [],
+    ['10.9.0.0/16', '10.1.0.9/32', 'fd02::9/128', '192.0.2.1/32'],
+  ])
+  const wrong = new FlagReader(readArguments(['--from=10.9.0.0/16,ns/web'], FLOWS_FLAGS, () => undefined))
+  readFlowsRequest(wrong)
+  expect(wrong.errors[0]?.path).toBe('--from[1]')
+})
