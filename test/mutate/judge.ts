@@ -41,6 +41,8 @@ declare global {
 
 /** What a mutation does to the rules. */
 export type Judgement =
+  /** Nothing that is tried reaches the place. */
+  | { readonly result: 'unreached' }
   /** No rule differs. */
   | { readonly result: 'same' }
   /** The proof finds it. */
@@ -276,25 +278,32 @@ export interface Asked {
 
 export function judge({ number, isAtLoad, modes }: Asked, { digests, reached }: Original): Proved {
   const steps: string[] = []
+  if (!isAtLoad && !reached.has(number))
+    return { judgement: { result: 'unreached' }, accepted: new Map(), count: 0 }
   const wanted = (course: string) =>
     modes.some(mode => course.startsWith(`${mode}: `)) &&
     (isAtLoad || reached.get(number)?.has(course) === true)
-  let last = 'start'
   globalThis.mutant = its => its === number
+  const judgement = orThrows(wanted, (at, { config, resolved }, made) => {
+    if (digest(made.key()) === digests.get(at)) return undefined
+    const [first] = proofOf(config, resolved.snapshot, made.tables(), made.proving).differences
+    if (first === undefined) steps.push(at)
+    return first === undefined ? undefined : { result: 'caught', at, difference: textOf(first) }
+  })
+  const stride = Math.ceil(steps.length / FOLLOWED_MAX)
+  const some = steps.filter((_, index) => index % stride === 0)
+  return { judgement, accepted: new Map(some.map(at => [at, seen(at)])), count: steps.length }
+}
+
+function orThrows(wanted: Wanted, look: Look<Judgement>): Judgement | undefined {
+  let last = 'start'
   try {
-    const judgement = find<Judgement>(wanted, (at, { config, resolved }, made) => {
+    return find<Judgement>(wanted, (at, computed, made) => {
       last = at
-      if (digest(made.key()) === digests.get(at)) return undefined
-      const [first] = proofOf(config, resolved.snapshot, made.tables(), made.proving).differences
-      if (first === undefined) steps.push(at)
-      return first === undefined ? undefined : { result: 'caught', at, difference: textOf(first) }
+      return look(at, computed, made)
     })
-    const stride = Math.ceil(steps.length / FOLLOWED_MAX)
-    const some = steps.filter((_, index) => index % stride === 0)
-    return { judgement, accepted: new Map(some.map(at => [at, seen(at)])), count: steps.length }
   } catch (error) {
-    const message = error instanceof Error ? error.message : String(error)
-    return { judgement: { result: 'throws', at: last, error: message }, accepted: new Map(), count: 0 }
+    return { result: 'throws', at: last, error: error instanceof Error ? error.message : String(error) }
   }
 }
 

@@ -14,12 +14,13 @@ const HELP = `npm run mutate -- [--seed N] [--count N] [--file PATH] [--jobs N]
 Changes one place of the source of the rules at a time: COUNT places that SEED chooses. For the objects of all
 scenarios and of random walks, in nftables and iptables mode, it prints what becomes of each change:
 
+  unreached nothing of these reaches the place
   same      no rule differs
   throws    there are no rules
   caught    the proof finds a packet that meets another fate
   harmless  rules differ; the proof accepts them, and single packets of every class end where they ended
   missed    a packet ends elsewhere, and the proof does not find it
-  hangs     there is no answer within five minutes
+  hangs     there is no answer within three minutes
 
   --seed N      default 1
   --count N     default 200
@@ -50,7 +51,7 @@ function modesOf(path) {
 }
 
 /** Of processor time that a busy machine gives to one of many. */
-const LIMIT_MS = 300_000
+const LIMIT_MS = 180_000
 
 function request() {
   const number = text => {
