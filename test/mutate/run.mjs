@@ -210,7 +210,10 @@ async function bundle(texts) {
 
 function tell({ path, line, kind, before, after }, { result, at, ...more }) {
   const short = text => text.replaceAll(/\s+/g, ' ').slice(0, 100)
-  const facts = Object.values(more).map(String).join(' ')
+  const printable = text => text.replaceAll(/[^\x20-\x7e]/g, '.')
+  const facts = Object.values(more)
+    .map(its => printable(String(its)))
+    .join(' ')
   console.log(
     `${result}\t${path}:${line}\t${kind}\t${short(before)} -> ${short(after)}\t${at ?? ''} ${facts}`,
   )
