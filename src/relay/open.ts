@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { parseApiAddress } from '../api/grpc/address.ts'
+import { type ApiAddress, parseApiAddress } from '../api/grpc/address.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -20,14 +20,20 @@ interface OpenRelayOptions {
 
 /** A client of these relays. It connects when it is asked. */
 export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelayOptions): RelayClient {
-  const read = tls === undefined ? undefined : () => readPems(tls)
   return new RelayClient({
     ...options,
     clock,
     random: Math.random,
+    startedMs: Date.now(),
     relays: addresses.map(parseApiAddress),
-    link: address => new Http2Link({ address, tls: address.kind === 'unix' ? undefined : read, clock }),
+    link: address => openLink(address, tls, clock),
   })
+}
+
+/** A connection to a relay, made at the first call. */
+export function openLink(address: ApiAddress, tls: OpenRelayOptions['tls'], clock: Clock): Http2Link {
+  const isSecured = tls !== undefined && address.kind !== 'unix'
+  return new Http2Link({ address, tls: isSecured ? () => readPems(tls) : undefined, clock })
 }
 
 async function readPems({

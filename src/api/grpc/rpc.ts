@@ -31,6 +31,8 @@ export class RpcError extends Error {
 export interface Call {
   /** Organizations (groups) in the certificate of the client; none without TLS. */
   readonly organizations: readonly string[]
+  /** Common name in that certificate; absent without TLS. */
+  readonly commonName?: string | undefined
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */

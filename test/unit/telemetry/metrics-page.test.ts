@@ -45,6 +45,8 @@ const RELAY: RelayNumbers = {
   historyBytes: 0,
   silentMs: 0,
   isServing: false,
+  nodes: [],
+  reportsRefused: [],
 }
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
