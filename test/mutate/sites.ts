@@ -233,12 +233,17 @@ function changesOf(node: Node, around: Around): readonly Change[] {
 
 function operatorChanges(
   node: Extract<Node, { type: 'BinaryExpression' | 'LogicalExpression' }>,
-  { text }: Around,
+  { text, textOf }: Around,
 ): readonly Change[] {
   const { left, right, operator } = node
   const [start, end] = [left.end ?? 0, right.start ?? 0]
   const gap = text.slice(start, end)
   const at = gap.indexOf(operator)
+  // `x ?? y && z` is no expression: operands need parentheses.
+  if (node.type === 'LogicalExpression')
+    return (OPERATORS[operator] ?? []).map(other => {
+      return ['operator', node, `(${textOf(left)}) ${other} (${textOf(right)})`] as const
+    })
   return (OPERATORS[operator] ?? []).map(other => {
     const between = gap.slice(0, at) + other + gap.slice(at + operator.length)
     return [

@@ -12,11 +12,11 @@ function run(list: readonly number[], isOn: boolean): string {
   const out = [...kept, START]
   out.push(3)
   const all = { first: 'eq', ...(isOn ? { second: out.length - 1 } : {}) }
-  return JSON.stringify([list, Math.pow(kept.length, 3), out, all, MODE_B, !isOn])
+  return JSON.stringify([list, Math.pow(kept.length, 3), out, all, MODE_B, !isOn, list ?? kept ?? out])
 }
 globalThis.result = [run([1, 2, 3], true), run([4], false)].join()
 `
-const RESULT = '[[1,2,3],8,[2,3,10,3],{"first":"eq","second":3},"b",false],a4'
+const RESULT = '[[1,2,3],8,[2,3,10,3],{"first":"eq","second":3},"b",false,[1,2,3]],a4'
 
 const all = chosenFrom(mutationsOf('run.ts', SOURCE), { seed: 1, count: 1_000 })
 const { code } = transformSync(withSwitches(SOURCE, all), { loader: 'ts' })
