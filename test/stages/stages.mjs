@@ -63,6 +63,7 @@ const REST = [
   testing('reference-rest', againstReference('test/reference/kprobe.test.ts'), {
     env: { PROJECT: 'reference', ...WHOLE },
   }),
+  { name: 'mutate', load: 2, command: ['node', 'test/mutate/run.mjs', '--count=12'] },
   { name: 'modes-rest', load: 2, command: ['node', 'test/without-mode.mjs'] },
   { name: 'runtimes', load: 2, command: ['sh', 'test/runtimes.sh'] },
   {

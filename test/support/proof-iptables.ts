@@ -27,12 +27,16 @@ export interface HeldChain extends XtPlace {
 export function heldChains(state: IptablesState): readonly HeldChain[] {
   if (state.kind !== 'rendered') return []
   const chains = new Map<string, XtPlace & { readonly name: string; readonly rules: XtRule[] }>()
-  const rulesAt = ({ family, table }: XtPlace, name: string): XtRule[] => {
-    for (const each of [...builtinChains(table), name]) {
-      const key = chainKey({ family, table }, each)
-      if (!chains.has(key)) chains.set(key, { family, table, name: each, rules: [] })
+  const rulesAt = (place: XtPlace, name: string): XtRule[] => {
+    const key = chainKey(place, name)
+    const known = chains.get(key)
+    if (known !== undefined) return known.rules
+    for (const each of [...builtinChains(place.table), name]) {
+      const its = chainKey(place, each)
+      if (!chains.has(its))
+        chains.set(its, { family: place.family, table: place.table, name: each, rules: [] })
     }
-    return chains.get(chainKey({ family, table }, name))?.rules ?? []
+    return chains.get(key)?.rules ?? []
   }
   for (const chain of wantedChains(state)) rulesAt(chain, chain.name).push(...chain.rules, ...chain.last)
   // Of several in one chain, the last one ends up first.

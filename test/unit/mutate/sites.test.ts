@@ -1,0 +1,64 @@
+import { transformSync } from 'esbuild'
+import { expect, test } from 'vitest'
+import { chosenFrom, mutationsOf, withSwitches } from '../../mutate/sites.ts'
+
+const SOURCE = `
+const MODE_A = 'a'
+const MODE_B = 'b'
+const START = 10
+function run(list: readonly number[], isOn: boolean): string {
+  const kept = list.filter(each => each > 1 && isOn)
+  if (kept.length === 0) return MODE_A + list
+  const out = [...kept, START]
+  out.push(3)
+  const all = { first: 'eq', ...(isOn ? { second: out.length - 1 } : {}) }
+  return JSON.stringify([list, Math.pow(kept.length, 3), out, all, MODE_B, !isOn, list ?? kept ?? out])
+}
+globalThis.result = [run([1, 2, 3], true), run([4], false)].join()
+`
+const RESULT = '[[1,2,3],8,[2,3,10,3],{"first":"eq","second":3},"b",false,[1,2,3]],a4'
+
+const all = chosenFrom(mutationsOf('run.ts', SOURCE), { seed: 1, count: 1_000 })
+const { code } = transformSync(withSwitches(SOURCE, all), { loader: 'ts' })
+
+/** Gives what the program says while one mutation counts; undefined for none. */
+function resultOf(number: number | undefined): unknown {
+  const around = { mutant: (its: number) => its === number, result: undefined }
+  try {
+    new Function('globalThis', code)(around)
+  } catch (error) {
+    return error
+  }
+  return around.result
+}
+
+test('a program with all mutations in it does what it did while none counts', () => {
+  expect(resultOf(undefined)).toBe(RESULT)
+})
+
+test('each mutation changes what the program does, alone', () => {
+  const kinds = new Set(all.map(({ kind }) => kind))
+  expect([...kinds].sort()).toEqual([
+    'arguments swapped',
+    'boolean',
+    'constant',
+    'element gone',
+    'filter gone',
+    'negated',
+    'number',
+    'operator',
+    'spread gone',
+    'statement gone',
+    'word',
+  ])
+  const same = all.filter(({ number }) => resultOf(number) === RESULT)
+  expect(same.map(({ before, after }) => `${before} -> ${after}`)).toEqual([])
+})
+
+test('a seed chooses the same mutations again, each once and all kinds alike', () => {
+  const choose = (seed: number) =>
+    chosenFrom(all, { seed, count: 12 }).map(({ start, after }) => `${start} ${after}`)
+  expect(choose(7)).toEqual(choose(7))
+  expect(choose(7)).not.toEqual(choose(8))
+  expect(new Set(choose(7)).size).toBe(12)
+})
