@@ -1,4 +1,4 @@
-import { type Clock, finishInSlices, slicingOf, within } from '../base/clock.ts'
+import { type Clock, finishInSlices, type Steps, slicingOf, within } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
@@ -49,6 +49,14 @@ export interface HeldRules {
   readonly tables: readonly AnyTable[] | undefined
   /** See Held. */
   readonly passes: number
+  /**
+   * Gives what the tables of all programs hold now, from what they held at an earlier moment; undefined where that is not
+   * known. In modes that write to tables of others.
+   */
+  readonly since?: (
+    before: HeldRules,
+    tables: readonly AnyTable[],
+  ) => Steps<readonly AnyTable[] | undefined> | undefined
 }
 
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
@@ -120,6 +128,8 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
   readonly #resolving: ResolveOptions
+  /** What was held at the moments that held() gave. */
+  readonly #states = new WeakMap<HeldRules, State>()
   #unsupported = ''
   #isConfirmed = false
 
@@ -181,7 +191,21 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
     const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
-    return { config: this.#config, snapshot, tables: this.#opened.tables?.(state), passes }
+    const { tables, advance } = this.#opened
+    const rules: HeldRules = {
+      config: this.#config,
+      snapshot,
+      tables: tables?.(state),
+      passes,
+      ...(advance && {
+        since: (before, held) => {
+          const from = this.#states.get(before)
+          return from && advance(held, from, state)
+        },
+      }),
+    }
+    this.#states.set(rules, state)
+    return rules
   }
 
   get isPassing(): boolean {

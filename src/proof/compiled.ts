@@ -21,7 +21,15 @@ import {
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { RulePlace } from './machine.ts'
-import { type CompiledRule, comparesBits, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
+import {
+  type Compared,
+  type CompiledRule,
+  comparedIn,
+  comparesBits,
+  guardOf,
+  indexOf,
+  type RuleIndex,
+} from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 export interface CompiledChain {
@@ -33,6 +41,8 @@ export interface CompiledChain {
   readonly comparesBits: boolean
   /** Absent for a short chain. */
   readonly index: RuleIndex | undefined
+  /** What tells the packets apart that meet a rule: the same for later versions of the chain. */
+  readonly compared: readonly Compared[]
 }
 
 export interface CompiledTable {
@@ -44,6 +54,8 @@ export interface CompiledTable {
   /** Of the packets that are followed, also in a table of `inet`. */
   readonly family: NftFamily
   readonly isOwnChain: (chain: string) => boolean
+  /** Versions of a chain share their rules. */
+  readonly known: WeakMap<Rule, Omit<CompiledRule, 'place'>>
 }
 
 /** Which rules are ours: the evaluator must know every expression of them. */
@@ -76,21 +88,22 @@ export function compileTable(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
-  const compiled = { name, isOwn, sets, chains, family, isOwnChain }
+  const compiled = { name, isOwn, sets, chains, family, isOwnChain, known: new WeakMap() }
   for (const chain of table.chains.values()) chains.set(chain.name, compileChain(chain, compiled))
   return compiled
 }
 
-export function compileChain(chain: Chain, table: CompiledTable): CompiledChain {
-  const { family, isOwnChain } = table
+/** Compiles a chain, or a later version of one. */
+export function compileChain(chain: Chain, table: CompiledTable, before?: CompiledChain): CompiledChain {
+  const { family, isOwnChain, known } = table
   const isOwn = isOwnChain(chain.name)
   const rules = chain.rules.flatMap((rule, index): readonly CompiledRule[] => {
     const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
     if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) return []
-    const context = { family, isOwn: place.isOwn }
-    const expressions = compiledExpressions(rule, context)
-    return [{ expressions, place, guard: guardOf(expressions, family) }]
+    const its = known.get(rule) ?? compileExpressions(rule, { family, isOwn: place.isOwn })
+    known.set(rule, its)
+    return [{ ...its, place }]
   })
   return {
     name: chain.name,
@@ -99,11 +112,13 @@ export function compileChain(chain: Chain, table: CompiledTable): CompiledChain 
     isOwn,
     comparesBits: comparesBits(rules, family),
     index: indexOf(rules),
+    compared: before?.compared ?? comparedIn(rules),
   }
 }
 
-function compiledExpressions(rule: Rule, context: ExtensionContext): CompiledRule['expressions'] {
-  return withoutNotes(knownStatus(wholeNames(rule))).map(each => decodeExtension(each, context))
+function compileExpressions(rule: Rule, context: ExtensionContext): Omit<CompiledRule, 'place'> {
+  const expressions = withoutNotes(knownStatus(wholeNames(rule))).map(each => decodeExtension(each, context))
+  return { expressions, guard: guardOf(expressions, context.family) }
 }
 
 /** The kernel fills the name of a device with zeros: a comparison with its end is one with all of it. */

@@ -196,7 +196,12 @@ export class FamilyMeanings implements FamilyMeaning {
       this.#nodePorts.delete(key)
       touched.closed.set(key, before)
     }
-    if (after !== undefined || before !== undefined) touched.nodePorts.add(key)
+    const place = after ?? before
+    if (place === undefined) return
+    touched.nodePorts.add(key)
+    // What a place refuses may be sent to the node port of its number.
+    if (this.promises.refusesBehind)
+      for (const ip of this.#byPort.of(key)) touched.places.add(placeKey({ ...place, ip }))
   }
 
   #settlePlace(key: string, touched: TouchedMeaning): void {
@@ -221,7 +226,7 @@ export class FamilyMeanings implements FamilyMeaning {
     const key = portKey(place)
     this.#byPort.change(key, ip, by)
     if (this.#follows) this.#byAddress.change(ip, placeKey(place), by)
-    const isServed = this.nodePortAddresses?.includes(ip) ?? true
+    const isServed = this.promises.refusesBehind || (this.nodePortAddresses?.includes(ip) ?? true)
     if (isServed && this.#nodePorts.has(key)) touched.nodePorts.add(key)
   }
 

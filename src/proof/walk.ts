@@ -25,7 +25,7 @@ import { Hooks } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
-import { type CompiledRule, type Guard, placesIn } from './rule-index.ts'
+import { type CompiledRule, chainsBehind, type Guard, placesIn } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -100,8 +100,9 @@ export class Walker {
     for (const { sets } of this.tables) yield* sets.fill()
   }
 
-  /** Forgets what lookups found: elements changed. */
+  /** Forgets what lookups found, and what chains know: elements or rules changed. */
   forgetLookups(): void {
+    this.#places.clear()
     this.#around = { ...this.#around, memo: { ...this.#around.memo, lookups: new WeakMap() } }
   }
 
@@ -220,6 +221,8 @@ export class Walker {
   #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
     // No kernel holds such chains: a state that was read in parts may.
     if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
+    start.sets = chain.table.sets
+    this.#around.reads?.noteChain(start, chain)
     const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
     if (apart !== undefined) return apart
     const decided: Decided[] = []
@@ -246,6 +249,9 @@ export class Walker {
     const places = this.#places.get(chain) ?? placesIn(chain)
     if (places === undefined) return undefined
     this.#places.set(chain, places)
+    // What returns here passes these chains, although it is not followed through them.
+    if (this.#around.reads?.followsRules === true)
+      for (const each of chainsBehind(chain)) this.#around.reads.noteChain(machine, each)
     const ports = machine.region('destinationPort')
     const met = places.filter(({ port }) => port === undefined || includes(ports, port))
     const known = new Set(met.flatMap(({ destination = '' }) => destination))
