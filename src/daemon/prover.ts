@@ -270,7 +270,11 @@ export class Prover {
       metrics.readDiscarded()
     }
     const held = activeMode()?.held()
-    if (held?.tables === undefined) return undefined
+    if (held?.tables === undefined) {
+      // No read of other programs' rules counted.
+      this.#wantsOthers = true
+      return undefined
+    }
     if (own === undefined) log.debug('the kernel changed during each read; what was committed is proved')
     if (own === undefined) this.#wantsWhole = false
     const { tables, unsettled, tookMs } = await this.#readOnce(held.tables)

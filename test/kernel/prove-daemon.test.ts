@@ -23,11 +23,12 @@ afterEach(async () => {
   nft('flush', 'ruleset')
 })
 
-function proving(source: string, prove: string): Promise<Daemon> {
+function proving(source: string, prove: string, mode = 'nftables'): Promise<Daemon> {
   const args = [
     '--hostname-override=example-node',
     '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
     `--prove=${prove}`,
+    `--proxy-mode=${mode}`,
   ]
   return daemons.running({ source, args })
 }
@@ -93,10 +94,13 @@ it('finds a chain of another program that drops packets, sees that it goes, and 
   expect(await verbose()).toContain('[+]proof ok: everything was proved')
 })
 
-it('takes no change for a difference that comes while it proves', async () => {
+it.each([
+  ['nftables', 'ip kube-proxy'],
+  ['iptables', 'ip nat'],
+])('takes no change for a difference that comes while it proves, in %s mode', async (mode, table) => {
   const folder = daemons.folder()
   cpSync(EXAMPLES, folder, { recursive: true })
-  const daemon = await proving(folder, 'changes')
+  const daemon = await proving(folder, 'changes', mode)
   const file = join(folder, 'more.yaml')
   const objects = (last: number) => `
 apiVersion: v1
@@ -114,7 +118,7 @@ ports: [{ name: '', port: 8080, protocol: TCP }]
   for (let last = 1; last <= 8; last++) {
     writeFileSync(file, objects(last))
     const addresses = `10.244.9.${last}`
-    await eventually(() => nft('list', 'table', 'ip', 'kube-proxy').includes(addresses))
+    await eventually(() => nft('list', 'table', ...table.split(' ')).includes(addresses))
   }
   const before = await metric('duration_seconds_count{kind="changes"}')
   writeFileSync(file, objects(99))

@@ -4,6 +4,7 @@ import type { Config } from '../../../src/config/config.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
+import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
 import { admittedSnapshot } from '../../../src/model/admission.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
@@ -81,6 +82,8 @@ class World {
   isTorn = false
   /** That of the mode that programs the kernel. */
   config = CONFIG
+  /** Our rules stand in tables of others: only a read, or what was committed since, tells what these hold. */
+  isShared = false
   /** Happens when a read begins. */
   meanwhile: () => void = () => undefined
   readonly prover: Prover
@@ -118,7 +121,17 @@ class World {
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
     const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
-    return { config: this.config, snapshot, tables: state.ruleset.tables, passes }
+    const { tables } = state.ruleset
+    const its = { config: this.config, snapshot, passes }
+    if (!this.isShared) return { ...its, tables }
+    return {
+      ...its,
+      tables: undefined,
+      *since(_: unknown, all: readonly AnyTable[]) {
+        yield
+        return all.map(its => tables.find(own => own.family === its.family && own.name === its.name) ?? its)
+      },
+    }
   }
 
   /** Time goes by, and the Prover is told what the reconciler reports. */
@@ -162,8 +175,9 @@ class World {
 const open: World[] = []
 let first: readonly object[]
 
-async function world(prove: 'changes' | 'full' = 'changes'): Promise<World> {
+async function world(prove: 'changes' | 'full' = 'changes', isShared = false): Promise<World> {
   const its = new World(prove)
+  its.isShared = isShared
   open.push(its)
   its.rig.offer(first)
   await its.wait(2_000)
@@ -238,6 +252,32 @@ describe('Prover', () => {
     expect(its.facts.map(({ reason }) => reason)).toEqual(['PacketsDiffer', 'PacketsAsWanted'])
   })
 
+  it('takes tables of others as they were read, with what was committed since', async () => {
+    const its = await world('changes', true)
+    const { reads } = its
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(3_000)
+    expect(await its.proofs('changes')).toBe(1)
+    expect(its.reads).toBe(reads)
+    expect(await its.number('differences')).toBe(0)
+    await its.other.commit(DROPPING)
+    await its.wait(5_000)
+    expect(its.reads).toBeGreaterThan(reads)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+  })
+
+  it('reads tables of others again after reads that did not count', async () => {
+    const its = await world('changes', true)
+    let left = 3
+    its.meanwhile = () => {
+      if (left-- > 0) its.rig.offer([...first, ...service(10 + left, '10.1.0.9')])
+    }
+    await its.other.commit(DROPPING)
+    await its.wait(15_000)
+    expect(left).toBeLessThan(0)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+  })
+
   it('follows every packet again after a repair', async () => {
     const its = await world()
     await its.other.commit([{ family: 'ip', table: 'kube-proxy', verb: 'flush-chain', chain: 'services' }])
@@ -253,14 +293,14 @@ describe('Prover', () => {
     await its.wait(5_000)
     expect(await its.number('differences')).toBeGreaterThan(0)
     const reads = its.reads
-    its.config = { ...CONFIG, proxyMode: 'iptables' }
+    its.config = { ...CONFIG, proxyMode: 'ipvs' }
     its.rig.offer([...first, ...service(3, '10.1.0.9')])
     await its.wait(60_000)
     expect(its.reads).toBe(reads)
     expect(await its.number('differences')).toBe(0)
     expect(await its.number('age_seconds')).toBe(0)
     expect(await its.verbose()).toMatch(
-      /^\[\+\]proof ok: nothing is proved: the daemon proves rules of nftables mode, and none of iptables mode$/m,
+      /^\[\+\]proof ok: nothing is proved: the daemon proves rules of nftables and iptables mode, and none of IPVS mode$/m,
     )
     expect(its.said('stops proving rules')).toHaveLength(1)
     expect(its.said('as Kubernetes says again')).toEqual([])
