@@ -39,9 +39,7 @@ export function comparedBy({ destination, port }: Guard): Compared {
 /** Gives what tells the packets apart that meet a rule of a chain. Services fill chains that are empty at first. */
 export function comparedIn(rules: readonly CompiledRule[]): readonly Compared[] {
   if (rules.length === 0) return ['place', 'port']
-  const all = new Set(rules.map(({ guard }) => comparedBy(guard)))
-  if (all.size > 1) all.delete('nothing')
-  return [...all]
+  return [...new Set(rules.map(({ guard }) => comparedBy(guard)))]
 }
 
 interface Entry extends Guard {

@@ -1,3 +1,5 @@
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
@@ -7,6 +9,7 @@ import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
 import { admittedSnapshot } from '../../../src/model/admission.ts'
+import type { Snapshot } from '../../../src/model/snapshot.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
@@ -84,6 +87,8 @@ class World {
   config = CONFIG
   /** Our rules stand in tables of others: only a read, or what was committed since, tells what these hold. */
   isShared = false
+  /** What was held, for the Prover alone: what it keeps stays. */
+  readonly snapshots: WeakRef<Snapshot>[] = []
   /** Happens when a read begins. */
   meanwhile: () => void = () => undefined
   readonly prover: Prover
@@ -120,7 +125,8 @@ class World {
     const held = this.rig.reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
+    const snapshot = { ...admittedSnapshot(resolved.snapshot, resolved.memo.admission) }
+    this.snapshots.push(new WeakRef(snapshot))
     const { tables } = state.ruleset
     const its = { config: this.config, snapshot, passes }
     if (!this.isShared) return { ...its, tables }
@@ -226,6 +232,23 @@ describe('Prover', () => {
     await full.wait(3_000)
     expect(await full.proofs('whole')).toBe(2)
     expect(await full.proofs('changes')).toBe(0)
+  })
+
+  it('frees a proof before a whole one replaces it', async () => {
+    setFlagsFromString('--expose-gc')
+    const gc: () => void = runInNewContext('gc')
+    const its = await world('full')
+    expect(await its.proofs('whole')).toBe(1)
+    const before = [...its.snapshots]
+    const kept: number[] = []
+    its.meanwhile = () => {
+      gc()
+      kept.push(before.filter(each => each.deref() !== undefined).length)
+    }
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(3_000)
+    expect(await its.proofs('whole')).toBe(2)
+    expect(kept).toEqual([0])
   })
 
   it('names the first difference and the rule that decided, and says when it is over', async () => {

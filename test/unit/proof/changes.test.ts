@@ -213,8 +213,8 @@ describe.each(CONFIGS)('with %j', (config, share) => {
 })
 
 const IPTABLES_CONFIGS: readonly (readonly [PipelineConfig, number])[] = [
-  [{}, 1 / 2],
-  [{ nodePortAddresses: ['0.0.0.0/0'], masqueradeAll: true }, 1 / 2],
+  [{}, 1 / 3],
+  [{ nodePortAddresses: ['0.0.0.0/0'], masqueradeAll: true }, 1 / 3],
 ]
 
 describe.each(IPTABLES_CONFIGS)('in iptables mode, with %j', (config, share) => {

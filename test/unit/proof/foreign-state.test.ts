@@ -22,25 +22,11 @@ import type { AnyTable, NftFamily } from '../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../src/kernel/xt/compile.ts'
 import { XT_CONNTRACK_STATE_INVALID, XT_CONNTRACK_STATE_NEW } from '../../../src/kernel/xt/constants.ts'
 import type { XtMatch } from '../../../src/kernel/xt/rule.ts'
-import { endpoint, serviceOf, sliceOf } from '../../support/objects.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import { DROP, other, proofOf, rule } from '../../support/proof.ts'
+import { DROP, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 
-const NODE = {
-  apiVersion: 'v1',
-  kind: 'Node',
-  metadata: { name: 'test-node' },
-  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
-}
-const SERVICE = serviceOf('ns1/web', '172.30.0.41', {
-  type: 'NodePort',
-  ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 }],
-})
-const SLICE = sliceOf('ns1/web', ['10.180.0.1', endpoint('10.180.1.1', { nodeName: 'other-node' })], {
-  ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-})
-const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, SERVICE, SLICE] })
+const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, ...webService()] })
 const OWN = state.ruleset.tables
 const proofWith = (...tables: readonly AnyTable[]) => proofOf({}, resolved.snapshot, [...OWN, ...tables])
 
