@@ -208,6 +208,10 @@ export function placesIn<C extends Leading<C>>({ rules, table }: C): readonly Gu
   return places
 }
 
+export function dividesByChance({ expressions }: CompiledRule): boolean {
+  return expressions.some(each => each.kind === 'extension' && each.isChance === true)
+}
+
 /** Gives the chains that lead packets on by such rules alone, and those that they lead to. */
 export function* chainsBehind<C extends Leading<C>>(chain: C): Generator<C, void, undefined> {
   yield chain

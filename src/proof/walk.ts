@@ -25,7 +25,7 @@ import { Hooks } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
-import { type CompiledRule, chainsBehind, type Guard, placesIn } from './rule-index.ts'
+import { type CompiledRule, chainsBehind, dividesByChance, type Guard, placesIn } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
@@ -50,6 +50,8 @@ interface Decided {
 /** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
 const DEPTH_MAX = 64
 const LOCAL = point(u32host(RTN_LOCAL))
+/** Rules of other programs that divide packets by chance double their ways: more are beyond the evaluator. */
+const WAYS_MAX = 512
 
 /** The rules of all programs at the hooks of one family. */
 export class Walker {
@@ -60,6 +62,8 @@ export class Walker {
   /** What chains that divide packets by bits of their destination know. */
   readonly #places = new Map<CompiledChain, readonly Guard[]>()
   readonly #met: ((place: RulePlace) => void) | undefined
+  /** Ways of a class that enter the chain at the hook. */
+  #ways = 1
 
   constructor(
     tables: readonly AnyTable[],
@@ -190,6 +194,7 @@ export class Walker {
     ]
     for (const { chain, isNat, policy, order } of bases) {
       const next: typeof going = []
+      this.#ways = going.length
       for (const each of going) {
         if (isNat && each.natDone) {
           next.push(each)
@@ -228,6 +233,10 @@ export class Walker {
     const decided: Decided[] = []
     let going = [start]
     for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
+      if (going.length * this.#ways > WAYS_MAX && !rule.place.isOwn && dividesByChance(rule)) {
+        this.#passBeyond(rule, 'cannot trace so many chances')
+        continue
+      }
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets

@@ -20,7 +20,11 @@ import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
 import type { AnyTable, NftFamily } from '../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../src/kernel/xt/compile.ts'
-import { XT_CONNTRACK_STATE_INVALID, XT_CONNTRACK_STATE_NEW } from '../../../src/kernel/xt/constants.ts'
+import {
+  XT_CONNTRACK_STATE_INVALID,
+  XT_CONNTRACK_STATE_NEW,
+  XT_STATISTIC_UNITS,
+} from '../../../src/kernel/xt/constants.ts'
 import type { XtMatch } from '../../../src/kernel/xt/rule.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
 import { DROP, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
@@ -199,4 +203,25 @@ it('lists a verdict to a chain that was not read', () => {
   const { wrong, assumptions } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump)]))
   expect(wrong).toBe(0)
   expect(assumptions).toContain('ip other first, rule 1 matches no packet (there is no chain gone)')
+})
+
+it('lists rules of other programs that divide packets by too many chances', () => {
+  const mark = (bit: number): Rule =>
+    readCompiled(
+      compileRule(
+        {
+          matches: [{ kind: 'statistic', probability: XT_STATISTIC_UNITS / 2 }],
+          target: { kind: 'MARK', value: 1 << bit, mask: 1 << bit },
+        },
+        'ip',
+      ),
+    )
+  const bits = Array.from({ length: 12 }, (_, bit) => bit)
+  const few = proofWith(other({ hooknum: NF_INET_POST_ROUTING }, bits.slice(0, 3).map(mark)))
+  expect(few).toMatchObject({ wrong: 0 })
+  expect(few.assumptions.filter(its => its.includes('chances'))).toEqual([])
+  const many = proofWith(other({ hooknum: NF_INET_POST_ROUTING }, bits.map(mark)))
+  expect(many.assumptions).toContain(
+    'ip other first, rule 11 matches no packet (cannot trace so many chances)',
+  )
 })
