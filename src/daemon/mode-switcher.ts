@@ -16,7 +16,6 @@ import { type Difference, differenceOf, dryRun } from '../reconcile/difference.t
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { isMostGone } from '../source/source.ts'
-import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { servicesBytes } from './process-room.ts'
@@ -49,10 +48,7 @@ export interface HeldRules {
   readonly tables: readonly AnyTable[] | undefined
   /** See Held. */
   readonly passes: number
-  /**
-   * Gives what the tables of all programs hold now, from what they held at an earlier moment; undefined where that is not
-   * known. In modes that write to tables of others.
-   */
+  /** Gives what all tables hold, from what they held earlier, if known. Absent in modes with tables of their own. */
   readonly since?: (
     before: HeldRules,
     tables: readonly AnyTable[],
@@ -93,21 +89,6 @@ function startMode(config: Config, options: ActiveModeOptions): ActiveMode {
     { config, clock, sockets, tell },
     opened => new ActivePlane(config, options, opened),
   )
-}
-
-/** Gives how new connections are counted for the metrics; undefined where they are not. */
-export function connectionsOf(
-  { connectionMetricsMax }: Config,
-  { clock, log }: Pick<ActiveModeOptions, 'clock' | 'log'>,
-  activeMode: () => ActiveMode | undefined,
-): ConnectionMetricsOptions | undefined {
-  if (connectionMetricsMax === 0) return undefined
-  return {
-    seriesMax: connectionMetricsMax,
-    read: async () => (await activeMode()?.traffic()) ?? [],
-    nowMs: () => clock.nowMs(),
-    failed: err => log.warn({ err }, 'cannot read connection counters'),
-  }
 }
 
 /** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */

@@ -82,6 +82,13 @@ function* followRules(
 
 /** Gives the rules that came or went; undefined where others changed their order. */
 function changedRules(before: CompiledChain, after: CompiledChain): readonly CompiledRule[] | undefined {
+  // Versions of a chain share most rules.
+  const texts = new Map<CompiledRule['expressions'], string>()
+  const textOf = ({ expressions }: CompiledRule): string => {
+    const text = texts.get(expressions) ?? JSON.stringify(expressions)
+    texts.set(expressions, text)
+    return text
+  }
   const counts = new Map<string, number>()
   for (const rule of before.rules) counts.set(textOf(rule), (counts.get(textOf(rule)) ?? 0) + 1)
   const came = after.rules.filter(rule => !takes(counts, textOf(rule)))
@@ -126,15 +133,6 @@ function isSameChain(before: Chain, after: Chain, compiled: CompiledTable): bool
       return JSON.stringify(expressions) === JSON.stringify(other.expressions)
     })
   )
-}
-
-/** By the expressions of a rule, which versions of its chain share. */
-const TEXTS = new WeakMap<CompiledRule['expressions'], string>()
-
-function textOf({ expressions }: CompiledRule): string {
-  const text = TEXTS.get(expressions) ?? JSON.stringify(expressions)
-  TEXTS.set(expressions, text)
-  return text
 }
 
 /** The size of a set does not matter: full sets that packets fill are followed in any case. */

@@ -21,8 +21,8 @@ import {
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { RulePlace } from './machine.ts'
+import type { Compared } from './reads.ts'
 import {
-  type Compared,
   type CompiledRule,
   comparedIn,
   comparesBits,

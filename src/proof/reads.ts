@@ -14,7 +14,6 @@ import {
 } from '../kernel/nft/trace-machine.ts'
 import type { Protocol } from '../model/service.ts'
 import { type Box, protocolOf } from './packet-class.ts'
-import { type Compared, comparedBy, type Guard } from './rule-index.ts'
 
 /** Packets that are sent to no service port: at one address, at one port of it, or at one port of all addresses. */
 export interface Elsewhere {
@@ -70,6 +69,21 @@ const UNITS_MAX = 64
 const POINTS_MAX = 16
 /** The unit of all packets that are sent to no service port. */
 export const ELSEWHERE = '@'
+
+/** What all packets have that a rule does not end for at once. */
+export interface Guard {
+  readonly destination: Octets | undefined
+  readonly port: Octets | undefined
+  readonly protocol: Octets | undefined
+}
+
+/** What a rule compares first: a destination with a port, one of them, or nothing that a packet tells. */
+export type Compared = 'place' | 'address' | 'port' | 'nothing'
+
+export function comparedBy({ destination, port }: Guard): Compared {
+  if (destination === undefined) return port === undefined ? 'nothing' : 'port'
+  return port === undefined ? 'address' : 'place'
+}
 
 /** A chain whose rules packets are compared with. */
 interface ComparedChain {

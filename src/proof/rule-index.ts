@@ -11,6 +11,7 @@ import type { NftFamily } from '../kernel/nft/state.ts'
 import { chosen, type Of, type Value } from '../kernel/nft/trace-machine.ts'
 import type { Extension } from './extensions.ts'
 import type { ClassMachine, RulePlace } from './machine.ts'
+import { type Compared, comparedBy, type Guard } from './reads.ts'
 
 export interface CompiledRule {
   readonly expressions: readonly (Expression | Extension)[]
@@ -20,21 +21,6 @@ export interface CompiledRule {
 
 /** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 16
-
-/** What all packets have that a rule does not end for at once. */
-export interface Guard {
-  readonly destination: Octets | undefined
-  readonly port: Octets | undefined
-  readonly protocol: Octets | undefined
-}
-
-/** What a rule compares first: a destination with a port, one of them, or nothing that a packet tells. */
-export type Compared = 'place' | 'address' | 'port' | 'nothing'
-
-export function comparedBy({ destination, port }: Guard): Compared {
-  if (destination === undefined) return port === undefined ? 'nothing' : 'port'
-  return port === undefined ? 'address' : 'place'
-}
 
 /** Gives what tells the packets apart that meet a rule of a chain. Services fill chains that are empty at first. */
 export function comparedIn(rules: readonly CompiledRule[]): readonly Compared[] {

@@ -24,8 +24,8 @@ import { type CompiledChain, type CompiledTable, type Ownership, placeText } fro
 import { Hooks } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
-import type { Reads } from './reads.ts'
-import { type CompiledRule, chainsBehind, dividesByChance, type Guard, placesIn } from './rule-index.ts'
+import type { Guard, Reads } from './reads.ts'
+import { type CompiledRule, chainsBehind, dividesByChance, placesIn } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */

@@ -88,12 +88,7 @@ class TableDraft {
   }
 }
 
-/** Rules of chains from which single rules are deleted: those that Services share. */
-const TEXTS = new WeakMap<Rule, string>()
-
 /** Counters go on counting. */
-function textOf(rule: Rule): string {
-  const text = TEXTS.get(rule) ?? JSON.stringify(rule.expressions.filter(each => !isNote(each)))
-  TEXTS.set(rule, text)
-  return text
+function textOf({ expressions }: Rule): string {
+  return JSON.stringify(expressions.filter(each => !isNote(each)))
 }
