@@ -1,4 +1,4 @@
-import { type Clock, finishInSlices, slicingOf, within } from '../base/clock.ts'
+import { type Clock, finishInSlices, type Steps, slicingOf, within } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
@@ -16,7 +16,6 @@ import { type Difference, differenceOf, dryRun } from '../reconcile/difference.t
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Reconciler, type ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { isMostGone } from '../source/source.ts'
-import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.ts'
 import type { TrafficCount } from '../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../telemetry/mode-metrics.ts'
 import { servicesBytes } from './process-room.ts'
@@ -49,6 +48,11 @@ export interface HeldRules {
   readonly tables: readonly AnyTable[] | undefined
   /** See Held. */
   readonly passes: number
+  /** Gives what all tables hold, from what they held earlier, if known. Absent in modes with tables of their own. */
+  readonly since?: (
+    before: HeldRules,
+    tables: readonly AnyTable[],
+  ) => Steps<readonly AnyTable[] | undefined> | undefined
 }
 
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
@@ -87,21 +91,6 @@ function startMode(config: Config, options: ActiveModeOptions): ActiveMode {
   )
 }
 
-/** Gives how new connections are counted for the metrics; undefined where they are not. */
-export function connectionsOf(
-  { connectionMetricsMax }: Config,
-  { clock, log }: Pick<ActiveModeOptions, 'clock' | 'log'>,
-  activeMode: () => ActiveMode | undefined,
-): ConnectionMetricsOptions | undefined {
-  if (connectionMetricsMax === 0) return undefined
-  return {
-    seriesMax: connectionMetricsMax,
-    read: async () => (await activeMode()?.traffic()) ?? [],
-    nowMs: () => clock.nowMs(),
-    failed: err => log.warn({ err }, 'cannot read connection counters'),
-  }
-}
-
 /** Interval of the reads of the kernel's generation: drift is detected in half of the 250 ms allowed. */
 const DRIFT_POLL_MS = 100
 /** Maximum time that an unfinished pass may delay the exit. */
@@ -120,6 +109,8 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
   readonly #opened: OpenPlane<State, P>
   readonly #reconciler: Reconciler<State, P>
   readonly #resolving: ResolveOptions
+  /** What was held at the moments that held() gave. */
+  readonly #states = new WeakMap<HeldRules, State>()
   #unsupported = ''
   #isConfirmed = false
 
@@ -181,7 +172,21 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
     const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
-    return { config: this.#config, snapshot, tables: this.#opened.tables?.(state), passes }
+    const { tables, advance } = this.#opened
+    const rules: HeldRules = {
+      config: this.#config,
+      snapshot,
+      tables: tables?.(state),
+      passes,
+      ...(advance && {
+        since: (before, held) => {
+          const from = this.#states.get(before)
+          return from && advance(held, from, state)
+        },
+      }),
+    }
+    this.#states.set(rules, state)
+    return rules
   }
 
   get isPassing(): boolean {

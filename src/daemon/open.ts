@@ -1,5 +1,6 @@
 import { type Clock, systemClock } from '../base/clock.ts'
 import type { DescriptorBudget } from '../base/descriptor-budget.ts'
+import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
@@ -17,8 +18,10 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import type { DialWatch } from '../source/kube/client/http-client.ts'
 import { type AddressHandlers, type LocalAddresses, watchLocalAddresses } from '../source/local-addresses.ts'
 import type { Source } from '../source/source.ts'
+import type { ConnectionMetricsOptions } from '../telemetry/connection-metrics.ts'
 import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
+import type { ActiveMode } from './mode-switcher.ts'
 import { partsMax, processRoom, relayRoom } from './process-room.ts'
 import type { Prover, ProverOptions } from './prover.ts'
 
@@ -185,4 +188,19 @@ export async function openClient(
     clock,
     say: warn,
   })
+}
+
+/** Gives how new connections are counted for the metrics; undefined where they are not. */
+export function connectionsOf(
+  { connectionMetricsMax }: Config,
+  { clock, log }: { readonly clock: Clock; readonly log: Log },
+  activeMode: () => ActiveMode | undefined,
+): ConnectionMetricsOptions | undefined {
+  if (connectionMetricsMax === 0) return undefined
+  return {
+    seriesMax: connectionMetricsMax,
+    read: async () => (await activeMode()?.traffic()) ?? [],
+    nowMs: () => clock.nowMs(),
+    failed: err => log.warn({ err }, 'cannot read connection counters'),
+  }
 }

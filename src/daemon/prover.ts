@@ -77,6 +77,8 @@ export class Prover {
   #running: { readonly config: Config; readonly proof: RunningProof } | undefined
   /** The tables of the last proof. */
   #tables: readonly AnyTable[] = []
+  /** What was held then. */
+  #held: HeldRules | undefined
   #wantsWhole = true
   /** Other programs may have changed their rules. */
   #wantsOthers = false
@@ -176,6 +178,7 @@ export class Prover {
     // Two proofs at once would take twice the memory.
     this.#running = undefined
     this.#tables = []
+    this.#held = undefined
     return (await this.#whole(config)) ? config : undefined
   }
 
@@ -190,6 +193,7 @@ export class Prover {
     log.info({ why }, 'the daemon stops proving rules')
     this.#running = undefined
     this.#tables = []
+    this.#held = undefined
     this.#last = undefined
     this.#episode = undefined
     this.#differences = 0
@@ -200,10 +204,8 @@ export class Prover {
   /** Gives undefined where only a whole proof tells, and false where it has to wait. */
   async #changes(proof: RunningProof, held: HeldRules): Promise<boolean | undefined> {
     const { log, metrics } = this.#options
-    const isReread = this.#wantsOthers || held.tables === undefined || !this.#knows(held.tables)
-    const subject = isReread
-      ? await this.#read(held.tables)
-      : { held, tables: this.#with(held.tables), isRead: false }
+    const tables = this.#wantsOthers ? undefined : await this.#committed(held)
+    const subject = tables === undefined ? await this.#read(held.tables) : { held, tables, isRead: false }
     if (subject === undefined) return false
     // The mode was switched, or the configuration changed.
     if (subject.held.config !== held.config) return undefined
@@ -213,9 +215,17 @@ export class Prover {
       return undefined
     }
     this.#tables = subject.tables
+    this.#held = subject.held
     metrics.proved('changes', { classes: found.proof.classes, durationMs: this.#workMs })
     this.#tell(found.proof, proof.wrong.size)
     return true
+  }
+
+  /** Gives the tables of the last proof with what was committed since; undefined where that is not known. */
+  async #committed(held: HeldRules): Promise<readonly AnyTable[] | undefined> {
+    if (held.tables !== undefined) return this.#knows(held.tables) ? this.#with(held.tables) : undefined
+    const steps = this.#held && held.since?.(this.#held, this.#tables)
+    return steps && (await this.#finish(steps))
   }
 
   /** Follows every packet. False where that has to wait. */
@@ -228,11 +238,17 @@ export class Prover {
     }
     const { held, tables, isRead } = subject
     const { proxyMode, serviceProxyName } = held.config
-    const ownName = findMode(proxyMode).tableName(serviceProxyName) ?? ''
-    const proof = new RunningProof({ config: held.config, ownName })
+    const mode = findMode(proxyMode)
+    const proving = mode.proving?.(held.config)
+    const proof = new RunningProof({
+      config: { ...held.config, ...(proving && { promises: proving.promises }) },
+      ownName: mode.tableName(serviceProxyName) ?? '',
+      owns: proving?.owns,
+    })
     const { classes, ...found } = await this.#finish(proof.whole({ snapshot: held.snapshot, tables }))
     this.#running = { config, proof }
     this.#tables = tables
+    this.#held = held
     this.#last = { atMs: clock.nowMs(), classes }
     metrics.proved('whole', { classes, durationMs: this.#workMs })
     this.#tell({ ...found, classes }, proof.wrong.size)
@@ -261,7 +277,11 @@ export class Prover {
       metrics.readDiscarded()
     }
     const held = activeMode()?.held()
-    if (held?.tables === undefined) return undefined
+    if (held?.tables === undefined) {
+      // No read of other programs' rules counted.
+      this.#wantsOthers = true
+      return undefined
+    }
     if (own === undefined) log.debug('the kernel changed during each read; what was committed is proved')
     if (own === undefined) this.#wantsWhole = false
     const { tables, unsettled, tookMs } = await this.#readOnce(held.tables)

@@ -1,9 +1,9 @@
-import type { Clock } from '../base/clock.ts'
+import type { Clock, Steps } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import type { PathOf } from '../config/fields.ts'
 import type { FlagSpec } from '../config/flag.ts'
-import type { NftFamily, Table } from '../kernel/nft/state.ts'
+import type { AnyTable, NftFamily, Table } from '../kernel/nft/state.ts'
 import type { Tracer } from '../kernel/nft/trace.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
 import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
@@ -96,6 +96,15 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly unsupported: (state: State) => readonly Refusal[]
   /** The tables of our own that a state holds whole; absent in modes that write to tables of others. */
   readonly tables?: (state: State) => readonly Table[]
+  /**
+   * Gives what tables of all programs hold after the commits that lead from one state to another; undefined where that
+   * is not known. In modes that write to tables of others.
+   */
+  readonly advance?: (
+    tables: readonly AnyTable[],
+    from: State,
+    to: State,
+  ) => Steps<readonly AnyTable[] | undefined>
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
   /** Gives what the kernel has counted at each endpoint, as far as the configuration enables it. */
@@ -382,6 +391,8 @@ export interface Mode {
   }
   /** All rules are in tables of nf_tables of our own, and mean what kube-proxy's nftables mode does: src/proof follows them. */
   readonly isProvable?: true
+  /** The daemon follows packets through the rules while it runs. Modes with isProvable need not say so. */
+  readonly provesWhileRunning?: true
   /**
    * What src/proof has to know of rules that stand in tables of other programs, or mean something else than nftables
    * mode's. Absent where isProvable says all, and where nothing follows packets through the rules.

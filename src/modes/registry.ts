@@ -73,8 +73,11 @@ export function whyNotProvable(config: Config): string | undefined {
 
 /** Gives why the daemon does not prove the rules of a mode; undefined where it does. */
 export function whyNotProvedByDaemon(name: string): string | undefined {
-  const { title, isProvable } = findMode(name)
-  if (isProvable === true) return undefined
-  const provable = MODES.flatMap(mode => (mode.isProvable === true ? [mode.title] : []))
-  return `the daemon proves rules of ${provable.join(' and ')} mode, and none of ${title} mode`
+  const mode = findMode(name)
+  const proved = MODES.filter(
+    ({ isProvable, provesWhileRunning }) => isProvable === true || provesWhileRunning === true,
+  )
+  if (proved.includes(mode)) return undefined
+  const titles = proved.map(({ title }) => title).join(' and ')
+  return `the daemon proves rules of ${titles} mode, and none of ${mode.title} mode`
 }

@@ -13,6 +13,7 @@ import {
 } from './destinations.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE } from './meaning.ts'
 import type { Hook, PacketClass } from './packet-class.ts'
+import type { Elsewhere } from './reads.ts'
 import { LOCAL, NOT_LOCAL, regionOf, regionOfIps, type Source, Sources } from './sources.ts'
 
 type AtPort = Pick<Place, 'protocol' | 'port'>
@@ -151,17 +152,31 @@ export class BehindSpace {
 
   /** Everything that is sent to no service port. */
   *elsewhere(hook: Hook): Generator<PacketClass, void, undefined> {
+    yield* this.#unserved(hook, this.#groups())
+  }
+
+  /** The same at one address, at one port of it, or at one port of all addresses. `ports` has those of the address. */
+  *elsewhereAt(
+    hook: Hook,
+    { ip, at }: Elsewhere,
+    ports: readonly AtPort[],
+  ): Generator<PacketClass, void, undefined> {
+    const hidden = ip !== undefined || at === undefined ? [] : regionOfIps(this.#meaning.addressesAt(at))
+    const addresses = ip === undefined ? difference(this.#addresses, hidden) : point(ip)
+    yield* this.#unserved(hook, this.#byListing({ addresses, places: ports.map(portText) }), at)
+  }
+
+  *#unserved(hook: Hook, groups: Iterable<Group>, at?: AtPort): Generator<PacketClass, void, undefined> {
     const from = this.#sources.anyone(hook, PASS)
-    for (const { addresses, places, isListed } of this.#groups())
+    const among = at === undefined ? everything(2) : point(u16be(at.port))
+    for (const { addresses, places, isListed } of groups)
       for (const type of [LOCAL, NOT_LOCAL]) {
         const withNodePorts = type === LOCAL || isListed
         const ports = portsOf(withNodePorts ? [...places, ...this.#nodePortTexts()] : places)
         for (const [protocol, numbers] of protocolRegions()) {
+          if (at !== undefined && protocol !== at.protocol) continue
           const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
-          const destinationPort = difference(
-            everything(2),
-            union(taken.map(number => prefix(u16be(number), 16))),
-          )
+          const destinationPort = difference(among, union(taken.map(number => prefix(u16be(number), 16))))
           if (destinationPort.length === 0) continue
           const to = { destination: addresses, protocol: numbers, destinationPort, destinationType: type }
           yield* this.#guardedClasses(hook, 'no Service', { to, from })
@@ -187,14 +202,16 @@ export class BehindSpace {
     }
     const all = [...groups.values()].map(({ ips, places }) => ({ addresses: regionOfIps(ips), places }))
     const rest = { addresses: difference(this.#addresses, regionOfIps(byAddress.keys())), places: [] }
-    // Where the list has addresses, all node ports are taken at them, whatever their type.
+    for (const group of [...all, rest]) yield* this.#byListing(group)
+  }
+
+  /** Where the list has addresses, all node ports are taken at them, whatever their type. */
+  *#byListing({ addresses, places }: Omit<Group, 'isListed'>): Generator<Group, void, undefined> {
     const listed = this.#listed === undefined ? [] : this.#served
-    for (const { addresses, places } of [...all, rest]) {
-      const inside = intersection(addresses, listed)
-      const outside = difference(addresses, listed)
-      if (inside.length > 0) yield { addresses: inside, places, isListed: true }
-      if (outside.length > 0) yield { addresses: outside, places, isListed: false }
-    }
+    const inside = intersection(addresses, listed)
+    const outside = difference(addresses, listed)
+    if (inside.length > 0) yield { addresses: inside, places, isListed: true }
+    if (outside.length > 0) yield { addresses: outside, places, isListed: false }
   }
 }
 

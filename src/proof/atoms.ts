@@ -8,6 +8,7 @@ import { BehindSpace } from './atoms-behind.ts'
 import { classOf, Destinations, loopback, PORTS, portsOf, protocolRegions } from './destinations.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, REJECT } from './meaning.ts'
 import type { Hook, PacketClass } from './packet-class.ts'
+import type { Elsewhere } from './reads.ts'
 import { LOCAL, NOT_LOCAL, regionOf, regionOfIps, Sources, TYPES } from './sources.ts'
 
 export const HOOKS: readonly Hook[] = ['prerouting', 'output']
@@ -18,7 +19,7 @@ export const HOOKS: readonly Hook[] = ['prerouting', 'output']
  */
 export function* classesOf(
   meaning: FamilyMeaning,
-  space: Atoms = meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning),
+  space: Atoms = spaceOf(meaning),
 ): Generator<PacketClass, void, undefined> {
   // What the evaluator knows of a place it keeps for the next class.
   for (const place of meaning.places) for (const hook of HOOKS) yield* space.atPlace(hook, place)
@@ -26,7 +27,11 @@ export function* classesOf(
   for (const hook of HOOKS) yield* space.elsewhere(hook)
 }
 
-type Atoms = Pick<Space, 'atPlace' | 'atNodePort' | 'elsewhere'>
+export type Atoms = Pick<Space, 'atPlace' | 'atNodePort' | 'elsewhere' | 'elsewhereAt'>
+
+export function spaceOf(meaning: FamilyMeaning): Atoms {
+  return meaning.promises.refusesBehind ? new BehindSpace(meaning) : new Space(meaning)
+}
 
 /** The packets of a family, divided by what they are sent to. */
 export class Space {
@@ -108,9 +113,10 @@ export class Space {
   /** The same at one address, or at one port of it, where a list has the addresses that serve node ports. */
   *elsewhereAt(
     hook: Hook,
-    { ip, at }: { readonly ip: Ip; readonly at: Pick<Place, 'protocol' | 'port'> | undefined },
+    { ip, at }: Elsewhere,
     ports: readonly Pick<Place, 'protocol' | 'port'>[],
   ): Generator<PacketClass, void, undefined> {
+    assert(ip !== undefined, 'packets to all addresses are followed whole')
     const group = {
       addresses: point(ip),
       closed: this.#whyClosed(ip, 0),

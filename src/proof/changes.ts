@@ -3,13 +3,15 @@ import { Pauses } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { isLoopback } from '../base/ip.ts'
 import { NFT_TABLE_F_DORMANT } from '../kernel/nft/constants.ts'
-import type { AnyTable, Chain, NftSet } from '../kernel/nft/state.ts'
+import type { AnyTable } from '../kernel/nft/state.ts'
 import type { Snapshot } from '../model/snapshot.ts'
-import { HOOKS, Space } from './atoms.ts'
-import { type CompiledTable, compileChain } from './compiled.ts'
+import { type Atoms, HOOKS, spaceOf } from './atoms.ts'
+import { followChains, haveSameChains, headOf, whySets, whyTables } from './chain-changes.ts'
+import type { CompiledTable, Ownership } from './compiled.ts'
 import { nodePortUnit, placeUnit } from './examine.ts'
+import type { FamilyMeanings, TouchedMeaning } from './family-meanings.ts'
 import { type MeaningConfig, placeKey, portKey } from './meaning.ts'
-import { type FamilyMeanings, Meanings, type TouchedMeaning } from './meanings.ts'
+import { Meanings } from './meanings.ts'
 import type { PacketClass } from './packet-class.ts'
 import { FamilyProof, Findings, LIMIT, type Proof, proofOf } from './prove.ts'
 import { type Concerned, ELSEWHERE, type Elsewhere, Reads } from './reads.ts'
@@ -25,9 +27,8 @@ export type ChangesProof =
   | { readonly kind: 'changes'; readonly proof: Proof; readonly units: ReadonlySet<string> }
   | { readonly kind: 'whole'; readonly why: string }
 
-interface RunningProofOptions {
+interface RunningProofOptions extends Ownership {
   readonly config: MeaningConfig
-  readonly ownName: string
   /** Differences to list at most. */
   readonly limit?: number
 }
@@ -56,9 +57,9 @@ export class RunningProof {
   /** Examines every class. */
   *whole({ snapshot, tables }: ProofState): Steps<Proof> {
     this.#known = undefined
-    const { config, ownName, limit = LIMIT } = this.#options
+    const { config, ownName, owns, limit = LIMIT } = this.#options
     const meanings = yield* Meanings.of(snapshot, config, { follows: true })
-    const families = meanings.families.map(meaning => new FamilyChanges(meaning, { tables, ownName }))
+    const families = meanings.families.map(meaning => new FamilyChanges(meaning, { tables, ownName, owns }))
     const found = new Findings(limit)
     for (const { proof } of families) yield* proof.whole(found)
     const reads = families.map(family => family.reads.size)
@@ -136,7 +137,7 @@ function whyWholeProof({ meanings, families, reads }: Known, snapshot: Snapshot)
 class FamilyChanges {
   readonly meaning: FamilyMeanings
   readonly proof: FamilyProof
-  readonly reads = new Reads()
+  readonly reads: Reads
   readonly #units = new Set<string>()
   readonly #elsewhere = new Map<string, Elsewhere>()
   /** Packets to no service port with a difference. */
@@ -144,10 +145,12 @@ class FamilyChanges {
 
   constructor(
     meaning: FamilyMeanings,
-    { tables, ownName }: { readonly tables: readonly AnyTable[]; readonly ownName: string },
+    { tables, ownName, owns }: Ownership & { readonly tables: readonly AnyTable[] },
   ) {
     this.meaning = meaning
-    this.proof = new FamilyProof(meaning, { tables, ownName, reads: this.reads })
+    // Rules of Services stand in chains of shared tables; in a table of our own, its elements do.
+    this.reads = new Reads({ followsRules: owns !== undefined })
+    this.proof = new FamilyProof(meaning, { tables, ownName, owns, reads: this.reads })
   }
 
   get name(): 'ip' | 'ip6' {
@@ -174,7 +177,7 @@ class FamilyChanges {
       const [compiled, old] = [this.proof.walker.tables[index], from[index]]
       if (compiled === undefined || old === undefined) return 'the tables changed'
       const why =
-        (yield* followChains(compiled, old, table)) ??
+        (yield* followChains({ compiled, before: old, after: table, concerned }, this.reads)) ??
         whySets(compiled, old, table) ??
         (yield* this.#followElements({ compiled, before: old, after: table, concerned }))
       if (why !== undefined) return why
@@ -233,12 +236,16 @@ class FamilyChanges {
 
   #followMeaning(touched: TouchedMeaning): string | undefined {
     const { meaning } = this
-    const { nodePortAddresses, relaysLocalhost } = meaning
+    const { nodePortAddresses, relaysLocalhost, promises } = meaning
     for (const key of touched.places) this.#units.add(placeUnit(key))
     for (const key of touched.nodePorts) this.#units.add(nodePortUnit(key))
     for (const { ip, protocol, port } of touched.vacant.values()) this.#touch({ ip, at: { protocol, port } })
-    for (const ip of touched.clusterIps) this.#touch({ ip, at: undefined })
     const { closed, clusterIps, nodePorts } = touched
+    if (promises.refusesBehind) {
+      for (const at of closed.values()) this.#touch({ ip: undefined, at })
+      return undefined
+    }
+    for (const ip of clusterIps) this.#touch({ ip, at: undefined })
     if (relaysLocalhost && [...nodePorts].some(key => key.startsWith('SCTP')))
       return 'an SCTP node port changed that is refused at localhost'
     if (nodePortAddresses === undefined) {
@@ -260,11 +267,11 @@ class FamilyChanges {
 
   /** Where each address of the node serves node ports, or localhost does, addresses are told apart by their types. */
   #whyElsewhere(): string | undefined {
-    const { nodePortAddresses, nodePorts, relaysLocalhost } = this.meaning
-    for (const { ip } of this.#elsewhere.values()) {
+    const { nodePortAddresses, nodePorts, relaysLocalhost, promises } = this.meaning
+    for (const { ip } of promises.refusesBehind ? [] : this.#elsewhere.values()) {
       if (nodePortAddresses === undefined && hasAny(nodePorts))
         return 'packets to no Service are concerned, and every address serves node ports'
-      if (relaysLocalhost && isLoopback(ip)) return 'packets to localhost are concerned'
+      if (relaysLocalhost && ip !== undefined && isLoopback(ip)) return 'packets to localhost are concerned'
     }
     return undefined
   }
@@ -273,7 +280,7 @@ class FamilyChanges {
   *examine(found: Findings): Steps<ReadonlySet<string>> {
     const { examiner } = this.proof
     const units = this.#units
-    const space = new Space(this.meaning)
+    const space = spaceOf(this.meaning)
     const pauses = new Pauses()
     examiner.again()
     for (const unit of units) for (const other of examiner.forget(unit)) units.add(other)
@@ -304,7 +311,7 @@ class FamilyChanges {
     this.proof.note(its, this.proof.examiner.examine(its), found, unit)
   }
 
-  *#classesOf(unit: string, space: Space): Generator<PacketClass, void, undefined> {
+  *#classesOf(unit: string, space: Atoms): Generator<PacketClass, void, undefined> {
     const key = unit.slice(1)
     const isNodePort = unit === nodePortUnit(key)
     const place = isNodePort ? this.meaning.nodePortAt(key) : this.meaning.placeAt(key)
@@ -312,16 +319,20 @@ class FamilyChanges {
     for (const hook of HOOKS) yield* isNodePort ? space.atNodePort(hook, place) : space.atPlace(hook, place)
   }
 
-  *#elsewhereOf({ ip, at }: Elsewhere, space: Space): Generator<PacketClass, void, undefined> {
+  *#elsewhereOf({ ip, at }: Elsewhere, space: Atoms): Generator<PacketClass, void, undefined> {
     const { meaning } = this
+    const served = ip === undefined ? [] : meaning.servedAt(ip)
+    if (meaning.promises.refusesBehind || ip === undefined) {
+      for (const hook of HOOKS) yield* space.elsewhereAt(hook, { ip, at }, served)
+      return
+    }
     const isNodeAddress = meaning.nodePortAddresses?.includes(ip) === true
     const isServed =
       at !== undefined &&
       (meaning.placeAt(placeKey({ ip, ...at })) !== undefined ||
         (isNodeAddress && meaning.nodePortAt(portKey(at)) !== undefined))
     if (isServed) return
-    const served = at === undefined ? meaning.servedAt(ip) : []
-    for (const hook of HOOKS) yield* space.elsewhereAt(hook, { ip, at }, served)
+    for (const hook of HOOKS) yield* space.elsewhereAt(hook, { ip, at }, at === undefined ? served : [])
   }
 }
 
@@ -335,74 +346,4 @@ interface ElementChange {
 function hasAny(items: Iterable<unknown>): boolean {
   for (const _ of items) return true
   return false
-}
-
-function headOf({ family, name }: AnyTable): string {
-  return `${family} ${name}`
-}
-
-function whyTables(before: readonly AnyTable[], after: readonly AnyTable[]): string {
-  const [from, to] = [before.map(headOf), after.map(headOf)]
-  const added = to.find(its => !from.includes(its))
-  if (added !== undefined) return `table ${added} is new`
-  const gone = from.find(its => !to.includes(its))
-  return gone === undefined ? 'the order of the tables changed' : `table ${gone} is gone`
-}
-
-/** Takes over chains that a verdict may lead to. A changed chain, or one at a hook, concerns all classes. */
-function* followChains(
-  compiled: CompiledTable,
-  before: AnyTable,
-  after: AnyTable,
-): Steps<string | undefined> {
-  const pauses = new Pauses()
-  if (before.chains === after.chains) return undefined
-  for (const [name, chain] of before.chains) {
-    const now = after.chains.get(name)
-    if (now === chain) continue
-    if (pauses.due(8)) yield
-    if (now !== undefined && textOf(chain, compiled) !== textOf(now, compiled))
-      return `chain ${compiled.name} ${name} changed`
-    if (now !== undefined) continue
-    if (chain.hook !== undefined) return `chain ${compiled.name} ${name} is gone`
-    compiled.chains.delete(name)
-  }
-  for (const [name, chain] of after.chains) {
-    if (before.chains.has(name)) continue
-    if (chain.hook !== undefined) return `chain ${compiled.name} ${name} is new`
-    compiled.chains.set(name, compileChain(chain, compiled))
-    if (pauses.due(8)) yield
-  }
-  return undefined
-}
-
-function* haveSameChains(compiled: CompiledTable, before: AnyTable, after: AnyTable): Steps<boolean> {
-  const pauses = new Pauses()
-  if (before.chains.size !== after.chains.size) return false
-  for (const [name, chain] of before.chains) {
-    const now = after.chains.get(name)
-    if (pauses.due(8)) yield
-    if (now === undefined || textOf(chain, compiled) !== textOf(now, compiled)) return false
-  }
-  return true
-}
-
-function textOf(chain: Chain, compiled: CompiledTable): string {
-  const { rules } = compileChain(chain, compiled)
-  return JSON.stringify([chain.hook, rules.map(({ expressions, place }) => [place.rule, expressions])])
-}
-
-/** The size of a set does not matter: full sets that packets fill are followed in any case. */
-function whySets({ name }: CompiledTable, before: AnyTable, after: AnyTable): string | undefined {
-  if (before.sets === after.sets) return undefined
-  const text = ({ sets }: AnyTable, set: string) => kindOf(sets.get(set))
-  for (const set of new Set([...before.sets.keys(), ...after.sets.keys()]))
-    if (text(before, set) !== text(after, set)) return `set ${set} of ${name} changed`
-  return undefined
-}
-
-function kindOf(set: NftSet | undefined): string {
-  if (set === undefined) return ''
-  const { flags, keyLength, dataType, dataLength, timeoutMs } = set
-  return [flags, keyLength, dataType, dataLength, timeoutMs].join()
 }

@@ -22,7 +22,15 @@ import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import type { RulePlace } from './machine.ts'
-import { type CompiledRule, comparesBits, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
+import type { Compared } from './reads.ts'
+import {
+  type CompiledRule,
+  comparedIn,
+  comparesBits,
+  guardOf,
+  indexOf,
+  type RuleIndex,
+} from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
 
 export interface CompiledChain {
@@ -34,6 +42,8 @@ export interface CompiledChain {
   readonly comparesBits: boolean
   /** Absent for a short chain. */
   readonly index: RuleIndex | undefined
+  /** What tells the packets apart that meet a rule: the same for later versions of the chain. */
+  readonly compared: readonly Compared[]
 }
 
 export interface CompiledTable {
@@ -47,6 +57,8 @@ export interface CompiledTable {
   readonly isOwnChain: (chain: string) => boolean
   /** Undefined where IPVS and ipsets were not read. */
   readonly ipvs?: IpvsClasses | undefined
+  /** Versions of a chain share their rules. */
+  readonly known: WeakMap<Rule, Omit<CompiledRule, 'place'>>
 }
 
 /** Which rules are ours: the evaluator must know every expression of them. */
@@ -85,21 +97,22 @@ export function compileTable(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
-  const compiled = { name, isOwn, sets, chains, family, isOwnChain, ipvs }
+  const compiled = { name, isOwn, sets, chains, family, isOwnChain, ipvs, known: new WeakMap() }
   for (const chain of table.chains.values()) chains.set(chain.name, compileChain(chain, compiled))
   return compiled
 }
 
-export function compileChain(chain: Chain, table: CompiledTable): CompiledChain {
-  const { family, isOwnChain, ipvs } = table
+/** Compiles a chain, or a later version of one. */
+export function compileChain(chain: Chain, table: CompiledTable, before?: CompiledChain): CompiledChain {
+  const { family, isOwnChain, ipvs, known } = table
   const isOwn = isOwnChain(chain.name)
   const rules = chain.rules.flatMap((rule, index): readonly CompiledRule[] => {
     const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
     if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) return []
-    const context = { family, isOwn: place.isOwn, ipvs }
-    const expressions = compiledExpressions(rule, context)
-    return [{ expressions, place, guard: guardOf(expressions, family) }]
+    const its = known.get(rule) ?? compileExpressions(rule, { family, isOwn: place.isOwn, ipvs })
+    known.set(rule, its)
+    return [{ ...its, place }]
   })
   return {
     name: chain.name,
@@ -108,11 +121,13 @@ export function compileChain(chain: Chain, table: CompiledTable): CompiledChain 
     isOwn,
     comparesBits: comparesBits(rules, family),
     index: indexOf(rules),
+    compared: before?.compared ?? comparedIn(rules),
   }
 }
 
-function compiledExpressions(rule: Rule, context: ExtensionContext): CompiledRule['expressions'] {
-  return withoutNotes(knownStatus(wholeNames(rule))).map(each => decodeExtension(each, context))
+function compileExpressions(rule: Rule, context: ExtensionContext): Omit<CompiledRule, 'place'> {
+  const expressions = withoutNotes(knownStatus(wholeNames(rule))).map(each => decodeExtension(each, context))
+  return { expressions, guard: guardOf(expressions, context.family) }
 }
 
 /** The kernel fills the name of a device with zeros: a comparison with its end is one with all of it. */

@@ -58,6 +58,8 @@ export interface Extension {
   readonly kind: 'extension'
   /** The same for each packet with the same fields, and without effects on it or on others. */
   readonly isPure: boolean
+  /** Divides packets by a chance. */
+  readonly isChance?: true
   readonly run: Run
   /** What was decoded. */
   readonly of: Expression
@@ -124,7 +126,7 @@ function matchOf(
       return pure(foreign.inverted ? not(run) : run)
     }
     case 'statistic':
-      return impure(byChance(foreign.share))
+      return { ...impure(byChance(foreign.share)), isChance: true }
     case 'connmark': {
       const { mark, mask, inverted } = foreign
       return pure(machine => {
@@ -154,7 +156,7 @@ function knownMatch(match: XtMatch, { family, isOwn }: ExtensionContext): Decode
         return isMet === match.inverted ? 'break' : 'next'
       })
     case 'statistic':
-      return impure(byChance(Math.min(1, match.probability / XT_STATISTIC_UNITS)))
+      return { ...impure(byChance(Math.min(1, match.probability / XT_STATISTIC_UNITS))), isChance: true }
     case 'mark':
       return pure(machine => hasMark(machine, classIn(machine).mark, match))
     case 'addrtype':

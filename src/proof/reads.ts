@@ -1,11 +1,13 @@
 import type { Ip } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { includes, onlyValue, type Region } from '../base/region.ts'
+import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import {
   chosen,
   type FieldPart,
   isChoice,
   type Known,
+  type Machine,
   type SetAccess,
   type Value,
   type Word,
@@ -13,9 +15,10 @@ import {
 import type { Protocol } from '../model/service.ts'
 import { type Box, protocolOf } from './packet-class.ts'
 
-/** Packets that are sent to no service port: at one address, or at one port of it. */
+/** Packets that are sent to no service port: at one address, at one port of it, or at one port of all addresses. */
 export interface Elsewhere {
-  readonly ip: Ip
+  /** Undefined for all addresses. */
+  readonly ip: Ip | undefined
   readonly at: { readonly protocol: Protocol; readonly port: number } | undefined
 }
 
@@ -43,7 +46,11 @@ interface WideRead {
   readonly length: number
   readonly ips: readonly Ip[]
   readonly port: number | undefined
+  /** That of all packets. */
+  readonly onlyPort: number | undefined
   readonly protocol: Protocol | undefined
+  /** The protocols of the packets. */
+  readonly within: Region
   /** Position in the key of the protocol, and those of the packets; undefined where it is known or no part of the key. */
   readonly protocols: { readonly at: number; readonly region: Region } | undefined
 }
@@ -63,11 +70,35 @@ const POINTS_MAX = 16
 /** The unit of all packets that are sent to no service port. */
 export const ELSEWHERE = '@'
 
+/** What all packets have that a rule does not end for at once. */
+export interface Guard {
+  readonly destination: Octets | undefined
+  readonly port: Octets | undefined
+  readonly protocol: Octets | undefined
+}
+
+/** What a rule compares first: a destination with a port, one of them, or nothing that a packet tells. */
+export type Compared = 'place' | 'address' | 'port' | 'nothing'
+
+export function comparedBy({ destination, port }: Guard): Compared {
+  if (destination === undefined) return port === undefined ? 'nothing' : 'port'
+  return port === undefined ? 'address' : 'place'
+}
+
+/** A chain whose rules packets are compared with. */
+interface ComparedChain {
+  readonly name: string
+  readonly compared: readonly Compared[]
+  readonly table: { readonly sets: SetAccess }
+}
+
 /**
  * Remembers which elements the classes looked up, found or not, so that a changed element leads to them. A class belongs
- * to a unit: the place or node port that its packets are sent to, or ELSEWHERE.
+ * to a unit: the place or node port that its packets are sent to, or ELSEWHERE. Where rules change as well, a chain is a
+ * set of what its rules compare first.
  */
 export class Reads {
+  readonly followsRules: boolean
   /** The units of the classes that are followed; of several, by the number of the class. */
   units: readonly string[] = []
   readonly #units = new Map<string, string | Set<string> | typeof MANY>()
@@ -75,6 +106,10 @@ export class Reads {
   readonly #wide = new Map<string, Map<string, WideRead>>()
   readonly #wideMasks: Masks = new Map()
   readonly #numbers = new Map<SetAccess, number>()
+
+  constructor({ followsRules }: { readonly followsRules: boolean }) {
+    this.followsRules = followsRules
+  }
 
   get size(): number {
     return this.#units.size + this.#wide.size
@@ -86,6 +121,21 @@ export class Reads {
     const words = typeof key === 'string' ? wordsOf(key) : key
     if (first === ELSEWHERE) this.#noteWide(reader, set, words)
     else this.#notePlaces(reader, set, words)
+  }
+
+  /** Notes that packets pass a chain. */
+  noteChain(reader: Reader & Pick<Machine, 'header'>, { name, compared }: ComparedChain): void {
+    if (!this.followsRules) return
+    for (const each of compared) this.note(reader, `${each} in ${name}`, comparedWords(reader, each))
+  }
+
+  /** Adds what may have met a rule of a chain. */
+  concernRule({ name, compared, table }: ComparedChain, guard: Guard, to: Concerned): void {
+    const by = comparedBy(guard)
+    if (!compared.includes(by)) to.isWide = true
+    const { destination = '', port = '', protocol } = guard
+    const key = destination + (port === '' ? '' : port.padEnd(4, '\0'))
+    this.concern(table.sets, { set: `${by} in ${name}`, key, protocol }, to)
   }
 
   #notePlaces(reader: Reader, set: string, words: readonly Word[]): void {
@@ -151,25 +201,32 @@ export class Reads {
     const ips = address === -1 ? fewPoints(box.destination) : []
     const port = words.findIndex(word => isPart(word) && word.field === 'destinationPort' && word.at === 0)
     const protocol = words.findIndex(word => isPart(word) && word.field === 'protocol')
+    const only = onlyValue(box.destinationPort)
     const read: WideRead = {
       address: address === -1 ? undefined : address * 4,
       length: addressLength,
       ips: ips ?? [],
       port: port === -1 ? undefined : port * 4,
+      onlyPort: only === undefined ? undefined : readU16be(only, 0),
       protocol: protocolOf(box),
+      within: box.protocol,
       protocols: protocol === -1 ? undefined : { at: protocol * 4, region: box.protocol },
     }
     const key = this.#keyOf(this.#wideMasks, sets, { set, mask }) + known
     const reads = this.#wide.get(key) ?? new Map<string, WideRead>()
     this.#wide.set(key, reads)
     const protocols = read.protocols?.region.map(({ from, to }) => `${from}-${to}`)
-    reads.set([read.address, read.ips, read.port, read.protocol, protocols].join(), read)
+    reads.set([read.address, read.ips, read.port, read.onlyPort, read.protocol, protocols].join(), read)
   }
 
   /** Adds what may have looked up an element of this key. */
   concern(
     sets: SetAccess,
-    { set, key }: { readonly set: string; readonly key: Octets },
+    {
+      set,
+      key,
+      protocol,
+    }: { readonly set: string; readonly key: Octets; readonly protocol?: Octets | undefined },
     to: Concerned,
   ): void {
     const words = wordsOf(key)
@@ -182,19 +239,36 @@ export class Reads {
     }
     for (const mask of this.#wideMasks.get(sets)?.get(set) ?? []) {
       const reads = this.#wide.get(`${number} ${set} ${mask} ${knownAt(words, mask, 0)}`)
-      for (const read of reads?.values() ?? []) concernWide(read, key, to)
+      for (const read of reads?.values() ?? [])
+        if (protocol === undefined || includes(read.within, protocol)) this.#concernWide(read, key, to)
     }
+  }
+
+  #concernWide(read: WideRead, key: Octets, to: Concerned): void {
+    const { address, length, ips, protocol, protocols } = read
+    if (protocols !== undefined && !includes(protocols.region, key.charAt(protocols.at))) return
+    const port = read.port === undefined ? read.onlyPort : readU16be(key, read.port)
+    const at = protocol !== undefined && port !== undefined ? { protocol, port } : undefined
+    if (address === undefined && ips.length === 0) {
+      if (this.followsRules && at !== undefined) to.elsewhere.push({ ip: undefined, at })
+      else to.isWide = true
+    }
+    for (const ip of address === undefined ? ips : [key.slice(address, address + length)])
+      to.elsewhere.push({ ip, at })
   }
 }
 
-function concernWide(read: WideRead, key: Octets, to: Concerned): void {
-  const { address, length, ips, protocol, protocols, port } = read
-  if (protocols !== undefined && !includes(protocols.region, key.charAt(protocols.at))) return
-  if (address === undefined && ips.length === 0) to.isWide = true
-  const isOnePort = protocol !== undefined && port !== undefined
-  const at = isOnePort ? { protocol, port: readU16be(key, port) } : undefined
-  for (const ip of address === undefined ? ips : [key.slice(address, address + length)])
-    to.elsewhere.push({ ip, at })
+/** Gives what the rules of a chain compare, of a packet. */
+function comparedWords(reader: Reader & Pick<Machine, 'header'>, compared: Compared): readonly Word[] {
+  const { addressLength } = reader
+  const words: Word[] = []
+  const add = (value: Value | undefined) => {
+    if (value !== undefined) words.push(...(typeof value === 'string' ? wordsOf(value) : value))
+  }
+  if (compared === 'place' || compared === 'address')
+    add(reader.header(NFT_PAYLOAD_NETWORK_HEADER, addressLength === 4 ? 16 : 24, addressLength))
+  if (compared === 'place' || compared === 'port') add(reader.header(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2))
+  return words
 }
 
 /** By set: the parts of keys that were known, as bits for each word. */

@@ -1,12 +1,17 @@
 import { append } from '../base/collections.ts'
 import type { Octets } from '../base/octets.ts'
 import { includes } from '../base/region.ts'
-import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
+import {
+  NFT_META_L4PROTO,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+} from '../kernel/nft/constants.ts'
 import type { Expression } from '../kernel/nft/expression.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { chosen, type Of, type Value } from '../kernel/nft/trace-machine.ts'
 import type { Extension } from './extensions.ts'
 import type { ClassMachine, RulePlace } from './machine.ts'
+import { type Compared, comparedBy, type Guard } from './reads.ts'
 
 export interface CompiledRule {
   readonly expressions: readonly (Expression | Extension)[]
@@ -17,10 +22,10 @@ export interface CompiledRule {
 /** The number of rules from which a chain gets an index. */
 const INDEXED_FROM = 16
 
-/** What all packets have that a rule does not end for at once. */
-export interface Guard {
-  readonly destination: Octets | undefined
-  readonly port: Octets | undefined
+/** Gives what tells the packets apart that meet a rule of a chain. Services fill chains that are empty at first. */
+export function comparedIn(rules: readonly CompiledRule[]): readonly Compared[] {
+  if (rules.length === 0) return ['place', 'port']
+  return [...new Set(rules.map(({ guard }) => comparedBy(guard)))]
 }
 
 interface Entry extends Guard {
@@ -119,13 +124,18 @@ export function indexOf(rules: readonly CompiledRule[]): RuleIndex | undefined {
 
 /** Reads the comparisons at the beginning of a rule: nothing before them has an effect. */
 export function guardOf(expressions: CompiledRule['expressions'], family: NftFamily): Guard {
-  const guard: { -readonly [K in keyof Guard]: Guard[K] } = { destination: undefined, port: undefined }
+  const guard: { -readonly [K in keyof Guard]: Guard[K] } = {
+    destination: undefined,
+    port: undefined,
+    protocol: undefined,
+  }
   let loaded: { readonly dreg: number; readonly field: keyof Guard; readonly length: number } | undefined
   for (const each of expressions) {
     if (each.kind === 'payload') {
       const field = fieldOf(each, family)
       loaded = field === undefined ? undefined : { dreg: each.dreg, field, length: each.length }
-    } else if (each.kind === 'meta') loaded = undefined
+    } else if (each.kind === 'meta')
+      loaded = each.key === NFT_META_L4PROTO ? { dreg: each.dreg, field: 'protocol', length: 1 } : undefined
     else if (each.kind === 'cmp') {
       const isWhole = loaded?.dreg === each.sreg && loaded.length === each.data.length
       if (loaded !== undefined && isWhole && each.op === 'eq') guard[loaded.field] ??= each.data
@@ -158,16 +168,16 @@ export function comparesBits(rules: readonly CompiledRule[], family: NftFamily):
 }
 
 /** A chain, and those that its rules lead to. */
-interface Leading {
+interface Leading<C> {
   readonly rules: readonly CompiledRule[]
-  readonly table: { readonly chains: ReadonlyMap<string, Leading> }
+  readonly table: { readonly chains: ReadonlyMap<string, C> }
 }
 
 /**
  * Gives the places that some rule of a chain, or of those that it leads to, compares: packets to other places pass it
  * without an effect. Undefined where there are more effects.
  */
-export function placesIn({ rules, table }: Leading): readonly Guard[] | undefined {
+export function placesIn<C extends Leading<C>>({ rules, table }: C): readonly Guard[] | undefined {
   const places: Guard[] = []
   for (const { guard, expressions } of rules) {
     if (guard.destination !== undefined) {
@@ -182,6 +192,20 @@ export function placesIn({ rules, table }: Leading): readonly Guard[] | undefine
     places.push(...further)
   }
   return places
+}
+
+export function dividesByChance({ expressions }: CompiledRule): boolean {
+  return expressions.some(each => each.kind === 'extension' && each.isChance === true)
+}
+
+/** Gives the chains that lead packets on by such rules alone, and those that they lead to. */
+export function* chainsBehind<C extends Leading<C>>(chain: C): Generator<C, void, undefined> {
+  yield chain
+  for (const { guard, expressions } of chain.rules) {
+    const last = guard.destination === undefined ? expressions.at(-1) : undefined
+    const target = last?.kind === 'verdict' ? chain.table.chains.get(last.verdict.chain ?? '') : undefined
+    if (target !== undefined) yield* chainsBehind(target)
+  }
 }
 
 function isTest(expression: CompiledRule['expressions'][number]): boolean {

@@ -1,9 +1,9 @@
 import type { Cidr, Ip } from '../base/ip.ts'
-import { type Octets, u32host } from '../base/octets.ts'
+import { u32host } from '../base/octets.ts'
 import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
 import { RTN_LOCAL } from '../kernel/nft/constants.ts'
 import { DROP, type FamilyMeaning, type Fate, type Place } from './meaning.ts'
-import { addressOf, type Hook, isSame } from './packet-class.ts'
+import { type Hook, isSame } from './packet-class.ts'
 
 export const LOCAL = point(u32host(RTN_LOCAL))
 export const TYPES = everything(4)
@@ -110,33 +110,9 @@ export class Sources {
     ]
   }
 
-  /** Adds clients, those apart that are an endpoint on this node themselves. */
+  /** A client may be an endpoint on this node itself: the evaluator divides their packets. */
   #add(its: Source, sources: Source[]): void {
-    const { fate } = its
-    if (its.source.length === 0 || its.interface.length === 0) return
-    const own = fate.kind === 'endpoints' && !fate.masquerade ? this.#ownOf(fate.endpoints) : []
-    const met = own.length === 0 ? own : intersection(its.source, own)
-    if (met.length === 0) {
-      sources.push(its)
-      return
-    }
-    for (const ip of addressesIn(met)) sources.push({ ...its, source: point(ip) })
-    const source = difference(its.source, met)
-    if (source.length > 0) sources.push({ ...its, source })
-  }
-
-  #lastOwn: { readonly endpoints: readonly Octets[]; readonly own: Region } = { endpoints: [], own: [] }
-
-  /** Gives the addresses of endpoints on this node. The fates of one service port share their endpoints. */
-  #ownOf(endpoints: readonly Octets[]): Region {
-    const { localEndpoints } = this.#meaning
-    // Where every endpoint may be masqueraded, the evaluator divides their packets.
-    if (localEndpoints.size === 0 || this.#meaning.promises.masqueradesItself) return []
-    if (this.#lastOwn.endpoints !== endpoints) {
-      const own = regionOfIps(endpoints.map(addressOf).filter(ip => localEndpoints.has(ip)))
-      this.#lastOwn = { endpoints, own }
-    }
-    return this.#lastOwn.own
+    if (its.source.length > 0 && its.interface.length > 0) sources.push(its)
   }
 }
 
@@ -158,17 +134,4 @@ export function regionOf(cidrs: readonly Cidr[]): Region {
 
 export function regionOfIps(ips: Iterable<Ip>): Region {
   return union([...ips].map(ip => ({ from: ip, to: ip })))
-}
-
-/** Lists addresses that stand for few: endpoints on this node. */
-function addressesIn(region: Region): readonly Ip[] {
-  return region.flatMap(({ from, to }) => {
-    const ips = [from]
-    for (let rest = difference([{ from, to }], point(from)); rest[0] !== undefined; ) {
-      const ip = rest[0].from
-      ips.push(ip)
-      rest = difference(rest, point(ip))
-    }
-    return ips
-  })
 }

@@ -26,8 +26,8 @@ import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import { MERGED_MIN, merged } from './merged.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
-import type { Reads } from './reads.ts'
-import { type CompiledRule, type Guard, placesIn } from './rule-index.ts'
+import type { Guard, Reads } from './reads.ts'
+import { type CompiledRule, chainsBehind, dividesByChance, placesIn } from './rule-index.ts'
 import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
 import { LOCAL, regionOfIps } from './sources.ts'
 
@@ -52,6 +52,8 @@ interface Decided {
 
 /** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
 const DEPTH_MAX = 64
+/** Rules of other programs that divide packets by chance double their ways: more are beyond the evaluator. */
+const WAYS_MAX = 512
 
 /** The rules of all programs at the hooks of one family. */
 export class Walker {
@@ -64,6 +66,8 @@ export class Walker {
   /** What chains that divide packets by bits of their destination know. */
   readonly #places = new Map<CompiledChain, readonly Guard[]>()
   readonly #met: ((place: RulePlace) => void) | undefined
+  /** Ways of a class that enter the chain at the hook. */
+  #ways = 1
 
   constructor(
     tables: readonly AnyTable[],
@@ -111,8 +115,9 @@ export class Walker {
     for (const { sets } of this.tables) yield* sets.fill()
   }
 
-  /** Forgets what lookups found: elements changed. */
+  /** Forgets what lookups found, and what chains know: elements or rules changed. */
   forgetLookups(): void {
+    this.#places.clear()
     this.#around = { ...this.#around, memo: { ...this.#around.memo, lookups: new WeakMap() } }
   }
 
@@ -227,6 +232,7 @@ export class Walker {
     ]
     for (const { chain, isNat, policy, order, isIpvs } of bases) {
       const next: typeof going = []
+      this.#ways = going.length
       for (const each of going) {
         const isPassed = isIpvs === true && each.machine.server !== undefined
         if (each.machine.isTaken || isPassed || (isNat && each.natDone)) {
@@ -266,11 +272,17 @@ export class Walker {
   #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
     // No kernel holds such chains: a state that was read in parts may.
     if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
+    start.sets = chain.table.sets
+    this.#around.reads?.noteChain(start, chain)
     const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
     if (apart !== undefined) return apart
     const decided: Decided[] = []
     let going = [start]
     for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
+      if (going.length * this.#ways > WAYS_MAX && !rule.place.isOwn && dividesByChance(rule)) {
+        this.#passBeyond(rule, 'cannot trace so many chances')
+        continue
+      }
       const next: ClassMachine[] = []
       for (const machine of going) {
         machine.sets = chain.table.sets
@@ -292,6 +304,9 @@ export class Walker {
     const places = this.#places.get(chain) ?? placesIn(chain)
     if (places === undefined) return undefined
     this.#places.set(chain, places)
+    // What returns here passes these chains, although it is not followed through them.
+    if (this.#around.reads?.followsRules === true)
+      for (const each of chainsBehind(chain)) this.#around.reads.noteChain(machine, each)
     const ports = machine.region('destinationPort')
     const met = places.filter(({ port }) => port === undefined || includes(ports, port))
     const known = new Set(met.flatMap(({ destination = '' }) => destination))

@@ -1,11 +1,16 @@
 import { performance } from 'node:perf_hooks'
 import { finish, type Steps } from '../../src/base/clock.ts'
+import type { AnyTable } from '../../src/kernel/nft/state.ts'
+import { compileRule } from '../../src/kernel/xt/compile.ts'
+import { appliedScope } from '../../src/kernel/xt/scope-apply.ts'
 import { isRefusal } from '../../src/model/fields.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
+import { diffStates } from '../../src/modes/iptables/diff.ts'
 import { renderIptablesState } from '../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
+import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/options.ts'
 import { renderState } from '../../src/modes/nftables/render.ts'
 import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
@@ -61,6 +66,14 @@ interface ChangesResult {
   readonly keptMiB: number
 }
 
+type IptablesChangesResult = Pick<ChangesResult, 'cpuMs' | 'classes' | 'wholeMs'>
+const IPTABLES_CHANGES_SIZES: readonly ClusterSize[] = [
+  { services: 100, endpoints: 10 },
+  { services: 1_000, endpoints: 10 },
+]
+const IPTABLES_WARM_UP = 100
+const IPTABLES_CHANGES = 100
+
 const OPTIONS = {
   nodeName: NODE,
   serviceProxyName: undefined,
@@ -78,16 +91,24 @@ const CONFIG: MeaningConfig = {
   detectLocal: { kind: 'ClusterCIDR', cidrs: [POD_CIDR] },
 }
 
+const IPTABLES_CONFIG: MeaningConfig = {
+  ...CONFIG,
+  nodePortAddresses: { primary: false, cidrs: [] },
+  promises: PROVING.promises,
+}
+
 const [, , child, services, endpoints] = process.argv
 const asked = { services: Number(services), endpoints: Number(endpoints) }
 if (child === 'prove') console.log(JSON.stringify(proveOnce(asked)))
 else if (child === 'prove-iptables') console.log(JSON.stringify(proveIptables(asked)))
+else if (child === 'changes-iptables') console.log(JSON.stringify(proveIptablesChanges(asked)))
 else if (child === 'here' || child === 'elsewhere')
   console.log(JSON.stringify(proveChanges(asked, CHANGED[child])))
 else {
   compare()
   compareIptables()
   compareChanges()
+  compareIptablesChanges()
 }
 
 function snapshotOf(size: ClusterSize): Snapshot {
@@ -126,20 +147,56 @@ function proveOnce(size: ClusterSize): Result {
   return measured(() => ({ meanings: meaningOf(snapshot, CONFIG), tables, ownName: 'kube-proxy' }))
 }
 
+interface HeldIptables {
+  readonly resolved: Resolved
+  readonly state: IptablesState
+}
+
+function heldIptables(snapshot: Snapshot, before?: HeldIptables): HeldIptables {
+  const { nodePortAddresses: nodePortSelection } = IPTABLES_CONFIG
+  const resolving = { ...OPTIONS, nodePortSelection, loopbackNodePorts: true }
+  const resolved = finish(resolve(resolving, before?.resolved, snapshot))
+  const detector = { IPv4: { kind: 'cidr', cidr: POD_CIDR }, IPv6: undefined } as const
+  const rendering = { base: before?.state ?? IPTABLES.empty, without: new Set<string>() }
+  const options = { ...DEFAULT_IPTABLES_OPTIONS, detector }
+  return { resolved, state: finish(renderIptablesState(resolved.table, rendering, options)) }
+}
+
 function proveIptables(size: ClusterSize): Result {
   const snapshot = snapshotOf(size)
-  const nodePortAddresses = { primary: false, cidrs: [] }
-  const resolving = { ...OPTIONS, nodePortSelection: nodePortAddresses, loopbackNodePorts: true }
-  const { table } = finish(resolve(resolving, undefined, snapshot))
-  const options = {
-    ...DEFAULT_IPTABLES_OPTIONS,
-    detector: { IPv4: { kind: 'cidr', cidr: POD_CIDR }, IPv6: undefined } as const,
+  const tables = tablesOfIptables(heldIptables(snapshot).state)
+  const { owns } = PROVING
+  return measured(() => ({ meanings: meaningOf(snapshot, IPTABLES_CONFIG), tables, ownName: '', owns }))
+}
+
+/** CPU of what the daemon does after a change of one endpoint: the tables with what was committed, and the proof. */
+function proveIptablesChanges(size: ClusterSize): IptablesChangesResult {
+  let snapshot = snapshotOf(size)
+  let now = heldIptables(snapshot)
+  let tables: readonly AnyTable[] = tablesOfIptables(now.state)
+  const running = new RunningProof({ config: IPTABLES_CONFIG, ownName: '', owns: PROVING.owns })
+  const whole = process.cpuUsage()
+  finish(running.whole({ snapshot, tables }))
+  const wholeMs = cpuMsSince(whole)
+  let [classes, cpuMs] = [0, 0]
+  for (let number = 0; number < IPTABLES_WARM_UP + IPTABLES_CHANGES; number++) {
+    const service = CHANGED.elsewhere.first + ((number >> 1) % CHANGED.elsewhere.count)
+    const object = parseObject(sliceObject(service, size.endpoints + ((number + 1) & 1)))
+    if (object === undefined || isRefusal(object)) throw new Error('a slice is not parsed')
+    snapshot = applyEvents(snapshot, [object])
+    const before = now
+    now = heldIptables(snapshot, before)
+    const usage = process.cpuUsage()
+    const { operations } = finish(diffStates(before.state, now.state, { compile: compileRule }))
+    tables = finish(appliedScope(tables, operations)) ?? []
+    const found = finish(running.changes({ snapshot, tables }))
+    if (found.kind === 'whole') throw new Error(`a whole proof is needed: ${found.why}`)
+    if (found.proof.wrong > 0) throw new Error(JSON.stringify(found.proof.differences))
+    if (number < IPTABLES_WARM_UP) continue
+    cpuMs += cpuMsSince(usage)
+    classes += found.proof.classes
   }
-  const rendering = { base: IPTABLES.empty, without: new Set<string>() }
-  const tables = tablesOfIptables(finish(renderIptablesState(table, rendering, options)))
-  const { promises, owns } = PROVING
-  const config = { ...CONFIG, nodePortAddresses, promises }
-  return measured(() => ({ meanings: meaningOf(snapshot, config), tables, ownName: '', owns }))
+  return { cpuMs: cpuMs / IPTABLES_CHANGES, classes: classes / IPTABLES_CHANGES, wholeMs }
 }
 
 function measured(questionOf: () => Question): Result {
@@ -279,4 +336,23 @@ function compareChanges(): void {
     const ratio = large.cpuMs / small.cpuMs
     console.log(`ratio of the two sizes, CPU: ${ratio.toFixed(2)} ${goal(ratio, GOAL_RATIO)}`)
   }
+}
+
+function compareIptablesChanges(): void {
+  print(
+    'a proof of changes, iptables mode: one endpoint added, then removed; endpoints on other nodes',
+    IPTABLES_CHANGES_SIZES.map(({ services, endpoints }) => {
+      const result = childResult<IptablesChangesResult>([
+        'changes-iptables',
+        String(services),
+        String(endpoints),
+      ])
+      return {
+        size: `${services} x ${endpoints}`,
+        'classes a change': result.classes.toFixed(1),
+        'CPU ms a change': result.cpuMs.toFixed(2),
+        'whole CPU ms, once': result.wholeMs.toFixed(0),
+      }
+    }),
+  )
 }

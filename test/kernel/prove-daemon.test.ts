@@ -2,17 +2,15 @@ import { cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { tool } from '../support/command.ts'
-import { type Daemon, Daemons, EXAMPLES } from '../support/daemon.ts'
+import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
+import { AGAIN, DIFFERS, HEALTH, metric, proving, until, verbose, wholes } from '../support/proving-daemon.ts'
 
 /* The proof in the daemon, of the real kernel's rules. */
 
 const daemons = new Daemons()
 const nft = (...args: readonly string[]): string => tool('nft', ...args)
-const HEALTH = 'http://127.0.0.1:10256/healthz'
-const DIFFERS = 'does not treat packets as Kubernetes says'
-const AGAIN = 'as Kubernetes says again'
 
 beforeEach(() => {
   freshNetns()
@@ -23,46 +21,8 @@ afterEach(async () => {
   nft('flush', 'ruleset')
 })
 
-function proving(source: string, prove: string): Promise<Daemon> {
-  const args = [
-    '--hostname-override=example-node',
-    '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
-    `--prove=${prove}`,
-  ]
-  return daemons.running({ source, args })
-}
-
-async function metric(name: string): Promise<number> {
-  const text = await (await fetch('http://127.0.0.1:10249/metrics')).text()
-  const line = text.split('\n').find(each => each.startsWith(`kprobe_proof_${name} `))
-  return Number(line?.slice(line.lastIndexOf(' ')) ?? 0)
-}
-
-const wholes = (): Promise<number> => metric('duration_seconds_count{kind="whole"}')
-
-/** Waits for a number of the metrics. */
-async function until(isSo: () => Promise<boolean>): Promise<void> {
-  let isNow = false
-  let isAsking = false
-  await eventually(() => {
-    if (!isAsking && !isNow) {
-      isAsking = true
-      void isSo()
-        .then(now => {
-          isNow = now
-        })
-        .finally(() => {
-          isAsking = false
-        })
-    }
-    return isNow
-  })
-}
-
-const verbose = async (): Promise<string> => await (await fetch(`${HEALTH}?verbose`)).text()
-
 it('finds a chain of another program that drops packets, sees that it goes, and follows a repair', async () => {
-  const daemon = await proving(EXAMPLES, 'changes')
+  const daemon = await proving(daemons, EXAMPLES, { prove: 'changes' })
   await until(async () => (await wholes()) === 1)
   expect(await verbose()).toMatch(
     /^\[\+\]ping ok\n\[\+\]programmed-ipv4 ok\n\[\+\]programmed-ipv6 ok\n\[\+\]node-eligible ok\n\[\+\]proof ok: everything was proved, \d+ classes of packets, \d+ s ago\nhealthz check passed\n$/,
@@ -93,10 +53,13 @@ it('finds a chain of another program that drops packets, sees that it goes, and 
   expect(await verbose()).toContain('[+]proof ok: everything was proved')
 })
 
-it('takes no change for a difference that comes while it proves', async () => {
+it.each([
+  ['nftables', 'ip kube-proxy'],
+  ['iptables', 'ip nat'],
+])('takes no change for a difference that comes while it proves, in %s mode', async (mode, table) => {
   const folder = daemons.folder()
   cpSync(EXAMPLES, folder, { recursive: true })
-  const daemon = await proving(folder, 'changes')
+  const daemon = await proving(daemons, folder, { prove: 'changes', mode })
   const file = join(folder, 'more.yaml')
   const objects = (last: number) => `
 apiVersion: v1
@@ -114,7 +77,7 @@ ports: [{ name: '', port: 8080, protocol: TCP }]
   for (let last = 1; last <= 8; last++) {
     writeFileSync(file, objects(last))
     const addresses = `10.244.9.${last}`
-    await eventually(() => nft('list', 'table', 'ip', 'kube-proxy').includes(addresses))
+    await eventually(() => nft('list', 'table', ...table.split(' ')).includes(addresses))
   }
   const before = await metric('duration_seconds_count{kind="changes"}')
   writeFileSync(file, objects(99))
@@ -126,7 +89,7 @@ ports: [{ name: '', port: 8080, protocol: TCP }]
 })
 
 it('does nothing where it is off', async () => {
-  await proving(EXAMPLES, 'off')
+  await proving(daemons, EXAMPLES, { prove: 'off' })
   expect(await metric('age_seconds')).toBe(0)
   expect(await verbose()).not.toContain('proof')
 })

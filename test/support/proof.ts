@@ -11,6 +11,7 @@ import type { IpvsHeld } from '../../src/proof/ipvs.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
 import { type Proof, prove } from '../../src/proof/prove.ts'
+import { endpoint, serviceOf, sliceOf } from './objects.ts'
 import { CLUSTER_CIDR, NODE_NAME, type PipelineConfig } from './pipeline.ts'
 
 /** The configuration of a scenario, as the proof reads it: not by way of the options of a mode. */
@@ -89,4 +90,32 @@ export function other(
     elements: PersistentMap.empty<ElementGroup>(),
     ...more,
   }
+}
+
+export const NODE = {
+  apiVersion: 'v1',
+  kind: 'Node',
+  metadata: { name: NODE_NAME },
+  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
+}
+
+/** A Service with a node port, and a pod on each of two nodes; more of its ports, and more endpoints. */
+export function webService({
+  ports = [],
+  targets = [],
+  endpoints = [],
+}: {
+  readonly ports?: readonly object[]
+  readonly targets?: readonly object[]
+  readonly endpoints?: readonly string[]
+} = {}): readonly [object, object] {
+  return [
+    serviceOf('ns1/web', '172.30.0.41', {
+      type: 'NodePort',
+      ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 }, ...ports],
+    }),
+    sliceOf('ns1/web', ['10.180.0.1', endpoint('10.180.1.1', { nodeName: 'other-node' }), ...endpoints], {
+      ports: [{ name: 'http', port: 8080, protocol: 'TCP' }, ...targets],
+    }),
+  ]
 }

@@ -1,4 +1,10 @@
-import { NFT_DATA_VERDICT, NFT_REG32_00, NFT_REG32_15 } from './constants.ts'
+import {
+  NFT_DATA_VERDICT,
+  NFT_META_IIFNAME,
+  NFT_META_OIFNAME,
+  NFT_REG32_00,
+  NFT_REG32_15,
+} from './constants.ts'
 import type { Expression, Rule } from './expression.ts'
 import type { NftSet } from './state.ts'
 import { sameUserdata } from './userdata.ts'
@@ -81,27 +87,38 @@ function isDataOf(
   return load?.kind === 'meta' && next?.kind === 'dynset' && next.dataReg === load.dreg
 }
 
-/** Returns the registers that an expression names, and all those that it fills with a header field. */
+/** Returns the registers that an expression names, and all those that it fills, or reads more than four octets of. */
 function registersOf(
   expression: Expression,
   before: Expression | undefined,
 ): readonly (number | undefined)[] {
   switch (expression.kind) {
     case 'payload':
-      // A foreign rule may name any length.
-      return Array.from(
-        { length: Math.min(Math.ceil(expression.length / 4), REGISTERS) },
-        (_, i) => expression.dreg + i,
-      )
+      return registersFrom(expression.dreg, expression.length)
+    case 'meta':
+      return registersFrom(expression.dreg, NAMES.includes(expression.key) ? NAME_LENGTH : 4)
+    case 'cmp':
+      return registersFrom(expression.sreg, expression.data.length)
     case 'dynset':
       return [expression.keyReg, isDataOf(before, expression) ? undefined : expression.dataReg]
     case 'lookup':
       return [expression.sreg, expression.dreg === 'verdict' ? undefined : expression.dreg]
     case 'bitwise':
-      return [expression.sreg, expression.dreg]
+      return [
+        ...registersFrom(expression.sreg, expression.mask.length),
+        ...registersFrom(expression.dreg, expression.mask.length),
+      ]
     case 'dnat':
       return [expression.addressReg, expression.portReg]
     default:
       return 'dreg' in expression ? [expression.dreg] : 'sreg' in expression ? [expression.sreg] : []
   }
+}
+
+const NAMES: readonly number[] = [NFT_META_IIFNAME, NFT_META_OIFNAME]
+const NAME_LENGTH = 16
+
+/** A foreign rule may name any length. */
+function registersFrom(first: number, octets: number): readonly number[] {
+  return Array.from({ length: Math.min(Math.ceil(octets / 4), REGISTERS) }, (_, i) => first + i)
 }

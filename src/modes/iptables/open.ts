@@ -1,6 +1,7 @@
 import { slicingOf } from '../../base/clock.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
+import { appliedScope } from '../../kernel/xt/scope-apply.ts'
 import type { ModeContext, OpenPlane } from '../mode.ts'
 import type { IptablesPlan } from './diff.ts'
 import { demandIptables, lesserLack } from './doctor.ts'
@@ -52,6 +53,11 @@ export function openIptables({
     },
     extent: state => iptablesExtent(state, names),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    *advance(tables, from, to) {
+      if (from.kind !== 'rendered') return undefined
+      const { operations } = yield* plane.diff(from, to)
+      return yield* appliedScope(tables, operations)
+    },
     traffic: () => Promise.resolve([]),
     metrics: state =>
       Promise.resolve(

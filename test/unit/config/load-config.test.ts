@@ -142,7 +142,7 @@ describe('flags beside a file', () => {
     expect(requestFrom(['--prove=off', '--proxy-mode=ipvs']).config.prove).toBe('off')
     expect(errorsFrom(['--prove=always'])).toEqual(['--prove: "always" is not one of off, changes, full'])
     expect(errorsFrom(['--prove=full', '--proxy-mode=ipvs'])).toEqual([
-      '--prove: the daemon proves rules of nftables mode, and none of IPVS mode',
+      '--prove: the daemon proves rules of nftables and iptables mode, and none of IPVS mode',
     ])
     expect(requestFrom(['--prove=full', '--source=file:/x']).warnings).toEqual([])
     expect(requestFrom(['--prove=full', '--source=file:/x', '--once']).warnings).toEqual([

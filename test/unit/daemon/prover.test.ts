@@ -1,11 +1,15 @@
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { createLog } from '../../../src/base/log.ts'
 import type { Config } from '../../../src/config/config.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING } from '../../../src/kernel/nft/constants.ts'
+import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../../src/kernel/nft/transaction.ts'
 import { admittedSnapshot } from '../../../src/model/admission.ts'
+import type { Snapshot } from '../../../src/model/snapshot.ts'
 import type { EventFact } from '../../../src/telemetry/event.ts'
 import { HealthTracker, healthHandler } from '../../../src/telemetry/health.ts'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
@@ -81,6 +85,10 @@ class World {
   isTorn = false
   /** That of the mode that programs the kernel. */
   config = CONFIG
+  /** Our rules stand in tables of others: only a read, or what was committed since, tells what these hold. */
+  isShared = false
+  /** What was held, for the Prover alone: what it keeps stays. */
+  readonly snapshots: WeakRef<Snapshot>[] = []
   /** Happens when a read begins. */
   meanwhile: () => void = () => undefined
   readonly prover: Prover
@@ -117,8 +125,19 @@ class World {
     const held = this.rig.reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
-    return { config: this.config, snapshot, tables: state.ruleset.tables, passes }
+    const snapshot = { ...admittedSnapshot(resolved.snapshot, resolved.memo.admission) }
+    this.snapshots.push(new WeakRef(snapshot))
+    const { tables } = state.ruleset
+    const its = { config: this.config, snapshot, passes }
+    if (!this.isShared) return { ...its, tables }
+    return {
+      ...its,
+      tables: undefined,
+      *since(_: unknown, all: readonly AnyTable[]) {
+        yield
+        return all.map(its => tables.find(own => own.family === its.family && own.name === its.name) ?? its)
+      },
+    }
   }
 
   /** Time goes by, and the Prover is told what the reconciler reports. */
@@ -162,8 +181,9 @@ class World {
 const open: World[] = []
 let first: readonly object[]
 
-async function world(prove: 'changes' | 'full' = 'changes'): Promise<World> {
+async function world(prove: 'changes' | 'full' = 'changes', isShared = false): Promise<World> {
   const its = new World(prove)
+  its.isShared = isShared
   open.push(its)
   its.rig.offer(first)
   await its.wait(2_000)
@@ -214,6 +234,23 @@ describe('Prover', () => {
     expect(await full.proofs('changes')).toBe(0)
   })
 
+  it('frees a proof before a whole one replaces it', async () => {
+    setFlagsFromString('--expose-gc')
+    const gc: () => void = runInNewContext('gc')
+    const its = await world('full')
+    expect(await its.proofs('whole')).toBe(1)
+    const before = [...its.snapshots]
+    const kept: number[] = []
+    its.meanwhile = () => {
+      gc()
+      kept.push(before.filter(each => each.deref() !== undefined).length)
+    }
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(3_000)
+    expect(await its.proofs('whole')).toBe(2)
+    expect(kept).toEqual([0])
+  })
+
   it('names the first difference and the rule that decided, and says when it is over', async () => {
     const its = await world()
     await its.other.commit(DROPPING)
@@ -238,6 +275,32 @@ describe('Prover', () => {
     expect(its.facts.map(({ reason }) => reason)).toEqual(['PacketsDiffer', 'PacketsAsWanted'])
   })
 
+  it('takes tables of others as they were read, with what was committed since', async () => {
+    const its = await world('changes', true)
+    const { reads } = its
+    its.rig.offer([...first, ...service(3, '10.1.0.9')])
+    await its.wait(3_000)
+    expect(await its.proofs('changes')).toBe(1)
+    expect(its.reads).toBe(reads)
+    expect(await its.number('differences')).toBe(0)
+    await its.other.commit(DROPPING)
+    await its.wait(5_000)
+    expect(its.reads).toBeGreaterThan(reads)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+  })
+
+  it('reads tables of others again after reads that did not count', async () => {
+    const its = await world('changes', true)
+    let left = 3
+    its.meanwhile = () => {
+      if (left-- > 0) its.rig.offer([...first, ...service(10 + left, '10.1.0.9')])
+    }
+    await its.other.commit(DROPPING)
+    await its.wait(15_000)
+    expect(left).toBeLessThan(0)
+    expect(await its.number('differences')).toBeGreaterThan(0)
+  })
+
   it('follows every packet again after a repair', async () => {
     const its = await world()
     await its.other.commit([{ family: 'ip', table: 'kube-proxy', verb: 'flush-chain', chain: 'services' }])
@@ -253,14 +316,14 @@ describe('Prover', () => {
     await its.wait(5_000)
     expect(await its.number('differences')).toBeGreaterThan(0)
     const reads = its.reads
-    its.config = { ...CONFIG, proxyMode: 'iptables' }
+    its.config = { ...CONFIG, proxyMode: 'ipvs' }
     its.rig.offer([...first, ...service(3, '10.1.0.9')])
     await its.wait(60_000)
     expect(its.reads).toBe(reads)
     expect(await its.number('differences')).toBe(0)
     expect(await its.number('age_seconds')).toBe(0)
     expect(await its.verbose()).toMatch(
-      /^\[\+\]proof ok: nothing is proved: the daemon proves rules of nftables mode, and none of iptables mode$/m,
+      /^\[\+\]proof ok: nothing is proved: the daemon proves rules of nftables and iptables mode, and none of IPVS mode$/m,
     )
     expect(its.said('stops proving rules')).toHaveLength(1)
     expect(its.said('as Kubernetes says again')).toEqual([])

@@ -20,27 +20,17 @@ import { readCompiled } from '../../../src/kernel/nft/decode.ts'
 import type { Expression, Rule } from '../../../src/kernel/nft/expression.ts'
 import type { AnyTable, NftFamily } from '../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../src/kernel/xt/compile.ts'
-import { XT_CONNTRACK_STATE_INVALID, XT_CONNTRACK_STATE_NEW } from '../../../src/kernel/xt/constants.ts'
+import {
+  XT_CONNTRACK_STATE_INVALID,
+  XT_CONNTRACK_STATE_NEW,
+  XT_STATISTIC_UNITS,
+} from '../../../src/kernel/xt/constants.ts'
 import type { XtMatch } from '../../../src/kernel/xt/rule.ts'
-import { endpoint, serviceOf, sliceOf } from '../../support/objects.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import { DROP, other, proofOf, rule } from '../../support/proof.ts'
+import { DROP, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 
-const NODE = {
-  apiVersion: 'v1',
-  kind: 'Node',
-  metadata: { name: 'test-node' },
-  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
-}
-const SERVICE = serviceOf('ns1/web', '172.30.0.41', {
-  type: 'NodePort',
-  ports: [{ name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 }],
-})
-const SLICE = sliceOf('ns1/web', ['10.180.0.1', endpoint('10.180.1.1', { nodeName: 'other-node' })], {
-  ports: [{ name: 'http', port: 8080, protocol: 'TCP' }],
-})
-const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, SERVICE, SLICE] })
+const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), { objects: [NODE, ...webService()] })
 const OWN = state.ruleset.tables
 const proofWith = (...tables: readonly AnyTable[]) => proofOf({}, resolved.snapshot, [...OWN, ...tables])
 
@@ -213,4 +203,25 @@ it('lists a verdict to a chain that was not read', () => {
   const { wrong, assumptions } = proofWith(other({ hooknum: NF_INET_FORWARD }, [rule(jump)]))
   expect(wrong).toBe(0)
   expect(assumptions).toContain('ip other first, rule 1 matches no packet (there is no chain gone)')
+})
+
+it('lists rules of other programs that divide packets by too many chances', () => {
+  const mark = (bit: number): Rule =>
+    readCompiled(
+      compileRule(
+        {
+          matches: [{ kind: 'statistic', probability: XT_STATISTIC_UNITS / 2 }],
+          target: { kind: 'MARK', value: 1 << bit, mask: 1 << bit },
+        },
+        'ip',
+      ),
+    )
+  const bits = Array.from({ length: 12 }, (_, bit) => bit)
+  const few = proofWith(other({ hooknum: NF_INET_POST_ROUTING }, bits.slice(0, 3).map(mark)))
+  expect(few).toMatchObject({ wrong: 0 })
+  expect(few.assumptions.filter(its => its.includes('chances'))).toEqual([])
+  const many = proofWith(other({ hooknum: NF_INET_POST_ROUTING }, bits.map(mark)))
+  expect(many.assumptions).toContain(
+    'ip other first, rule 11 matches no packet (cannot trace so many chances)',
+  )
 })

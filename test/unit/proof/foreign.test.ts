@@ -19,35 +19,16 @@ import type { Expression } from '../../../src/kernel/nft/expression.ts'
 import type { AnyTable, ElementGroup, NftSet } from '../../../src/kernel/nft/state.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { prove } from '../../../src/proof/prove.ts'
-import { endpoint, serviceOf, sliceOf } from '../../support/objects.ts'
 import { change, computeIn, ip, NFTABLES } from '../../support/pipeline.ts'
-import { DROP, meaningConfigOf, other, proofOf, rule } from '../../support/proof.ts'
+import { DROP, meaningConfigOf, NODE, other, proofOf, rule, webService } from '../../support/proof.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
 
-const NODE = {
-  apiVersion: 'v1',
-  kind: 'Node',
-  metadata: { name: 'test-node' },
-  status: { addresses: [{ type: 'InternalIP', address: '192.168.0.2' }] },
-}
-const SERVICE = serviceOf('ns1/web', '172.30.0.41', {
-  type: 'NodePort',
-  ports: [
-    { name: 'http', port: 80, protocol: 'TCP', nodePort: 30080 },
-    { name: 'sctp', port: 90, protocol: 'SCTP', nodePort: 30090 },
-  ],
-})
 /** Pods of both nodes, and a pod with the address of this node. */
-const SLICE = sliceOf(
-  'ns1/web',
-  ['10.180.0.1', endpoint('10.180.1.1', { nodeName: 'other-node' }), '192.168.0.2'],
-  {
-    ports: [
-      { name: 'http', port: 8080, protocol: 'TCP' },
-      { name: 'sctp', port: 9090, protocol: 'SCTP' },
-    ],
-  },
-)
+const [SERVICE, SLICE] = webService({
+  ports: [{ name: 'sctp', port: 90, protocol: 'SCTP', nodePort: 30090 }],
+  targets: [{ name: 'sctp', port: 9090, protocol: 'SCTP' }],
+  endpoints: ['192.168.0.2'],
+})
 
 const OBJECTS = { objects: [NODE, SERVICE, SLICE] }
 const { resolved, state } = change(computeIn(NFTABLES, {}, LOCAL_IPS), OBJECTS)

@@ -62,6 +62,14 @@ describe('what nft loads from its own listing', () => {
     expect(affinity(4, whole)).not.toBe(affinity(2, whole))
   })
 
+  it.each<[string, Expression]>([
+    ['the name of a device', { kind: 'meta', key: 6, dreg: 1 }],
+    ['a comparison of 16 octets', { kind: 'cmp', op: 'eq', sreg: 1, data: 'x'.repeat(16) }],
+    ['bits of 16 octets', { kind: 'bitwise', sreg: 1, dreg: 8, mask: 'x'.repeat(16), xor: '\0'.repeat(16) }],
+  ])('is another rule where %s is in the register of these data', (_, other) => {
+    expect(affinity(4, other)).not.toBe(affinity(2, other))
+  })
+
   it.each([0, 1])('is another rule where these data overwrite the key in register %i', register => {
     expect(affinity(register)).not.toBe(affinity(4))
   })

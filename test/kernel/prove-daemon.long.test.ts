@@ -1,0 +1,40 @@
+import { afterEach, beforeEach, expect, it } from 'vitest'
+import { tool } from '../support/command.ts'
+import { Daemons, EXAMPLES } from '../support/daemon.ts'
+import { freshNetns } from '../support/lab/netns.ts'
+import { DIFFERS, metric, proving, until, verbose, wholes } from '../support/proving-daemon.ts'
+
+/* The proof in the daemon, of iptables mode: its whole proofs take long. */
+
+const daemons = new Daemons()
+const nft = (...args: readonly string[]): string => tool('nft', ...args)
+
+beforeEach(() => {
+  freshNetns()
+  tool('ip', 'link', 'set', 'lo', 'up')
+})
+afterEach(async () => {
+  await daemons.end()
+  nft('flush', 'ruleset')
+})
+
+it('finds a rule of another program in a shared table, and follows the repair of a damaged chain', async () => {
+  const daemon = await proving(daemons, EXAMPLES, { prove: 'changes', mode: 'iptables' })
+  await until(async () => (await wholes()) === 1)
+  expect(await verbose()).toMatch(/^\[\+\]proof ok: everything was proved, \d+ classes of packets/m)
+  expect(await metric('differences')).toBe(0)
+  nft('flush', 'chain', 'ip', 'nat', 'KUBE-SERVICES')
+  await daemon.until(() => daemon.said('repaired foreign changes').length > 0)
+  await until(async () => (await wholes()) === 2)
+  expect(await metric('differences')).toBe(0)
+  nft('insert', 'rule', 'ip', 'filter', 'FORWARD', 'udp', 'dport', '53', 'drop')
+  await daemon.until(() => daemon.said(DIFFERS).length > 0)
+  expect(daemon.said(DIFFERS)[0]).toMatchObject({
+    level: 'warn',
+    name: expect.stringMatching(/^kube-system\/kube-dns:dns at .*:53\/UDP$/),
+    kernel: expect.stringContaining('drop'),
+    rule: 'ip filter FORWARD, rule 1',
+  })
+  expect(await metric('differences')).toBeGreaterThan(0)
+  expect(await verbose()).toMatch(/^\[-\]proof failed: .*\(does not decide\)$/m)
+})

@@ -1,0 +1,51 @@
+import type { Daemon, Daemons } from './daemon.ts'
+import { eventually } from './patience.ts'
+
+/* A daemon that proves the rules of the real kernel, and what it says of them. */
+
+export const HEALTH = 'http://127.0.0.1:10256/healthz'
+export const DIFFERS = 'does not treat packets as Kubernetes says'
+export const AGAIN = 'as Kubernetes says again'
+
+export function proving(
+  daemons: Daemons,
+  source: string,
+  { prove, mode = 'nftables' }: { readonly prove: string; readonly mode?: string },
+): Promise<Daemon> {
+  const args = [
+    '--hostname-override=example-node',
+    '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
+    `--prove=${prove}`,
+    `--proxy-mode=${mode}`,
+  ]
+  return daemons.running({ source, args })
+}
+
+export async function metric(name: string): Promise<number> {
+  const text = await (await fetch('http://127.0.0.1:10249/metrics')).text()
+  const line = text.split('\n').find(each => each.startsWith(`kprobe_proof_${name} `))
+  return Number(line?.slice(line.lastIndexOf(' ')) ?? 0)
+}
+
+export const wholes = (): Promise<number> => metric('duration_seconds_count{kind="whole"}')
+
+/** Waits for a number of the metrics. */
+export async function until(isSo: () => Promise<boolean>): Promise<void> {
+  let isNow = false
+  let isAsking = false
+  await eventually(() => {
+    if (!isAsking && !isNow) {
+      isAsking = true
+      void isSo()
+        .then(now => {
+          isNow = now
+        })
+        .finally(() => {
+          isAsking = false
+        })
+    }
+    return isNow
+  })
+}
+
+export const verbose = async (): Promise<string> => await (await fetch(`${HEALTH}?verbose`)).text()
