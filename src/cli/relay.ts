@@ -182,6 +182,7 @@ class Session {
       })),
       historyBytes: state.historyBytes,
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
+      expiresMs: server.expiresMs,
       isServing: state.isComplete && !state.isStale,
     }
   }

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { parseApiAddress } from '../api/grpc/address.ts'
+import { expiryOf } from '../api/grpc/http-server.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -20,7 +21,14 @@ interface OpenRelayOptions {
 
 /** A client of these relays. It connects when it is asked. */
 export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelayOptions): RelayClient {
-  const read = tls === undefined ? undefined : () => readPems(tls)
+  const { say } = options
+  let saidOf = ''
+  const expired = (cert: string, validTo: string): void => {
+    if (saidOf !== cert)
+      say(`--relay-tls-cert: the certificate in ${tls?.certFile} expired at ${validTo}; relays refuse it`)
+    saidOf = cert
+  }
+  const read = tls === undefined ? undefined : () => readPems(tls, expired)
   return new RelayClient({
     ...options,
     clock,
@@ -30,16 +38,17 @@ export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelay
   })
 }
 
-async function readPems({
-  caFile,
-  certFile,
-  keyFile,
-}: NonNullable<OpenRelayOptions['tls']>): Promise<RelayTlsPems> {
+/** A relay that refuses a certificate only closes the connection, so the node says itself that its own has expired. */
+async function readPems(
+  { caFile, certFile, keyFile }: NonNullable<OpenRelayOptions['tls']>,
+  expired: (cert: string, validTo: string) => void,
+): Promise<RelayTlsPems> {
   const [ca, cert, key] = await Promise.all([
     read('--relay-tls-ca', caFile),
     read('--relay-tls-cert', certFile),
     read('--relay-tls-key', keyFile),
   ])
+  if (expiryOf({ cert }) < Date.now()) expired(cert, new Date(expiryOf({ cert })).toISOString())
   return { ca, cert, key }
 }
 

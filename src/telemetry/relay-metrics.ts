@@ -17,6 +17,8 @@ export interface RelayNumbers {
   readonly silentMs: number | undefined
   /** Nodes that ask for a fresh relay are served. */
   readonly isServing: boolean
+  /** When the certificate of the relay expires, milliseconds since 1970; undefined without TLS. */
+  readonly expiresMs: number | undefined
 }
 
 /** Creates the metrics of `kprobe relay`. Gives them in Prometheus' text format. */
@@ -54,6 +56,14 @@ export function createRelayMetrics(
   )
   asked('serving', 'Whether the relay is complete, and its source was heard of lately.', () =>
     read().isServing ? 1 : 0,
+  )
+  asked(
+    'certificate_expiry_timestamp_seconds',
+    'When the certificate that readers are shown expires, in seconds since 1970.',
+    () => {
+      const { expiresMs } = read()
+      return expiresMs === undefined ? undefined : expiresMs / 1_000
+    },
   )
   addOverShareMetric(registry, overShare)
   return () => registry.text()

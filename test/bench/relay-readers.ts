@@ -5,6 +5,15 @@ import { discovery } from '../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA } from '../../src/relay/types.ts'
 import { decodeMessage } from '../../src/wire/protobuf/decoder.ts'
 import { table, text } from '../../src/wire/protobuf/table.ts'
+import {
+  DATA,
+  END_HEADERS,
+  frame,
+  HEADERS,
+  headerBlock,
+  PREFACE,
+  SETTINGS,
+} from '../support/api/grpc-peer.ts'
 
 /*
  * Readers of a relay, many in a process that has to share the machine with the relay: each is a socket and a few numbers. They
@@ -27,8 +36,9 @@ export interface ReadersReport {
 }
 
 const WINDOW = 1024 * 1024
-const [DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE] = [0, 1, 4, 6, 8]
-const [ACK, END_HEADERS] = [1, 4]
+const PING = 6
+const WINDOW_UPDATE = 8
+const ACK = 1
 const FRAME_BYTES = 9
 const PREFIX_BYTES = 5
 const KEY_BYTES = 64
@@ -39,51 +49,32 @@ export function nowMs(): number {
   return Number(process.hrtime.bigint()) / 1e6
 }
 
-function frameOf(type: number, flags: number, stream: number, payload = Buffer.alloc(0)): Buffer {
-  const frame = Buffer.alloc(FRAME_BYTES + payload.length)
-  frame.writeUIntBE(payload.length, 0, 3)
-  frame[3] = type
-  frame[4] = flags
-  frame.writeUInt32BE(stream, 5)
-  payload.copy(frame, FRAME_BYTES)
-  return frame
-}
-
 function uint32(value: number): Buffer {
   const bytes = Buffer.alloc(4)
   bytes.writeUInt32BE(value)
   return bytes
 }
 
-/** A header field that enters no table, without Huffman's code; up to 126 bytes. */
-function literal(name: string, value: string): Buffer {
-  return Buffer.concat([
-    Buffer.from([0, name.length]),
-    Buffer.from(name),
-    Buffer.from([value.length]),
-    Buffer.from(value),
-  ])
-}
-
 function greeting(accepts: string): Buffer {
-  const headers = Buffer.concat([
-    Buffer.from([0x83, 0x86]),
-    literal(':path', DELTA_METHOD),
-    literal(':authority', 'localhost'),
-    literal('content-type', 'application/grpc'),
-    literal('te', 'trailers'),
-    literal('grpc-accept-encoding', accepts),
-  ])
+  const headers = headerBlock({
+    ':method': 'POST',
+    ':scheme': 'http',
+    ':path': DELTA_METHOD,
+    ':authority': 'localhost',
+    'content-type': 'application/grpc',
+    te: 'trailers',
+    'grpc-accept-encoding': accepts,
+  })
   return Buffer.concat([
-    Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
-    frameOf(SETTINGS, 0, 0, Buffer.concat([Buffer.from([0, 4]), uint32(WINDOW)])),
-    frameOf(WINDOW_UPDATE, 0, 0, uint32(2 ** 30)),
-    frameOf(HEADERS, END_HEADERS, 1, headers),
+    Buffer.from(PREFACE),
+    frame(SETTINGS, 0, 0, Buffer.concat([Buffer.from([0, 4]), uint32(WINDOW)])),
+    frame(WINDOW_UPDATE, 0, 0, uint32(2 ** 30)),
+    frame(HEADERS, END_HEADERS, 1, headers),
   ])
 }
 
 function request(body: Parameters<typeof framed<typeof discovery.DeltaDiscoveryRequest>>[1]): Buffer {
-  return frameOf(DATA, 0, 1, framed(discovery.DeltaDiscoveryRequest, body))
+  return frame(DATA, 0, 1, framed(discovery.DeltaDiscoveryRequest, body))
 }
 
 interface Heard {
@@ -99,7 +90,7 @@ interface Message {
 }
 
 interface FrameReaderOptions {
-  readonly send: (frame: Buffer) => void
+  readonly send: (bytes: Buffer) => void
   /** A message that begins like this was read before: only its end is of interest. */
   readonly isKnown: (head: string) => boolean
   readonly message: (message: Message) => void
@@ -138,7 +129,7 @@ class Readers {
   #one(path: string, typeUrl: string, hello: Buffer): Promise<void> {
     return new Promise((resolve, reject) => {
       const reader = new FrameReader({
-        send: frame => void socket.write(frame),
+        send: bytes => void socket.write(bytes),
         isKnown: head => this.#heads.has(head),
         message: message => {
           const said = this.#read(typeUrl, message)
@@ -228,14 +219,14 @@ class FrameReader {
   #frame(type: number, flags: number, payload: Buffer): void {
     const { send } = this.#options
     if (type === DATA) this.#data(payload)
-    else if (type === SETTINGS && flags === 0) send(frameOf(SETTINGS, ACK, 0))
-    else if (type === PING && flags === 0) send(frameOf(PING, ACK, 0, payload))
+    else if (type === SETTINGS && flags === 0) send(frame(SETTINGS, ACK, 0, Buffer.alloc(0)))
+    else if (type === PING && flags === 0) send(frame(PING, ACK, 0, payload))
   }
 
   #data(payload: Buffer): void {
     this.#unsaid += payload.length
     if (this.#unsaid > WINDOW / 2) {
-      this.#options.send(frameOf(WINDOW_UPDATE, 0, 1, uint32(this.#unsaid)))
+      this.#options.send(frame(WINDOW_UPDATE, 0, 1, uint32(this.#unsaid)))
       this.#unsaid = 0
     }
     for (let rest = payload; rest.length > 0; ) rest = this.#part(rest)

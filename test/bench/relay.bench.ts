@@ -261,7 +261,7 @@ class Relay {
     const removed = ['x'.repeat(Math.max(1, bytes - 100))]
     const entries = [...this.#collection.entries()].map(([, entry]) => entry).slice(0, 0)
     const next = this.#collection.framesFor('c1', entries, removed).next()
-    return next.done === true ? Buffer.alloc(0) : next.value.bytes
+    return next.done === true ? Buffer.alloc(0) : next.value.plain
   }
 
   async change(): Promise<{
@@ -303,11 +303,7 @@ class Relay {
 }
 
 /** Milliseconds from each change until the last reader had it. */
-function latencies(
-  made: readonly Made[],
-  heard: ReadersReport['heard'],
-  readers: number,
-): readonly number[] {
+function latencies(made: readonly Made[], heard: ReadersReport['heard'], readers: number): readonly number[] {
   const by = [...heard].sort((a, b) => a[0] - b[0])
   const missing = by.filter(([, , count]) => count !== readers)
   if (missing.length > 0) throw new Error(`not all readers heard of ${missing.join(' ')}`)

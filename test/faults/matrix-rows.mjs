@@ -43,6 +43,12 @@ export const GROUPS = {
     F183: 'a reader of a relay stalls, or falls out of its history',
     F184: 'a reader lies about its revision',
     F185: 'a relay of another cluster, or with an older state of the same one',
+    F194: 'a relay whose clock is wrong, or leaps',
+    F195: 'certificates of relay and node that expire, and are renewed in place',
+    F196: 'a slow loris at a relay: connections and calls that never ask for anything',
+    F197: 'a relay of a newer version, or a node of one',
+    F198: 'a compressed response that is torn, or more than a node holds',
+    F199: 'an etcd that is restored under many nodes at once',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

@@ -45,6 +45,7 @@ const RELAY: RelayNumbers = {
   historyBytes: 0,
   silentMs: 0,
   isServing: false,
+  expiresMs: 0,
 }
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
