@@ -250,6 +250,7 @@ describe('F195: certificates that expire', () => {
         method: 'GET',
         path: '/api/v1/services',
         accept: '',
+        idleMs: 1_000,
         signal,
         longLived: false,
       } as const
@@ -260,7 +261,7 @@ describe('F195: certificates that expire', () => {
     }
     const becomes = async (answer: string): Promise<void> => {
       let last = ''
-      for (let time = 0; time < 60 && !last.includes(answer); time++) {
+      for (let time = 0; time < 900 && !last.includes(answer); time++) {
         last = await list()
         await new Promise(resolve => setTimeout(resolve, 50))
       }
@@ -268,12 +269,16 @@ describe('F195: certificates that expire', () => {
     }
     await becomes('certificate has expired')
     write('relay', [], 600)
-    await clock.advance(60_000)
-    await eventually(() => (server.expiresMs ?? 0) > Date.now())
+    for (let time = 0; time < 600 && (server.expiresMs ?? 0) < Date.now(); time++) {
+      await clock.advance(10_000)
+      await new Promise(resolve => setTimeout(resolve, 20))
+    }
+    expect(server.expiresMs).toBeGreaterThan(Date.now())
     expect(said.join()).toMatch(/no relay answers.*certificate has expired/)
     expect(said.filter(text => text.includes('node.crt expired at'))).toHaveLength(1)
-    await becomes('no relay answers')
-    expect(await list()).not.toBe('200')
+    // The relay is well again, and refuses the node.
+    await becomes('tcp://127.0.0.1')
+    expect(await list()).not.toContain('certificate has expired')
     write('node', ['system:nodes'], 600)
     await becomes('200')
   })
