@@ -1,4 +1,5 @@
 import { connect, type Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { gunzipSync } from 'node:zlib'
 import { framed } from '../../src/api/grpc/rpc.ts'
 import { discovery } from '../../src/relay/schema.ts'
@@ -21,10 +22,13 @@ import {
  */
 
 export interface ReadersTask {
-  readonly kind: 'open' | 'report' | 'resume' | 'end'
+  /** `settle` is answered when all readers have the newest revision. */
+  readonly kind: 'open' | 'settle' | 'report' | 'resume'
   readonly path: string
   readonly typeUrl: string
   readonly readers: number
+  /** For `settle`. */
+  readonly revision: number
   readonly accepts: 'gzip' | 'identity'
 }
 
@@ -118,6 +122,10 @@ class Readers {
       request({ node: { id: 'reader', metadata: { fields } }, type_url: typeUrl }),
     ])
     await Promise.all(Array.from({ length: readers }, () => this.#one(path, typeUrl, hello)))
+  }
+
+  async settle(revision: number): Promise<void> {
+    while (this.#heard.get(revision)?.readers !== this.#sockets.length) await sleep(20)
   }
 
   report(): ReadersReport {
@@ -261,8 +269,8 @@ class FrameReader {
 export function serveReaders(): void {
   const readers = new Readers()
   process.on('message', async (task: ReadersTask) => {
-    if (task.kind === 'end') process.exit(0)
-    if (task.kind !== 'report') await readers.open(task)
+    if (task.kind === 'settle') await readers.settle(task.revision)
+    else if (task.kind !== 'report') await readers.open(task)
     process.send?.(task.kind === 'report' ? readers.report() : { heard: [], bytes: readers.bytes })
   })
   process.on('unhandledRejection', error => {

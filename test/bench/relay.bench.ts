@@ -79,8 +79,8 @@ class ReaderProcess {
     this.#child.once('exit', () => this.#gone.abort())
   }
 
-  async ask(kind: ReadersTask['kind'], readers = 0): Promise<ReadersReport> {
-    const task: ReadersTask = { kind, readers, path: this.path, typeUrl: TYPE, accepts: ACCEPTS }
+  async ask(kind: ReadersTask['kind'], readers = 0, revision = 0): Promise<ReadersReport> {
+    const task: ReadersTask = { kind, readers, revision, path: this.path, typeUrl: TYPE, accepts: ACCEPTS }
     this.#child.send(task)
     const [report] = await once(this.#child, 'message', { signal: this.#gone.signal })
     return report
@@ -104,7 +104,9 @@ async function steady(count: number): Promise<Steady> {
   const openMs = nowMs() - beganMs
   const readerBytes = ((await rss()) - warmBytes) / (count - WARM)
   await readers.ask('report')
-  const { made, cpuUs, tookMs } = await relay.change()
+  const { made, cpuUs, tookMs } = await relay.change(async revision => {
+    await readers.ask('settle', 0, revision)
+  })
   const { heard, bytes } = await readers.ask('report')
   await server.close()
   server = await relay.listen(readers.path)
@@ -259,12 +261,12 @@ class Relay {
   /** A message of about so many bytes. */
   frame(bytes: number): Buffer {
     const removed = ['x'.repeat(Math.max(1, bytes - 100))]
-    const entries = [...this.#collection.entries()].map(([, entry]) => entry).slice(0, 0)
-    const next = this.#collection.framesFor('c1', entries, removed).next()
+    const next = this.#collection.framesFor('c1', [], removed).next()
     return next.done === true ? Buffer.alloc(0) : next.value.plain
   }
 
-  async change(): Promise<{
+  /** `settled` waits until all readers have a revision. */
+  async change(settled: (revision: number) => Promise<void>): Promise<{
     readonly made: readonly Made[]
     readonly cpuUs: number
     readonly tookMs: number
@@ -282,7 +284,7 @@ class Relay {
       await sleep(1)
     }
     const tookMs = nowMs() - beganMs
-    await sleep(2_000)
+    await settled(this.#revision)
     const { user, system } = process.cpuUsage(before)
     return { made, cpuUs: user + system, tookMs }
   }
@@ -291,7 +293,7 @@ class Relay {
     const version = String(++this.#revision)
     const pods = Array.from({ length: ENDPOINTS }, (_, slot) => this.#revision * ENDPOINTS + slot)
     const object = sliceOf(index, { number: 0, pods })
-    const name = `${object.metadata?.namespace}/${object.metadata?.name}`
+    const name = `namespace/slice-${index}`
     const resource = encodeMessage(discovery.Resource, {
       version,
       resource: { type_url: TYPE, value: encodeObject(object) },

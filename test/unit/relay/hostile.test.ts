@@ -98,8 +98,8 @@ function call(path: string): Buffer {
 const REQUEST = framed(discovery.DeltaDiscoveryRequest, { type_url: TYPE })
 const WHOLE = frame(DATA, 0, 1, REQUEST)
 
-function isGone(socket: Socket): Promise<void> {
-  return eventually(() => socket.destroyed, 'the connection is closed')
+async function isGone(socket: Socket): Promise<void> {
+  await eventually(() => socket.destroyed, 'the connection is closed')
 }
 
 describe('F196: a slow loris', () => {
