@@ -199,6 +199,13 @@ function measure(): void {
       `${readers} readers (${ACCEPTS}), ${PER_SECOND} changes/s, ${OBJECTS} slices of ${ENDPOINTS} endpoints`,
       [
         row('CPU of the relay, a reader and change', perChange(its.cpuUs), 'us', 2.5, perChange(least.cpuUs)),
+        row(
+          'CPU of the relay, a reader and round',
+          its.cpuUs / readers / its.rounds,
+          'us',
+          undefined,
+          least.cpuUs / readers / its.rounds,
+        ),
         row('CPU of the relay', its.cpuUs / its.tookMs / 10, '%', 50, least.cpuUs / its.tookMs / 10),
         row('rounds', (its.rounds * 1_000) / its.tookMs, '/s'),
         row('bytes of a round', its.roundBytes, 'B'),
