@@ -7,7 +7,9 @@ const LABELS = { 'k8s-app': 'kube-dns' }
 const RBAC = 'rbac.authorization.k8s.io'
 const COREFILE = `.:53 {
     errors
-    health
+    health {
+        lameduck 5s
+    }
     ready
     kubernetes cluster.local in-addr.arpa ip6.arpa {
         pods insecure
@@ -106,6 +108,8 @@ function dnsPod(): object {
             { containerPort: 53, name: 'dns', protocol: 'UDP' },
             { containerPort: 53, name: 'dns-tcp', protocol: 'TCP' },
           ],
+          // As kubeadm's: without it, a busy machine lets it wait for seconds.
+          resources: { requests: { cpu: '100m', memory: '70Mi' } },
           readinessProbe: { httpGet: { path: '/ready', port: 8181 }, periodSeconds: 2 },
           volumeMounts: [{ name: 'config', mountPath: '/etc/coredns' }],
         },

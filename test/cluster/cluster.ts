@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -7,11 +8,12 @@ import type { Binaries } from './binaries.ts'
 import { controlPlaneCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
 import { removeCluster } from './leftovers.ts'
 import { Namespaces } from './namespaces.ts'
-import { connectNodes, reconnectNode } from './network.ts'
+import { connectNode, connectNodes, reconnectNode, routeToPods } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
 import { clustersFolder, type NodePlan, type Parameters, planSite, processOfName, type Site } from './site.ts'
 
 const AWAY_MS = 5_000
+const PAUSE_MS = 20_000
 const NODES_READY_MAX_MS = 180_000
 const DNS_READY_MAX_MS = 180_000
 
@@ -50,7 +52,8 @@ export async function startCluster(parameters: Parameters, options: UpOptions): 
   const namespaces = await Namespaces.create(site.folder, isTied)
   const tools = { namespaces, binaries, root }
   connectNodes(site, namespaces)
-  writeIdentities(site)
+  // For one that joins later as well: the API server reads its list of tokens once.
+  writeIdentities(withNextNode(site))
   signal.throwIfAborted()
   const kubectl = new Kubectl(site, namespaces, binaries)
   await startControlPlane({ site, tools }, kubectl)
@@ -83,6 +86,57 @@ export async function restartApiServer({ site, tools }: Cluster, kubectl: Kubect
   tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-x', name] })
   await sleep(AWAY_MS)
   await kubectl.ready(tools.namespaces.start(command, join(site.folder, `${name}.log`)))
+}
+
+/** Lets the store of the API server stand still, as when it has lost its quorum: nothing is read or written. */
+export async function pauseEtcd({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
+  tools.namespaces.must({ file: 'pkill', args: ['-STOP', '-x', 'etcd'] })
+  try {
+    await sleep(PAUSE_MS)
+  } finally {
+    tools.namespaces.must({ file: 'pkill', args: ['-CONT', '-x', 'etcd'] })
+    // It stops with what it has started, and is outside of that process namespace.
+    execFileSync('pkill', ['-CONT', '-f', `^nsenter .*--data-dir=${site.folder}/`])
+  }
+  await eventually(() => kubectl.serves(), {
+    describe: () => 'kube-apiserver does not serve after the pause',
+  })
+}
+
+/** The plan of a cluster with one node more, the last one. */
+export function withNextNode({ parameters, folder }: Site): Site {
+  return planSite({ ...parameters, nodes: parameters.nodes + 1 }, folder)
+}
+
+/** A node that was not there joins: the last one of `grown`. */
+export async function joinNode(
+  { site, tools }: Cluster,
+  {
+    grown,
+    kubectl,
+    signal,
+  }: { readonly grown: Site; readonly kubectl: Kubectl; readonly signal: AbortSignal },
+): Promise<NodePlan> {
+  const node = lastNode(grown)
+  connectNode(grown, node, tools.namespaces)
+  for (const other of site.nodes) routeToPods(grown, { from: other, to: node }, tools.namespaces)
+  kubectl.apply([nodeObject(node)])
+  await startNode(grown, node, tools)
+  await nodesReady({ site: grown, tools }, kubectl, signal)
+  return node
+}
+
+/** A node that has joined goes for good, with its pods. */
+export function removeNode({ tools }: Cluster, node: NodePlan, kubectl: Kubectl): void {
+  kubectl.must(['delete', 'node', node.name])
+  process.kill(tools.namespaces.node(node.name).pid, 'SIGKILL')
+  tools.namespaces.must({ file: 'ip', args: ['netns', 'delete', node.name] })
+}
+
+export function lastNode({ nodes }: Site): NodePlan {
+  const node = nodes.at(-1)
+  if (node === undefined) throw new Error('the cluster has no node')
+  return node
 }
 
 /** Ends everything on a node at once, and starts it with a network namespace of which nothing is known. */

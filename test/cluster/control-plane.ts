@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process'
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { kubeconfigText } from '../support/reference/kubeconfig.ts'
@@ -13,6 +13,7 @@ import { API_PORT, type Site } from './site.ts'
 const READY_MAX_MS = 120_000
 const MONTH_SECONDS = 30 * 24 * 3600
 const ETCD = { clientPort: 2379, peerPort: 2380 }
+const NEXT_CERTIFICATE = 'kube-apiserver-next'
 const MASTERS = 'system:masters'
 
 /** Who speaks with the API server: the file of each, with its user and group. */
@@ -45,11 +46,13 @@ export function writeIdentities(site: Site): void {
   const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   write('service-accounts.key', String(privateKey.export({ type: 'sec1', format: 'pem' })))
   write('service-accounts.pub', String(publicKey.export({ type: 'spki', format: 'pem' })))
-  issue('kube-apiserver', 'kube-apiserver', [
+  const names = [
     ...['localhost', 'kubernetes', 'kubernetes.default', 'kubernetes.default.svc'],
     ...['kubernetes.default.svc.cluster.local', '127.0.0.1', '::1'],
     ...subnets.flatMap(each => [each.gateway, each.apiService]),
-  ])
+  ]
+  // The second one takes the place of the first one later.
+  for (const file of ['kube-apiserver', NEXT_CERTIFICATE]) issue(file, 'kube-apiserver', names)
   issue('front-proxy', 'front-proxy-client', ['front-proxy-client'])
   for (const node of nodes) issue(node.name, node.name, [node.name, ...node.addresses])
   const users = [
@@ -69,6 +72,15 @@ export function writeIdentities(site: Site): void {
     return [token, user, `${user}-uid`, ...(group === '' ? [] : [`"${group}"`])].join(',')
   })
   writeFileSync(join(folder, 'tokens.csv'), `${tokens.join('\n')}\n`, { mode: 0o600 })
+}
+
+/** Gives the API server another key and certificate; it reads them when it starts. */
+export function renewCertificate({ folder }: Site): void {
+  for (const kind of ['crt', 'key'])
+    copyFileSync(
+      join(folder, 'pki', `${NEXT_CERTIFICATE}.${kind}`),
+      join(folder, 'pki', `kube-apiserver.${kind}`),
+    )
 }
 
 /** The control plane's programs, with their flags, in the order in which they need each other. */
@@ -158,13 +170,17 @@ export class Kubectl {
     )
   }
 
+  serves(): boolean {
+    return this.#namespaces.run(this.#command(['get', '--raw', '/readyz'])).status === 0
+  }
+
   /** Waits until the API server, which is this process, serves. */
   async ready(server: ChildProcess): Promise<void> {
     const words = () =>
       `kube-apiserver does not serve: ${lastLines(join(this.#site.folder, 'kube-apiserver.log'))}`
     const isReady = () => {
       if (server.exitCode !== null) throw new Error(words())
-      return this.#namespaces.run(this.#command(['get', '--raw', '/readyz'])).status === 0
+      return this.serves()
     }
     await eventually(isReady, { limitMs: READY_MAX_MS, describe: words })
   }

@@ -1,9 +1,18 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { eventually } from '../support/patience.ts'
-import { type Cluster, rebootNode, restartApiServer } from './cluster.ts'
-import type { Kubectl } from './control-plane.ts'
-import { NAMESPACE, passingService, REPLICAS } from './life-objects.ts'
-import { changeMode, deletePods, evictPods, starvePods, upgradePods } from './pods.ts'
+import {
+  type Cluster,
+  joinNode,
+  lastNode,
+  pauseEtcd,
+  rebootNode,
+  removeNode,
+  restartApiServer,
+  withNextNode,
+} from './cluster.ts'
+import { type Kubectl, renewCertificate } from './control-plane.ts'
+import { firstConnection, NAMESPACE, passingService, REPLICAS } from './life-objects.ts'
+import { admitNode, changeMode, deletePods, evictPods, settledPods, starvePods, upgradePods } from './pods.ts'
 import {
   killProxies,
   type RunningProxy,
@@ -37,6 +46,9 @@ export interface LifeEvent {
 const QUIET_MS = 5_000
 const CHANGES = 20
 const GONE_MAX_MS = 60_000
+/** Pods that start on a node that has joined. */
+const NEWCOMERS = 10
+const NEWCOMERS_MAX_MS = 120_000
 
 const always = (): boolean => true
 const isPod = ({ form }: RunningProxy): boolean => form !== 'process'
@@ -125,14 +137,14 @@ export const EVENTS: readonly LifeEvent[] = [
     what: 'the last node is drained, and starts again with nothing in its kernel',
     suits: always,
     run: async life => {
-      const node = lastNode(life)
+      const node = lastNode(life.site)
       drain(life)
       await rebootNode(life, node, life.kubectl, life.signal)
       await resumeProxy(life, node)
       await whole(life)
     },
     mayFail: ({ kind, host }, life) =>
-      kind === 'lasting' || kind === 'keep-alive' || lastNode(life).addresses.includes(host),
+      kind === 'lasting' || kind === 'keep-alive' || lastNode(life.site).addresses.includes(host),
   },
   {
     name: 'apiserver',
@@ -140,24 +152,94 @@ export const EVENTS: readonly LifeEvent[] = [
     suits: always,
     run: life => restartApiServer(life, life.kubectl),
   },
+  {
+    name: 'certificate',
+    what: 'the API server comes back with another key and certificate',
+    suits: always,
+    run: life => {
+      renewCertificate(life.site)
+      return restartApiServer(life, life.kubectl)
+    },
+  },
+  {
+    name: 'etcd',
+    what: 'the store of the API server stands still for 20 s, then Services change',
+    suits: always,
+    run: async life => {
+      await pauseEtcd(life, life.kubectl)
+      changeServices(life)
+    },
+  },
+  {
+    name: 'dns',
+    what: "the pods of the cluster's DNS are replaced",
+    suits: always,
+    run: async ({ kubectl }) => {
+      const dns = ['deployment/coredns', '--namespace', 'kube-system']
+      kubectl.must(['rollout', 'restart', ...dns])
+      kubectl.must(['rollout', 'status', ...dns, '--timeout=180s'])
+    },
+  },
+  {
+    name: 'join',
+    what: `a node joins, ${NEWCOMERS} pods on it connect once each, and it goes`,
+    suits: always,
+    run: async life => {
+      const { kubectl, signal, site, tools } = life
+      const grown = withNextNode(site)
+      const node = await joinNode(life, { grown, kubectl, signal })
+      if (isPod(proxyOf(life))) admitNode(life, node)
+      await resumeProxy({ site: grown, tools }, node)
+      await connectOnce(life, node)
+      removeNode(life, node, kubectl)
+      if (isPod(proxyOf(life))) await settledPods(podsOf(life))
+    },
+  },
 ]
 
-function lastNode({ site }: Life): NodePlan {
-  const node = site.nodes.at(-1)
-  if (node === undefined) throw new Error('the cluster has no node')
-  return node
+/** Throws when a pod of many on a node has had no answer from a Service. */
+async function connectOnce({ kubectl }: Life, node: NodePlan): Promise<void> {
+  const service = ['get', 'service', 'stable', '--namespace', NAMESPACE, '--output']
+  const addresses = kubectl.must([...service, 'jsonpath={.spec.clusterIPs[*]}']).split(' ')
+  const image = kubectl.must([
+    ...['get', 'deployment', 'stable', '--namespace', NAMESPACE],
+    ...['--output', 'jsonpath={.spec.template.spec.containers[0].image}'],
+  ])
+  const pods = Array.from({ length: NEWCOMERS }, (_, at) =>
+    firstConnection(`newcomer-${at}`, {
+      node: node.name,
+      image,
+      host: addresses[at % addresses.length] ?? '',
+    }),
+  )
+  kubectl.apply(pods)
+  const selected = ['--namespace', NAMESPACE, '--selector', 'app=newcomer']
+  const phases = () =>
+    kubectl.must(['get', 'pods', ...selected, '--output', 'jsonpath={.items[*].status.phase}']).split(' ')
+  const hasEnded = (phase: string) => phase === 'Succeeded' || phase === 'Failed'
+  await eventually(() => phases().filter(hasEnded).length === NEWCOMERS, {
+    limitMs: NEWCOMERS_MAX_MS,
+    stepMs: 500,
+    describe: () => `pods have not ended: ${kubectl.must(['describe', 'pods', ...selected]).slice(-2_000)}`,
+  })
+  const failed = phases().filter(phase => phase === 'Failed').length
+  if (failed > 0)
+    throw new Error(
+      `${failed} of ${NEWCOMERS} pods on ${node.name} had no first connection: ${kubectl.must(['logs', ...selected])}`,
+    )
+  kubectl.must(['delete', 'pods', ...selected])
 }
 
 /** Every pod but those of DaemonSets leaves the last node, once it has drained its connections. */
 function drain(life: Life): void {
   const options = ['--ignore-daemonsets', '--delete-emptydir-data', '--timeout=180s']
-  life.kubectl.must(['drain', lastNode(life).name, ...options])
+  life.kubectl.must(['drain', lastNode(life.site).name, ...options])
 }
 
 /** The last node takes pods again, and every server is ready. */
 async function whole(life: Life): Promise<void> {
   const { kubectl } = life
-  kubectl.must(['uncordon', lastNode(life).name])
+  kubectl.must(['uncordon', lastNode(life.site).name])
   for (const name of ['stable', 'rolled'])
     kubectl.must(['rollout', 'status', `deployment/${name}`, '--namespace', NAMESPACE, '--timeout=180s'])
 }

@@ -54,6 +54,24 @@ export function passingService(name: string): object {
   }
 }
 
+/** A pod that connects to the Service once, and succeeds or fails by that. */
+export function firstConnection(
+  name: string,
+  { node, image, host }: { readonly node: string; readonly image: string; readonly host: string },
+): object {
+  const target = host.includes(':') ? `[${host}]:${PORT.http}` : `${host}:${PORT.http}`
+  return {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name, namespace: NAMESPACE, labels: { app: 'newcomer' } },
+    spec: {
+      nodeName: node,
+      restartPolicy: 'Never',
+      containers: [{ name: 'client', image, args: ['connect', '--timeout=3s', target] }],
+    },
+  }
+}
+
 function serverPod(name: string, image: string): object {
   return {
     terminationGracePeriodSeconds: DRAIN_SECONDS + 10,

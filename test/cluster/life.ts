@@ -8,6 +8,7 @@ import { EVENTS, type Life, type LifeEvent } from './life-events.ts'
 import { clientObjects, NAMESPACE, PORT, serverObjects } from './life-objects.ts'
 import type { Command, Namespaces, Place } from './namespaces.ts'
 import { type RunningProxy, runningProxy } from './proxies.ts'
+import type { Site } from './site.ts'
 import { type Counts, type Flow, KINDS, type Kind } from './traffic.ts'
 
 /*
@@ -242,9 +243,9 @@ function clientsOf({ site, tools, kubectl }: Life): readonly Client[] {
       name: 'pod',
       place: node,
       command: program => ({ file: 'ip', args: ['netns', 'exec', podNamespace, ...program] }),
-      flows: inside('pod'),
+      flows: [...inside('pod'), ...dnsFlows(site, 'pod')],
     },
-    { name: 'node', place: node, command: direct, flows: inside('node') },
+    { name: 'node', place: node, command: direct, flows: [...inside('node'), ...dnsFlows(site, 'node')] },
     { name: 'outside', place: tools.namespaces.controlPlane, command: direct, flows: outside },
   ]
 }
@@ -271,6 +272,13 @@ function flowsTo({
     port: kind === 'udp' ? udp : tcp,
     server: `${service}-`,
   }))
+}
+
+/** To the cluster's DNS, for the name of a Service. */
+function dnsFlows({ subnets }: Site, from: string): readonly Flow[] {
+  const host = subnets[0]?.dns ?? ''
+  const question = `stable.${NAMESPACE}.svc.cluster.local`
+  return [{ name: `${from} to kube-dns at ${host}, udp`, kind: 'udp', host, port: 53, server: '', question }]
 }
 
 interface FoundService {

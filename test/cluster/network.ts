@@ -14,11 +14,20 @@ export function connectNodes(site: Site, namespaces: Namespaces): void {
   for (const node of site.nodes) connectNode(site, node, namespaces)
 }
 
-function connectNode(site: Site, node: NodePlan, namespaces: Namespaces): void {
+export function connectNode(site: Site, node: NodePlan, namespaces: Namespaces): void {
   namespaces.must({ file: 'ip', args: ['netns', 'add', node.name] })
   ip(namespaces, bridgeCommands(site, node))
   ip(namespaces, nodeCommands(site, node), ['-netns', node.name])
   setSysctls(namespaces, NODE_SYSCTLS, node.name)
+}
+
+/** One node learns where the pods of another one are. */
+export function routeToPods(
+  { subnets }: Site,
+  { from, to }: { readonly from: NodePlan; readonly to: NodePlan },
+  namespaces: Namespaces,
+): void {
+  ip(namespaces, podRoutes(subnets, to), ['-netns', from.name])
 }
 
 /** A network namespace that has nothing of the node's former one: no rules, no connections. */

@@ -64,12 +64,31 @@ export async function startPods(pods: Pods): Promise<void> {
   if (form !== 'kubeadm') for (const node of site.nodes) requireConfined(node, tools)
 }
 
+/** Gives a node that has joined the image that `startPods` built. */
+export function admitNode({ site, tools }: Pick<Pods, 'site' | 'tools'>, node: NodePlan): void {
+  loadImage(node, imageFile(site), tools)
+}
+
 /** Throws when the daemon may do more than the manifests allow it: that is what its pod promises to whoever installs it. */
 function requireConfined(node: NodePlan, { namespaces }: NodeTools): void {
   const script = `pid=$(pgrep -f '${PROCESS_IN_A_POD}'); cat /proc/$pid/status; grep ' / / ' /proc/$pid/mountinfo`
   const found = namespaces.must({ file: 'sh', args: ['-c', script] }, { place: namespaces.node(node.name) })
   const missing = CONFINEMENT.filter(({ pattern }) => !pattern.test(found)).map(({ what }) => what)
   if (missing.length > 0) throw new Error(`kprobe on ${node.name} is not confined: ${missing.join(', ')}`)
+}
+
+/** Resolves when there is a ready pod on each node, and none besides. */
+export async function settledPods(pods: Pods): Promise<void> {
+  const kubectl = kubectlOf(pods)
+  const { length } = pods.site.nodes
+  await eventually(
+    () => podsOf(kubectl, pods.form).length === length && readyPods(kubectl, pods.form) === length,
+    {
+      limitMs: GONE_MAX_MS,
+      stepMs: 500,
+      describe: () => `not ${length} pods of ${NAMES[pods.form]}: ${wordsOf(kubectl, pods.form)}`,
+    },
+  )
 }
 
 /** Removes the DaemonSet. Resolves when its pods are gone; the rules stay. */
@@ -196,7 +215,7 @@ function buildImage(
   root: string,
   tag?: string,
 ): { readonly file: string; readonly reference: string } {
-  const file = join(site.folder, 'kprobe.tar')
+  const file = imageFile(site)
   const { version }: { version: string } = JSON.parse(readFileSync(join(root, 'dist/build.json'), 'utf8'))
   const reference = `${IMAGE}:${tag ?? version}`
   // Nodes are on this machine: compressing takes longer than copying.
@@ -205,6 +224,10 @@ function buildImage(
     stdio: ['ignore', 'ignore', 'pipe'],
   })
   return { file, reference }
+}
+
+function imageFile({ folder }: Site): string {
+  return join(folder, 'kprobe.tar')
 }
 
 function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeTools): void {

@@ -21,6 +21,8 @@ export interface Flow {
   readonly port: number
   /** What the name of a server begins with: another one is a failure. */
   readonly server: string
+  /** Of UDP: the name whose address DNS is asked for, instead of the datagram above. */
+  readonly question?: string
 }
 
 export interface Failure {
@@ -149,6 +151,12 @@ class Sender {
     })
   }
 
+  #expectAnswer(octets: Buffer, resolve: () => void, reject: (error: Error) => void): void {
+    if (this.flow.question === undefined) this.#expectServer(octets.toString(), resolve, reject)
+    else if (hasAddress(octets)) resolve()
+    else reject(new Error(`DNS answers without an address: ${octets.toString('hex').slice(0, 100)}`))
+  }
+
   #expectServer(text: string, resolve: () => void, reject: (error: Error) => void): void {
     if (text.startsWith(this.flow.server)) resolve()
     else reject(new Error(`another server answers: ${text.slice(0, 100)}`))
@@ -161,17 +169,31 @@ class Sender {
   }
 
   #ask(): Promise<void> {
-    const { host, port } = this.flow
+    const { host, port, question } = this.flow
+    const datagram = question === undefined ? 'hostname' : dnsQuery(question)
     const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')
     return new Promise<void>((resolve, reject) => {
       const timer = setTimeout(() => reject(new Error(`no answer within ${ANSWER_MAX_MS} ms`)), ANSWER_MAX_MS)
-      socket.on('message', octets => this.#expectServer(octets.toString(), resolve, reject))
+      socket.on('message', octets => this.#expectAnswer(octets, resolve, reject))
       socket.on('error', reject)
       // Connected: a refusal by ICMP becomes an error.
       socket.bind(FIRST_PORT + ((this.#offset + this.#sent) % PORTS), () =>
-        socket.connect(port, host, () => socket.send('hostname')),
+        socket.connect(port, host, () => socket.send(datagram)),
       )
       socket.on('close', () => clearTimeout(timer))
     }).finally(() => socket.close())
   }
+}
+
+/** A question for the IPv4 addresses of a name (RFC 1035, section 4.1). */
+export function dnsQuery(name: string): Buffer {
+  const labels = name.split('.').map(label => Buffer.concat([Buffer.of(label.length), Buffer.from(label)]))
+  const header = Buffer.from([0x6b, 0x70, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+  return Buffer.concat([header, ...labels, Buffer.of(0, 0, 1, 0, 1)])
+}
+
+/** Whether an answer has no error and at least one record. */
+export function hasAddress(answer: Buffer): boolean {
+  const isAnswer = answer.length > 12 && answer.readUInt8(2) >= 0x80
+  return isAnswer && (answer.readUInt8(3) & 0xf) === 0 && answer.readUInt16BE(6) > 0
 }

@@ -9,7 +9,7 @@ import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
 import { clustersFolder, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { SUITES } from '../../cluster/suites.ts'
-import type { Counts, Flow } from '../../cluster/traffic.ts'
+import { type Counts, dnsQuery, type Flow, hasAddress } from '../../cluster/traffic.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
   LeafNodeType,
@@ -114,6 +114,24 @@ describe('requests that fail during an event', () => {
     const running = { proxy: 'kprobe', mode: 'nftables', form: 'daemonset' } as const
     const [, row] = lifeTable({ ...running, events: [{ name: 'drain', seconds: 1, ...found }] })
     expect(row?.split(/\s{2,}/)).toEqual(['drain', '2 of 40', '-', '-', '-', '4 of 15'])
+  })
+})
+
+describe('a client of DNS', () => {
+  it('asks for the IPv4 address of a name', () => {
+    expect(dnsQuery('web.life').toString('latin1')).toBe(
+      'kp\x01\0\0\x01\0\0\0\0\0\0\x03web\x04life\0\0\x01\0\x01',
+    )
+  })
+
+  it.each([
+    ['an address', '6b70818000010001', true],
+    ['a question', '6b70010000010001', false],
+    ['no such name', '6b70818300010001', false],
+    ['no record', '6b70818000010000', false],
+    ['half an answer', '6b7081', false],
+  ])('%s', (_, header, expected) => {
+    expect(hasAddress(Buffer.from(`${header}0000000003`, 'hex'))).toBe(expected)
   })
 })
 
