@@ -209,6 +209,42 @@ describe('F198: a compressed response', () => {
   })
 })
 
+/** A node that lists Services at a relay. */
+function nodeAt(address: string, tls: NonNullable<Parameters<typeof openRelayClient>[0]['tls']>) {
+  const said: string[] = []
+  const client = openRelayClient({
+    addresses: [address],
+    fallsBack: false,
+    tls,
+    nodeName: 'node',
+    proxyName: '',
+    kube: {
+      server: 'kube',
+      send: () => Promise.reject(new Error('not asked')),
+      close: async () => undefined,
+    },
+    clock: systemClock,
+    say: text => void said.push(text),
+  })
+  ends.push(() => client.close())
+  const list = async (): Promise<string> => {
+    const { signal } = new AbortController()
+    const request = {
+      method: 'GET',
+      path: '/api/v1/services',
+      accept: '',
+      idleMs: 1_000,
+      signal,
+      longLived: false,
+    } as const
+    return await client.send(request).then(
+      ({ status }) => String(status),
+      (error: unknown) => String(error),
+    )
+  }
+  return { list, said }
+}
+
 describe('F195: certificates that expire', () => {
   it('are renewed at relay and node without a restart, and both say so', async () => {
     const authority = createAuthority()
@@ -228,37 +264,11 @@ describe('F195: certificates that expire', () => {
       tls: { certFile: file('relay.crt'), keyFile: file('relay.key'), clientCaFile: file('ca') },
     })
     expect(server.expiresMs).toBeLessThan(Date.now())
-    const said: string[] = []
-    const client = openRelayClient({
-      addresses: [server.address],
-      fallsBack: false,
-      tls: { caFile: file('ca'), certFile: file('node.crt'), keyFile: file('node.key') },
-      nodeName: 'node',
-      proxyName: '',
-      kube: {
-        server: 'kube',
-        send: () => Promise.reject(new Error('not asked')),
-        close: async () => undefined,
-      },
-      clock: systemClock,
-      say: text => void said.push(text),
+    const { list, said } = nodeAt(server.address, {
+      caFile: file('ca'),
+      certFile: file('node.crt'),
+      keyFile: file('node.key'),
     })
-    ends.push(() => client.close())
-    const list = async (): Promise<string> => {
-      const { signal } = new AbortController()
-      const request = {
-        method: 'GET',
-        path: '/api/v1/services',
-        accept: '',
-        idleMs: 1_000,
-        signal,
-        longLived: false,
-      } as const
-      return await client.send(request).then(
-        ({ status }) => String(status),
-        (error: unknown) => String(error),
-      )
-    }
     const becomes = async (answer: string): Promise<void> => {
       let last = ''
       for (let time = 0; time < 900 && !last.includes(answer); time++) {
