@@ -102,6 +102,8 @@ export default defineConfig({
       { test: { name: 'scenarios', include: [PACKETS, WALK], ...onTheKernel } },
       // As root, outside of any namespace: it makes its own.
       { test: { name: 'cluster', include: ['test/cluster/**/*.test.ts'], ...onTheKernel } },
+      // A real browser.
+      { test: { name: 'browser', include: ['test/browser/**/*.test.ts'], ...onTheKernel } },
       { test: { name: 'churn', include: ['test/churn/**/*.test.ts'], ...onTheKernel } },
       ...both('kernel', ['test/kernel/**/*.test.ts']),
       // A real control plane, which takes its time.

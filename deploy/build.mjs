@@ -1,5 +1,5 @@
-// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, the addon, and build.json,
-// which says what the program was made of.
+// Leaves the whole command in dist/: kprobe.mjs, the program that it loads, its compiled code, the addon, the web page, and
+// build.json, which says what the program was made of.
 import { execFileSync } from 'node:child_process'
 import {
   chmodSync,
@@ -15,6 +15,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { fileURLToPath } from 'node:url'
+import { gzipSync } from 'node:zlib'
 import { build } from 'esbuild'
 import { withOwnLength } from './own-length.mjs'
 
@@ -49,6 +50,12 @@ function git(...argv) {
   }
 }
 
+function defines() {
+  return Object.fromEntries(
+    Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),
+  )
+}
+
 /**
  * One function, of which deploy/loader.mjs makes a script: V8 can keep the code of a script, and of no module before
  * Node 22. Modules that only some commands need are bundled as functions that run when they are asked for.
@@ -71,9 +78,7 @@ async function bundle() {
     footer: { js: '})' },
     define: {
       'import.meta.url': 'importMetaUrl',
-      ...Object.fromEntries(
-        Object.entries(BUILD).map(([name, value]) => [`process.env.${name}`, JSON.stringify(value)]),
-      ),
+      ...defines(),
     },
     minifySyntax: true,
     // The source stays in memory, a third of it blanks. Lines keep stack traces of use.
@@ -99,6 +104,30 @@ async function bundle() {
     packages: packagesIn(metafile),
   }
   writeFileSync(`${root}dist/build.json`, `${JSON.stringify(about, null, 2)}\n`)
+}
+
+const UI_COMPRESSED_BYTES_MAX = 150_000
+
+/** The web page, which the daemon reads when somebody asks for it. */
+async function bundlePage() {
+  await build({
+    absWorkingDir: root,
+    entryPoints: { page: 'src/ui/main.ts' },
+    outdir: 'dist/ui',
+    bundle: true,
+    format: 'esm',
+    target: 'es2022',
+    define: defines(),
+    minify: true,
+    legalComments: 'eof',
+    logLevel: 'warning',
+  })
+  for (const name of ['page.html', 'page.css'])
+    copyFileSync(`${root}src/ui/${name}`, `${root}dist/ui/${name}`)
+  const files = readdirSync(`${root}dist/ui`).map(name => readFileSync(`${root}dist/ui/${name}`))
+  const bytes = files.reduce((sum, file) => sum + gzipSync(file).length, 0)
+  if (bytes > UI_COMPRESSED_BYTES_MAX)
+    throw new Error(`dist/ui has ${bytes} bytes compressed, more than ${UI_COMPRESSED_BYTES_MAX}`)
 }
 
 /** Keys in package-lock.json of the packages that the program contains code of. */
@@ -187,6 +216,7 @@ function writeManual() {
 
 rmSync(`${root}dist/program.cache`, { force: true })
 await bundle()
+await bundlePage()
 placeAddon()
 keepCode()
 checkCode()

@@ -16,7 +16,7 @@ const SOURCES = [
   'src/api/grpc/health.proto',
   REFLECTION,
 ]
-const RELAY = 'src/relay/discovery.proto'
+const RELAY_SOURCES = ['src/relay/discovery.proto', 'src/relay/status.proto']
 const SHAPES = ['allEntries', 'bool', 'bytes', 'given', 'int32', 'int64', 'list', 'message', 'table', 'text']
 
 /** Shapes of src/wire/protobuf/table.ts, and numbers of FieldDescriptorProto.Type. */
@@ -177,11 +177,11 @@ function apiSchema() {
 }
 
 function relaySchema() {
-  const source = parse(RELAY)
-  const tables = tablesOf(source)
-  const used = SHAPES.filter(shape => tables.some(text => new RegExp(`\\b${shape}\\b`).test(text)))
-  const header = `// Written by \`npm run protobuf\` from ${RELAY}; a test compares.`
-  return [header, importOf(used), '', ...tables, '', exportOf(source), ''].join('\n')
+  const sources = RELAY_SOURCES.map(path => parse(path))
+  const texts = sources.flatMap(source => [...tablesOf(source), '', exportOf(source), ''])
+  const used = SHAPES.filter(shape => texts.some(text => new RegExp(`\\b${shape}\\b[,(\\]]`).test(text)))
+  const header = '// Written by `npm run protobuf` from src/relay/*.proto; a test compares.'
+  return [header, importOf(used), '', ...texts].join('\n')
 }
 
 function importOf(shapes) {

@@ -34,11 +34,12 @@ find_oracles() {
   install_debian "$missing"
 }
 
-find_guest_tools() {
-  case " $only " in '  ' | *' vm'*) ;; *) return 0 ;; esac
-  missing=$(missing_of "$GUEST_TOOLS")
-  [ -n "$missing" ] && [ "${KPROBE_VM:-}" != off ] && can_install || return 0
-  (install_debian "$missing") || echo 'without these, the stage vm skips' >&2
+# find_tools_of STAGE LIST: installs what a stage needs besides, if it is to run; without, the stage skips.
+find_tools_of() {
+  case " $only " in '  ' | *" $1"*) ;; *) return 0 ;; esac
+  missing=$(missing_of "$2")
+  [ -n "$missing" ] && can_install || return 0
+  (install_debian "$missing") || echo "without these, the stage $1 skips" >&2
 }
 
 check_namespaces() {
@@ -51,6 +52,7 @@ export PATH="$PWD/node_modules/.bin:$PATH:/usr/sbin:/sbin"
 export NO_COLOR=1
 prepare
 find_oracles
-find_guest_tools
+[ "${KPROBE_VM:-}" = off ] || find_tools_of vm "$GUEST_TOOLS"
+find_tools_of browser chromium:chromium
 check_namespaces
 exec node test/stages/main.mjs "$@"

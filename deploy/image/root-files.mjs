@@ -19,8 +19,16 @@ import { compileLauncher, librariesOf, packagesOf, readElf, systemName } from '.
 import { sbomOf } from './sbom.mjs'
 
 /** Of dist/; dist/lib and dist/types are for programs that import kprobe. */
-const PROGRAM = ['kprobe.mjs', 'program.js', 'program.cache', 'kprobe.node']
-const NEEDED = ['kprobe.mjs', 'program.js', 'build.json', 'kprobe.node']
+const PROGRAM = [
+  'kprobe.mjs',
+  'program.js',
+  'program.cache',
+  'kprobe.node',
+  'ui/page.html',
+  'ui/page.css',
+  'ui/page.js',
+]
+const NEEDED = ['kprobe.mjs', 'program.js', 'build.json', 'kprobe.node', 'ui/page.html']
 const LICENSE_FILE = /^(licen[sc]e|copying|notice)(\.\w+)?$/i
 /** Commands load it when it is there: `doctor` and `cleanup`, to read legacy iptables. */
 const FFI = 'node_modules/ffi-rs'

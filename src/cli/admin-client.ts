@@ -1,5 +1,6 @@
 import { request } from 'node:http'
 import { formatIpPort, parseIp } from '../base/ip.ts'
+import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { namesIn, noted, type ServiceNames } from '../modes/common/show.ts'
 
 /** Answer of the daemon's admin socket. */
@@ -98,18 +99,4 @@ export function serviceNames(state: unknown): ServiceNames {
 function placeOf(place: unknown): string {
   const [ip, port] = [parseIp(textAt(place, 'ip')), Number(fieldOf(place, 'port'))]
   return ip === undefined ? `:${port}` : formatIpPort(ip, port)
-}
-
-function listAt(value: unknown, field: string): readonly unknown[] {
-  const list: unknown = fieldOf(value, field)
-  return Array.isArray(list) ? list : []
-}
-
-function textAt(value: unknown, field: string): string {
-  const text = fieldOf(value, field)
-  return typeof text === 'string' ? text : ''
-}
-
-function fieldOf(value: unknown, field: string): unknown {
-  return typeof value === 'object' && value !== null ? Reflect.get(value, field) : undefined
 }

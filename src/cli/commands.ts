@@ -29,6 +29,11 @@ const COMMANDS: readonly Entry[] = [
     load: () => import('./relay.ts'),
   },
   {
+    name: 'status',
+    summary: 'ask relays which nodes hold the present state in their kernels, and wait for it',
+    load: () => import('./status.ts'),
+  },
+  {
     name: 'dump',
     summary: 'print what the kernel holds, and for which Service',
     load: () => import('./dump.ts'),
@@ -163,7 +168,7 @@ async function manual(entry: Entry | undefined): Promise<string> {
 
 const SUMMARY = 'programs Kubernetes Services into the kernel of this node'
 const EXITS =
-  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor)'
+  'Exit codes: 0 fine, 1 failed, 2 usage or configuration error, 3 there is a difference (plan, verify, why, explain, doctor, status)'
 const OVERVIEW = helpText({
   usage: 'kprobe COMMAND [flags]',
   description: `kprobe ${SUMMARY}.`,

@@ -151,7 +151,7 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
     caught,
     endpoints: caught === undefined ? [] : endpointsOf(caught.port, { config, table, snapshot }),
     ways,
-    isProvable: whyNotProvable(config.proxyMode) === undefined,
+    isProvable: whyNotProvable(config) === undefined,
   }
 }
 

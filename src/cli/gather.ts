@@ -12,7 +12,8 @@ import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
 import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
-import { type BundleFacts, type BundleFile, FILE_BYTES_MAX, type Missing } from './bundle.ts'
+import { type BundleFacts, type BundleFile, FILE_BYTES_MAX, type Missing, RULES_FILE } from './bundle.ts'
+import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
 import type { Command, Io } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 
@@ -50,7 +51,8 @@ export async function gather(gathering: Gathering): Promise<Gathered> {
   const { io, socket, proxy, logFile } = gathering
   const config = await addPages(draft, gathering)
   const flags = isJson(config.flags) ? config.flags : {}
-  await draft.add('nf_tables.bin', 'the nf_tables rules of all programs, as messages of netlink', readRules)
+  await draft.add(RULES_FILE, 'the nf_tables rules of all programs, as messages of netlink', readRules)
+  await draft.add(KERNEL_FILE, 'addresses, virtual servers of IPVS and ipsets of all programs', kernelText)
   const ofProxy = proxy === undefined ? [] : [`--service-proxy-name=${proxy}`]
   const dump = async () => (await import('./dump.ts')).command
   const doctor = async () => (await import('./doctor.ts')).command

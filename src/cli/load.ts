@@ -10,7 +10,7 @@ import { NodeListeners } from '../daemon/node-listeners.ts'
 import { openClient, openFileSource, openRoute, openSockDiag, watchLocalIps } from '../daemon/open.ts'
 import { processRoom, servicesBytes } from '../daemon/process-room.ts'
 import { ownSockets } from '../kernel/socket/listeners.ts'
-import { isJson, type Refusal } from '../model/fields.ts'
+import { isJson, type Json, type Refusal } from '../model/fields.ts'
 import type { MemoryLimit, ServiceMemory } from '../model/node-context.ts'
 import type { ApiEndpoint } from '../model/reserved.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
@@ -124,12 +124,24 @@ async function askSnapshot(socket: string, { clock, progress }: Reading): Promis
     throw new Error(`the daemon at ${socket} has not read all objects yet${lackText(answer.value)}`)
   const snapshot = await finishInSlices(readSnapshotJson(answer.value), slicingOf(clock))
   progress.read(snapshot.services.size + snapshot.sliceByKey.size)
-  const { servicesBytes: bytes, refused, refusedSlices, refusedSince, source, quarantined } = answer.value
-  const since = timesIn(refusedSince)
+  const { servicesBytes: bytes, refused } = answer.value
   return {
     snapshot,
     memoryBytes: typeof bytes === 'number' ? bytes : undefined,
     refused: refusedIn(refused),
+    ...knownIn(answer.value),
+  }
+}
+
+/** Reads what the daemon's page /snapshot says besides the objects. */
+export function knownIn({
+  refusedSlices,
+  refusedSince,
+  source,
+  quarantined,
+}: Json): Omit<Loaded, keyof Resolved> {
+  const since = timesIn(refusedSince)
+  return {
     refusedSlices: Array.isArray(refusedSlices) ? refusedSlices.flatMap(refusalIn) : [],
     refusedSince: refusal => since.get(refusalIdentity(refusal)),
     quarantined: quarantinedIn(quarantined),

@@ -53,7 +53,7 @@ export const command: Command = {
         'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
       details: [
         'What:',
-        '  status   version of each kprobe, and whether its pod is ready',
+        '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
         '  verify   whether objects, daemon and kernel agree',
         '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
         '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',

@@ -1,14 +1,20 @@
 import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
+import type { Ip } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { openNetfilter } from '../daemon/open.ts'
+import type { IpsetNames } from '../kernel/nft/ipsets.ts'
+import { decodeRaw } from '../kernel/nft/raw-decode.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
-import { type KernelRules, readRules } from '../proof/kernel-rules.ts'
+import { type IpvsHeld, ipvsAssumptions } from '../proof/ipvs.ts'
+import { assumptionsOf, type KernelRules, readIpvs, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
+import { type Bundle, RULES_FILE } from './bundle.ts'
+import { outsideIn, withOutside } from './bundle-kernel.ts'
 import type { Loaded } from './load.ts'
 
 /** A proof, for machines. */
@@ -19,19 +25,35 @@ interface ProofFacts extends Proof {
   readonly isProved: boolean
 }
 
-/** Proves the rules of the kernel against the objects. Throws if the kernel cannot be read. */
-export async function proveKernel(config: Config, { snapshot, memo }: Loaded): Promise<ProofFacts> {
+interface ProofOf {
+  /** The file that has the rules; undefined for those of this network namespace. */
+  readonly bundle: Bundle | undefined
+  /** The objects are of a source that knows no addresses of the file's machine. */
+  readonly takesAddresses: boolean
+}
+
+/** Proves the rules of the kernel, or of a file, against the objects. Throws if these cannot be read. */
+export async function proveKernel(
+  config: Config,
+  { snapshot, memo }: Loaded,
+  { bundle, takesAddresses }: ProofOf,
+): Promise<ProofFacts> {
   const { proxyMode, serviceProxyName } = config
   const mode = findMode(proxyMode)
   const proving = mode.proving?.(config)
   const start = systemClock.nowMs()
-  const { tables, assumptions } = await readOnce()
-  const admitted = admittedSnapshot(snapshot, memo.admission)
+  const usesIpvs = proving?.usesIpvs === true
+  const held = bundle === undefined ? await readKernel(usesIpvs) : kernelIn(bundle, usesIpvs)
+  const { tables, assumptions, ipvs, ownAddresses } = held
+  const its =
+    takesAddresses && ownAddresses !== undefined ? { ...snapshot, localIps: ownAddresses } : snapshot
+  const admitted = admittedSnapshot(its, memo.admission)
   const question = {
     meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
     tables,
     ownName: mode.tableName(serviceProxyName) ?? '',
     owns: proving?.owns,
+    ipvs,
   }
   const proof = await finishInSlices(prove(question), slicingOf(systemClock))
   const refused = memo.admission?.oversized.size ?? 0
@@ -46,13 +68,46 @@ export async function proveKernel(config: Config, { snapshot, memo }: Loaded): P
   }
 }
 
-/** Reads the rules of this network namespace over a socket of its own. */
-async function readOnce(): Promise<KernelRules> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
-    return await readRules({ connection, clock: systemClock, isPassing: isTraceTable })
-  } finally {
-    await connection.close()
+interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
+  readonly ipvs?: IpvsHeld
+  readonly ownAddresses?: readonly Ip[] | undefined
+}
+
+/** Reads the rules of this network namespace over sockets of its own. */
+async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
+  const read = async (ipsets?: IpsetNames): Promise<KernelRules> => {
+    const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
+    try {
+      return await readRules({ connection, clock: systemClock, isPassing: isTraceTable, ipsets })
+    } finally {
+      await connection.close()
+    }
+  }
+  if (!usesIpvs) return await read()
+  return await withOutside(async clients => {
+    const { tables, assumptions } = await read(clients.names)
+    const ipvs = await readIpvs(clients)
+    return { tables, ipvs, assumptions: [...assumptions, ...ipvsAssumptions(ipvs)] }
+  })
+}
+
+/** Gives the rules of a bundle. Throws an Error that says what it lacks. */
+function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
+  const bytes = bundle.files.get(RULES_FILE)
+  if (bytes === undefined) throw new Error(`--kernel: the bundle has no ${RULES_FILE}`)
+  const { ipvs, ownAddresses, nameOf, lacking } = outsideIn(bundle)
+  if (usesIpvs && ipvs === undefined)
+    throw new Error(`--kernel: the bundle says nothing of IPVS and ipsets: ${lacking}`)
+  const { tables, chains } = decodeRaw(bytes, nameOf)
+  return {
+    tables: tables.filter(({ name }) => !isTraceTable(name)),
+    ownAddresses,
+    assumptions: [
+      ...assumptionsOf(chains, usesIpvs),
+      'the rules are those of the file, and of one moment',
+      ...(usesIpvs && ipvs !== undefined ? ipvsAssumptions(ipvs) : []),
+    ],
+    ...(usesIpvs && ipvs !== undefined ? { ipvs } : {}),
   }
 }
 

@@ -26,6 +26,9 @@ interface RedactionOptions {
 const WORDS: ReadonlySet<string> = new Set([
   ...MODE_NAMES,
   ...['kube', 'file', 'none', 'true', 'false', 'primary'],
+  // Types of ipsets, and schedulers.
+  ...['hash', 'bitmap', 'port', 'net', 'rr', 'wrr', 'lc', 'wlc', 'lblc', 'lblcr', 'dh', 'sh', 'mh'],
+  ...['sed', 'nq', 'fo', 'ovf', 'twos'],
   ...['cluster', 'local', 'ports', 'whole', 'ip', 'ip6', 'accept', 'drop', 'reject', 'balance'],
 ])
 

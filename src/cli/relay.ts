@@ -89,7 +89,8 @@ class Session {
 
   constructor(options: SessionOptions) {
     this.#options = options
-    this.#state = new RelayState({ clock: systemClock, proxyName: options.config.serviceProxyName ?? '' })
+    const proxyName = options.config.serviceProxyName ?? ''
+    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, proxyName })
   }
 
   async run(): Promise<number> {
@@ -158,6 +159,9 @@ class Session {
           { server: 'relay', ...(server.overShare ?? NONE_OVER_SHARE) },
           { server: 'metrics', ...http.overShare },
         ],
+        observe => {
+          this.#state.reports.observed = observe
+        },
       ),
       slis: createSliMetrics(),
       configz: () => ({}),
@@ -184,6 +188,8 @@ class Session {
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
       expiresMs: server.expiresMs,
       isServing: state.isComplete && !state.isStale,
+      nodes: state.reports.states(),
+      reportsRefused: state.reports.refused,
     }
   }
 }

@@ -1,6 +1,4 @@
-import { mkdtemp, readFile, readlink, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { readFile, readlink } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
@@ -10,7 +8,6 @@ import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { openNetfilter } from '../daemon/open.ts'
-import type { HttpServer } from '../http/server.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { createNfacctClient } from '../kernel/nfacct/client.ts'
 import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
@@ -18,8 +15,8 @@ import { writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
-import { openAdminServer } from '../telemetry/admin-server.ts'
-import { type Bundle, FILE_BYTES_MAX, jsonIn, readBundle } from './bundle.ts'
+import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
+import { openBundle, recordIn, withDaemon } from './bundle-daemon.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { usageErrors } from './request.ts'
 
@@ -64,7 +61,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
   if (reader.errors.length > 0 || path === undefined) return usageErrors(io, 'replay', reader.errors)
   try {
-    const bundle = await read(path)
+    const bundle = await openBundle(path)
     if (name === undefined) {
       io.out(summaryOf(bundle))
       return EXIT_FINE
@@ -78,18 +75,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       io.err(`kprobe replay: ${oneLine(notice)}\n`)
     // The kernel alone says what dump prints.
     if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
-    return await withDaemon(bundle, io, socket => runCommand(name, [...rest, `--admin-socket=${socket}`], io))
+    return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
+      runCommand(name, [...rest, `--admin-socket=${socket}`], io),
+    )
   } catch (error) {
     io.err(`kprobe replay: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
-  }
-}
-
-async function read(path: string): Promise<Bundle> {
-  try {
-    return await readBundle(path)
-  } catch (error) {
-    throw new Error(`${path}: ${failureText(error)}`)
   }
 }
 
@@ -191,7 +182,7 @@ const UNLOADED_SHOWN = 10
 
 /** Loads the rules. Gives what the kernel did not take. */
 async function loadRules({ files }: Bundle): Promise<readonly string[]> {
-  const bytes = files.get('nf_tables.bin')
+  const bytes = files.get(RULES_FILE)
   if (bytes === undefined) return ['not loaded: the bundle has no nf_tables.bin']
   await makeAccounts(accountsIn(bytes))
   return await withConnection(async connection => {
@@ -211,54 +202,5 @@ async function makeAccounts(names: ReadonlySet<string>): Promise<void> {
     for (const name of names) client.ensure(name)
   } finally {
     await client.close()
-  }
-}
-
-function recordIn(bundle: Bundle, name: string): Readonly<Record<string, unknown>> {
-  const value = jsonIn(bundle, name)
-  return isJson(value) ? value : {}
-}
-
-/** Answers for the daemon of the bundle, at a socket that only this process's user can reach, while `use` runs. */
-async function withDaemon(bundle: Bundle, io: Io, use: (socket: string) => Promise<number>): Promise<number> {
-  const names = ['config', 'snapshot', 'state', 'receipts', 'plan', 'debug'].map(page => `${page}.json`)
-  const lacking = names.slice(0, 2).filter(name => jsonIn(bundle, name) === undefined)
-  if (lacking.length > 0)
-    throw new Error(
-      `the bundle has no ${lacking.join(' and no ')}: no daemon answered when it was made; only dump needs none`,
-    )
-  const config = {
-    ...recordIn(bundle, 'config.json'),
-    version: buildText(buildInfo()),
-    network: await networkNamespace(),
-  }
-  const folder = await mkdtemp(join(tmpdir(), 'kprobe-replay-'))
-  const path = join(folder, 'admin.sock')
-  let server: HttpServer | undefined
-  try {
-    await new Promise<void>((listening, fail) => {
-      io.signal.addEventListener('abort', () => fail(new Error('interrupted')), { once: true })
-      server = openAdminServer({
-        path,
-        clock: systemClock,
-        report: news => {
-          if (news.kind === 'listening') listening()
-          if (news.kind === 'failed') fail(news.error)
-        },
-        config: () => config,
-        snapshot: () => jsonIn(bundle, 'snapshot.json'),
-        state: () => jsonIn(bundle, 'state.json'),
-        receipts: () => jsonIn(bundle, 'receipts.json'),
-        plan: () => jsonIn(bundle, 'plan.json'),
-        debug: () => jsonIn(bundle, 'debug.json'),
-        // No command of replay asks for these.
-        services: () => [],
-        status: () => ({}),
-      })
-    })
-    return await use(path)
-  } finally {
-    await server?.close()
-    await rm(folder, { recursive: true, force: true })
   }
 }

@@ -56,6 +56,10 @@ export interface ModelRequest extends RunRequest {
 /** Flags that select a source. With one of them, a command reads the objects itself, with its own flags. */
 const SOURCE_FLAGS: readonly string[] = ['config', 'kubeconfig', 'master', 'source']
 
+export function namesSource(given: FlagReader): boolean {
+  return SOURCE_FLAGS.some(flag => given.given(flag))
+}
+
 /** Part of the help texts of the commands that call readModelRequest. */
 export const FROM_DAEMON =
   'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers, ' +
@@ -72,7 +76,7 @@ export async function readModelRequest(
   options: RequestOptions,
 ): Promise<ModelRequest | number> {
   const given = readFlags(argv, options)
-  const hasSource = SOURCE_FLAGS.some(flag => given.given(flag))
+  const hasSource = namesSource(given)
   const daemon = await findDaemon(given, !hasSource)
   const isUsed = daemon.kind === 'found' && !hasSource
   const request = await readRequest(isUsed ? withFlags(argv, daemon, given) : argv, io, options)

@@ -156,6 +156,7 @@ function surroundings({ log, set }: AdjustableLog, clock: Clock): Surroundings {
     openClient: (config, dials) =>
       openClient(config, { clock, env: process.env, warn: text => log.warn(text), dials }),
     takeLock: systemLock(clock, Math.random),
+    openPage: async source => (await import('./page.ts')).openPage(source),
     listens: true,
     engine: engine({ clock, log }),
     setOomScoreAdj: value => setOomScoreAdj(value, log),

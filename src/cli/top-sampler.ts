@@ -1,5 +1,6 @@
 import { type Clock, restMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
+import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { HERE } from '../daemon/open.ts'
 import { type ConntrackReader, createConntrackClient } from '../kernel/conntrack/client.ts'
 import { listHandles } from '../kernel/nft/rule-handles.ts'
@@ -259,29 +260,21 @@ function rowOf({ protocol, service = '', endpoint = '' }: FlowGroup): TopRow {
 }
 
 /** Reads the daemon's page /status, and skips fields of another shape. */
-export function daemonState(status: Readonly<Record<string, unknown>>): DaemonState {
-  const source = isJson(status.source) ? status.source : {}
-  const repairs = isJson(status.repairs) ? status.repairs : {}
-  const commits: readonly unknown[] = Array.isArray(status.commits) ? status.commits : []
+export function daemonState(status: unknown): DaemonState {
+  const error = textAt(status, 'error')
   return {
-    mode: textOr(status.mode, 'no'),
-    services: numberAt(status.services),
-    quarantined: numberAt(status.quarantined) ?? 0,
-    sourceAgeMs: numberAt(source.silentMs),
-    error: typeof status.error === 'string' ? status.error : undefined,
-    repairs: numberAt(repairs.passes) ?? 0,
-    commits: commits.filter(isJson).map(commit => ({
-      time: textOr(commit.time, ''),
-      reason: textOr(commit.reason, ''),
-      changes: numberAt(commit.changes) ?? 0,
-    })),
+    mode: textAt(status, 'mode') || 'no',
+    services: numberAt(status, 'services'),
+    quarantined: numberAt(status, 'quarantined') ?? 0,
+    sourceAgeMs: numberAt(fieldOf(status, 'source'), 'silentMs'),
+    error: error === '' ? undefined : error,
+    repairs: numberAt(fieldOf(status, 'repairs'), 'passes') ?? 0,
+    commits: listAt(status, 'commits')
+      .filter(isJson)
+      .map(commit => ({
+        time: textAt(commit, 'time'),
+        reason: textAt(commit, 'reason'),
+        changes: numberAt(commit, 'changes') ?? 0,
+      })),
   }
-}
-
-function textOr(value: unknown, otherwise: string): string {
-  return typeof value === 'string' ? value : otherwise
-}
-
-function numberAt(value: unknown): number | undefined {
-  return typeof value === 'number' ? value : undefined
 }

@@ -1,22 +1,25 @@
 import { failureText } from '../base/errors.ts'
-import { count } from '../base/text.ts'
+import { count, oneLine } from '../base/text.ts'
 import { type FlagSpec, parseBool } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
+import { readFlags } from '../config/load-config.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import { serviceJson } from '../model/snapshot-json.ts'
 import { whyNotProvable } from '../modes/registry.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
+import type { Bundle } from './bundle.ts'
+import { openBundle, withDaemon } from './bundle-daemon.ts'
 import { type DocumentFormat, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
 import { tableText } from './output.ts'
 import { proofText, proveKernel } from './prove.ts'
-import { FROM_DAEMON, type ModelRequest, readModelRequest } from './request.ts'
+import { FROM_DAEMON, type ModelRequest, namesSource, readModelRequest } from './request.ts'
 
 export const command: Command = {
   help: () =>
@@ -38,7 +41,17 @@ const OWN_FLAGS: readonly FlagSpec[] = [
   {
     name: 'prove',
     kind: 'bool',
-    help: 'follow every packet through the rules in the kernel (nftables and iptables mode)',
+    help: 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
+  },
+  {
+    name: 'kernel',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'with --prove: the rules are those of a file of `kprobe debug bundle`, and not of this kernel; without a source, so are objects and settings',
+    check: reader =>
+      reader.given('kernel') && !isProofAsked(reader.text('prove'))
+        ? reader.fail('--kernel', 'works only with --prove: `kprobe replay` runs other commands on a bundle')
+        : undefined,
   },
 ]
 
@@ -52,11 +65,27 @@ interface Disagreement {
 }
 
 async function run(argv: readonly string[], io: Io): Promise<number> {
+  const given = readFlags(argv, { extra: OWN_FLAGS })
+  const path = given.text('kernel') ?? ''
+  if (path === '' || !isProofAsked(given.text('prove'))) return await verify(argv, io)
+  try {
+    const bundle = await openBundle(path)
+    if (namesSource(given) || given.given('admin-socket')) return await verify(argv, io, bundle)
+    return await withDaemon(bundle, { io, remedy: 'give the objects with --source' }, socket =>
+      verify([...argv, `--admin-socket=${socket}`], io, bundle),
+    )
+  } catch (error) {
+    io.err(`kprobe verify: --kernel: ${oneLine(failureText(error))}\n`)
+    return EXIT_FAILED
+  }
+}
+
+async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise<number> {
   const request = await readModelRequest(argv, io, { command: 'verify', extra: OWN_FLAGS })
   if (typeof request === 'number') return request
   const { config, extra, daemon } = request
   const output = readOutput(extra, OUTPUTS, 'text')
-  if (isProofAsked(extra.text('prove'))) return await runProof(request, io, output)
+  if (isProofAsked(extra.text('prove'))) return await runProof(request, io, { output, bundle })
   try {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
@@ -84,13 +113,18 @@ function isProofAsked(text: string | undefined): boolean {
   return text !== undefined && text !== 'off' && parseBool(text) !== false
 }
 
-async function runProof(request: ModelRequest, io: Io, output: DocumentFormat | 'text'): Promise<number> {
+async function runProof(
+  request: ModelRequest,
+  io: Io,
+  { output, bundle }: { readonly output: DocumentFormat | 'text'; readonly bundle: Bundle | undefined },
+): Promise<number> {
   try {
-    const why = whyNotProvable(request.config.proxyMode)
+    const why = whyNotProvable(request.config)
     if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
     const isProved = await withLoaded(request, io, async (loaded, { progress }) => {
       progress.begin('following packets through the rules in the kernel')
-      const facts = await proveKernel(request.config, loaded)
+      const isOfFile = request.daemon === undefined && bundle !== undefined
+      const facts = await proveKernel(request.config, loaded, { bundle, takesAddresses: isOfFile })
       if (output === 'text') io.out(proofText(facts))
       else await writeDocument(facts, output, io)
       return facts.isProved

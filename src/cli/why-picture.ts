@@ -135,8 +135,33 @@ interface Placed {
   readonly height: number
 }
 
-/** Draws a picture: the path on the left, its ends on the right. Follows the light or dark mode of the reader. */
-export function svgText({ title, path, ends }: Picture): string {
+/** A picture with its places, in pixels: shapes for whoever draws SVG. */
+export interface Drawing {
+  readonly title: string
+  readonly width: number
+  readonly height: number
+  readonly shapes: readonly Shape[]
+}
+
+type Shape =
+  | {
+      readonly kind: 'text'
+      readonly x: number
+      readonly y: number
+      readonly text: string
+      readonly isTitle: boolean
+    }
+  | {
+      readonly kind: 'box'
+      readonly x: number
+      readonly y: number
+      readonly width: number
+      readonly height: number
+    }
+  | { readonly kind: 'arrow'; readonly d: string; readonly isReached: boolean }
+
+/** Lays a picture out: the path on the left, its ends on the right. */
+export function drawingOf({ title, path, ends }: Picture): Drawing {
   const top = SVG.margin + SVG.line * (wrapped(title, 100).length + 1)
   const way = placed(path, SVG.margin, top)
   const wayWidth = Math.max(...way.map(({ width }) => width))
@@ -144,27 +169,47 @@ export function svgText({ title, path, ends }: Picture): string {
     Math.max(...ends.map(({ share }) => share.length), 0) * SVG.character + 2 * (SVG.gap + SVG.pad)
   const found = placed(ends, SVG.margin + wayWidth + label, top)
   const all = [...way, ...found]
-  const width = Math.ceil(Math.max(...all.map(its => its.x + its.width), 100 * SVG.character) + SVG.margin)
-  const height = Math.ceil(Math.max(...all.map(its => its.y + its.height)) + SVG.margin)
   const last = way.at(-1)
+  return {
+    title,
+    width: Math.ceil(Math.max(...all.map(its => its.x + its.width), 100 * SVG.character) + SVG.margin),
+    height: Math.ceil(Math.max(...all.map(its => its.y + its.height)) + SVG.margin),
+    shapes: [
+      ...texts(wrapped(title, 100), { x: SVG.margin, y: SVG.margin, isTitle: true }),
+      ...way.slice(1).flatMap((to, index) => down(way[index], to)),
+      ...found.flatMap((to, index) =>
+        across({ from: last, to, end: ends[index], bend: SVG.margin + wayWidth + SVG.gap }),
+      ),
+      ...all.flatMap(({ lines, ...box }): Shape[] => [
+        { kind: 'box', ...box },
+        ...texts(lines, { x: box.x + SVG.pad, y: box.y + SVG.pad }),
+      ]),
+    ],
+  }
+}
+
+/** Writes a picture as SVG, which follows the light or dark mode of the reader. */
+export function svgText(picture: Picture): string {
+  const { title, width, height, shapes } = drawingOf(picture)
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img">`,
     `<title>${xml(title)}</title>`,
     `<style>${STYLE}</style>`,
-    svgLines(wrapped(title, 100), SVG.margin, SVG.margin, ' class="title"'),
-    ...way.slice(1).map((to, index) => down(way[index], to)),
-    ...found.map((to, index) =>
-      across({ from: last, to, end: ends[index], bend: SVG.margin + wayWidth + SVG.gap }),
-    ),
-    ...all.map(({ lines, x, y, ...size }) =>
-      [
-        `<rect x="${x}" y="${y}" width="${size.width}" height="${size.height}" rx="4"/>`,
-        svgLines(lines, x + SVG.pad, y + SVG.pad),
-      ].join(''),
-    ),
+    ...shapes.map(shapeText),
     '</svg>',
     '',
   ].join('\n')
+}
+
+function shapeText(shape: Shape): string {
+  switch (shape.kind) {
+    case 'text':
+      return `<text x="${shape.x}" y="${shape.y}"${shape.isTitle ? ' class="title"' : ''}>${xml(shape.text)}</text>`
+    case 'box':
+      return `<rect x="${shape.x}" y="${shape.y}" width="${shape.width}" height="${shape.height}" rx="4"/>`
+    case 'arrow':
+      return `<path${shape.isReached ? '' : ' class="out"'} d="${shape.d}"/>`
+  }
 }
 
 const STYLE =
@@ -184,10 +229,10 @@ function placed(boxes: readonly Box[], x: number, top: number): readonly Placed[
   })
 }
 
-function down(from: Placed | undefined, to: Placed): string {
-  if (from === undefined) return ''
+function down(from: Placed | undefined, to: Placed): readonly Shape[] {
+  if (from === undefined) return []
   const x = from.x + 24
-  return `<path d="M${x} ${from.y + from.height}V${to.y}m-4-6l4 6l4-6"/>`
+  return [{ kind: 'arrow', d: `M${x} ${from.y + from.height}V${to.y}m-4-6l4 6l4-6`, isReached: true }]
 }
 
 interface Arrow {
@@ -197,18 +242,22 @@ interface Arrow {
   readonly bend: number
 }
 
-/** Draws an arrow from the path to an end, with a bend behind the widest box of the path. */
-function across({ from, to, end, bend }: Arrow): string {
-  if (from === undefined || end === undefined) return ''
+/** An arrow from the path to an end, with a bend behind the widest box of the path. */
+function across({ from, to, end, bend }: Arrow): readonly Shape[] {
+  if (from === undefined || end === undefined) return []
   const [y, target] = [from.y + from.height / 2, to.y + to.height / 2]
-  const line = `<path${end.isReached ? '' : ' class="out"'} d="M${from.x + from.width} ${y}H${bend}V${target}H${to.x}m-6-4l6 4l-6 4"/>`
-  return line + svgLines([end.share], bend + SVG.pad, target - SVG.line - 2)
+  const d = `M${from.x + from.width} ${y}H${bend}V${target}H${to.x}m-6-4l6 4l-6 4`
+  return [
+    { kind: 'arrow', d, isReached: end.isReached },
+    ...texts([end.share], { x: bend + SVG.pad, y: target - SVG.line - 2 }),
+  ]
 }
 
-function svgLines(lines: readonly string[], x: number, y: number, attributes = ''): string {
-  return lines
-    .map((line, index) => `<text x="${x}" y="${y + 12 + index * SVG.line}"${attributes}>${xml(line)}</text>`)
-    .join('')
+function texts(
+  lines: readonly string[],
+  { x, y, isTitle = false }: { readonly x: number; readonly y: number; readonly isTitle?: boolean },
+): readonly Shape[] {
+  return lines.map((text, index) => ({ kind: 'text', x, y: y + 12 + index * SVG.line, text, isTitle }))
 }
 
 function xml(text: string): string {

@@ -66,6 +66,8 @@ const APPLICATIONS: Readonly<Record<keyof Config, Application>> = {
   connectionMetricsMax: 'process',
   // The source keeps the fields that the API publishes from the start, or not at all.
   api: 'process',
+  // Flags alone set it.
+  ui: 'process',
 }
 
 /** Names of changed fields, by the way to apply them. */

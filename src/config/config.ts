@@ -68,6 +68,17 @@ export interface Config {
   readonly connectionMetricsMax: number
   /** The back-end API; undefined for none. */
   readonly api: ApiConfig | undefined
+  /** The web page at an address of its own; undefined for none. The admin socket has it in any case. */
+  readonly ui: UiConfig | undefined
+}
+
+/** A server of the web page. */
+export interface UiConfig {
+  readonly at: BindAddress
+  /** File of the token that the page demands; empty for none. */
+  readonly tokenFile: string
+  /** Clients must have a certificate; undefined to serve without TLS. One of both is there unless `at` is loopback. */
+  readonly tls: ApiTlsConfig | undefined
 }
 
 /** When the daemon proves: never, what changed and everything now and then, or everything after each sync. */

@@ -255,6 +255,36 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
   },
 ])
 
+const UI_ADDRESS_FLAG: FlagSpec = {
+  name: 'ui-address',
+  kind: 'text',
+  placeholder: '[IP:]PORT',
+  help: 'serve a web page for people at this address; a port alone is on loopback, any other address needs a token or client certificates; empty disables it',
+}
+
+/** Flags that mean something beside --ui-address alone. */
+export const UI_FLAGS: readonly FlagSpec[] = [
+  {
+    name: 'ui-token-file',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'file of the token that the web page demands, as a bearer token or as the password of any user',
+  },
+  {
+    name: 'ui-tls-cert',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'server certificate of the web page (PEM)',
+  },
+  { name: 'ui-tls-key', kind: 'text', placeholder: 'FILE', help: 'server key of the web page (PEM)' },
+  {
+    name: 'ui-tls-client-ca',
+    kind: 'text',
+    placeholder: 'FILE',
+    help: 'CA certificates that the certificates of its viewers must be signed by (PEM)',
+  },
+]
+
 /** The flag for the daemon's socket, also of commands that query the daemon. */
 export const ADMIN_SOCKET_FLAG: FlagSpec = {
   name: 'admin-socket',
@@ -394,5 +424,6 @@ export const DAEMON_FLAGS: readonly FlagSpec[] = [
   ...PACE_FLAGS,
   ...PROCESS_FLAGS,
   ...TELEMETRY_FLAGS,
+  ...grouped('Web page', [UI_ADDRESS_FLAG, ...UI_FLAGS]),
   ...CONNTRACK_FLAGS,
 ]

@@ -1,6 +1,6 @@
 import { MODES } from '../modes/registry.ts'
 import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
-import { DAEMON_FLAGS, RELAY_TLS_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS } from './flag-tables.ts'
+import { DAEMON_FLAGS, RELAY_TLS_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
 
 /** Flags of `kprobe api`. */
 export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
@@ -254,6 +254,8 @@ export const OWN_FLAGS: readonly string[] = [
   'source',
   'state-dir',
   'sync-period',
+  'ui-address',
+  ...UI_FLAGS.map(({ name }) => name),
 ]
 
 /** Flags that kube-proxy 1.36 lists in its help for Linux, except --help; `run` accepts all of them. */

@@ -1,6 +1,6 @@
 import { DEFAULT_API_ADDRESS, isPrivate, parseApiAddress } from '../api/grpc/address.ts'
 import { errorOf } from '../base/errors.ts'
-import type { Cidr } from '../base/ip.ts'
+import { type Cidr, isLoopback } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 import { isDnsLabel } from '../model/fields.ts'
 import { findMode, MODES } from '../modes/registry.ts'
@@ -12,10 +12,12 @@ import type {
   RelaySourceConfig,
   RelayTlsConfig,
   SourceConfig,
+  UiConfig,
 } from './config.ts'
 import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
-import { RELAY_TLS_FLAGS } from './flag-tables.ts'
+import { RELAY_TLS_FLAGS, UI_FLAGS } from './flag-tables.ts'
 import { API_TLS_FLAGS } from './flags.ts'
+import { readBindAddress } from './settings-from-flags.ts'
 
 /** Settings that only flags set. All but --master are kprobe's own. They have effect with --config, too. */
 export type OwnSettings = Pick<
@@ -29,6 +31,7 @@ export type OwnSettings = Pick<
   | 'adminSocket'
   | 'connectionMetricsMax'
   | 'api'
+  | 'ui'
 > & {
   readonly conntrackLower: boolean
   readonly master: string
@@ -55,6 +58,7 @@ export function readOwnSettings(reader: FlagReader): OwnSettings {
       fallback: 0,
     }),
     api: readApi(reader),
+    ui: readUi(reader),
     conntrackLower: reader.bool('conntrack-lower'),
     master: reader.text('master') ?? '',
   }
@@ -83,24 +87,30 @@ const RELAY_FALLBACK = 'relay-fallback'
 const RELAYS_MAX = 64
 
 function readRelay(reader: FlagReader, text: string): RelaySourceConfig {
-  const addresses = [...new Set(text.split(',').map(address => address.trim()))]
+  const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
+  return { ...readRelays(reader, 'source', text.split(',')), fallsBack }
+}
+
+/** Reads the addresses of relays that a flag names, and how to connect to them. */
+export function readRelays(
+  reader: FlagReader,
+  flag: string,
+  texts: readonly string[],
+): Pick<RelaySourceConfig, 'addresses' | 'tls'> {
+  const addresses = [...new Set(texts.map(address => address.trim()))]
   const tls = readRelayTls(reader)
-  if (addresses.length > RELAYS_MAX)
-    reader.fail('--source', `names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
+  const fail = (message: string): void => reader.fail(`--${flag}`, message)
+  if (addresses.length > RELAYS_MAX) fail(`names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
   for (const address of addresses)
     try {
       const parsed = parseApiAddress(address)
       if (tls === undefined && !isPrivate(parsed))
-        reader.fail(
-          '--source',
-          `${address} needs TLS: give --relay-tls-ca, --relay-tls-cert and --relay-tls-key`,
-        )
-      if (parsed.kind === 'tcp' && parsed.port === 0) reader.fail('--source', `${address} has no port`)
+        fail(`${address} needs TLS: give --relay-tls-ca, --relay-tls-cert and --relay-tls-key`)
+      if (parsed.kind === 'tcp' && parsed.port === 0) fail(`${address} has no port`)
     } catch (error) {
-      reader.fail('--source', `relay: ${errorOf(error).message}`)
+      fail(`relay: ${errorOf(error).message}`)
     }
-  const fallsBack = reader.oneOf(RELAY_FALLBACK, ['', 'kube'], '') === 'kube'
-  return { addresses, fallsBack, tls }
+  return { addresses, tls }
 }
 
 function readRelayTls(reader: FlagReader): RelayTlsConfig | undefined {
@@ -134,6 +144,30 @@ function cidrsOf(reader: FlagReader, flag: string): readonly Cidr[] {
   return readCidrs(reader.list(flag), (index, message) => reader.fail(`--${flag}[${index}]`, message))
 }
 
+/** Reads where the web page is served. At an address that other machines reach, it has to demand something of them. */
+function readUi(reader: FlagReader): UiConfig | undefined {
+  const text = reader.text('ui-address') ?? ''
+  const tokenFile = reader.text('ui-token-file') ?? ''
+  const tls = readTls(reader, 'ui')
+  if (text === '') {
+    for (const { name } of UI_FLAGS)
+      if ((reader.text(name) ?? '') !== '') reader.fail(`--${name}`, 'needs --ui-address, which is not given')
+    return undefined
+  }
+  const read = readBindAddress(/^\d+$/.test(text) ? `127.0.0.1:${text}` : text)
+  if ('problem' in read) {
+    reader.fail('--ui-address', `${read.problem}; give PORT, IP:PORT or [IP]:PORT`)
+    return undefined
+  }
+  const { address: at } = read
+  if (!isLoopback(at.ip) && tokenFile === '' && tls === undefined)
+    reader.fail(
+      '--ui-address',
+      `other machines reach ${quote(text)}: give --ui-token-file, or --ui-tls-cert, --ui-tls-key and --ui-tls-client-ca`,
+    )
+  return { at, tokenFile, tls }
+}
+
 /** Reads the API flags of `kprobe run`. */
 function readApi(reader: FlagReader): ApiConfig | undefined {
   const tls = readApiTls(reader)
@@ -142,9 +176,14 @@ function readApi(reader: FlagReader): ApiConfig | undefined {
 }
 
 /** Reports API flags of `kprobe run` that would have no effect. */
-export function refuseIdleApi(reader: FlagReader, { api, once }: Pick<Config, 'api' | 'once'>): void {
+export function refuseIdleApi(
+  reader: FlagReader,
+  { api, ui, once }: Pick<Config, 'api' | 'ui' | 'once'>,
+): void {
   if (api !== undefined && once)
     reader.fail('--api', 'cannot be combined with --once, which exits before a client can connect')
+  if (ui !== undefined && once)
+    reader.fail('--ui-address', 'cannot be combined with --once, which exits before anyone can look')
   for (const { name } of API_TLS_FLAGS)
     if (api === undefined && (reader.text(name) ?? '') !== '')
       reader.fail(`--${name}`, 'needs --api, which is not given')
@@ -169,12 +208,17 @@ export function readApiAddress(reader: FlagReader, flag: string): string | undef
   return text
 }
 
-/** Reads the three files of TLS, all or none of which must be set. */
+/** Reads the three files of the API's TLS, all or none of which must be set. */
 export function readApiTls(reader: FlagReader): ApiTlsConfig | undefined {
-  const files = API_TLS_FLAGS.map(({ name }) => reader.text(name) ?? '')
+  return readTls(reader, 'api')
+}
+
+function readTls(reader: FlagReader, server: 'api' | 'ui'): ApiTlsConfig | undefined {
+  const names = ['cert', 'key', 'client-ca'].map(part => `${server}-tls-${part}`)
+  const files = names.map(name => reader.text(name) ?? '')
   const [certFile = '', keyFile = '', clientCaFile = ''] = files
   if (files.every(file => file === '')) return undefined
-  for (const [index, { name }] of API_TLS_FLAGS.entries())
+  for (const [index, name] of names.entries())
     if (files[index] === '') reader.fail(`--${name}`, 'is missing: TLS needs certificate, key and client CA')
   return { certFile, keyFile, clientCaFile }
 }

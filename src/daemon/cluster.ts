@@ -3,6 +3,7 @@ import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { isJson } from '../model/fields.ts'
 import type { FrontendTable } from '../model/frontend.ts'
+import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../source/kube/api-client.ts'
 import { dependsOnServices } from '../source/kube/client/dial.ts'
 import { failureOfStatus } from '../source/kube/exchange.ts'
@@ -11,6 +12,7 @@ import { acceptFor, readStatus } from '../source/kube/wire/encodings.ts'
 import type { StateOwner } from '../source/saved/state-format.ts'
 import type { EventWrite } from '../telemetry/event.ts'
 import type { PostResult } from '../telemetry/events.ts'
+import { KernelReport } from './kernel-report.ts'
 
 interface ClusterOptions {
   readonly client: ApiClient
@@ -23,6 +25,8 @@ interface ClusterOptions {
     readonly status: number | undefined
     readonly durationMs: number
   }) => void
+  /** What relays hear of the kernel; absent where nothing is programmed. */
+  readonly reported?: Omit<ConstructorParameters<typeof KernelReport>[0], 'report'> | undefined
 }
 
 /** A request about one object. */
@@ -49,12 +53,16 @@ export class Cluster {
   readonly #options: ClusterOptions
   readonly #client: ApiClient
   readonly #stop = new AbortController()
+  readonly #report: KernelReport | undefined
   /** The warning that the server forbids events was logged. */
   #isForbidden = false
 
   constructor(options: ClusterOptions) {
     this.#options = options
     this.#client = counting(options)
+    const { client, reported } = options
+    if (client.report !== undefined && reported !== undefined)
+      this.#report = new KernelReport({ ...reported, report: state => client.report?.(state) })
   }
 
   get server(): string {
@@ -66,6 +74,7 @@ export class Cluster {
     reading: Pick<KubeSourceOptions, 'details' | 'partsRoom'> = {},
   ): KubeSource {
     const { clock, random } = this.#options
+    const report = this.#report
     const accept = acceptFor(client.contentType, client.acceptContentTypes)
     return new KubeSource({
       client: this.#client,
@@ -75,7 +84,13 @@ export class Cluster {
       serviceProxyName,
       accept,
       ...reading,
+      ...(report === undefined ? {} : { reached: revisions => report.reached(revisions) }),
     })
+  }
+
+  /** Takes what the reconciler reports, for the relays. */
+  takeEvent(event: ReconcilerEvent): void {
+    this.#report?.take(event)
   }
 
   /** Gives the owner of the objects of this cluster. Throws ApiError 'credentials'. */
@@ -204,6 +219,9 @@ function counting({ client, clock, requested }: ClusterOptions): ApiClient {
   const host = hostOf(client.server)
   return {
     server: client.server,
+    get isDirect() {
+      return client.isDirect
+    },
     close: () => client.close(),
     async send(request) {
       const beganMs = clock.nowMs()

@@ -268,21 +268,23 @@ class Daemon {
 
   async #connect(config: Config): Promise<void> {
     const { log, openClient } = this.#io
-    const { nodeName } = config
     if (openClient === undefined) throw new Error('no API client in this build; give --source=file:PATH')
-    const cluster = new Cluster({
+    const quarantined = () => this.#activeMode?.status.quarantined ?? []
+    const reported = { intake: this.#intake, quarantined, proof: () => this.#prover?.last }
+    const isProgramming = !config.once && config.backend === 'netlink'
+    this.#cluster = new Cluster({
       ...this.#io,
       client: await openClient(config, this.#reach),
+      reported: isProgramming ? reported : undefined,
       requested: request => {
         this.#observer.metrics.apiRequest(request)
         if (request.status !== undefined) this.#saved?.answered()
       },
     })
-    this.#cluster = cluster
-    if (config.once || config.backend !== 'netlink') return
+    if (!isProgramming) return
     this.#recorder ??= new EventRecorder({
       ...this.#io,
-      nodeName,
+      nodeName: config.nodeName,
       uidOf: service => this.#intake.snapshot.services.get(service)?.uid ?? '',
       post: async write => (await this.#cluster?.post(write, log)) ?? 'retry',
       lost: (why, regarding, reason) => log.debug({ why, regarding, reason }, 'event not delivered'),
@@ -333,12 +335,11 @@ class Daemon {
     const { log } = this.#io
     const before = this.#config
     const changes = configChanges(before, config)
-    const { live, restart, process } = changes
     logFieldChanges(log, changes, fields)
-    const kept = Object.fromEntries(process.map(field => [field, before[field]]))
+    const kept = Object.fromEntries(changes.process.map(field => [field, before[field]]))
     const after: Config = { ...config, ...kept }
     this.#config = after
-    const changed = new Set([...this.#unapplied, ...live, ...restart])
+    const changed = new Set([...this.#unapplied, ...changes.live, ...changes.restart])
     try {
       await this.#apply(after, changed)
       this.#unapplied = new Set()
@@ -386,8 +387,7 @@ class Daemon {
     const { kind, location } = problem
     const isLast = this.#config.once && !this.#intake.complete
     const text = isLast ? problem.text : problemText(problem)
-    if (kind === 'recovered') log.info({ location }, text)
-    else log.warn({ location }, text)
+    log[kind === 'recovered' ? 'info' : 'warn']({ location }, text)
     if (kind === 'empty' && this.#config.once) {
       // An empty source may be a wrong path, and must not remove every Service.
       this.#intake.deliverTo(undefined)
@@ -402,6 +402,7 @@ class Daemon {
   #report(event: ReconcilerEvent): void {
     this.#observer.report(event)
     this.#prover?.report(event)
+    this.#cluster?.takeEvent(event)
     if (event.kind === 'committed') this.#written = addWritten(this.#written, event)
     else if (event.kind === 'synced') this.#synced(event)
     else if (event.kind === 'failed') this.#failed(event.error)

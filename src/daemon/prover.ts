@@ -12,6 +12,7 @@ import type { ProofDifference } from '../proof/examine.ts'
 import { readRules } from '../proof/kernel-rules.ts'
 import type { Proof } from '../proof/prove.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
+import type { KernelState } from '../source/source.ts'
 import { type EventFact, packetsAsWanted, packetsDiffer } from '../telemetry/event.ts'
 import type { HealthCheck, HealthTracker } from '../telemetry/health.ts'
 import type { ProofMetrics } from '../telemetry/work-metrics.ts'
@@ -116,6 +117,12 @@ export class Prover {
     return this.#differences === 0
       ? { name, note: `everything was proved, ${age}`, isAdvice: true }
       : { name, failure: `${this.#differences} differ; everything was followed, ${age}`, isAdvice: true }
+  }
+
+  /** The last proof, for relays; undefined before the first. */
+  get last(): KernelState['proof'] {
+    const { note, failure = note ?? '' } = this.check
+    return this.#last === undefined ? undefined : { text: failure, differences: this.#differences }
   }
 
   async stop(): Promise<void> {

@@ -32,6 +32,7 @@ import type { Intake } from './intake.ts'
 import type { DaemonIo } from './io.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 import type { Observer } from './observer.ts'
+import { openUiServer, PageServer, type UiServer } from './page.ts'
 
 interface ServersOptions {
   readonly clock: Clock
@@ -47,6 +48,8 @@ interface ServersOptions {
   readonly status: ProcessStatus
   readonly wallMs: () => number
   readonly pages: AdminPages
+  /** The web page; undefined for none. */
+  readonly page: PageServer | undefined
   readonly tell: (fact: EventFact) => void
   /** Gives the mode that programs the kernel now. */
   readonly proxyMode: () => string
@@ -61,13 +64,17 @@ interface DaemonParts
 /** Makes the servers of a daemon; undefined if it does not listen. */
 export function serversOf(
   { nodeName }: Pick<Config, 'nodeName'>,
-  io: Pick<DaemonIo, 'clock' | 'log' | 'listens' | 'configz' | 'flags' | 'wallMs' | 'build'>,
+  io: Pick<DaemonIo, 'clock' | 'log' | 'listens' | 'configz' | 'flags' | 'openPage' | 'wallMs' | 'build'>,
   { intake, config, activeMode, ...parts }: DaemonParts,
 ): Servers | undefined {
-  const { clock, log, listens, configz, flags = new Map(), wallMs, build } = io
+  const { clock, log, listens, configz, flags = new Map(), openPage, wallMs, build } = io
   if (!listens) return undefined
   const { observer } = parts
   const version = buildText(build)
+  const nowMs = () => clock.nowMs()
+  const pages = adminPages({ activeMode, config, version, intake, nowMs, observer, configz })
+  const source = { ...pages, clock, wallMs, version, config, flags, configz }
+  const held = () => activeMode()?.status
   return new Servers({
     ...parts,
     clock,
@@ -77,15 +84,8 @@ export function serversOf(
     flags,
     status: { startedWallMs: observer.startedWallMs, version, nodeName },
     wallMs,
-    pages: adminPages({
-      activeMode,
-      config,
-      version,
-      intake,
-      nowMs: () => clock.nowMs(),
-      observer,
-      configz,
-    }),
+    pages,
+    page: openPage === undefined ? undefined : new PageServer(openPage, { ...source, held }),
     proxyMode: () => activeMode()?.mode ?? config().proxyMode,
   })
 }
@@ -98,6 +98,7 @@ export class Servers {
   #health: HttpServer | undefined
   #metrics: HttpServer | undefined
   #admin: HttpServer | undefined
+  #ui: UiServer | undefined
   #config: Config | undefined
   #table: FrontendTable | undefined
 
@@ -124,6 +125,7 @@ export class Servers {
         { server: 'metrics', ...(this.#metrics?.overShare ?? NONE_OVER_SHARE) },
         { server: 'health_check_node_ports', ...this.#services.overShare },
         { server: 'admin', ...(this.#admin?.overShare ?? NONE_OVER_SHARE) },
+        ...(this.#ui === undefined ? [] : [{ server: 'ui', ...this.#ui.overShare } as const]),
         ...(api === undefined ? [] : [{ server: 'api', ...api.overShare } as const]),
       ],
     }
@@ -138,6 +140,7 @@ export class Servers {
     if (!isSame('healthzBindAddress')) this.#followHealth(config)
     if (!isSame('metricsBindAddress')) this.#followMetrics(config)
     if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
+    if (before === undefined) await this.#openUi(config)
   }
 
   /** Takes the frontends that the kernel holds. */
@@ -149,8 +152,10 @@ export class Servers {
   async close(): Promise<void> {
     void this.#health?.close()
     void this.#metrics?.close()
+    void this.#ui?.close()
     this.#services.close()
     await this.#admin?.close()
+    await this.#options.page?.close()
   }
 
   #followHealth(config: Config): void {
@@ -212,12 +217,19 @@ export class Servers {
   }
 
   async #followAdmin({ adminSocket }: Config): Promise<void> {
-    const { clock, pages } = this.#options
+    const { clock, pages, page } = this.#options
     await this.#admin?.close()
     this.#admin = undefined
     if (adminSocket === '') return
     const report = (news: ServerNews) => this.#logServer('admin', 'admin-socket', news)
-    this.#admin = openAdminServer({ ...pages, path: adminSocket, clock, report })
+    this.#admin = openAdminServer({ ...pages, path: adminSocket, clock, report, page: page?.atSocket })
+  }
+
+  async #openUi({ ui }: Config): Promise<void> {
+    const { clock, page, log } = this.#options
+    if (ui === undefined || page === undefined) return
+    const report = (news: ServerNews) => this.#logServer('ui', 'ui-address', news)
+    this.#ui = await openUiServer(ui, { clock, page, log, report })
   }
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {

@@ -4,12 +4,15 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import { ConnectionGate, type ConnectionLimits, type Crowd, type OverShare } from '../base/shares.ts'
 
-interface HttpRequest {
+export interface HttpRequest {
   /** The method, in capitals. */
   readonly method: string
   /** The path without the query: `/healthz`. */
   readonly path: string
   readonly query: URLSearchParams
+  /** The headers Host and Authorization. */
+  readonly host?: string | undefined
+  readonly authorization?: string | undefined
 }
 
 export interface HttpAnswer {
@@ -157,11 +160,18 @@ function announcesBody({ headers }: IncomingMessage): boolean {
   return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0'
 }
 
-function readRequest({ method, url }: IncomingMessage): HttpRequest | undefined {
+function readRequest({ method, url, headers }: IncomingMessage): HttpRequest | undefined {
   if (method === undefined || url === undefined || !url.startsWith('/')) return undefined
   const mark = url.indexOf('?')
   const path = mark < 0 ? url : url.slice(0, mark)
-  return { method, path, query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)) }
+  const { host, authorization } = headers
+  return {
+    method,
+    path,
+    query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
+    host,
+    authorization,
+  }
 }
 
 async function send(response: ServerResponse, { status, headers, body }: HttpAnswer): Promise<void> {

@@ -28,6 +28,8 @@ export interface HttpServerOptions {
   /** Maximum number of connections, over both families. */
   readonly connectionsMax: number
   readonly handle: Handler
+  /** Passes each accepted connection on, as it is or within TLS; absent to serve it as it is. */
+  readonly enter?: ((socket: Socket, accept: (socket: Socket) => void) => void) | undefined
   /** Never retry after a failure to listen. */
   readonly hardFail: boolean
   readonly report: (news: ServerNews) => void
@@ -88,9 +90,10 @@ export class HttpServer {
 
   #listen(at: Address, listening: (port: number) => void = () => undefined): void {
     if (this.#closed) return
+    const { handle, enter = (socket, accept) => accept(socket) } = this.#options
     const listener: Listener = new Listener({
       at,
-      accept: socket => this.#connections.accept(socket, this.#options.handle),
+      accept: socket => enter(socket, entered => this.#connections.accept(entered, handle)),
       listening: () => {
         this.#complaints.delete(at)
         this.#report({ kind: 'listening', address: listener.address })

@@ -2,7 +2,6 @@ import { cut, joined, listFor, trimmed } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import {
   type Findings,
-  type Identity,
   identityOf,
   isDnsLabel,
   isDnsSubdomain,
@@ -186,8 +185,9 @@ function sliceOf(
   return { key, service, family, triggerTimeMs, ports, endpoints, refusals }
 }
 
-function readTriggerTime(identity: Identity): number {
-  const annotations = identity.metadata.annotations
+/** Wall-clock milliseconds of the change that an EndpointSlice was written for; 0 where it does not say. */
+export function readTriggerTime({ metadata }: Pick<WatchedIdentity, 'metadata'>): number {
+  const { annotations } = metadata
   const time = isJson(annotations) ? annotations[TRIGGER_TIME] : undefined
   const ms = typeof time === 'string' ? Date.parse(time) : 0
   return Number.isNaN(ms) ? 0 : ms

@@ -11,6 +11,15 @@ export interface Promises {
   readonly masqueradesItself: boolean
   /** Node ports answer at 127.0.0.0/8, where they answer at every address or loopback addresses are listed. */
   readonly answersAtLoopback: boolean
+  /**
+   * Addresses of Services become addresses of this node, unless another device has them: other ports of these are
+   * rejected, but the health check node port at a load-balancer address. Clients whose source is such an address are
+   * masqueraded on their way to a ClusterIP. Node ports answer at the addresses that this node has, without
+   * link-local ones, and an external address is not served at any port if it is an API server's.
+   */
+  readonly bindsAddresses: boolean
+  /** An endpoint of this node that sends to itself is masqueraded, also without a Service. */
+  readonly masqueradesDirectly: boolean
   /** Large lists of endpoints are chosen from by rounded numbers of slots. */
   readonly roundsShares: boolean
 }
@@ -21,5 +30,7 @@ export const USUAL_PROMISES: Promises = {
   refusesBehind: false,
   masqueradesItself: false,
   answersAtLoopback: false,
+  bindsAddresses: false,
+  masqueradesDirectly: false,
   roundsShares: true,
 }

@@ -398,6 +398,10 @@ export interface Proving {
   readonly promises: Promises
   /** Whether a chain of a table that all programs share is ours. */
   readonly owns: (table: string, chain: string) => boolean
+  /** Why the rules of this configuration cannot be followed; undefined where they can. */
+  readonly lacks?: string | undefined
+  /** IPVS and ipsets decide about packets, too. */
+  readonly usesIpvs?: true
 }
 
 /** One thing that was checked. */

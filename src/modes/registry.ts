@@ -63,12 +63,12 @@ export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined)
 }
 
 /** Gives why the rules of a mode cannot be proved; undefined where they can. */
-export function whyNotProvable(name: string): string | undefined {
-  const mode = findMode(name)
+export function whyNotProvable(config: Config): string | undefined {
+  const mode = findMode(config.proxyMode)
   const provable = MODES.filter(({ isProvable, proving }) => isProvable === true || proving !== undefined)
-  if (provable.includes(mode)) return undefined
-  const titles = provable.map(({ title }) => title).join(' and ')
-  return `${mode.title} mode has no evaluator; ${titles} mode have one`
+  if (provable.includes(mode)) return mode.proving?.(config).lacks
+  const titles = provable.map(({ title }) => title)
+  return `${mode.title} mode has no evaluator; ${titles.slice(0, -1).join(', ')} and ${titles.at(-1)} mode have one`
 }
 
 /** Gives why the daemon does not prove the rules of a mode; undefined where it does. */

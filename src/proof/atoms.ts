@@ -67,7 +67,7 @@ export class Space {
     if (this.#meaning.relaysLocalhost && protocol === 'SCTP' && relayed.length > 0) {
       yield classOf(hook, place, this.#destinations.at(relayed, place), this.#sources.anyone(hook, REJECT))
     }
-    const clusterIps = this.#clusterIpsAmong(served)
+    const clusterIps = this.#meaning.promises.bindsAddresses ? [] : this.#clusterIpsAmong(served)
     for (const [region, its] of [
       [difference(served, clusterIps), place],
       [intersection(served, clusterIps), this.#alsoClusterIp(place)],
@@ -113,7 +113,7 @@ export class Space {
   ): Generator<PacketClass, void, undefined> {
     const group = {
       addresses: point(ip),
-      isClusterIp: this.#meaning.isClusterIp(ip),
+      closed: this.#whyClosed(ip, 0),
       ports: portsOf(ports.map(({ protocol, port }) => `${protocol} ${port}`)),
       type: TYPES,
     }
@@ -126,18 +126,14 @@ export class Space {
     at?: Pick<Place, 'protocol' | 'port'>,
   ): Generator<PacketClass, void, undefined> {
     const among = at === undefined ? PORTS : point(u16be(at.port))
-    for (const { addresses, ports, isClusterIp, type } of groups) {
+    for (const { addresses, ports, closed, type } of groups) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
         [intersection(addresses, this.#serviceCidrs), true],
       ] as const) {
         if (region.length === 0) continue
-        const fate: Fate = isClusterIp ? REJECT : isReserved ? DROP : PASS
-        const name = isClusterIp
-          ? 'another port of a ClusterIP'
-          : isReserved
-            ? 'an unused address of a ServiceCIDR'
-            : 'no Service'
+        const fate: Fate = closed !== undefined ? REJECT : isReserved ? DROP : PASS
+        const name = closed ?? (isReserved ? 'an unused address of a ServiceCIDR' : 'no Service')
         for (const [protocol, numbers] of protocolRegions()) {
           if (at !== undefined && protocol !== at.protocol) continue
           const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
@@ -172,6 +168,15 @@ export class Space {
     }
   }
 
+  /** Says what packets to an address are sent to whose ports that no Service has are rejected. */
+  #whyClosed(ip: Ip, places: number): string | undefined {
+    const { promises, localIps } = this.#meaning
+    const isClusterIp = this.#meaning.isClusterIp(ip)
+    if (promises.bindsAddresses && localIps.has(ip)) return undefined
+    if (isClusterIp) return 'another port of a ClusterIP'
+    return promises.bindsAddresses && places > 0 ? 'another port of an address of a Service' : undefined
+  }
+
   /** Addresses with the same ports, together. */
   *#groups(): Generator<Group, void, undefined> {
     const { places, clusterIps, nodePortAddresses, nodePorts } = this.#meaning
@@ -182,7 +187,7 @@ export class Space {
     const groups = new Map<string, { readonly ips: Ip[]; readonly places: readonly string[] }>()
     for (const [ip, its] of byAddress) {
       const served = nodePortAddresses?.includes(ip) === true
-      const key = `${this.#meaning.isClusterIp(ip)} ${served} ${its.sort().join()}`
+      const key = `${this.#whyClosed(ip, its.length)} ${served} ${its.sort().join()}`
       const group = groups.get(key)
       if (group === undefined) groups.set(key, { ips: [ip], places: its })
       else group.ips.push(ip)
@@ -195,8 +200,7 @@ export class Space {
     ]
     for (const { addresses, places: its } of all) {
       const first = addresses[0]?.from ?? ''
-      const isClusterIp = this.#meaning.isClusterIp(first)
-      const group = { addresses, isClusterIp }
+      const group = { addresses, closed: this.#whyClosed(first, its.length) }
       if (nodePortAddresses !== undefined) {
         const served = nodePortAddresses.includes(first) ? nodePlaces : []
         yield { ...group, ports: portsOf([...its, ...served]), type: TYPES }
@@ -217,7 +221,8 @@ export class Space {
 
 interface Group {
   readonly addresses: Region
-  readonly isClusterIp: boolean
+  /** What packets to other ports are sent to, where they are rejected. */
+  readonly closed: string | undefined
   readonly ports: ReadonlyMap<Protocol, readonly number[]>
   readonly type: Region
 }

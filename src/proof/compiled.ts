@@ -20,6 +20,7 @@ import {
 } from '../kernel/nft/expression.ts'
 import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
 import { decodeExtension, type ExtensionContext } from './extensions.ts'
+import type { IpvsClasses } from './ipvs.ts'
 import type { RulePlace } from './machine.ts'
 import { type CompiledRule, comparesBits, guardOf, indexOf, type RuleIndex } from './rule-index.ts'
 import { ClassSets, type MemoryLog } from './sets.ts'
@@ -44,6 +45,8 @@ export interface CompiledTable {
   /** Of the packets that are followed, also in a table of `inet`. */
   readonly family: NftFamily
   readonly isOwnChain: (chain: string) => boolean
+  /** Undefined where IPVS and ipsets were not read. */
+  readonly ipvs?: IpvsClasses | undefined
 }
 
 /** Which rules are ours: the evaluator must know every expression of them. */
@@ -62,9 +65,15 @@ export function orderOf({ hook }: Chain): readonly number[] {
   return [isSource ? NF_IP_PRI_NAT_SRC : NF_IP_PRI_NAT_DST, hook.priority]
 }
 
+export interface CompileOptions extends Ownership {
+  readonly family: NftFamily
+  readonly ipvs?: IpvsClasses | undefined
+  readonly log: MemoryLog
+}
+
 export function compileTable(
   table: AnyTable,
-  { ownName, owns, log, family }: Ownership & { readonly log: MemoryLog; readonly family: NftFamily },
+  { ownName, owns, log, family, ipvs }: CompileOptions,
 ): CompiledTable {
   const name = `${table.family} ${table.name}`
   const isOfFamily = table.family === family
@@ -76,19 +85,19 @@ export function compileTable(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
-  const compiled = { name, isOwn, sets, chains, family, isOwnChain }
+  const compiled = { name, isOwn, sets, chains, family, isOwnChain, ipvs }
   for (const chain of table.chains.values()) chains.set(chain.name, compileChain(chain, compiled))
   return compiled
 }
 
 export function compileChain(chain: Chain, table: CompiledTable): CompiledChain {
-  const { family, isOwnChain } = table
+  const { family, isOwnChain, ipvs } = table
   const isOwn = isOwnChain(chain.name)
   const rules = chain.rules.flatMap((rule, index): readonly CompiledRule[] => {
     const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
     if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) return []
-    const context = { family, isOwn: place.isOwn }
+    const context = { family, isOwn: place.isOwn, ipvs }
     const expressions = compiledExpressions(rule, context)
     return [{ expressions, place, guard: guardOf(expressions, family) }]
   })
@@ -139,5 +148,5 @@ function withoutNotes({ expressions }: Rule): readonly Expression[] {
 }
 
 export function placeText({ table, chain, rule }: RulePlace): string {
-  return `${table} ${chain}, rule ${rule}`
+  return rule === undefined ? `${table} ${chain}` : `${table} ${chain}, rule ${rule}`
 }

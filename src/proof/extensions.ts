@@ -1,4 +1,3 @@
-import { assert } from '../base/errors.ts'
 import { type Octets, readU32host, u16be, u32host } from '../base/octets.ts'
 import { difference, everything, includes, intersection, type Region, union } from '../base/region.ts'
 import {
@@ -51,7 +50,8 @@ import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../kern
 import { readMatch } from '../kernel/xt/match.ts'
 import type { XtMatch, XtPorts, XtTarget } from '../kernel/xt/rule.ts'
 import { readTarget } from '../kernel/xt/target.ts'
-import { ClassMachine, NotTogether } from './machine.ts'
+import type { IpvsClasses } from './ipvs.ts'
+import { type ClassMachine, classIn, NotTogether } from './machine.ts'
 
 /** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
 export interface Extension {
@@ -71,6 +71,8 @@ export interface ExtensionContext {
   readonly family: NftFamily
   /** The rule is ours. */
   readonly isOwn: boolean
+  /** Undefined where ipsets were not read. */
+  readonly ipvs?: IpvsClasses | undefined
 }
 
 /** Decodes an expression; gives it as it is where it is none of these, or has options that nothing follows. */
@@ -87,6 +89,10 @@ function decode(expression: Expression, context: ExtensionContext): Decoded | un
       return targetOf(expression, context)
     case 'unknown':
       return comparisonOf(expression)
+    case 'ipset': {
+      const { ipvs } = context
+      return ipvs && pure(machine => ipvs.match(classIn(machine), expression))
+    }
     default:
       return undefined
   }
@@ -101,11 +107,6 @@ function impure(run: Run): Decoded {
 }
 
 const ALWAYS: Decoded = pure(() => 'next')
-
-function classIn(machine: Machine): ClassMachine {
-  assert(machine instanceof ClassMachine, 'a class stays one')
-  return machine
-}
 
 function matchOf(
   expression: Extract<Expression, { kind: 'match' }>,

@@ -2,12 +2,24 @@ import {
   NF_ACCEPT,
   NF_DROP,
   NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
   NF_INET_PRE_ROUTING,
+  NF_IP_PRI_NAT_DST,
+  NF_IP_PRI_NAT_SRC,
   NFT_TABLE_F_DORMANT,
 } from '../kernel/nft/constants.ts'
-import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
-import { type CompiledChain, type CompiledTable, compileTable, type Ownership, orderOf } from './compiled.ts'
-import type { MemoryLog } from './sets.ts'
+import type { AnyTable } from '../kernel/nft/state.ts'
+import {
+  type CompiledChain,
+  type CompiledTable,
+  type CompileOptions,
+  compileTable,
+  orderOf,
+} from './compiled.ts'
+import type { IpvsClasses } from './ipvs.ts'
+import { classIn } from './machine.ts'
+import type { CompiledRule } from './rule-index.ts'
+import { noSets } from './sets.ts'
 
 /** A chain that packets enter at a hook. */
 export interface BaseChain {
@@ -16,6 +28,8 @@ export interface BaseChain {
   readonly order: readonly number[]
   readonly isNat: boolean
   readonly policy: number
+  /** The chain stands for IPVS. */
+  readonly isIpvs?: true
 }
 
 /** The chains of all programs at the hooks of one family, in the order of the kernel. */
@@ -25,10 +39,7 @@ export class Hooks {
   readonly isReceived: boolean
   readonly #bases = new Map<number, readonly BaseChain[]>()
 
-  constructor(
-    tables: readonly AnyTable[],
-    options: Ownership & { readonly family: NftFamily; readonly log: MemoryLog },
-  ) {
+  constructor(tables: readonly AnyTable[], options: CompileOptions) {
     // The kernel calls no chain of a dormant table.
     const here = tables.filter(
       table =>
@@ -46,15 +57,18 @@ export class Hooks {
       }
       return compiled
     })
+    // Packets that come back have passed IPVS.
+    this.isReceived = bases.some(
+      ({ hooknum, isNat, chain, policy }) =>
+        RECEIVING.includes(hooknum) && !isNat && (chain.rules.length > 0 || policy === NF_DROP),
+    )
+    if (options.ipvs !== undefined) bases.push(...ipvsChains(options.ipvs, options))
     bases.sort((a, b) => (a.order[0] ?? 0) - (b.order[0] ?? 0) || (a.order[1] ?? 0) - (b.order[1] ?? 0))
     for (const hooknum of [0, 1, 2, 3, 4])
       this.#bases.set(
         hooknum,
         bases.filter(each => each.hooknum === hooknum),
       )
-    this.isReceived = [...this.at(NF_INET_PRE_ROUTING), ...this.at(NF_INET_LOCAL_IN)].some(
-      ({ isNat, chain, policy }) => !isNat && (chain.rules.length > 0 || policy === NF_DROP),
-    )
   }
 
   at(hooknum: number): readonly BaseChain[] {
@@ -72,4 +86,53 @@ export class Hooks {
           yield `${first} comes before ${second}, which has the same priority: the kernel's order cannot be read`
         }
   }
+}
+
+const RECEIVING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN]
+
+/** Where ip_vs_ops stand: in front of the nat chains of LOCAL_IN, and behind those of LOCAL_OUT. */
+const IPVS_HOOKS: readonly (readonly [hooknum: number, priority: number])[] = [
+  [NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC - 2],
+  [NF_INET_LOCAL_OUT, NF_IP_PRI_NAT_DST + 2],
+]
+
+function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonly BaseChain[] {
+  const name = 'IPVS'
+  const table: CompiledTable = {
+    name,
+    isOwn: false,
+    sets: noSets(log),
+    chains: new Map(),
+    family,
+    isOwnChain: () => false,
+  }
+  const rule: CompiledRule = {
+    expressions: [
+      {
+        kind: 'extension',
+        isPure: false,
+        run: machine => ipvs.balance(classIn(machine)),
+        of: { kind: 'unknown', name, data: '' },
+      },
+    ],
+    // What is beyond the evaluator is a difference.
+    place: { table: name, chain: '', rule: undefined, isOwn: true },
+    guard: { destination: undefined, port: undefined },
+  }
+  const chain: CompiledChain = {
+    name,
+    rules: [rule],
+    table,
+    isOwn: false,
+    comparesBits: false,
+    index: undefined,
+  }
+  return IPVS_HOOKS.map(([hooknum, priority]) => ({
+    chain,
+    hooknum,
+    order: [priority, 0],
+    isNat: false,
+    policy: NF_ACCEPT,
+    isIpvs: true,
+  }))
 }

@@ -1,7 +1,7 @@
 import { append } from '../base/collections.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
-import { difference, intersection, point, type Region, sizeOf, union } from '../base/region.ts'
+import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from '../base/region.ts'
 import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
@@ -47,6 +47,7 @@ interface Spread {
 /** Computes spreads. Classes of one service port follow each other and share theirs. */
 export class Spreads {
   readonly areRounded: boolean
+  readonly #promises: FamilyMeaning['promises']
   readonly #onNode: ReadonlySet<Octets>
   #list: readonly Octets[] = []
   #places: ReadonlyMap<Octets, number> | undefined
@@ -55,6 +56,14 @@ export class Spreads {
   constructor({ localEndpoints, promises }: Pick<FamilyMeaning, 'localEndpoints' | 'promises'>) {
     this.#onNode = localEndpoints
     this.areRounded = promises.roundsShares
+    this.#promises = promises
+  }
+
+  /** Whether packets are sent by an endpoint of this node to itself, which are masqueraded. */
+  masqueradesItself({ source, destination }: Box): boolean {
+    const from = onlyValue(source)
+    const isItself = from !== undefined && from === onlyValue(destination) && this.#onNode.has(from)
+    return isItself && this.#promises.masqueradesDirectly
   }
 
   of(machine: Leaf['machine'], list: readonly Octets[]): Spread {
@@ -164,7 +173,8 @@ function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong |
   if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
     const isKind = fate.kind === 'refuse' ? end === 'reject' || end === 'drop' : end === fate.kind
-    const isFine = isKind && (fate.kind !== 'pass' || !masquerade || delivered)
+    const isFine =
+      isKind && (fate.kind !== 'pass' || !masquerade || delivered || judging.spreads.masqueradesItself(box))
     return isFine && written === undefined ? undefined : all
   }
   if (end !== 'endpoint') return all

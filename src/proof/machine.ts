@@ -25,12 +25,12 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
-  RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
 import {
   BeyondEvaluator,
   type Choice,
   chosen,
+  chosenOf,
   chosenTo,
   type Effect,
   type Field,
@@ -45,22 +45,22 @@ import {
   type Word,
 } from '../kernel/nft/trace-machine.ts'
 import { byRolled, repeated, rollOf } from '../kernel/nft/trace-random.ts'
-import type { Box } from './packet-class.ts'
+import { type Box, HEADER_4, HEADER_6, type HeaderLayout, TRANSPORT } from './packet-class.ts'
 import type { Reads } from './reads.ts'
-import { enlist, isListed, type MemoryLog } from './sets.ts'
+import { enlist, isListed, type MemoryLog, noteWritten, recall } from './sets.ts'
+import { LOCAL } from './sources.ts'
 
 /** The rule that decided about packets. */
 export interface RulePlace {
   readonly table: string
   readonly chain: string
-  /** From 1. */
-  readonly rule: number
+  /** From 1; undefined for a virtual server of IPVS. */
+  readonly rule: number | undefined
   readonly isOwn: boolean
 }
 
 const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 const ANY_TYPE = everything(4)
-const LOCAL_TYPE = point(u32host(RTN_LOCAL))
 /** RTN_UNICAST */
 const UNICAST_TYPE = point(u32host(1))
 
@@ -122,6 +122,10 @@ export class ClassMachine implements Machine {
   toType: Region = ANY_TYPE
   /** Whether a rule of ours translated or masqueraded the packets. */
   isChangedByOwn = false
+  /** The virtual server that decided about the packets. */
+  server: string | undefined
+  /** It sends them on, past the rest of the hook. */
+  isTaken = false
   readonly memo: Memo
   readonly #around: Surroundings
 
@@ -155,6 +159,8 @@ export class ClassMachine implements Machine {
     copy.to = this.to
     copy.toType = this.toType
     copy.isChangedByOwn = this.isChangedByOwn
+    copy.server = this.server
+    copy.isTaken = this.isTaken
     return copy
   }
 
@@ -237,7 +243,7 @@ export class ClassMachine implements Machine {
     return this.#words(offset, length, this.addressLength === 4 ? HEADER_4 : HEADER_6)
   }
 
-  #words(offset: number, length: number, layout: Layout): Value {
+  #words(offset: number, length: number, layout: HeaderLayout): Value {
     const only = layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
     if (only !== undefined) return this.#read(only.field, offset - only.offset, length)
     const words: Word[] = []
@@ -256,7 +262,7 @@ export class ClassMachine implements Machine {
   #read(field: Field, at: number, length: number): Value {
     if (this.masquerade && SOURCE.includes(field))
       throw new BeyondEvaluator('cannot trace the source of a masqueraded packet')
-    const value = this.#only(field)
+    const value = this.known(field)
     if (typeof value === 'string') return value.length === length ? value : value.slice(at, at + length)
     const words: Word[] = []
     if (value !== undefined) {
@@ -273,7 +279,7 @@ export class ClassMachine implements Machine {
   }
 
   /** Gives what all packets of the class have in a field, or what follows from their number. */
-  #only(field: Field): Known | undefined {
+  known(field: Field): Known | undefined {
     if (this.to !== undefined && field === 'destination') return this.to.address
     if (this.to !== undefined && field === 'destinationPort') return this.to.port
     if (this.together !== undefined && field === 'destination') return this.together.address
@@ -308,7 +314,7 @@ export class ClassMachine implements Machine {
 
   /** Whether connection tracking has seen the packets, which come back by the loopback device with their connection. */
   get isTracked(): boolean {
-    if (this.looped || !TRACKING.includes(this.hook)) return true
+    if (this.looped || this.server !== undefined || !TRACKING.includes(this.hook)) return true
     if (this.hookPriority === NF_IP_PRI_CONNTRACK)
       throw new BeyondEvaluator('cannot trace a chain with the priority of connection tracking')
     return this.hookPriority > NF_IP_PRI_CONNTRACK
@@ -344,8 +350,18 @@ export class ClassMachine implements Machine {
     this.#around.reads?.note(this, set, key)
   }
 
-  inIpset({ set }: Of<'ipset'>): boolean {
+  matchIpset({ set }: Of<'ipset'>): Effect {
     throw new BeyondEvaluator(`cannot trace the ipset ${set}`)
+  }
+
+  /** Gives where IPVS sent the client before, if it remembers the client at this place. */
+  recall(place: string): Octets | undefined {
+    return recall(this.#around.log, place)
+  }
+
+  remember(place: string, data: Known, timeoutMs: number): void {
+    noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
+    this.written = { data, timeoutMs }
   }
 
   /** Whether a list of `recent` has the client. */
@@ -365,14 +381,23 @@ export class ClassMachine implements Machine {
   }
 
   translate(destination: Known, port: Known | undefined): Effect {
-    const to = port ?? this.#only('destinationPort')
+    const to = port ?? this.known('destinationPort')
     if (to === undefined)
       throw new BeyondEvaluator('cannot trace a translation that keeps one of several ports')
+    return this.#send(destination, to, true)
+  }
+
+  /** IPVS translates the packets. The status of their connection does not show it. */
+  balance(destination: Known, port: Known): Effect {
+    return this.#send(destination, port, this.translated)
+  }
+
+  #send(destination: Known, to: Known, translated: boolean): Effect {
     const goTo = (machine: Machine, isLocal: boolean): Effect => {
       assert(machine instanceof ClassMachine, 'a class stays one')
       machine.to = { address: destination, port: to }
-      machine.translated = true
-      machine.toType = isLocal ? LOCAL_TYPE : UNICAST_TYPE
+      machine.translated = translated
+      machine.toType = isLocal ? LOCAL : UNICAST_TYPE
       return { kind: 'dnat' }
     }
     const { rolled } = this
@@ -390,31 +415,14 @@ export class ClassMachine implements Machine {
   }
 }
 
+export function classIn(machine: Machine): ClassMachine {
+  assert(machine instanceof ClassMachine, 'a class stays one')
+  return machine
+}
+
 function wordsOf(its: Known): Value {
   return typeof its === 'string' ? its : [its]
 }
-
-interface HeaderField {
-  readonly field: Field
-  readonly offset: number
-  readonly length: number
-}
-type Layout = readonly HeaderField[]
-
-const HEADER_4: Layout = [
-  { field: 'destination', offset: 16, length: 4 },
-  { field: 'source', offset: 12, length: 4 },
-  { field: 'protocol', offset: 9, length: 1 },
-]
-const HEADER_6: Layout = [
-  { field: 'destination', offset: 24, length: 16 },
-  { field: 'source', offset: 8, length: 16 },
-  { field: 'protocol', offset: 6, length: 1 },
-]
-const TRANSPORT: Layout = [
-  { field: 'sourcePort', offset: 0, length: 2 },
-  { field: 'destinationPort', offset: 2, length: 2 },
-]
 
 /** What masquerading changes. */
 const SOURCE: readonly Field[] = ['source', 'sourcePort', 'sourceType']

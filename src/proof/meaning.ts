@@ -5,6 +5,7 @@ import {
   type Family,
   familyOf,
   type Ip,
+  isLinkLocal,
   isLoopback,
   isUnspecified,
 } from '../base/ip.ts'
@@ -104,6 +105,8 @@ export interface FamilyMeaning {
   readonly localEndpoints: ReadonlySet<Ip>
   /** Addresses of this node. */
   readonly nodeIps: ReadonlySet<Ip>
+  /** Those that its devices have, whatever the Node says. */
+  readonly localIps: ReadonlySet<Ip>
 }
 
 /** What comes first keeps what several Services claim: the older one. */
@@ -170,6 +173,14 @@ export interface PlaceClaim {
   readonly place: Place | undefined
   /** The address is the Node's: the claim yields to an older Service with the node port of this number. */
   readonly yields: boolean
+  /** Every port of a Service is preferred to a health check node port. */
+  readonly isHealthCheck: boolean
+}
+
+/** What keeps a place that several Services claim. */
+export function isPreferred(claim: PlaceClaim, other: PlaceClaim): boolean {
+  if (claim.isHealthCheck !== other.isHealthCheck) return other.isHealthCheck
+  return bySeniority(claim.service, other.service) < 0
 }
 
 /** What a Service asks for in one family. */
@@ -237,8 +248,10 @@ class ClaimsDraft {
       const at = { name, protocol: port.protocol, port: port.port, allowed: undefined }
       if (!numbers.has(number)) {
         if (clusterIp !== undefined) this.#put(service, { ...at, ...fates.internal, ip: clusterIp })
-        for (const { isBlocked, ...external } of this.#externals(service, port, fates.external))
+        for (const { isBlocked, ...external } of this.#externals(service, port, fates.external)) {
           this.#put(service, { ...at, ...fates.external, ...external }, isBlocked)
+          if (!isBlocked) this.#putHealthCheck(service, external.ip)
+        }
       }
       if (port.nodePort !== 0 && clusterIp !== undefined && this.#nodePorts.get(nodePort) === undefined)
         this.#nodePorts.set(nodePort, { ...at, ...fates.external, ip: undefined, port: port.nodePort })
@@ -255,9 +268,21 @@ class ClaimsDraft {
 
   #put(service: Service, place: Place & { readonly ip: Ip }, isBlocked = false): void {
     const key = placeKey(place)
-    if (this.#places.has(key)) return
+    if (this.#places.get(key)?.isHealthCheck === false) return
     const yields = this.#here.ips.includes(place.ip) && place.ip !== clusterIpOf(service, this.#family)
-    this.#places.set(key, { service, place: isBlocked ? undefined : place, yields })
+    this.#places.set(key, { service, place: isBlocked ? undefined : place, yields, isHealthCheck: false })
+  }
+
+  /** Where an address of a load balancer becomes one of this node, the process behind the port answers there. */
+  #putHealthCheck(service: Service, ip: Ip): void {
+    const { healthCheckNodePort: port, loadBalancerIps, key: name } = service
+    const isAsked = promisesOf(this.#here.config).bindsAddresses && port !== 0
+    if (!isAsked || !loadBalancerIps.includes(ip)) return
+    const at = { ip, protocol: 'TCP', port, name, allowed: undefined } as const
+    const key = placeKey(at)
+    if (this.#places.has(key)) return
+    const place: Place = { ...at, pod: PASS, node: PASS, other: PASS }
+    this.#places.set(key, { service, place, yields: false, isHealthCheck: true })
   }
 
   /** The fates at the ClusterIP, and at all other addresses. */
@@ -294,7 +319,8 @@ class ClaimsDraft {
     const isGuarded = other !== REJECT || !promisesOf(this.#here.config).refusesBehind
     const allowed = isGuarded ? this.#clientsOf(service, balanced) : undefined
     const isOpen = allowed === undefined || anyContains(allowed, this.#primary() ?? '')
-    const isApi = (ip: Ip) => port.protocol === 'TCP' && this.#here.apiServers.has(ip + u16be(port.port))
+    const isApi = (ip: Ip) =>
+      (port.protocol === 'TCP' && this.#here.apiServers.has(ip + u16be(port.port))) || this.#takesApi(ip)
     const taken = this.#here.snapshot.listeners.get(service.key)?.taken ?? []
     const isTaken = (ip: Ip) =>
       taken.some(its => its.ip === ip && its.port === port.port && its.protocol === port.protocol) &&
@@ -306,6 +332,13 @@ class ClaimsDraft {
       ...plain.map(ip => ({ ip, allowed: undefined, isBlocked: false })),
       ...balanced.map(ip => ({ ip, allowed, isBlocked: isApi(ip) && !(isOpen && other !== REJECT) })),
     ].filter(({ ip }) => familyOf(ip) === this.#family)
+  }
+
+  /** Whether an API server at this address could not be reached any more, at any port. */
+  #takesApi(ip: Ip): boolean {
+    const { config, snapshot, apiServers } = this.#here
+    if (!promisesOf(config).bindsAddresses || snapshot.localIps.includes(ip)) return false
+    return [...apiServers].some(place => place.slice(0, -2) === ip)
   }
 
   #isAllowed(ip: Ip, kind: 'external' | 'loadBalancer'): boolean {
@@ -358,7 +391,10 @@ export function nodePortAddressesOf(
   if (primary && ips.length === 0 && own.length === 0) return []
   const first = primary ? ips.find(ip => familyOf(ip) === family) : undefined
   const usable = first === undefined || isLoopback(first) ? [] : [first]
-  if ((usable.length === 0 && own.length === 0) || own.some(({ bits }) => bits === 0)) return undefined
+  if ((usable.length === 0 && own.length === 0) || own.some(({ bits }) => bits === 0)) {
+    if (!promisesOf(config).bindsAddresses) return undefined
+    return snapshot.localIps.filter(ip => familyOf(ip) === family && !isLoopback(ip) && !isLinkLocal(ip))
+  }
   const withLoopback = family === 'IPv4' && promisesOf(config).answersAtLoopback
   const found = snapshot.localIps.filter(ip => (withLoopback || !isLoopback(ip)) && anyContains(own, ip))
   return [...new Set([...usable, ...found])]
@@ -370,7 +406,9 @@ const LOCALHOST: Readonly<Record<Family, Ip>> = {
 }
 
 /** A range of all addresses does not ask for localhost (KEP-6032). */
-export function relaysLocalhost({ nodePortAddresses, featureGates }: MeaningConfig, family: Family): boolean {
+export function relaysLocalhost(config: MeaningConfig, family: Family): boolean {
+  const { nodePortAddresses, featureGates } = config
+  if (promisesOf(config).bindsAddresses) return false
   const loopbacks = nodePortAddresses.cidrs.filter(({ ip, bits }) => bits > 0 && isLoopback(ip))
   return featureGates[GATE_LOCALHOST] !== false && anyContains(loopbacks, LOCALHOST[family])
 }

@@ -13,6 +13,7 @@ import {
   familiesOf,
   type Here,
   hereOf,
+  isPreferred,
   type MeaningConfig,
   nodePortAddressesOf,
   type Place,
@@ -163,6 +164,7 @@ export class FamilyMeanings implements FamilyMeaning {
   readonly relaysLocalhost: boolean
   readonly serviceCidrs: FamilyMeaning['serviceCidrs']
   readonly nodeIps: ReadonlySet<Ip>
+  readonly localIps: ReadonlySet<Ip>
   readonly localEndpoints = new Set<Ip>()
   readonly #follows: boolean
   readonly #places = new Map<string, Place>()
@@ -200,6 +202,7 @@ export class FamilyMeanings implements FamilyMeaning {
     this.relaysLocalhost = relaysLocalhost(config, family)
     this.serviceCidrs = mergeCidrs(cidrs.filter(({ ip }) => familyOf(ip) === family))
     this.nodeIps = new Set([...ips, ...snapshot.localIps])
+    this.localIps = new Set(snapshot.localIps)
   }
 
   get places(): Iterable<Place> {
@@ -367,7 +370,7 @@ export class FamilyMeanings implements FamilyMeaning {
       const claim = this.#claims.get(service)?.places.get(key)
       if (claim === undefined) continue
       if (claim.yields && elder !== undefined && bySeniority(elder, claim.service) < 0) continue
-      if (winner === undefined || bySeniority(claim.service, winner.service) < 0) winner = claim
+      if (winner === undefined || isPreferred(claim, winner)) winner = claim
     }
     return winner
   }

@@ -10,6 +10,29 @@ import { type Fate, type Place, placeKey } from './meaning.ts'
 export type Box = Readonly<Record<Field, Region>>
 export type Hook = 'prerouting' | 'output'
 
+interface HeaderField {
+  readonly field: Field
+  readonly offset: number
+  readonly length: number
+}
+/** Where fields are in a header. */
+export type HeaderLayout = readonly HeaderField[]
+
+export const HEADER_4: HeaderLayout = [
+  { field: 'destination', offset: 16, length: 4 },
+  { field: 'source', offset: 12, length: 4 },
+  { field: 'protocol', offset: 9, length: 1 },
+]
+export const HEADER_6: HeaderLayout = [
+  { field: 'destination', offset: 24, length: 16 },
+  { field: 'source', offset: 8, length: 16 },
+  { field: 'protocol', offset: 6, length: 1 },
+]
+export const TRANSPORT: HeaderLayout = [
+  { field: 'sourcePort', offset: 0, length: 2 },
+  { field: 'destinationPort', offset: 2, length: 2 },
+]
+
 /** Says what packets are sent to. */
 export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
   if (typeof at === 'string') return at

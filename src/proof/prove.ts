@@ -4,6 +4,7 @@ import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { classesOf } from './atoms.ts'
 import type { Ownership } from './compiled.ts'
 import { Examiner, Groups, type ProofDifference, unitOf } from './examine.ts'
+import type { IpvsHeld } from './ipvs.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import type { Box, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
@@ -27,6 +28,8 @@ export interface Question extends Ownership {
   readonly meanings: readonly FamilyMeaning[]
   /** Tables of all programs. */
   readonly tables: readonly AnyTable[]
+  /** What decides outside of nf_tables; undefined where that was not read. */
+  readonly ipvs?: IpvsHeld | undefined
   /** Differences to list at most. */
   readonly limit?: number
 }
@@ -38,10 +41,10 @@ const ALWAYS: readonly string[] = [
 ]
 
 /** Compares every packet's fate with what the rules of the kernel do to it. */
-export function* prove({ meanings, tables, ownName, owns, limit = LIMIT }: Question): Steps<Proof> {
+export function* prove({ meanings, tables, ownName, owns, ipvs, limit = LIMIT }: Question): Steps<Proof> {
   const found = new Findings(limit)
   const families = meanings.map(
-    meaning => new FamilyProof(meaning, { tables, ownName, owns, reads: undefined }),
+    meaning => new FamilyProof(meaning, { tables, ownName, owns, ipvs, reads: undefined }),
   )
   for (const family of families) yield* family.whole(found)
   return proofOf(found, families)
@@ -100,12 +103,13 @@ export class FamilyProof {
       ownName,
       owns,
       reads,
-    }: Ownership & { readonly tables: readonly AnyTable[]; readonly reads: Reads | undefined },
+      ipvs,
+    }: Omit<Question, 'meanings' | 'limit'> & { readonly reads: Reads | undefined },
   ) {
     const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
     this.meaning = meaning
     const { nodeIps } = meaning
-    this.walker = new Walker(tables, { family, ownName, owns, log: newLog(), nodeIps, reads })
+    this.walker = new Walker(tables, { family, ownName, owns, log: newLog(), nodeIps, reads, ipvs })
     this.examiner = new Examiner(meaning, this.walker, { foreign: this.#foreign, reads })
   }
 
@@ -114,7 +118,7 @@ export class FamilyProof {
     yield* this.walker.fill()
     const pauses = new Pauses()
     const groups = new Groups(this.meaning)
-    const { refusesBehind } = this.meaning.promises
+    const { refusesBehind, bindsAddresses } = this.meaning.promises
     const { examiner } = this
     const note = (its: PacketClass) => this.note(its, examiner.examine(its), found)
     function* examineAll(classes: readonly PacketClass[]): Steps<void> {
@@ -131,7 +135,7 @@ export class FamilyProof {
     for (const its of classesOf(this.meaning)) {
       found.count(its)
       // Where chains of Services choose endpoints, classes go apart at once.
-      yield* examineAll(refusesBehind ? [its] : groups.add(its))
+      yield* examineAll(refusesBehind || bindsAddresses ? [its] : groups.add(its))
     }
     for (const classes of groups.rest()) yield* examineAll(classes)
     yield* this.remembered(found)

@@ -54,19 +54,29 @@ export function beginLog(log: MemoryLog): void {
   log.seconds.clear()
 }
 
+/** Gives what an earlier packet wrote at a place. */
+export function recall({ memory, asked }: MemoryLog, place: string): Octets | undefined {
+  asked.add(place)
+  return memory.kind === 'known' ? memory.data : undefined
+}
+
+export function noteWritten({ written }: MemoryLog, place: string, data: Iterable<Octets>): void {
+  const known = written.get(place) ?? new Set()
+  written.set(place, known)
+  for (const each of data) known.add(each)
+}
+
 /* A list of `recent` is a set that packets fill: its name is the data. It evicts the oldest client and is never full. */
 
-export function isListed({ memory, asked, seconds }: MemoryLog, list: string, forS: number): boolean {
-  asked.add(placeOfList(list))
-  seconds.set(list, Math.min(forS, seconds.get(list) ?? forS))
-  return memory.kind === 'known' && memory.data === list
+export function isListed(log: MemoryLog, list: string, forS: number): boolean {
+  log.seconds.set(list, Math.min(forS, log.seconds.get(list) ?? forS))
+  return recall(log, placeOfList(list)) === list
 }
 
 /** Adds the client to a list. Gives how long lookups remember it. */
-export function enlist({ written, seconds }: MemoryLog, list: string): number {
-  const place = placeOfList(list)
-  written.set(place, (written.get(place) ?? new Set()).add(list))
-  return (seconds.get(list) ?? 0) * 1000
+export function enlist(log: MemoryLog, list: string): number {
+  noteWritten(log, placeOfList(list), [list])
+  return (log.seconds.get(list) ?? 0) * 1000
 }
 
 const LIST_PLACE = 'recent '
@@ -269,9 +279,7 @@ export class ClassSets implements SetAccess {
   remembered(name: string, key: Value): Remembered | undefined {
     if (!this.#isFilledByPackets(name)) return undefined
     this.#checkOwn(name)
-    this.#log.asked.add(placeOf(this.#name, name, key))
-    const { memory } = this.#log
-    return { data: memory.kind === 'known' ? memory.data : undefined }
+    return { data: recall(this.#log, placeOf(this.#name, name, key)) }
   }
 
   remember(change: SetChange): boolean {
@@ -280,10 +288,7 @@ export class ClassSets implements SetAccess {
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
     this.#log.last = change
-    const place = placeOf(this.#name, set, key)
-    const known = this.#log.written.get(place) ?? new Set()
-    this.#log.written.set(place, known)
-    for (const each of chosenOf(data, rolled)) known.add(each)
+    noteWritten(this.#log, placeOf(this.#name, set, key), chosenOf(data, rolled))
     return true
   }
 
@@ -300,6 +305,11 @@ export class ClassSets implements SetAccess {
         if (typeof data === 'string' && placeOf(this.#name, name, key) === place) yield data
     }
   }
+}
+
+/** A table without sets. */
+export function noSets(log: MemoryLog): ClassSets {
+  return new ClassSets({ name: '', sets: new Map(), elements: [], isOwn: true }, log)
 }
 
 /** Gives the words of a key that a pattern has a bit for. */

@@ -49,7 +49,7 @@ export class Sources {
     if (denied.length > 0) sources.push({ source: denied, sourceType: TYPES, interface: any, fate: DROP })
     if (isSame(pod, other) && isSame(node, other)) {
       this.#add({ source: allowedRegion, sourceType: TYPES, interface: any, fate: other }, sources)
-      return sources
+      return this.#withOwn(place, sources)
     }
     const [pods, others] = this.#partsOf(any, allowed === undefined ? undefined : allowedRegion)
     this.#add(from(pods, TYPES, pod), sources)
@@ -58,7 +58,28 @@ export class Sources {
       this.#add(from(others, LOCAL, node), sources)
       this.#add(from(others, NOT_LOCAL, other), sources)
     }
-    return sources
+    return this.#withOwn(place, sources)
+  }
+
+  #serviceAddresses: Region | undefined
+
+  /** A process of this node sends to an address of a Service from that address: no endpoint could reply to it. */
+  #withOwn({ ip }: Place, sources: readonly Source[]): readonly Source[] {
+    const { promises, places, clusterIps, localIps } = this.#meaning
+    if (!promises.bindsAddresses || ip === undefined || !this.#meaning.isClusterIp(ip)) return sources
+    this.#serviceAddresses ??= regionOfIps(
+      [...clusterIps, ...[...places].flatMap(its => its.ip ?? [])].filter(its => !localIps.has(its)),
+    )
+    const own = this.#serviceAddresses
+    return sources.flatMap(its => {
+      const { source, fate } = its
+      if (fate.kind !== 'endpoints' || fate.masquerade) return [its]
+      const parts = [
+        { ...its, source: difference(source, own) },
+        { ...its, source: intersection(source, own), fate: { ...fate, masquerade: true } },
+      ]
+      return parts.filter(part => part.source.length > 0)
+    })
   }
 
   /** Divides clients into pods and others. */

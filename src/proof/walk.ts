@@ -1,6 +1,6 @@
 import type { Steps } from '../base/clock.ts'
-import { u32host } from '../base/octets.ts'
-import { difference, includes, intersection, onlyValue, point, union } from '../base/region.ts'
+import { familyOf } from '../base/ip.ts'
+import { difference, includes, intersection, onlyValue, point, type Region, union } from '../base/region.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -13,7 +13,6 @@ import {
   NFT_GOTO,
   NFT_JUMP,
   NFT_RETURN,
-  RTN_LOCAL,
 } from '../kernel/nft/constants.ts'
 import type { Verdict } from '../kernel/nft/expression.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
@@ -21,12 +20,16 @@ import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
 import { type CompiledChain, type CompiledTable, type Ownership, placeText } from './compiled.ts'
+import { loopback } from './destinations.ts'
 import { Hooks } from './hooks.ts'
+import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
+import { MERGED_MIN, merged } from './merged.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
 import { type CompiledRule, type Guard, placesIn } from './rule-index.ts'
-import { ClassSets, type MemoryLog } from './sets.ts'
+import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
+import { LOCAL, regionOfIps } from './sources.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
 export interface Undecided {
@@ -49,7 +52,6 @@ interface Decided {
 
 /** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
 const DEPTH_MAX = 64
-const LOCAL = point(u32host(RTN_LOCAL))
 
 /** The rules of all programs at the hooks of one family. */
 export class Walker {
@@ -57,6 +59,8 @@ export class Walker {
   readonly undecided = new Map<string, Undecided>()
   #around: Surroundings
   readonly #hooks: Hooks
+  /** Where the addresses of this machine are known: packets to them are local, and no others. */
+  readonly #localAddresses: Region | undefined
   /** What chains that divide packets by bits of their destination know. */
   readonly #places = new Map<CompiledChain, readonly Guard[]>()
   readonly #met: ((place: RulePlace) => void) | undefined
@@ -71,6 +75,7 @@ export class Walker {
       nodeIps,
       reads,
       met,
+      ipvs,
     }: Ownership & {
       readonly family: NftFamily
       readonly log: MemoryLog
@@ -78,12 +83,18 @@ export class Walker {
       readonly reads?: Reads | undefined
       /** Called with each rule whose conditions some packets of a class meet. */
       readonly met?: (place: RulePlace) => void
+      /** What decides outside of nf_tables; undefined where that was not read. */
+      readonly ipvs?: IpvsHeld | undefined
     },
   ) {
     this.log = log
     this.#met = met
-    this.#around = { nodeIps, memo: newMemo(), log, reads }
-    this.#hooks = new Hooks(tables, { ownName, owns, log, family })
+    const modelFamily = family === 'ip' ? 'IPv4' : 'IPv6'
+    const ips = ipvs?.addresses.filter(its => familyOf(its) === modelFamily)
+    this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), memo: newMemo(), log, reads }
+    this.#localAddresses = ips && union([...regionOfIps(ips), ...loopback(family === 'ip' ? 4 : 16)])
+    const classes = ipvs && new IpvsClasses(ipvs, modelFamily)
+    this.#hooks = new Hooks(tables, { ownName, owns, log, family, ipvs: classes })
   }
 
   get tables(): readonly CompiledTable[] {
@@ -107,14 +118,30 @@ export class Walker {
 
   /** Follows the packets of a class to their ends. */
   walk({ hook, box }: Pick<PacketClass, 'hook' | 'box'>): readonly Leaf[] {
-    const [first] = this.tables
-    if (first === undefined)
-      return [{ machine: new ClassMachine(box, NO_SETS(this.log), this.#around), end: 'pass' }]
     const leaves: Leaf[] = []
-    const start = new ClassMachine(box, first.sets, this.#around)
-    start.sent = hook === 'output'
-    for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
+    for (const its of this.#existing(box)) {
+      const start = new ClassMachine(its, this.#anySets, this.#around)
+      start.sent = hook === 'output'
+      for (const machine of this.#pass(start, HOOKNUM[hook], leaves)) this.#route(machine, hook, leaves)
+    }
     return leaves
+  }
+
+  get #anySets(): ClassSets {
+    return this.tables[0]?.sets ?? noSets(this.log)
+  }
+
+  /** Leaves out packets whose destination has another type than its address. */
+  #existing(box: Box): readonly Box[] {
+    const { destination, destinationType } = box
+    const addresses = this.#localAddresses
+    if (addresses === undefined) return [box]
+    const parts = [intersection, difference].map(part => ({
+      destination: part(destination, addresses),
+      destinationType: part(destinationType, LOCAL),
+    }))
+    const real = parts.filter(part => part.destination.length > 0 && part.destinationType.length > 0)
+    return real.map(part => ({ ...box, ...part }))
   }
 
   /**
@@ -138,7 +165,7 @@ export class Walker {
 
   #route(machine: ClassMachine, hook: Hook, leaves: Leaf[]): void {
     if (hook === 'output') {
-      const sent = this.#pass(machine, NF_INET_POST_ROUTING, leaves)
+      const sent = this.#send(machine, leaves)
       if (!this.#hooks.isReceived) this.#finish(sent, leaves)
       else for (const each of sent) this.#loop(each, leaves)
       return
@@ -151,12 +178,23 @@ export class Walker {
       const inside = other.length === 0 ? machine : machine.copy()
       inside.narrow('destinationType', local)
       inside.delivered = true
-      this.#finish(this.#pass(inside, NF_INET_LOCAL_IN, leaves), leaves)
+      for (const received of this.#pass(inside, NF_INET_LOCAL_IN, leaves)) {
+        received.delivered = !received.isTaken
+        this.#finish(received.isTaken ? this.#send(received, leaves) : [received], leaves)
+      }
       if (other.length === 0) return
       machine.narrow('destinationType', other)
     }
     for (const passed of this.#pass(machine, NF_INET_FORWARD, leaves))
       this.#finish(this.#pass(passed, NF_INET_POST_ROUTING, leaves), leaves)
+  }
+
+  /** What IPVS has taken enters LOCAL_OUT anew, with a connection that is translated. */
+  #send(machine: ClassMachine, leaves: Leaf[]): readonly ClassMachine[] {
+    const { isTaken } = machine
+    machine.isTaken = false
+    const sent = isTaken ? this.#pass(machine, NF_INET_LOCAL_OUT, leaves, true) : [machine]
+    return sent.flatMap(each => this.#pass(each, NF_INET_POST_ROUTING, leaves))
   }
 
   /** Packets of a process of this node to an address of it pass its hooks again. They are translated already. */
@@ -187,15 +225,17 @@ export class Walker {
     let going: { readonly machine: ClassMachine; readonly natDone: boolean }[] = [
       { machine: start, natDone: isTranslated },
     ]
-    for (const { chain, isNat, policy, order } of bases) {
+    for (const { chain, isNat, policy, order, isIpvs } of bases) {
       const next: typeof going = []
       for (const each of going) {
-        if (isNat && each.natDone) {
+        const isPassed = isIpvs === true && each.machine.server !== undefined
+        if (each.machine.isTaken || isPassed || (isNat && each.natDone)) {
           next.push(each)
           continue
         }
         each.machine.hookPriority = order[0] ?? 0
         for (const { machine, decision } of this.#runChain(each.machine, chain, 0)) {
+          if (isIpvs === true && machine.server !== undefined) this.#takeByIpvs(machine, decision)
           const isDrop = decision === 'drop' || (decision === 'return' && policy === NF_DROP)
           if (isDrop && decision === 'return')
             machine.decidedBy = {
@@ -215,6 +255,12 @@ export class Walker {
       going = next
     }
     return going.map(({ machine }) => machine)
+  }
+
+  /** Packets to a real server on this node go on in the same hook. */
+  #takeByIpvs(machine: ClassMachine, decision: Decision): void {
+    machine.decidedBy = { table: 'IPVS', chain: machine.server ?? '', rule: undefined, isOwn: false }
+    machine.isTaken = decision === 'accept' || (decision === 'dnat' && machine.toType !== LOCAL)
   }
 
   #runChain(start: ClassMachine, chain: CompiledChain, depth: number): Decided[] {
@@ -330,7 +376,8 @@ export class Walker {
     if (effect.kind !== 'verdict') {
       const { place } = at.rule
       machine.decidedBy = place
-      if (place.isOwn && effect.kind !== 'reject') machine.isChangedByOwn = true
+      const isRule = place.rule !== undefined
+      if (isRule && place.isOwn && effect.kind !== 'reject') machine.isChangedByOwn = true
       at.decided.push({ machine, decision: effect.kind })
       return
     }
@@ -386,38 +433,6 @@ function isAction(expression: CompiledRule['expressions'][number]): boolean {
   return kind === 'verdict' || kind === 'target'
 }
 
-/** So few ways are cheaper to follow than to compare. */
-const MERGED_MIN = 4
-
-/** Joins ways that a random number divided and that went on alike. */
-function merged(machines: readonly ClassMachine[]): ClassMachine[] {
-  const byBox = new Map<Box, Map<string, ClassMachine>>()
-  const apart: ClassMachine[] = []
-  for (const machine of machines) {
-    machine.beginRule()
-    const { box, mark, connectionMark, priority, to, written, rolled } = machine
-    if (rolled !== undefined) {
-      apart.push(machine)
-      continue
-    }
-    const key = [
-      mark,
-      connectionMark,
-      priority,
-      to?.address,
-      to?.port,
-      written?.data,
-      written?.timeoutMs,
-    ].join()
-    const alike = byBox.get(box)
-    const known = alike?.get(key)
-    if (known !== undefined) known.probability += machine.probability
-    else if (alike === undefined) byBox.set(box, new Map([[key, machine]]))
-    else alike.set(key, machine)
-  }
-  return [...apart, ...[...byBox.values()].flatMap(alike => [...alike.values()])]
-}
-
 interface AtRule {
   readonly chain: CompiledChain
   readonly rule: CompiledRule
@@ -427,7 +442,3 @@ interface AtRule {
 }
 
 const HOOKNUM: Readonly<Record<Hook, number>> = { prerouting: NF_INET_PRE_ROUTING, output: NF_INET_LOCAL_OUT }
-
-function NO_SETS(log: MemoryLog): ClassSets {
-  return new ClassSets({ name: '', sets: new Map(), elements: [], isOwn: true }, log)
-}

@@ -8,9 +8,11 @@ import {
   type ApiResponse,
 } from '../source/kube/api-client.ts'
 import { isOlder } from '../source/kube/object-index.ts'
+import type { KernelState } from '../source/source.ts'
 import { type RelayLink, relayName } from './connection.ts'
 import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
 import { inOrderFor } from './rendezvous.ts'
+import { ReportSender } from './report-sender.ts'
 import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
 
 export interface RelayClientOptions {
@@ -25,6 +27,8 @@ export interface RelayClientOptions {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
+  /** Wall-clock milliseconds at which this client began: reports of an earlier one are older. */
+  readonly startedMs: number
   /** What happened, in a line: said once when it begins. */
   readonly say: (text: string) => void
 }
@@ -51,6 +55,7 @@ const PATIENCE_MS = 30_000
 const FIRST_PATIENCE_MS = 3_000
 /** By this a relay answers that it serves, but not from where the node is. */
 const ANOTHER_HISTORY_STATUS = 410
+const SERVICES_PATH = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.path ?? ''
 /** Mean time between two looks whether a relay answers again. */
 const PROBE_MS = 60_000
 const REST = { minMs: 500, maxMs: 30_000 } as const
@@ -78,9 +83,16 @@ export class RelayClient implements ApiClient {
   #saidDown = false
   #cancelProbe: Cancel = () => undefined
   #isClosed = false
+  readonly #reports: ReportSender
 
   constructor(options: RelayClientOptions) {
     this.#options = options
+    this.#reports = new ReportSender({
+      ...options,
+      cluster: () => this.#clusters.get(SERVICES_PATH) ?? '',
+      isDirect: () => this.#isDirect,
+      send: text => this.#sendReport(text),
+    })
     const { relays, nodeName, kube, link } = options
     this.server = kube.server
     this.#peers = inOrderFor(nodeName, relays).map(address => ({
@@ -100,6 +112,17 @@ export class RelayClient implements ApiClient {
     return this.#isDirect
   }
 
+  /** Reports to the relay that this node reads Services from, and with every request to any of them. */
+  report(state: KernelState): void {
+    this.#reports.update(state)
+  }
+
+  #sendReport(text: string): void {
+    const watches = [...this.#readings].filter(({ isWatch }) => isWatch)
+    const reading = watches.find(({ path }) => path === SERVICES_PATH) ?? watches[0]
+    reading?.report(text)
+  }
+
   async send(request: ApiRequest): Promise<ApiResponse> {
     const wanted = wantedOf(request)
     if (wanted === undefined) return await this.#options.kube.send(request)
@@ -114,6 +137,7 @@ export class RelayClient implements ApiClient {
   async close(): Promise<void> {
     this.#isClosed = true
     this.#cancelProbe()
+    this.#reports.stop()
     for (const reading of [...this.#readings]) reading.end()
     for (const { link } of this.#peers) link.close()
     await this.#options.kube.close()
@@ -150,7 +174,9 @@ export class RelayClient implements ApiClient {
     const { clock, random, nodeName, proxyName, fallsBack } = this.#options
     const { path } = wanted.type
     const atLeast = wanted.what === 'watch' ? undefined : this.#positions.get(path)
+    const report = this.#reports.text()
     const metadata = {
+      ...(report === undefined ? {} : { [METADATA.report]: report }),
       ...tokenOf(wanted.revision, this.#clusters.get(path) ?? ''),
       ...(atLeast === undefined ? {} : { [METADATA.atLeast]: atLeast }),
       [METADATA.proxy]: proxyName,

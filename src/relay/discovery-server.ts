@@ -26,6 +26,8 @@ export interface DiscoveryOptions {
   readonly refuse?: (call: Call) => string | undefined
   /** A client could not use what it was sent. */
   readonly rejected?: (text: string) => void
+  /** The Node that this client is; undefined for one that is none. Absent where clients are believed. */
+  readonly nodeOf?: ((call: Call) => string | undefined) | undefined
 }
 
 export interface DiscoveryCounts {
@@ -119,6 +121,8 @@ class DeltaStream {
   readonly #options: DeltaStreamOptions
   readonly #subscriptions = new Map<string, Subscription>()
   #metadata: ReadonlyMap<string, string> = new Map()
+  /** The Node that this client is, once it has reported. */
+  #name: string | undefined
 
   constructor(call: Call, options: DeltaStreamOptions) {
     this.#call = call
@@ -127,13 +131,27 @@ class DeltaStream {
 
   message(bytes: Buffer): void {
     const request = decodeMessage(discovery.DeltaDiscoveryRequest, bytes)
-    if (request.node !== undefined) this.#metadata = metadataOf(request)
+    if (request.node !== undefined) {
+      this.#metadata = metadataOf(request)
+      this.#takeReport(request.node.id ?? '')
+    }
     const { type_url = '', response_nonce: nonce = '', error_detail: error } = request
     if (error !== undefined) this.#options.rejected(error.message ?? '')
     const known = this.#subscriptions.get(type_url)
     if (known === undefined) this.#subscribe(request, type_url)
     else this.#change(known, request)
     if (nonce !== '') this.#subscriptions.get(type_url)?.acknowledged(nonce)
+  }
+
+  /** Before the request is judged: a node says what it holds also to a relay that does not serve it. */
+  #takeReport(id: string): void {
+    const { state, nodeOf } = this.#options
+    const text = this.#metadata.get(METADATA.report)
+    if (text === undefined) return
+    // Reading a certificate takes longer than reading a report.
+    this.#name ??= nodeOf === undefined ? id : (nodeOf(this.#call) ?? '')
+    if (this.#name === '' || this.#name !== id) state.reports.refuseOther()
+    else state.reports.take(id, text)
   }
 
   drained(): void {

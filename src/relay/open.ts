@@ -1,5 +1,5 @@
 import { readFile } from 'node:fs/promises'
-import { parseApiAddress } from '../api/grpc/address.ts'
+import { type ApiAddress, parseApiAddress } from '../api/grpc/address.ts'
 import { expiryOf } from '../api/grpc/http-server.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
@@ -28,20 +28,34 @@ export function openRelayClient({ addresses, tls, clock, ...options }: OpenRelay
       say(`--relay-tls-cert: the certificate in ${tls?.certFile} expired at ${validTo}; relays refuse it`)
     saidOf = cert
   }
-  const read = tls === undefined ? undefined : () => readPems(tls, expired)
   return new RelayClient({
     ...options,
     clock,
     random: Math.random,
+    startedMs: Date.now(),
     relays: addresses.map(parseApiAddress),
-    link: address => new Http2Link({ address, tls: address.kind === 'unix' ? undefined : read, clock }),
+    link: address => openLink(address, tls, clock, expired),
   })
+}
+
+/** Hears of a certificate that is shown to relays and has expired. */
+type Expired = (cert: string, validTo: string) => void
+
+/** A connection to a relay, made at the first call. */
+export function openLink(
+  address: ApiAddress,
+  tls: OpenRelayOptions['tls'],
+  clock: Clock,
+  expired: Expired = () => undefined,
+): Http2Link {
+  const isSecured = tls !== undefined && address.kind !== 'unix'
+  return new Http2Link({ address, tls: isSecured ? () => readPems(tls, expired) : undefined, clock })
 }
 
 /** A relay that refuses a certificate only closes the connection, so the node says itself that its own has expired. */
 async function readPems(
   { caFile, certFile, keyFile }: NonNullable<OpenRelayOptions['tls']>,
-  expired: (cert: string, validTo: string) => void,
+  expired: Expired,
 ): Promise<RelayTlsPems> {
   const [ca, cert, key] = await Promise.all([
     read('--relay-tls-ca', caFile),

@@ -106,6 +106,16 @@ export class Reading implements ApiBody {
     signal.addEventListener('abort', this.#aborted, { once: true })
   }
 
+  /** It goes on for long. */
+  get isWatch(): boolean {
+    return this.#options.wanted.what !== 'list'
+  }
+
+  /** Path of the collection at the API server. */
+  get path(): string {
+    return this.#options.wanted.type.path
+  }
+
   /** Resolves with the answer, which may be a refusal in the words of the API server; rejects with RelayRefusal or ApiError. */
   open(): Promise<ApiResponse> {
     const { wanted, nodeName, metadata } = this.#options
@@ -121,6 +131,15 @@ export class Reading implements ApiBody {
       if (this.#options.signal.aborted) this.#aborted()
       else this.#call.send(request)
     })
+  }
+
+  /** A request of its own without a nonce, which a relay that knows of no reports takes as a change of nothing. */
+  report(text: string): void {
+    if (this.#isOver) return
+    const { nodeName: id, wanted } = this.#options
+    const fields = [{ key: METADATA.report, value: { string_value: text } }]
+    const { typeUrl: type_url } = wanted.type
+    this.#call.send(framed(discovery.DeltaDiscoveryRequest, { node: { id, metadata: { fields } }, type_url }))
   }
 
   /** Ends in good order: the reader goes on elsewhere. */

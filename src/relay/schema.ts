@@ -1,5 +1,5 @@
-// Written by `npm run protobuf` from src/relay/discovery.proto; a test compares.
-import { allEntries, bytes, int32, list, message, table, text } from '../wire/protobuf/table.ts'
+// Written by `npm run protobuf` from src/relay/*.proto; a test compares.
+import { allEntries, bool, bytes, int32, int64, list, message, table, text } from '../wire/protobuf/table.ts'
 
 const Value = table({ string_value: [3, text] })
 const Field = table({ key: [1, text], value: [2, message(Value)] })
@@ -49,3 +49,24 @@ export const discovery = {
   Any,
   ControlPlane,
 } as const
+
+const StatusRequest = table({})
+const RelayKind = table({ kind: [1, text], revision: [2, text], changed: [3, text] })
+const NodeEntry = table({
+  name: [1, text],
+  report: [2, text],
+  age_ms: [3, int64],
+  behind_ms: [4, int64],
+  elsewhere: [5, bool],
+})
+const RelayStatus = table({
+  cluster: [1, text],
+  up_ms: [2, int64],
+  serving: [3, bool],
+  knows_nodes: [4, bool],
+  kinds: [5, list(message(RelayKind))],
+  nodes: [6, list(message(NodeEntry))],
+})
+
+/** Messages and enums of kprobe.relay.v1. */
+export const status = { StatusRequest, RelayStatus, RelayKind, NodeEntry } as const

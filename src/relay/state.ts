@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import { Collection } from './collection.ts'
+import { NodeReports } from './reports.ts'
 import { RELAYED_TYPES } from './types.ts'
 
 interface RelayStateOptions {
@@ -7,6 +8,8 @@ interface RelayStateOptions {
   /** The name of the proxy whose Services are relayed; empty for the proxy without a name. */
   readonly proxyName: string
   readonly historyBytesMax?: number
+  /** Milliseconds since 1970. */
+  readonly wallMs?: () => number
 }
 
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
@@ -23,6 +26,7 @@ const SERVICES = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.typeUrl ?
 export class RelayState {
   readonly proxyName: string
   readonly collections: ReadonlyMap<string, Collection>
+  readonly reports: NodeReports
   #cluster = ''
   /** Subscriptions that are open. */
   readers = 0
@@ -37,8 +41,9 @@ export class RelayState {
   isPast: (collection: Collection, revision: string) => Promise<boolean> = () => Promise.resolve(false)
   readonly #clock: Clock
 
-  constructor({ clock, proxyName, ...limits }: RelayStateOptions) {
+  constructor({ clock, proxyName, wallMs, ...limits }: RelayStateOptions) {
     this.#clock = clock
+    this.reports = new NodeReports({ clock, wallMs, state: this })
     this.proxyName = proxyName
     const shared = { ...limits, clock, identifier: () => this.cluster, spacingMs }
     this.collections = new Map(

@@ -26,6 +26,9 @@ export const RELAYED_TYPES: readonly RelayedType[] = [
 export const DELTA_METHOD = '/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources'
 export const HEALTH_METHOD = '/grpc.health.v1.Health/Check'
 
+/** Method of `kprobe status`. */
+export const STATUS_METHOD = '/kprobe.relay.v1.Relay/Status'
+
 /** Subscribes to every resource of a type. */
 export const WILDCARD = '*'
 
@@ -43,6 +46,8 @@ export const METADATA = {
   protocol: 'kprobe.io/protocol',
   /** `fresh`: a relay that has not heard of its source for long refuses. */
   age: 'kprobe.io/age',
+  /** What the kernel of the node holds: node-report.ts. */
+  report: 'kprobe.io/report',
 } as const
 
 export const FRESH = 'fresh'

@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import type { WatchedIdentity, WatchedKind } from '../model/fields.ts'
+import { readTriggerTime } from '../model/parse.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { Exchange } from '../source/kube/exchange.ts'
 import { Troubles } from '../source/kube/kube-source.ts'
@@ -12,6 +13,7 @@ import { encodeMessage } from '../wire/protobuf/encoder.ts'
 import { Backfill } from './backfill.ts'
 import type { Collection } from './collection.ts'
 import type { Entry } from './frames.ts'
+import { isProgrammed } from './judgement.ts'
 import { Present } from './present.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
@@ -39,6 +41,8 @@ interface EncodedChange {
   readonly entry: Entry | undefined
   /** The identity of the cluster, which one object bears. */
   readonly cluster?: string
+  /** Wall-clock milliseconds of the change that it was made for. */
+  readonly triggerMs?: number | undefined
 }
 
 interface Part {
@@ -113,6 +117,7 @@ export class Upstream {
       'another-history': 'another-history',
     } as const
     let cluster: string | undefined
+    const news = new News(type, state, collection)
     const toChange = (identity: WatchedIdentity): EncodedChange => this.#change(type, identity)
     const reflector: Reflector<EncodedChange> = new Reflector<EncodedChange>({
       resource,
@@ -124,16 +129,18 @@ export class Upstream {
       parseObject: toChange,
       deletion,
       sink: {
-        events: changes => {
-          for (const change of changes) {
+        events: batch => {
+          for (const change of batch) {
             if (change.kind !== 'Encoded') continue
             collection.put(change.name, change.entry)
             cluster = change.cluster ?? cluster
+            news.add(change)
           }
           return Promise.resolve()
         },
         reached: (revision, by) => {
           if (cluster !== undefined) state.identify(cluster)
+          news.tell(revision, by)
           collection.seal(revision, told[by])
         },
         refusals: () => undefined,
@@ -165,6 +172,7 @@ export class Upstream {
     return {
       ...(type.kind === 'Service' && key === IDENTITY ? { cluster: String(uid) } : {}),
       kind: 'Encoded',
+      triggerMs: readTriggerTime({ metadata }) || undefined,
       name: key,
       entry: entryOf(type, { name: key, version: String(version), value }),
     }
@@ -182,6 +190,36 @@ export class Upstream {
     const toEntry = (object: ApiObject, name: string, version: string): Entry =>
       entryOf(type, { name, version, value: this.#bytesOf(object) })
     return { ...parts, toEntry }
+  }
+}
+
+/** Changes since the last word of the source, by which nodes are judged. */
+class News {
+  readonly #type: RelayedType
+  readonly #state: RelayState
+  readonly #collection: Collection
+  #changes = 0
+  #triggerMs: number | undefined
+
+  constructor(type: RelayedType, state: RelayState, collection: Collection) {
+    this.#type = type
+    this.#state = state
+    this.#collection = collection
+  }
+
+  add({ triggerMs }: EncodedChange): void {
+    this.#triggerMs ??= triggerMs
+    this.#changes++
+  }
+
+  /** Before nodes can have them. */
+  tell(revision: string, by: 'watch' | 'list' | 'another-history'): void {
+    const { kind } = this.#type
+    const isNew = this.#changes > 0 || this.#collection.revision === undefined || by === 'another-history'
+    if (isNew && isProgrammed(kind))
+      this.#state.reports.changed(kind, revision, { triggerMs: this.#triggerMs, by })
+    this.#changes = 0
+    this.#triggerMs = undefined
   }
 }
 

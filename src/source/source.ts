@@ -76,6 +76,33 @@ export type SourceObservation =
   /** A consistency check found a change that no event had delivered. */
   | { readonly kind: 'repaired'; readonly resource: string; readonly objects: number }
 
+/** Revisions by kind: what nodes program. Nodes report them to their relays. */
+export interface Revisions {
+  readonly Service: string
+  readonly EndpointSlice: string
+}
+
+/** What the kernel of this node holds, and why that is less than it should. */
+export interface KernelState {
+  /** All changes up to these are in the kernel; undefined before the first sync. */
+  readonly held: Revisions | undefined
+  /** The error of the last pass; empty if it did not fail. */
+  readonly failure: string
+  /** Services that are left out; the first few of them. */
+  readonly lacking: readonly LackingService[]
+  readonly lackingCount: number
+  /** The last proof of the rules. */
+  readonly proof: { readonly text: string; readonly differences: number } | undefined
+  /** Version of kprobe. */
+  readonly version: string
+}
+
+interface LackingService {
+  /** `namespace/name`, or the object that is refused. */
+  readonly service: string
+  readonly reason: string
+}
+
 export interface LocatedRefusal {
   /** Where the object is: a file's name, or a resource of the API. */
   readonly location: string

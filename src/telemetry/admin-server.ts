@@ -1,6 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 import { inPieces } from '../base/text.ts'
 import { type Handler, JSON_TYPE, listing, NOT_FOUND, readOnly } from '../http/connections.ts'
+import { isOwnHost, misdirected } from '../http/guard.ts'
 import { HttpServer, type ServerNews } from '../http/server.ts'
 
 /** The pages for the commands; plain data without secrets, generators where it may be long. */
@@ -25,26 +26,30 @@ interface AdminServerOptions extends AdminPages {
   readonly path: string
   readonly clock: Clock
   readonly report: (news: ServerNews) => void
+  /** Answers what is below /ui/; absent where there is no page. */
+  readonly page?: Handler | undefined
 }
 
 const CONNECTIONS_MAX = 16
+/** Where the web page is. */
+export const PAGE_PATH = '/ui/'
 
 /**
  * Serves the pages as JSON, /state for the page `state`, and a list of the paths at /, on a unix socket. It replaces a
  * socket file that an earlier process left, and retries while another process answers there.
  */
-export function openAdminServer({ path, clock, report, ...pages }: AdminServerOptions): HttpServer {
+export function openAdminServer({ path, clock, report, page, ...pages }: AdminServerOptions): HttpServer {
   return new HttpServer({
     at: { path },
     clock,
     connectionsMax: CONNECTIONS_MAX,
-    handle: adminHandler(pages, clock),
+    handle: adminHandler(pages, clock, page),
     hardFail: false,
     report,
   })
 }
 
-function adminHandler(pages: AdminPages, clock: Clock): Handler {
+function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefined): Handler {
   const byPath = new Map<string, () => unknown>([
     ['/config', pages.config],
     ['/debug', pages.debug],
@@ -55,8 +60,13 @@ function adminHandler(pages: AdminPages, clock: Clock): Handler {
     ['/state', pages.state],
     ['/status', pages.status],
   ])
-  return readOnly(async ({ path }) => {
-    if (path === '/') return listing([...byPath.keys()])
+  const listed = [...byPath.keys(), ...(webPage === undefined ? [] : [PAGE_PATH])]
+  return readOnly(async request => {
+    const { path, host } = request
+    // Scripts call it by any word. A name of the DNS comes from a browser, through a forwarded port.
+    if (host?.includes('.') === true && !isOwnHost(host, [])) return misdirected(host)
+    if (path === '/') return listing(listed)
+    if (webPage !== undefined && path.startsWith(PAGE_PATH)) return await webPage(request)
     const page = byPath.get(path)
     if (page === undefined) return NOT_FOUND
     return { status: 200, headers: JSON_TYPE, body: breathing(await page(), clock) }

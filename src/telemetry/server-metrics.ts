@@ -15,7 +15,7 @@ export interface ServersState {
 
 /** Connections of one server that exceeded their shares. */
 export interface ServerOverShare extends OverShare {
-  readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay'
+  readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }
 
 /** Adds the metric of connections over their shares; `kprobe api` has it, too. */

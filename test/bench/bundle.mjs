@@ -14,7 +14,7 @@ export async function bundle(source, { root, out, name }) {
     platform: 'node',
     format: 'esm',
     target: 'node20',
-    external: ['*.node', 'ffi-rs', 'esbuild'],
+    external: ['*.node', 'ffi-rs', 'esbuild', 'playwright-core'],
     banner: {
       js: "import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);",
     },

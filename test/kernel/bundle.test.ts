@@ -89,6 +89,10 @@ describe.each(['nftables', 'iptables'])('a bundle of %s mode', mode => {
     const renamed = await bundle('renamed.tar.gz', `--admin-socket=${socket}`, '--redact')
     const why = await runInProcess(['why', ...QUESTION, `--admin-socket=${socket}`])
     const dump = await runInProcess(['dump', 'all', '-o', 'wide'])
+    for (const path of [whole, renamed]) {
+      const proved = await runInProcess(['verify', '--prove', `--kernel=${path}`])
+      expect(proved, proved.err).toMatchObject({ code: 0, out: expect.stringMatching(/^proved: /m) })
+    }
     expect(why.out).toMatch(/^served: any of 2 endpoints/)
     expect(replay(whole, 'why', ...QUESTION)).toEqual(why)
     expect(replay(whole, 'dump', 'all', '-o', 'wide')).toEqual(dump)

@@ -169,7 +169,15 @@ it('is the same, bit for bit, from a tree in another folder that was built at an
   // In a network of its own, where deploy/keep-code.mjs reaches the API server of the tests.
   const script = 'umask 077; ip link set lo up; "$0" native/build.mjs && exec "$0" deploy/build.mjs'
   execFileSync('unshare', ['-n', 'sh', '-c', script, process.execPath], { cwd: copy, env, stdio: 'pipe' })
-  const parts = ['kprobe.node', 'program.js', 'program.cache', 'build.json']
+  const parts = [
+    'kprobe.node',
+    'program.js',
+    'program.cache',
+    'build.json',
+    'ui/page.html',
+    'ui/page.css',
+    'ui/page.js',
+  ]
   const digests = (top: string) => parts.map(name => [name, sha256(join(top, 'dist', name))])
   expect(digests(copy)).toEqual(digests(TOP))
   const { status, stdout } = imageOf(copy, [

@@ -100,6 +100,7 @@ describe('the packed package', () => {
     expect(targets).toHaveLength(2 * ENTRIES.length + 1)
     for (const target of targets) expect(packed).toContain(target.replace(/^\.\//, ''))
     expect(packed).toContain('dist/kprobe.node')
+    for (const name of ['page.html', 'page.css', 'page.js']) expect(packed).toContain(`dist/ui/${name}`)
     const inside = packed.filter(path => /^(src|test|node_modules)\//.test(path))
     expect(inside.filter(path => !path.endsWith('/README.md'))).toEqual(['src/api/localv1.proto'])
   })

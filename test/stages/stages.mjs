@@ -12,7 +12,7 @@ const testing = (name, command, more) => ({ name, script: `test:${name.split('-'
 
 /** What `npm test` runs. */
 const CORE = [
-  { name: 'types', command: ['tsc', '-p', '.'] },
+  { name: 'types', command: ['npm', 'run', '-s', 'types'] },
   // The format as well: each file is parsed once.
   { name: 'lint', command: ['biome', 'check', '--error-on-warnings'] },
   testing('unit', vitest('unit*'), { load: 2 }),
@@ -21,6 +21,7 @@ const CORE = [
   testing('reference', againstReference(), { env: { PROJECT: 'reference' } }),
   testing('faults', onTheKernel('faults')),
   testing('kernel', onTheKernel('kernel')),
+  { name: 'browser', command: ['sh', 'test/browser/run.sh'] },
   testing('vm', ['node', 'test/vm/run.mjs', '--core']),
   testing('churn', onTheKernel('churn'), { env: { KPROBE_CHURN_SECONDS: '20' } }),
   { name: 'native', command: ['sh', 'test/native/run.sh'] },

@@ -7,6 +7,7 @@ import type { Expression, Rule } from '../../src/kernel/nft/expression.ts'
 import type { AnyTable, ChainHook, ElementGroup } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
 import type { Proving } from '../../src/modes/mode.ts'
+import type { IpvsHeld } from '../../src/proof/ipvs.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
 import { type Proof, prove } from '../../src/proof/prove.ts'
@@ -59,11 +60,13 @@ export function proofOf(
   snapshot: Snapshot,
   tables: readonly AnyTable[],
   proving?: Proving,
+  ipvs?: { readonly held: IpvsHeld; readonly ownName: string },
 ): Proof {
   const promises = proving === undefined ? {} : { promises: proving.promises }
   const meanings = meaningOf(snapshot, { ...meaningConfigOf(config), ...promises })
   const owns = proving?.owns
-  return finish(prove({ meanings, tables, ownName: proving === undefined ? 'kube-proxy' : '', owns }))
+  const ownName = ipvs?.ownName ?? (proving === undefined ? 'kube-proxy' : '')
+  return finish(prove({ meanings, tables, ownName, owns, ipvs: ipvs?.held }))
 }
 
 export const rule = (...expressions: readonly Expression[]): Rule => ({ expressions, comment: '' })

@@ -10,7 +10,7 @@ import { relayMethods } from '../../src/relay/server.ts'
 import { RelayState } from '../../src/relay/state.ts'
 import { Upstream } from '../../src/relay/upstream.ts'
 import type { ApiClient } from '../../src/source/kube/api-client.ts'
-import { KubeSource } from '../../src/source/kube/kube-source.ts'
+import { KubeSource, type KubeSourceOptions } from '../../src/source/kube/kube-source.ts'
 import type { ApiObject } from '../../src/source/kube/wire/tables.ts'
 import { FaultScript } from './apiserver/faults.ts'
 import { nodeOf, serviceCidrOf, serviceOf, sliceOf } from './apiserver/generator.ts'
@@ -132,6 +132,7 @@ export class MemoryRelay {
     const state = new RelayState({
       clock,
       proxyName: '',
+      wallMs: this.#world.wallMs,
       ...(historyBytesMax === undefined ? {} : { historyBytesMax }),
     })
     const isRelay = this.#sources.length > 0
@@ -326,7 +327,7 @@ export class RelayWorld {
     this.random = createRandom(seed)
     this.historyBytesMax = options.historyBytesMax
     this.#fallsBack = fallsBack
-    const now = () => new Date(Date.UTC(2026, 0, 1) + this.clock.nowMs())
+    const now = () => new Date(this.wallMs())
     this.semantics = new Semantics({
       store: new Store({ startVersion: options.startVersion ?? '100', now }),
       clock: this.clock,
@@ -340,6 +341,8 @@ export class RelayWorld {
     this.store.create('services', identityOf(options.cluster ?? 'cluster-a'))
     for (let index = 0; index < 6; index++) this.change()
   }
+
+  readonly wallMs = (): number => Date.UTC(2026, 0, 1) + this.clock.nowMs()
 
   get store(): Store {
     return this.semantics.store
@@ -366,7 +369,7 @@ export class RelayWorld {
   /** A node that reads from the relays. */
   node(name = 'node-0', relays = this.relays): Follower & { readonly client: RelayClient } {
     const client = this.client(name, relays)
-    return Object.assign(new Follower(this.#source(client, name)), { client })
+    return Object.assign(new Follower(this.source(client, name)), { client })
   }
 
   client(name: string, relays: readonly MemoryRelay[]): RelayClient {
@@ -386,6 +389,7 @@ export class RelayWorld {
       link: address => new MemoryLink(this, () => relays[address.kind === 'tcp' ? address.port : 0]),
       clock,
       random: this.random.fork(),
+      startedMs: this.wallMs(),
       say: text => void this.said.push(text),
     })
   }
@@ -394,11 +398,12 @@ export class RelayWorld {
   direct(name = 'node-0'): Follower {
     const network = new MemoryNetwork({ clock: this.clock, random: this.random.fork() })
     const client = new MemoryClient({ backend: this.backend, network, clock: this.clock, qps: 0 })
-    return new Follower(this.#source(client, name))
+    return new Follower(this.source(client, name))
   }
 
-  #source(client: ApiClient, nodeName: string): KubeSource {
+  source(client: ApiClient, nodeName: string, more: Partial<KubeSourceOptions> = {}): KubeSource {
     return new KubeSource({
+      ...more,
       client,
       clock: this.clock,
       random: this.random.fork(),

@@ -2,7 +2,13 @@ import { createPrivateKey, type KeyObject, X509Certificate } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { createSecureServer, createServer, type Http2SecureServer, type Http2Server } from 'node:http2'
 import { createServer as createNetServer, type Server, type Socket } from 'node:net'
-import { createSecureContext, type SecureContextOptions, TLSSocket } from 'node:tls'
+import {
+  createSecureContext,
+  createServer as createTlsServer,
+  type SecureContextOptions,
+  TLSSocket,
+  type Server as TlsServer,
+} from 'node:tls'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
 import { FollowedText } from '../../base/followed-text.ts'
@@ -49,12 +55,61 @@ export function expiryOf({ cert }: Pick<TlsPems, 'cert'>): number {
   }
 }
 
+/** Handshakes at a time; the connections of clients beyond are closed. */
+const HANDSHAKES_MAX = 16
+
+/** TLS, for clients with a certificate, on connections that somebody else accepts. */
+export class TlsDoor {
+  readonly #server: TlsServer
+  #waiting = 0
+
+  constructor(pems: TlsPems, handshakeMs = HANDSHAKE_MS) {
+    const options = { ...contextOf(pems), requestCert: true, rejectUnauthorized: true }
+    this.#server = createTlsServer({ ...options, handshakeTimeout: handshakeMs })
+  }
+
+  /** Passes the connection on once the client has shown its certificate. */
+  enter(socket: Socket, take: (socket: Socket) => void): void {
+    if (this.#waiting >= HANDSHAKES_MAX) {
+      socket.destroy()
+      return
+    }
+    this.#waiting++
+    let isWaiting = true
+    const settled = () => {
+      if (isWaiting) this.#waiting--
+      isWaiting = false
+      this.#server.off('secureConnection', secured)
+    }
+    const secured = (secure: TLSSocket) => {
+      if (secure.remotePort !== socket.remotePort || secure.remoteAddress !== socket.remoteAddress) return
+      settled()
+      take(secure)
+    }
+    this.#server.on('secureConnection', secured)
+    socket.once('close', settled)
+    this.#server.emit('connection', socket)
+  }
+
+  /** Replaces the certificates of future connections. */
+  renew(pems: TlsPems): void {
+    this.#server.setSecureContext(contextOf(pems))
+  }
+}
+
 /** The organizations in the certificate of a client: the groups of a user of Kubernetes. */
 export function organizationsOf(socket: Socket | undefined): readonly string[] {
   if (!(socket instanceof TLSSocket)) return []
   // An array where the subject has several of them, whatever the types of Node.js say.
   const organizations: unknown = socket.getPeerCertificate().subject?.O
   return [organizations].flat().filter(each => typeof each === 'string')
+}
+
+/** The name in the certificate of a client: that of a user of Kubernetes. */
+export function commonNameOf(socket: Socket | undefined): string | undefined {
+  if (!(socket instanceof TLSSocket)) return undefined
+  const name: unknown = socket.getPeerCertificate().subject?.CN
+  return typeof name === 'string' ? name : undefined
 }
 
 /** Takes the connections that an HTTP/2 server serves. One that its client has half closed is closed. */
@@ -68,6 +123,8 @@ export interface ApiTls {
   readonly certFile: string
   readonly keyFile: string
   readonly clientCaFile: string
+  /** How the flags that name them begin: `--api-tls` unless given. */
+  readonly flags?: string
 }
 
 /** What is in them. Clients must have a certificate that one of the authorities signed. */
@@ -84,23 +141,25 @@ export async function readTls(files: ApiTls): Promise<TlsPems> {
   return pems
 }
 
-async function readPems({ certFile, keyFile, clientCaFile }: ApiTls): Promise<TlsPems> {
+const FLAGS = '--api-tls'
+
+async function readPems({ certFile, keyFile, clientCaFile, flags = FLAGS }: ApiTls): Promise<TlsPems> {
   // One after the other, so that of several unreadable files the error always names the first.
-  const cert = await read('--api-tls-cert', certFile)
-  const key = await read('--api-tls-key', keyFile)
-  return { cert, key, clientCa: await read('--api-tls-client-ca', clientCaFile) }
+  const cert = await read(`${flags}-cert`, certFile)
+  const key = await read(`${flags}-key`, keyFile)
+  return { cert, key, clientCa: await read(`${flags}-client-ca`, clientCaFile) }
 }
 
-function check({ certFile, keyFile, clientCaFile }: ApiTls, pems: TlsPems): void {
-  const [own] = certificatesIn('--api-tls-cert', certFile, pems.cert)
-  if (own?.checkPrivateKey(privateKeyIn(keyFile, pems.key)) === false)
-    throw new Error(`--api-tls-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
-  certificatesIn('--api-tls-client-ca', clientCaFile, pems.clientCa)
+function check({ certFile, keyFile, clientCaFile, flags = FLAGS }: ApiTls, pems: TlsPems): void {
+  const [own] = certificatesIn(`${flags}-cert`, certFile, pems.cert)
+  if (own?.checkPrivateKey(privateKeyIn(`${flags}-key`, keyFile, pems.key)) === false)
+    throw new Error(`${flags}-key: the key in ${keyFile} does not match the certificate in ${certFile}`)
+  certificatesIn(`${flags}-client-ca`, clientCaFile, pems.clientCa)
   try {
     createSecureContext(contextOf(pems))
   } catch (thrown) {
     const { message } = errorOf(thrown)
-    throw new Error(`--api-tls-cert: ${certFile} cannot be used with its key and authorities: ${message}`)
+    throw new Error(`${flags}-cert: ${certFile} cannot be used with its key and authorities: ${message}`)
   }
 }
 
@@ -131,11 +190,11 @@ function certificatesIn(flag: string, path: string, pem: string): readonly X509C
   })
 }
 
-function privateKeyIn(path: string, pem: string): KeyObject {
+function privateKeyIn(flag: string, path: string, pem: string): KeyObject {
   try {
     return createPrivateKey(pem)
   } catch (thrown) {
-    throw new Error(`--api-tls-key: no private key that can be read in ${path}: ${errorOf(thrown).message}`)
+    throw new Error(`${flag}: no private key that can be read in ${path}: ${errorOf(thrown).message}`)
   }
 }
 

@@ -17,7 +17,7 @@ import {
   ownersOf,
   Shares,
 } from '../../base/shares.ts'
-import { organizationsOf } from './http-server.ts'
+import { commonNameOf, organizationsOf } from './http-server.ts'
 import {
   type Call,
   type CallHandler,
@@ -287,6 +287,10 @@ class RpcCall implements Call {
 
   get organizations(): readonly string[] {
     return organizationsOf(this.#stream.session?.socket)
+  }
+
+  get commonName(): string | undefined {
+    return commonNameOf(this.#stream.session?.socket)
   }
 
   serve(handler: CallHandler): void {

@@ -33,6 +33,8 @@ export class RpcError extends Error {
 export interface Call {
   /** Organizations (groups) in the certificate of the client; none without TLS. */
   readonly organizations: readonly string[]
+  /** Common name in that certificate; absent without TLS. */
+  readonly commonName?: string | undefined
   /** The client reads messages that are compressed; see compressedFrame(). */
   readonly acceptsGzip?: boolean
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */

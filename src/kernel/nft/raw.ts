@@ -194,7 +194,7 @@ function attributesOf({ start, end }: Message) {
 }
 
 /** One object of a copy. */
-interface RawObject {
+export interface RawObject {
   readonly kind: Kind
   readonly view: ByteView
   readonly message: Message

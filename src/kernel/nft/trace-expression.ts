@@ -59,7 +59,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'limit':
       throw new BeyondEvaluator('cannot trace a limit: what it matches depends on other packets')
     case 'ipset':
-      return machine.inIpset(expression) === expression.inverted ? 'break' : 'next'
+      return machine.matchIpset(expression)
     case 'match':
       // A comment matches every packet.
       if (expression.name === COMMENT_MATCH) return 'next'

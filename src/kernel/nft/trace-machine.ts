@@ -112,7 +112,7 @@ export interface Machine {
   readonly rolled?: readonly number[] | undefined
   /** Leaves the packets that rolled one number: nothing follows from it any more. */
   settle?(number: number): void
-  inIpset(expression: Of<'ipset'>): boolean
+  matchIpset(expression: Of<'ipset'>): Effect
   /** Without a port the packet keeps its own. */
   translate(destination: Known, port: Known | undefined): Effect
   /** Octets of an address. */

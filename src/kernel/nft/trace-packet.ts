@@ -196,14 +196,14 @@ export class PacketMachine implements Machine {
     return this.#at.surroundings.random(modulus)
   }
 
-  inIpset({ set, dimensions }: Of<'ipset'>): boolean {
+  matchIpset({ set, dimensions, inverted }: Of<'ipset'>): Effect {
     const { packet, state, surroundings } = this.#at
     const { ipsets } = surroundings
     assert(ipsets !== undefined, `the entries of ipset ${set} are unknown`)
     const source = { ip: packet.source, port: packet.sourcePort }
     const destination = { ip: state.destination, port: state.destinationPort }
     const sides = dimensions.map(dimension => (dimension === 'src' ? source : destination))
-    return ipsets(set, { protocol: packet.protocol, sides })
+    return ipsets(set, { protocol: packet.protocol, sides }) === inverted ? 'break' : 'next'
   }
 
   translate(destination: Known, port: Known | undefined): Effect {

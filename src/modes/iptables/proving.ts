@@ -10,6 +10,8 @@ export const IPTABLES_PROMISES: Promises = {
   refusesBehind: true,
   masqueradesItself: true,
   answersAtLoopback: true,
+  bindsAddresses: false,
+  masqueradesDirectly: false,
   roundsShares: false,
 }
 

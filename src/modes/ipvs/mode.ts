@@ -7,6 +7,7 @@ import { ipvsFindings } from './doctor.ts'
 import { IPVS_DUMPS } from './dump.ts'
 import { hasIpvsTable } from './kernel.ts'
 import { openIpvs } from './open.ts'
+import { ipvsProving } from './proving.ts'
 import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, IPVS_SETTINGS } from './settings.ts'
 import { ipvsHeld } from './show.ts'
 import { ipvsTracer } from './trace.ts'
@@ -37,6 +38,7 @@ export const ipvs: Mode = {
   // IPVS needs a virtual server for each address.
   needsAddresses: true,
   device: IPVS_DEVICE,
+  proving: ipvsProving,
   tableName: proxy => (proxy === undefined ? DEFAULT_IPVS_OPTIONS.tableName : undefined),
   notNamed:
     'a network namespace has one list of virtual servers, and the unnamed proxy removes those that it does not know',

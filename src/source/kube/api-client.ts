@@ -1,3 +1,5 @@
+import type { KernelState } from '../source.ts'
+
 /** One request to the API server. */
 export interface ApiRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH'
@@ -44,7 +46,9 @@ export interface ApiClient {
   /** Base URL, for messages. */
   readonly server: string
   /** Of a client of relays: whether it asks the API server instead of them. Absent for a client without relays. */
-  readonly isDirect?: boolean
+  readonly isDirect?: boolean | undefined
+  /** Reports what the kernel holds to a relay; absent for a client without relays. */
+  report?(state: KernelState): void
   /**
    * SHA-256 of each certificate that vouches for the server, as configured now; none without a configured authority. Throws
    * ApiError 'credentials' when they cannot be read. Absent where there are no certificates.

@@ -3,7 +3,14 @@ import type { Refusal } from '../../model/fields.ts'
 import type { LeftOut, PartsRoom } from '../../model/object-budget.ts'
 import { parserOf } from '../../model/parse.ts'
 import { type SourceEvent, ValuePool } from '../../model/snapshot.ts'
-import type { LocatedRefusal, Source, SourceHandlers, SourceProblem, SourceStatus } from '../source.ts'
+import type {
+  LocatedRefusal,
+  Revisions,
+  Source,
+  SourceHandlers,
+  SourceProblem,
+  SourceStatus,
+} from '../source.ts'
 import type { ApiClient } from './api-client.ts'
 import { Exchange, type Failure } from './exchange.ts'
 import { deletion } from './intake.ts'
@@ -28,6 +35,8 @@ export interface KubeSourceOptions {
   readonly checkPeriodMs?: number
   /** Limits the objects of the lists that arrive, together; undefined for no bound. */
   readonly partsRoom?: PartsRoom | undefined
+  /** All changes up to these revisions were taken, once everything was read; called at each word of the server. */
+  readonly reached?: (revisions: Revisions) => void
 }
 
 interface Part {
@@ -37,6 +46,10 @@ interface Part {
   /** The last check for lost events failed. */
   isUnchecked: boolean
   refusals: readonly Refusal[]
+  /** Resolves once the last changes were taken. */
+  taken: Promise<void>
+  /** All changes up to this revision were taken. */
+  revision: string
 }
 
 const CHECK_PERIOD_MS = 600_000
@@ -122,7 +135,7 @@ export class KubeSource implements Source {
     resource: Resource,
     shared: Pick<ReflectorOptions, 'exchange' | 'traits' | 'parseObject' | 'deletion'>,
   ): Part {
-    const { clock, random, partsRoom, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
+    const { clock, random, partsRoom, reached, checkPeriodMs = CHECK_PERIOD_MS } = this.#options
     const sink: ReflectorSink = {
       events: this.#batcher.put,
       refusals: list => {
@@ -140,6 +153,7 @@ export class KubeSource implements Source {
       },
       checked: failure => this.#checked(part, failure),
       observed: observation => this.#handlers?.observed?.(observation),
+      ...(reached === undefined ? {} : this.#followed(() => part)),
     }
     const reflector = new Reflector({
       ...shared,
@@ -150,14 +164,47 @@ export class KubeSource implements Source {
       partsRoom,
       sink,
     })
-    const part: Part = { name: resource.name, reflector, listed: false, isUnchecked: false, refusals: [] }
+    const part: Part = {
+      name: resource.name,
+      reflector,
+      listed: false,
+      isUnchecked: false,
+      refusals: [],
+      taken: Promise.resolve(),
+      revision: '',
+    }
     return part
+  }
+
+  /** Changes that are on their way to a reader are not taken yet. Where taking them fails, a list follows. */
+  #followed(partOf: () => Part): Pick<ReflectorSink, 'events' | 'reached'> {
+    return {
+      events: batch => {
+        partOf().taken = this.#batcher.put(batch)
+        return partOf().taken
+      },
+      reached: revision => {
+        const part = partOf()
+        const isTaken = (): void => {
+          part.revision = revision
+          this.#tellReached()
+        }
+        part.taken.then(isTaken, () => undefined)
+      },
+    }
+  }
+
+  #tellReached(): void {
+    const [Service = '', EndpointSlice = ''] = this.#parts.map(part => part.revision)
+    // What comes after the end is dropped.
+    if (this.#synced && this.#stopping === undefined) this.#options.reached?.({ Service, EndpointSlice })
   }
 
   #tellSynced(): void {
     if (this.#synced || this.#parts.some(({ listed }) => !listed)) return
     this.#synced = true
     this.#handlers?.synced()
+    this.#tellReached()
   }
 
   #tellRefusals(): void {

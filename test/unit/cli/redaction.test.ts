@@ -38,6 +38,8 @@ describe('a redaction', () => {
     const value = { services: [{ service: 'shop/services' }], mode: 'iptables', 'shop/services': 1 }
     const pair = text('shop/services')
     expect(json(value)).toEqual({ services: [{ service: pair }], mode: 'iptables', [pair]: 1 })
+    const ipset = { type: 'hash:ip,port', scheduler: 'rr' }
+    expect(of('hash', 'rr', 'port').json(ipset)).toEqual(ipset)
   })
 
   it('renames in bytes, also behind a length that looks like a letter', () => {

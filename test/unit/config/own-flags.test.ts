@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
+import { parseIp } from '../../../src/base/ip.ts'
 import { defaultApiAddress } from '../../../src/config/own-flags.ts'
-import { parseFlags } from '../../support/parse-flags.ts'
+import { configFrom, errorsFrom, parseFlags } from '../../support/parse-flags.ts'
 
 const TLS = ['--api-tls-cert=c', '--api-tls-key=k', '--api-tls-client-ca=a']
 
@@ -37,4 +38,47 @@ describe('--api of kprobe run', () => {
 it('each proxy of a node has a place of its own for its API', () => {
   expect(defaultApiAddress(undefined)).toBe('unix:///run/kprobe/api.sock')
   expect(defaultApiAddress('red')).toBe('unix:///run/kprobe/api-red.sock')
+})
+
+describe('--ui-address', () => {
+  const parse = (...argv: readonly string[]) => {
+    const errors = errorsFrom(argv)
+    return errors.length > 0 ? errors : configFrom(argv).ui
+  }
+  const TLS_FILES = ['--ui-tls-cert=c', '--ui-tls-key=k', '--ui-tls-client-ca=a']
+  const at = (address: string, port: number) => ({ at: { ip: parseIp(address), port } })
+
+  it('is a port on loopback, or an address', () => {
+    expect(parse()).toBeUndefined()
+    expect(parse('--ui-address=8080')).toEqual({ ...at('127.0.0.1', 8080), tokenFile: '', tls: undefined })
+    expect(parse('--ui-address=[::1]:8080')).toMatchObject(at('::1', 8080))
+    for (const wrong of ['localhost:8080', '0', '70000', '127.0.0.1', ':8080', '::1:8080'])
+      expect(parse(`--ui-address=${wrong}`)).toEqual([expect.stringMatching(/^--ui-address: .*PORT/)])
+  })
+
+  it('F187: demands a token or client certificates where other machines reach it', () => {
+    for (const open of ['0.0.0.0:8080', '[::]:8080', '192.0.2.1:8080'])
+      expect(parse(`--ui-address=${open}`)).toEqual([
+        expect.stringMatching(/^--ui-address: other machines reach .*--ui-token-file, or --ui-tls-cert/),
+      ])
+    expect(parse('--ui-address=0.0.0.0:8080', '--ui-token-file=t')).toMatchObject({
+      tokenFile: 't',
+      tls: undefined,
+    })
+    expect(parse('--ui-address=0.0.0.0:8080', ...TLS_FILES)).toMatchObject({
+      tls: { certFile: 'c', keyFile: 'k', clientCaFile: 'a' },
+    })
+    expect(parse('--ui-address=0.0.0.0:8080', ...TLS_FILES.slice(0, 2))).toContain(
+      '--ui-tls-client-ca: is missing: TLS needs certificate, key and client CA',
+    )
+  })
+
+  it('is refused where nobody could look, and its files without it', () => {
+    expect(parse('--ui-address=8080', '--once')).toEqual([expect.stringMatching(/^--ui-address: .*--once/)])
+    expect(parse('--ui-token-file=t', ...TLS_FILES)).toEqual(
+      ['token-file', 'tls-cert', 'tls-key', 'tls-client-ca'].map(name =>
+        expect.stringMatching(`^--ui-${name}: needs`),
+      ),
+    )
+  })
 })

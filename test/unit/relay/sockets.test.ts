@@ -14,6 +14,7 @@ import { discovery } from '../../../src/relay/schema.ts'
 import { startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
 import { DELTA_METHOD, HEALTH_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import type { ApiClient } from '../../../src/source/kube/api-client.ts'
 import { KubeSource } from '../../../src/source/kube/kube-source.ts'
 import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
 import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
@@ -73,16 +74,7 @@ async function relay(...flags: string[]): Promise<() => Promise<number>> {
 async function node(...flags: string[]): Promise<Follower> {
   const config = configFrom([kubeconfig(), '--hostname-override=node-1', ...flags])
   const client = await openClient(config, { clock: systemClock, env: {}, warn: () => undefined })
-  const follower = new Follower(
-    new KubeSource({
-      client,
-      clock: systemClock,
-      random: Math.random,
-      nodeName: 'node-1',
-      serviceProxyName: undefined,
-      accept: PROTOBUF,
-    }),
-  )
+  const follower = new Follower(sourceOf(client, 'node-1'))
   await follower.start()
   ends.push(async () => {
     await client.close()
@@ -91,12 +83,23 @@ async function node(...flags: string[]): Promise<Follower> {
   return follower
 }
 
+function sourceOf(client: ApiClient, nodeName: string): KubeSource {
+  return new KubeSource({
+    client,
+    clock: systemClock,
+    random: Math.random,
+    nodeName,
+    serviceProxyName: undefined,
+    accept: PROTOBUF,
+  })
+}
+
 /** Waits until the expectations hold. */
-async function holds(check: () => void): Promise<void> {
+async function holds(check: () => unknown): Promise<void> {
   let last: unknown
-  const passes = (): boolean => {
+  const passes = async (): Promise<boolean> => {
     try {
-      check()
+      await check()
       return true
     } catch (error) {
       last = error
@@ -141,6 +144,49 @@ function endOf(address: string, length: number, method = DELTA_METHOD): Promise<
     })
     call.send(frame)
   })
+}
+
+/** `kprobe relay` with mutual TLS, and the flags of a client of it with a certificate. */
+async function securedRelay() {
+  const authority = createAuthority()
+  const write = (name: string, text: string): string => {
+    writeFileSync(join(folder, name), text)
+    return join(folder, name)
+  }
+  const ca = write('ca', authority.caPem)
+  const files = (name: string, organizations: readonly string[]) => {
+    const { certPem, keyPem } = authority.issue({
+      commonName: 'system:node:node-1',
+      organizations,
+      names: ['127.0.0.1'],
+    })
+    return [write(`${name}.crt`, certPem), write(`${name}.key`, keyPem)] as const
+  }
+  const [cert, key] = files('relay', [])
+  const at = `tcp://127.0.0.1:${await freePort()}`
+  await relay(`--listen=${at}`, `--api-tls-cert=${cert}`, `--api-tls-key=${key}`, `--api-tls-client-ca=${ca}`)
+  const flags = (name: string, organizations: readonly string[], relayCa = ca): readonly string[] => {
+    const [clientCert, clientKey] = files(name, organizations)
+    return [`--relay-tls-ca=${relayCa}`, `--relay-tls-cert=${clientCert}`, `--relay-tls-key=${clientKey}`]
+  }
+  return { at, flags, write }
+}
+
+/** `kprobe status`: its exit code, with what it printed. */
+async function statusOf(...flags: string[]): Promise<{ code: number; out: string; err: string }> {
+  const io = new FakeIo({})
+  const code = await runCommand(['status', ...flags], io)
+  return { code, out: io.stdout, err: io.stderr }
+}
+
+/** Reports that a kernel holds everything. */
+const HOLDS = {
+  held: { Service: '9999999', EndpointSlice: '9999999' },
+  failure: '',
+  lacking: [],
+  lackingCount: 0,
+  proof: undefined,
+  version: '1.2.3',
 }
 
 const [SERVICES, , NODES] = RELAYED_TYPES.map(({ typeUrl }) => typeUrl)
@@ -216,37 +262,9 @@ describe('kprobe relay', () => {
   })
 
   it('F182: serves nodes alone where anyone could connect: by certificates of the group system:nodes', async () => {
-    const authority = createAuthority()
-    const write = (name: string, text: string): string => {
-      writeFileSync(join(folder, name), text)
-      return join(folder, name)
-    }
-    const ca = write('ca', authority.caPem)
-    const files = (name: string, organizations: readonly string[]) => {
-      const { certPem, keyPem } = authority.issue({
-        commonName: 'system:node:node-1',
-        organizations,
-        names: ['127.0.0.1'],
-      })
-      return [write(`${name}.crt`, certPem), write(`${name}.key`, keyPem)] as const
-    }
-    const [cert, key] = files('relay', [])
-    const port = await freePort()
-    await relay(
-      `--listen=tcp://127.0.0.1:${port}`,
-      `--api-tls-cert=${cert}`,
-      `--api-tls-key=${key}`,
-      `--api-tls-client-ca=${ca}`,
-    )
-    const as = (name: string, organizations: readonly string[], relayCa = ca) => {
-      const [nodeCert, nodeKey] = files(name, organizations)
-      return node(
-        `--source=relay:tcp://127.0.0.1:${port}`,
-        `--relay-tls-ca=${relayCa}`,
-        `--relay-tls-cert=${nodeCert}`,
-        `--relay-tls-key=${nodeKey}`,
-      )
-    }
+    const { at, flags, write } = await securedRelay()
+    const as = (name: string, organizations: readonly string[], relayCa?: string) =>
+      node(`--source=relay:${at}`, ...flags(name, organizations, relayCa))
     const stranger = await as('stranger', ['system:masters'])
     await holds(() => expect(stranger.problems.join()).toContain('is not of the group system:nodes'))
     const member = await as('member', ['system:nodes'])
@@ -258,6 +276,56 @@ describe('kprobe relay', () => {
     const deceived = await as('deceived', ['system:nodes'], write('other-ca', createAuthority().caPem))
     await holds(() => expect(deceived.problems.join()).toMatch(/certificate/))
     expect(deceived.synced).toBe(0)
+  })
+
+  it('F193: kprobe status counts a report for the node of the certificate alone, and answers nodes alone', async () => {
+    const { at, flags } = await securedRelay()
+    const member = flags('member', ['system:nodes'])
+    const asked = [`--relay=${at}`, ...member]
+    await holds(async () => expect((await statusOf(...asked)).code).toBe(3))
+    for (const name of ['node-1', 'node-2']) {
+      const config = configFrom([
+        kubeconfig(),
+        `--source=relay:${at}`,
+        `--hostname-override=${name}`,
+        ...member,
+      ])
+      const client = await openClient(config, { clock: systemClock, env: {}, warn: () => undefined })
+      ends.push(() => client.close())
+      client.report?.(HOLDS)
+      const follower = new Follower(sourceOf(client, name))
+      ends.push(() => follower.source.stop())
+      await follower.start()
+    }
+    await holds(async () => {
+      const { out } = await statusOf(...asked)
+      expect(out).toMatch(/^1 of 3 nodes hold Services of revision \d+, EndpointSlices of \d+: 2 silent$/m)
+      expect(out).toMatch(/^node-2 +silent +\d+ s +no report since the relay started/m)
+      expect(out).not.toMatch(/^node-1/m)
+    })
+    const enough = await statusOf(...asked, '--wait', '--at-least=33%', '-o', 'json')
+    expect(enough.code).toBe(0)
+    expect(JSON.parse(enough.out)).toMatchObject({
+      reached: true,
+      wanted: 1,
+      states: { holds: 1, silent: 2 },
+    })
+    const late = await statusOf(
+      ...asked,
+      '--wait',
+      '--service=namespace-0/service-1',
+      '--timeout=1',
+      '-o',
+      'wide',
+    )
+    expect(late.code).toBe(3)
+    expect(late.out).toMatch(/^node-1 +holds .* 9999999 +9999999 +1\.2\.3/m)
+    const unread = await statusOf(...asked, '--revision=99999999')
+    expect([unread.code, unread.out]).toEqual([1, ''])
+    expect(unread.err).toContain('no relay has read revision 99999999 yet')
+    const stranger = await statusOf(`--relay=${at}`, ...flags('stranger', ['system:masters']))
+    expect([stranger.code, stranger.out]).toEqual([1, ''])
+    expect(stranger.err).toContain('is not of the group system:nodes')
   })
 
   it('refuses long requests that do not end, once all of them hold too much', async () => {

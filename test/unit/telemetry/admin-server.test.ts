@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { HttpServer, ServerNews } from '../../../src/http/server.ts'
-import { type AdminPages, openAdminServer } from '../../../src/telemetry/admin-server.ts'
+import { openAdminServer } from '../../../src/telemetry/admin-server.ts'
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
@@ -24,7 +24,7 @@ afterEach(async () => {
   await rm(folder, { recursive: true, force: true })
 })
 
-function open(pages: Partial<AdminPages> = {}) {
+function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
   const news: ServerNews[] = []
   const clock = new FakeClock()
   const server = openAdminServer({
@@ -46,6 +46,18 @@ function open(pages: Partial<AdminPages> = {}) {
 }
 
 describe('openAdminServer', () => {
+  it('F187: refuses every page under the name of another site', async () => {
+    const { kinds } = open({ page: () => ({ status: 200, headers: {}, body: 'page' }) })
+    await eventually(() => kinds().length === 1)
+    const status = async (host: string, of: string) =>
+      (await ask({ socketPath: path, path: of, headers: { Host: host } })).status
+    for (const each of ['/', '/state', '/ui/']) {
+      expect(await status('evil.example:8080', each)).toBe(421)
+      for (const host of ['localhost', '127.0.0.1:8080', 'kprobe']) expect(await status(host, each)).toBe(200)
+    }
+    expect((await ask({ socketPath: path, path: '/' })).body).toContain('"/ui/"')
+  })
+
   it.skipIf(IS_QUICK)('answers its pages as JSON, and nothing else', async () => {
     const { kinds } = open()
     await eventually(() => kinds().length === 1)

@@ -2,6 +2,7 @@ import { readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { parse } from 'yaml'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
+import { createRelayMetrics, type RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
 
 const DEPLOY = new URL('../../../deploy/', import.meta.url)
 const [dashboard, alerts] = ['grafana-dashboard.json', 'helm/kprobe/alerts.yaml'].map(name =>
@@ -16,6 +17,22 @@ const CONNECTIONS = {
   failed: () => undefined,
 }
 
+const RELAY: RelayNumbers = {
+  collections: [],
+  connections: 0,
+  streams: 0,
+  subscriptions: 0,
+  evicted: 0,
+  rejected: 0,
+  refused: 0,
+  historyBytes: 0,
+  silentMs: 0,
+  isServing: false,
+  expiresMs: 0,
+  nodes: [],
+  reportsRefused: [],
+}
+
 interface Names {
   readonly metrics: ReadonlySet<string>
   /** What can be asked for: a histogram is three. */
@@ -23,9 +40,14 @@ interface Names {
 }
 
 async function names(): Promise<Names> {
-  const types = [
-    ...(await createMetrics({ connections: CONNECTIONS }).text()).matchAll(/^# TYPE (\S+) (\S+)$/gm),
+  const texts = [
+    await createMetrics({ connections: CONNECTIONS }).text(),
+    await createRelayMetrics(
+      () => RELAY,
+      () => [],
+    )(),
   ]
+  const types = texts.flatMap(text => [...text.matchAll(/^# TYPE (\S+) (\S+)$/gm)])
   const series = types.flatMap(([, name = '', type]) =>
     (type === 'histogram' ? ['_bucket', '_sum', '_count'] : ['']).map(suffix => name + suffix),
   )

@@ -17,6 +17,7 @@ export interface Asking {
   readonly host?: string
   readonly port?: number
   readonly socketPath?: string
+  readonly headers?: Readonly<Record<string, string>>
 }
 
 /** One request on a connection of its own. */

@@ -45,6 +45,8 @@ const RELAY: RelayNumbers = {
   historyBytes: 0,
   silentMs: 0,
   isServing: false,
+  nodes: [],
+  reportsRefused: [],
   expiresMs: 0,
 }
 

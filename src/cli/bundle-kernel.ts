@@ -1,0 +1,193 @@
+import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import { FAMILIES, formatIp, type Ip, parseIp } from '../base/ip.ts'
+import { KERNEL } from '../daemon/open.ts'
+import { createIpsetClient } from '../kernel/ipset/client.ts'
+import { type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
+import { createIpvsClient } from '../kernel/ipvs/client.ts'
+import { createAddressReader } from '../kernel/link/addresses.ts'
+import { isJson, type Json } from '../model/fields.ts'
+import { MODE_DEVICE } from '../modes/registry.ts'
+import type { HeldIpset, HeldServer, IpvsHeld } from '../proof/ipvs.ts'
+import { type IpvsReading, readIpvs } from '../proof/kernel-rules.ts'
+import { type Bundle, jsonIn } from './bundle.ts'
+
+/* kernel.json of a bundle: what decides about packets outside of nf_tables. */
+
+export const KERNEL_FILE = 'kernel.json'
+
+/** The clients for what decides outside of nf_tables. */
+interface OutsideClients extends IpvsReading {
+  readonly names: {
+    readonly indexOf: (name: string) => number | undefined
+    readonly nameOf: (index: number) => string | undefined
+  }
+}
+
+/** Opens clients while `use` runs. */
+export async function withOutside<R>(use: (clients: OutsideClients) => Promise<R>): Promise<R> {
+  const clock = systemClock
+  const ipset = createIpsetClient({ transport: KERNEL.netfilter(), clock })
+  const ipvs = createIpvsClient({ transport: KERNEL.generic(), clock })
+  const addresses = createAddressReader({ openTransport: KERNEL.route, clock })
+  try {
+    return await use({ ipset, ipvs, addresses, names: ipset })
+  } finally {
+    await Promise.all([ipset.close(), ipvs.close(), addresses.close()])
+  }
+}
+
+/** Reads the file. What this kernel lacks is named in it. */
+export async function kernelText(): Promise<string> {
+  const clock = systemClock
+  const own = createAddressReader({ openTransport: KERNEL.route, clock, except: MODE_DEVICE })
+  try {
+    return await withOutside(async clients => {
+      let held: IpvsHeld | undefined
+      let lacking: string | undefined
+      try {
+        held = await readIpvs(clients)
+      } catch (error) {
+        lacking = failureText(error)
+      }
+      const addresses = await own.read()
+      return JSON.stringify({
+        addresses: (held?.addresses ?? addresses).map(formatIp),
+        ownAddresses: addresses.map(formatIp),
+        ...(lacking === undefined ? {} : { lacking }),
+        ...(held && { ipsets: held.ipsets.map(its => ipsetJson(its, clients.names.indexOf(its.set.name))) }),
+        ...(held && { servers: held.servers.map(serverJson) }),
+      })
+    })
+  } finally {
+    await own.close()
+  }
+}
+
+function ipsetJson({ set: { name, type, family }, entries }: HeldIpset, index: number | undefined): Json {
+  return {
+    set: name,
+    index,
+    type,
+    family,
+    entries: entries.map(({ ip, ip2, ...rest }) => ({
+      ...rest,
+      ...(ip === undefined ? {} : { ip: formatIp(ip) }),
+      ...(ip2 === undefined ? {} : { ip2: formatIp(ip2) }),
+    })),
+  }
+}
+
+function serverJson({ server, destinations }: HeldServer): Json {
+  return {
+    ...server,
+    ip: formatIp(server.ip),
+    destinations: destinations.map(its => ({ ...its, ip: formatIp(its.ip) })),
+  }
+}
+
+/** What a bundle says of the kernel beside nf_tables. */
+export interface OutsideFile {
+  /** Addresses of this machine without those of Services; undefined in a bundle of an older build. */
+  readonly ownAddresses: readonly Ip[] | undefined
+  /** Undefined where the kernel had no IPVS or no ipsets, or in a bundle of an older build. */
+  readonly ipvs: IpvsHeld | undefined
+  readonly nameOf: (index: number) => string | undefined
+  /** Why there is no IPVS. */
+  readonly lacking: string
+}
+
+/** Reads what a bundle has. Throws an Error that says what is wrong with it. */
+export function outsideIn(bundle: Bundle): OutsideFile {
+  const value = jsonIn(bundle, KERNEL_FILE)
+  const names = new Map<number, string>()
+  const nameOf = (index: number) => names.get(index)
+  if (value === undefined)
+    return { ownAddresses: undefined, ipvs: undefined, nameOf, lacking: `it has no ${KERNEL_FILE}` }
+  const file = record(value)
+  const ownAddresses = list(file.ownAddresses).map(address)
+  if (file.servers === undefined || file.ipsets === undefined)
+    return { ownAddresses, ipvs: undefined, nameOf, lacking: String(file.lacking) }
+  const ipsets = list(file.ipsets).map((each): HeldIpset => {
+    const { set, index, type, family, entries } = record(each)
+    const known = setTypeOf(text(type))
+    const ofFamily = FAMILIES.find(its => its === family)
+    if (known === undefined || ofFamily === undefined) throw wrong()
+    if (index !== undefined) names.set(number(index), text(set))
+    return { set: { name: text(set), type: known, family: ofFamily }, entries: list(entries).map(entryOf) }
+  })
+  const servers = list(file.servers).map(serverOf)
+  return {
+    ownAddresses,
+    ipvs: { ipsets, servers, addresses: list(file.addresses).map(address) },
+    nameOf,
+    lacking: '',
+  }
+}
+
+function entryOf(value: unknown): IpsetEntry {
+  const { ip, protocol, port, ip2, prefix2 } = record(value)
+  return {
+    ...(ip === undefined ? {} : { ip: address(ip) }),
+    ...(protocol === undefined ? {} : { protocol: number(protocol) }),
+    ...(port === undefined ? {} : { port: number(port) }),
+    ...(ip2 === undefined ? {} : { ip2: address(ip2) }),
+    ...(prefix2 === undefined ? {} : { prefix2: number(prefix2) }),
+  }
+}
+
+function serverOf(value: unknown): HeldServer {
+  const { protocol, ip, port, scheduler, flags, timeoutS, netmask, destinations } = record(value)
+  const known = (['TCP', 'UDP', 'SCTP'] as const).find(its => its === protocol)
+  if (known === undefined) throw wrong()
+  return {
+    server: {
+      protocol: known,
+      ip: address(ip),
+      port: number(port),
+      scheduler: text(scheduler),
+      flags: number(flags),
+      timeoutS: number(timeoutS),
+      netmask: number(netmask),
+    },
+    destinations: list(destinations).map(each => {
+      const its = record(each)
+      return {
+        ip: address(its.ip),
+        port: number(its.port),
+        weight: number(its.weight),
+        forwarding: number(its.forwarding),
+      }
+    }),
+  }
+}
+
+function wrong(): Error {
+  return new Error(`has a ${KERNEL_FILE} that kprobe did not write`)
+}
+
+function record(value: unknown): Json {
+  if (!isJson(value)) throw wrong()
+  return value
+}
+
+function list(value: unknown): readonly unknown[] {
+  if (!Array.isArray(value)) throw wrong()
+  return value
+}
+
+function text(value: unknown): string {
+  if (typeof value !== 'string') throw wrong()
+  return value
+}
+
+function number(value: unknown): number {
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < 0 || value > 0xffff_ffff) throw wrong()
+  return value
+}
+
+function address(value: unknown): Ip {
+  const ip = parseIp(text(value))
+  if (ip === undefined) throw wrong()
+  return ip
+}

@@ -1,0 +1,72 @@
+import { readFile } from 'node:fs/promises'
+import { fileURLToPath } from 'node:url'
+import { errorText } from '../base/errors.ts'
+import type { Page, PageSource } from '../daemon/page.ts'
+import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../http/connections.ts'
+import { isJson } from '../model/fields.ts'
+import { PAGE_PATH } from '../telemetry/admin-server.ts'
+import { pathOf } from './page-path.ts'
+import { openSampler, PageRates } from './page-rates.ts'
+import { servicesPage } from './page-services.ts'
+
+/** A script of another origin, an inline one and a frame around the page are refused by the browser. */
+const SAFE_HEADERS = {
+  'Content-Security-Policy':
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+  'X-Content-Type-Options': 'nosniff',
+  'Cross-Origin-Resource-Policy': 'same-origin',
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Referrer-Policy': 'no-referrer',
+  'Cache-Control': 'no-store',
+} as const
+
+/** The files of the page in the folder ui/ beside the program (deploy/build.mjs), by their paths. */
+const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string }> = new Map([
+  ['', { name: 'page.html', type: 'text/html; charset=utf-8' }],
+  ['page.js', { name: 'page.js', type: 'text/javascript; charset=utf-8' }],
+  ['page.css', { name: 'page.css', type: 'text/css; charset=utf-8' }],
+])
+
+/** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
+export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
+  const rates = new PageRates(source.clock, () => openSampler(source))
+  const data = new Map<string, (query: URLSearchParams) => unknown>([
+    ['status', () => statusOf(source)],
+    ['services', query => servicesPage(source, query)],
+    ['path', query => pathOf(source, query)],
+    ['rates', query => rates.read(query)],
+    ['receipts', () => source.receipts()],
+    ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
+  ])
+  const answer = async ({ path, query }: HttpRequest): Promise<HttpAnswer> => {
+    const place = path.slice(PAGE_PATH.length)
+    const file = FILES.get(place)
+    if (file !== undefined) {
+      const body = await readFile(fileURLToPath(new URL(file.name, folder)), 'utf8')
+      return { status: 200, headers: { 'Content-Type': file.type }, body }
+    }
+    const page = place.startsWith('data/') ? data.get(place.slice('data/'.length)) : undefined
+    return page === undefined ? NOT_FOUND : await dataAnswer(() => page(query))
+  }
+  return {
+    handle: readOnly(async request => {
+      const { headers, ...rest } = await answer(request)
+      return { ...rest, headers: { ...headers, ...SAFE_HEADERS } }
+    }),
+    close: () => rates.close(),
+  }
+}
+
+/** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
+async function dataAnswer(read: () => unknown): Promise<HttpAnswer> {
+  try {
+    return { status: 200, headers: JSON_TYPE, body: JSON.stringify(await read()) }
+  } catch (error) {
+    return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }
+  }
+}
+
+function statusOf({ status, version, config }: PageSource): unknown {
+  const known = status()
+  return { version, node: config().nodeName, ...(isJson(known) ? known : {}) }
+}

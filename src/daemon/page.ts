@@ -1,0 +1,155 @@
+import { readFile } from 'node:fs/promises'
+import type { ApiTls } from '../api/grpc/http-server.ts'
+import type { Clock } from '../base/clock.ts'
+import { formatIpPort, isLoopback } from '../base/ip.ts'
+import type { Log } from '../base/log.ts'
+import type { OverShare } from '../base/shares.ts'
+import type { Config, UiConfig } from '../config/config.ts'
+import type { Handler, HttpAnswer, HttpRequest } from '../http/connections.ts'
+import { PLAIN, readOnly } from '../http/connections.ts'
+import { hasToken, isOwnHost, misdirected } from '../http/guard.ts'
+import { HttpServer, type ServerNews } from '../http/server.ts'
+import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
+import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
+import type { Flags } from '../telemetry/metrics-server.ts'
+
+/** What the web page reads of the daemon. */
+export interface PageSource extends Pick<AdminPages, 'status' | 'receipts' | 'snapshot'> {
+  readonly clock: Clock
+  readonly wallMs: () => number
+  readonly version: string
+  readonly config: () => Config
+  readonly flags: Flags
+  /** Gives the configuration as kube-proxy's API type. */
+  readonly configz: () => unknown
+  /** Gives what the kernel should hold; undefined before the daemon programs it. */
+  readonly held: () => ReconcilerStatus | undefined
+}
+
+/** The web page as it is served: what is below /ui/. */
+export interface Page {
+  readonly handle: Handler
+  /** Ends what a viewer began. */
+  readonly close: () => Promise<void>
+}
+
+/** Loads the page's code. */
+export type OpenPage = (source: PageSource) => Promise<Page>
+
+/** The web page at the admin socket and at an address of its own. Nothing of it is loaded before the first request. */
+export class PageServer {
+  readonly #open: OpenPage
+  readonly #source: PageSource
+  #page: Promise<Page> | undefined
+
+  constructor(open: OpenPage, source: PageSource) {
+    this.#open = open
+    this.#source = source
+  }
+
+  /** Answers at the admin socket, to whose owner the kernel restricts it. */
+  readonly atSocket: Handler = request => this.#answer(request)
+
+  /** Answers at an address; with a file of a token, only those who give that. */
+  at(tokenFile: string): Handler {
+    return readOnly(async request => {
+      if (tokenFile !== '') {
+        const token = await readFile(tokenFile, 'utf8').then(
+          text => text.trim(),
+          () => '',
+        )
+        if (token === '') return noToken(tokenFile)
+        if (!hasToken(request.authorization, token)) return NOT_ADMITTED
+      }
+      return request.path === '/' ? TO_PAGE : await this.#answer(request)
+    })
+  }
+
+  async close(): Promise<void> {
+    await (await this.#page)?.close()
+  }
+
+  async #answer(request: HttpRequest): Promise<HttpAnswer> {
+    const { host } = request
+    if (!isOwnHost(host, [this.#source.config().nodeName])) return misdirected(host)
+    this.#page ??= this.#open(this.#source)
+    return await (await this.#page).handle(request)
+  }
+}
+
+/** The web page at an address of its own. */
+export interface UiServer {
+  readonly overShare: OverShare
+  close(): void
+}
+
+interface UiServerOptions {
+  readonly clock: Clock
+  readonly log: Log
+  readonly page: Pick<PageServer, 'at'>
+  readonly report: (news: ServerNews) => void
+}
+
+/** A browser opens at most six. */
+const CONNECTIONS_MAX = 48
+
+/** Listens where --ui-address says. Undefined when the files of TLS cannot be used; the log has the reason. */
+export async function openUiServer(
+  { at, tokenFile, tls }: UiConfig,
+  { clock, log, page, report }: UiServerOptions,
+): Promise<UiServer | undefined> {
+  const door = tls === undefined ? undefined : await openDoor({ ...tls, flags: '--ui-tls' }, { clock, log })
+  if (tls !== undefined && door === undefined) return undefined
+  if (!isLoopback(at.ip) && door === undefined) log.warn({ address: formatIpPort(at.ip, at.port) }, IN_PLAIN)
+  const server = new HttpServer({
+    at,
+    clock,
+    connectionsMax: CONNECTIONS_MAX,
+    handle: page.at(tokenFile),
+    enter: door?.enter,
+    hardFail: false,
+    report,
+  })
+  return {
+    get overShare() {
+      return server.overShare
+    },
+    close() {
+      door?.stop()
+      void server.close()
+    },
+  }
+}
+
+const IN_PLAIN = 'the token of the web page crosses the network in plain text; --ui-tls-cert encrypts it'
+
+/** Reads the certificates, and follows their files. */
+async function openDoor(files: ApiTls, { clock, log }: Pick<UiServerOptions, 'clock' | 'log'>) {
+  const { readTls, followTls, TlsDoor } = await import('../api/grpc/http-server.ts')
+  try {
+    const pems = await readTls(files)
+    const door = new TlsDoor(pems)
+    const failed = (err: Error) =>
+      log.error({ err }, 'ui: cannot renew the certificates; the former ones stay')
+    const stop = followTls(files, { clock, pems, changed: now => door.renew(now), failed })
+    return { enter: door.enter.bind(door), stop }
+  } catch (err) {
+    log.error({ err }, 'ui: cannot use the certificates; the web page is not served at --ui-address')
+    return undefined
+  }
+}
+
+const TO_PAGE: HttpAnswer = {
+  status: 302,
+  headers: { ...PLAIN, Location: PAGE_PATH },
+  body: `${PAGE_PATH}\n`,
+}
+const NOT_ADMITTED: HttpAnswer = {
+  status: 401,
+  headers: { ...PLAIN, 'WWW-Authenticate': 'Basic realm="kprobe", charset="UTF-8"' },
+  body: '401 unauthorized: give the token as the password, or as a bearer token\n',
+}
+
+function noToken(path: string): HttpAnswer {
+  return { status: 503, headers: PLAIN, body: `503 no token can be read from ${JSON.stringify(path)}\n` }
+}

@@ -1,0 +1,112 @@
+import { compareVersions, isOlder } from '../source/kube/object-index.ts'
+import type { Revisions } from '../source/source.ts'
+import type { NodeReport } from './node-report.ts'
+
+export const PROGRAMMED_KINDS = ['Service', 'EndpointSlice'] as const
+
+export function isProgrammed(kind: string): kind is (typeof PROGRAMMED_KINDS)[number] {
+  return PROGRAMMED_KINDS.some(each => each === kind)
+}
+
+/** A node as a relay knows it. */
+export interface KnownNode {
+  readonly name: string
+  /** Its last report; undefined before the first one. */
+  readonly report: NodeReport | undefined
+  /** The age of the report; without one, the time for which the relay has waited. */
+  readonly ageMs: number
+  /** For so long, the node has lacked a change that the relay has. */
+  readonly behindMs: number
+  /** Its revisions are of another history than those of the relay, as before a restore of etcd. */
+  readonly isElsewhere: boolean
+}
+
+/** What nodes are judged by. */
+export interface Goal {
+  readonly revisions: Revisions
+  /** The identity of the cluster; empty when it is unknown. */
+  readonly cluster: string
+  /** Only this Service counts, `namespace/name`; undefined for all. */
+  readonly service: string | undefined
+}
+
+export const NODE_STATES = ['holds', 'behind', 'failing', 'incomplete', 'silent'] as const
+export type NodeState = (typeof NODE_STATES)[number]
+
+export interface NodeVerdict {
+  readonly node: string
+  readonly state: NodeState
+  /** Empty for a node that holds all. */
+  readonly why: string
+  /** For so long at least, milliseconds; undefined for a node that holds all, and where nobody knows. */
+  readonly sinceMs: number | undefined
+  readonly report: NodeReport | undefined
+}
+
+/** A node that repeats its report every 30 s, or its question while it reads from the API server every 90 s, is not silent. */
+export const SILENT_MS = 100_000
+
+/** Says whether the kernel of a node holds what is wanted. It never says so for want of news. */
+export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {
+  const { name, report, ageMs, behindMs, isElsewhere } = node
+  const verdict = (state: NodeState, why: string, sinceMs?: number): NodeVerdict => {
+    const note = report?.isDirect === true ? 'reads the API server itself' : ''
+    return { node: name, state, why: [why, note].filter(Boolean).join('; '), sinceMs, report }
+  }
+  if (report === undefined)
+    return verdict('silent', 'no report since the relay started; what its kernel holds is unknown', ageMs)
+  if (ageMs > SILENT_MS) return verdict('silent', `the last report is too old`, ageMs)
+  const { held, failure, cluster } = report
+  if (failure !== '') return verdict('failing', failure, behindMs || undefined)
+  if (held === undefined) return verdict('behind', 'its first sync is not complete', behindMs || undefined)
+  if (cluster !== '' && goal.cluster !== '' && cluster !== goal.cluster)
+    return verdict('behind', `holds the state of another cluster, ${cluster}`)
+  if (isElsewhere) return verdict('behind', 'holds a state of before the API server went back in time')
+  const lacks = PROGRAMMED_KINDS.find(kind => !reaches(held[kind], goal.revisions[kind]))
+  if (lacks !== undefined)
+    return verdict(
+      'behind',
+      `holds ${lacks}s of revision ${held[lacks] || 'none'}, not ${goal.revisions[lacks]}`,
+      behindMs || undefined,
+    )
+  const why = whyIncomplete(report, goal.service)
+  return why === undefined ? verdict('holds', '') : verdict('incomplete', why)
+}
+
+/** A collection without a change is reached by everybody. */
+function reaches(held: string, wanted: string): boolean {
+  return wanted === '' || (compareVersions(held, wanted) ?? -1) >= 0
+}
+
+function whyIncomplete({ lacking, lackingCount, proof }: NodeReport, service?: string): string | undefined {
+  const found = lacking.find(each => service === undefined || each.service === service)
+  const rest = lackingCount - lacking.length
+  if (found !== undefined)
+    return `${found.service}: ${found.reason}${service === undefined && lackingCount > 1 ? `; and ${lackingCount - 1} more` : ''}`
+  // The node names only the first ones.
+  if (rest > 0) return `${rest} more Services are left out, which the report does not name`
+  return proof !== undefined && proof.differences > 0 ? `proof: ${proof.text}` : undefined
+}
+
+/** The newest of what relays have read. */
+export function newest(all: readonly Revisions[]): Revisions {
+  const of = (kind: keyof Revisions): string =>
+    all.reduce((most, its) => (most === '' || isOlder(most, its[kind]) ? its[kind] : most), '')
+  return { Service: of('Service'), EndpointSlice: of('EndpointSlice') }
+}
+
+/** The reports of several relays: of each node the newest one. */
+export function mergeNodes(relays: readonly (readonly KnownNode[])[]): readonly KnownNode[] {
+  const byName = new Map<string, KnownNode>()
+  for (const node of relays.flat()) {
+    const known = byName.get(node.name)
+    if (known === undefined || isNewer(node, known)) byName.set(node.name, node)
+  }
+  return [...byName.values()]
+}
+
+function isNewer({ report: a, ageMs }: KnownNode, { report: b, ageMs: before }: KnownNode): boolean {
+  if (a === undefined || b === undefined) return a !== undefined || (b === undefined && ageMs < before)
+  if (a.startedMs === b.startedMs) return a.number > b.number
+  return ageMs < before
+}

@@ -1,0 +1,276 @@
+import type { Clock } from '../base/clock.ts'
+import { isOlder } from '../source/kube/object-index.ts'
+import type { ApiKind } from '../source/kube/wire/tables.ts'
+import type { Revisions } from '../source/source.ts'
+import type { MessageOf } from '../wire/protobuf/table.ts'
+import type { Collection } from './collection.ts'
+import {
+  type Goal,
+  judgeNode,
+  type KnownNode,
+  NODE_STATES,
+  type NodeState,
+  PROGRAMMED_KINDS,
+  SILENT_MS,
+} from './judgement.ts'
+import { decodeReport, type NodeReport, REPORT_SPACING_MS } from './node-report.ts'
+import { ChangeTimes, ProgrammingLatencies, type ProgrammingLatency } from './programming.ts'
+import type { status } from './schema.ts'
+import { RELAYED_TYPES } from './types.ts'
+
+type RelayStatus = MessageOf<typeof status.RelayStatus>
+type Kind = (typeof PROGRAMMED_KINDS)[number]
+
+/** What the reports are about: the state of the relay. */
+interface Reported {
+  readonly cluster: string
+  readonly isComplete: boolean
+  readonly isStale: boolean
+  readonly collections: ReadonlyMap<string, Collection>
+}
+
+interface ReportsOptions {
+  readonly clock: Clock
+  /** Milliseconds since 1970; absent where changes bear no times. */
+  readonly wallMs?: (() => number) | undefined
+  readonly state: Reported
+}
+
+interface ChangeOptions {
+  /** Wall-clock milliseconds that the first of the changes bears. */
+  readonly triggerMs?: number | undefined
+  readonly by: 'watch' | 'list' | 'another-history'
+}
+
+export const REPORT_REFUSALS = [
+  'malformed',
+  'other-node',
+  'late',
+  'backwards',
+  'too-often',
+  'too-many',
+] as const
+export type ReportRefusal = (typeof REPORT_REFUSALS)[number]
+
+interface Entry {
+  report: NodeReport
+  text: string
+  heardMs: number
+  /** Reports that may come at once. */
+  budget: number
+}
+
+/** Names that are remembered. */
+const NODES_MAX = 16_384
+/** Reports that a node may send together, as after a pause of the network. */
+const BURST_MAX = 8
+/** Minimum time between two counts of nodes. */
+const COUNT_MS = 1_000
+/** Answers of this time are one. */
+const ANSWER_MS = 250
+/** A node that has lacked a change for less is not behind, for metrics. */
+const UPDATING_MS = 10_000
+/** A time that a change bears counts if it is not longer ago, by the wall clock of the relay. */
+const TRIGGER_AGE_MS_MAX = 600_000
+
+/** What nodes say that their kernels hold. Lost at a restart, and full again within one period of reports. */
+export class NodeReports {
+  readonly #options: ReportsOptions
+  readonly #entries = new Map<string, Entry>()
+  readonly #refused = new Map<ReportRefusal, number>()
+  readonly #times: Readonly<Record<Kind, ChangeTimes>> = {
+    Service: new ChangeTimes(),
+    EndpointSlice: new ChangeTimes(),
+  }
+  readonly #latencies = new ProgrammingLatencies(latency => this.observed(latency))
+  readonly #beganMs: number
+  #countedMs = Number.NEGATIVE_INFINITY
+  #reporting = 0
+  #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
+  /** Gets how long a change took to a share of the nodes. */
+  observed: (latency: ProgrammingLatency) => void = () => undefined
+
+  constructor(options: ReportsOptions) {
+    this.#options = options
+    this.#beganMs = options.clock.nowMs()
+  }
+
+  /** Reports that were not taken, since the start. */
+  get refused(): ReadonlyMap<ReportRefusal, number> {
+    return this.#refused
+  }
+
+  /** Counts a report that says something of another node than the one whose certificate came with it. */
+  refuseOther(): void {
+    this.#refuse('other-node')
+  }
+
+  /** Takes the report of a node. Its cost does not depend on the number of nodes. */
+  take(name: string, text: string): void {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#entries.size >= NODES_MAX) this.#count(nowMs)
+    const known = this.#entries.get(name)
+    const report = decodeReport(text)
+    const refusal = report === undefined ? 'malformed' : this.#whyNot(known, report, nowMs)
+    if (report === undefined || refusal !== undefined) {
+      this.#refuse(refusal ?? 'malformed')
+      return
+    }
+    if (report.held !== undefined) this.#latencies.advanced(known?.report.held, report.held)
+    this.#entries.set(name, { report, text, heardMs: nowMs, budget: budgetOf(known, nowMs) })
+    this.#count(nowMs)
+    this.#latencies.settle(this.#reporting, nowMs)
+  }
+
+  /** The relay has read changes of this kind, up to a revision. */
+  changed(kind: Kind, revision: string, { triggerMs, by }: ChangeOptions): void {
+    const { clock, wallMs } = this.#options
+    const nowMs = clock.nowMs()
+    const times = this.#times[kind]
+    if (by === 'another-history' || isOlder(revision, times.changed)) {
+      times.forget()
+      this.#latencies.forget()
+    }
+    times.add(revision, nowMs)
+    this.#count(nowMs)
+    // Nobody knows when the changes of a list were made.
+    if (by !== 'watch' || this.#reporting === 0) return
+    const ageMs = triggerMs === undefined || wallMs === undefined ? -1 : wallMs() - triggerMs
+    const isUsable = ageMs >= 0 && ageMs < TRIGGER_AGE_MS_MAX
+    this.#latencies.changed(kind, revision, { nowMs, ...(isUsable ? { triggerMs: nowMs - ageMs } : {}) })
+  }
+
+  /** What every node should hold now. */
+  get goal(): Goal {
+    const { Service, EndpointSlice } = this.#times
+    const revisions = { Service: Service.changed, EndpointSlice: EndpointSlice.changed }
+    return { revisions, cluster: this.#options.state.cluster, service: undefined }
+  }
+
+  /** Nodes that exist; before the Node objects were read, those that report. */
+  *nodes(): Generator<KnownNode & { readonly text: string }, undefined, undefined> {
+    const nowMs = this.#options.clock.nowMs()
+    for (const name of this.#nodeNames() ?? this.#entries.keys()) {
+      const entry = this.#entries.get(name)
+      const held = entry?.report.held
+      yield {
+        name,
+        report: entry?.report,
+        text: entry?.text ?? '',
+        ageMs: nowMs - (entry?.heardMs ?? this.#beganMs),
+        behindMs: entry === undefined ? 0 : this.#behindMs(held, nowMs),
+        isElsewhere: held !== undefined && PROGRAMMED_KINDS.some(kind => this.#isElsewhere(kind, held[kind])),
+      }
+    }
+  }
+
+  /** Nodes by state, judged by what the relay has now. Where changes keep coming, nodes lack the newest ones all the time. */
+  states(): ReadonlyMap<NodeState | 'updating', number> {
+    const states = new Map<NodeState | 'updating', number>([['updating', 0]])
+    for (const state of NODE_STATES) states.set(state, 0)
+    const { goal } = this
+    for (const node of this.nodes()) {
+      const { state: judged } = judgeNode(node, goal)
+      const state = judged === 'behind' && node.behindMs < UPDATING_MS ? 'updating' : judged
+      states.set(state, (states.get(state) ?? 0) + 1)
+    }
+    return states
+  }
+
+  /** For `kprobe status`. */
+  status(): RelayStatus {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#answer !== undefined && nowMs - this.#answer.atMs < ANSWER_MS) return this.#answer.status
+    const { cluster, isComplete, isStale } = this.#options.state
+    const nodes = [...this.nodes()].map(({ name, text, ageMs, behindMs, isElsewhere }) => ({
+      name,
+      report: text,
+      age_ms: Math.round(ageMs),
+      behind_ms: Math.round(behindMs),
+      elsewhere: isElsewhere,
+    }))
+    const kinds = PROGRAMMED_KINDS.map(kind => ({
+      kind,
+      revision: this.#collection(kind)?.revision ?? '',
+      changed: this.#times[kind].changed,
+    }))
+    const status = {
+      cluster,
+      up_ms: Math.round(nowMs - this.#beganMs),
+      serving: isComplete && !isStale,
+      knows_nodes: this.#nodeNames() !== undefined,
+      kinds,
+      nodes,
+    }
+    this.#answer = { atMs: nowMs, status }
+    return status
+  }
+
+  #refuse(why: ReportRefusal): void {
+    this.#refused.set(why, (this.#refused.get(why) ?? 0) + 1)
+  }
+
+  #whyNot(known: Entry | undefined, report: NodeReport, nowMs: number): ReportRefusal | undefined {
+    if (known === undefined) return this.#entries.size >= NODES_MAX ? 'too-many' : undefined
+    if (budgetOf(known, nowMs) < 0) return 'too-often'
+    const { startedMs, number, held } = known.report
+    const isOfBefore = report.startedMs < startedMs && nowMs - known.heardMs < SILENT_MS
+    if (isOfBefore) return 'late'
+    if (report.startedMs !== startedMs) return undefined
+    if (report.number <= number) return 'late'
+    // Of one daemon, the kernel goes back in time only where the API server does.
+    const isBack = PROGRAMMED_KINDS.some(
+      kind =>
+        isOlder(report.held?.[kind] ?? '', held?.[kind] ?? '') &&
+        !this.#isElsewhere(kind, held?.[kind] ?? '') &&
+        !isOlder(this.#collection(kind)?.revision ?? '', held?.[kind] ?? ''),
+    )
+    return isBack ? 'backwards' : undefined
+  }
+
+  /** Nodes that report now. Those that are gone are forgotten. */
+  #count(nowMs: number): void {
+    if (nowMs - this.#countedMs < COUNT_MS) return
+    this.#countedMs = nowMs
+    const nodes = this.#collection('Node')
+    this.#reporting = 0
+    for (const [name, { heardMs }] of this.#entries) {
+      const isGone = nodes?.revision !== undefined && nodes.get(name) === undefined
+      const isSilent = nowMs - heardMs > SILENT_MS
+      if (isGone && isSilent) this.#entries.delete(name)
+      else if (!isGone && !isSilent) this.#reporting++
+    }
+  }
+
+  #behindMs(held: Revisions | undefined, nowMs: number): number {
+    const since = PROGRAMMED_KINDS.map(kind => this.#times[kind].lackedSinceMs(held?.[kind] ?? ''))
+    const first = Math.min(...since.map(ms => ms ?? Number.POSITIVE_INFINITY))
+    return Number.isFinite(first) ? Math.max(1, nowMs - first) : 0
+  }
+
+  #isElsewhere(kind: Kind, revision: string): boolean {
+    return this.#collection(kind)?.positionOf(revision) === 'another'
+  }
+
+  #nodeNames(): Iterable<string> | undefined {
+    const nodes = this.#collection('Node')
+    return nodes?.revision === undefined ? undefined : namesOf(nodes)
+  }
+
+  #collection(kind: ApiKind): Collection | undefined {
+    return this.#options.state.collections.get(TYPE_URLS.get(kind) ?? '')
+  }
+}
+
+const TYPE_URLS: ReadonlyMap<ApiKind, string> = new Map(
+  RELAYED_TYPES.map(({ kind, typeUrl }) => [kind, typeUrl]),
+)
+
+function* namesOf(collection: Collection): Generator<string, undefined, undefined> {
+  for (const [name] of collection.entries()) yield name
+}
+
+function budgetOf(known: Entry | undefined, nowMs: number): number {
+  if (known === undefined) return BURST_MAX
+  return Math.min(BURST_MAX, known.budget + (nowMs - known.heardMs) / REPORT_SPACING_MS) - 1
+}

@@ -1,0 +1,125 @@
+import { oneLine } from '../base/text.ts'
+
+export type Child = Node | string
+
+type Attributes = Readonly<Record<string, string | undefined>>
+
+/** Makes an element. Every text is shown as text, with its control and direction characters escaped. */
+export function element<Tag extends keyof HTMLElementTagNameMap>(
+  tag: Tag,
+  attributes: Attributes = {},
+  ...children: readonly Child[]
+): HTMLElementTagNameMap[Tag] {
+  return filled(document.createElement(tag), attributes, children)
+}
+
+export function svgElement<Tag extends keyof SVGElementTagNameMap>(
+  tag: Tag,
+  attributes: Attributes = {},
+  ...children: readonly Child[]
+): SVGElementTagNameMap[Tag] {
+  return filled(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children)
+}
+
+function filled<E extends Element>(made: E, attributes: Attributes, children: readonly Child[]): E {
+  for (const [name, value] of Object.entries(attributes))
+    if (value !== undefined) made.setAttribute(name, value)
+  made.append(...cleaned(children))
+  return made
+}
+
+export function replaceChildren(parent: Element, ...children: readonly Child[]): void {
+  parent.replaceChildren(...cleaned(children))
+}
+
+function cleaned(children: readonly Child[]): readonly Child[] {
+  return children.map(child => (typeof child === 'string' ? oneLine(child) : child))
+}
+
+export function button(text: string, press: () => void, attributes: Attributes = {}): HTMLButtonElement {
+  const made = element('button', { type: 'button', ...attributes }, text)
+  made.addEventListener('click', press)
+  return made
+}
+
+export interface Column<Row> {
+  readonly title: string
+  readonly cell: (row: Row) => Child
+  /** Numbers are at the right. */
+  readonly isNumber?: boolean
+  /** The name of the order that the column's button asks for; absent for none. */
+  readonly sort?: string
+}
+
+export interface TableOptions<Row> {
+  readonly caption: string
+  readonly columns: readonly Column<Row>[]
+  /** What an empty table says. */
+  readonly empty: string
+  readonly sorts?: (sort: string) => void
+}
+
+/** A table that its owner fills again and again. The first cell of a row is its header. */
+export class Table<Row> {
+  /** A region that a keyboard can scroll, where the table is wider than the window. */
+  readonly node: HTMLElement
+  readonly #options: TableOptions<Row>
+  readonly #body = element('tbody')
+  readonly #heads: ReadonlyMap<string, HTMLElement>
+
+  constructor(options: TableOptions<Row>) {
+    const { caption, columns, sorts } = options
+    this.#options = options
+    const heads = columns.map(column => ({ column, head: headOf(column, sorts) }))
+    this.#heads = new Map(
+      heads.flatMap(({ column: { sort }, head }) => (sort === undefined ? [] : [[sort, head]])),
+    )
+    const row = element('tr', {}, ...heads.map(({ head }) => head))
+    const table = element('table', {}, element('caption', {}, caption), element('thead', {}, row), this.#body)
+    this.node = element(
+      'div',
+      { class: 'scroll', role: 'region', 'aria-label': caption, tabindex: '0' },
+      table,
+    )
+  }
+
+  /** Shows these rows; the header of the column that they are sorted by says so. */
+  show(rows: readonly Row[], sorted?: { readonly by: string; readonly isAscending: boolean }): void {
+    const { columns, empty } = this.#options
+    for (const [name, head] of this.#heads)
+      if (name === sorted?.by) head.setAttribute('aria-sort', sorted.isAscending ? 'ascending' : 'descending')
+      else head.removeAttribute('aria-sort')
+    const none = element('tr', {}, element('td', { colspan: `${columns.length}` }, empty))
+    const focused = this.#body.querySelector('a:focus')?.getAttribute('href')
+    this.#body.replaceChildren(...(rows.length === 0 ? [none] : rows.map(row => this.#row(row))))
+    if (focused === undefined) return
+    // Who walks through the rows by keyboard stays where they are.
+    for (const link of this.#body.querySelectorAll('a'))
+      if (link.getAttribute('href') === focused) link.focus()
+  }
+
+  #row(row: Row): HTMLElement {
+    const cells = this.#options.columns.map(({ cell, isNumber }, index) => {
+      const style = isNumber === true ? 'number' : undefined
+      return index === 0
+        ? element('th', { scope: 'row', class: style }, cell(row))
+        : element('td', { class: style }, cell(row))
+    })
+    return element('tr', {}, ...cells)
+  }
+}
+
+function headOf<Row>({ title, isNumber, sort }: Column<Row>, sorts?: (sort: string) => void): HTMLElement {
+  const child = sort === undefined || sorts === undefined ? title : button(title, () => sorts(sort))
+  return element('th', { scope: 'col', class: isNumber === true ? 'number' : undefined }, child)
+}
+
+/** Terms with their values; an empty value leaves its term out. */
+export function facts(pairs: readonly (readonly [string, Child])[]): HTMLElement {
+  const shown = pairs.filter(([, value]) => value !== '')
+  return element(
+    'dl',
+    {},
+    ...shown.map(([term, value]) => element('div', {}, element('dt', {}, term), element('dd', {}, value))),
+  )
+}

@@ -1,0 +1,153 @@
+import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
+import { ask, NoAnswer } from './daemon.ts'
+import { element, facts, replaceChildren, svgElement, Table } from './dom.ts'
+import { numberText, type View } from './view.ts'
+
+/** The path to one Service: a picture, its rules and its endpoints with weights, node and reasons. */
+export function servicePath(service: string): View {
+  const asked = { from: 'outside', to: '' }
+  const { form, targets, client } = connectionForm(asked.from)
+  const answer = element('p', { class: 'answer', 'aria-live': 'polite' })
+  const picture = element('div', {
+    class: 'scroll drawing',
+    role: 'region',
+    'aria-label': 'Picture of the path',
+    tabindex: '0',
+  })
+  const rules = element('ol')
+  const more = element('div')
+  const endpoints = new Table<unknown>({
+    caption: 'Endpoints',
+    empty: 'no endpoint',
+    columns: ENDPOINT_COLUMNS,
+  })
+  async function refresh(): Promise<void> {
+    const path = await ask('path', {
+      service,
+      from: asked.from,
+      ...(asked.to === '' ? {} : { to: asked.to }),
+    })
+    showTargets(targets, listAt(path, 'targets'), textAt(path, 'to'))
+    replaceChildren(answer, textAt(path, 'answer') || `${service} needs nothing on this node`)
+    replaceChildren(picture, ...drawn(fieldOf(path, 'drawing')))
+    replaceChildren(rules, ...listAt(path, 'rules').map(ruleItem))
+    replaceChildren(more, facts(pathFacts(path)))
+    endpoints.show(listAt(path, 'endpoints'))
+  }
+  form.addEventListener('submit', event => {
+    event.preventDefault()
+    Object.assign(asked, { from: client.value.trim(), to: targets.value })
+    refresh().catch((error: unknown) => {
+      for (const stale of [picture, rules, more]) replaceChildren(stale)
+      endpoints.show([])
+      replaceChildren(answer, error instanceof NoAnswer ? error.message : 'the daemon does not answer')
+    })
+  })
+  return {
+    node: element(
+      'div',
+      {},
+      element('p', {}, element('a', { href: '#services' }, 'All Services')),
+      element('h2', {}, service),
+      form,
+      answer,
+      picture,
+      endpoints.node,
+      element('h3', {}, 'Rules that take effect'),
+      rules,
+      more,
+    ),
+    everyMs: undefined,
+    refresh,
+  }
+}
+
+/** The client and the frontend of a connection. */
+function connectionForm(from: string) {
+  const targets = element('select')
+  const client = element('input', { type: 'text', value: from, autocomplete: 'off', spellcheck: 'false' })
+  const form = element(
+    'form',
+    { 'aria-label': 'Connection' },
+    element('label', {}, 'Client ', client),
+    element('label', {}, 'Frontend ', targets),
+    element('button', {}, 'Show'),
+    element('p', { class: 'hint' }, 'A client is outside, an address, pod/NAMESPACE/NAME or node/NAME.'),
+  )
+  return { form, targets, client }
+}
+
+const ENDPOINT_COLUMNS = [
+  { title: 'Endpoint', cell: (row: unknown) => textAt(row, 'address') },
+  { title: 'Share', isNumber: true, cell: shareText },
+  {
+    title: 'In or out',
+    cell: (row: unknown) => `${fieldOf(row, 'isIn') === true ? 'in' : 'out'}: ${textAt(row, 'reason')}`,
+  },
+  { title: 'Node', cell: (row: unknown) => textAt(row, 'node') },
+  { title: 'EndpointSlice', cell: (row: unknown) => textAt(row, 'slice') },
+] as const
+
+function shareText(row: unknown): string {
+  const percent = numberAt(row, 'percent')
+  return percent === undefined ? '' : `${percent} %`
+}
+
+function showTargets(select: HTMLSelectElement, targets: readonly unknown[], chosen: string): void {
+  const options = targets.map(target =>
+    element('option', { value: textAt(target, 'to') }, textAt(target, 'label')),
+  )
+  select.replaceChildren(...options)
+  select.value = chosen
+}
+
+function ruleItem(rule: unknown): HTMLElement {
+  const place = `${textAt(rule, 'chain')}, rule ${numberAt(rule, 'rule') ?? ''}: `
+  return element('li', {}, place, element('code', {}, textAt(rule, 'text')))
+}
+
+function pathFacts(path: unknown): readonly (readonly [string, string])[] {
+  const [reasons, unknown] = [listAt(path, 'reasons'), listAt(path, 'notKnown')]
+  const more = numberAt(path, 'moreEndpoints') ?? 0
+  return [
+    ['Traffic policy', textAt(path, 'policy') === 'local' ? 'Local' : 'Cluster'],
+    ['Reasons', reasons.map(String).join('; ')],
+    ['Not known', unknown.map(String).join('; ')],
+    ['More endpoints', more === 0 ? '' : numberText(more)],
+  ]
+}
+
+/** Draws the shapes of `kprobe why -o svg`. */
+function drawn(drawing: unknown): readonly Element[] {
+  const shapes = listAt(drawing, 'shapes')
+  if (shapes.length === 0) return []
+  const size = (field: string) => `${numberAt(drawing, field) ?? 0}`
+  const [width, height] = [size('width'), size('height')]
+  const attributes = {
+    viewBox: `0 0 ${width} ${height}`,
+    width,
+    height,
+    role: 'img',
+    'aria-label': textAt(drawing, 'title'),
+  }
+  return [svgElement('svg', attributes, ...shapes.flatMap(shapeElements))]
+}
+
+function shapeElements(shape: unknown): readonly Element[] {
+  const size = (field: string) => `${numberAt(shape, field) ?? 0}`
+  const place = { x: size('x'), y: size('y') }
+  switch (textAt(shape, 'kind')) {
+    case 'text': {
+      const style = fieldOf(shape, 'isTitle') === true ? 'title' : undefined
+      return [svgElement('text', { ...place, class: style }, textAt(shape, 'text'))]
+    }
+    case 'box':
+      return [svgElement('rect', { ...place, width: size('width'), height: size('height'), rx: '4' })]
+    case 'arrow': {
+      const style = fieldOf(shape, 'isReached') === true ? undefined : 'out'
+      return [svgElement('path', { d: textAt(shape, 'd'), class: style })]
+    }
+    default:
+      return []
+  }
+}

@@ -1,0 +1,126 @@
+import { createConnection, createServer } from 'node:net'
+import { join } from 'node:path'
+import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core'
+import { askDaemon } from '../../src/cli/admin-client.ts'
+import { endpoint, serviceOf, sliceOf } from '../support/objects.ts'
+import { eventually, patientMs } from '../support/patience.ts'
+import { NODE_NAME } from '../support/pipeline.ts'
+
+/** Debian's wrapper reads settings of the user; the program behind it does not. */
+const CHROMIUM = '/usr/lib/chromium/chromium'
+
+/** A sandbox of the browser's own would need namespaces inside ours. */
+export function openBrowser(): Promise<Browser> {
+  return chromium.launch({
+    executablePath: CHROMIUM,
+    args: ['--no-sandbox', '--disable-dev-shm-usage', '--disable-gpu'],
+    timeout: 0,
+  })
+}
+
+/** A page with everything that went wrong in it. */
+export interface Watched {
+  readonly page: Page
+  /** Errors and warnings of the console, which violations of the CSP are among, and exceptions. */
+  readonly complaints: readonly string[]
+  /** Requests to any other place than the daemon. */
+  readonly foreign: readonly string[]
+}
+
+/** Opens an empty page that may ask only `origin`. */
+export async function watchedPage(
+  browser: Browser,
+  origin: string,
+  options: BrowserContextOptions = {},
+): Promise<Watched> {
+  const context = await browser.newContext(options)
+  context.setDefaultTimeout(patientMs())
+  const page = await context.newPage()
+  const complaints: string[] = []
+  const foreign: string[] = []
+  page.on('console', message => {
+    if (message.type() === 'error' || message.type() === 'warning') complaints.push(message.text())
+  })
+  page.on('pageerror', error => complaints.push(String(error)))
+  page.on('request', request => {
+    const url = request.url()
+    if (!url.startsWith(`${origin}/`) && !url.startsWith('data:')) foreign.push(url)
+  })
+  return { page, complaints, foreign }
+}
+
+/** Waits until the page shows a view's data, or its banner. */
+export async function shown(page: Page, selector: string): Promise<void> {
+  await page.locator(selector).first().waitFor({ state: 'visible' })
+}
+
+/** Waits until what is read of the page is so. */
+export async function becomes(read: () => Promise<string>, isSo: (text: string) => boolean): Promise<string> {
+  let text = ''
+  await eventually(
+    async () => {
+      text = await read()
+      return isSo(text)
+    },
+    { describe: () => text.slice(0, 2_000) },
+  )
+  return text
+}
+
+/** Reads a page of the admin socket. */
+export async function truth(socket: string, path: string): Promise<unknown> {
+  const answer = await askDaemon(socket, path)
+  if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
+  return answer.value
+}
+
+/** Forwards a port to a unix socket, as `ssh -L 8080:/run/kprobe/admin.sock` does. Gives the port and the end of it. */
+export async function forwarded(
+  socket: string,
+): Promise<{ readonly port: number; readonly end: () => void }> {
+  const server = createServer(client => {
+    const daemon = createConnection({ path: socket })
+    const end = () => {
+      client.destroy()
+      daemon.destroy()
+    }
+    client.pipe(daemon).pipe(client)
+    for (const each of [client, daemon]) each.on('error', end).on('close', end)
+  })
+  await new Promise<void>(resolve => server.listen(0, '127.0.0.1', resolve))
+  const address = server.address()
+  if (typeof address !== 'object' || address === null) throw new Error('no port to forward')
+  return { port: address.port, end: () => server.close() }
+}
+
+/** A direction mark and markup where Kubernetes lets any text be: in the name of an endpoint's node. */
+export const HOSTILE = '\u202enode<img src=x onerror=alert(1)>'
+
+/** Three Services of a shop, and as many others as are asked for. */
+export function shop(others: number): readonly object[] {
+  const address = { type: 'InternalIP', address: '192.0.2.1' }
+  return [
+    { apiVersion: 'v1', kind: 'Node', metadata: { name: NODE_NAME }, status: { addresses: [address] } },
+    serviceOf('shop/cart', '10.96.0.1', {
+      type: 'NodePort',
+      ports: [{ name: 'http', port: 80, nodePort: 30_080 }],
+    }),
+    sliceOf('shop/cart', [
+      '10.1.0.1',
+      endpoint('10.1.0.2', { nodeName: 'other-node' }),
+      endpoint('10.1.0.3', { ready: false, nodeName: HOSTILE }),
+    ]),
+    serviceOf('shop/checkout', '10.96.0.2'),
+    sliceOf('shop/checkout', [endpoint('10.1.0.4', { ready: false })]),
+    serviceOf('shop/search', '10.96.0.3'),
+    sliceOf('shop/search', ['10.1.0.5', '10.1.0.6']),
+    ...Array.from({ length: others }, (_, index) => {
+      const [name, host] = [`many/svc-${String(index).padStart(5, '0')}`, `${index >> 8}.${index & 255}`]
+      return [serviceOf(name, `10.97.${host}`), sliceOf(name, [`10.2.${host}`])]
+    }).flat(),
+  ]
+}
+
+/** Where the pictures in the documents are written; undefined to write none. */
+export const PICTURES =
+  process.env.KPROBE_SCREENSHOTS === '1' ? join(import.meta.dirname, '../../docs/picture') : undefined

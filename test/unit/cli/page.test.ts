@@ -1,0 +1,272 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { pathToFileURL } from 'node:url'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { finish } from '../../../src/base/clock.ts'
+import { fieldOf, listAt, numberAt, textAt } from '../../../src/base/plain-data.ts'
+import { openPage } from '../../../src/cli/page.ts'
+import { PageRates } from '../../../src/cli/page-rates.ts'
+import type { TopState } from '../../../src/cli/top-view.ts'
+import { resolveOptions } from '../../../src/config/daemon-config.ts'
+import type { PageSource } from '../../../src/daemon/page.ts'
+import type { HttpAnswer } from '../../../src/http/connections.ts'
+import { resolve } from '../../../src/model/resolve.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
+import { configFrom } from '../../support/parse-flags.ts'
+import { endpoint, type Fields, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
+
+const CONFIG = configFrom(['--hostname-override=here', '--cluster-cidr=10.1.0.0/16'])
+const HOSTILE = 'node\u202e<img src=x>'
+const OBJECTS: readonly Fields[] = [
+  node(),
+  service('web', { type: 'NodePort', ports: [{ port: 80, nodePort: 30_080 }] }),
+  slice('web-1', 'web', [
+    endpoint('10.1.0.1', { nodeName: 'here' }),
+    endpoint('10.1.0.2', { nodeName: 'there' }),
+    endpoint('10.1.0.3', { nodeName: HOSTILE, conditions: UNREADY }),
+  ]),
+  service('idle', { clusterIP: '10.96.0.2', clusterIPs: ['10.96.0.2'] }),
+  ...Array.from({ length: 300 }, (_, n) => {
+    const address = `10.97.${n >> 8}.${n & 255}`
+    return service(`svc-${String(n).padStart(3, '0')}`, { clusterIP: address, clusterIPs: [address] })
+  }),
+]
+
+let folder = ''
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kprobe-page-'))
+  for (const [name, text] of [
+    ['page.html', '<!doctype html>'],
+    ['page.css', 'body{}'],
+    ['page.js', 'start()'],
+  ] as const)
+    writeFileSync(join(folder, name), text)
+})
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }))
+
+function open(change: Partial<PageSource> = {}) {
+  const resolved = finish(resolve(resolveOptions(CONFIG), undefined, snapshotOf(OBJECTS)))
+  const page = openPage(
+    {
+      clock: new FakeClock(),
+      wallMs: () => 0,
+      version: '1.2.3',
+      config: () => CONFIG,
+      flags: new Map([['ui-address', '8080']]),
+      configz: () => ({ mode: 'nftables' }),
+      status: () => ({ snapshot: 7 }),
+      receipts: () => [{ reason: 'start' }],
+      snapshot: () => ({}),
+      held: () => ({
+        ...resolved,
+        syncedNumber: 1,
+        error: undefined,
+        quarantined: [
+          { service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} },
+        ],
+      }),
+      ...change,
+    },
+    pathToFileURL(`${folder}/`),
+  )
+  const get = async (path: string, query: Readonly<Record<string, string>> = {}): Promise<HttpAnswer> =>
+    await page.handle({ method: 'GET', path: `/ui/${path}`, query: new URLSearchParams(query) })
+  const data = async (path: string, query: Readonly<Record<string, string>> = {}): Promise<unknown> =>
+    JSON.parse(String((await get(`data/${path}`, query)).body))
+  return { page, get, data }
+}
+
+describe('the answers of the page', () => {
+  it.each(['', 'page.js', 'page.css', 'data/status', 'data/path', 'none'])(
+    'forbid everything but the own files: /ui/%s',
+    async path => {
+      const { headers } = await open().get(path)
+      const policy = headers['Content-Security-Policy'] ?? ''
+      expect(policy).toMatch(
+        /^default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:;/,
+      )
+      expect(policy).toContain("frame-ancestors 'none'")
+      expect(policy).not.toMatch(/unsafe|\*|https?:/)
+      expect(headers).toMatchObject({ 'X-Content-Type-Options': 'nosniff', 'Cache-Control': 'no-store' })
+    },
+  )
+
+  it('are its files with their types, its data as JSON, and nothing else', async () => {
+    const { get, data, page } = open()
+    expect(await get('')).toMatchObject({ status: 200, body: '<!doctype html>' })
+    expect((await get('page.js')).headers['Content-Type']).toBe('text/javascript; charset=utf-8')
+    expect(await data('status')).toEqual({ version: '1.2.3', node: 'here', snapshot: 7 })
+    expect(await data('receipts')).toEqual([{ reason: 'start' }])
+    expect(await data('config')).toEqual({
+      flags: { 'ui-address': '8080' },
+      configuration: { mode: 'nftables' },
+    })
+    for (const path of ['../kprobe.mjs', 'page.html', 'data/', 'data/none', 'data/../page.js', 'status'])
+      expect(await get(path)).toMatchObject({ status: 404 })
+    const query = new URLSearchParams()
+    expect(await page.handle({ method: 'DELETE', path: '/ui/', query })).toMatchObject({ status: 405 })
+  })
+})
+
+describe('the Services', () => {
+  const names = (answer: unknown) => listAt(answer, 'rows').map(row => textAt(row, 'service'))
+
+  it('come in pages of a bounded size, in the order of their names', async () => {
+    const { data } = open()
+    const first = await data('services')
+    expect(first).toMatchObject({ total: 302, matching: 302, offset: 0 })
+    expect(names(first)).toHaveLength(50)
+    expect(names(first).slice(0, 2)).toEqual(['ns/idle', 'ns/svc-000'])
+    expect(names(await data('services', { limit: '100000' }))).toHaveLength(200)
+    expect(names(await data('services', { offset: '301' }))).toEqual(['ns/web'])
+    expect(names(await data('services', { offset: '-1', limit: 'x' }))).toHaveLength(50)
+    expect(names(await data('services', { offset: '999' }))).toEqual([])
+  })
+
+  it('are found by a part of the name, sorted by endpoints, and those with problems apart', async () => {
+    const { data } = open()
+    expect(await data('services', { filter: 'SVC-00' })).toMatchObject({ matching: 10, total: 302 })
+    expect(names(await data('services', { sort: 'endpoints', limit: '1' }))).toEqual(['ns/web'])
+    const [web] = listAt(await data('services', { filter: 'web' }), 'rows')
+    expect(web).toMatchObject({ type: 'NodePort', endpoints: 2, localEndpoints: 1, problem: '' })
+    expect(listAt(web, 'frontends')).toEqual(['10.96.0.1:80/TCP', '*:30080/TCP'])
+    const broken = await data('services', { problems: '1', filter: 'svc-004' })
+    expect(listAt(broken, 'rows')).toMatchObject([{ problem: 'rejected by the kernel: no room' }])
+    expect(listAt(await data('services', { problems: '1', filter: 'idle' }), 'rows')).toMatchObject([
+      { problem: expect.stringMatching(/^no usable endpoint: ns\/idle/) },
+    ])
+    expect(await data('services', { problems: '1', filter: 'web' })).toMatchObject({ matching: 0 })
+  })
+
+  it('are none before the daemon has read them', async () => {
+    const { data } = open({ held: () => undefined })
+    expect(await data('services')).toEqual({ matching: 0, total: 0, offset: 0, rows: [] })
+    expect(await data('path', { service: 'ns/web' })).toEqual({
+      error: 'the daemon has not read all objects yet',
+    })
+  })
+})
+
+describe('the path to a Service', () => {
+  it('is the answer and the picture of `kprobe why`, with each endpoint and its reason', async () => {
+    const path = await open().data('path', { service: 'ns/web' })
+    expect(textAt(path, 'answer')).toMatch(/^would be served: any of 2 endpoints, a half each/)
+    expect(listAt(path, 'targets').map(target => textAt(target, 'to'))).toEqual([
+      '10.96.0.1:80/tcp',
+      'node/here:30080/tcp',
+    ])
+    expect(listAt(path, 'endpoints')).toMatchObject([
+      { address: '10.1.0.1:8080', node: 'here', isIn: true, percent: 50 },
+      { address: '10.1.0.2:8080', node: 'there', isIn: true, percent: 50 },
+      { address: '10.1.0.3:8080', node: HOSTILE, isIn: false, reason: expect.stringContaining('not ready') },
+    ])
+    const drawing = fieldOf(path, 'drawing')
+    expect(numberAt(drawing, 'width')).toBeGreaterThan(300)
+    const shapes = listAt(drawing, 'shapes').map(shape => textAt(shape, 'text'))
+    expect(shapes).toContain('on node\\u{202e}<img src=x>')
+    expect(listAt(path, 'rules').length).toBeGreaterThan(1)
+  })
+
+  it('follows another frontend and client', async () => {
+    const query = { service: 'ns/web', to: 'node/here:30080/tcp', from: '10.1.0.9' }
+    expect(await open().data('path', query)).toMatchObject({
+      frontend: 'NodePort',
+      to: query.to,
+      from: query.from,
+    })
+  })
+
+  it.each([
+    [{ service: 'ns/none' }, 'no Service "ns/none"'],
+    [{}, 'no Service ""'],
+    [{ service: 'ns/web', to: '10.96.0.2:80/tcp' }, 'Service ns/web is not served at "10.96.0.2:80/tcp"'],
+    [{ service: 'ns/web', from: '<script>' }, '--from "<script>" is'],
+    [{ service: 'ns/web', from: 'pod/a/b' }, 'no EndpointSlice has an IPv4 address of pod a/b'],
+  ])('says what is wrong with %j', async (query, message) => {
+    const { get } = open()
+    const { status, body } = await get('data/path', query)
+    expect(status).toBe(422)
+    expect(textAt(JSON.parse(String(body)), 'error')).toContain(message)
+  })
+})
+
+describe('the rates', () => {
+  const STATE: TopState = {
+    time: '10:00:00',
+    rows: ['a', 'b'].flatMap(name =>
+      Array.from({ length: 80 }, (_, n) => ({
+        service: `ns/${name}-${n}`,
+        protocol: 'TCP',
+        endpoint: `10.1.0.${n}:80`,
+        perSecond: n,
+        total: n,
+        open: undefined,
+      })),
+    ),
+    perSecond: 3,
+    rejectsPerSecond: undefined,
+    table: undefined,
+    largest: [],
+    daemon: undefined,
+    lost: 0,
+    notices: [],
+  }
+
+  function rig() {
+    const clock = new FakeClock()
+    const life = { opened: 0, sampled: 0, closed: 0, fails: false }
+    const rates = new PageRates(clock, async () => {
+      life.opened++
+      if (life.fails) throw new Error('denied')
+      return {
+        sample: async () => {
+          life.sampled++
+          return STATE
+        },
+        close: async () => void life.closed++,
+      }
+    })
+    return { clock, life, rates, read: (query = '') => rates.read(new URLSearchParams(query)) }
+  }
+
+  it('F186: are counted once for all viewers, only while one of them asks', async () => {
+    const { clock, life, rates, read } = rig()
+    expect(life.opened).toBe(0)
+    await Promise.all([read(), read(), read()])
+    expect(life).toMatchObject({ opened: 1, sampled: 1 })
+    for (let second = 0; second < 30; second++) {
+      await clock.advance(1_000)
+      await Promise.all([read(), read()])
+    }
+    expect(life).toMatchObject({ opened: 1, sampled: 31, closed: 0 })
+    await clock.advance(9_999)
+    expect(life.closed).toBe(0)
+    await clock.advance(1)
+    expect(life.closed).toBe(1)
+    await read()
+    expect(life.opened).toBe(2)
+    await rates.close()
+    expect(life.closed).toBe(2)
+  })
+
+  it('F186: are denied with the reason, and tried anew with the next request', async () => {
+    const { life, read } = rig()
+    life.fails = true
+    await expect(read()).rejects.toThrow('denied')
+    life.fails = false
+    expect(await read()).toMatchObject({ perSecond: 3 })
+    expect(life.opened).toBe(2)
+  })
+
+  it('are at most 100 rows, filtered and sorted by the daemon', async () => {
+    const { read } = rig()
+    const all = await read('by=endpoint&sort=name')
+    expect(numberAt(all, 'matching')).toBe(160)
+    expect(listAt(all, 'rows')).toHaveLength(100)
+    const [first] = listAt(await read('filter=ns/b'), 'rows')
+    expect(first).toMatchObject({ service: 'ns/b-79', perSecond: 79 })
+  })
+})

@@ -1,0 +1,265 @@
+import { describe, expect, test } from 'vitest'
+import { entryKey } from '../../../src/kernel/ipset/state.ts'
+import type { AnyTable } from '../../../src/kernel/nft/state.ts'
+import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
+import { type HeldServer, type IpvsHeld, ipvsAssumptions } from '../../../src/proof/ipvs.ts'
+import { change, computeIn, IPVS, ip } from '../../support/pipeline.ts'
+import { heldOf, proofOfIpvs } from '../../support/proof-ipvs.ts'
+import { IS_QUICK, tried } from '../../support/runs.ts'
+import { LOCAL_IPS, loadScenarios, scenarioOf } from '../../support/scenario.ts'
+
+const all = loadScenarios().filter(({ config }) => config.serviceProxyName === undefined)
+/** Each change passes a part, and nearly none in `npm run ok`: the tracer follows packets through all scenarios there. */
+const scenarios = tried(all.length, 1, IS_QUICK ? 1 / 12 : 1 / 4).flatMap(number => all[number - 1] ?? [])
+
+describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s', (_, scenario) => {
+  test('IPVS mode does to every packet what it promises', () => {
+    let computed = computeIn(IPVS, scenario.config, LOCAL_IPS)
+    for (const step of scenario.steps) {
+      computed = change(computed, step)
+      const { state, resolved } = computed
+      const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
+      const proof = proofOfIpvs(scenario.config, resolved.snapshot, kernel)
+      expect(proof.differences, step.title).toEqual([])
+      expect(proof).toMatchObject({ wrong: 0 })
+      expect(proof.classes).toBeGreaterThan(10)
+    }
+  })
+})
+
+interface Kernel {
+  readonly tables: readonly AnyTable[]
+  readonly held: IpvsHeld
+}
+
+function computedOf(file: string) {
+  const { config, steps } = scenarioOf(file)
+  const { resolved, state } = steps.slice(0, 1).reduce(change<IpvsState>, computeIn(IPVS, config, LOCAL_IPS))
+  const kernel: Kernel = { tables: state.ruleset.tables, held: heldOf(state) }
+  return { kernel, prove: (its: Kernel) => proofOfIpvs(config, resolved.snapshot, its) }
+}
+
+function withServers({ tables, held }: Kernel, servers: (its: HeldServer) => readonly HeldServer[]): Kernel {
+  return { tables, held: { ...held, servers: held.servers.flatMap(servers) } }
+}
+
+function withoutEntry({ tables, held }: Kernel, name: string, at: (key: string) => boolean): Kernel {
+  const ipsets = held.ipsets.map(its =>
+    its.set.name === name
+      ? { ...its, entries: its.entries.filter(entry => !at(entryKey(name, entry))) }
+      : its,
+  )
+  return { tables, held: { ...held, ipsets } }
+}
+
+const FILE = 'cluster-ip.yaml'
+
+describe('damage is found', () => {
+  const { kernel, prove } = computedOf(FILE)
+  const [first] = kernel.held.servers
+  const bound = kernel.held.addresses.find(its => its === first?.server.ip)
+  const isFirst = (its: HeldServer) => its === first
+  const changed = (change: (its: HeldServer) => readonly HeldServer[]) =>
+    withServers(kernel, its => (isFirst(its) ? change(its) : [its]))
+  const weighing = (weight: number, scheduler = 'rr') =>
+    changed(({ server, destinations: [head, ...rest] }) => [
+      {
+        server: { ...server, scheduler },
+        destinations: head === undefined ? [] : [{ ...head, weight }, ...rest],
+      },
+    ])
+
+  test('nothing is wrong before', () => {
+    expect(first?.destinations.length).toBeGreaterThan(1)
+    expect(prove(kernel).wrong).toBe(0)
+  })
+
+  test.each<readonly [what: string, kernel: Kernel, kernel: RegExp]>([
+    [
+      'an address is not on the dummy device',
+      { ...kernel, held: { ...kernel.held, addresses: kernel.held.addresses.filter(its => its !== bound) } },
+      /^pass$/,
+    ],
+    ['a virtual server is missing', changed(() => []), /^pass$/],
+    [
+      'a virtual server has no real servers',
+      changed(({ server }) => [{ server, destinations: [] }]),
+      /^reject$/,
+    ],
+    ['a real server has weight 0', weighing(0), /gets 0 % instead of/],
+    ['a real server has another weight for wrr', weighing(3, 'wrr'), /gets \d+ % instead of/],
+    [
+      'a real server is missing',
+      changed(({ server, destinations }) => [{ server, destinations: destinations.slice(1) }]),
+      /gets 0 % instead of/,
+    ],
+    [
+      'a real server is of nobody',
+      changed(({ server, destinations }) => [
+        { server, destinations: destinations.map(its => ({ ...its, port: its.port + 1 })) },
+      ]),
+      /^\d[^ ]*:\d+(, masqueraded)?$/,
+    ],
+    [
+      'a real server is reached by direct routing',
+      changed(({ server, destinations }) => [
+        { server, destinations: destinations.map(its => ({ ...its, forwarding: 3 })) },
+      ]),
+      /^pass$/,
+    ],
+    [
+      'a virtual server remembers clients',
+      changed(({ server, destinations }) => [
+        { server: { ...server, flags: server.flags | 1, timeoutS: 60 }, destinations },
+      ]),
+      /kept for 60 s$/,
+    ],
+    ['a set lacks its element', withoutEntry(kernel, 'KUBE-CLUSTER-IP', () => true), /^reject$/],
+    [
+      'the set of bound addresses is empty',
+      withoutEntry(kernel, 'KUBE-IPVS-IPS', () => true),
+      /^(pass|drop|\d.*)$/,
+    ],
+    [
+      'a chain is empty',
+      {
+        held: kernel.held,
+        tables: kernel.tables.map(table => ({
+          ...table,
+          chains: new Map(
+            [...table.chains].map(([name, its]) => [name, name === 'services' ? { ...its, rules: [] } : its]),
+          ),
+        })),
+      },
+      /^(pass|drop|\d.*)$/,
+    ],
+  ])('%s', (_, damaged, expected) => {
+    const { wrong, differences } = prove(damaged)
+    expect(wrong).toBeGreaterThan(0)
+    expect(differences[0]?.kernel).toMatch(expected)
+  })
+
+  test('another weight of rr changes nothing', () => {
+    expect(prove(weighing(3)).wrong).toBe(0)
+  })
+
+  test('a set that no rule can find is unknown', () => {
+    const ipsets = kernel.held.ipsets.filter(({ set }) => set.name !== 'KUBE-CLUSTER-IP')
+    const { differences } = prove({ ...kernel, held: { ...kernel.held, ipsets } })
+    expect(differences[0]?.kernel).toBe('unknown: cannot trace the ipset KUBE-CLUSTER-IP')
+  })
+})
+
+test.each([
+  ['affinity.yaml', 'a client keeps its endpoint'],
+  ['hairpin.yaml', 'the set of hairpin connections'],
+])('%s: %s', (file, about) => {
+  const { kernel, prove } = computedOf(file)
+  expect(prove(kernel).wrong).toBe(0)
+  const damaged = about.startsWith('a client')
+    ? withServers(kernel, ({ server, destinations }) => [{ server: { ...server, flags: 0 }, destinations }])
+    : withoutEntry(kernel, 'KUBE-LOOP-BACK', () => true)
+  expect(prove(damaged).wrong).toBeGreaterThan(0)
+})
+
+test('names what it takes for granted', () => {
+  const { kernel } = computedOf(FILE)
+  const odd = withServers(kernel, its => [{ ...its, server: { ...its.server, scheduler: 'dh', port: 0 } }])
+  expect(ipvsAssumptions(odd.held)).toEqual(
+    expect.arrayContaining([
+      'the scheduler dh chooses any endpoint that has a weight',
+      expect.stringMatching(/:0 receives nothing$/),
+    ]),
+  )
+})
+
+test('the packets of another virtual server are its business', () => {
+  const { kernel, prove } = computedOf(FILE)
+  const [held] = kernel.held.servers
+  if (held === undefined) throw new Error('no virtual server')
+  const destinations = held.destinations.map(its => ({ ...its, ip: ip('198.51.100.77') }))
+  const other = { server: { ...held.server, ip: ip('192.168.99.11'), port: 4444 }, destinations }
+  const { wrong, assumptions } = prove({
+    ...kernel,
+    held: { ...kernel.held, servers: [...kernel.held.servers, other] },
+  })
+  expect(wrong).toBe(0)
+  expect(assumptions).toContain(
+    'IPVS TCP 192.168.99.11:4444 is meant: it decides about packets to no Service',
+  )
+})
+
+const slice = (name: string, service: string, address: string, port: number) => ({
+  apiVersion: 'discovery.k8s.io/v1',
+  kind: 'EndpointSlice',
+  metadata: { namespace: 'default', name, labels: { 'kubernetes.io/service-name': service } },
+  addressType: 'IPv4',
+  endpoints: [{ addresses: [address] }],
+  ports: [{ name: '', port, protocol: 'TCP' }],
+})
+const service = (name: string, clusterIP: string, externalIPs: readonly string[]) => ({
+  apiVersion: 'v1',
+  kind: 'Service',
+  metadata: { namespace: 'default', name },
+  spec: {
+    ...{ type: 'ClusterIP', clusterIP, clusterIPs: [clusterIP], ipFamilies: ['IPv4'], externalIPs },
+    ports: [{ port: 80, protocol: 'TCP' }],
+  },
+})
+
+test('an address of the API server is not given to a Service, whatever its port', () => {
+  const binding = { ...IPVS, resolving: { ...IPVS.resolving, bindsExternalIps: true } }
+  const objects = [
+    service('kubernetes', '172.30.0.1', []),
+    slice('kubernetes', 'kubernetes', '203.0.113.1', 6443),
+    service('web', '172.30.0.2', ['203.0.113.1', '203.0.113.2']),
+    slice('web-1', 'web', '10.180.1.1', 8080),
+  ]
+  const { resolved, state } = change(computeIn(binding, {}, LOCAL_IPS), { objects })
+  const bound = heldOf(state).addresses
+  expect([bound.includes(ip('203.0.113.1')), bound.includes(ip('203.0.113.2'))]).toEqual([false, true])
+  const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
+  expect(proofOfIpvs({}, resolved.snapshot, kernel).differences).toEqual([])
+})
+
+test.each([
+  ['older', 'a'],
+  ['younger', 'z'],
+])(
+  'the port of a Service that is %s keeps its place from a health check node port at a shared address',
+  (_, name) => {
+    const balanced = (its: string, clusterIP: string, port: number) => ({
+      ...service(its, clusterIP, []),
+      spec: {
+        ...{ type: 'LoadBalancer', clusterIP, clusterIPs: [clusterIP], ipFamilies: ['IPv4'] },
+        ...{
+          externalTrafficPolicy: 'Local',
+          healthCheckNodePort: 30500,
+          allocateLoadBalancerNodePorts: false,
+        },
+        ports: [{ port, protocol: 'TCP' }],
+      },
+      status: { loadBalancer: { ingress: [{ ip: '203.0.113.2' }] } },
+    })
+    const other = {
+      ...balanced(name, '172.30.0.3', 30500),
+      spec: {
+        ...service(name, '172.30.0.3', []).spec,
+        type: 'LoadBalancer',
+        ports: [{ port: 30500, protocol: 'TCP' }],
+      },
+    }
+    const objects = [
+      balanced('m', '172.30.0.2', 80),
+      slice('m-1', 'm', '10.180.1.1', 8080),
+      other,
+      slice(`${name}-1`, name, '10.180.1.2', 8080),
+    ]
+    const { resolved, state } = change(computeIn(IPVS, {}, LOCAL_IPS), { objects })
+    const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
+    expect(
+      kernel.held.servers.some(({ server }) => server.port === 30500 && server.ip === ip('203.0.113.2')),
+    ).toBe(true)
+    expect(proofOfIpvs({}, resolved.snapshot, kernel).differences).toEqual([])
+  },
+)
