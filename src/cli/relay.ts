@@ -230,6 +230,7 @@ class Session {
       })),
       historyBytes: state.historyBytes,
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
+      expiresMs: server.expiresMs,
       isServing: this.#isServing,
       nodes: state.reports.states(),
       reportsRefused: state.reports.refused,

@@ -13,7 +13,7 @@ import { type RelayLink, relayName } from './connection.ts'
 import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
 import { inOrderFor } from './rendezvous.ts'
 import { ReportSender } from './report-sender.ts'
-import { FRESH, METADATA, RELAYED_TYPES } from './types.ts'
+import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
 
 export interface RelayClientOptions {
   readonly relays: readonly RelayAddress[]
@@ -182,6 +182,7 @@ export class RelayClient implements ApiClient {
       ...tokenOf(wanted.revision, this.#clusters.get(path) ?? ''),
       ...(atLeast === undefined ? {} : { [METADATA.atLeast]: atLeast }),
       [METADATA.proxy]: proxyName,
+      [METADATA.protocol]: PROTOCOL,
       ...(isFresh ? { [METADATA.age]: FRESH } : {}),
     }
     const reading: Reading = new Reading({

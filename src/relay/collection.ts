@@ -1,7 +1,7 @@
 import { framed } from '../api/grpc/rpc.ts'
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { compareVersions, isOlder } from '../source/kube/object-index.ts'
-import { type CollectionReader, CollectionSnapshot, type Entry, type Frame, framesIn } from './frames.ts'
+import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn } from './frames.ts'
 import { discovery } from './schema.ts'
 
 /** Changes that were published together. The last frame bears the revision. */
@@ -30,8 +30,8 @@ type Told = 'changes' | 'difference' | 'another-history'
 interface CollectionOptions {
   readonly typeUrl: string
   readonly clock: Clock
-  /** Minimum time between two publications, milliseconds. */
-  readonly spacingMs: () => number
+  /** Minimum time between two publications, when so much went into the writes of the one before; milliseconds. */
+  readonly spacingMs: (writingMs: number) => number
   /** The identity of the cluster, as every response bears it. */
   readonly identifier: () => string
   readonly historyBytesMax?: number
@@ -71,6 +71,8 @@ export class Collection {
   #earlier: readonly CollectionSnapshot[] = []
   #bookmark: Frame | undefined
   #publishedMs = Number.NEGATIVE_INFINITY
+  /** What the last publication took of the process. */
+  #writingMs = 0
   #isDue = false
   #isTelling = false
   #mustTell = false
@@ -155,7 +157,8 @@ export class Collection {
       this.#restart(before, revision)
     if (this.#isDue) return
     const { clock, spacingMs } = this.#options
-    const waitMs = this.#revision === undefined ? 0 : this.#publishedMs + spacingMs() - clock.nowMs()
+    const waitMs =
+      this.#revision === undefined ? 0 : this.#publishedMs + spacingMs(this.#writingMs) - clock.nowMs()
     if (waitMs <= 0) {
       this.#publish()
       return
@@ -327,7 +330,7 @@ export class Collection {
       revision,
       frames,
       gapFrom: undefined,
-      bytes: frames.reduce((sum, frame) => sum + frame.bytes.length, 0),
+      bytes: frames.reduce((sum, frame) => sum + frame.plain.length, 0),
     }
   }
 
@@ -353,15 +356,17 @@ export class Collection {
   }
 
   #frame({ nonce, revision, resources, removed }: FrameParts): Frame {
-    const bytes = framed(discovery.EncodedResponse, {
-      system_version_info: revision,
-      resources,
-      type_url: this.typeUrl,
-      nonce,
-      removed_resources: removed,
-      control_plane: { identifier: this.#options.identifier() },
-    })
-    return { bytes, nonce }
+    const identifier = this.#options.identifier()
+    return new Frame(nonce, () =>
+      framed(discovery.EncodedResponse, {
+        system_version_info: revision,
+        resources,
+        type_url: this.typeUrl,
+        nonce,
+        removed_resources: removed,
+        control_plane: { identifier },
+      }),
+    )
   }
 
   /** Readers look whether there is something for them. */
@@ -374,13 +379,19 @@ export class Collection {
 
   /** In slices: thousands of readers write at once. */
   async #tellAll(): Promise<void> {
-    const slice = new Slice(slicingOf(this.#options.clock))
+    const { clock } = this.#options
+    const slice = new Slice(slicingOf(clock))
     while (this.#mustTell) {
       this.#mustTell = false
+      let [beganMs, writingMs] = [clock.nowMs(), 0]
       for (const reader of [...this.#readers]) {
         reader.moved()
-        if (slice.isOver) await slice.next()
+        if (!slice.isOver) continue
+        writingMs += clock.nowMs() - beganMs
+        await slice.next()
+        beganMs = clock.nowMs()
       }
+      this.#writingMs = writingMs + clock.nowMs() - beganMs
     }
     this.#isTelling = false
   }

@@ -60,6 +60,9 @@ const CONNECT_MS = 5_000
 const PING_MS = 15_000
 /** The window of a connection, for the streams of all types together. */
 const WINDOW_BYTES = 4 * 1024 * 1024
+/** What a relay sends before it is acknowledged: a whole state does not wait for windows in between. */
+const STREAM_WINDOW_BYTES = 1024 * 1024
+const SETTINGS = { enablePush: false, initialWindowSize: STREAM_WINDOW_BYTES } as const
 
 /** HTTP/2 over TCP, TLS or a unix socket. */
 export class Http2Link implements RelayLink {
@@ -129,13 +132,17 @@ export class Http2Link implements RelayLink {
 
 function open(address: ApiAddress, pems: RelayTlsPems | undefined): ClientHttp2Session {
   if (address.kind === 'unix')
-    return connect('http://localhost', { createConnection: () => connectSocket(address.path) })
+    return connect('http://localhost', {
+      settings: SETTINGS,
+      createConnection: () => connectSocket(address.path),
+    })
   const ip = formatIp(address.ip)
   const host = address.ip.length === 16 ? `[${ip}]` : ip
-  if (pems === undefined) return connect(`http://${host}:${address.port}`)
+  if (pems === undefined) return connect(`http://${host}:${address.port}`, { settings: SETTINGS })
   // NODE_TLS_REJECT_UNAUTHORIZED=0 does not reach so far.
   const { ca, cert, key, servername } = pems
   return connect(`https://${host}:${address.port}`, {
+    settings: SETTINGS,
     ca,
     ...(cert === undefined || key === undefined ? {} : { cert, key }),
     ...(servername === undefined ? {} : { servername }),
@@ -215,9 +222,10 @@ class Http2Call implements RelayCall {
       'content-type': 'application/grpc',
       te: 'trailers',
       ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
+      'grpc-accept-encoding': 'gzip',
     })
     this.#stream = stream
-    const reader = new MessageReader(MESSAGE_BYTES_MAX)
+    const reader = new MessageReader(MESSAGE_BYTES_MAX, { readsGzip: true })
     let status: readonly [code: number, text: string] = [UNAVAILABLE, 'the connection was lost']
     const read = (headers: { readonly [name: string]: unknown }): void => {
       const code = headers['grpc-status']

@@ -14,7 +14,7 @@ import type { MessageOf } from '../wire/protobuf/table.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { type Beginning, Subscription, tooMuch } from './subscription.ts'
-import { FRESH, METADATA, WILDCARD } from './types.ts'
+import { FRESH, METADATA, PROTOCOL, WILDCARD } from './types.ts'
 
 type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
 
@@ -211,6 +211,12 @@ class DeltaStream {
       throw new RpcError(
         FAILED_PRECONDITION,
         `this relay serves the proxy ${JSON.stringify(state.proxyName)}, not ${JSON.stringify(proxyName)}`,
+      )
+    const protocols = this.#metadata.get(METADATA.protocol) ?? PROTOCOL
+    if (!protocols.split(',').includes(PROTOCOL))
+      throw new RpcError(
+        FAILED_PRECONDITION,
+        `this relay speaks protocol ${PROTOCOL}, not ${JSON.stringify(protocols.slice(0, 200))}`,
       )
     if (this.#metadata.get(METADATA.age) === FRESH && state.isComplete && state.isStale)
       throw new RpcError(UNAVAILABLE, 'the relay is stale: its source has been silent for too long')

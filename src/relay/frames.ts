@@ -1,3 +1,5 @@
+import { compressedFrame } from '../api/grpc/rpc.ts'
+
 /** An object as readers get it. */
 export interface Entry {
   /** Its resourceVersion. */
@@ -6,12 +8,35 @@ export interface Entry {
   readonly resource: Buffer
 }
 
-/** A response that every reader of a collection gets alike. */
-export interface Frame {
-  /** A message behind its prefix. */
-  readonly bytes: Buffer
+/** Below this, the frames of HTTP/2 and TCP weigh more than what compression saves. */
+const COMPRESSED_BYTES_MIN = 512
+
+/** A response, encoded once in each form that its readers take. */
+export class Frame {
   /** What the reader acknowledges it with. */
   readonly nonce: string
+  readonly #encode: () => Buffer
+  #plain: Buffer | undefined
+  #compressed: Buffer | undefined
+
+  /** `encode` gives a message behind its prefix. */
+  constructor(nonce: string, encode: () => Buffer) {
+    this.nonce = nonce
+    this.#encode = encode
+  }
+
+  get plain(): Buffer {
+    this.#plain ??= this.#encode()
+    return this.#plain
+  }
+
+  /** For clients that read gzip. The plain form is not kept for it: a whole state is held in the forms that readers take. */
+  get compressed(): Buffer {
+    if (this.#compressed !== undefined) return this.#compressed
+    const plain = this.#plain ?? this.#encode()
+    this.#compressed = plain.length < COMPRESSED_BYTES_MIN ? plain : compressedFrame(plain)
+    return this.#compressed
+  }
 }
 
 /** Someone who reads a collection. */

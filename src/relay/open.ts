@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { type ApiAddress, parseRelayAddress } from '../api/grpc/address.ts'
+import { expiryOf } from '../api/grpc/http-server.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -37,37 +38,57 @@ export function openRelayClient({
   clock,
   ...options
 }: OpenRelayOptions): RelayClient {
+  const { say } = options
+  let saidOf = ''
+  const expired = (cert: string, validTo: string): void => {
+    if (saidOf !== cert)
+      say(`--relay-tls-cert: the certificate in ${tls?.certFile} expired at ${validTo}; relays refuse it`)
+    saidOf = cert
+  }
   return new RelayClient({
     ...options,
     clock,
     random: Math.random,
     startedMs: Date.now(),
     relays: addresses.map(parseRelayAddress),
-    link: address => openLink(address, { tls, tokenFile }, clock),
+    link: address => openLink(address, { tls, tokenFile, expired }, clock),
   })
 }
+
+/** Hears of a certificate that is shown to relays and has expired. */
+type Expired = (cert: string, validTo: string) => void
 
 /** A connection to a relay, made at the first call. */
 export function openLink(
   address: ApiAddress,
-  { tls, tokenFile }: Pick<OpenRelayOptions, 'tls' | 'tokenFile'>,
+  {
+    tls,
+    tokenFile,
+    expired = () => undefined,
+  }: Pick<OpenRelayOptions, 'tls' | 'tokenFile'> & { readonly expired?: Expired },
   clock: Clock,
 ): Http2Link {
   return new Http2Link({
     address,
-    tls: tls === undefined || address.kind === 'unix' ? undefined : () => readPems(tls),
+    tls: tls === undefined || address.kind === 'unix' ? undefined : () => readPems(tls, expired),
     token: tokenFile === '' ? undefined : () => readToken(tokenFile),
     clock,
   })
 }
 
-async function readPems({ caFile, serverName, certFile, keyFile }: TlsFiles): Promise<RelayTlsPems> {
+/** A relay that refuses a certificate only closes the connection, so the node says itself that its own has expired. */
+async function readPems(
+  { caFile, serverName, certFile, keyFile }: TlsFiles,
+  expired: Expired,
+): Promise<RelayTlsPems> {
   const hasCertificate = certFile !== ''
   const [ca, cert, key] = await Promise.all([
     read('--relay-tls-ca', caFile),
     hasCertificate ? read('--relay-tls-cert', certFile) : undefined,
     hasCertificate ? read('--relay-tls-key', keyFile) : undefined,
   ])
+  const expiresMs = cert === undefined ? Infinity : expiryOf({ cert })
+  if (cert !== undefined && expiresMs < Date.now()) expired(cert, new Date(expiresMs).toISOString())
   return { ca, cert, key, servername: serverName === '' ? undefined : serverName }
 }
 

@@ -181,9 +181,8 @@ export class Reading implements ApiBody {
     return piece.bytes
   }
 
-  #acknowledge(response_nonce: string): void {
+  #acknowledge(response_nonce: string, type_url = this.#options.wanted.type.typeUrl): void {
     if (this.#isOver) return
-    const { typeUrl: type_url } = this.#options.wanted.type
     this.#call.send(framed(discovery.DeltaDiscoveryRequest, { type_url, response_nonce }))
   }
 
@@ -197,6 +196,23 @@ export class Reading implements ApiBody {
       return
     }
     this.#hear()
+    const { wanted } = this.#options
+    const { typeUrl } = wanted.type
+    const { type_url: itsType = typeUrl, nonce = '' } = response
+    if (itsType !== typeUrl) {
+      // Of a type that was not asked for, as a later version may have some.
+      this.#acknowledge(nonce, itsType)
+      return
+    }
+    const foreign = response.resources?.find(its => (its.resource?.type_url ?? typeUrl) !== typeUrl)
+    if (foreign !== undefined) {
+      const what = JSON.stringify(foreign.resource?.type_url?.slice(0, 200))
+      this.#ended(
+        UNAVAILABLE,
+        `the relay sends ${what} as a ${wanted.type.kind}; this version cannot read it`,
+      )
+      return
+    }
     const isLast = (response.system_version_info ?? '') !== ''
     this.#gatheredBytes = isLast ? 0 : this.#gatheredBytes + bytes.length
     if (this.#gatheredBytes > (this.#options.gatheredBytesMax ?? GATHERED_BYTES_MAX)) {
@@ -204,11 +220,10 @@ export class Reading implements ApiBody {
       return
     }
     this.#options.cluster(response.control_plane?.identifier ?? '')
-    const { wanted } = this.#options
     if (wanted.what === 'list') this.#gather(response)
     else {
       this.#opened(this.#response(200, WATCH_TYPE, this))
-      this.#put(this.#isInitial ? this.#initial(response) : this.#live(response), response.nonce ?? '')
+      this.#put(this.#isInitial ? this.#initial(response) : this.#live(response), nonce)
     }
   }
 

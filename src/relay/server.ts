@@ -28,6 +28,7 @@ export interface RelayServer {
   readonly address: string
   readonly counts: DiscoveryCounts & GrpcServer['counts'] & { readonly unauthorized: number }
   readonly overShare: GrpcServer['overShare']
+  readonly expiresMs: GrpcServer['expiresMs']
   close(): Promise<void>
 }
 
@@ -38,6 +39,8 @@ const NODE_PREFIX = 'system:node:'
 /** The versions of 10,000 objects, which clients without a token resume by. */
 const REQUEST_BYTES_MAX = 1024 * 1024
 const SHORT_REQUEST_BYTES_MAX = 4 * 1024
+/** A call that asks for nothing holds a place that another reader may need. */
+const FIRST_MESSAGE_MS = 30_000
 /** A node has four streams at one connection. */
 const CONNECTIONS_MAX = 2_048
 const CALLS_PER_CONNECTION = 5
@@ -102,6 +105,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
     connectionsMax,
     callsMax: connectionsMax * CALLS_PER_CONNECTION,
     requestBytesMax: REQUEST_BYTES_MAX,
+    firstMessageMs: FIRST_MESSAGE_MS,
   })
   return {
     address: server.address,
@@ -110,6 +114,9 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
     },
     get overShare() {
       return server.overShare
+    },
+    get expiresMs() {
+      return server.expiresMs
     },
     async close() {
       await server.close()

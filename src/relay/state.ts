@@ -14,10 +14,11 @@ interface RelayStateOptions {
 
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
 export const STALE_MS = 150_000
-/** Of the time between two publications, for each reader. */
-const SPACING_MS_PER_READER = 0.1
+/** Writes take a quarter of the time, and acknowledgements about as much: half of a processor is for the rest. */
+const SPACING_PER_WRITING = 4
 const SPACING_MS_MIN = 5
-const SPACING_MS_MAX = 250
+/** Beyond, readers wait less and the relay works more: the last reader has a change within 250 ms. */
+const SPACING_MS_MAX = 125
 
 const SERVICES = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.typeUrl ?? ''
 
@@ -44,7 +45,7 @@ export class RelayState {
     this.#clock = clock
     this.reports = new NodeReports({ clock, wallMs, state: this })
     this.proxyName = proxyName
-    const shared = { ...limits, clock, identifier: () => this.cluster, spacingMs: () => this.#spacingMs }
+    const shared = { ...limits, clock, identifier: () => this.cluster, spacingMs }
     this.collections = new Map(
       RELAYED_TYPES.map(({ typeUrl }) => [typeUrl, new Collection({ ...shared, typeUrl })]),
     )
@@ -85,9 +86,9 @@ export class RelayState {
   get historyBytes(): number {
     return [...this.collections.values()].reduce((sum, { historyBytes }) => sum + historyBytes, 0)
   }
+}
 
-  /** A publication costs a write for each reader: with many of them, more changes go into one. */
-  get #spacingMs(): number {
-    return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, this.readers * SPACING_MS_PER_READER))
-  }
+/** A publication costs a write for each reader: with many of them, more changes go into one. */
+function spacingMs(writingMs: number): number {
+  return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, writingMs * SPACING_PER_WRITING))
 }

@@ -151,8 +151,11 @@ export class Subscription implements CollectionReader {
     let last: Frame | undefined
     for (let frame = this.#next(); frame !== undefined; frame = this.#next()) {
       last = frame
-      bytes += frame.bytes.length
-      if (!call.write(frame.bytes) || bytes >= WINDOW_BYTES) break
+      // What one reader alone gets is not worth the time of the others.
+      const isShared = call.acceptsGzip === true && this.#own === undefined
+      const written = isShared ? frame.compressed : frame.plain
+      bytes += written.length
+      if (!call.write(written) || bytes >= WINDOW_BYTES) break
     }
     if (last === undefined) return
     this.#awaited = last.nonce

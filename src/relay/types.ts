@@ -42,6 +42,8 @@ export const METADATA = {
   cluster: 'kprobe.io/cluster',
   /** The name of the proxy whose Services it wants; empty for the proxy without a name. */
   proxy: 'kprobe.io/service-proxy-name',
+  /** The versions of these keys that the node reads, with commas between; PROTOCOL for a client that says nothing. */
+  protocol: 'kprobe.io/protocol',
   /** `fresh`: a relay that has not heard of its source for long refuses. */
   age: 'kprobe.io/age',
   /** What the kernel of the node holds: node-report.ts. */
@@ -49,3 +51,5 @@ export const METADATA = {
 } as const
 
 export const FRESH = 'fresh'
+/** The version of the metadata that this relay, or node, speaks. */
+export const PROTOCOL = '1'

@@ -22,6 +22,8 @@ export interface RelayNumbers {
   readonly nodes: Iterable<readonly [state: string, nodes: number]>
   /** Reports of nodes that were not taken, since the start, by the reason. */
   readonly reportsRefused: Iterable<readonly [reason: string, reports: number]>
+  /** When the certificate of the relay expires, milliseconds since 1970; undefined without TLS. */
+  readonly expiresMs: number | undefined
 }
 
 /** How long a change took until the kernels of a share of all nodes held it. */
@@ -79,6 +81,14 @@ export function createRelayMetrics(
     read().isServing ? 1 : 0,
   )
   addNodeMetrics(registry, read, follow)
+  asked(
+    'certificate_expiry_timestamp_seconds',
+    'When the certificate that readers are shown expires, in seconds since 1970.',
+    () => {
+      const { expiresMs } = read()
+      return expiresMs === undefined ? undefined : expiresMs / 1_000
+    },
+  )
   addOverShareMetric(registry, overShare)
   return () => registry.text()
 }

@@ -1,149 +1,234 @@
-import { fork } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
+import { createServer as createHttp2, type ServerHttp2Stream } from 'node:http2'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { parseApiAddress } from '../../src/api/grpc/address.ts'
-import { framed } from '../../src/api/grpc/rpc.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { systemClock } from '../../src/base/clock.ts'
 import type { Collection } from '../../src/relay/collection.ts'
-import { Http2Link, type RelayCall } from '../../src/relay/connection.ts'
 import { discovery } from '../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../src/relay/server.ts'
 import { RelayState } from '../../src/relay/state.ts'
-import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../src/relay/types.ts'
-import { decodeMessage } from '../../src/wire/protobuf/decoder.ts'
+import { RELAYED_TYPES } from '../../src/relay/types.ts'
 import { encodeMessage } from '../../src/wire/protobuf/encoder.ts'
-import { table, text } from '../../src/wire/protobuf/table.ts'
-import { goal, print, quantile } from './report.ts'
+import { encodeObject } from '../support/apiserver/encode-protobuf.ts'
+import { sliceOf } from '../support/apiserver/generator.ts'
+import { nowMs, type ReadersReport, type ReadersTask, serveReaders } from './relay-readers.ts'
+import { childResult, goal, print, quantile } from './report.ts'
 
 /*
  * One relay with readers in another process, over a unix socket: what a change costs for each reader, when the last reader has
- * it, and what a restart costs. The relay is filled by hand: the API server's part is that of `npm run bench -- kube`.
+ * it, what the first state and a restart cost; and beside it, what node:http2 alone costs for the same octets. The relay is
+ * filled by hand: the API server's part is that of `npm run bench -- kube`. Each measurement has a process of its own.
  */
 
-const READERS = Number(process.env.KPROBE_READERS ?? 2_000)
+const READERS = listOf('KPROBE_READERS', [2_000, 5_000])
+const FIRST_READERS = listOf('KPROBE_FIRST_READERS', [2_000])
+const FIRST_OBJECTS = Number(process.env.KPROBE_FIRST_OBJECTS ?? 10_000)
 const OBJECTS = Number(process.env.KPROBE_OBJECTS ?? 1_000)
-const OBJECT_BYTES = Number(process.env.KPROBE_OBJECT_BYTES ?? 700)
+const ENDPOINTS = 10
 const PER_SECOND = 100
-const SECONDS = 20
+const SECONDS = Number(process.env.KPROBE_SECONDS ?? 20)
+const ACCEPTS = process.env.KPROBE_ACCEPTS === 'identity' ? 'identity' : 'gzip'
 const TYPE = RELAYED_TYPES[1]?.typeUrl ?? ''
+/** Readers that come before the memory of the others is measured, so that what a process has once is not divided among them. */
+const WARM = 500
 
-interface Task {
-  readonly kind: 'open' | 'report' | 'resume' | 'end'
-  readonly address: string
-  readonly readers: number
+function listOf(name: string, standard: readonly number[]): readonly number[] {
+  return process.env[name]?.split(',').map(Number) ?? standard
 }
 
-/** Of a report: when the last reader heard of a revision, in milliseconds of the monotonic clock, and bytes of all. */
-interface Report {
-  readonly last: readonly (readonly [revision: number, ms: number])[]
+interface Steady {
+  readonly cpuUs: number
+  readonly tookMs: number
+  readonly changes: number
+  readonly readerBytes: number
+  readonly waits: readonly number[]
+  readonly rounds: number
+  readonly roundBytes: number
+  readonly openMs: number
+  readonly firstBytes: number
+  readonly resumeMs: number
+  readonly resumeBytes: number
+}
+
+interface First {
+  readonly tookMs: number
+  readonly cpuUs: number
   readonly bytes: number
+  readonly grownBytes: number
+  readonly stateBytes: number
 }
 
-const HEAD = table({ system_version_info: [1, text], nonce: [5, text] })
-
-function nowMs(): number {
-  return Number(process.hrtime.bigint()) / 1e6
+interface Floor {
+  readonly cpuUs: number
+  readonly readerBytes: number
 }
 
-function read(): void {
-  const calls: RelayCall[] = []
-  const links: Http2Link[] = []
-  const last = new Map<number, number>()
-  let bytes = 0
-  let revision = ''
-  const open = (task: Task, metadata: readonly { key: string; value: string }[]): Promise<void> =>
-    new Promise(resolve => {
-      let waiting = task.readers
-      for (let index = 0; index < task.readers; index++) {
-        const link = new Http2Link({
-          address: parseApiAddress(task.address),
-          tls: undefined,
-          clock: systemClock,
-        })
-        links.push(link)
-        let isFirst = true
-        const call: RelayCall = link.call(DELTA_METHOD, {
-          message(message) {
-            bytes += message.length
-            const { nonce, system_version_info: heard = '' } = decodeMessage(HEAD, message)
-            call.send(framed(discovery.DeltaDiscoveryRequest, { type_url: TYPE, response_nonce: nonce }))
-            if (heard === '') return
-            revision = heard
-            last.set(Number(heard), nowMs())
-            if (isFirst && --waiting === 0) resolve()
-            isFirst = false
-          },
-          ended: () => undefined,
-        })
-        calls.push(call)
-        const fields = metadata.map(({ key, value }) => ({ key, value: { string_value: value } }))
-        const node = { id: `reader-${index}`, metadata: { fields } }
-        call.send(framed(discovery.DeltaDiscoveryRequest, { node, type_url: TYPE }))
-      }
-    })
-  process.on('message', async (task: Task) => {
-    if (task.kind === 'end') process.exit(0)
-    if (task.kind === 'report') {
-      process.send?.({ last: [...last], bytes })
-      return
-    }
-    for (const link of links.splice(0)) link.close()
-    bytes = 0
-    const token = [{ key: METADATA.revision, value: revision }]
-    await open(task, task.kind === 'resume' ? token : [])
-    last.clear()
-    process.send?.({ last: [], bytes })
-  })
-  process.send?.('ready')
-}
+/** The process of the readers. */
+class ReaderProcess {
+  readonly #folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-'))
+  readonly path = join(this.#folder, 'relay.sock')
+  readonly #child: ChildProcess = fork(process.argv[1] ?? '', ['readers'], { execArgv: process.execArgv })
+  readonly #gone = new AbortController()
+  readonly ready = once(this.#child, 'message')
 
-async function measure(): Promise<void> {
-  const folder = mkdtempSync(join(tmpdir(), 'kprobe-bench-'))
-  const address = `unix://${folder}/relay.sock`
-  const child = fork(process.argv[1] ?? '', ['reader'], { execArgv: process.execArgv })
-  await once(child, 'message')
-  const ask = async (kind: Task['kind']): Promise<Report> => {
-    child.send({ kind, address, readers: READERS } satisfies Task)
-    const [report] = await once(child, 'message')
+  constructor() {
+    this.#child.once('exit', () => this.#gone.abort())
+  }
+
+  async ask(kind: ReadersTask['kind'], readers = 0, revision = 0): Promise<ReadersReport> {
+    const task: ReadersTask = { kind, readers, revision, path: this.path, typeUrl: TYPE, accepts: ACCEPTS }
+    this.#child.send(task)
+    const [report] = await once(this.#child, 'message', { signal: this.#gone.signal })
     return report
   }
-  const relay = new Relay()
-  let server = await relay.listen(address)
-  const idleBytes = rss()
+
+  end(): void {
+    this.#child.kill()
+    rmSync(this.#folder, { recursive: true })
+  }
+}
+
+async function steady(count: number): Promise<Steady> {
+  const readers = new ReaderProcess()
+  await readers.ready
+  const relay = new Relay(OBJECTS)
+  let server = await relay.listen(readers.path)
+  await readers.ask('open', WARM)
+  const warmBytes = await rss()
   const beganMs = nowMs()
-  const first = await ask('open')
+  const first = await readers.ask('open', count - WARM)
   const openMs = nowMs() - beganMs
-  const heldBytes = (rss() - idleBytes) / READERS
-  const changes = await relay.change()
-  const { last } = await ask('report')
-  await server.close()
-  server = await relay.listen(address)
-  const resumeMs = nowMs()
-  const resumed = await ask('resume')
-  const tookMs = nowMs() - resumeMs
-  await server.close()
-  child.send({ kind: 'end', address, readers: 0 } satisfies Task)
-  rmSync(folder, { recursive: true })
-  const waits = latencies(changes.made, last)
-  const row = (what: string, value: number, unit: string, most?: number) => ({
-    what,
-    value: `${value.toFixed(1)} ${unit}`,
-    goal: most === undefined ? '' : goal(value, most),
+  const readerBytes = ((await rss()) - warmBytes) / (count - WARM)
+  await readers.ask('report')
+  const { made, cpuUs, tookMs } = await relay.change(async revision => {
+    await readers.ask('settle', 0, revision)
   })
-  print(`${READERS} readers, ${PER_SECOND} changes/s of ${OBJECT_BYTES} bytes, ${OBJECTS} objects`, [
-    row('CPU of the relay a reader and change', changes.cpuUs / READERS / changes.made.length, 'us', 2.5),
-    row('CPU of the relay', changes.cpuUs / changes.tookMs / 10, '%', 50),
-    row('memory a reader', heldBytes / 1024, 'KiB', 30),
-    row('change to the last reader, p50', quantile(waits, 0.5), 'ms'),
-    row('change to the last reader, p99', quantile(waits, 0.99), 'ms', 250),
-    row('first state to all', openMs, 'ms', 10_000),
-    row('bytes of the first state a reader', first.bytes / READERS, 'B'),
-    row('resume of all after a restart of the server', tookMs, 'ms', 2_000),
-    row('bytes of the resume a reader', resumed.bytes / READERS, 'B', 1_024),
-  ])
-  process.exit(0)
+  const { heard, bytes } = await readers.ask('report')
+  await server.close()
+  server = await relay.listen(readers.path)
+  const resumeMs = nowMs()
+  const resumed = await readers.ask('resume', count)
+  const tookResumeMs = nowMs() - resumeMs
+  const waits = latencies(made, heard, count)
+  readers.end()
+  return {
+    cpuUs,
+    tookMs,
+    changes: made.length,
+    readerBytes,
+    waits,
+    rounds: heard.length,
+    roundBytes: (bytes - first.bytes) / heard.length / count,
+    openMs,
+    firstBytes: first.bytes / count,
+    resumeMs: tookResumeMs,
+    resumeBytes: resumed.bytes,
+  }
+}
+
+async function firstState(count: number): Promise<First> {
+  const readers = new ReaderProcess()
+  await readers.ready
+  const relay = new Relay(FIRST_OBJECTS)
+  await relay.listen(readers.path)
+  const before = await rss()
+  let most = before
+  const watch = setInterval(() => {
+    most = Math.max(most, process.memoryUsage.rss())
+  }, 20)
+  const [beganMs, cpu] = [nowMs(), process.cpuUsage()]
+  const { bytes } = await readers.ask('open', count)
+  const tookMs = nowMs() - beganMs
+  const { user, system } = process.cpuUsage(cpu)
+  clearInterval(watch)
+  readers.end()
+  return { tookMs, cpuUs: user + system, bytes, grownBytes: most - before, stateBytes: relay.stateBytes }
+}
+
+/** node:http2 alone: a stream for each reader, and so many octets in so many rounds. */
+async function floor(count: number, roundBytes: number, rounds: number, tookMs: number): Promise<Floor> {
+  const readers = new ReaderProcess()
+  await readers.ready
+  const streams: ServerHttp2Stream[] = []
+  const frame = Buffer.from(new Relay(1).frame(Math.round(roundBytes)))
+  const http = createHttp2()
+  http.on('stream', stream => {
+    stream.on('error', () => undefined)
+    stream.on('data', () => undefined)
+    stream.respond({ ':status': 200, 'content-type': 'application/grpc' }, { waitForTrailers: true })
+    stream.write(frame)
+    streams.push(stream)
+  })
+  const listener = createServer(socket => http.emit('connection', socket))
+  listener.listen({ path: readers.path, backlog: 8_192 })
+  await once(listener, 'listening')
+  await readers.ask('open', WARM)
+  const warmBytes = await rss()
+  await readers.ask('open', count - WARM)
+  const readerBytes = ((await rss()) - warmBytes) / (count - WARM)
+  const cpu = process.cpuUsage()
+  const beganMs = nowMs()
+  for (let round = 1; round <= rounds; round++) {
+    for (const stream of streams) stream.write(frame)
+    await sleep(Math.max(1, (round * tookMs) / rounds - (nowMs() - beganMs)))
+  }
+  await sleep(1_000)
+  const { user, system } = process.cpuUsage(cpu)
+  readers.end()
+  return { cpuUs: user + system, readerBytes }
+}
+
+function measure(): void {
+  const unit = (value: number, name: string): string => `${value.toFixed(1)} ${name}`
+  const row = (what: string, value: number, name: string, most?: number, least?: number) => ({
+    what,
+    value: unit(value, name),
+    goal: most === undefined ? '' : goal(value, most),
+    'node:http2 alone': least === undefined ? '' : unit(least, name),
+  })
+  for (const readers of READERS) {
+    const its = childResult<Steady>(['steady', String(readers)])
+    const numbers = [readers, its.roundBytes, its.rounds, its.tookMs].map(String)
+    const least = childResult<Floor>(['floor', ...numbers])
+    const perChange = (cpuUs: number) => cpuUs / readers / its.changes
+    print(
+      `${readers} readers (${ACCEPTS}), ${PER_SECOND} changes/s, ${OBJECTS} slices of ${ENDPOINTS} endpoints`,
+      [
+        row('CPU of the relay, a reader and change', perChange(its.cpuUs), 'us', 2.5, perChange(least.cpuUs)),
+        row(
+          'CPU of the relay, a reader and round',
+          its.cpuUs / readers / its.rounds,
+          'us',
+          undefined,
+          least.cpuUs / readers / its.rounds,
+        ),
+        row('CPU of the relay', its.cpuUs / its.tookMs / 10, '%', 50, least.cpuUs / its.tookMs / 10),
+        row('rounds', (its.rounds * 1_000) / its.tookMs, '/s'),
+        row('bytes of a round', its.roundBytes, 'B'),
+        row('memory a reader', its.readerBytes / 1024, 'KiB', 30, least.readerBytes / 1024),
+        row('change to the last reader, p50', quantile(its.waits, 0.5), 'ms'),
+        row('change to the last reader, p99', quantile(its.waits, 0.99), 'ms', 250),
+        row('first state to all', its.openMs, 'ms'),
+        row('bytes of the first state, a reader', its.firstBytes, 'B'),
+        row('resume of all after a restart of the server', its.resumeMs, 'ms', 2_000),
+        row('bytes of the resume of all', its.resumeBytes / 1024, 'KiB', 2_048),
+      ],
+    )
+  }
+  for (const readers of FIRST_READERS) {
+    const its = childResult<First>(['first', String(readers)])
+    print(`first state of ${FIRST_OBJECTS} slices of ${ENDPOINTS} endpoints to ${readers} readers at once`, [
+      row('time', its.tookMs, 'ms', 10_000),
+      row('CPU of the relay', its.cpuUs / 1e3, 'ms'),
+      row('bytes, a reader', its.bytes / readers / 1024, 'KiB'),
+      row('the state itself', its.stateBytes / 1024, 'KiB'),
+      row('memory of the relay above that before', its.grownBytes / 1024, 'KiB'),
+    ])
+  }
 }
 
 interface Made {
@@ -156,27 +241,39 @@ class Relay {
   readonly state = new RelayState({ clock: systemClock, proxyName: '' })
   readonly #collection: Collection
   #revision = 1_000
+  stateBytes = 0
+  readonly #objects: number
 
-  constructor() {
+  constructor(objects: number) {
     const collection = this.state.collections.get(TYPE)
     if (collection === undefined) throw new Error('no collection')
     this.#collection = collection
+    this.#objects = objects
     this.state.heardMs = () => systemClock.nowMs()
-    for (let index = 0; index < OBJECTS; index++) this.#put(index)
+    this.state.identify('00000000-0000-4000-8000-000000000000')
+    for (let index = 0; index < objects; index++) this.stateBytes += this.#put(index)
     collection.seal(String(this.#revision))
   }
 
-  listen(address: string): Promise<RelayServer> {
+  listen(path: string): Promise<RelayServer> {
     return startRelayServer({
       state: this.state,
-      address,
+      address: `unix://${path}`,
       clock: systemClock,
-      connectionsMax: READERS + 100,
+      connectionsMax: 20_000,
       failed: error => console.error(error),
     })
   }
 
-  async change(): Promise<{
+  /** A message of about so many bytes. */
+  frame(bytes: number): Buffer {
+    const removed = ['x'.repeat(Math.max(1, bytes - 100))]
+    const next = this.#collection.framesFor('c1', [], removed).next()
+    return next.done === true ? Buffer.alloc(0) : next.value.plain
+  }
+
+  /** `settled` waits until all readers have a revision. */
+  async change(settled: (revision: number) => Promise<void>): Promise<{
     readonly made: readonly Made[]
     readonly cpuUs: number
     readonly tookMs: number
@@ -187,39 +284,64 @@ class Relay {
     while (made.length < PER_SECOND * SECONDS) {
       const due = Math.min(PER_SECOND * SECONDS, ((nowMs() - beganMs) / 1_000) * PER_SECOND)
       while (made.length < due) {
-        this.#put(made.length % OBJECTS)
+        this.#put(made.length % this.#objects)
         made.push({ revision: this.#revision, ms: nowMs() })
         this.#collection.seal(String(this.#revision))
       }
-      await new Promise(resolve => setTimeout(resolve, 1))
+      await sleep(1)
     }
     const tookMs = nowMs() - beganMs
+    await settled(this.#revision)
     const { user, system } = process.cpuUsage(before)
-    await new Promise(resolve => setTimeout(resolve, 2_000))
     return { made, cpuUs: user + system, tookMs }
   }
 
-  #put(index: number): void {
-    const [name, version] = [`namespace/slice-${index}`, String(++this.#revision)]
-    const value = Buffer.alloc(OBJECT_BYTES, index)
-    const resource = encodeMessage(discovery.Resource, { version, resource: { type_url: TYPE, value }, name })
+  #put(index: number): number {
+    const version = String(++this.#revision)
+    const pods = Array.from({ length: ENDPOINTS }, (_, slot) => this.#revision * ENDPOINTS + slot)
+    const object = sliceOf(index, { number: 0, pods })
+    const name = `namespace/slice-${index}`
+    const resource = encodeMessage(discovery.Resource, {
+      version,
+      resource: { type_url: TYPE, value: encodeObject(object) },
+      name,
+    })
     this.#collection.put(name, { version, resource })
+    return resource.length
   }
 }
 
 /** Milliseconds from each change until the last reader had it. */
-function latencies(made: readonly Made[], last: Report['last']): readonly number[] {
-  const heard = [...last].sort((a, b) => a[0] - b[0])
+function latencies(made: readonly Made[], heard: ReadersReport['heard'], readers: number): readonly number[] {
+  const by = [...heard].sort((a, b) => a[0] - b[0])
+  const missing = by.filter(([, , count]) => count !== readers)
+  if (missing.length > 0) throw new Error(`not all readers heard of ${missing.join(' ')}`)
   return made.flatMap(({ revision, ms }) => {
-    const its = heard.find(([at]) => at >= revision)
+    const its = by.find(([at]) => at >= revision)
     return its === undefined ? [] : [its[1] - ms]
   })
 }
 
-function rss(): number {
-  globalThis.gc?.()
-  return process.memoryUsage().rss
+async function rss(): Promise<number> {
+  for (let time = 0; time < 3; time++) {
+    globalThis.gc?.()
+    await sleep(300)
+  }
+  return process.memoryUsage.rss()
 }
 
-if (process.argv[2] === 'reader') read()
-else await measure()
+async function perform(what: string | undefined, numbers: readonly number[]): Promise<void> {
+  const [readers = 0, bytes = 0, rounds = 0, tookMs = 0] = numbers
+  const results = {
+    steady: () => steady(readers),
+    first: () => firstState(readers),
+    floor: () => floor(readers, bytes, rounds, tookMs),
+  }
+  if (what !== 'steady' && what !== 'first' && what !== 'floor') throw new Error(`unknown part ${what}`)
+  console.log(JSON.stringify(await results[what]()))
+  process.exit(0)
+}
+
+if (process.argv[2] === 'readers') serveReaders()
+else if (process.argv[2] === undefined) measure()
+else await perform(process.argv[2], process.argv.slice(3).map(Number))

@@ -62,7 +62,7 @@ export class RelaySimulation {
     const random = this.#random
     const relay = random.pick(this.#world.relays)
     const name = `relay ${this.#world.relays.indexOf(relay)}`
-    const what = random.int(0, 13)
+    const what = random.int(0, 15)
     if (what <= 4) this.#change(random.int(1, 12))
     else if (what === 5) await this.#killOrStart(relay, name)
     else if (what === 6) this.#say(`${name} stopped`, () => relay.stop())
@@ -72,7 +72,11 @@ export class RelaySimulation {
     else if (what === 10) this.#say(`${name} with its source`, () => relay.network.heal())
     else if (what === 11) this.#say('API server refuses nodes', () => this.#world.kube.refuse())
     else if (what === 12) this.#say('API server serves nodes', () => this.#world.kube.heal())
-    else this.#say('history compacted', () => this.#world.store.compact())
+    else if (what === 13) this.#say(`${name} partitioned from its source`, () => relay.network.die())
+    else if (what === 14) {
+      const ms = random.pick([1_000, 90_000, 3_600_000])
+      this.#say(`the clock of ${name} leaps by ${ms} ms`, () => relay.clock.leap(ms))
+    } else this.#say('history compacted', () => this.#world.store.compact())
   }
 
   #say(what: string, act: () => void): void {

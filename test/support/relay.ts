@@ -1,6 +1,7 @@
 import type { ApiAddress } from '../../src/api/grpc/address.ts'
 import type { Call, CallHandler } from '../../src/api/grpc/rpc.ts'
 import { MessageReader, RpcError, UNAVAILABLE } from '../../src/api/grpc/rpc.ts'
+import type { Cancel, Clock } from '../../src/base/clock.ts'
 import { parseIp } from '../../src/base/ip.ts'
 import { RelayClient } from '../../src/relay/client.ts'
 import type { RelayCall, RelayCallHandlers, RelayLink } from '../../src/relay/connection.ts'
@@ -25,10 +26,37 @@ export const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const NAMESPACE = 'namespace-0'
 const PULSE_MS = 30_000
 
+/** The clock of one machine: it has an origin of its own, and leaps when the machine was suspended. */
+class MachineClock implements Clock {
+  readonly #time: Clock
+  #aheadMs = 1e9
+
+  constructor(time: Clock) {
+    this.#time = time
+  }
+
+  nowMs(): number {
+    return this.#time.nowMs() + this.#aheadMs
+  }
+
+  after(delayMs: number, run: () => void): Cancel {
+    return this.#time.after(delayMs, run)
+  }
+
+  breathe(): Promise<void> {
+    return this.#time.breathe()
+  }
+
+  leap(ms: number): void {
+    this.#aheadMs += ms
+  }
+}
+
 /** A relay without sockets. It can be killed, stopped, restarted, and cut off from its source. */
 export class MemoryRelay {
   readonly #world: RelayWorld
   readonly network: MemoryNetwork
+  readonly clock: MachineClock
   readonly problems: string[] = []
   state: RelayState
   upstream: Upstream
@@ -45,6 +73,7 @@ export class MemoryRelay {
     this.#world = world
     this.#sources = sources
     this.network = new MemoryNetwork({ clock: world.clock, random: world.random.fork() })
+    this.clock = new MachineClock(world.clock)
     ;({ state: this.state, upstream: this.upstream, discovery: this.discovery } = this.#made())
   }
 
@@ -98,7 +127,8 @@ export class MemoryRelay {
   }
 
   #made(backend = this.#world.backend) {
-    const { clock, random, historyBytesMax } = this.#world
+    const { clock } = this
+    const { random, historyBytesMax, asked } = this.#world
     const state = new RelayState({
       clock,
       proxyName: '',
@@ -108,7 +138,13 @@ export class MemoryRelay {
     const isRelay = this.#sources.length > 0
     const client = isRelay
       ? this.#world.client('relay', this.#sources)
-      : new MemoryClient({ backend, network: this.network, clock, qps: 0 })
+      : new MemoryClient({
+          backend,
+          network: this.network,
+          clock,
+          qps: 0,
+          sent: ({ path }) => asked.push(path),
+        })
     this.#client = client
     const upstream = new Upstream({
       client,
@@ -281,6 +317,8 @@ export class RelayWorld {
   readonly faults = new FaultScript()
   readonly relays: MemoryRelay[]
   readonly said: string[] = []
+  /** What relays, and nodes without one, have asked the API server for. */
+  readonly asked: string[] = []
   readonly kube: MemoryNetwork
   readonly #fallsBack: boolean
   #count = 0
@@ -340,7 +378,13 @@ export class RelayWorld {
       relays: relays.map((_, index) => ({ address: addressOf(index), zone: '' })),
       nodeName: name,
       proxyName: '',
-      kube: new MemoryClient({ backend: this.backend, network: this.kube, clock, qps: 0 }),
+      kube: new MemoryClient({
+        backend: this.backend,
+        network: this.kube,
+        clock,
+        qps: 0,
+        sent: ({ path }) => this.asked.push(path),
+      }),
       fallsBack: this.#fallsBack,
       link: address => new MemoryLink(this, () => relays[address.kind === 'tcp' ? address.port : 0]),
       clock,

@@ -103,6 +103,7 @@ const IMPORTED_ONLY_BY: Readonly<Record<string, readonly string[]>> = {
 /** Modules of Node and packages that each file, or else each part of src/, may import; what is not listed may none. */
 const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'api/grpc/http-server.ts': ['node:crypto', 'node:fs/promises', 'node:http2', 'node:net', 'node:tls'],
+  'api/grpc/rpc.ts': ['node:zlib'],
   'api/grpc/rpc-server.ts': ['node:http2', 'node:net'],
   'api/grpc/grpc-server.ts': ['node:fs/promises', 'node:net'],
   base: ['node:net'],

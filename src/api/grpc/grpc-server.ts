@@ -8,11 +8,13 @@ import { listenAtUnixSocket } from '../../base/unix-socket.ts'
 import { type ApiAddress, formatApiAddress, isPrivate, parseApiAddress } from './address.ts'
 import {
   type ApiTls,
+  expiryOf,
   followTls,
   listenerFor,
   plainServer,
   readTls,
   renewTls,
+  type TlsPems,
   tlsServer,
 } from './http-server.ts'
 import type { Methods } from './rpc.ts'
@@ -38,6 +40,8 @@ export interface GrpcServerOptions {
   readonly requestBytesMax?: number
   /** Of all messages that are not whole yet, together; 64 MiB by default. */
   readonly partialBytesMax?: number
+  /** A call whose first message has not come for so long ends; no limit unless given. */
+  readonly firstMessageMs?: number
 }
 
 export interface GrpcServer {
@@ -46,11 +50,15 @@ export interface GrpcServer {
   readonly counts: RpcServer['counts']
   /** Connections that were over their share. */
   readonly overShare: OverShare
+  /** When the certificate that is shown now expires, milliseconds since 1970; undefined without one. */
+  readonly expiresMs: number | undefined
   /** Ends every call with UNAVAILABLE, at the latest after 2 s; removes the socket file. Idempotent. */
   close(): Promise<void>
 }
 
 const CONNECTIONS_MAX = 2_048
+/** Thousands of nodes come at once after a restart; one whose SYN is dropped comes a second later. */
+const BACKLOG = 4_096
 const CALLS_MAX = 4_096
 
 /**
@@ -61,7 +69,7 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
   const address = parseApiAddress(options.address)
   checkTls(address, options.tls)
   const { failed, crowded = () => undefined } = options
-  const { http, stopRenewing } = await httpServer(options)
+  const { http, stopRenewing, expiresMs } = await httpServer(options)
   const rpc = new RpcServer({
     ...options,
     http,
@@ -87,6 +95,9 @@ export async function startGrpcServer(options: GrpcServerOptions): Promise<GrpcS
     get overShare() {
       return rpc.overShare
     },
+    get expiresMs() {
+      return expiresMs()
+    },
     close() {
       stopRenewing()
       closing ??= closeAll({ rpc, listener, removeFile })
@@ -111,14 +122,21 @@ function checkTls(address: ApiAddress, tls: ApiTls | undefined): void {
 interface RenewingServer {
   readonly http: RpcServerOptions['http']
   readonly stopRenewing: () => void
+  readonly expiresMs: () => number | undefined
 }
 
 async function httpServer({ clock, failed, tls }: GrpcServerOptions): Promise<RenewingServer> {
-  if (tls === undefined) return { http: plainServer(), stopRenewing: () => undefined }
+  const nothing = () => undefined
+  if (tls === undefined) return { http: plainServer(), stopRenewing: nothing, expiresMs: nothing }
   const pems = await readTls(tls)
   const http = tlsServer(pems, undefined, tls)
-  const stopRenewing = followTls(tls, { clock, pems, changed: now => renewTls(http, now), failed })
-  return { http, stopRenewing }
+  let expiresMs = expiryOf(pems)
+  const changed = (now: TlsPems): void => {
+    renewTls(http, now)
+    expiresMs = expiryOf(now)
+  }
+  const stopRenewing = followTls(tls, { clock, pems, changed, failed })
+  return { http, stopRenewing, expiresMs: () => expiresMs }
 }
 
 /** The result removes the file of a unix socket. */
@@ -130,7 +148,8 @@ async function listen(server: NetServer, address: ApiAddress): Promise<() => Pro
   const { ip, port } = address
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen({ host: formatIp(ip), port, ipv6Only: ip.length === 16, exclusive: true }, () => {
+    const at = { host: formatIp(ip), port, ipv6Only: ip.length === 16, exclusive: true, backlog: BACKLOG }
+    server.listen(at, () => {
       server.off('error', reject)
       resolve(async () => undefined)
     })

@@ -50,6 +50,15 @@ export function renewTls(server: Http2SecureServer, pems: TlsPems): void {
   server.setSecureContext(contextOf(pems))
 }
 
+/** When the first certificate, that of its owner, expires; milliseconds since 1970, and NaN for what is no certificate. */
+export function expiryOf({ cert }: Pick<TlsPems, 'cert'>): number {
+  try {
+    return Date.parse(new X509Certificate(cert).validTo)
+  } catch {
+    return Number.NaN
+  }
+}
+
 /** Handshakes at a time; the connections of clients beyond are closed. */
 const HANDSHAKES_MAX = 16
 

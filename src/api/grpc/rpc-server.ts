@@ -47,6 +47,8 @@ export interface RpcServerOptions {
   readonly requestBytesMax?: number
   /** Of all messages that are not whole yet, together; 64 MiB by default. */
   readonly partialBytesMax?: number
+  /** A call whose first message has not come for so long ends; no limit unless given. */
+  readonly firstMessageMs?: number
   /** A handler threw something that is no answer. */
   readonly failed: (error: Error) => void
 }
@@ -64,9 +66,12 @@ const ANSWER_HEADERS = {
   'content-type': 'application/grpc',
   'grpc-accept-encoding': 'identity',
 } as const
+/** A message may be compressed then; each says whether it is. */
+const GZIP_ANSWER_HEADERS = { ...ANSWER_HEADERS, 'grpc-encoding': 'gzip' } as const
 
 /**
- * gRPC over HTTP/2, as its protocol document has it: length-prefixed messages, the status in trailers. No compression.
+ * gRPC over HTTP/2, as its protocol document has it: length-prefixed messages, the status in trailers. Messages of clients
+ * are not compressed; those for clients are where a handler compresses them.
  * Whatever a peer does, it holds a bounded amount of memory.
  */
 export class RpcServer {
@@ -177,7 +182,7 @@ export class RpcServer {
       reset(stream)
       return
     }
-    const { clock, failed, requestBytesMax = REQUEST_BYTES_MAX } = this.#options
+    const { clock, failed, requestBytesMax = REQUEST_BYTES_MAX, firstMessageMs } = this.#options
     let cancel: Cancel | undefined
     // A client with a wrong or late request need not read everything first.
     const refused = (): void => {
@@ -186,10 +191,14 @@ export class RpcServer {
     }
     const held = (change: number): boolean => this.#held(change)
     const { authorization } = headers
-    const call = new RpcCall(stream, { failed, refused, requestBytesMax, held, authorization })
+    const acceptsGzip = /(^|,) *gzip *(,|$)/.test(String(headers['grpc-accept-encoding'] ?? ''))
+    const call = new RpcCall(stream, { failed, refused, requestBytesMax, held, acceptsGzip, authorization })
     this.#calls.add(call)
+    const cancelFirst =
+      firstMessageMs === undefined ? () => undefined : clock.after(firstMessageMs, () => call.awaited())
     stream.once('close', () => {
       cancel?.()
+      cancelFirst()
       this.#calls.delete(call)
       this.#callShares.leave(call)
       call.closed()
@@ -249,6 +258,7 @@ interface RpcCallOptions {
   readonly requestBytesMax: number
   /** Counts bytes of messages that are not whole yet; true when those of all calls are too many. */
   readonly held: (change: number) => boolean
+  readonly acceptsGzip: boolean
   /** It has ended with another status than OK. */
   readonly refused: () => void
   readonly authorization: string | undefined
@@ -256,17 +266,20 @@ interface RpcCallOptions {
 
 class RpcCall implements Call {
   readonly session: object
+  readonly acceptsGzip: boolean
   readonly #stream: ServerHttp2Stream
   readonly #options: RpcCallOptions
   #handler: CallHandler | undefined
   #trailers: Readonly<Record<string, string>> | undefined
   #heldBytes = 0
+  #hasBegun = false
 
   constructor(stream: ServerHttp2Stream, options: RpcCallOptions) {
     this.#stream = stream
     this.session = stream.session ?? stream
     this.#options = options
-    stream.respond(ANSWER_HEADERS, { waitForTrailers: true })
+    this.acceptsGzip = options.acceptsGzip
+    stream.respond(this.acceptsGzip ? GZIP_ANSWER_HEADERS : ANSWER_HEADERS, { waitForTrailers: true })
     stream.once('wantTrailers', () => {
       if (stream.destroyed) return
       stream.sendTrailers({ ...this.#trailers })
@@ -290,6 +303,7 @@ class RpcCall implements Call {
     this.#handler = handler
     const reader = new MessageReader(handler.requestBytesMax ?? this.#options.requestBytesMax)
     const take = (message: Buffer): void => {
+      this.#hasBegun = true
       if (this.#trailers === undefined) handler.message(message)
     }
     this.#stream.on('data', (chunk: Buffer) =>
@@ -327,6 +341,11 @@ class RpcCall implements Call {
     this.#handler = undefined
     this.#trailers ??= {}
     handler?.closed?.()
+  }
+
+  /** Its first message should be there by now. */
+  awaited(): void {
+    if (!this.#hasBegun) this.end(DEADLINE_EXCEEDED, 'the first message has not come in time')
   }
 
   write(frames: Buffer): boolean {

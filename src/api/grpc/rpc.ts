@@ -1,3 +1,5 @@
+import { gunzipSync, gzipSync } from 'node:zlib'
+import { errorOf } from '../../base/errors.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import { encodeMessage, ProtobufEncoder } from '../../wire/protobuf/encoder.ts'
 import type { MessageOf, Table } from '../../wire/protobuf/table.ts'
@@ -36,6 +38,8 @@ export interface Call {
   readonly commonName?: string | undefined
   /** The header `authorization`: what the client says, which nobody has checked. */
   readonly authorization?: string | undefined
+  /** The client reads messages that are compressed; see compressedFrame(). */
+  readonly acceptsGzip?: boolean
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
@@ -102,20 +106,24 @@ export function unary<T extends Table, G extends Table>(
 /** Takes messages out of the bytes of a stream, however those are cut. */
 export class MessageReader {
   readonly #bytesMax: number
+  readonly #readsGzip: boolean
   #rest: Buffer | undefined
 
-  constructor(bytesMax: number) {
+  constructor(bytesMax: number, { readsGzip = false }: { readonly readsGzip?: boolean } = {}) {
     this.#bytesMax = bytesMax
+    this.#readsGzip = readsGzip
   }
 
-  /** Throws RpcError for what is compressed or too large, as soon as its prefix says so. */
+  /** Throws RpcError for what is too large, or compressed where that was not agreed on, as soon as its prefix says so. */
   read(chunk: Buffer, take: (message: Buffer) => void): void {
     const bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
     let at = 0
     while (bytes.length - at >= PREFIX_BYTES) {
       const length = bytes.readUInt32BE(at + 1)
-      if (bytes[at] === 1) throw new RpcError(UNIMPLEMENTED, 'compressed messages are not supported')
-      if (bytes[at] !== 0)
+      const isCompressed = bytes[at] === 1
+      if (isCompressed && !this.#readsGzip)
+        throw new RpcError(UNIMPLEMENTED, 'compressed messages are not supported')
+      if (bytes[at] !== 0 && !isCompressed)
         throw new RpcError(INTERNAL, 'the compression flag of a message is neither 0 nor 1')
       if (length > this.#bytesMax)
         throw new RpcError(
@@ -124,10 +132,19 @@ export class MessageReader {
         )
       const end = at + PREFIX_BYTES + length
       if (bytes.length < end) break
-      take(bytes.subarray(at + PREFIX_BYTES, end))
+      const message = bytes.subarray(at + PREFIX_BYTES, end)
+      take(isCompressed ? this.#decompressed(message) : message)
       at = end
     }
     this.#rest = at < bytes.length ? bytes.subarray(at) : undefined
+  }
+
+  #decompressed(message: Buffer): Buffer {
+    try {
+      return gunzipSync(message, { maxOutputLength: this.#bytesMax })
+    } catch (thrown) {
+      throw new RpcError(INTERNAL, `a compressed message cannot be read: ${errorOf(thrown).message}`)
+    }
   }
 
   /** The stream ended within a message. */
@@ -141,7 +158,7 @@ export class MessageReader {
   }
 }
 
-/** gRPC's prefix of a message: a byte that says "not compressed", and four of length. */
+/** gRPC's prefix of a message: a byte that says whether it is compressed, and four of length. */
 const PREFIX_BYTES = 5
 
 /** Encodes messages behind their prefixes. */
@@ -157,6 +174,14 @@ export class FrameEncoder {
 /** One message behind its prefix, in memory of its own. */
 export function framed<T extends Table>(table: T, message: MessageOf<T>): Buffer {
   return withPrefix(encodeMessage(table, message, PREFIX_BYTES))
+}
+
+/** The same message, for a client that accepts gzip. The fastest level: objects of one kind are alike. */
+export function compressedFrame(frame: Buffer): Buffer {
+  const message = gzipSync(frame.subarray(PREFIX_BYTES), { level: 1 })
+  const compressed = withPrefix(Buffer.concat([Buffer.alloc(PREFIX_BYTES), message]))
+  compressed[0] = 1
+  return compressed
 }
 
 function withPrefix(frame: Buffer): Buffer {

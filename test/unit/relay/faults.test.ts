@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from 'vitest'
+import { afterEach, describe, expect, it, vi } from 'vitest'
 import { framed, MessageReader, RpcError } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { discovery as deltas } from '../../../src/relay/schema.ts'
@@ -77,7 +77,7 @@ function reader(world: RelayWorld, metadata: Readonly<Record<string, string>> = 
     node: { id: 'by-hand', metadata: { fields } },
     type_url: RELAYED_TYPES[0]?.typeUrl,
   })
-  handler?.message(request.subarray(5))
+  call.attempt(() => handler?.message(request.subarray(5)))
   return { written, ended }
 }
 
@@ -289,6 +289,77 @@ describe('relay: faults', () => {
     await clock.advance(1_000)
     agree()
     for (const { synced } of nodes) expect(synced).toBe(1)
+  })
+
+  it('F184: readers that lie about what they hold cost the API server a list together', async () => {
+    const { world, clock, agree } = await begin()
+    const { length } = world.asked
+    const liars = Array.from({ length: 500 }, (_, index) =>
+      reader(world, { [METADATA.atLeast]: String(1e9 + index) }),
+    )
+    await clock.advance(10_000)
+    // The API server has nothing newer, so they get what there is.
+    expect(liars.filter(({ written, ended }) => written.length !== 1 || ended.length > 0)).toEqual([])
+    expect(world.asked.length - length).toBeLessThanOrEqual(2)
+    agree()
+  })
+
+  it('F199: nodes of an etcd that was restored do not ask the API server at once', async () => {
+    const { world, clock, relays, nodes } = await begin({}, 16)
+    const other = new RelayWorld({ seed: 7, startVersion: '20' })
+    const [relay] = relays
+    await relay?.kill()
+    world.asked.length = 0
+    relay?.start(other)
+    let most = 0
+    for (let second = 0; second < 40; second++) {
+      const before = world.asked.length
+      await other.clock.advance(1_000)
+      await clock.advance(1_000)
+      most = Math.max(most, world.asked.length - before)
+    }
+    // Whatever nodes claim, that is a list a second for each collection.
+    expect(most).toBeLessThanOrEqual(STARTS.length)
+    expect(nodes.map(({ synced }) => synced)).toEqual(nodes.map(() => 1))
+  })
+
+  it('F194: a relay whose clock leaps takes nothing back, and serves on', async () => {
+    const { clock, relays, nodes, agree, change } = await begin({ fallsBack: true })
+    const [relay] = relays
+    for (const ms of [3_600_000, 90_000, 365 * 86_400_000]) {
+      change(3)
+      relay?.clock.leap(ms)
+      await clock.advance(1_000)
+      agree()
+      await clock.advance(120_000)
+      change(3)
+      await clock.advance(60_000)
+      agree()
+    }
+    expect(relay?.state.isStale).toBe(false)
+    for (const { lists } of nodes) expect([...lists].sort()).toEqual(STARTS)
+  })
+
+  it('F194: the date of a relay is of no account', async () => {
+    vi.useFakeTimers({ toFake: ['Date'], now: 0 })
+    stop.push(async () => void vi.useRealTimers())
+    const { clock, relays, agree, change } = await begin()
+    for (const year of [1970, 2099, 2001]) {
+      vi.setSystemTime(Date.UTC(year, 0, 1))
+      change(3)
+      await clock.advance(90_000)
+      agree()
+      expect(relays[0]?.state.isStale).toBe(false)
+    }
+  })
+
+  it('F197: a relay refuses nodes whose metadata it cannot read, and says what it speaks', async () => {
+    const { world, clock } = await begin()
+    const later = reader(world, { [METADATA.protocol]: '2,3' })
+    const both = reader(world, { [METADATA.protocol]: '2,1' })
+    await clock.advance(1_000)
+    expect(later.ended).toEqual(['9 this relay speaks protocol 1, not "2,3"'])
+    expect([both.ended, both.written.length]).toEqual([[], 1])
   })
 
   it('F185: the relay of another cluster gives a whole state, which replaces the former by one difference', async () => {

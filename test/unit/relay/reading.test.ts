@@ -1,4 +1,4 @@
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { framed } from '../../../src/api/grpc/rpc.ts'
 import type { RelayCallHandlers } from '../../../src/relay/connection.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
@@ -6,7 +6,11 @@ import { Reading, RelayRefusal } from '../../../src/relay/reading.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { RelayState } from '../../../src/relay/state.ts'
 import { METADATA, RELAYED_TYPES, type RelayedType } from '../../../src/relay/types.ts'
+import { decodeMessage } from '../../../src/wire/protobuf/decoder.ts'
+import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+
+type Response = MessageOf<typeof discovery.DeltaDiscoveryResponse>
 
 function typeOf(kind: string): RelayedType {
   const type = RELAYED_TYPES.find(each => each.kind === kind)
@@ -14,21 +18,29 @@ function typeOf(kind: string): RelayedType {
   return type
 }
 
-it('F181: a node gives up a list without an end', async () => {
-  let handlers: RelayCallHandlers | undefined
-  const nothing = () => undefined
-  const call = { send: nothing, finish: nothing, pause: nothing, resume: nothing, cancel: nothing }
-  const link = {
-    call: (_method: string, its: RelayCallHandlers) => {
-      handlers = its
-      return call
-    },
-    close: nothing,
+const nothing = () => undefined
+
+/** A list or watch of Services at a relay that the test speaks for. */
+function reading(what: 'list' | 'watch') {
+  const made: RelayCallHandlers[] = []
+  const sent: Buffer[] = []
+  const call = {
+    send: (frame: Buffer) => void sent.push(frame.subarray(5)),
+    finish: nothing,
+    pause: nothing,
+    resume: nothing,
+    cancel: nothing,
   }
   const ended: (string | undefined)[] = []
-  const reading = new Reading({
-    wanted: { type: typeOf('Service'), name: undefined, what: 'list', revision: '', seconds: undefined },
-    link,
+  const its = new Reading({
+    wanted: { type: typeOf('Service'), name: undefined, what, revision: '', seconds: undefined },
+    link: {
+      call: (_method: string, handlers: RelayCallHandlers) => {
+        made.push(handlers)
+        return call
+      },
+      close: nothing,
+    },
     clock: new FakeClock(),
     random: () => 0.5,
     nodeName: 'node',
@@ -40,12 +52,60 @@ it('F181: a node gives up a list without an end', async () => {
     isElsewhere: nothing,
     ended: why => ended.push(why?.message),
   })
-  const answer = reading.open()
+  const hear = (response: Response, more = Buffer.alloc(0)): void => {
+    const bytes = framed(discovery.DeltaDiscoveryResponse, response).subarray(5)
+    made[0]?.message(Buffer.concat([bytes, more]))
+  }
+  const said = () => sent.map(bytes => decodeMessage(discovery.DeltaDiscoveryRequest, bytes))
+  return { answer: its.open(), ended, hear, said }
+}
+
+it('F181: a node gives up a list without an end', async () => {
+  const { answer, ended, hear } = reading('list')
   const resources = [{ name: 'a', resource: { value: Buffer.alloc(1_000) } }]
-  const part = framed(discovery.DeltaDiscoveryResponse, { resources }).subarray(5)
-  for (let time = 0; time < 20; time++) handlers?.message(part)
+  for (let time = 0; time < 20; time++) hear({ resources })
   await expect(answer).rejects.toThrow(RelayRefusal)
   expect(ended).toEqual(['the relay sends a list or a difference without an end'])
+})
+
+describe('F197: a relay of a newer version', () => {
+  const { typeUrl } = typeOf('Service')
+  const value = Buffer.from('object')
+
+  it('may send fields and types that a node does not know', async () => {
+    const { answer, hear, said } = reading('list')
+    // Field 99, of any type.
+    const unknown = Buffer.from([0x9a, 0x06, 3, 1, 2, 3])
+    hear({ type_url: 'type.googleapis.com/of.tomorrow', nonce: 'n1', system_version_info: '9' }, unknown)
+    hear(
+      {
+        type_url: typeUrl,
+        nonce: 'n2',
+        system_version_info: '7',
+        resources: [{ name: 'a', version: '7', resource: { type_url: typeUrl, value } }],
+      },
+      unknown,
+    )
+    const chunks: Uint8Array[] = []
+    for await (const chunk of (await answer).body) chunks.push(chunk)
+    expect(Buffer.concat(chunks).includes(value)).toBe(true)
+    expect(said().slice(1)).toEqual([
+      { type_url: 'type.googleapis.com/of.tomorrow', response_nonce: 'n1' },
+      { type_url: typeUrl, response_nonce: 'n2' },
+    ])
+  })
+
+  it('is left where it sends objects that a node cannot read', async () => {
+    const { answer, ended, hear } = reading('watch')
+    const type = 'type.googleapis.com/k8s.io.api.core.v2.Service'
+    hear({
+      type_url: typeUrl,
+      system_version_info: '7',
+      resources: [{ name: 'a', version: '7', resource: { type_url: type, value } }],
+    })
+    await expect(answer).rejects.toThrow(RelayRefusal)
+    expect(ended).toEqual([`the relay sends "${type}" as a Service; this version cannot read it`])
+  })
 })
 
 it('F185: no reader begins before it is known which cluster a relay is of', async () => {

@@ -48,6 +48,7 @@ const RELAY: RelayNumbers = {
   isServing: false,
   nodes: [],
   reportsRefused: [],
+  expiresMs: 0,
 }
 
 it("docs/metrics.md lists kprobe's metrics with their meaning, all of them and no other", async () => {
