@@ -105,6 +105,7 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     chains: new Map(),
     family,
     isOwnChain: () => false,
+    known: new WeakMap(),
   }
   const rule: CompiledRule = {
     expressions: [
@@ -117,7 +118,7 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     ],
     // What is beyond the evaluator is a difference.
     place: { table: name, chain: '', rule: undefined, isOwn: true },
-    guard: { destination: undefined, port: undefined },
+    guard: { destination: undefined, port: undefined, protocol: undefined },
   }
   const chain: CompiledChain = {
     name,
@@ -126,6 +127,7 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
     isOwn: false,
     comparesBits: false,
     index: undefined,
+    compared: ['nothing'],
   }
   return IPVS_HOOKS.map(([hooknum, priority]) => ({
     chain,
