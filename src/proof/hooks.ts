@@ -18,6 +18,7 @@ import {
 } from './compiled.ts'
 import type { IpvsClasses } from './ipvs.ts'
 import { classIn } from './machine.ts'
+import type { Hook } from './packet-class.ts'
 import type { CompiledRule } from './rule-index.ts'
 import { noSets } from './sets.ts'
 
@@ -89,6 +90,11 @@ export class Hooks {
 }
 
 const RECEIVING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_IN]
+
+export const HOOKNUM: Readonly<Record<Hook, number>> = {
+  prerouting: NF_INET_PRE_ROUTING,
+  output: NF_INET_LOCAL_OUT,
+}
 
 /** Where ip_vs_ops stand: in front of the nat chains of LOCAL_IN, and behind those of LOCAL_OUT. */
 const IPVS_HOOKS: readonly (readonly [hooknum: number, priority: number])[] = [

@@ -19,9 +19,9 @@ import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
-import { type CompiledChain, type CompiledTable, type Ownership, placeText } from './compiled.ts'
+import { type CompiledChain, type CompiledTable, isAction, type Ownership, placeText } from './compiled.ts'
 import { loopback } from './destinations.ts'
-import { Hooks } from './hooks.ts'
+import { HOOKNUM, Hooks } from './hooks.ts'
 import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import { MERGED_MIN, merged } from './merged.ts'
@@ -49,6 +49,8 @@ interface Decided {
   readonly machine: ClassMachine
   readonly decision: Decision
 }
+
+type Compiled = CompiledRule['expressions'][number]
 
 /** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
 const DEPTH_MAX = 64
@@ -342,11 +344,7 @@ export class Walker {
     at.next.push(machine)
   }
 
-  #evaluate(
-    machine: ClassMachine,
-    expression: CompiledRule['expressions'][number],
-    { rule }: AtRule,
-  ): Effect {
+  #evaluate(machine: ClassMachine, expression: Compiled, { rule }: AtRule): Effect {
     return this.#orBreak(rule, () => {
       if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
@@ -442,12 +440,6 @@ export class Walker {
   }
 }
 
-/** Whether an expression does something with the packets that meet the conditions before it. */
-function isAction(expression: CompiledRule['expressions'][number]): boolean {
-  const { kind } = expression.kind === 'extension' ? expression.of : expression
-  return kind === 'verdict' || kind === 'target'
-}
-
 interface AtRule {
   readonly chain: CompiledChain
   readonly rule: CompiledRule
@@ -455,5 +447,3 @@ interface AtRule {
   readonly next: ClassMachine[]
   readonly decided: Decided[]
 }
-
-const HOOKNUM: Readonly<Record<Hook, number>> = { prerouting: NF_INET_PRE_ROUTING, output: NF_INET_LOCAL_OUT }

@@ -72,8 +72,17 @@ const VALUES: Readonly<Record<string, readonly string[]>> = {
   'proxy-mode': ['iptables', 'ipvs', 'userspace', 'nftables'],
   'show-hidden-metrics-for-version': ['1.35'],
   'state-dir': ['/nowhere'],
+  'ui-address': ['1'],
   vmodule: ['a=1'],
 }
+
+/** What a flag cannot be without. */
+function companions(name: string): readonly string[] {
+  if (!name.startsWith('ui-')) return []
+  return ['--ui-address=1', ...(name.startsWith('ui-tls-') ? UI_TLS : [])]
+}
+
+const UI_TLS = ['cert', 'key', 'client-ca'].map(part => `--ui-tls-${part}=0`)
 
 const BY_KIND: Readonly<Record<FlagSpec['kind'], readonly string[]>> = {
   bool: ['true', 'false'],
@@ -94,12 +103,12 @@ it.skipIf(IS_QUICK)(
     const others = RUN_FLAGS.filter(({ name }) => !new RegExp(`^  (-\\w, )?--?${name}( |$)`, 'm').test(help))
     expect(others.length).toBeGreaterThan(40)
     const given = others.flatMap(({ name, kind }) =>
-      (VALUES[name] ?? BY_KIND[kind]).map(value => `--${name}=${value}`),
+      (VALUES[name] ?? BY_KIND[kind]).map(value => [...companions(name), `--${name}=${value}`]),
     )
-    const changing: string[] = []
-    for (const flag of given) {
-      const { code, out } = await printed(flag)
-      if (code !== 0 || out !== before.out) changing.push(flag)
+    const changing: (readonly string[])[] = []
+    for (const flags of given) {
+      const { code, out } = await printed(...flags)
+      if (code !== 0 || out !== before.out) changing.push(flags)
     }
     expect(changing).toEqual([])
   },
