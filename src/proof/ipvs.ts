@@ -328,14 +328,14 @@ function memberOf(
 
 /** Chooses a real server. Those of weight 0 receive no new connections, remembered clients neither. */
 function schedule(machine: ClassMachine, { server, destinations }: HeldServer): Effect {
-  machine.server = serverKey(server)
+  machine.server = server
   const usable = destinations.filter(({ weight }) => weight > 0)
   const [first] = usable
   if (first === undefined) return { kind: 'reject' }
   // The packets leave as they are, to the machine of a real server.
   if (usable.some(({ forwarding }) => (forwarding & IP_VS_CONN_F_FWD_MASK) !== IP_VS_CONN_F_MASQ))
     return { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
-  const place = `ipvs ${machine.server}`
+  const place = `ipvs ${serverKey(server)}`
   const last = isPersistent(server) ? machine.recall(place) : undefined
   const known = usable.find(its => placeOf(its) === last)
   if (known !== undefined) return machine.balance(known.ip, u16be(known.port))

@@ -2,6 +2,7 @@ import { assert } from '../base/errors.ts'
 import { type Ip, isLoopback } from '../base/ip.ts'
 import { type Octets, u32host } from '../base/octets.ts'
 import { everything, onlyValue, point, type Region } from '../base/region.ts'
+import type { VirtualServer } from '../kernel/ipvs/state.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
@@ -123,7 +124,7 @@ export class ClassMachine implements Machine {
   /** Whether a rule of ours translated or masqueraded the packets. */
   isChangedByOwn = false
   /** The virtual server that decided about the packets. */
-  server: string | undefined
+  server: VirtualServer | undefined
   /** It sends them on, past the rest of the hook. */
   isTaken = false
   readonly memo: Memo

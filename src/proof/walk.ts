@@ -1,6 +1,7 @@
 import type { Steps } from '../base/clock.ts'
-import { familyOf } from '../base/ip.ts'
+import { familyOf, type Ip, isLoopback } from '../base/ip.ts'
 import { difference, includes, intersection, onlyValue, point, type Region, union } from '../base/region.ts'
+import { serverKey, type VirtualServer } from '../kernel/ipvs/state.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -62,6 +63,8 @@ export class Walker {
   readonly log: MemoryLog
   readonly undecided = new Map<string, Undecided>()
   #around: Surroundings
+  /** Those of the Node and of its devices, without the one that IPVS mode makes. */
+  readonly #nodeIps: ReadonlySet<Ip>
   readonly #hooks: Hooks
   /** Where the addresses of this machine are known: packets to them are local, and no others. */
   readonly #localAddresses: Region | undefined
@@ -94,6 +97,7 @@ export class Walker {
     },
   ) {
     this.log = log
+    this.#nodeIps = nodeIps
     this.#met = met
     const modelFamily = family === 'ip' ? 'IPv4' : 'IPv6'
     const ips = ipvs?.addresses.filter(its => familyOf(its) === modelFamily)
@@ -243,7 +247,8 @@ export class Walker {
         }
         each.machine.hookPriority = order[0] ?? 0
         for (const { machine, decision } of this.#runChain(each.machine, chain, 0)) {
-          if (isIpvs === true && machine.server !== undefined) this.#takeByIpvs(machine, decision)
+          if (isIpvs === true && machine.server !== undefined)
+            this.#takeByIpvs(machine, machine.server, decision)
           const isDrop = decision === 'drop' || (decision === 'return' && policy === NF_DROP)
           if (isDrop && decision === 'return')
             machine.decidedBy = {
@@ -255,7 +260,8 @@ export class Walker {
           if (isDrop || decision === 'reject') leaves.push({ machine, end: isDrop ? 'drop' : 'reject' })
           else {
             if (decision === 'masquerade') machine.masquerade = true
-            const translates = decision === 'dnat' || decision === 'masquerade'
+            // Connection tracking knows nothing of what IPVS does: nat chains are called behind it.
+            const translates = isIpvs !== true && (decision === 'dnat' || decision === 'masquerade')
             next.push({ machine, natDone: each.natDone || translates })
           }
         }
@@ -265,9 +271,13 @@ export class Walker {
     return going.map(({ machine }) => machine)
   }
 
-  /** Packets to a real server on this node go on in the same hook. */
-  #takeByIpvs(machine: ClassMachine, decision: Decision): void {
-    machine.decidedBy = { table: 'IPVS', chain: machine.server ?? '', rule: undefined, isOwn: false }
+  /**
+   * Packets to a real server on this node go on in the same hook. What receives packets at an address that is no other
+   * device's is ours: the address is bound for a Service, which may be gone.
+   */
+  #takeByIpvs(machine: ClassMachine, server: VirtualServer, decision: Decision): void {
+    const isOwn = !this.#nodeIps.has(server.ip) && !isLoopback(server.ip)
+    machine.decidedBy = { table: 'IPVS', chain: serverKey(server), rule: undefined, isOwn }
     machine.isTaken = decision === 'accept' || (decision === 'dnat' && machine.toType !== LOCAL)
   }
 

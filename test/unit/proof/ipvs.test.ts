@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'vitest'
+import { PersistentMap } from '../../../src/base/collections.ts'
 import { entryKey } from '../../../src/kernel/ipset/state.ts'
+import { NF_DROP, NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
 import { type HeldServer, type IpvsHeld, ipvsAssumptions } from '../../../src/proof/ipvs.ts'
@@ -178,14 +180,64 @@ test('the packets of another virtual server are its business', () => {
   const [held] = kernel.held.servers
   if (held === undefined) throw new Error('no virtual server')
   const destinations = held.destinations.map(its => ({ ...its, ip: ip('198.51.100.77') }))
-  const other = { server: { ...held.server, ip: ip('192.168.99.11'), port: 4444 }, destinations }
+  const other = { server: { ...held.server, ip: ip('192.168.99.22'), port: 4444 }, destinations }
   const { wrong, assumptions } = prove({
     ...kernel,
     held: { ...kernel.held, servers: [...kernel.held.servers, other] },
   })
   expect(wrong).toBe(0)
   expect(assumptions).toContain(
-    'IPVS TCP 192.168.99.11:4444 is meant: it decides about packets to no Service',
+    'IPVS TCP 192.168.99.22:4444 is meant: it decides about packets to no Service',
+  )
+})
+
+test('a virtual server of ours that no Service has any more is a difference', () => {
+  const { kernel, prove } = computedOf(FILE)
+  const [held] = kernel.held.servers
+  if (held === undefined) throw new Error('no virtual server')
+  const address = ip('203.0.113.99')
+  const gone = { ...held, server: { ...held.server, ip: address } }
+  const { wrong, differences } = prove({
+    ...kernel,
+    held: {
+      ...kernel.held,
+      servers: [...kernel.held.servers, gone],
+      addresses: [...kernel.held.addresses, address],
+    },
+  })
+  expect(wrong).toBeGreaterThan(0)
+  expect(differences[0]).toMatchObject({
+    expected: 'pass',
+    rule: expect.stringMatching(/^IPVS TCP 203\.0\.113\.99:/),
+  })
+})
+
+test('nat chains at input are called behind IPVS', () => {
+  const objects = [service('web', '172.30.0.2', []), slice('web-1', 'web', LOCAL_IPS[0] ?? '', 8080)]
+  const { resolved, state } = change(computeIn(IPVS, {}, LOCAL_IPS), { objects })
+  const [own] = state.ruleset.tables
+  if (own === undefined) throw new Error('no table')
+  const drop = {
+    expressions: [{ kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } }],
+    comment: '',
+  } as const
+  const hook = { type: 'nat', hooknum: NF_INET_LOCAL_IN, priority: NF_IP_PRI_NAT_SRC } as const
+  const other: AnyTable = {
+    ...own,
+    name: 'other',
+    chains: new Map([['input', { name: 'input', hook, rules: [drop] }]]),
+    sets: new Map(),
+    elements: PersistentMap.empty(),
+  }
+  const prove = (tables: readonly AnyTable[]) =>
+    proofOfIpvs({}, resolved.snapshot, { tables, held: heldOf(state) })
+  expect(prove(state.ruleset.tables).wrong).toBe(0)
+  expect(prove([...state.ruleset.tables, other]).differences).toContainEqual(
+    expect.objectContaining({
+      name: 'default/web at 172.30.0.2:80/TCP',
+      packet: expect.stringMatching(/^prerouting/),
+      rule: 'ip other input, rule 1',
+    }),
   )
 })
 
