@@ -196,7 +196,8 @@ test('a virtual server of ours that no Service has any more is a difference', ()
   const [held] = kernel.held.servers
   if (held === undefined) throw new Error('no virtual server')
   const address = ip('203.0.113.99')
-  const gone = { ...held, server: { ...held.server, ip: address } }
+  const destinations = held.destinations.map(its => ({ ...its, ip: ip('198.51.100.77') }))
+  const gone = { server: { ...held.server, ip: address }, destinations }
   const { wrong, differences } = prove({
     ...kernel,
     held: {
