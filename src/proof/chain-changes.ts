@@ -1,6 +1,6 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import type { AnyTable, Chain, NftSet } from '../kernel/nft/state.ts'
-import { type CompiledChain, type CompiledTable, compileChain } from './compiled.ts'
+import { type CompiledChain, type CompiledTable, compileInSteps } from './compiled.ts'
 import type { Concerned, Reads } from './reads.ts'
 import type { CompiledRule } from './rule-index.ts'
 
@@ -44,16 +44,18 @@ export function* followChains(
       compiled.chains.delete(name)
       continue
     }
-    if (isSameChain(chain, now, compiled)) continue
     const isFollowed = chain.hook === undefined && now.hook === undefined && reads.followsRules
-    if (!isFollowed) return `chain ${compiled.name} ${name} changed`
+    if (!isFollowed) {
+      if (yield* isSameChain(chain, now, compiled)) continue
+      return `chain ${compiled.name} ${name} changed`
+    }
     const wide = yield* followRules({ now, compiled, concerned }, reads)
     if (wide !== undefined) return wide
   }
   for (const [name, chain] of after.chains) {
     if (before.chains.has(name)) continue
     if (chain.hook !== undefined) return `chain ${compiled.name} ${name} is new`
-    compiled.chains.set(name, compileChain(chain, compiled))
+    compiled.chains.set(name, yield* compileInSteps(chain, compiled))
     if (pauses.due(8)) yield
   }
   return undefined
@@ -71,41 +73,53 @@ function* followRules(
   const where = `chain ${compiled.name} ${now.name}`
   const known = compiled.chains.get(now.name)
   if (known === undefined) return `${where} is new`
-  const next = compileChain(now, compiled, known)
+  const next = yield* compileInSteps(now, compiled, known)
   compiled.chains.set(now.name, next)
-  yield
-  const changed = changedRules(known, next)
+  const changed = yield* changedRules(known, next)
   if (changed === undefined) return `the rules of ${where} changed their order`
   for (const { guard } of changed) reads.concernRule(known, guard, concerned)
   return concerned.isWide ? `rules of ${where} changed that many classes meet` : undefined
 }
 
 /** Gives the rules that came or went; undefined where others changed their order. */
-function changedRules(before: CompiledChain, after: CompiledChain): readonly CompiledRule[] | undefined {
-  // Versions of a chain share most rules.
-  const texts = new Map<CompiledRule['expressions'], string>()
-  const textOf = ({ expressions }: CompiledRule): string => {
-    const text = texts.get(expressions) ?? JSON.stringify(expressions)
-    texts.set(expressions, text)
-    return text
+function* changedRules(
+  before: CompiledChain,
+  after: CompiledChain,
+): Steps<readonly CompiledRule[] | undefined> {
+  // Versions of a chain share most rules. Others are compared by their text.
+  const shared = new Set(before.rules.map(({ expressions }) => expressions))
+  const isShared = new Set(
+    after.rules.flatMap(({ expressions }) => (shared.has(expressions) ? [expressions] : [])),
+  )
+  const names = new Map<CompiledRule, Name>()
+  const pauses = new Pauses()
+  for (const rule of [...before.rules, ...after.rules]) {
+    const { expressions } = rule
+    const isKnown = isShared.has(expressions)
+    names.set(rule, isKnown ? expressions : JSON.stringify(expressions))
+    if (pauses.due(isKnown ? 1 : 8)) yield
   }
-  const counts = new Map<string, number>()
-  for (const rule of before.rules) counts.set(textOf(rule), (counts.get(textOf(rule)) ?? 0) + 1)
-  const came = after.rules.filter(rule => !takes(counts, textOf(rule)))
+  const nameOf = (rule: CompiledRule): Name => names.get(rule) ?? ''
+  const counts = new Map<Name, number>()
+  for (const rule of before.rules) counts.set(nameOf(rule), (counts.get(nameOf(rule)) ?? 0) + 1)
+  const came = after.rules.filter(rule => !takes(counts, nameOf(rule)))
   // Of equal rules, the last ones went.
-  const gone = [...before.rules].reverse().filter(rule => takes(counts, textOf(rule)))
+  const gone = [...before.rules].reverse().filter(rule => takes(counts, nameOf(rule)))
   const stayed = (rules: readonly CompiledRule[], but: readonly CompiledRule[]) => {
     const others = new Set(but)
-    return rules.filter(rule => !others.has(rule)).map(textOf)
+    return rules.filter(rule => !others.has(rule)).map(nameOf)
   }
   const [from, to] = [stayed(before.rules, gone), stayed(after.rules, came)]
-  return from.every((text, at) => text === to[at]) ? [...gone, ...came] : undefined
+  return from.every((name, at) => name === to[at]) ? [...gone, ...came] : undefined
 }
 
-function takes(counts: Map<string, number>, text: string): boolean {
-  const count = counts.get(text) ?? 0
+/** What is the same for equal rules. */
+type Name = CompiledRule['expressions'] | string
+
+function takes(counts: Map<Name, number>, name: Name): boolean {
+  const count = counts.get(name) ?? 0
   if (count === 0) return false
-  counts.set(text, count - 1)
+  counts.set(name, count - 1)
   return true
 }
 
@@ -115,16 +129,16 @@ export function* haveSameChains(compiled: CompiledTable, before: AnyTable, after
   for (const [name, chain] of before.chains) {
     const now = after.chains.get(name)
     if (pauses.due(8)) yield
-    if (now === undefined || !isSameChain(chain, now, compiled)) return false
+    if (now === undefined || !(yield* isSameChain(chain, now, compiled))) return false
   }
   return true
 }
 
 /** Tests whether another version of a chain does the same. Nothing of it is kept. */
-function isSameChain(before: Chain, after: Chain, compiled: CompiledTable): boolean {
+function* isSameChain(before: Chain, after: Chain, compiled: CompiledTable): Steps<boolean> {
   const known = compiled.chains.get(before.name)?.rules ?? []
   if (JSON.stringify(before.hook) !== JSON.stringify(after.hook)) return false
-  const { rules } = compileChain(after, { ...compiled, known: new WeakMap() })
+  const { rules } = yield* compileInSteps(after, { ...compiled, known: new WeakMap() })
   return (
     known.length === rules.length &&
     known.every(({ place, expressions }, at) => {

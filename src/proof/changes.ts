@@ -59,7 +59,9 @@ export class RunningProof {
     this.#known = undefined
     const { config, ownName, owns, limit = LIMIT } = this.#options
     const meanings = yield* Meanings.of(snapshot, config, { follows: true })
-    const families = meanings.families.map(meaning => new FamilyChanges(meaning, { tables, ownName, owns }))
+    const families: FamilyChanges[] = []
+    for (const meaning of meanings.families)
+      families.push(yield* FamilyChanges.of(meaning, { tables, ownName, owns }))
     const found = new Findings(limit)
     for (const { proof } of families) yield* proof.whole(found)
     const reads = families.map(family => family.reads.size)
@@ -143,14 +145,20 @@ class FamilyChanges {
   /** Packets to no service port with a difference. */
   readonly #wrongElsewhere = new Map<string, Elsewhere>()
 
-  constructor(
+  static *of(
     meaning: FamilyMeanings,
     { tables, ownName, owns }: Ownership & { readonly tables: readonly AnyTable[] },
-  ) {
-    this.meaning = meaning
+  ): Steps<FamilyChanges> {
     // Rules of Services stand in chains of shared tables; in a table of our own, its elements do.
-    this.reads = new Reads({ followsRules: owns !== undefined })
-    this.proof = new FamilyProof(meaning, { tables, ownName, owns, reads: this.reads })
+    const reads = new Reads({ followsRules: owns !== undefined })
+    const proof = yield* FamilyProof.of(meaning, { tables, ownName, owns, reads })
+    return new FamilyChanges(meaning, proof, reads)
+  }
+
+  private constructor(meaning: FamilyMeanings, proof: FamilyProof, reads: Reads) {
+    this.meaning = meaning
+    this.proof = proof
+    this.reads = reads
   }
 
   get name(): 'ip' | 'ip6' {

@@ -1,3 +1,4 @@
+import { Pauses, type Steps } from '../base/clock.ts'
 import { readU32host } from '../base/octets.ts'
 import {
   IPS_DST_NAT,
@@ -83,10 +84,11 @@ export interface CompileOptions extends Ownership {
   readonly log: MemoryLog
 }
 
-export function compileTable(
+/** Compiles the chains of a table. */
+export function* compileTable(
   table: AnyTable,
   { ownName, owns, log, family, ipvs }: CompileOptions,
-): CompiledTable {
+): Steps<CompiledTable> {
   const name = `${table.family} ${table.name}`
   const isOfFamily = table.family === family
   const isWhole = isOfFamily && table.name === ownName
@@ -98,22 +100,36 @@ export function compileTable(
     log,
   )
   const compiled = { name, isOwn, sets, chains, family, isOwnChain, ipvs, known: new WeakMap() }
-  for (const chain of table.chains.values()) chains.set(chain.name, compileChain(chain, compiled))
+  const pauses = new Pauses()
+  for (const chain of table.chains.values()) {
+    chains.set(chain.name, yield* compileInSteps(chain, compiled))
+    if (pauses.due(RULE_COST * (1 + (chain.rules.length % RULES_A_STEP)))) yield
+  }
   return compiled
 }
 
-/** Compiles a chain, or a later version of one. */
-export function compileChain(chain: Chain, table: CompiledTable, before?: CompiledChain): CompiledChain {
+/** So many rules are compiled in one step of 2,048 items. */
+const RULES_A_STEP = 128
+const RULE_COST = 16
+
+/** Compiles a chain, or a later version of one. Services fill single chains with thousands of rules. */
+export function* compileInSteps(
+  chain: Chain,
+  table: CompiledTable,
+  before?: CompiledChain,
+): Steps<CompiledChain> {
   const { family, isOwnChain, ipvs, known } = table
   const isOwn = isOwnChain(chain.name)
-  const rules = chain.rules.flatMap((rule, index): readonly CompiledRule[] => {
+  const rules: CompiledRule[] = []
+  for (const [index, rule] of chain.rules.entries()) {
+    if (index % RULES_A_STEP === RULES_A_STEP - 1) yield
     const isJump = chain.hook !== undefined && targetsOf(rule.expressions).some(isOwnChain)
     const place = { table: table.name, chain: chain.name, rule: index + 1, isOwn: isOwn || isJump }
-    if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) return []
+    if (!hasEffect(rule) && (!place.isOwn || isLogOnly(rule))) continue
     const its = known.get(rule) ?? compileExpressions(rule, { family, isOwn: place.isOwn, ipvs })
     known.set(rule, its)
-    return [{ ...its, place }]
-  })
+    rules.push({ ...its, place })
+  }
   return {
     name: chain.name,
     rules,

@@ -1,3 +1,4 @@
+import type { Steps } from '../base/clock.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -33,6 +34,11 @@ export interface BaseChain {
   readonly isIpvs?: true
 }
 
+interface Here {
+  readonly table: AnyTable
+  readonly compiled: CompiledTable
+}
+
 /** The chains of all programs at the hooks of one family, in the order of the kernel. */
 export class Hooks {
   readonly tables: readonly CompiledTable[]
@@ -40,16 +46,20 @@ export class Hooks {
   readonly isReceived: boolean
   readonly #bases = new Map<number, readonly BaseChain[]>()
 
-  constructor(tables: readonly AnyTable[], options: CompileOptions) {
-    // The kernel calls no chain of a dormant table.
-    const here = tables.filter(
-      table =>
-        (table.family === options.family || table.family === 'inet') &&
-        (table.flags & NFT_TABLE_F_DORMANT) === 0,
-    )
+  static *of(tables: readonly AnyTable[], options: CompileOptions): Steps<Hooks> {
+    const here: Here[] = []
+    for (const table of tables) {
+      // The kernel calls no chain of a dormant table.
+      const isCalled = (table.flags & NFT_TABLE_F_DORMANT) === 0
+      if (isCalled && (table.family === options.family || table.family === 'inet'))
+        here.push({ table, compiled: yield* compileTable(table, options) })
+    }
+    return new Hooks(here, options)
+  }
+
+  private constructor(here: readonly Here[], options: CompileOptions) {
     const bases: BaseChain[] = []
-    this.tables = here.map(table => {
-      const compiled = compileTable(table, options)
+    this.tables = here.map(({ table, compiled }) => {
       for (const chain of table.chains.values()) {
         const own = compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue

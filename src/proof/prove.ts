@@ -43,9 +43,9 @@ const ALWAYS: readonly string[] = [
 /** Compares every packet's fate with what the rules of the kernel do to it. */
 export function* prove({ meanings, tables, ownName, owns, ipvs, limit = LIMIT }: Question): Steps<Proof> {
   const found = new Findings(limit)
-  const families = meanings.map(
-    meaning => new FamilyProof(meaning, { tables, ownName, owns, ipvs, reads: undefined }),
-  )
+  const families: FamilyProof[] = []
+  for (const meaning of meanings)
+    families.push(yield* FamilyProof.of(meaning, { tables, ownName, owns, ipvs, reads: undefined }))
   for (const family of families) yield* family.whole(found)
   return proofOf(found, families)
 }
@@ -96,7 +96,7 @@ export class FamilyProof {
   readonly wrong = new Set<string>()
   readonly #foreign = new Set<string>()
 
-  constructor(
+  static *of(
     meaning: FamilyMeaning,
     {
       tables,
@@ -105,11 +105,16 @@ export class FamilyProof {
       reads,
       ipvs,
     }: Omit<Question, 'meanings' | 'limit'> & { readonly reads: Reads | undefined },
-  ) {
+  ): Steps<FamilyProof> {
     const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
-    this.meaning = meaning
     const { nodeIps } = meaning
-    this.walker = new Walker(tables, { family, ownName, owns, log: newLog(), nodeIps, reads, ipvs })
+    const options = { family, ownName, owns, log: newLog(), nodeIps, reads, ipvs }
+    return new FamilyProof(meaning, yield* Walker.of(tables, options), reads)
+  }
+
+  private constructor(meaning: FamilyMeaning, walker: Walker, reads: Reads | undefined) {
+    this.meaning = meaning
+    this.walker = walker
     this.examiner = new Examiner(meaning, this.walker, { foreign: this.#foreign, reads })
   }
 

@@ -1,4 +1,4 @@
-import type { Steps } from '../base/clock.ts'
+import { finish, type Steps } from '../base/clock.ts'
 import { familyOf, type Ip, isLoopback } from '../base/ip.ts'
 import { difference, includes, intersection, onlyValue, point, type Region, union } from '../base/region.ts'
 import { serverKey, type VirtualServer } from '../kernel/ipvs/state.ts'
@@ -58,6 +58,25 @@ const DEPTH_MAX = 64
 /** Rules of other programs that divide packets by chance double their ways: more are beyond the evaluator. */
 const WAYS_MAX = 512
 
+interface WalkerOptions extends Ownership {
+  readonly family: NftFamily
+  readonly log: MemoryLog
+  readonly nodeIps: Surroundings['nodeIps']
+  readonly reads?: Reads | undefined
+  /** Called with each rule whose conditions some packets of a class meet. */
+  readonly met?: (place: RulePlace) => void
+  /** What decides outside of nf_tables; undefined where that was not read. */
+  readonly ipvs?: IpvsHeld | undefined
+}
+
+function hooksOf(
+  tables: readonly AnyTable[],
+  { family, ownName, owns, log, ipvs }: WalkerOptions,
+): Steps<Hooks> {
+  const classes = ipvs && new IpvsClasses(ipvs, family === 'ip' ? 'IPv4' : 'IPv6')
+  return Hooks.of(tables, { ownName, owns, log, family, ipvs: classes })
+}
+
 /** The rules of all programs at the hooks of one family. */
 export class Walker {
   readonly log: MemoryLog
@@ -74,28 +93,13 @@ export class Walker {
   /** Ways of a class that enter the chain at the hook. */
   #ways = 1
 
-  constructor(
-    tables: readonly AnyTable[],
-    {
-      family,
-      ownName,
-      owns,
-      log,
-      nodeIps,
-      reads,
-      met,
-      ipvs,
-    }: Ownership & {
-      readonly family: NftFamily
-      readonly log: MemoryLog
-      readonly nodeIps: Surroundings['nodeIps']
-      readonly reads?: Reads | undefined
-      /** Called with each rule whose conditions some packets of a class meet. */
-      readonly met?: (place: RulePlace) => void
-      /** What decides outside of nf_tables; undefined where that was not read. */
-      readonly ipvs?: IpvsHeld | undefined
-    },
-  ) {
+  /** Compiles the rules in steps: shared tables have tens of thousands. */
+  static *of(tables: readonly AnyTable[], options: WalkerOptions): Steps<Walker> {
+    return new Walker(tables, options, yield* hooksOf(tables, options))
+  }
+
+  constructor(tables: readonly AnyTable[], options: WalkerOptions, hooks = finish(hooksOf(tables, options))) {
+    const { family, log, nodeIps, reads, met, ipvs } = options
     this.log = log
     this.#nodeIps = nodeIps
     this.#met = met
@@ -103,8 +107,7 @@ export class Walker {
     const ips = ipvs?.addresses.filter(its => familyOf(its) === modelFamily)
     this.#around = { nodeIps: ips === undefined ? nodeIps : new Set(ips), memo: newMemo(), log, reads }
     this.#localAddresses = ips && union([...regionOfIps(ips), ...loopback(family === 'ip' ? 4 : 16)])
-    const classes = ipvs && new IpvsClasses(ipvs, modelFamily)
-    this.#hooks = new Hooks(tables, { ownName, owns, log, family, ipvs: classes })
+    this.#hooks = hooks
   }
 
   get tables(): readonly CompiledTable[] {
