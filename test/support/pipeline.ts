@@ -79,8 +79,8 @@ export function ipvsOptionsOf(config: PipelineConfig): IpvsOptions {
 }
 
 export function iptablesOptionsOf(config: PipelineConfig): IptablesOptions {
-  const { masqueradeAll, masqueradeBit, detector } = nftablesOptionsOf(config)
-  return { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector }
+  const { masqueradeAll, masqueradeBit, detector, logGroup } = nftablesOptionsOf(config)
+  return { ...DEFAULT_IPTABLES_OPTIONS, masqueradeAll, masqueradeBit, detector, logGroup }
 }
 
 function detector(config: PipelineConfig, family: Family): DetectorOption | undefined {

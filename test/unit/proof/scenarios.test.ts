@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { isLogOnly } from '../../../src/kernel/nft/expression.ts'
 import { logGroupOf } from '../../../src/modes/common/logs.ts'
 import type { IptablesState } from '../../../src/modes/iptables/state.ts'
 import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, NFTABLES } from '../../support/pipeline.ts'
@@ -55,6 +56,26 @@ describe('rules that log what they reject and drop', () => {
       expect([differences, wrong], step.title).toEqual([[], 0])
     }
     expect(logGroupOf(computed.state.ruleset.tables)).toBe(5)
+  })
+
+  test.each([
+    ['iptables mode', IPTABLES],
+    ['iptables mode with --iptables-optimize', IPTABLES_OPTIMIZED],
+  ])('do to every packet what %s promises', (_, mode) => {
+    let logging = 0
+    for (const file of LOGGED) {
+      const { config, steps } = scenarioOf(file)
+      let computed = computeIn(mode, { ...config, logRejects: 5 }, LOCAL_IPS)
+      for (const step of steps) {
+        computed = change(computed, step)
+        const tables = tablesOfIptables(computed.state)
+        const { differences, wrong } = proofOf(config, computed.resolved.snapshot, tables, PROVING)
+        expect([differences, wrong], `${file} ${step.title}`).toEqual([[], 0])
+        const rules = tables.flatMap(({ chains }) => [...chains.values()].flatMap(its => its.rules))
+        logging += rules.filter(isLogOnly).length
+      }
+    }
+    expect(logging).toBeGreaterThan(LOGGED.length)
   })
 })
 
