@@ -64,9 +64,17 @@ export async function proveKernel(
     milliseconds: Math.round(systemClock.nowMs() - start),
     isProved: proof.wrong === 0,
     ...proof,
-    assumptions: [...proof.assumptions, ...assumptions, ...left],
+    assumptions: [
+      ...proof.assumptions,
+      ...assumptions,
+      ...(takesAddresses && ownAddresses === undefined ? [ADDRESSES_OF_THIS_MACHINE] : []),
+      ...left,
+    ],
   }
 }
+
+const ADDRESSES_OF_THIS_MACHINE =
+  'the machine of the file has the addresses of this one: the bundle, of an older build, does not say its own'
 
 interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
   readonly ipvs?: IpvsHeld
