@@ -15,9 +15,10 @@ import {
   type CompiledTable,
   type CompileOptions,
   compileTable,
+  type Ownership,
   orderOf,
 } from './compiled.ts'
-import type { IpvsClasses } from './ipvs.ts'
+import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
 import { classIn } from './machine.ts'
 import type { Hook } from './packet-class.ts'
 import type { CompiledRule } from './rule-index.ts'
@@ -32,6 +33,20 @@ export interface BaseChain {
   readonly policy: number
   /** The chain stands for IPVS. */
   readonly isIpvs?: true
+}
+
+export interface HooksOptions extends Ownership, Pick<CompileOptions, 'family' | 'log'> {
+  /** What decides outside of nf_tables; undefined where that was not read. */
+  readonly ipvs?: IpvsHeld | undefined
+}
+
+/** Gives the chains at the hooks, in steps. */
+export function hooksOf(
+  tables: readonly AnyTable[],
+  { family, ownName, owns, log, ipvs }: HooksOptions,
+): Steps<Hooks> {
+  const classes = ipvs && new IpvsClasses(ipvs, family === 'ip' ? 'IPv4' : 'IPv6')
+  return Hooks.of(tables, { ownName, owns, log, family, ipvs: classes })
 }
 
 interface Here {

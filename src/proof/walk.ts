@@ -16,14 +16,13 @@ import {
   NFT_RETURN,
 } from '../kernel/nft/constants.ts'
 import type { Verdict } from '../kernel/nft/expression.ts'
-import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
+import type { AnyTable } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
-import { type CompiledChain, type CompiledTable, isAction, type Ownership, placeText } from './compiled.ts'
+import { type CompiledChain, type CompiledTable, isAction, placeText } from './compiled.ts'
 import { loopback } from './destinations.ts'
-import { HOOKNUM, Hooks } from './hooks.ts'
-import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
+import { HOOKNUM, type Hooks, type HooksOptions, hooksOf } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
 import { MERGED_MIN, merged } from './merged.ts'
 import type { Box, Hook, PacketClass } from './packet-class.ts'
@@ -58,23 +57,11 @@ const DEPTH_MAX = 64
 /** Rules of other programs that divide packets by chance double their ways: more are beyond the evaluator. */
 const WAYS_MAX = 512
 
-interface WalkerOptions extends Ownership {
-  readonly family: NftFamily
-  readonly log: MemoryLog
+interface WalkerOptions extends HooksOptions {
   readonly nodeIps: Surroundings['nodeIps']
   readonly reads?: Reads | undefined
   /** Called with each rule whose conditions some packets of a class meet. */
   readonly met?: (place: RulePlace) => void
-  /** What decides outside of nf_tables; undefined where that was not read. */
-  readonly ipvs?: IpvsHeld | undefined
-}
-
-function hooksOf(
-  tables: readonly AnyTable[],
-  { family, ownName, owns, log, ipvs }: WalkerOptions,
-): Steps<Hooks> {
-  const classes = ipvs && new IpvsClasses(ipvs, family === 'ip' ? 'IPv4' : 'IPv6')
-  return Hooks.of(tables, { ownName, owns, log, family, ipvs: classes })
 }
 
 /** The rules of all programs at the hooks of one family. */

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
-import { finish, type Steps } from '../../../src/base/clock.ts'
+import { finish } from '../../../src/base/clock.ts'
 import { PersistentMap } from '../../../src/base/collections.ts'
 import { NF_DROP, NF_INET_PRE_ROUTING, NFT_JUMP } from '../../../src/kernel/nft/constants.ts'
-import type { AnyTable, Chain, Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
+import type { AnyTable, Element, ElementGroup, Table } from '../../../src/kernel/nft/state.ts'
 import { compileRule } from '../../../src/kernel/xt/compile.ts'
 import { appliedScope } from '../../../src/kernel/xt/scope-apply.ts'
 import { diffStates } from '../../../src/modes/iptables/diff.ts'
@@ -404,47 +404,6 @@ describe('what concerns all classes', () => {
     let count = 0
     for (const _ of running.changes({ snapshot, tables: [...tables, other()] })) count++
     expect(count).toBeGreaterThan(20_000 / 2_048 + 400 / 64)
-  })
-
-  it('rests while it compiles and compares a long chain that Services fill', () => {
-    const { promises, owns } = PROVING
-    const ofIptables = { config: { ...meaningConfigOf({}), promises }, ownName: '', owns }
-    const { resolved } = change(computeIn(IPTABLES, {}, LOCAL_IPS), { objects: [NODE] })
-    const stateOf = (count: number): ProofState => {
-      const rules = Array.from({ length: count }, (_, at) => ({
-        expressions: [
-          { kind: 'payload', base: 1, offset: 16, length: 4, dreg: 0 },
-          { kind: 'cmp', op: 'eq', sreg: 0, data: `\x0a\x01${String.fromCharCode(at >> 8, at & 0xff)}` },
-          { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } },
-        ],
-        comment: '',
-      })) as Chain['rules']
-      const chain = { name: 'KUBE-SERVICES', hook: undefined, rules }
-      const table: AnyTable = {
-        ...{ family: 'ip', name: 'nat', flags: 0, comment: undefined, sets: new Map() },
-        chains: new Map([[chain.name, chain]]),
-        elements: PersistentMap.empty<ElementGroup>(),
-      }
-      return { snapshot: resolved.snapshot, tables: [table] }
-    }
-    const stepsIn = (steps: Steps<unknown>): number => {
-      let count = 0
-      for (const _ of steps) count++
-      return count
-    }
-    const [COUNT, RULES_A_STEP] = [8_000, 256]
-    const running = new RunningProof(ofIptables)
-    const few = stepsIn(new RunningProof(ofIptables).whole(stateOf(0)))
-    expect(stepsIn(running.whole(stateOf(COUNT)))).toBeGreaterThan(few + COUNT / RULES_A_STEP)
-    const read = stateOf(COUNT)
-    expect(stepsIn(running.changes(read))).toBeGreaterThan((2 * COUNT) / RULES_A_STEP)
-    // What is not read again is not compared again.
-    const [table] = read.tables
-    const chain = table?.chains.get('KUBE-SERVICES')
-    if (table === undefined || chain === undefined) throw new Error('no chain')
-    const shorter = { ...chain, rules: chain.rules.slice(1) }
-    const tables = [{ ...table, chains: new Map([[chain.name, shorter]]) }]
-    expect(finish(running.changes({ ...read, tables }))).toMatchObject({ kind: 'changes' })
   })
 
   it.each(MUTATIONS)('shares no tables that differ from what was read (seed %i)', seed => {
