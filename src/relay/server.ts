@@ -77,7 +77,8 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   const { state, clock, tls, tokens, rejected, connectionsMax = CONNECTIONS_MAX } = options
   const isOpen = tls === undefined && tokens === undefined
   const nodesOfTokens = new WeakMap<Call, string>()
-  const nodeOf = (call: Call): string | undefined => nodeOfCertificate(call) ?? nodesOfTokens.get(call)
+  const nodeOf = (call: Call): string | undefined =>
+    isNode(call) ? nodeOfCertificate(call) : nodesOfTokens.get(call)
   const discovery = new DiscoveryServer({
     state,
     clock,

@@ -8,10 +8,11 @@ import { systemClock } from '../../../src/base/clock.ts'
 import { openClient } from '../../../src/daemon/open.ts'
 import { TokenReviews } from '../../../src/relay/admission.ts'
 import { Http2Link, type RelayTlsPems } from '../../../src/relay/connection.ts'
+import { encodeReport } from '../../../src/relay/node-report.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { DELTA_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import type { ApiClient } from '../../../src/source/kube/api-client.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
@@ -31,6 +32,19 @@ function review(asked: Asked, change: object = {}): void {
     : { authenticated: false }
   asked.body(JSON.stringify({ kind: 'TokenReview', spec, status }))
 }
+
+const REPORT = encodeReport({
+  startedMs: 1,
+  number: 1,
+  cluster: '',
+  isDirect: false,
+  held: undefined,
+  failure: '',
+  lacking: [],
+  lackingCount: 0,
+  proof: undefined,
+  version: '1.2.3',
+})
 
 async function* bodyOf(text: string): AsyncGenerator<Uint8Array> {
   yield Buffer.from(text)
@@ -171,6 +185,7 @@ describe('a relay that takes tokens', () => {
   let ends: (() => unknown)[]
   let api: ScriptedApi
   let relay: RelayServer
+  let state: RelayState
   const refused: string[] = []
 
   beforeEach(async () => {
@@ -187,8 +202,9 @@ describe('a relay that takes tokens', () => {
 
   async function start(clientCaFile: string): Promise<RelayServer> {
     const tls = { certFile: write('crt', server.certPem), keyFile: write('key', server.keyPem), clientCaFile }
+    state = new RelayState({ clock: systemClock, proxyName: '' })
     const started = await startRelayServer({
-      state: new RelayState({ clock: systemClock, proxyName: '' }),
+      state,
       address: 'tcp://127.0.0.1:0',
       tls,
       tokens: new TokenReviews({
@@ -206,7 +222,7 @@ describe('a relay that takes tokens', () => {
   }
 
   /** How a request for an unknown type ends: who is let in hears that it is unknown. */
-  function answer(pems: Partial<RelayTlsPems>, token?: string): Promise<string> {
+  function answer(pems: Partial<RelayTlsPems>, token?: string, id = ''): Promise<string> {
     const link = new Http2Link({
       address: parseApiAddress(relay.address),
       tls: async () => ({
@@ -225,7 +241,9 @@ describe('a relay that takes tokens', () => {
         message: () => undefined,
         ended: (code, text) => resolve(`${code} ${text}`),
       })
-      call.send(framed(discovery.DeltaDiscoveryRequest, { type_url: 'unknown' }))
+      const fields = [{ key: METADATA.report, value: { string_value: REPORT } }]
+      const node = id === '' ? undefined : { id, metadata: { fields } }
+      call.send(framed(discovery.DeltaDiscoveryRequest, { node, type_url: 'unknown' }))
       call.finish()
     })
   }
@@ -252,6 +270,22 @@ describe('a relay that takes tokens', () => {
     expect(await answer({ cert: user.certPem, key: user.keyPem })).toContain('16 ')
     expect(relay.counts.unauthorized).toBeGreaterThanOrEqual(4)
     expect(refused).toHaveLength(relay.counts.unauthorized)
+  })
+
+  it('F193: a token is believed the name of its node, and no certificate beside it', async () => {
+    const extra = { 'authentication.kubernetes.io/node-name': ['n1'] }
+    api.answer('tokenreviews', asked => review(asked, { user: { username: USER, extra } }))
+    const [forger, another] = [createAuthority('another'), authority]
+    for (const [authority, organizations] of [
+      [forger, ['system:nodes']],
+      [another, ['system:masters']],
+    ] as const) {
+      const { certPem: cert, keyPem: key } = authority.issue({ commonName: 'system:node:n2', organizations })
+      expect(await answer({ cert, key }, 'good', 'n2')).toBe(KNOWN)
+      expect(await answer({ cert, key }, 'good', 'n1')).toBe(KNOWN)
+    }
+    expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['n1'])
+    expect(state.reports.refused.get('other-node')).toBe(2)
   })
 
   it('F201: asks for no certificate without an authority of clients', async () => {
