@@ -5,13 +5,12 @@ import {
   type Methods,
   PERMISSION_DENIED,
   RpcError,
-  unary,
 } from '../api/grpc/rpc.ts'
 import { GrpcHealth } from '../api/grpc/standard-services.ts'
 import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
-import { status } from './schema.ts'
 import type { RelayState } from './state.ts'
+import { StatusAnswers } from './status-answers.ts'
 import { DELTA_METHOD, HEALTH_METHOD, STATUS_METHOD } from './types.ts'
 
 export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
@@ -51,15 +50,13 @@ export function relayMethods(
   state: RelayState,
   forNodes: (method: (call: Call) => CallHandler) => (call: Call) => CallHandler = method => method,
 ): { readonly methods: Methods; readonly health: GrpcHealth } {
+  const statusAnswers = new StatusAnswers(() => state.reports.status())
   const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
   const methods: Methods = new Map([
     [DELTA_METHOD, forNodes(discovery.deltas)],
     [
       STATUS_METHOD,
-      forNodes(call => {
-        const answer = unary(status.StatusRequest, status.RelayStatus, () => state.reports.status())
-        return { ...answer(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX }
-      }),
+      forNodes(call => ({ ...statusAnswers.answer(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX })),
     ],
     [
       HEALTH_METHOD,

@@ -1,4 +1,5 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { connect as connectHttp2 } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,11 +8,13 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { parseApiAddress } from '../../../src/api/grpc/address.ts'
 import { compressedFrame, framed, MessageReader } from '../../../src/api/grpc/rpc.ts'
 import { systemClock } from '../../../src/base/clock.ts'
-import { openRelayClient } from '../../../src/relay/open.ts'
-import { discovery } from '../../../src/relay/schema.ts'
+import { askStatus } from '../../../src/relay/ask-status.ts'
+import { encodeReport } from '../../../src/relay/node-report.ts'
+import { openLink, openRelayClient } from '../../../src/relay/open.ts'
+import { discovery, status } from '../../../src/relay/schema.ts'
 import { type RelayServer, type RelayServerOptions, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { DELTA_METHOD, HEALTH_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { DELTA_METHOD, HEALTH_METHOD, RELAYED_TYPES, STATUS_METHOD } from '../../../src/relay/types.ts'
 import { encodeMessage } from '../../../src/wire/protobuf/encoder.ts'
 import {
   DATA,
@@ -80,6 +83,24 @@ function dial(address: string, localAddress?: string): Socket {
   ends.push(() => socket.destroy())
   return socket
 }
+
+function dialed(address: string): Socket {
+  const at = parseApiAddress(address)
+  return connect(at.kind === 'unix' ? at.path : '')
+}
+
+const REPORT = encodeReport({
+  startedMs: 1,
+  number: 1,
+  cluster: '',
+  isDirect: false,
+  held: { Service: '7', EndpointSlice: '7' },
+  failure: '',
+  lacking: [],
+  lackingCount: 0,
+  proof: undefined,
+  version: '1.2.3',
+})
 
 const GREETING = Buffer.concat([Buffer.from(PREFACE), OPENING])
 
@@ -160,6 +181,35 @@ describe('F196: a slow loris', () => {
     await eventually(() => many.filter(socket => socket.destroyed).length >= 6)
     await eventually(() => server.counts.subscriptions === 8)
     expect(others.map(socket => socket.destroyed)).toEqual([false, false])
+  })
+})
+
+describe('F204: clients that ask for the status of all nodes and do not read it', () => {
+  it('hold a bounded number of answers, and keep nobody from his', async () => {
+    const clock = new FakeClock()
+    const state = new RelayState({ clock, proxyName: '' })
+    for (let index = 0; index < 1_000; index++) state.reports.take(`node-${index}`, REPORT)
+    const server = await relay({ state, clock })
+    const session = connectHttp2('http://localhost', { createConnection: () => dialed(server.address) })
+    ends.push(() => session.destroy())
+    for (let index = 0; index < 40; index++) {
+      const stream = session.request({
+        ':method': 'POST',
+        ':path': STATUS_METHOD,
+        'content-type': 'application/grpc',
+      })
+      stream.on('error', () => undefined)
+      stream.end(framed(status.StatusRequest, {}))
+    }
+    await eventually(() => server.counts.calls === 40)
+    const link = openLink(parseApiAddress(server.address), { tls: undefined, tokenFile: '' }, systemClock)
+    ends.push(() => link.close())
+    expect((await askStatus(link, systemClock)).nodes).toHaveLength(1_000)
+    // Who was told that the answer is not kept has a moment to hear of it.
+    await eventually(async () => {
+      await clock.advance(2_000)
+      return server.counts.calls <= 16
+    })
   })
 })
 
