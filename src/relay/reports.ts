@@ -86,6 +86,7 @@ export class NodeReports {
   readonly #beganMs: number
   #countedMs = Number.NEGATIVE_INFINITY
   #reporting = 0
+  #states: { readonly atMs: number; readonly states: ReadonlyMap<NodeState | 'updating', number> } | undefined
   #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
   /** Gets how long a change took to a share of the nodes. */
   observed: (latency: ProgrammingLatency) => void = () => undefined
@@ -164,8 +165,18 @@ export class NodeReports {
     }
   }
 
-  /** Nodes by state, judged by what the relay has now. Where changes keep coming, nodes lack the newest ones all the time. */
+  /**
+   * Nodes by state, judged by what the relay has now, once a second: whoever asks for metrics costs the readers little. Where
+   * changes keep coming, nodes lack the newest ones all the time.
+   */
   states(): ReadonlyMap<NodeState | 'updating', number> {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#states === undefined || nowMs - this.#states.atMs >= COUNT_MS)
+      this.#states = { atMs: nowMs, states: this.#judged() }
+    return this.#states.states
+  }
+
+  #judged(): ReadonlyMap<NodeState | 'updating', number> {
     const states = new Map<NodeState | 'updating', number>([['updating', 0]])
     for (const state of NODE_STATES) states.set(state, 0)
     const { goal } = this

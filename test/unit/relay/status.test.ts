@@ -220,6 +220,19 @@ describe('relay: status of nodes', () => {
     expect(judged(relay).get('node-0')?.report?.number).toBe(1)
   })
 
+  it('F204: counts nodes by state once a second, however often metrics are asked for', async () => {
+    const { world, clock, relay } = await begin()
+    const { reports } = relay.state
+    await clock.advance(1_000)
+    const counted = reports.states()
+    expect(counted.get('holds')).toBe(3)
+    world.change()
+    await clock.advance(999)
+    expect(reports.states()).toBe(counted)
+    await clock.advance(1)
+    expect(reports.states()).not.toBe(counted)
+  })
+
   it('F192: a relay that was restarted says what it does not know, and knows it within one period', async () => {
     const { clock, relay, nodes } = await begin()
     await relay.kill()
