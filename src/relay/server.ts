@@ -1,11 +1,5 @@
 import { type GrpcServer, type GrpcServerOptions, startGrpcServer } from '../api/grpc/grpc-server.ts'
-import {
-  type Call,
-  type CallHandler,
-  type Methods,
-  PERMISSION_DENIED,
-  RpcError,
-} from '../api/grpc/rpc.ts'
+import { type Call, type CallHandler, type Methods, PERMISSION_DENIED, RpcError } from '../api/grpc/rpc.ts'
 import { GrpcHealth } from '../api/grpc/standard-services.ts'
 import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
@@ -84,7 +78,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   })
   let unauthorized = 0
   const admit = async (call: Call): Promise<RpcError | undefined> => {
-    const { refusal, node } = tokens === undefined ? STRANGER : await tokens.check(call.authorization)
+    const { refusal, node } = tokens === undefined ? STRANGER : await tokens.check(call)
     if (node !== undefined) nodesOfTokens.set(call, node)
     if (refusal !== undefined) {
       unauthorized++

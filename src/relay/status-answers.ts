@@ -48,8 +48,7 @@ export class StatusAnswers {
 
   #bytes(): Buffer {
     const now = this.#status()
-    if (this.#last?.status !== now)
-      this.#last = { status: now, bytes: framed(status.RelayStatus, now) }
+    if (this.#last?.status !== now) this.#last = { status: now, bytes: framed(status.RelayStatus, now) }
     return this.#last.bytes
   }
 
