@@ -11,6 +11,8 @@ const CONNECTIONS_MAX = 2_048
 /** What a relay may take of its only processor, and of its network. */
 const RELAY_CORES = 0.5
 const GIGABIT_BYTES = 125e6
+/** Between two rounds a relay waits 4 times as long as the last one took to write, within bounds: src/relay/state.ts. */
+const SPACING = { perWriting: 4, minSeconds: 0.005, maxSeconds: 0.125 }
 
 /** The rows `| name | value unit | ...` of the first table. */
 function constantsOf(page) {
@@ -33,11 +35,25 @@ function table(head, rows) {
   return [head, head.map(() => '---'), ...rows].map(cells => `| ${cells.join(' | ')} |`).join('\n')
 }
 
+/** Processors that a relay keeps busy: changes that come between two rounds are written together. */
+function relayCores({ relayUs }, readers, rate) {
+  const writing = (readers * relayUs) / 1e6
+  const { perWriting, minSeconds, maxSeconds } = SPACING
+  const spacing = Math.min(maxSeconds, Math.max(minSeconds, perWriting * writing))
+  return writing * Math.min(rate, 1 / (writing + spacing))
+}
+
+function readersWithin(constants, rate) {
+  let readers = 1
+  while (relayCores(constants, readers + 1, rate) <= RELAY_CORES) readers++
+  return readers
+}
+
 /** Readers that one relay carries at this rate, by what limits them. */
 function readersMax(constants, rate) {
-  const { relayUs, relayKiB, objectBytes } = constants
+  const { relayKiB, objectBytes } = constants
   return {
-    cpu: Math.floor((RELAY_CORES * 1e6) / (rate * relayUs)),
+    cpu: readersWithin(constants, rate),
     network: Math.floor(GIGABIT_BYTES / (rate * objectBytes)),
     memory: Math.floor((512 * 1_024) / relayKiB),
     connections: CONNECTIONS_MAX,
@@ -51,7 +67,7 @@ function relaysFor(constants, nodes, rate) {
 }
 
 function changesTable(constants, rate) {
-  const { serverUs, changeMs, objectBytes, relayUs } = constants
+  const { serverUs, changeMs, objectBytes } = constants
   const own = (changeMs * rate) / 1e3
   return table(
     [
@@ -73,7 +89,7 @@ function changesTable(constants, rate) {
         nodes.toLocaleString('en-US'),
         ...[cores(nodes), traffic(nodes)].map(short),
         String(relays),
-        ...[cores(relays), traffic(relays), (share * rate * relayUs) / 1e6, traffic(share)].map(short),
+        ...[cores(relays), traffic(relays), relayCores(constants, share, rate), traffic(share)].map(short),
       ]
     }),
   )
