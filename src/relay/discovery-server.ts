@@ -118,6 +118,8 @@ class DeltaStream {
   #metadata: ReadonlyMap<string, string> = new Map()
   /** The Node that this client is, once it has reported. */
   #name: string | undefined
+  /** The same, as long as its reports are taken. */
+  #joined: string | undefined
 
   constructor(call: Call, options: DeltaStreamOptions) {
     this.#call = call
@@ -145,8 +147,13 @@ class DeltaStream {
     if (text === undefined) return
     // Reading a certificate takes longer than reading a report.
     this.#name ??= nodeOf === undefined ? id : (nodeOf(this.#call) ?? '')
-    if (this.#name === '' || this.#name !== id) state.reports.refuseOther()
-    else state.reports.take(id, text)
+    if (this.#name === '' || this.#name !== id) {
+      state.reports.refuseOther()
+      return
+    }
+    if (this.#joined === undefined) state.reports.joined(id)
+    this.#joined = id
+    state.reports.take(id, text)
   }
 
   drained(): void {
@@ -166,6 +173,8 @@ class DeltaStream {
   close(): void {
     for (const subscription of this.#subscriptions.values()) subscription.close()
     this.#subscriptions.clear()
+    if (this.#joined !== undefined) this.#options.state.reports.left(this.#joined)
+    this.#joined = undefined
   }
 
   #subscribe(request: Request, typeUrl: string): void {

@@ -408,6 +408,17 @@ describe('relay: status of nodes', () => {
     expect(seen.at(-1)).toMatchObject({ share: 1, origin: 'receipt' })
   })
 
+  it('measures no time of a node that no longer reads from the relay', async () => {
+    const { world, clock, relay, nodes } = await begin()
+    await nodes.pop()?.stop()
+    await clock.advance(2_000)
+    const seen: ProgrammingLatency[] = []
+    relay.state.reports.observed = latency => void seen.push(latency)
+    world.store.put('services', serviceOf(98, { namespaces: 1 }, { port: 4_243 }))
+    await clock.advance(5_000)
+    expect(seen.map(({ share }) => share)).toEqual([0.5, 0.9, 0.99, 1])
+  })
+
   it('reads a report as it was written, and short', () => {
     const long = {
       ...REPORT,
