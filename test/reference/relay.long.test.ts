@@ -207,6 +207,8 @@ test('F202: a cluster comes up where the relay comes last, or has no certificate
 
 test('F200: the API server refuses tokens of others, and those that are not for relays', async () => {
   startRelay('c')
+  // A node says once why no relay answers.
+  await eventually(() => existsSync(`${plane.folder}/c.sock`))
   const wrong = await startNode({
     relay: 'c',
     tokenFile: await writeToken('kprobe', 'https://lab'),
