@@ -177,10 +177,14 @@ interface ConnectionGateOptions {
   readonly crowded: (crowd: Crowd) => void
 }
 
-/** The part of a Socket that the gate uses. */
-interface Peer {
+/** Where a connection comes from; without addresses, from a unix socket. */
+export interface Origin {
   readonly remoteAddress?: string | undefined
   readonly localAddress?: string | undefined
+}
+
+/** The part of a Socket that the gate uses. */
+interface Peer extends Origin {
   destroy(): unknown
   once(event: 'close', listener: () => void): unknown
 }
@@ -274,10 +278,7 @@ export class ConnectionGate<S extends Peer> {
 }
 
 /** The prefix and the address of a client, with their limits. */
-export function ownersOf(
-  peer: Pick<Peer, 'remoteAddress' | 'localAddress'>,
-  limits: Omit<ConnectionLimits, 'connections'> = {},
-): readonly Owner[] {
+export function ownersOf(peer: Origin, limits: Omit<ConnectionLimits, 'connections'> = {}): readonly Owner[] {
   const { perPrefix = Infinity, perAddress = Infinity, reserved = 0 } = limits
   const address = peer.remoteAddress ?? UNIX
   const prefix = prefixOf(address, peer.localAddress)

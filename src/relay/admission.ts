@@ -10,6 +10,7 @@ import {
 } from '../api/grpc/rpc.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
+import { type Origin, ownersOf, Shares } from '../base/shares.ts'
 import { oneLine } from '../base/text.ts'
 import { isJson } from '../model/fields.ts'
 import type { ApiBody, ApiClient } from '../source/kube/api-client.ts'
@@ -33,8 +34,10 @@ const REFUSED_MS = 10_000
 const ACCEPTED_MAX = 4_096
 /** Strangers push each other out, not nodes. */
 const REFUSED_MAX = 1_024
-/** Reviews at a time, those that wait for the rate limit included. */
-const RUNNING_MAX = 1_024
+/** Reviews at a time, those that wait for the rate limit included: a client of the API server lets no more wait. */
+const RUNNING_MAX = 1_000
+/** The same for one address, which strangers of others do not feel; a node shows one token. */
+const RUNNING_OF_ADDRESS_MAX = 125
 const NAME_LENGTH_MAX = 200
 
 /** What is thought of the client that shows a token. */
@@ -43,6 +46,13 @@ export interface TokenVerdict {
   readonly refusal: RpcError | undefined
   /** The Node of the pod that the token is bound to, where the API server tells (KEP-4193). */
   readonly node: string | undefined
+}
+
+type Client = Pick<Call, 'authorization' | 'origin'>
+
+interface Shown {
+  readonly key: string
+  readonly token: string
 }
 
 interface KnownVerdict {
@@ -59,6 +69,7 @@ export class TokenReviews {
   readonly #accepted = new Map<string, KnownVerdict>()
   readonly #refused = new Map<string, KnownVerdict>()
   readonly #running = new Map<string, Promise<TokenVerdict>>()
+  readonly #shares = new Shares<AbortController>(RUNNING_MAX)
 
   constructor(options: TokenReviewsOptions) {
     this.#options = options
@@ -67,8 +78,8 @@ export class TokenReviews {
     )
   }
 
-  /** Judges a client by its header `authorization`. */
-  async check(authorization: string | undefined): Promise<TokenVerdict> {
+  /** Judges a client by its header `authorization`. Reviews are divided between addresses. */
+  async check({ authorization, origin = {} }: Client): Promise<TokenVerdict> {
     const [, token] = /^Bearer +([-A-Za-z0-9._~+/]+=*)$/i.exec(authorization ?? '') ?? []
     if (token === undefined)
       return refused(
@@ -78,19 +89,32 @@ export class TokenReviews {
     const key = createHash('sha256').update(token).digest('base64')
     const known = this.#accepted.get(key) ?? this.#refused.get(key)
     if (known !== undefined && this.#options.clock.nowMs() < known.untilMs) return known.verdict
-    const running = this.#running.get(key)
-    if (running !== undefined) return await running
-    if (this.#running.size >= RUNNING_MAX) return refused(UNAVAILABLE, 'too many tokens are being reviewed')
-    const review = this.#review(key, token).finally(() => this.#running.delete(key))
-    this.#running.set(key, review)
-    return await review
+    const review = this.#running.get(key) ?? this.#begin({ key, token }, origin)
+    return review === undefined ? refused(UNAVAILABLE, 'too many tokens are being reviewed') : await review
   }
 
-  async #review(key: string, token: string): Promise<TokenVerdict> {
+  /** Undefined where there is no place for it. */
+  #begin(shown: Shown, origin: Origin): Promise<TokenVerdict> | undefined {
+    const controller = new AbortController()
+    const owners = ownersOf(origin, { perAddress: RUNNING_OF_ADDRESS_MAX })
+    const admission = this.#shares.admit(controller, owners)
+    if (admission.kind === 'refused') return undefined
+    // Of equals, those stay that came first.
+    this.#shares.mark(controller, 'busy')
+    if (admission.kind === 'evicted') admission.victim.abort()
+    const review = this.#review(shown, controller).finally(() => {
+      this.#shares.leave(controller)
+      this.#running.delete(shown.key)
+    })
+    this.#running.set(shown.key, review)
+    return review
+  }
+
+  async #review({ key, token }: Shown, controller: AbortController): Promise<TokenVerdict> {
     const { clock } = this.#options
     let verdict: TokenVerdict
     try {
-      verdict = this.#judge(await this.#ask(token))
+      verdict = this.#judge(await this.#ask(token, controller))
     } catch (thrown) {
       const why = oneLine(errorOf(thrown).message.slice(0, NAME_LENGTH_MAX))
       return refused(UNAVAILABLE, `the API server does not review the token: ${why}`)
@@ -108,9 +132,8 @@ export class TokenReviews {
   }
 
   /** The status of the review. */
-  async #ask(token: string): Promise<Readonly<Record<string, unknown>>> {
+  async #ask(token: string, controller: AbortController): Promise<Readonly<Record<string, unknown>>> {
     const { client, clock, audience } = this.#options
-    const controller = new AbortController()
     const cancel = clock.after(ANSWER_MS_MAX, () => controller.abort())
     try {
       const { status, body } = await client.send({
@@ -176,6 +199,10 @@ type Method = (call: Call) => CallHandler
 
 /** What clients have sent that are not admitted yet, all of them together. */
 const HELD_BYTES_MAX = 16 * 1024 * 1024
+/** A client that holds so little, as a node with its report, is not refused for what others hold. */
+const HELD_BYTES_FREE = 8 * 1024
+/** What a message takes beside its bytes. */
+const MESSAGE_BYTES = 256
 
 /** A method for those alone that `admit` lets in. It may take its time: what a client says meanwhile waits. */
 export function admitting(
@@ -219,10 +246,14 @@ class WaitingCall implements CallHandler {
       this.#handler.message(bytes)
       return
     }
-    this.#hold(bytes.length)
-    if (this.#room.bytes > HELD_BYTES_MAX)
+    this.#hold(bytes.length + MESSAGE_BYTES)
+    if (this.#room.bytes > HELD_BYTES_MAX && this.#heldBytes > HELD_BYTES_FREE) {
+      // At once, so that one refusal is enough for the others.
+      this.#release()
       throw new RpcError(RESOURCE_EXHAUSTED, 'too many clients wait to be admitted')
-    this.#waiting.push(bytes)
+    }
+    // The bytes are a part of what was read from the socket, which has more.
+    this.#waiting.push(Buffer.from(bytes))
   }
 
   ended(): void {

@@ -115,9 +115,11 @@ class DeltaStream {
   readonly #call: Call
   readonly #options: DeltaStreamOptions
   readonly #subscriptions = new Map<string, Subscription>()
-  #metadata: ReadonlyMap<string, string> = new Map()
+  #metadata: Metadata = {}
   /** The Node that this client is, once it has reported. */
   #name: string | undefined
+  /** The same, as long as its reports are taken. */
+  #joined: string | undefined
 
   constructor(call: Call, options: DeltaStreamOptions) {
     this.#call = call
@@ -127,8 +129,9 @@ class DeltaStream {
   message(bytes: Buffer): void {
     const request = decodeMessage(discovery.DeltaDiscoveryRequest, bytes)
     if (request.node !== undefined) {
-      this.#metadata = metadataOf(request)
-      this.#takeReport(request.node.id ?? '')
+      const { [METADATA.report]: report, ...metadata } = metadataOf(request)
+      this.#metadata = metadata
+      if (report !== undefined) this.#takeReport(request.node.id ?? '', report)
     }
     const { type_url = '', response_nonce: nonce = '', error_detail: error } = request
     if (error !== undefined) this.#options.rejected(error.message ?? '')
@@ -139,14 +142,17 @@ class DeltaStream {
   }
 
   /** Before the request is judged: a node says what it holds also to a relay that does not serve it. */
-  #takeReport(id: string): void {
+  #takeReport(id: string, text: string): void {
     const { state, nodeOf } = this.#options
-    const text = this.#metadata.get(METADATA.report)
-    if (text === undefined) return
     // Reading a certificate takes longer than reading a report.
     this.#name ??= nodeOf === undefined ? id : (nodeOf(this.#call) ?? '')
-    if (this.#name === '' || this.#name !== id) state.reports.refuseOther()
-    else state.reports.take(id, text)
+    if (this.#name === '' || this.#name !== id) {
+      state.reports.refuseOther()
+      return
+    }
+    if (this.#joined === undefined) state.reports.joined(id)
+    this.#joined = id
+    state.reports.take(id, text)
   }
 
   drained(): void {
@@ -166,6 +172,8 @@ class DeltaStream {
   close(): void {
     for (const subscription of this.#subscriptions.values()) subscription.close()
     this.#subscriptions.clear()
+    if (this.#joined !== undefined) this.#options.state.reports.left(this.#joined)
+    this.#joined = undefined
   }
 
   #subscribe(request: Request, typeUrl: string): void {
@@ -206,33 +214,49 @@ class DeltaStream {
   /** Refuses what this relay has no answer for. */
   #check(): void {
     const { state } = this.#options
-    const proxyName = this.#metadata.get(METADATA.proxy)
+    const proxyName = this.#metadata[METADATA.proxy]
     if (proxyName !== undefined && proxyName !== state.proxyName)
       throw new RpcError(
         FAILED_PRECONDITION,
         `this relay serves the proxy ${JSON.stringify(state.proxyName)}, not ${JSON.stringify(proxyName)}`,
       )
-    const protocols = this.#metadata.get(METADATA.protocol) ?? PROTOCOL
+    const protocols = this.#metadata[METADATA.protocol] ?? PROTOCOL
     if (!protocols.split(',').includes(PROTOCOL))
       throw new RpcError(
         FAILED_PRECONDITION,
         `this relay speaks protocol ${PROTOCOL}, not ${JSON.stringify(protocols.slice(0, 200))}`,
       )
-    if (this.#metadata.get(METADATA.age) === FRESH && state.isComplete && state.isStale)
+    if (this.#metadata[METADATA.age] === FRESH && state.isComplete && state.isStale)
       throw new RpcError(UNAVAILABLE, 'the relay is stale: its source has been silent for too long')
   }
 
   #beginning({ initial_resource_versions: versions = {} }: Request): Beginning {
-    const revision = this.#metadata.get(METADATA.revision) ?? ''
-    const cluster = this.#metadata.get(METADATA.cluster) ?? ''
-    const atLeast = this.#metadata.get(METADATA.atLeast) ?? ''
+    const revision = this.#metadata[METADATA.revision] ?? ''
+    const cluster = this.#metadata[METADATA.cluster] ?? ''
+    const atLeast = this.#metadata[METADATA.atLeast] ?? ''
     return { token: revision === '' ? undefined : { revision, cluster }, atLeast, versions }
   }
 }
 
-function metadataOf({ node }: Request): ReadonlyMap<string, string> {
-  const fields = node?.metadata?.fields ?? []
-  return new Map(fields.map(({ key = '', value }) => [key, value?.string_value ?? '']))
+type Metadata = Readonly<Partial<Record<(typeof METADATA)[keyof typeof METADATA], string>>>
+
+const VALUE_LENGTH_MAX = 1_024
+
+/** The keys that a relay knows: a client may say more than anybody wants to keep. */
+function metadataOf({ node }: Request): Metadata {
+  const metadata: { -readonly [Key in keyof Metadata]: string } = {}
+  for (const { key, value } of node?.metadata?.fields ?? []) {
+    const known = Object.values(METADATA).find(each => each === key)
+    const text = value?.string_value ?? ''
+    if (known === undefined) continue
+    if (known !== METADATA.report && text.length > VALUE_LENGTH_MAX)
+      throw new RpcError(
+        INVALID_ARGUMENT,
+        `the value of ${known} has more than ${VALUE_LENGTH_MAX} characters`,
+      )
+    metadata[known] = text
+  }
+  return metadata
 }
 
 function refuseMany(names: number): void {

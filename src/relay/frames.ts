@@ -1,4 +1,5 @@
 import { compressedFrame } from '../api/grpc/rpc.ts'
+import { assert } from '../base/errors.ts'
 
 /** An object as readers get it. */
 export interface Entry {
@@ -15,7 +16,8 @@ const COMPRESSED_BYTES_MIN = 512
 export class Frame {
   /** What the reader acknowledges it with. */
   readonly nonce: string
-  readonly #encode: () => Buffer
+  /** Undefined once the plain form is there: it holds the objects, which may be gone from the state since. */
+  #encode: (() => Buffer) | undefined
   #plain: Buffer | undefined
   #compressed: Buffer | undefined
 
@@ -26,16 +28,22 @@ export class Frame {
   }
 
   get plain(): Buffer {
-    this.#plain ??= this.#encode()
+    this.#plain ??= this.#encoded()
+    this.#encode = undefined
     return this.#plain
   }
 
   /** For clients that read gzip. The plain form is not kept for it: a whole state is held in the forms that readers take. */
   get compressed(): Buffer {
     if (this.#compressed !== undefined) return this.#compressed
-    const plain = this.#plain ?? this.#encode()
+    const plain = this.#plain ?? this.#encoded()
     this.#compressed = plain.length < COMPRESSED_BYTES_MIN ? plain : compressedFrame(plain)
     return this.#compressed
+  }
+
+  #encoded(): Buffer {
+    assert(this.#encode !== undefined, 'a frame has a form')
+    return this.#encode()
   }
 }
 

@@ -77,6 +77,8 @@ const TRIGGER_AGE_MS_MAX = 600_000
 export class NodeReports {
   readonly #options: ReportsOptions
   readonly #entries = new Map<string, Entry>()
+  /** Open streams of nodes that have reported there. */
+  readonly #streams = new Map<string, number>()
   readonly #refused = new Map<ReportRefusal, number>()
   readonly #times: Readonly<Record<Kind, ChangeTimes>> = {
     Service: new ChangeTimes(),
@@ -86,6 +88,7 @@ export class NodeReports {
   readonly #beganMs: number
   #countedMs = Number.NEGATIVE_INFINITY
   #reporting = 0
+  #states: { readonly atMs: number; readonly states: ReadonlyMap<NodeState | 'updating', number> } | undefined
   #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
   /** Gets how long a change took to a share of the nodes. */
   observed: (latency: ProgrammingLatency) => void = () => undefined
@@ -103,6 +106,17 @@ export class NodeReports {
   /** Counts a report that says something of another node than the one whose certificate came with it. */
   refuseOther(): void {
     this.#refuse('other-node')
+  }
+
+  /** A node reports on a stream, until it leaves. */
+  joined(name: string): void {
+    this.#streams.set(name, (this.#streams.get(name) ?? 0) + 1)
+  }
+
+  left(name: string): void {
+    const streams = (this.#streams.get(name) ?? 0) - 1
+    if (streams > 0) this.#streams.set(name, streams)
+    else this.#streams.delete(name)
   }
 
   /** Takes the report of a node. Its cost does not depend on the number of nodes. */
@@ -164,8 +178,18 @@ export class NodeReports {
     }
   }
 
-  /** Nodes by state, judged by what the relay has now. Where changes keep coming, nodes lack the newest ones all the time. */
+  /**
+   * Nodes by state, judged by what the relay has now, once a second: whoever asks for metrics costs the readers little. Where
+   * changes keep coming, nodes lack the newest ones all the time.
+   */
   states(): ReadonlyMap<NodeState | 'updating', number> {
+    const nowMs = this.#options.clock.nowMs()
+    if (this.#states === undefined || nowMs - this.#states.atMs >= COUNT_MS)
+      this.#states = { atMs: nowMs, states: this.#judged() }
+    return this.#states.states
+  }
+
+  #judged(): ReadonlyMap<NodeState | 'updating', number> {
     const states = new Map<NodeState | 'updating', number>([['updating', 0]])
     for (const state of NODE_STATES) states.set(state, 0)
     const { goal } = this
@@ -228,7 +252,7 @@ export class NodeReports {
     return isBack ? 'backwards' : undefined
   }
 
-  /** Nodes that report now. Those that are gone are forgotten. */
+  /** Nodes that read here and report: others have their changes elsewhere. Those that are gone are forgotten. */
   #count(nowMs: number): void {
     if (nowMs - this.#countedMs < COUNT_MS) return
     this.#countedMs = nowMs
@@ -238,7 +262,7 @@ export class NodeReports {
       const isGone = nodes?.revision !== undefined && nodes.get(name) === undefined
       const isSilent = nowMs - heardMs > SILENT_MS
       if (isGone && isSilent) this.#entries.delete(name)
-      else if (!isGone && !isSilent) this.#reporting++
+      else if (!isGone && !isSilent && this.#streams.has(name)) this.#reporting++
     }
   }
 

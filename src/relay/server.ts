@@ -1,17 +1,10 @@
 import { type GrpcServer, type GrpcServerOptions, startGrpcServer } from '../api/grpc/grpc-server.ts'
-import {
-  type Call,
-  type CallHandler,
-  type Methods,
-  PERMISSION_DENIED,
-  RpcError,
-  unary,
-} from '../api/grpc/rpc.ts'
+import { type Call, type CallHandler, type Methods, PERMISSION_DENIED, RpcError } from '../api/grpc/rpc.ts'
 import { GrpcHealth } from '../api/grpc/standard-services.ts'
 import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
-import { status } from './schema.ts'
 import type { RelayState } from './state.ts'
+import { StatusAnswers } from './status-answers.ts'
 import { DELTA_METHOD, HEALTH_METHOD, STATUS_METHOD } from './types.ts'
 
 export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
@@ -51,15 +44,13 @@ export function relayMethods(
   state: RelayState,
   forNodes: (method: (call: Call) => CallHandler) => (call: Call) => CallHandler = method => method,
 ): { readonly methods: Methods; readonly health: GrpcHealth } {
+  const statusAnswers = new StatusAnswers(() => state.reports.status())
   const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
   const methods: Methods = new Map([
     [DELTA_METHOD, forNodes(discovery.deltas)],
     [
       STATUS_METHOD,
-      forNodes(call => {
-        const answer = unary(status.StatusRequest, status.RelayStatus, () => state.reports.status())
-        return { ...answer(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX }
-      }),
+      forNodes(call => ({ ...statusAnswers.answer(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX })),
     ],
     [
       HEALTH_METHOD,
@@ -77,7 +68,8 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   const { state, clock, tls, tokens, rejected, connectionsMax = CONNECTIONS_MAX } = options
   const isOpen = tls === undefined && tokens === undefined
   const nodesOfTokens = new WeakMap<Call, string>()
-  const nodeOf = (call: Call): string | undefined => nodeOfCertificate(call) ?? nodesOfTokens.get(call)
+  const nodeOf = (call: Call): string | undefined =>
+    isNode(call) ? nodeOfCertificate(call) : nodesOfTokens.get(call)
   const discovery = new DiscoveryServer({
     state,
     clock,
@@ -86,7 +78,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   })
   let unauthorized = 0
   const admit = async (call: Call): Promise<RpcError | undefined> => {
-    const { refusal, node } = tokens === undefined ? STRANGER : await tokens.check(call.authorization)
+    const { refusal, node } = tokens === undefined ? STRANGER : await tokens.check(call)
     if (node !== undefined) nodesOfTokens.set(call, node)
     if (refusal !== undefined) {
       unauthorized++

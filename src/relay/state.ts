@@ -30,6 +30,8 @@ export class RelayState {
   #cluster = ''
   /** Subscriptions that are open. */
   readers = 0
+  /** Of the names that they subscribe to. */
+  nameBytes = 0
   /** Monotonic milliseconds of the last word from the part of the source that has been silent longest. */
   heardMs: () => number | undefined = () => undefined
   /**

@@ -43,12 +43,18 @@ const WINDOW_BYTES = 1024 * 1024
 export const STALL_MS = 60_000
 /** A reader that has heard nothing for so long hears the revision again, if the source was heard since. */
 const REPEAT_MS = 60_000
+/** Names that all readers subscribe to, with what it takes to keep them. */
+const NAME_BYTES_MAX = 64 * 1024 * 1024
+/** A reader with so little is not refused for the names of others. */
+const NAME_BYTES_FREE = 4 * 1024
 /** Minimum time between two responses that say nothing but the revision. */
 const BOOKMARK_MS = 10_000
 
 /** One reader of one collection: its position, and what it has not acknowledged. */
 export class Subscription implements CollectionReader {
-  readonly #options: SubscriptionOptions
+  readonly #options: Omit<SubscriptionOptions, 'beginning' | 'names'>
+  /** Undefined once it has begun: it may be long. */
+  #beginning: Beginning | undefined
   /** Undefined until it has begun. */
   #position: number | undefined
   #snapshot: CollectionSnapshot | undefined
@@ -63,6 +69,7 @@ export class Subscription implements CollectionReader {
   #awaitedMs = 0
   #ownNumber = 0
   readonly #names: Set<string> | undefined
+  #nameBytes = 0
   /** Versions by name that a reader of names was sent; undefined for what does not exist. */
   readonly #sent = new Map<string, string | undefined>()
   #isClosed = false
@@ -70,9 +77,10 @@ export class Subscription implements CollectionReader {
   readonly #openedMs: number
   #cancelOpening: Cancel = () => undefined
 
-  constructor(options: SubscriptionOptions) {
+  constructor({ beginning, names, ...options }: SubscriptionOptions) {
     this.#options = options
-    this.#names = options.names === undefined ? undefined : new Set(options.names)
+    this.#beginning = beginning
+    this.#names = names === undefined ? undefined : new Set(names)
     this.#openedMs = options.clock.nowMs()
     options.collection.join(this)
     options.state.readers++
@@ -81,6 +89,7 @@ export class Subscription implements CollectionReader {
   /** Begins as soon as the relay has what that needs. */
   begin(): void {
     const { clock, call } = this.#options
+    this.#holdNames(this.#names ?? [])
     this.#cancelOpening = clock.after(OPENING_MS, () => call.attempt(() => this.moved()))
     this.moved()
   }
@@ -92,6 +101,7 @@ export class Subscription implements CollectionReader {
     this.#snapshot?.readers.delete(this)
     this.#options.collection.leave(this)
     this.#options.state.readers--
+    this.#hold(-this.#nameBytes)
   }
 
   acknowledged(nonce: string): void {
@@ -101,15 +111,28 @@ export class Subscription implements CollectionReader {
   }
 
   subscribe(names: readonly string[]): void {
-    for (const name of names) this.#names?.add(name)
+    const more = new Set(names.filter(name => this.#names?.has(name) === false))
+    for (const name of more) this.#names?.add(name)
+    this.#holdNames(more)
     this.pump()
   }
 
   unsubscribe(names: readonly string[]): void {
     for (const name of names) {
-      this.#names?.delete(name)
+      if (this.#names?.delete(name) === true) this.#hold(-bytesOf(name))
       this.#sent.delete(name)
     }
+  }
+
+  #holdNames(names: Iterable<string>): void {
+    for (const name of names) this.#hold(bytesOf(name))
+    if (this.#options.state.nameBytes > NAME_BYTES_MAX && this.#nameBytes > NAME_BYTES_FREE)
+      throw tooMuch('clients subscribe to too many names')
+  }
+
+  #hold(bytes: number): void {
+    this.#nameBytes += bytes
+    this.#options.state.nameBytes += bytes
   }
 
   get nameCount(): number {
@@ -174,7 +197,9 @@ export class Subscription implements CollectionReader {
   }
 
   #open(): void {
-    const { collection, clock, state, beginning } = this.#options
+    const { collection, clock, state } = this.#options
+    const beginning = this.#beginning
+    if (beginning === undefined) return
     if (collection.isAbsent) throw new RpcError(NOT_FOUND, 'the API server does not serve this type')
     const isLate = clock.nowMs() - this.#openedMs >= OPENING_MS
     if (collection.revision === undefined || !state.isIdentified) {
@@ -245,7 +270,8 @@ export class Subscription implements CollectionReader {
     const { collection } = this.#options
     const held = Object.keys(versions)
     if (this.#names !== undefined) {
-      for (const [name, version] of Object.entries(versions)) this.#sent.set(name, version)
+      for (const [name, version] of Object.entries(versions))
+        if (this.#names.has(name)) this.#sent.set(name, version)
       this.#started(collection.head)
     } else if (held.length === 0) {
       this.#snapshot = collection.snapshot(this)
@@ -272,6 +298,7 @@ export class Subscription implements CollectionReader {
 
   #started(position: number): void {
     this.#position = position
+    this.#beginning = undefined
     this.#cancelOpening()
   }
 
@@ -335,6 +362,11 @@ export class Subscription implements CollectionReader {
     this.#told = revision
     return frame
   }
+}
+
+/** What it takes to keep a name, and the version that was sent. */
+function bytesOf(name: string): number {
+  return name.length + 128
 }
 
 /** The reader has said more than a relay remembers of one. */

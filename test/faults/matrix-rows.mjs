@@ -57,6 +57,7 @@ export const GROUPS = {
     F201: 'a certificate of another authority at a relay that takes tokens, a relay of another name',
     F202: 'a cluster with relays starts from nothing, in every order',
     F203: 'a relay, or a node, of another version',
+    F204: 'clients of a relay that ask or say too much: unread answers, unknown tokens, long requests',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

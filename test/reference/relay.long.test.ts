@@ -78,15 +78,16 @@ async function comeUp(): Promise<void> {
   isDown = false
 }
 
-/** As kubelet gets one for a pod. */
-async function writeToken(account: string, audience = 'kprobe-relay'): Promise<string> {
+/** As kubelet gets one: for a pod, where one is named. */
+async function writeToken(account: string, audience = 'kprobe-relay', pod?: string): Promise<string> {
+  const boundObjectRef = pod === undefined ? undefined : { apiVersion: 'v1', kind: 'Pod', name: pod }
   const { body } = await plane.api.send(
     'POST',
     `/api/v1/namespaces/kube-system/serviceaccounts/${account}/token`,
     {
       apiVersion: 'authentication.k8s.io/v1',
       kind: 'TokenRequest',
-      spec: { audiences: [audience], expirationSeconds: 3_600 },
+      spec: { audiences: [audience], expirationSeconds: 3_600, boundObjectRef },
     },
   )
   const status: unknown = isObject(body) ? body.status : undefined
@@ -127,6 +128,7 @@ interface NodeStart {
   readonly tokenFile: string
   readonly fallsBack: boolean
   readonly command: string
+  readonly name: string
 }
 
 /** A node in a network namespace of its own, from which only unix sockets lead out, and a way to the API server. */
@@ -135,6 +137,7 @@ async function startNode({
   tokenFile = '',
   fallsBack = true,
   command = COMMAND,
+  name,
 }: Partial<NodeStart>): Promise<Daemon> {
   const daemon = daemons.start({
     source: { kind: 'kube', kubeconfig: plane.kubeconfig('proxy') },
@@ -144,6 +147,7 @@ async function startNode({
       `--source=relay:${socket(relay ?? '')}`,
       ...(fallsBack ? ['--relay-fallback=kube'] : []),
       ...(tokenFile === '' ? [] : [`--relay-token-file=${tokenFile}`]),
+      ...(name === undefined ? [] : [`--hostname-override=${name}`]),
     ],
   })
   // Its namespace is there, with its loopback interface.
@@ -203,6 +207,8 @@ test('F202: a cluster comes up where the relay comes last, or has no certificate
 
 test('F200: the API server refuses tokens of others, and those that are not for relays', async () => {
   startRelay('c')
+  // A node says once why no relay answers.
+  await eventually(() => existsSync(`${plane.folder}/c.sock`))
   const wrong = await startNode({
     relay: 'c',
     tokenFile: await writeToken('kprobe', 'https://lab'),
@@ -213,6 +219,37 @@ test('F200: the API server refuses tokens of others, and those that are not for 
   await other.until(
     () => other.said('system:serviceaccount:kube-system:kprobe-relay may not read').length > 0,
   )
+})
+
+test('F193: the API server names the node of a token that is bound to a pod, and its report counts', async () => {
+  for (const name of ['bound', 'loose'])
+    await plane.api.put({ apiVersion: 'v1', kind: 'Node', metadata: { name } })
+  await plane.api.put({
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name: 'kprobe-bound', namespace: 'kube-system' },
+    spec: {
+      serviceAccountName: 'kprobe',
+      nodeName: 'bound',
+      containers: [{ name: 'kprobe', image: 'kprobe' }],
+    },
+  })
+  startRelay('e')
+  const tokenFile = await writeToken('kprobe', 'kprobe-relay', 'kprobe-bound')
+  const loose = await writeToken('kprobe')
+  for (const [name, file] of [
+    ['bound', tokenFile],
+    ['loose', loose],
+    // It poses as another one.
+    ['loose', tokenFile],
+  ] as const)
+    await serves(await startNode({ relay: 'e', tokenFile: file, fallsBack: false, name }))
+  const asked = ['status', `--relay=${socket('e')}`, `--relay-token-file=${loose}`, '-o', 'json']
+  const status = () => spawnSync(process.execPath, [COMMAND, ...asked], { encoding: 'utf8' }).stdout
+  const says = (text: string, node: string, state: string): boolean =>
+    JSON.parse(text || '{}').nodes?.some((each: KubeObject) => each.node === node && each.state === state)
+  await eventually(() => says(status(), 'bound', 'holds'), { describe: status })
+  expect(says(status(), 'loose', 'silent')).toBe(true)
 })
 
 /** The command of the former version, built with the packages and the addon of this one. */

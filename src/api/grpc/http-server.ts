@@ -103,18 +103,20 @@ export class TlsDoor {
 
 /** The organizations in the certificate of a client: the groups of a user of Kubernetes. */
 export function organizationsOf(socket: Socket | undefined): readonly string[] {
-  // A server that takes tokens lets certificates of anybody in.
-  if (!(socket instanceof TLSSocket) || !socket.authorized) return []
   // An array where the subject has several of them, whatever the types of Node.js say.
-  const organizations: unknown = socket.getPeerCertificate().subject?.O
+  const organizations: unknown = subjectOf(socket)?.O
   return [organizations].flat().filter(each => typeof each === 'string')
 }
 
 /** The name in the certificate of a client: that of a user of Kubernetes. */
 export function commonNameOf(socket: Socket | undefined): string | undefined {
-  if (!(socket instanceof TLSSocket)) return undefined
-  const name: unknown = socket.getPeerCertificate().subject?.CN
+  const name: unknown = subjectOf(socket)?.CN
   return typeof name === 'string' ? name : undefined
+}
+
+/** A server that takes tokens lets certificates of anybody in: those that no authority has signed say nothing. */
+function subjectOf(socket: Socket | undefined) {
+  return socket instanceof TLSSocket && socket.authorized ? socket.getPeerCertificate().subject : undefined
 }
 
 /** Takes the connections that an HTTP/2 server serves. One that its client has half closed is closed. */

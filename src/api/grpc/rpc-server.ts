@@ -12,6 +12,7 @@ import { errorOf, WireError } from '../../base/errors.ts'
 import {
   ConnectionGate,
   type Crowd,
+  type Origin,
   type OverShare,
   type Owner,
   ownersOf,
@@ -293,6 +294,10 @@ class RpcCall implements Call {
 
   get commonName(): string | undefined {
     return commonNameOf(this.#stream.session?.socket)
+  }
+
+  get origin(): Origin | undefined {
+    return this.#stream.session?.socket
   }
 
   get authorization(): string | undefined {

@@ -1,5 +1,6 @@
 import { gunzipSync, gzipSync } from 'node:zlib'
 import { errorOf } from '../../base/errors.ts'
+import type { Origin } from '../../base/shares.ts'
 import { decodeMessage } from '../../wire/protobuf/decoder.ts'
 import { encodeMessage, ProtobufEncoder } from '../../wire/protobuf/encoder.ts'
 import type { MessageOf, Table } from '../../wire/protobuf/table.ts'
@@ -38,6 +39,8 @@ export interface Call {
   readonly commonName?: string | undefined
   /** The header `authorization`: what the client says, which nobody has checked. */
   readonly authorization?: string | undefined
+  /** Where the client is. */
+  readonly origin?: Origin | undefined
   /** The client reads messages that are compressed; see compressedFrame(). */
   readonly acceptsGzip?: boolean
   /** Messages, each behind its prefix of five bytes. False: the next ones must wait until the handler says so. */

@@ -3,15 +3,16 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { parseApiAddress } from '../../../src/api/grpc/address.ts'
-import { framed, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
+import { type Call, type CallHandler, framed, UNAVAILABLE } from '../../../src/api/grpc/rpc.ts'
 import { systemClock } from '../../../src/base/clock.ts'
 import { openClient } from '../../../src/daemon/open.ts'
-import { TokenReviews } from '../../../src/relay/admission.ts'
+import { admitting, TokenReviews } from '../../../src/relay/admission.ts'
 import { Http2Link, type RelayTlsPems } from '../../../src/relay/connection.ts'
+import { encodeReport } from '../../../src/relay/node-report.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { DELTA_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import type { ApiClient } from '../../../src/source/kube/api-client.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
@@ -32,6 +33,19 @@ function review(asked: Asked, change: object = {}): void {
   asked.body(JSON.stringify({ kind: 'TokenReview', spec, status }))
 }
 
+const REPORT = encodeReport({
+  startedMs: 1,
+  number: 1,
+  cluster: '',
+  isDirect: false,
+  held: undefined,
+  failure: '',
+  lacking: [],
+  lackingCount: 0,
+  proof: undefined,
+  version: '1.2.3',
+})
+
 async function* bodyOf(text: string): AsyncGenerator<Uint8Array> {
   yield Buffer.from(text)
 }
@@ -46,8 +60,8 @@ function reviews(api?: ApiClient) {
     audience: AUDIENCE,
     serviceAccounts: ['kube-system/kprobe'],
   })
-  const why = async (token: string): Promise<string | undefined> => {
-    const { refusal } = await checker.check(`Bearer ${token}`)
+  const why = async (token: string, remoteAddress = '10.0.0.1'): Promise<string | undefined> => {
+    const { refusal } = await checker.check({ authorization: `Bearer ${token}`, origin: { remoteAddress } })
     return refusal && `${refusal.code} ${refusal.message}`
   }
   return { client, clock, checker, why }
@@ -59,7 +73,7 @@ describe('tokens at a relay', () => {
     const api = new ScriptedApi()
     api.answer('tokenreviews', asked => review(asked, { user: { username: USER, extra } }))
     const { checker } = reviews(api)
-    expect(await checker.check('Bearer good')).toEqual({ refusal: undefined, node: 'n1' })
+    expect(await checker.check({ authorization: 'Bearer good' })).toEqual({ refusal: undefined, node: 'n1' })
   })
 
   it('F200: takes tokens of its ServiceAccounts and its audience, and no others', async () => {
@@ -68,10 +82,13 @@ describe('tokens at a relay', () => {
     expect(JSON.parse(client.asked[0]?.request.body ?? '')).toMatchObject({
       spec: { token: 'good', audiences: [AUDIENCE] },
     })
-    expect(await checker.check('Bearer good')).toEqual({ refusal: undefined, node: undefined })
+    expect(await checker.check({ authorization: 'Bearer good' })).toEqual({
+      refusal: undefined,
+      node: undefined,
+    })
     expect(await why('bad')).toBe('16 the API server does not accept the token')
     for (const header of [undefined, '', 'Basic good', 'Bearer', 'Bearer a b', 'Bearer a\nb'])
-      expect((await checker.check(header)).refusal?.code).toBe(16)
+      expect((await checker.check({ authorization: header })).refusal?.code).toBe(16)
     const refused = [
       [{ audiences: [] }, '16 the token is not for the audience kprobe-relay'],
       [{ audiences: undefined }, '16 the token is not for the audience kprobe-relay'],
@@ -151,12 +168,43 @@ describe('tokens at a relay', () => {
     expect(asked).toBe(before + 4_098)
   })
 
-  it('F200: reviews so many tokens at a time', async () => {
+  it('F204: reviews so many tokens at a time, and strangers of some addresses keep no node waiting', async () => {
     const { client, why } = reviews()
     client.answer('tokenreviews', undefined)
-    for (let index = 0; index < 1_024; index++) void why(`good${index}`)
-    expect(await why('good')).toBe(`${UNAVAILABLE} too many tokens are being reviewed`)
-    expect(client.asked).toHaveLength(1_024)
+    const busy = `${UNAVAILABLE} too many tokens are being reviewed`
+    const strangers: Promise<string | undefined>[] = []
+    for (let index = 0; index < 125; index++) strangers.push(why(`bad${index}`))
+    expect(await why('bad')).toBe(busy)
+    for (let index = 125; index < 1_000; index++)
+      strangers.push(why(`bad${index}`, `10.0.${Math.floor(index / 125)}.1`))
+    expect(client.asked).toHaveLength(1_000)
+    const node = why('good', '10.1.0.1')
+    expect(await Promise.race(strangers)).toContain('aborted')
+    const last = client.asked.at(-1)
+    if (last !== undefined) review(last)
+    expect(await node).toBeUndefined()
+  })
+
+  it('F204: what strangers say before they are admitted is bounded, and keeps no node out', () => {
+    const call: Call = {
+      organizations: [],
+      write: () => true,
+      end: () => undefined,
+      attempt: () => undefined,
+    }
+    const waiting = admitting(
+      () => expect.fail('nobody was admitted'),
+      () => new Promise(() => undefined),
+    )
+    const [stranger, another, node] = [waiting(call), waiting(call), waiting(call)]
+    const say = (handler: CallHandler, bytes: number, times: number) => {
+      for (let time = 0; time < times; time++) handler.message(Buffer.alloc(bytes))
+    }
+    say(stranger, 1024 * 1024, 15)
+    expect(() => say(another, 0, 10_000)).toThrow('too many clients wait to be admitted')
+    say(node, 4_096, 1)
+    expect(() => say(stranger, 1024 * 1024, 1)).toThrow('too many clients wait to be admitted')
+    say(node, 100, 3)
   })
 })
 
@@ -171,6 +219,7 @@ describe('a relay that takes tokens', () => {
   let ends: (() => unknown)[]
   let api: ScriptedApi
   let relay: RelayServer
+  let state: RelayState
   const refused: string[] = []
 
   beforeEach(async () => {
@@ -187,8 +236,9 @@ describe('a relay that takes tokens', () => {
 
   async function start(clientCaFile: string): Promise<RelayServer> {
     const tls = { certFile: write('crt', server.certPem), keyFile: write('key', server.keyPem), clientCaFile }
+    state = new RelayState({ clock: systemClock, proxyName: '' })
     const started = await startRelayServer({
-      state: new RelayState({ clock: systemClock, proxyName: '' }),
+      state,
       address: 'tcp://127.0.0.1:0',
       tls,
       tokens: new TokenReviews({
@@ -206,7 +256,7 @@ describe('a relay that takes tokens', () => {
   }
 
   /** How a request for an unknown type ends: who is let in hears that it is unknown. */
-  function answer(pems: Partial<RelayTlsPems>, token?: string): Promise<string> {
+  function answer(pems: Partial<RelayTlsPems>, token?: string, id = ''): Promise<string> {
     const link = new Http2Link({
       address: parseApiAddress(relay.address),
       tls: async () => ({
@@ -225,7 +275,9 @@ describe('a relay that takes tokens', () => {
         message: () => undefined,
         ended: (code, text) => resolve(`${code} ${text}`),
       })
-      call.send(framed(discovery.DeltaDiscoveryRequest, { type_url: 'unknown' }))
+      const fields = [{ key: METADATA.report, value: { string_value: REPORT } }]
+      const node = id === '' ? undefined : { id, metadata: { fields } }
+      call.send(framed(discovery.DeltaDiscoveryRequest, { node, type_url: 'unknown' }))
       call.finish()
     })
   }
@@ -252,6 +304,22 @@ describe('a relay that takes tokens', () => {
     expect(await answer({ cert: user.certPem, key: user.keyPem })).toContain('16 ')
     expect(relay.counts.unauthorized).toBeGreaterThanOrEqual(4)
     expect(refused).toHaveLength(relay.counts.unauthorized)
+  })
+
+  it('F193: a token is believed the name of its node, and no certificate beside it', async () => {
+    const extra = { 'authentication.kubernetes.io/node-name': ['n1'] }
+    api.answer('tokenreviews', asked => review(asked, { user: { username: USER, extra } }))
+    const [forger, another] = [createAuthority('another'), authority]
+    for (const [authority, organizations] of [
+      [forger, ['system:nodes']],
+      [another, ['system:masters']],
+    ] as const) {
+      const { certPem: cert, keyPem: key } = authority.issue({ commonName: 'system:node:n2', organizations })
+      expect(await answer({ cert, key }, 'good', 'n2')).toBe(KNOWN)
+      expect(await answer({ cert, key }, 'good', 'n1')).toBe(KNOWN)
+    }
+    expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['n1'])
+    expect(state.reports.refused.get('other-node')).toBe(2)
   })
 
   it('F201: asks for no certificate without an authority of clients', async () => {

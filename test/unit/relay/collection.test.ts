@@ -1,3 +1,5 @@
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { describe, expect, it } from 'vitest'
 import { Collection } from '../../../src/relay/collection.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
@@ -35,5 +37,26 @@ describe('Collection: the position of a revision', () => {
     collection.seal('300', 'another-history')
     expect(collection.positionOf('95')).toBe('gone')
     expect(collection.positionOf('300')).toBe(collection.head)
+  })
+})
+
+describe('Collection: its history', () => {
+  it('holds responses alone: objects that were replaced are gone', async () => {
+    setFlagsFromString('--expose-gc')
+    const gc: () => void = runInNewContext('gc')
+    const collection = collectionAt('1')
+    const replaced: WeakRef<Buffer>[] = []
+    const put = (revision: string): void => {
+      const resource = Buffer.alloc(4_096, revision)
+      replaced.push(new WeakRef(resource))
+      collection.put('a/b', { version: revision, resource })
+      collection.seal(revision)
+    }
+    for (const revision of ['2', '3', '4']) put(revision)
+    // A job keeps what it has made weak references to.
+    await new Promise(resolve => setImmediate(resolve))
+    gc()
+    expect(replaced.map(each => each.deref() !== undefined)).toEqual([false, false, true])
+    expect(collection.at(collection.head - 3)?.frames[0]?.compressed.length).toBeLessThan(4_096)
   })
 })

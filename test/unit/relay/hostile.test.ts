@@ -1,18 +1,31 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { connect as connectHttp2 } from 'node:http2'
 import { connect, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { gzipSync } from 'node:zlib'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { parseApiAddress } from '../../../src/api/grpc/address.ts'
-import { compressedFrame, framed, MessageReader } from '../../../src/api/grpc/rpc.ts'
+import { type CallHandler, compressedFrame, framed, MessageReader } from '../../../src/api/grpc/rpc.ts'
 import { systemClock } from '../../../src/base/clock.ts'
-import { openRelayClient } from '../../../src/relay/open.ts'
-import { discovery } from '../../../src/relay/schema.ts'
+import { askStatus } from '../../../src/relay/ask-status.ts'
+import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
+import { encodeReport } from '../../../src/relay/node-report.ts'
+import { openLink, openRelayClient } from '../../../src/relay/open.ts'
+import { discovery, status } from '../../../src/relay/schema.ts'
 import { type RelayServer, type RelayServerOptions, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { DELTA_METHOD, HEALTH_METHOD, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import {
+  DELTA_METHOD,
+  HEALTH_METHOD,
+  METADATA,
+  RELAYED_TYPES,
+  STATUS_METHOD,
+} from '../../../src/relay/types.ts'
 import { encodeMessage } from '../../../src/wire/protobuf/encoder.ts'
+import type { MessageOf } from '../../../src/wire/protobuf/table.ts'
 import {
   DATA,
   END_HEADERS,
@@ -80,6 +93,24 @@ function dial(address: string, localAddress?: string): Socket {
   ends.push(() => socket.destroy())
   return socket
 }
+
+function dialed(address: string): Socket {
+  const at = parseApiAddress(address)
+  return connect(at.kind === 'unix' ? at.path : '')
+}
+
+const REPORT = encodeReport({
+  startedMs: 1,
+  number: 1,
+  cluster: '',
+  isDirect: false,
+  held: { Service: '7', EndpointSlice: '7' },
+  failure: '',
+  lacking: [],
+  lackingCount: 0,
+  proof: undefined,
+  version: '1.2.3',
+})
 
 const GREETING = Buffer.concat([Buffer.from(PREFACE), OPENING])
 
@@ -160,6 +191,92 @@ describe('F196: a slow loris', () => {
     await eventually(() => many.filter(socket => socket.destroyed).length >= 6)
     await eventually(() => server.counts.subscriptions === 8)
     expect(others.map(socket => socket.destroyed)).toEqual([false, false])
+  })
+})
+
+describe('F204: clients that ask for the status of all nodes and do not read it', () => {
+  it('hold a bounded number of answers, and keep nobody from his', async () => {
+    const clock = new FakeClock()
+    const state = new RelayState({ clock, proxyName: '' })
+    for (let index = 0; index < 1_000; index++) state.reports.take(`node-${index}`, REPORT)
+    const server = await relay({ state, clock })
+    const session = connectHttp2('http://localhost', { createConnection: () => dialed(server.address) })
+    ends.push(() => session.destroy())
+    for (let index = 0; index < 40; index++) {
+      const stream = session.request({
+        ':method': 'POST',
+        ':path': STATUS_METHOD,
+        'content-type': 'application/grpc',
+      })
+      stream.on('error', () => undefined)
+      stream.end(framed(status.StatusRequest, {}))
+    }
+    await eventually(() => server.counts.calls === 40)
+    const link = openLink(parseApiAddress(server.address), { tls: undefined, tokenFile: '' }, systemClock)
+    ends.push(() => link.close())
+    expect((await askStatus(link, systemClock)).nodes).toHaveLength(1_000)
+    // Who was told that the answer is not kept has a moment to hear of it.
+    await eventually(async () => {
+      await clock.advance(2_000)
+      return server.counts.calls <= 16
+    })
+  })
+})
+
+describe('F204: readers that say much', () => {
+  /** Streams of a client, without sockets. */
+  function client() {
+    const state = new RelayState({ clock: systemClock, proxyName: '' })
+    const deltas = new DiscoveryServer({ state, clock: systemClock })
+    ends.push(() => deltas.close())
+    const open = () =>
+      deltas.deltas({ organizations: [], write: () => true, end: () => undefined, attempt: step => step() })
+    const bytesOf = (request: MessageOf<typeof discovery.DeltaDiscoveryRequest>) =>
+      encodeMessage(discovery.DeltaDiscoveryRequest, { type_url: TYPE, ...request })
+    return { state, open, bytesOf }
+  }
+
+  it('leave nothing of it in the relay that it does not need', () => {
+    setFlagsFromString('--expose-gc')
+    const gc: () => void = runInNewContext('gc')
+    const { state, open, bytesOf } = client()
+    state.collections.get(RELAYED_TYPES[0]?.typeUrl ?? '')?.seal('7')
+    const text = 'x'.repeat(200_000)
+    const fields = ['kprobe.io/report', 'more'].map(key => ({ key, value: { string_value: text } }))
+    const initial_resource_versions = Object.fromEntries(
+      [...Array(2_000).keys()].map(at => [`n/s-${at}`, '7']),
+    )
+    const bytes = bytesOf({ node: { id: 'n', metadata: { fields } }, initial_resource_versions })
+    gc()
+    const before = process.memoryUsage().heapUsed
+    const streams = [...Array(100)].map(open)
+    for (const stream of streams) stream.message(bytes)
+    gc()
+    expect(state.readers).toBe(100)
+    expect(process.memoryUsage().heapUsed - before).toBeLessThan(10_000_000)
+    const long = [{ key: METADATA.proxy, value: { string_value: text } }]
+    expect(() => open().message(bytesOf({ node: { metadata: { fields: long } } }))).toThrow(
+      'more than 1024 characters',
+    )
+  })
+
+  it('subscribe to so many names together, and keep nobody from a few', () => {
+    const { state, open, bytesOf } = client()
+    const names = [...Array(1_024).keys()].map(at => `${at}`.padEnd(900, '.'))
+    const many = bytesOf({ resource_names_subscribe: names })
+    const streams: CallHandler[] = []
+    const flood = (): void => {
+      for (let at = 0; at < 100; at++) {
+        const stream = open()
+        streams.push(stream)
+        stream.message(many)
+      }
+    }
+    expect(flood).toThrow('clients subscribe to too many names')
+    open().message(bytesOf({ resource_names_subscribe: ['shop/cart'] }))
+    streams[0]?.message(bytesOf({ resource_names_unsubscribe: names }))
+    for (const stream of streams) stream.closed?.()
+    expect(state.nameBytes).toBe('shop/cart'.length + 128)
   })
 })
 

@@ -220,6 +220,19 @@ describe('relay: status of nodes', () => {
     expect(judged(relay).get('node-0')?.report?.number).toBe(1)
   })
 
+  it('F204: counts nodes by state once a second, however often metrics are asked for', async () => {
+    const { world, clock, relay } = await begin()
+    const { reports } = relay.state
+    await clock.advance(1_000)
+    const counted = reports.states()
+    expect(counted.get('holds')).toBe(3)
+    world.change()
+    await clock.advance(999)
+    expect(reports.states()).toBe(counted)
+    await clock.advance(1)
+    expect(reports.states()).not.toBe(counted)
+  })
+
   it('F192: a relay that was restarted says what it does not know, and knows it within one period', async () => {
     const { clock, relay, nodes } = await begin()
     await relay.kill()
@@ -393,6 +406,17 @@ describe('relay: status of nodes', () => {
     world.store.put('services', serviceOf(98, { namespaces: 1 }, { port: 4_243 }))
     await clock.advance(2_000)
     expect(seen.at(-1)).toMatchObject({ share: 1, origin: 'receipt' })
+  })
+
+  it('measures no time of a node that no longer reads from the relay', async () => {
+    const { world, clock, relay, nodes } = await begin()
+    await nodes.pop()?.stop()
+    await clock.advance(2_000)
+    const seen: ProgrammingLatency[] = []
+    relay.state.reports.observed = latency => void seen.push(latency)
+    world.store.put('services', serviceOf(98, { namespaces: 1 }, { port: 4_243 }))
+    await clock.advance(5_000)
+    expect(seen.map(({ share }) => share)).toEqual([0.5, 0.9, 0.99, 1])
   })
 
   it('reads a report as it was written, and short', () => {
