@@ -9,6 +9,7 @@ import { rounded, shareByDestination } from './answer.ts'
 import { QUESTION_FLAGS, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Explanation, explained, followed } from './explanation.ts'
 import { knownIn } from './load.ts'
+import { whyUnserved } from './page-services.ts'
 import { drawingOf, pictureOf } from './why-picture.ts'
 
 /** A frontend whose path can be shown. */
@@ -35,13 +36,15 @@ export function pathOf(source: PageSource, query: URLSearchParams): unknown {
   const key = query.get('service') ?? ''
   if (snapshot === undefined || table === undefined || memo === undefined)
     throw new Error('the daemon has not read all objects yet')
-  if (!snapshot.services.has(key)) throw new Error(`no Service ${quote(key)}`)
+  const service = snapshot.services.get(key)
+  if (service === undefined) throw new Error(`no Service ${quote(key)}`)
   const held = table.services.get(key)
   const targets = targetsOf(held, snapshot.node?.name)
   const [first] = targets
   const to = query.get('to') ?? first?.to
   const from = query.get('from') ?? 'outside'
-  if (held === undefined || to === undefined) return { service: key, targets: [], from }
+  if (held === undefined || to === undefined)
+    return { service: key, targets: [], from, answer: whyUnserved(service, held, memo) }
   if (!targets.some(target => target.to === to))
     throw new Error(`Service ${key} is not served at ${quote(to)}`)
   const question = questionOf(from, to)
@@ -58,14 +61,14 @@ export function pathOf(source: PageSource, query: URLSearchParams): unknown {
     NO_KERNEL,
     { hasDaemon: true, wallMs: source.wallMs() },
   )
-  const { answer, service, frontend, reasons, notKnown, rules } = explanation
+  const { answer, service: port, frontend, reasons, notKnown, rules } = explanation
   return {
     service: key,
     targets: targets.slice(0, LISTED_MAX),
     from,
     to,
     answer,
-    port: service,
+    port,
     frontend,
     reasons,
     notKnown,

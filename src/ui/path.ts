@@ -28,7 +28,7 @@ export function servicePath(service: string): View {
       ...(asked.to === '' ? {} : { to: asked.to }),
     })
     showTargets(targets, listAt(path, 'targets'), textAt(path, 'to'))
-    replaceChildren(answer, textAt(path, 'answer') || `${service} needs nothing on this node`)
+    replaceChildren(answer, textAt(path, 'answer'))
     replaceChildren(picture, ...drawn(fieldOf(path, 'drawing')))
     replaceChildren(rules, ...listAt(path, 'rules').map(ruleItem))
     replaceChildren(more, facts(pathFacts(path)))
