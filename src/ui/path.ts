@@ -21,12 +21,16 @@ export function servicePath(service: string): View {
     empty: 'no endpoint',
     columns: ENDPOINT_COLUMNS,
   })
+  let turn = 0
   async function refresh(): Promise<void> {
+    const mine = ++turn
     const path = await ask('path', {
       service,
       from: asked.from,
       ...(asked.to === '' ? {} : { to: asked.to }),
     })
+    // The answer to an earlier question may come late.
+    if (mine !== turn) return
     showTargets(targets, listAt(path, 'targets'), textAt(path, 'to'))
     replaceChildren(answer, textAt(path, 'answer'))
     replaceChildren(picture, ...drawn(fieldOf(path, 'drawing')))
@@ -37,7 +41,9 @@ export function servicePath(service: string): View {
   form.addEventListener('submit', event => {
     event.preventDefault()
     Object.assign(asked, { from: client.value.trim(), to: targets.value })
+    const mine = turn + 1
     refresh().catch((error: unknown) => {
+      if (mine !== turn) return
       for (const stale of [picture, rules, more]) replaceChildren(stale)
       endpoints.show([])
       replaceChildren(answer, error instanceof NoAnswer ? error.message : 'the daemon does not answer')
