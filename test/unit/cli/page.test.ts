@@ -196,7 +196,9 @@ describe('the path to a Service', () => {
     expect(numberAt(drawing, 'width')).toBeGreaterThan(300)
     const shapes = listAt(drawing, 'shapes').map(shape => textAt(shape, 'text'))
     expect(shapes).toContain('on node\\u{202e}<img src=x>')
+    // Only one port is computed, so that places in chains of all Services are not known.
     expect(listAt(path, 'rules').length).toBeGreaterThan(1)
+    expect(JSON.stringify(path)).not.toMatch(/"rule":|, rule \d/)
   })
 
   it.each([
@@ -210,6 +212,42 @@ describe('the path to a Service', () => {
     expect(await open().data('path', { service: key })).toMatchObject({
       targets: [],
       answer: expect.stringMatching(answer),
+    })
+  })
+
+  it('F186: is not followed to more than 1,000 endpoints', async () => {
+    const answers = [1_000, 1_001].map(async size => {
+      const addresses = Array.from({ length: size }, (_, n) => endpoint(`10.1.${n >> 8}.${n & 255}`))
+      const slices = [
+        slice('web-1', 'web', addresses.slice(0, 600)),
+        slice('web-2', 'web', addresses.slice(600)),
+      ]
+      const { data } = open({ held: () => resolvedOf(snapshotOf([node(), service('web'), ...slices])) })
+      return await data('path', { service: 'ns/web' })
+    })
+    const [followed, long] = await Promise.all(answers)
+    expect(followed).toMatchObject({ answer: expect.stringMatching(/^would be served/) })
+    expect(textAt(long, 'answer')).toMatch(
+      /^ns\/web has 1001 endpoints at this port.*`kprobe why` follows it to all$/,
+    )
+    expect(listAt(long, 'targets')).toHaveLength(1)
+    expect(fieldOf(long, 'drawing')).toBeUndefined()
+  })
+
+  it('F186: is computed from the port that it leads to, and no other', async () => {
+    const resolved = resolvedOf(snapshotOf(OBJECTS))
+    const web = resolved.table.services.get('ns/web')
+    const [port] = web?.ports ?? []
+    if (web === undefined || port === undefined) throw new Error('no Service')
+    const other = Object.defineProperty({ ...port, frontends: [] }, 'cluster', {
+      get: () => {
+        throw new Error('read')
+      },
+    })
+    const services = resolved.table.services.with([['ns/web', { ...web, ports: [port, other] }]])
+    const { data } = open({ held: () => ({ ...resolved, table: { ...resolved.table, services } }) })
+    expect(await data('path', { service: 'ns/web' })).toMatchObject({
+      answer: expect.stringContaining('would be served'),
     })
   })
 
