@@ -342,6 +342,20 @@ describe('instead of a wrong table', () => {
     expect(await drawing()).not.toContain('10.9.9.9')
   })
 
+  it('a path that is not followed has no empty tables', async () => {
+    const watched = await watchedPage(browser, ORIGIN)
+    opened.push(watched)
+    const answer = 'shop/cart is not served'
+    await watched.page.route('**/data/path?*', route => route.fulfill({ json: { targets: [], answer } }))
+    await watched.page.goto(`${ORIGIN}/#services/shop/cart`)
+    await becomes(
+      () => watched.page.locator('.answer').innerText(),
+      text => text === answer,
+    )
+    expect(await watched.page.getByRole('table').count()).toBe(0)
+    expect(await watched.page.locator('#content dl').isVisible()).toBe(false)
+  })
+
   it('rates never stand under the order of another question', async () => {
     const { page } = await open('rates')
     await shown(page, 'table')
