@@ -1,7 +1,9 @@
 import { formatIpPort } from '../base/ip.ts'
 import { compareTexts, count } from '../base/text.ts'
+import { quote } from '../config/flag.ts'
 import type { PageSource } from '../daemon/page.ts'
 import type { ServiceFrontends } from '../model/frontend.ts'
+import type { Memo } from '../model/resolve.ts'
 import type { Service, ServiceKey } from '../model/service.ts'
 
 /** One Service in the table of the web page. */
@@ -39,12 +41,16 @@ const SORTS: Readonly<Record<string, (a: PageService, b: PageService) => number>
 
 /** Gives the Services that a viewer looks at: `filter`, `sort`, `problems=1`, `offset` and `limit`, at most 200. */
 export function servicesPage(source: PageSource, query: URLSearchParams): ServicesPage {
-  const { snapshot, table, quarantined = [] } = source.held() ?? {}
+  const { snapshot, table, memo, quarantined = [] } = source.held() ?? {}
   const rejected = new Map(quarantined.map(({ service, error }) => [service, error.message]))
   const filter = query.get('filter')?.trim().toLowerCase() ?? ''
   const onlyProblems = query.get('problems') === '1'
-  const rowOf = (service: Service) =>
-    pageService(service, table?.services.get(service.key), rejected.get(service.key))
+  const rowOf = (service: Service) => {
+    const held = table?.services.get(service.key)
+    const error = rejected.get(service.key)
+    const lack = error === undefined ? lackOf(service, memo) : `rejected by the kernel: ${error}`
+    return pageService(service, held, lack ?? problemOf(held))
+  }
   const all = snapshot?.services.values() ?? []
   const named = all
     .filter(({ key }) => key.toLowerCase().includes(filter))
@@ -67,7 +73,7 @@ function wholeNumber(text: string | null, otherwise: number): number {
 function pageService(
   { key, type }: Service,
   held: ServiceFrontends | undefined,
-  error: string | undefined,
+  problem: string,
 ): PageService {
   const ports = held?.ports ?? []
   const frontends = ports.flatMap(({ frontends, protocol }) =>
@@ -85,12 +91,31 @@ function pageService(
         ({ cluster, local }) => (cluster.length > 0 ? cluster : local).filter(each => each.local).length,
       ),
     ),
-    problem: problemOf(held, error),
+    problem,
   }
 }
 
-function problemOf(held: ServiceFrontends | undefined, error: string | undefined): string {
-  if (error !== undefined) return `rejected by the kernel: ${error}`
+/** Says why a Service is not served for want of memory; undefined where it is. */
+function lackOf({ key, leftOut, refusals: [refused] }: Service, memo: Memo | undefined): string | undefined {
+  const refusal =
+    memo?.admission?.oversized.get(key)?.refusal ?? (leftOut === undefined ? undefined : refused)
+  return refusal && `not served: it ${refusal.reason}`
+}
+
+/** Says why nothing leads to a Service that has no frontend on this node. */
+export function whyUnserved(service: Service, held: ServiceFrontends | undefined, memo: Memo): string {
+  const { key, type, proxyName } = service
+  const lack = lackOf(service, memo)
+  if (lack !== undefined) return `${key} is ${lack}`
+  const ignored = (held?.refusals ?? []).map(
+    ({ field, value, reason }) => `it asks for ${value} (${field}), which kprobe refuses: ${reason}`,
+  )
+  if (ignored.length > 0) return `${key} is not served: ${ignored.join('; ')}`
+  if (held !== undefined || type === 'ExternalName') return `${key} needs no rules on this node`
+  return `${proxyName === undefined ? 'the unnamed proxy' : `the proxy ${quote(proxyName)}`} serves ${key}`
+}
+
+function problemOf(held: ServiceFrontends | undefined): string {
   if (held === undefined) return ''
   const without = held.ports.filter(({ frontends }) =>
     frontends.some(({ route: { kind } }) => kind === 'reject' || kind === 'drop'),

@@ -33,7 +33,7 @@ export function pictureOf(explanation: Explanation, asked: Asked): Picture {
     path: [
       box(asked.from, connection.from === asked.from ? '' : connection.from),
       box(`${connection.to}/${connection.protocol}`, service === undefined ? '' : `${service} (${frontend})`),
-      ...path.map(({ chain, rule, text }) => box(`${chain}, rule ${rule}`, text)),
+      ...path.map(({ chain, rule, text }) => box(rule === 0 ? chain : `${chain}, rule ${rule}`, text)),
     ],
     ends: endsOf(explanation),
   }

@@ -1,14 +1,15 @@
 import { readFile } from 'node:fs/promises'
 import type { ApiTls } from '../api/grpc/http-server.ts'
-import type { Clock } from '../base/clock.ts'
+import { type Cancel, type Clock, Pacer } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
 import { formatIpPort, isLoopback } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
-import type { OverShare } from '../base/shares.ts'
+import { NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { Config, UiConfig } from '../config/config.ts'
 import type { Handler, HttpAnswer, HttpRequest } from '../http/connections.ts'
 import { PLAIN, readOnly } from '../http/connections.ts'
 import { hasToken, isOwnHost, misdirected } from '../http/guard.ts'
-import { HttpServer, type ServerNews } from '../http/server.ts'
+import { HttpServer, type HttpServerOptions, type ServerNews } from '../http/server.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'
 import type { Flags } from '../telemetry/metrics-server.ts'
@@ -73,7 +74,12 @@ export class PageServer {
     const { host } = request
     if (!isOwnHost(host, [this.#source.config().nodeName])) return misdirected(host)
     this.#page ??= this.#open(this.#source)
-    return await (await this.#page).handle(request)
+    const page = await this.#page.catch((error: unknown) => {
+      // The next request tries again.
+      this.#page = undefined
+      throw error
+    })
+    return await page.handle(request)
   }
 }
 
@@ -93,51 +99,75 @@ interface UiServerOptions {
 /** A browser opens at most six. */
 const CONNECTIONS_MAX = 48
 
-/** Listens where --ui-address says. Undefined when the files of TLS cannot be used; the log has the reason. */
-export async function openUiServer(
+/** Time until certificates that cannot be used are read again. */
+const RETRY_MS = 5_000
+
+/** Listens where --ui-address says; with TLS as soon as its files can be used. Until then the log has the reason. */
+export function openUiServer(
   { at, tokenFile, tls }: UiConfig,
   { clock, log, page, report }: UiServerOptions,
-): Promise<UiServer | undefined> {
-  const door = tls === undefined ? undefined : await openDoor({ ...tls, flags: '--ui-tls' }, { clock, log })
-  if (tls !== undefined && door === undefined) return undefined
-  if (!isLoopback(at.ip) && door === undefined) log.warn({ address: formatIpPort(at.ip, at.port) }, IN_PLAIN)
-  const server = new HttpServer({
-    at,
-    clock,
-    connectionsMax: CONNECTIONS_MAX,
-    handle: page.at(tokenFile),
-    enter: door?.enter,
-    hardFail: false,
-    report,
-  })
+): UiServer {
+  let server: HttpServer | undefined
+  const listen = (enter?: HttpServerOptions['enter']): void => {
+    const handle = page.at(tokenFile)
+    const [connectionsMax, hardFail] = [CONNECTIONS_MAX, false]
+    server = new HttpServer({ at, clock, connectionsMax, handle, enter, hardFail, report })
+  }
+  if (tls === undefined) {
+    if (!isLoopback(at.ip)) log.warn({ address: formatIpPort(at.ip, at.port) }, IN_PLAIN)
+    listen()
+  }
+  const door = tls && openDoor({ ...tls, flags: '--ui-tls' }, { clock, log, opened: listen })
   return {
     get overShare() {
-      return server.overShare
+      return server?.overShare ?? NONE_OVER_SHARE
     },
     close() {
-      door?.stop()
-      void server.close()
+      door?.()
+      void server?.close()
     },
   }
 }
 
 const IN_PLAIN = 'the token of the web page crosses the network in plain text; --ui-tls-cert encrypts it'
 
-/** Reads the certificates, and follows their files. */
-async function openDoor(files: ApiTls, { clock, log }: Pick<UiServerOptions, 'clock' | 'log'>) {
-  const { readTls, followTls, TlsDoor } = await import('../api/grpc/http-server.ts')
-  try {
-    const pems = await readTls(files)
-    const door = new TlsDoor(pems)
-    const failed = (err: Error) =>
-      log.error({ err }, 'ui: cannot renew the certificates; the former ones stay')
-    const stop = followTls(files, { clock, pems, changed: now => door.renew(now), failed })
-    return { enter: door.enter.bind(door), stop }
-  } catch (err) {
-    log.error({ err }, 'ui: cannot use the certificates; the web page is not served at --ui-address')
-    return undefined
+interface DoorOptions extends Pick<UiServerOptions, 'clock' | 'log'> {
+  readonly opened: (enter: HttpServerOptions['enter']) => void
+}
+
+/** Reads the certificates until they can be used once, and follows their files from then on. */
+function openDoor(files: ApiTls, { clock, log, opened }: DoorOptions): Cancel {
+  let complaint = ''
+  let unfollow: Cancel | undefined
+  const pacer = new Pacer({
+    clock,
+    async run() {
+      const { readTls, followTls, TlsDoor } = await import('../api/grpc/http-server.ts')
+      try {
+        const pems = await readTls(files)
+        if (pacer.isStopped) return
+        const door = new TlsDoor(pems)
+        const failed = (err: Error) =>
+          log.error({ err }, 'ui: cannot renew the certificates; the former ones stay')
+        unfollow = followTls(files, { clock, pems, changed: now => door.renew(now), failed })
+        opened(door.enter.bind(door))
+        return
+      } catch (thrown) {
+        const err = errorOf(thrown)
+        if (err.message !== complaint) log.error({ err }, UNUSABLE)
+        complaint = err.message
+        return RETRY_MS
+      }
+    },
+  })
+  pacer.wake()
+  return () => {
+    void pacer.stop()
+    unfollow?.()
   }
 }
+
+const UNUSABLE = `ui: cannot use the certificates; the web page is not served at --ui-address; retrying every ${RETRY_MS / 1000} s`
 
 const TO_PAGE: HttpAnswer = {
   status: 302,

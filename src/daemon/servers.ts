@@ -140,7 +140,7 @@ export class Servers {
     if (!isSame('healthzBindAddress')) this.#followHealth(config)
     if (!isSame('metricsBindAddress')) this.#followMetrics(config)
     if (before === undefined || before.adminSocket !== config.adminSocket) await this.#followAdmin(config)
-    if (before === undefined) await this.#openUi(config)
+    if (before === undefined) this.#openUi(config)
   }
 
   /** Takes the frontends that the kernel holds. */
@@ -225,11 +225,11 @@ export class Servers {
     this.#admin = openAdminServer({ ...pages, path: adminSocket, clock, report, page: page?.atSocket })
   }
 
-  async #openUi({ ui }: Config): Promise<void> {
+  #openUi({ ui }: Config): void {
     const { clock, page, log } = this.#options
     if (ui === undefined || page === undefined) return
     const report = (news: ServerNews) => this.#logServer('ui', 'ui-address', news)
-    this.#ui = await openUiServer(ui, { clock, page, log, report })
+    this.#ui = openUiServer(ui, { clock, page, log, report })
   }
 
   #serverNews(server: 'healthz' | 'metrics', { nodeName }: Config, news: ServerNews): void {

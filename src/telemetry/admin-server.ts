@@ -63,10 +63,11 @@ function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefi
   const listed = [...byPath.keys(), ...(webPage === undefined ? [] : [PAGE_PATH])]
   return readOnly(async request => {
     const { path, host } = request
+    // It checks the host itself, and knows the name of the Node.
+    if (webPage !== undefined && path.startsWith(PAGE_PATH)) return await webPage(request)
     // Scripts call it by any word. A name of the DNS comes from a browser, through a forwarded port.
     if (host?.includes('.') === true && !isOwnHost(host, [])) return misdirected(host)
     if (path === '/') return listing(listed)
-    if (webPage !== undefined && path.startsWith(PAGE_PATH)) return await webPage(request)
     const page = byPath.get(path)
     if (page === undefined) return NOT_FOUND
     return { status: 200, headers: JSON_TYPE, body: breathing(await page(), clock) }

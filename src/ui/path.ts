@@ -3,17 +3,20 @@ import { ask, NoAnswer } from './daemon.ts'
 import { element, facts, replaceChildren, svgElement, Table } from './dom.ts'
 import { numberText, type View } from './view.ts'
 
+/** A keyboard can scroll it. */
+const PICTURE = {
+  class: 'scroll drawing',
+  role: 'region',
+  'aria-label': 'Picture of the path',
+  tabindex: '0',
+} as const
+
 /** The path to one Service: a picture, its rules and its endpoints with weights, node and reasons. */
 export function servicePath(service: string): View {
   const asked = { from: 'outside', to: '' }
   const { form, targets, client } = connectionForm(asked.from)
   const answer = element('p', { class: 'answer', 'aria-live': 'polite' })
-  const picture = element('div', {
-    class: 'scroll drawing',
-    role: 'region',
-    'aria-label': 'Picture of the path',
-    tabindex: '0',
-  })
+  const picture = element('div', PICTURE)
   const rules = element('ol')
   const more = element('div')
   const endpoints = new Table<unknown>({
@@ -21,23 +24,33 @@ export function servicePath(service: string): View {
     empty: 'no endpoint',
     columns: ENDPOINT_COLUMNS,
   })
+  const title = element('h3', {}, 'Rules that take effect')
+  const details = element('div', {}, picture, endpoints.node, title, rules, more)
+  let turn = 0
   async function refresh(): Promise<void> {
+    const mine = ++turn
     const path = await ask('path', {
       service,
       from: asked.from,
       ...(asked.to === '' ? {} : { to: asked.to }),
     })
+    // The answer to an earlier question may come late.
+    if (mine !== turn) return
     showTargets(targets, listAt(path, 'targets'), textAt(path, 'to'))
-    replaceChildren(answer, textAt(path, 'answer') || `${service} needs nothing on this node`)
+    replaceChildren(answer, textAt(path, 'answer'))
     replaceChildren(picture, ...drawn(fieldOf(path, 'drawing')))
     replaceChildren(rules, ...listAt(path, 'rules').map(ruleItem))
     replaceChildren(more, facts(pathFacts(path)))
     endpoints.show(listAt(path, 'endpoints'))
+    // Without a path, empty tables would say that there is nothing.
+    details.hidden = fieldOf(path, 'drawing') === undefined
   }
   form.addEventListener('submit', event => {
     event.preventDefault()
     Object.assign(asked, { from: client.value.trim(), to: targets.value })
+    const mine = turn + 1
     refresh().catch((error: unknown) => {
+      if (mine !== turn) return
       for (const stale of [picture, rules, more]) replaceChildren(stale)
       endpoints.show([])
       replaceChildren(answer, error instanceof NoAnswer ? error.message : 'the daemon does not answer')
@@ -51,11 +64,7 @@ export function servicePath(service: string): View {
       element('h2', {}, service),
       form,
       answer,
-      picture,
-      endpoints.node,
-      element('h3', {}, 'Rules that take effect'),
-      rules,
-      more,
+      details,
     ),
     everyMs: undefined,
     refresh,
@@ -102,8 +111,7 @@ function showTargets(select: HTMLSelectElement, targets: readonly unknown[], cho
 }
 
 function ruleItem(rule: unknown): HTMLElement {
-  const place = `${textAt(rule, 'chain')}, rule ${numberAt(rule, 'rule') ?? ''}: `
-  return element('li', {}, place, element('code', {}, textAt(rule, 'text')))
+  return element('li', {}, `${textAt(rule, 'chain')}: `, element('code', {}, textAt(rule, 'text')))
 }
 
 function pathFacts(path: unknown): readonly (readonly [string, string])[] {

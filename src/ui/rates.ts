@@ -48,14 +48,17 @@ export function rates(): View {
     everyMs: 2_000,
     async refresh() {
       if (isPaused) return
-      const state = await ask('rates', asked)
+      const { sort, by, filter } = asked
+      const state = await ask('rates', { sort, by, filter })
+      // Rows of another question would stand under the wrong heading.
+      if (isPaused || sort !== asked.sort || by !== asked.by || filter !== asked.filter) return
       if (performance.now() - spokenAt >= SPOKEN_EVERY_MS) {
         spokenAt = performance.now()
         replaceChildren(spoken, `${rateText(numberAt(state, 'perSecond'))} new connections a second`)
       }
       replaceChildren(head, facts(rateFacts(state)))
       replaceChildren(notices, ...listAt(state, 'notices').map(text => element('li', {}, String(text))))
-      table.show(listAt(state, 'rows'), { by: asked.sort, isAscending: asked.sort === 'name' })
+      table.show(listAt(state, 'rows'), { by: sort, isAscending: sort === 'name' })
     },
   }
 }

@@ -312,6 +312,80 @@ async function contrast(page: Page): Promise<number> {
 }
 
 describe('instead of a wrong table', () => {
+  it('a late answer is not shown in place of a newer one', async () => {
+    const { page } = await open('services/shop/cart')
+    await shown(page, '.drawing svg')
+    let release: () => void = () => undefined
+    const held = new Promise<void>(resolve => {
+      release = resolve
+    })
+    let isAnswered = false
+    await page.route('**/data/path?*from=10.9.9.9*', async route => {
+      await held
+      await route.continue()
+      await route.request().response()
+      isAnswered = true
+    })
+    const ask = async (client: string) => {
+      await page.getByLabel('Client').fill(client)
+      await page.getByRole('button', { name: 'Show' }).click()
+    }
+    const drawing = async () => (await texts(page, '.drawing svg text')).join('\n')
+    await ask('10.9.9.9')
+    await ask('10.8.8.8')
+    await becomes(drawing, text => text.includes('10.8.8.8'))
+    release()
+    await eventually(() => isAnswered)
+    // Whatever the answer leads to happens before the next one.
+    await page.evaluate("fetch('data/status').then(response => response.json())")
+    expect(await drawing()).toContain('10.8.8.8')
+    expect(await drawing()).not.toContain('10.9.9.9')
+  })
+
+  it('a path that is not followed has no empty tables', async () => {
+    const watched = await watchedPage(browser, ORIGIN)
+    opened.push(watched)
+    const answer = 'shop/cart is not served'
+    await watched.page.route('**/data/path?*', route => route.fulfill({ json: { targets: [], answer } }))
+    await watched.page.goto(`${ORIGIN}/#services/shop/cart`)
+    await becomes(
+      () => watched.page.locator('.answer').innerText(),
+      text => text === answer,
+    )
+    expect(await watched.page.getByRole('table').count()).toBe(0)
+    expect(await watched.page.locator('#content dl').isVisible()).toBe(false)
+  })
+
+  it('rates never stand under the order of another question', async () => {
+    const { page } = await open('rates')
+    await shown(page, 'table')
+    const sorted = () => page.locator('th[aria-sort]').innerText()
+    expect(await sorted()).toBe('New a second')
+    let release: () => void = () => undefined
+    const held = new Promise<void>(resolve => {
+      release = resolve
+    })
+    const asked: string[] = []
+    await page.route('**/data/rates?*', async route => {
+      const sort = new URL(route.request().url()).searchParams.get('sort') ?? ''
+      asked.push(sort)
+      if (asked.length === 1) await held
+      const total = sort === 'rate' ? 11 : 22
+      await route.fulfill({ json: { rows: [{ service: 'shop/search', total }], largest: [], notices: [] } })
+    })
+    await eventually(() => asked.length === 1)
+    await page.evaluate(`new MutationObserver(() => {
+      const [head, cell] = [document.querySelector('th[aria-sort]'), document.querySelector('tbody td:nth-child(5)')]
+      document.body.dataset.seen = (document.body.dataset.seen ?? '') + head?.innerText + cell?.innerText + ';'
+    }).observe(document.querySelector('tbody'), { childList: true })`)
+    await page.getByRole('button', { name: 'New since opened' }).click()
+    release()
+    await becomes(sorted, text => text === 'New since opened')
+    const seen = await page.evaluate<string>('document.body.dataset.seen')
+    expect(seen).not.toContain('New since opened11')
+    expect(seen).toContain('New since opened22')
+  })
+
   it('F174: a banner says that the daemon is of another version', async () => {
     const watched = await watchedPage(browser, ORIGIN)
     opened.push(watched)

@@ -70,6 +70,8 @@ export class TlsDoor {
   constructor(pems: TlsPems, handshakeMs = HANDSHAKE_MS) {
     const options = { ...contextOf(pems), requestCert: true, rejectUnauthorized: true }
     this.#server = createTlsServer({ ...options, handshakeTimeout: handshakeMs })
+    // Each handshake listens. Beyond 10 listeners Node.js would write a warning to standard error.
+    this.#server.setMaxListeners(HANDSHAKES_MAX + 1)
   }
 
   /** Passes the connection on once the client has shown its certificate. */

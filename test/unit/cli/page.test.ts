@@ -12,6 +12,7 @@ import { resolveOptions } from '../../../src/config/daemon-config.ts'
 import type { PageSource } from '../../../src/daemon/page.ts'
 import type { HttpAnswer } from '../../../src/http/connections.ts'
 import { resolve } from '../../../src/model/resolve.ts'
+import type { Snapshot } from '../../../src/model/snapshot.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { endpoint, type Fields, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
@@ -26,6 +27,17 @@ const OBJECTS: readonly Fields[] = [
     endpoint('10.1.0.2', { nodeName: 'there' }),
     endpoint('10.1.0.3', { nodeName: HOSTILE, conditions: UNREADY }),
   ]),
+  service('refused', {
+    clusterIP: '10.96.0.3',
+    clusterIPs: ['10.96.0.3'],
+    ports: [{ name: '<b>', port: 80 }],
+  }),
+  service('name', { type: 'ExternalName', externalName: 'example.com' }),
+  service(
+    'foreign',
+    { clusterIP: '10.96.0.4', clusterIPs: ['10.96.0.4'] },
+    { metadata: { labels: { 'service.kubernetes.io/service-proxy-name': 'other' } } },
+  ),
   service('idle', { clusterIP: '10.96.0.2', clusterIPs: ['10.96.0.2'] }),
   ...Array.from({ length: 300 }, (_, n) => {
     const address = `10.97.${n >> 8}.${n & 255}`
@@ -47,8 +59,19 @@ beforeAll(() => {
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }))
 
+function resolvedOf(snapshot: Snapshot) {
+  return {
+    ...finish(resolve(resolveOptions(CONFIG), undefined, snapshot)),
+    syncedNumber: 1,
+    error: undefined,
+    quarantined: [
+      { service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} },
+    ],
+  }
+}
+
 function open(change: Partial<PageSource> = {}) {
-  const resolved = finish(resolve(resolveOptions(CONFIG), undefined, snapshotOf(OBJECTS)))
+  const resolved = resolvedOf(snapshotOf(OBJECTS))
   const page = openPage(
     {
       clock: new FakeClock(),
@@ -60,14 +83,7 @@ function open(change: Partial<PageSource> = {}) {
       status: () => ({ snapshot: 7 }),
       receipts: () => [{ reason: 'start' }],
       snapshot: () => ({}),
-      held: () => ({
-        ...resolved,
-        syncedNumber: 1,
-        error: undefined,
-        quarantined: [
-          { service: 'ns/svc-004', error: new Error('no room'), failures: 1, retryAtMs: 0, subject: {} },
-        ],
-      }),
+      held: () => resolved,
       ...change,
     },
     pathToFileURL(`${folder}/`),
@@ -117,18 +133,18 @@ describe('the Services', () => {
   it('come in pages of a bounded size, in the order of their names', async () => {
     const { data } = open()
     const first = await data('services')
-    expect(first).toMatchObject({ total: 302, matching: 302, offset: 0 })
+    expect(first).toMatchObject({ total: 305, matching: 305, offset: 0 })
     expect(names(first)).toHaveLength(50)
-    expect(names(first).slice(0, 2)).toEqual(['ns/idle', 'ns/svc-000'])
+    expect(names(first).slice(0, 2)).toEqual(['ns/foreign', 'ns/idle'])
     expect(names(await data('services', { limit: '100000' }))).toHaveLength(200)
-    expect(names(await data('services', { offset: '301' }))).toEqual(['ns/web'])
+    expect(names(await data('services', { offset: '304' }))).toEqual(['ns/web'])
     expect(names(await data('services', { offset: '-1', limit: 'x' }))).toHaveLength(50)
     expect(names(await data('services', { offset: '999' }))).toEqual([])
   })
 
   it('are found by a part of the name, sorted by endpoints, and those with problems apart', async () => {
     const { data } = open()
-    expect(await data('services', { filter: 'SVC-00' })).toMatchObject({ matching: 10, total: 302 })
+    expect(await data('services', { filter: 'SVC-00' })).toMatchObject({ matching: 10, total: 305 })
     expect(names(await data('services', { sort: 'endpoints', limit: '1' }))).toEqual(['ns/web'])
     const [web] = listAt(await data('services', { filter: 'web' }), 'rows')
     expect(web).toMatchObject({ type: 'NodePort', endpoints: 2, localEndpoints: 1, problem: '' })
@@ -139,6 +155,19 @@ describe('the Services', () => {
       { problem: expect.stringMatching(/^no usable endpoint: ns\/idle/) },
     ])
     expect(await data('services', { problems: '1', filter: 'web' })).toMatchObject({ matching: 0 })
+  })
+
+  it('are a problem where there is no memory for them', async () => {
+    const snapshot = snapshotOf(OBJECTS)
+    const idle = snapshot.services.get('ns/idle')
+    const refusal = { object: 'Service ns/idle', field: '', value: '', reason: 'has too many ports' }
+    const services = snapshot.services.with(
+      idle === undefined ? [] : [['ns/idle', { ...idle, ports: [], leftOut: 9, refusals: [refusal] }]],
+    )
+    const { data } = open({ held: () => resolvedOf({ ...snapshot, services }) })
+    expect(listAt(await data('services', { problems: '1', filter: 'idle' }), 'rows')).toMatchObject([
+      { problem: 'not served: it has too many ports' },
+    ])
   })
 
   it('are none before the daemon has read them', async () => {
@@ -167,7 +196,59 @@ describe('the path to a Service', () => {
     expect(numberAt(drawing, 'width')).toBeGreaterThan(300)
     const shapes = listAt(drawing, 'shapes').map(shape => textAt(shape, 'text'))
     expect(shapes).toContain('on node\\u{202e}<img src=x>')
+    // Only one port is computed, so that places in chains of all Services are not known.
     expect(listAt(path, 'rules').length).toBeGreaterThan(1)
+    expect(JSON.stringify(path)).not.toMatch(/"rule":|, rule \d/)
+  })
+
+  it.each([
+    [
+      'ns/refused',
+      /^ns\/refused is not served: it asks for "?<b>"? \(spec\.ports\[0\]\.name\), which kprobe refuses: /,
+    ],
+    ['ns/name', /^ns\/name needs no rules on this node$/],
+    ['ns/foreign', /^the proxy "other" serves ns\/foreign$/],
+  ])('says why there is none: %s', async (key, answer) => {
+    expect(await open().data('path', { service: key })).toMatchObject({
+      targets: [],
+      answer: expect.stringMatching(answer),
+    })
+  })
+
+  it('F186: is not followed to more than 1,000 endpoints', async () => {
+    const answers = [1_000, 1_001].map(async size => {
+      const addresses = Array.from({ length: size }, (_, n) => endpoint(`10.1.${n >> 8}.${n & 255}`))
+      const slices = [
+        slice('web-1', 'web', addresses.slice(0, 600)),
+        slice('web-2', 'web', addresses.slice(600)),
+      ]
+      const { data } = open({ held: () => resolvedOf(snapshotOf([node(), service('web'), ...slices])) })
+      return await data('path', { service: 'ns/web' })
+    })
+    const [followed, long] = await Promise.all(answers)
+    expect(followed).toMatchObject({ answer: expect.stringMatching(/^would be served/) })
+    expect(textAt(long, 'answer')).toMatch(
+      /^ns\/web has 1001 endpoints at this port.*`kprobe why` follows it to all$/,
+    )
+    expect(listAt(long, 'targets')).toHaveLength(1)
+    expect(fieldOf(long, 'drawing')).toBeUndefined()
+  })
+
+  it('F186: is computed from the port that it leads to, and no other', async () => {
+    const resolved = resolvedOf(snapshotOf(OBJECTS))
+    const web = resolved.table.services.get('ns/web')
+    const [port] = web?.ports ?? []
+    if (web === undefined || port === undefined) throw new Error('no Service')
+    const other = Object.defineProperty({ ...port, frontends: [] }, 'cluster', {
+      get: () => {
+        throw new Error('read')
+      },
+    })
+    const services = resolved.table.services.with([['ns/web', { ...web, ports: [port, other] }]])
+    const { data } = open({ held: () => ({ ...resolved, table: { ...resolved.table, services } }) })
+    expect(await data('path', { service: 'ns/web' })).toMatchObject({
+      answer: expect.stringContaining('would be served'),
+    })
   })
 
   it('follows another frontend and client', async () => {

@@ -4,11 +4,13 @@ import { connect, createServer, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { systemClock } from '../../../src/base/clock.ts'
+import { type Clock, systemClock } from '../../../src/base/clock.ts'
 import { createLog } from '../../../src/base/log.ts'
+import type { UiConfig } from '../../../src/config/config.ts'
 import { type OpenPage, openUiServer, PageServer, type UiServer } from '../../../src/daemon/page.ts'
 import type { HttpRequest } from '../../../src/http/connections.ts'
 import type { ServerNews } from '../../../src/http/server.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { ip } from '../../support/pipeline.ts'
@@ -35,7 +37,7 @@ function file(name: string, text: string): string {
 }
 
 /** A page that names the path it is asked for, and how often it was loaded. */
-function pageServer() {
+function pageServer(other?: OpenPage) {
   const life = { loaded: 0, closed: 0 }
   const open: OpenPage = async () => {
     life.loaded++
@@ -54,7 +56,7 @@ function pageServer() {
     snapshot: () => ({}),
     held: () => undefined,
   }
-  return { page: new PageServer(open, source), life }
+  return { page: new PageServer(other ?? open, source), life }
 }
 
 const get = (path: string, more: Partial<HttpRequest> = {}): HttpRequest => ({
@@ -74,6 +76,19 @@ describe('the page', () => {
     expect(answers.map(({ body }) => body)).toEqual(['page /ui/', 'page /ui/page.js'])
     await page.close()
     expect(life).toEqual({ loaded: 1, closed: 1 })
+  })
+
+  it('is loaded again after it could not be, and lets the daemon end', async () => {
+    let isThere = false
+    const open: OpenPage = async () => {
+      if (!isThere) throw new Error('not there')
+      return { handle: () => ({ status: 200, headers: {}, body: '' }), close: async () => undefined }
+    }
+    const { page } = pageServer(open)
+    await expect(page.atSocket(get('/ui/'))).rejects.toThrow('not there')
+    await page.close()
+    isThere = true
+    expect(await page.atSocket(get('/ui/'))).toMatchObject({ status: 200 })
   })
 
   it.each(['evil.example:8080', undefined])(
@@ -123,10 +138,7 @@ async function freePort(): Promise<number> {
 }
 
 /** Listens on loopback with TLS, where files are given. */
-async function open(
-  tls: { certFile: string; keyFile: string; clientCaFile: string } | undefined,
-  tokenFile = '',
-) {
+async function listen(tls: UiConfig['tls'], clock: Clock = systemClock) {
   const port = await freePort()
   const lines: string[] = []
   const news: ServerNews[] = []
@@ -135,14 +147,15 @@ async function open(
     verbosity: 2,
     destination: { write: line => void lines.push(line) },
   })
-  const server = await openUiServer(
-    { at: { ip: ip('127.0.0.1'), port }, tokenFile, tls },
-    { clock: systemClock, log, page: pageServer().page, report: its => news.push(its) },
-  )
-  if (server === undefined) return { port, lines }
-  servers.push(server)
+  const config = { at: { ip: ip('127.0.0.1'), port }, tokenFile: '', tls }
+  servers.push(openUiServer(config, { clock, log, page: pageServer().page, report: its => news.push(its) }))
+  return { port, lines, news }
+}
+
+async function open(tls: UiConfig['tls']) {
+  const { news, port } = await listen(tls)
   await eventually(() => news.some(({ kind }) => kind === 'listening'))
-  return { port, lines }
+  return { port }
 }
 
 describe('--ui-address', () => {
@@ -187,21 +200,36 @@ describe('--ui-address', () => {
   it('F187: closes connections that only begin a handshake, beyond 16 of them', async () => {
     const { port } = await open(files())
     const ends = { closed: 0 }
+    const warnings: string[] = []
+    const warned = ({ message }: Error) => warnings.push(message)
+    process.on('warning', warned)
     for (let index = 0; index < 20; index++) {
       const socket = connect({ host: '127.0.0.1', port })
       sockets.push(socket)
       socket.on('error', () => undefined).on('close', () => ends.closed++)
     }
     await eventually(() => ends.closed === 4)
+    process.off('warning', warned)
+    expect(warnings).toEqual([])
     for (const socket of sockets) socket.destroy()
     await eventually(
       async () => (await askTls(port, { cert: certPem, key: keyPem }).catch(String)) === '200 page /ui/',
     )
   })
 
-  it('is not there with certificates that cannot be used, which the log says with the flag', async () => {
-    const { port, lines } = await open({ ...files(), keyFile: join(folder, 'none') })
+  it('is not there with certificates that cannot be used, which the log says once, and is there once they can be', async () => {
+    const clock = new FakeClock()
+    const { port, lines, news } = await listen({ ...files(), keyFile: join(folder, 'later') }, clock)
+    await eventually(() => lines.length > 0)
+    for (let retry = 0; retry < 3; retry++) await clock.advance(5_000)
     await expect(ask({ port, path: '/ui/' })).rejects.toThrow(/ECONNREFUSED/)
-    expect(lines.join('')).toMatch(/--ui-tls-key: ENOENT/)
+    expect(lines).toHaveLength(1)
+    expect(lines[0]).toMatch(/not served at --ui-address; retrying every 5 s .*--ui-tls-key: ENOENT/)
+    file('later', keyPem)
+    await eventually(async () => {
+      await clock.advance(5_000)
+      return news.some(({ kind }) => kind === 'listening')
+    })
+    expect(await askTls(port, { cert: certPem, key: keyPem })).toBe('200 page /ui/')
   })
 })

@@ -2,6 +2,8 @@ import { chmod, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Handler } from '../../../src/http/connections.ts'
+import { isOwnHost } from '../../../src/http/guard.ts'
 import type { HttpServer, ServerNews } from '../../../src/http/server.ts'
 import { openAdminServer } from '../../../src/telemetry/admin-server.ts'
 import { leaveDeadSocket } from '../../support/dead-socket.ts'
@@ -47,7 +49,13 @@ function open(pages: Partial<Parameters<typeof openAdminServer>[0]> = {}) {
 
 describe('openAdminServer', () => {
   it('F187: refuses every page under the name of another site', async () => {
-    const { kinds } = open({ page: () => ({ status: 200, headers: {}, body: 'page' }) })
+    // As PageServer does, for a Node of this name.
+    const page: Handler = ({ host }) => ({
+      status: isOwnHost(host, ['node-1.example.com', 'kprobe']) ? 200 : 421,
+      headers: {},
+      body: 'page',
+    })
+    const { kinds } = open({ page })
     await eventually(() => kinds().length === 1)
     const status = async (host: string, of: string) =>
       (await ask({ socketPath: path, path: of, headers: { Host: host } })).status
@@ -55,6 +63,7 @@ describe('openAdminServer', () => {
       expect(await status('evil.example:8080', each)).toBe(421)
       for (const host of ['localhost', '127.0.0.1:8080', 'kprobe']) expect(await status(host, each)).toBe(200)
     }
+    expect(await status('node-1.example.com', '/ui/')).toBe(200)
     expect((await ask({ socketPath: path, path: '/' })).body).toContain('"/ui/"')
   })
 
