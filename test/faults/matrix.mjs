@@ -54,7 +54,7 @@ function matrix() {
     'Every fault that kprobe is meant to survive, and the tests whose titles name it. Written by `node test/faults/matrix.mjs`;',
     'a unit test compares. What is not executed is not claimed.',
     '',
-    `${executed} of ${all.length} are executed by \`npm test\`.`,
+    `${executed} of ${all.length} are executed by \`.ci/run\`, and by \`npm test\` but for \`*.long.test.ts\` below \`faults\`, \`kernel\` and \`reference\`.`,
     '',
   ]
   return `${head.join('\n')}\n${sections.join('\n')}`
