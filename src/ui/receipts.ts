@@ -1,4 +1,5 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
+import { count } from '../base/text.ts'
 import { ask } from './daemon.ts'
 import { type Column, element, replaceChildren, svgElement, Table } from './dom.ts'
 import { numberText, type View } from './view.ts'
@@ -53,7 +54,7 @@ export function timeline(): View {
         total,
         passes === 0
           ? `No repair since the start at ${since}.`
-          : `${numberText(passes)} repairs of ${numberText(numberAt(repairs, 'objects'))} objects since the start at ${since}.`,
+          : `${count(passes, 'repair')} of ${count(numberAt(repairs, 'objects') ?? 0, 'object')} since the start at ${since}.`,
       )
       replaceChildren(strip, stripOf(lines))
       replaceChildren(events, ...shown.map(eventItem))
