@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { fieldOf, listAt, numberAt, textAt } from '../../src/base/plain-data.ts'
+import { count } from '../../src/base/text.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
@@ -207,7 +208,7 @@ describe('the page', () => {
     )
     const repairs = fieldOf(await truth(socket, '/status'), 'repairs')
     expect(await page.locator('#content p').innerText()).toContain(
-      `${numberAt(repairs, 'passes')} repairs of`,
+      `${count(numberAt(repairs, 'passes') ?? 0, 'repair')} of`,
     )
     expect(await page.locator('.strip .drift').count()).toBeGreaterThan(0)
   })
