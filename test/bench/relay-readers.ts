@@ -45,7 +45,9 @@ const WINDOW_UPDATE = 8
 const ACK = 1
 const FRAME_BYTES = 9
 const PREFIX_BYTES = 5
-const KEY_BYTES = 64
+/** Compressed messages of one length are alike for longer than plain ones. */
+const HEAD_BYTES = 1_024
+const TAIL_BYTES = 64
 /** In its order of sending; the resources between are skipped. */
 const HEAD = table({ system_version_info: [1, text], nonce: [5, text] })
 
@@ -247,15 +249,15 @@ class FrameReader {
       // The server writes a message at once: at most a window ends there, which is larger than all that is sent here.
       if (payload.length < PREFIX_BYTES) throw new Error('a prefix in two frames')
       this.#length = PREFIX_BYTES + payload.readUInt32BE(1)
-      this.#head = `${this.#length} ${payload.toString('latin1', 0, Math.min(this.#length, KEY_BYTES))}`
+      this.#head = `${this.#length} ${payload.toString('latin1', 0, Math.min(this.#length, HEAD_BYTES))}`
       this.#tail = ''
       this.#pieces = isKnown(this.#head) ? undefined : []
     }
     const taken = payload.subarray(0, this.#length - this.#held)
     this.#held += taken.length
     this.#pieces?.push(Buffer.from(taken))
-    this.#tail = (this.#tail + taken.toString('latin1', Math.max(0, taken.length - KEY_BYTES))).slice(
-      -KEY_BYTES,
+    this.#tail = (this.#tail + taken.toString('latin1', Math.max(0, taken.length - TAIL_BYTES))).slice(
+      -TAIL_BYTES,
     )
     if (this.#held === this.#length) {
       this.#held = 0
