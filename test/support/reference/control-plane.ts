@@ -70,7 +70,7 @@ export class ControlPlane {
     ])
     await etcd.until(() => answers(etcdRevision(site.etcdSocket)), READY_MAX_MS)
     const server = startServer(site)
-    await server.until(() => existsSync(site.certificate), READY_MAX_MS)
+    await server.until(() => existsSync(site.key), READY_MAX_MS)
     const plane = new ControlPlane(site, { etcd, outlet, server })
     await plane.#firstReady()
     return plane
@@ -198,6 +198,8 @@ interface Site {
   readonly etcdPeerPort: number
   readonly etcdSocket: string
   readonly certificate: string
+  /** The server writes it once the certificate is whole. */
+  readonly key: string
   readonly tokens: Record<User, string>
 }
 
@@ -216,6 +218,7 @@ async function chooseSite(options: ControlPlaneOptions): Promise<Site> {
     etcdPeerPort,
     etcdSocket: join(folder, 'etcd.socket'),
     certificate: join(folder, 'apiserver.crt'),
+    key: join(folder, 'apiserver.key'),
     tokens: { admin: token(), proxy: token(), bare: token() },
   }
   writeTokens(site)
