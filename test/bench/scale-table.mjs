@@ -11,8 +11,8 @@ const CONNECTIONS_MAX = 2_048
 /** What a relay may take of its only processor, and of its network. */
 const RELAY_CORES = 0.5
 const GIGABIT_BYTES = 125e6
-/** Between two rounds a relay waits 4 times as long as the last one took to write, within bounds: src/relay/state.ts. */
-const SPACING = { perWriting: 4, minSeconds: 0.005, maxSeconds: 0.125 }
+/** Between two rounds a relay waits 4 times as long as the last one cost, within bounds: src/relay/state.ts. */
+const SPACING = { perWriting: 4, minSeconds: 0.005, maxSeconds: 0.16 }
 
 /** The rows `| name | value unit | ...` of the first table. */
 function constantsOf(page) {
