@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { failureText } from '../base/errors.ts'
 import { bytesText, compareTexts, count, oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, quote, readArguments, textFlag } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { Json } from '../model/fields.ts'
@@ -34,27 +34,22 @@ type Action = (typeof ACTIONS)[number]
 
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
 
-const text = (name: string, placeholder: string, help: string, rest: Partial<FlagSpec> = {}): FlagSpec => ({
-  name,
-  kind: 'text',
-  placeholder,
-  help,
-  ...rest,
-})
-
 const FLAGS: readonly FlagSpec[] = [
   { name: 'node', kind: 'list', placeholder: 'NAME', help: 'only these nodes; unset: all' },
   { name: 'all', kind: 'bool', help: 'every node, which is what happens without --node' },
-  text('from', 'CLIENT', 'for why: the client, as `kprobe why` takes it'),
-  text('to', 'TARGET', 'for why: the target'),
-  text('folder', 'FOLDER', 'for bundle: where the files go, one a node', { default: '.' }),
+  textFlag('from', 'CLIENT', 'for why: the client, as `kprobe why` takes it'),
+  textFlag('to', 'TARGET', 'for why: the target'),
+  textFlag('folder', 'FOLDER', 'for bundle: where the files go, one a node', { default: '.' }),
   { name: 'redact', kind: 'bool', help: 'for bundle: rename names of objects, for each node on its own' },
   {
     name: 'once',
     kind: 'bool',
     help: 'for top: ask each node once, print the table, and exit; so does a standard output that is no terminal',
   },
-  text('sort-by', 'COLUMN', `for top: ${NODE_SORTS.join(', ')}`, { default: 'name', choices: NODE_SORTS }),
+  textFlag('sort-by', 'COLUMN', `for top: ${NODE_SORTS.join(', ')}`, {
+    default: 'name',
+    choices: NODE_SORTS,
+  }),
   {
     name: 'interval',
     kind: 'duration',
@@ -62,11 +57,11 @@ const FLAGS: readonly FlagSpec[] = [
     default: '1s',
     help: 'for top: time that each node measures, and between two rounds; at least 200ms',
   },
-  text('kubeconfig', 'FILE', 'unset: the file of $KUBECONFIG, or ~/.kube/config'),
-  text('context', 'NAME', 'context of the kubeconfig; unset: the current one'),
-  text('namespace', 'NAMESPACE', "namespace of kprobe's pods", { short: 'n', default: 'kube-system' }),
-  text('selector', 'LABELS', "labels of kprobe's pods", { short: 'l', default: 'k8s-app=kprobe' }),
-  text('container', 'NAME', 'container with kprobe', { short: 'c', default: 'kprobe' }),
+  textFlag('kubeconfig', 'FILE', 'unset: the file of $KUBECONFIG, or ~/.kube/config'),
+  textFlag('context', 'NAME', 'context of the kubeconfig; unset: the current one'),
+  textFlag('namespace', 'NAMESPACE', "namespace of kprobe's pods", { short: 'n', default: 'kube-system' }),
+  textFlag('selector', 'LABELS', "labels of kprobe's pods", { short: 'l', default: 'k8s-app=kprobe' }),
+  textFlag('container', 'NAME', 'container with kprobe', { short: 'c', default: 'kprobe' }),
   { name: 'concurrency', kind: 'integer', placeholder: 'N', default: '20', help: 'nodes at once' },
   { name: 'timeout', kind: 'integer', placeholder: 'SECONDS', default: '60', help: 'limit for each node' },
   outputFlag(OUTPUTS),

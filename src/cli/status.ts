@@ -3,7 +3,7 @@ import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import type { RelaySourceConfig } from '../config/config.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, quote, readArguments, textFlag } from '../config/flag.ts'
 import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -29,14 +29,6 @@ import { usageErrors } from './request.ts'
 const OUTPUTS = ['text', 'wide', 'json', 'yaml'] as const
 const DEFAULT_RELAY = 'unix:///run/kprobe/relay.sock'
 
-const text = (name: string, placeholder: string, help: string, rest: Partial<FlagSpec> = {}): FlagSpec => ({
-  name,
-  kind: 'text',
-  placeholder,
-  help,
-  ...rest,
-})
-
 const FLAGS: readonly FlagSpec[] = [
   {
     name: 'relay',
@@ -47,9 +39,9 @@ const FLAGS: readonly FlagSpec[] = [
   },
   ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
   { name: 'wait', kind: 'bool', help: 'return when the nodes hold the state of the moment of the question' },
-  text('service', 'NAMESPACE/NAME', 'ask for this Service alone: a node that leaves out others holds it'),
-  text('revision', 'REVISION', 'the state has to include this resourceVersion of a Service'),
-  text('at-least', 'N|PERCENT%', 'nodes that have to hold the state', { default: '100%' }),
+  textFlag('service', 'NAMESPACE/NAME', 'ask for this Service alone: a node that leaves out others holds it'),
+  textFlag('revision', 'REVISION', 'the state has to include this resourceVersion of a Service'),
+  textFlag('at-least', 'N|PERCENT%', 'nodes that have to hold the state', { default: '100%' }),
   { name: 'timeout', kind: 'integer', placeholder: 'SECONDS', default: '300', help: 'limit of --wait' },
   outputFlag(OUTPUTS),
 ]

@@ -29,6 +29,16 @@ export interface FlagSpec {
   readonly check?: (reader: FlagReader) => unknown
 }
 
+/** A flag with a value of any text. */
+export function textFlag(
+  name: string,
+  placeholder: string,
+  help: string,
+  rest: Partial<FlagSpec> = {},
+): FlagSpec {
+  return { name, kind: 'text', placeholder, help, ...rest }
+}
+
 /** Gives the value of an unset flag as text. */
 export function defaultOf({ kind, default: text }: Pick<FlagSpec, 'kind' | 'default'>): string {
   return text ?? (kind === 'bool' ? 'false' : '')
