@@ -18,6 +18,12 @@ const bundle = join(out, 'cluster.mjs')
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
 
+const missing = ['nft', 'cc', 'unshare'].filter(tool => spawnSync(tool, ['--version']).error !== undefined)
+if (missing.length > 0) {
+  console.error(`${missing.join(', ')} missing; on Debian, as root: apt-get install nftables gcc util-linux`)
+  process.exit(1)
+}
+
 mkdirSync(out, { recursive: true })
 await build({
   entryPoints: [join(here, 'cluster.bench.ts')],
