@@ -2,6 +2,7 @@ import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
+import { keepYoungGenerationSmall } from '../base/young-generation.ts'
 import type { Config } from '../config/config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { API_TLS_FLAGS, HELP_FLAG, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
@@ -13,7 +14,7 @@ import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { TokenReviews } from '../relay/admission.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
-import { RelayState } from '../relay/state.ts'
+import { processCpuMs, RelayState } from '../relay/state.ts'
 import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -111,7 +112,7 @@ class Session {
   constructor(options: SessionOptions) {
     this.#options = options
     const proxyName = options.config.serviceProxyName ?? ''
-    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, proxyName })
+    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, cpuMs: processCpuMs, proxyName })
   }
 
   async run(): Promise<number> {
@@ -130,6 +131,7 @@ class Session {
     const server = await this.#serve(reviewer)
     log.info({ address: server.address, source: client.server }, 'relay listening')
     const metrics = this.#serveMetrics(server)
+    keepYoungGenerationSmall()
     upstream.start()
     await aborted(io.signal)
     log.info('stopping; nodes go on at another relay')

@@ -7,10 +7,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { systemClock } from '../../src/base/clock.ts'
+import { keepYoungGenerationSmall } from '../../src/base/young-generation.ts'
 import type { Collection } from '../../src/relay/collection.ts'
 import { discovery } from '../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../src/relay/server.ts'
-import { RelayState } from '../../src/relay/state.ts'
+import { processCpuMs, RelayState } from '../../src/relay/state.ts'
 import { RELAYED_TYPES } from '../../src/relay/types.ts'
 import { encodeMessage } from '../../src/wire/protobuf/encoder.ts'
 import { encodeObject } from '../support/apiserver/encode-protobuf.ts'
@@ -238,7 +239,7 @@ interface Made {
 
 /** A relay whose collection is filled by hand. */
 class Relay {
-  readonly state = new RelayState({ clock: systemClock, proxyName: '' })
+  readonly state = new RelayState({ clock: systemClock, proxyName: '', cpuMs: processCpuMs })
   readonly #collection: Collection
   #revision = 1_000
   stateBytes = 0
@@ -344,4 +345,8 @@ async function perform(what: string | undefined, numbers: readonly number[]): Pr
 
 if (process.argv[2] === 'readers') serveReaders()
 else if (process.argv[2] === undefined) measure()
-else await perform(process.argv[2], process.argv.slice(3).map(Number))
+else {
+  // As `kprobe relay` does; the floor too.
+  keepYoungGenerationSmall()
+  await perform(process.argv[2], process.argv.slice(3).map(Number))
+}
