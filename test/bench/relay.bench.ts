@@ -60,6 +60,8 @@ interface First {
   readonly cpuUs: number
   readonly bytes: number
   readonly grownBytes: number
+  /** What is still there afterwards, while all readers are connected. */
+  readonly keptBytes: number
   readonly stateBytes: number
 }
 
@@ -146,8 +148,10 @@ async function firstState(count: number): Promise<First> {
   const tookMs = nowMs() - beganMs
   const { user, system } = process.cpuUsage(cpu)
   clearInterval(watch)
+  const keptBytes = (await rss()) - before
   readers.end()
-  return { tookMs, cpuUs: user + system, bytes, grownBytes: most - before, stateBytes: relay.stateBytes }
+  const grownBytes = most - before
+  return { tookMs, cpuUs: user + system, bytes, grownBytes, keptBytes, stateBytes: relay.stateBytes }
 }
 
 /** node:http2 alone: a stream for each reader, and so many octets in so many rounds. */
@@ -222,12 +226,14 @@ function measure(): void {
   }
   for (const readers of FIRST_READERS) {
     const its = childResult<First>(['first', String(readers)])
+    const spareBytes = its.grownBytes - its.keptBytes
     print(`first state of ${FIRST_OBJECTS} slices of ${ENDPOINTS} endpoints to ${readers} readers at once`, [
       row('time', its.tookMs, 'ms', 10_000),
       row('CPU of the relay', its.cpuUs / 1e3, 'ms'),
       row('bytes, a reader', its.bytes / readers / 1024, 'KiB'),
       row('the state itself', its.stateBytes / 1024, 'KiB'),
       row('memory of the relay above that before', its.grownBytes / 1024, 'KiB'),
+      row('the same without what readers hold afterwards', spareBytes / 1024, 'KiB', its.stateBytes / 1024),
     ])
   }
 }

@@ -198,6 +198,11 @@ export class RpcServer {
       this.#callShares.leave(call)
       call.closed()
     })
+    this.#serve(call, headers)
+  }
+
+  /** Apart from #begin(): what its listener lives in would keep the headers for as long as the call. */
+  #serve(call: RpcCall, headers: IncomingHttpHeaders): void {
     call.attempt(() => {
       const ms = timeoutMs(headers['grpc-timeout'])
       if (ms !== undefined && ms <= TIMER_MS_MAX) call.endAfter(ms)
