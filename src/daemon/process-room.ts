@@ -5,7 +5,6 @@ import { getHeapStatistics, setFlagsFromString } from 'node:v8'
 import type { Clock } from '../base/clock.ts'
 import { type DescriptorBudget, type DescriptorUse, descriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
-import { keepYoungGenerationSmall } from '../base/young-generation.ts'
 import type { Config } from '../config/config.ts'
 import { PartsRoom } from '../model/object-budget.ts'
 import type { ProcessRoom } from '../modes/mode.ts'
@@ -52,6 +51,17 @@ export function engine({ clock, log }: { readonly clock: Clock; readonly log: Lo
       })
     },
   }
+}
+
+/**
+ * Keeps V8's space for new objects at its first size, 1 MiB. It would grow to 48 MiB, which a load or a crowd of clients fills
+ * and later work leaves idle. Called once all code is loaded.
+ */
+export function keepYoungGenerationSmall(): void {
+  // Not --max-semi-space-size, because V8 reads that one only before it runs code.
+  setFlagsFromString('--semi-space-growth-factor=1')
+  // To share so little between threads costs more than it saves.
+  setFlagsFromString('--no-parallel-scavenge')
 }
 
 /** Time after the first sync until the memory of the start is released. */
