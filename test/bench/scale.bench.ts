@@ -333,7 +333,7 @@ function report(rows: readonly Row[]): void {
         row.relayBytesPerChange === undefined ? '' : perNode(row.relayBytesPerChange, row),
       'node us/change': row.nodeUs.toFixed(1),
       'server ms/node, first state': row.nodes === 0 ? '' : (row.serverListMs / row.nodes).toFixed(1),
-      'bytes of it/object': (row.listBytes / SLICES).toFixed(0),
+      'bytes of it/object': Number.isNaN(row.listBytes) ? '' : (row.listBytes / SLICES).toFixed(0),
       'server KiB/node': row.nodes === 0 ? '' : (row.serverKiB / row.nodes).toFixed(0),
     })),
   )
