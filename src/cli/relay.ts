@@ -8,12 +8,12 @@ import { API_TLS_FLAGS, HELP_FLAG, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../c
 import { helpText } from '../config/help.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
 import { openClient } from '../daemon/open.ts'
-import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
+import { apiDescriptors, keepYoungGenerationSmall, processRoom } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { TokenReviews } from '../relay/admission.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
-import { RelayState } from '../relay/state.ts'
+import { processCpuMs, RelayState } from '../relay/state.ts'
 import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -111,7 +111,7 @@ class Session {
   constructor(options: SessionOptions) {
     this.#options = options
     const proxyName = options.config.serviceProxyName ?? ''
-    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, proxyName })
+    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, cpuMs: processCpuMs, proxyName })
   }
 
   async run(): Promise<number> {
@@ -130,6 +130,7 @@ class Session {
     const server = await this.#serve(reviewer)
     log.info({ address: server.address, source: client.server }, 'relay listening')
     const metrics = this.#serveMetrics(server)
+    keepYoungGenerationSmall()
     upstream.start()
     await aborted(io.signal)
     log.info('stopping; nodes go on at another relay')

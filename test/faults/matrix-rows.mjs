@@ -58,6 +58,7 @@ export const GROUPS = {
     F202: 'a cluster with relays starts from nothing, in every order',
     F203: 'a relay, or a node, of another version',
     F204: 'clients of a relay that ask or say too much: unread answers, unknown tokens, long requests',
+    F210: 'readers of a relay that do not read what it wrote for them alone',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',
