@@ -5,10 +5,10 @@ import { KERNEL } from '../daemon/open.ts'
 import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
 import { createIpvsClient } from '../kernel/ipvs/client.ts'
+import type { HeldIpset, HeldServer, IpvsHeld } from '../kernel/ipvs/held.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
-import type { HeldIpset, HeldServer, IpvsHeld } from '../proof/ipvs.ts'
 import { type IpvsReading, readIpvs } from '../proof/kernel-rules.ts'
 import { type Bundle, jsonIn } from './bundle.ts'
 
@@ -126,13 +126,14 @@ export function outsideIn(bundle: Bundle): OutsideFile {
 }
 
 function entryOf(value: unknown): IpsetEntry {
-  const { ip, protocol, port, ip2, prefix2 } = record(value)
+  const { ip, protocol, port, ip2, prefix2, nomatch } = record(value)
   return {
     ...(ip === undefined ? {} : { ip: address(ip) }),
     ...(protocol === undefined ? {} : { protocol: number(protocol) }),
     ...(port === undefined ? {} : { port: number(port) }),
     ...(ip2 === undefined ? {} : { ip2: address(ip2) }),
     ...(prefix2 === undefined ? {} : { prefix2: number(prefix2) }),
+    ...(nomatch === undefined ? {} : { nomatch: true }),
   }
 }
 

@@ -407,8 +407,8 @@ export interface Mode {
 /** What a proof of the rules of a mode is made against. */
 export interface Proving {
   readonly promises: Promises
-  /** Whether a chain of a table that all programs share is ours. */
-  readonly owns: (table: string, chain: string) => boolean
+  /** Whether a chain of a table that all programs share is ours. Absent where all rules are in our own tables. */
+  readonly owns?: (table: string, chain: string) => boolean
   /** Why the rules of this configuration cannot be followed; undefined where they can. */
   readonly lacks?: string | undefined
   /** IPVS and ipsets decide about packets, too. */
