@@ -296,10 +296,11 @@ function memberOf(
   const entries = isThere ? [...others, entry] : others
   if (entries.length === 0) return undefined
   const sorted = entries.toSorted((a, b) => (a.prefix2 ?? 0) - (b.prefix2 ?? 0))
-  const networks = sorted.reduce<Region>((all, { ip2 = '', prefix2 = 0, nomatch }) => {
+  let networks: Region = []
+  for (const { ip2 = '', prefix2 = 0, nomatch } of sorted) {
     const its = [prefix(ip2, prefix2)]
-    return nomatch === true ? difference(all, its) : union([...all, ...its])
-  }, [])
+    networks = nomatch === true ? difference(networks, its) : union([...networks, ...its])
+  }
   return { networks, entries }
 }
 
