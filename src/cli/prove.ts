@@ -65,6 +65,7 @@ export async function proveKernel(
     assumptions: [
       ...proof.assumptions,
       ...assumptions,
+      ...(proving?.assumes ?? []),
       ...(takesAddresses && ownAddresses === undefined ? [ADDRESSES_OF_THIS_MACHINE] : []),
       ...left,
     ],

@@ -412,6 +412,8 @@ export interface Proving {
   readonly owns?: (table: string, chain: string) => boolean
   /** IPVS and ipsets decide about packets, too. */
   readonly usesIpvs?: true
+  /** What the rules leave open, for people. */
+  readonly assumes?: readonly string[]
 }
 
 /** One thing that was checked. */

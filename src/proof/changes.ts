@@ -275,6 +275,7 @@ class FamilyChanges {
     for (const key of touched.nodePorts) this.#units.add(nodePortUnit(key))
     for (const { ip, protocol, port } of touched.vacant.values()) this.#touch({ ip, at: { protocol, port } })
     const { closed, clusterIps, nodePorts } = touched
+    if (promises.kubeProxyChains && closed.size > 0) return 'a node port was closed'
     if (promises.refusesBehind) {
       for (const at of closed.values()) this.#touch({ ip: undefined, at })
       return undefined

@@ -6,6 +6,7 @@ import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { addressOf, type Box, type PacketClass } from './packet-class.ts'
+import { Permits } from './permits.ts'
 import type { Leaf } from './walk.ts'
 
 /** Packets that the kernel does not treat as Kubernetes says. */
@@ -47,13 +48,16 @@ interface Spread {
 /** Computes spreads. Classes of one service port follow each other and share theirs. */
 export class Spreads {
   readonly areRounded: boolean
+  readonly permits: Permits
   readonly #promises: FamilyMeaning['promises']
   readonly #onNode: ReadonlySet<Octets>
   #list: readonly Octets[] = []
   #places: ReadonlyMap<Octets, number> | undefined
   #last: (Pick<Leaf['machine'], 'to' | 'rolled'> & { readonly spread: Spread }) | undefined
 
-  constructor({ localEndpoints, promises }: Pick<FamilyMeaning, 'localEndpoints' | 'promises'>) {
+  constructor(meaning: FamilyMeaning) {
+    const { localEndpoints, promises } = meaning
+    this.permits = new Permits(meaning)
     this.#onNode = localEndpoints
     this.areRounded = promises.roundsShares
     this.#promises = promises
@@ -166,7 +170,10 @@ function isFair(chance: number, endpoints: number, isRounded: boolean): boolean 
 }
 
 /** Gives the packets of the end that are wrong. */
-function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong | undefined {
+function whyWrong(leaf: Leaf, asked: Fate, judging: Judging): Wrong | undefined {
+  const { machine, end } = leaf
+  const fate = judging.spreads.permits.fateAt(leaf, asked)
+  if (fate === undefined) return undefined
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
   const all = { box, to: machine.endpoint() }
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered

@@ -51,9 +51,10 @@ export function proofOfIpvs(
   config: PipelineConfig,
   snapshot: Snapshot,
   { tables, held }: { readonly tables: readonly AnyTable[]; readonly held: IpvsHeld },
+  rules = 'nftables',
 ): Proof {
   const ipvs = { held, ownName: OWN_IPVS }
-  return proofOf(config, snapshot, tables, PROVING_IPVS, ipvs)
+  return proofOf(config, snapshot, tables, provingIpvs(rules), ipvs)
 }
 
 type Random = (bound: number) => number

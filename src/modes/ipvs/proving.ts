@@ -18,10 +18,12 @@ export const IPVS_PROMISES: Promises = {
 }
 
 export function ipvsProving({ ipvs }: Pick<Config, 'ipvs'>): Proving {
+  if (ipvs.rules !== 'iptables') return { promises: IPVS_PROMISES, usesIpvs: true }
   return {
-    promises: IPVS_PROMISES,
+    promises: { ...IPVS_PROMISES, kubeProxyChains: true },
     usesIpvs: true,
-    ...(ipvs.rules === 'iptables' && { owns: isIpvsChainOf }),
+    owns: isIpvsChainOf,
+    assumes: ['no packet to a Service arrives through a port of a bridge (physdev)'],
   }
 }
 

@@ -6,8 +6,8 @@ import { NF_DROP, NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC } from '../../../src/kerne
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
 import { ipvsAssumptions } from '../../../src/proof/ipvs.ts'
-import { change, computeIn, IPVS, ip } from '../../support/pipeline.ts'
-import { heldOf, proofOfIpvs } from '../../support/proof-ipvs.ts'
+import { change, computeIn, IPVS, IPVS_CHAINS, ip } from '../../support/pipeline.ts'
+import { heldOf, proofOfIpvs, tablesOfIpvs } from '../../support/proof-ipvs.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
 import { LOCAL_IPS, loadScenarios, scenarioOf } from '../../support/scenario.ts'
 
@@ -16,13 +16,16 @@ const all = loadScenarios().filter(({ config }) => config.serviceProxyName === u
 const scenarios = tried(all.length, 1, IS_QUICK ? 1 / 12 : 1 / 4).flatMap(number => all[number - 1] ?? [])
 
 describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s', (_, scenario) => {
-  test('IPVS mode does to every packet what it promises', () => {
-    let computed = computeIn(IPVS, scenario.config, LOCAL_IPS)
+  test.each([
+    ['nftables', IPVS],
+    ['iptables', IPVS_CHAINS],
+  ])('IPVS mode with rules of %s does to every packet what it promises', (rules, mode) => {
+    let computed = computeIn(mode, scenario.config, LOCAL_IPS)
     for (const step of scenario.steps) {
       computed = change(computed, step)
       const { state, resolved } = computed
-      const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
-      const proof = proofOfIpvs(scenario.config, resolved.snapshot, kernel)
+      const kernel = { tables: tablesOfIpvs(state), held: heldOf(state) }
+      const proof = proofOfIpvs(scenario.config, resolved.snapshot, kernel, rules)
       expect(proof.differences, step.title).toEqual([])
       expect(proof).toMatchObject({ wrong: 0 })
       expect(proof.classes).toBeGreaterThan(10)
