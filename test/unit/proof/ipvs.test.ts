@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import { entryKey } from '../../../src/kernel/ipset/state.ts'
+import { entryKey, type IpsetEntry } from '../../../src/kernel/ipset/state.ts'
 import type { HeldServer, IpvsHeld } from '../../../src/kernel/ipvs/held.ts'
 import { NF_DROP, NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
@@ -86,7 +86,7 @@ describe('damage is found', () => {
       { ...kernel, held: { ...kernel.held, addresses: kernel.held.addresses.filter(its => its !== bound) } },
       /^pass$/,
     ],
-    ['a virtual server is missing', changed(() => []), /^pass$/],
+    ['a virtual server is missing', changed(() => []), /^this node itself: a device has the address/],
     [
       'a virtual server has no real servers',
       changed(({ server }) => [{ server, destinations: [] }]),
@@ -145,6 +145,21 @@ describe('damage is found', () => {
     expect(differences[0]?.kernel).toMatch(expected)
   })
 
+  test('an address that no Service has any more is a difference', () => {
+    const address = ip('203.0.113.99')
+    const { wrong, differences } = prove({
+      ...kernel,
+      held: { ...kernel.held, addresses: [...kernel.held.addresses, address] },
+    })
+    expect(wrong).toBeGreaterThan(0)
+    expect(differences[0]).toMatchObject({
+      name: 'no Service',
+      packet: expect.stringContaining('to 203.0.113.99:'),
+      expected: 'pass',
+      kernel: 'this node itself: a device has the address, and no virtual server',
+    })
+  })
+
   test('another weight of rr changes nothing', () => {
     expect(prove(weighing(3)).wrong).toBe(0)
   })
@@ -166,6 +181,29 @@ test.each([
     ? withServers(kernel, ({ server, destinations }) => [{ server: { ...server, flags: 0 }, destinations }])
     : withoutEntry(kernel, 'KUBE-LOOP-BACK', () => true)
   expect(prove(damaged).wrong).toBeGreaterThan(0)
+})
+
+test('of the networks of an ipset that hold a source, the longest prefix decides', () => {
+  const { kernel, prove } = computedOf('source-ranges.yaml')
+  const with2 = (change: (entry: IpsetEntry) => readonly IpsetEntry[]) =>
+    prove({
+      ...kernel,
+      held: {
+        ...kernel.held,
+        ipsets: kernel.held.ipsets.map(its =>
+          its.set.type === 'hash:ip,port,net' ? { ...its, entries: its.entries.flatMap(change) } : its,
+        ),
+      },
+    })
+  const exception = (entry: IpsetEntry, bits: number): IpsetEntry => ({
+    ...entry,
+    prefix2: (entry.prefix2 ?? 0) + bits,
+    nomatch: true,
+  })
+  expect(with2(entry => [entry]).wrong).toBe(0)
+  // An exception of a larger network hides nothing; one of a smaller network does.
+  expect(with2(entry => [entry, exception(entry, -1)]).wrong).toBe(0)
+  expect(with2(entry => [exception(entry, 1), entry]).wrong).toBeGreaterThan(0)
 })
 
 test('names what it takes for granted', () => {
