@@ -177,9 +177,7 @@ const NAME_LENGTH = 16
 
 /** Comments match every packet. Those of all rules go where a cluster becomes large. */
 function withoutNotes({ expressions }: Rule): readonly Expression[] {
-  return expressions.filter(
-    each => !isNote(each) && !(each.kind === 'match' && each.name === COMMENT_MATCH),
-  )
+  return expressions.filter(each => !isNote(each) && !(each.kind === 'match' && each.name === COMMENT_MATCH))
 }
 
 /** Whether an expression does something with the packets that meet the conditions before it. */

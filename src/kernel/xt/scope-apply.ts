@@ -94,7 +94,9 @@ function isSame({ expressions: some }: Rule, { expressions: others }: Rule): boo
     some.length === others.length &&
     some.every((each, at) => {
       const other = others[at]
-      return other !== undefined && each.kind === other.kind && (isNote(each) || isSameExpression(each, other))
+      return (
+        other !== undefined && each.kind === other.kind && (isNote(each) || isSameExpression(each, other))
+      )
     })
   )
 }
