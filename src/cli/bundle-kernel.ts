@@ -2,47 +2,24 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { FAMILIES, formatIp, type Ip, parseIp } from '../base/ip.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
-import { createIpvsClient } from '../kernel/ipvs/client.ts'
+import type { HeldIpset, HeldServer, IpvsHeld } from '../kernel/ipvs/held.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
-import type { HeldIpset, HeldServer, IpvsHeld } from '../proof/ipvs.ts'
-import { type IpvsReading, readIpvs } from '../proof/kernel-rules.ts'
+import { readIpvs, withOutside } from '../proof/kernel-rules.ts'
 import { type Bundle, jsonIn } from './bundle.ts'
 
 /* kernel.json of a bundle: what decides about packets outside of nf_tables. */
 
 export const KERNEL_FILE = 'kernel.json'
 
-/** The clients for what decides outside of nf_tables. */
-interface OutsideClients extends IpvsReading {
-  readonly names: {
-    readonly indexOf: (name: string) => number | undefined
-    readonly nameOf: (index: number) => string | undefined
-  }
-}
-
-/** Opens clients while `use` runs. */
-export async function withOutside<R>(use: (clients: OutsideClients) => Promise<R>): Promise<R> {
-  const clock = systemClock
-  const ipset = createIpsetClient({ transport: KERNEL.netfilter(), clock })
-  const ipvs = createIpvsClient({ transport: KERNEL.generic(), clock })
-  const addresses = createAddressReader({ openTransport: KERNEL.route, clock })
-  try {
-    return await use({ ipset, ipvs, addresses, names: ipset })
-  } finally {
-    await Promise.all([ipset.close(), ipvs.close(), addresses.close()])
-  }
-}
-
 /** Reads the file. What this kernel lacks is named in it. */
 export async function kernelText(): Promise<string> {
   const clock = systemClock
   const own = createAddressReader({ openTransport: KERNEL.route, clock, except: MODE_DEVICE })
   try {
-    return await withOutside(async clients => {
+    return await withOutside(KERNEL, clock, async clients => {
       let held: IpvsHeld | undefined
       let lacking: string | undefined
       try {
@@ -126,13 +103,14 @@ export function outsideIn(bundle: Bundle): OutsideFile {
 }
 
 function entryOf(value: unknown): IpsetEntry {
-  const { ip, protocol, port, ip2, prefix2 } = record(value)
+  const { ip, protocol, port, ip2, prefix2, nomatch } = record(value)
   return {
     ...(ip === undefined ? {} : { ip: address(ip) }),
     ...(protocol === undefined ? {} : { protocol: number(protocol) }),
     ...(port === undefined ? {} : { port: number(port) }),
     ...(ip2 === undefined ? {} : { ip2: address(ip2) }),
     ...(prefix2 === undefined ? {} : { prefix2: number(prefix2) }),
+    ...(nomatch === undefined ? {} : { nomatch: true }),
   }
 }
 

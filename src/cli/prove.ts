@@ -2,19 +2,17 @@ import { finishInSlices, slicingOf, systemClock } from '../base/clock.ts'
 import type { Ip } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { openNetfilter } from '../daemon/open.ts'
-import type { IpsetNames } from '../kernel/nft/ipsets.ts'
+import { KERNEL } from '../daemon/open.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode } from '../modes/registry.ts'
-import { Connection } from '../netlink/connection.ts'
-import { type IpvsHeld, ipvsAssumptions } from '../proof/ipvs.ts'
-import { assumptionsOf, type KernelRules, readIpvs, readRules } from '../proof/kernel-rules.ts'
+import { ipvsAssumptions } from '../proof/ipvs.ts'
+import { assumptionsOf, type KernelRules, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import { type Bundle, RULES_FILE } from './bundle.ts'
-import { outsideIn, withOutside } from './bundle-kernel.ts'
+import { outsideIn } from './bundle-kernel.ts'
 import type { Loaded } from './load.ts'
 
 /** A proof, for machines. */
@@ -67,6 +65,7 @@ export async function proveKernel(
     assumptions: [
       ...proof.assumptions,
       ...assumptions,
+      ...(proving?.assumes ?? []),
       ...(takesAddresses && ownAddresses === undefined ? [ADDRESSES_OF_THIS_MACHINE] : []),
       ...left,
     ],
@@ -76,27 +75,25 @@ export async function proveKernel(
 const ADDRESSES_OF_THIS_MACHINE =
   'the machine of the file has the addresses of this one: the bundle, of an older build, does not say its own'
 
-interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
-  readonly ipvs?: IpvsHeld
+interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions' | 'ipvs'> {
   readonly ownAddresses?: readonly Ip[] | undefined
 }
 
-/** Reads the rules of this network namespace over sockets of its own. */
+/** Reads the rules of this network namespace over sockets of its own. Throws where they never rest. */
 async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
-  const read = async (ipsets?: IpsetNames): Promise<KernelRules> => {
-    const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-    try {
-      return await readRules({ connection, clock: systemClock, isPassing: isTraceTable, ipsets })
-    } finally {
-      await connection.close()
-    }
-  }
-  if (!usesIpvs) return await read()
-  return await withOutside(async clients => {
-    const { tables, assumptions } = await read(clients.names)
-    const ipvs = await readIpvs(clients)
-    return { tables, ipvs, assumptions: [...assumptions, ...ipvsAssumptions(ipvs)] }
+  const { unsettled, ...held } = await readRules({
+    sockets: KERNEL,
+    clock: systemClock,
+    usesIpsets: usesIpvs,
+    usesIpvs,
+    isPassing: isTraceTable,
   })
+  if (unsettled)
+    throw new Error(
+      'the kernel changed meanwhile, during each attempt to read it: nothing is proved; try again',
+    )
+  const { ipvs, assumptions } = held
+  return { ...held, assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))] }
 }
 
 /** Gives the rules of a bundle. Throws an Error that says what it lacks. */
@@ -115,7 +112,7 @@ function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
       'the rules are those of the file, and of one moment',
       ...(usesIpvs && ipvs !== undefined ? ipvsAssumptions(ipvs) : []),
     ],
-    ...(usesIpvs && ipvs !== undefined ? { ipvs } : {}),
+    ipvs: usesIpvs ? ipvs : undefined,
   }
 }
 

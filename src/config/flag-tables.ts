@@ -257,7 +257,7 @@ const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
   {
     name: 'prove',
     kind: 'bool',
-    help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables and iptables mode',
+    help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables, iptables and IPVS mode',
   },
   {
     name: 'version',

@@ -1,5 +1,5 @@
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
-import { findMode, MODES, readModeOptions, relaysAny, whyNotProvedByDaemon } from '../modes/registry.ts'
+import { findMode, MODES, readModeOptions, relaysAny, whyNotProvable } from '../modes/registry.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
 import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
@@ -246,7 +246,7 @@ function refuseUnproved(
   { extra = [] }: ParseOptions,
 ): void {
   const isOfRun = !extra.some(({ name }) => name === 'prove')
-  const why = isOfRun && prove !== 'off' ? whyNotProvedByDaemon(proxyMode) : undefined
+  const why = isOfRun && prove !== 'off' ? whyNotProvable({ proxyMode }) : undefined
   if (why !== undefined) settings.fail('prove', why)
 }
 

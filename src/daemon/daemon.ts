@@ -180,6 +180,7 @@ class Daemon {
     this.#condition = this.#openCondition(config)
     this.#prover = await openProver(config, {
       ...this.#io,
+      sockets: socketsOf(this.#io, this.#descriptors),
       activeMode: () => this.#activeMode,
       tell: fact => this.#recorder?.record(fact),
       metrics: this.#observer.metrics.proof,

@@ -3,6 +3,7 @@ import { errorOf } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, ProxyMode } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
+import type { IpvsChange } from '../kernel/ipvs/held.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import type { Refusal } from '../model/fields.ts'
@@ -53,6 +54,8 @@ export interface HeldRules {
     before: HeldRules,
     tables: readonly AnyTable[],
   ) => Steps<readonly AnyTable[] | undefined> | undefined
+  /** Gives what commits changed outside of nf_tables since, if known. In modes that write there. */
+  readonly outsideSince?: (before: HeldRules) => IpvsChange | undefined
 }
 
 /** One data plane and its reconciler, for one configuration. The next one adopts the kernel state. */
@@ -172,7 +175,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
     const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
-    const { tables, advance } = this.#opened
+    const { tables, advance, outside } = this.#opened
     const rules: HeldRules = {
       config: this.#config,
       snapshot,
@@ -182,6 +185,12 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
         since: (before, held) => {
           const from = this.#states.get(before)
           return from && advance(held, from, state)
+        },
+      }),
+      ...(outside && {
+        outsideSince: before => {
+          const from = this.#states.get(before)
+          return from && outside(from, state)
         },
       }),
     }

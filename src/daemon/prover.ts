@@ -2,14 +2,13 @@ import { type Clock, Pacer, pause, restMs, type Steps } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, Proving } from '../config/config.ts'
+import type { IpvsHeld } from '../kernel/ipvs/held.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
-import { findMode, whyNotProvedByDaemon } from '../modes/registry.ts'
-import { Connection } from '../netlink/connection.ts'
-import type { Transport } from '../netlink/transport.ts'
+import { findMode, whyNotProvable } from '../modes/registry.ts'
 import { RunningProof } from '../proof/changes.ts'
 import type { ProofDifference } from '../proof/examine.ts'
-import { readRules } from '../proof/kernel-rules.ts'
+import { type RulesSockets, readRules } from '../proof/kernel-rules.ts'
 import type { Proof } from '../proof/prove.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { KernelState } from '../source/source.ts'
@@ -23,8 +22,7 @@ export interface ProverOptions {
   readonly log: Log
   readonly nodeName: string
   readonly prove: Exclude<Proving, 'off'>
-  /** Opens a socket to nf_tables. */
-  readonly openTransport: () => Transport
+  readonly sockets: RulesSockets
   readonly activeMode: () => Pick<ActiveMode, 'held' | 'isPassing'> | undefined
   readonly tell: (fact: EventFact) => void
   readonly metrics: ProofMetrics
@@ -53,6 +51,7 @@ const LOGGED_MAX = 10
 interface Subject {
   readonly held: HeldRules
   readonly tables: readonly AnyTable[]
+  readonly ipvs?: IpvsHeld | undefined
   /** Our own tables were read from the kernel, too. */
   readonly isRead: boolean
 }
@@ -164,7 +163,7 @@ export class Prover {
     const held = this.#options.activeMode()?.held()
     if (held === undefined) return undefined
     const { config } = held
-    const why = whyNotProvedByDaemon(config.proxyMode) ?? ''
+    const why = whyNotProvable(config) ?? ''
     if (why !== this.#idle) this.#setIdle(why)
     if (why !== '') return undefined
     this.#workMs = 0
@@ -205,11 +204,15 @@ export class Prover {
   async #changes(proof: RunningProof, held: HeldRules): Promise<boolean | undefined> {
     const { log, metrics } = this.#options
     const tables = this.#wantsOthers ? undefined : await this.#committed(held)
-    const subject = tables === undefined ? await this.#read(held.tables) : { held, tables, isRead: false }
+    const subject =
+      tables === undefined ? await this.#read(held.tables, 'rules') : { held, tables, isRead: false }
     if (subject === undefined) return false
     // The mode was switched, or the configuration changed.
     if (subject.held.config !== held.config) return undefined
-    const found = await this.#finish(proof.changes({ ...subject.held, tables: subject.tables }))
+    const { snapshot, outsideSince } = subject.held
+    const ipvs = this.#held && outsideSince?.(this.#held)
+    if (outsideSince !== undefined && ipvs === undefined) return undefined
+    const found = await this.#finish(proof.changes({ snapshot, tables: subject.tables, ipvs }))
     if (found.kind === 'whole') {
       log.debug({ why: found.why }, 'a whole proof follows the change')
       return undefined
@@ -231,12 +234,12 @@ export class Prover {
   /** Follows every packet. False where that has to wait. */
   async #whole(config: Config): Promise<boolean> {
     const { clock, log, metrics } = this.#options
-    const subject = await this.#read(undefined)
+    const subject = await this.#read(undefined, 'all')
     if (subject?.held.config !== config) {
       this.#wantsWhole = true
       return false
     }
-    const { held, tables, isRead } = subject
+    const { held, tables, ipvs, isRead } = subject
     const { proxyMode, serviceProxyName } = held.config
     const mode = findMode(proxyMode)
     const proving = mode.proving?.(held.config)
@@ -245,15 +248,15 @@ export class Prover {
       ownName: mode.tableName(serviceProxyName) ?? '',
       owns: proving?.owns,
     })
-    const { classes, ...found } = await this.#finish(proof.whole({ snapshot: held.snapshot, tables }))
+    const { classes, ...found } = await this.#finish(proof.whole({ snapshot: held.snapshot, tables, ipvs }))
     this.#running = { config, proof }
     this.#tables = tables
     this.#held = held
     this.#last = { atMs: clock.nowMs(), classes }
     metrics.proved('whole', { classes, durationMs: this.#workMs })
     this.#tell({ ...found, classes }, proof.wrong.size)
-    if (!isRead || held.tables === undefined) return true
-    const shared = this.#with(held.tables)
+    const shared = isRead ? await this.#committed(held) : undefined
+    if (shared === undefined) return true
     if (await this.#finish(proof.share(shared))) this.#tables = shared
     else {
       log.debug('the kernel does not hold what was committed; a whole proof follows the next change')
@@ -263,17 +266,17 @@ export class Prover {
   }
 
   /** Reads what the kernel holds; of `own` tables, what was committed. Undefined while no pass leaves it alone. */
-  async #read(own: readonly AnyTable[] | undefined): Promise<Subject | undefined> {
+  async #read(own: readonly AnyTable[] | undefined, what: 'all' | 'rules'): Promise<Subject | undefined> {
     const { activeMode, metrics, log } = this.#options
     for (let tries = 1; own === undefined && tries <= READS_MAX; tries++) {
       const held = activeMode()?.held()
       if (held === undefined) return undefined
       // What happens from here on is not in this proof.
       this.#wantsWhole = false
-      const { tables, unsettled, tookMs } = await this.#readOnce(undefined)
+      const { tookMs, unsettled, ...read } = await this.#readOnce(undefined, { held, what })
       const isSteady = !unsettled && activeMode()?.held()?.passes === held.passes
       await this.#rest(tookMs)
-      if (isSteady) return { held, tables, isRead: true }
+      if (isSteady) return { held, ...read, isRead: true }
       metrics.readDiscarded()
     }
     const held = activeMode()?.held()
@@ -284,7 +287,7 @@ export class Prover {
     }
     if (own === undefined) log.debug('the kernel changed during each read; what was committed is proved')
     if (own === undefined) this.#wantsWhole = false
-    const { tables, unsettled, tookMs } = await this.#readOnce(held.tables)
+    const { tables, unsettled, tookMs } = await this.#readOnce(held.tables, { held, what })
     await this.#rest(tookMs)
     if (unsettled) {
       metrics.readDiscarded()
@@ -294,26 +297,29 @@ export class Prover {
     return { held, tables, isRead: false }
   }
 
-  async #readOnce(own: readonly AnyTable[] | undefined) {
-    const { clock, openTransport } = this.#options
+  async #readOnce(
+    own: readonly AnyTable[] | undefined,
+    { held: { config }, what }: { readonly held: HeldRules; readonly what: 'all' | 'rules' },
+  ) {
+    const { clock, sockets } = this.#options
     const beganMs = clock.nowMs()
     this.#wantsOthers = false
-    const connection = new Connection({ transport: openTransport(), clock })
+    const usesIpsets = findMode(config.proxyMode).proving?.(config).usesIpvs === true
     try {
       const known = (table: TableName) => own?.find(each => isSameName(each, table))
-      const { tables, unsettled } = await readRules({
-        connection,
+      const { tables, ipvs, unsettled } = await readRules({
+        sockets,
         clock,
+        usesIpsets,
+        usesIpvs: usesIpsets && what === 'all',
         attemptsMax: 1,
         known,
         isPassing: isTraceTable,
       })
-      return { tables, unsettled, tookMs: clock.nowMs() - beganMs }
+      return { tables, ipvs, unsettled, tookMs: clock.nowMs() - beganMs }
     } catch (error) {
       this.#wantsOthers = true
       throw error
-    } finally {
-      await connection.close()
     }
   }
 

@@ -20,6 +20,12 @@ export interface Promises {
   readonly bindsAddresses: boolean
   /** An endpoint of this node that sends to itself is masqueraded, also without a Service. */
   readonly masqueradesDirectly: boolean
+  /**
+   * Chains of kube-proxy's IPVS mode mark what is masqueraded: at each address of the node by the number of a node port,
+   * for sources that are addresses of Services, and never for loopback sources. A health check node port is open at each
+   * address of a Service, and a private virtual server for processes of this node.
+   */
+  readonly kubeProxyChains: boolean
   /** Large lists of endpoints are chosen from by rounded numbers of slots. */
   readonly roundsShares: boolean
 }
@@ -32,5 +38,6 @@ export const USUAL_PROMISES: Promises = {
   answersAtLoopback: false,
   bindsAddresses: false,
   masqueradesDirectly: false,
+  kubeProxyChains: false,
   roundsShares: true,
 }

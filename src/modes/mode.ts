@@ -3,6 +3,7 @@ import type { Ip } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import type { PathOf } from '../config/fields.ts'
 import type { FlagSpec } from '../config/flag.ts'
+import type { IpvsChange } from '../kernel/ipvs/held.ts'
 import type { AnyTable, NftFamily, Table } from '../kernel/nft/state.ts'
 import type { Tracer } from '../kernel/nft/trace.ts'
 import type { Transaction } from '../kernel/nft/transaction.ts'
@@ -105,6 +106,8 @@ export interface OpenPlane<State, P extends Plan<State>> {
     from: State,
     to: State,
   ) => Steps<readonly AnyTable[] | undefined>
+  /** Gives what the commits that lead from one state to another changed outside of nf_tables. In modes that write there. */
+  readonly outside?: (from: State, to: State) => IpvsChange
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
   /** Gives what the kernel has counted at each endpoint, as far as the configuration enables it. */
@@ -391,8 +394,6 @@ export interface Mode {
   }
   /** All rules are in tables of nf_tables of our own, and mean what kube-proxy's nftables mode does: src/proof follows them. */
   readonly isProvable?: true
-  /** The daemon follows packets through the rules while it runs. Modes with isProvable need not say so. */
-  readonly provesWhileRunning?: true
   /**
    * What src/proof has to know of rules that stand in tables of other programs, or mean something else than nftables
    * mode's. Absent where isProvable says all, and where nothing follows packets through the rules.
@@ -407,12 +408,12 @@ export interface Mode {
 /** What a proof of the rules of a mode is made against. */
 export interface Proving {
   readonly promises: Promises
-  /** Whether a chain of a table that all programs share is ours. */
-  readonly owns: (table: string, chain: string) => boolean
-  /** Why the rules of this configuration cannot be followed; undefined where they can. */
-  readonly lacks?: string | undefined
+  /** Whether a chain of a table that all programs share is ours. Absent where all rules are in our own tables. */
+  readonly owns?: (table: string, chain: string) => boolean
   /** IPVS and ipsets decide about packets, too. */
   readonly usesIpvs?: true
+  /** What the rules leave open, for people. */
+  readonly assumes?: readonly string[]
 }
 
 /** One thing that was checked. */

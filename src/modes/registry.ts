@@ -63,21 +63,10 @@ export async function anyMode(ask: (mode: Mode) => Promise<boolean> | undefined)
 }
 
 /** Gives why the rules of a mode cannot be proved; undefined where they can. */
-export function whyNotProvable(config: Config): string | undefined {
-  const mode = findMode(config.proxyMode)
+export function whyNotProvable({ proxyMode }: Pick<Config, 'proxyMode'>): string | undefined {
+  const mode = findMode(proxyMode)
   const provable = MODES.filter(({ isProvable, proving }) => isProvable === true || proving !== undefined)
-  if (provable.includes(mode)) return mode.proving?.(config).lacks
+  if (provable.includes(mode)) return undefined
   const titles = provable.map(({ title }) => title)
   return `${mode.title} mode has no evaluator; ${titles.slice(0, -1).join(', ')} and ${titles.at(-1)} mode have one`
-}
-
-/** Gives why the daemon does not prove the rules of a mode; undefined where it does. */
-export function whyNotProvedByDaemon(name: string): string | undefined {
-  const mode = findMode(name)
-  const proved = MODES.filter(
-    ({ isProvable, provesWhileRunning }) => isProvable === true || provesWhileRunning === true,
-  )
-  if (proved.includes(mode)) return undefined
-  const titles = proved.map(({ title }) => title).join(' and ')
-  return `the daemon proves rules of ${titles} mode, and none of ${mode.title} mode`
 }

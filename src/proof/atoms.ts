@@ -114,13 +114,13 @@ export class Space {
   *elsewhereAt(
     hook: Hook,
     { ip, at }: Elsewhere,
-    ports: readonly Pick<Place, 'protocol' | 'port'>[],
+    served: readonly Pick<Place, 'ip' | 'protocol' | 'port'>[],
   ): Generator<PacketClass, void, undefined> {
     assert(ip !== undefined, 'packets to all addresses are followed whole')
     const group = {
       addresses: point(ip),
-      closed: this.#whyClosed(ip, 0),
-      ports: portsOf(ports.map(({ protocol, port }) => `${protocol} ${port}`)),
+      closed: this.#whyClosed(ip, served.filter(its => its.ip !== undefined).length),
+      ports: portsOf(served.map(({ protocol, port }) => `${protocol} ${port}`)),
       type: TYPES,
     }
     yield* this.#unserved(hook, [group], at)

@@ -2,6 +2,7 @@ import type { Steps } from '../base/clock.ts'
 import { Pauses } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { isLoopback } from '../base/ip.ts'
+import type { IpvsChange, IpvsHeld } from '../kernel/ipvs/held.ts'
 import { NFT_TABLE_F_DORMANT } from '../kernel/nft/constants.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import type { Snapshot } from '../model/snapshot.ts'
@@ -20,6 +21,16 @@ import { type Concerned, ELSEWHERE, type Elsewhere, Reads } from './reads.ts'
 export interface ProofState {
   readonly snapshot: Snapshot
   readonly tables: readonly AnyTable[]
+}
+
+/** The same with what decides outside of nf_tables; undefined where that was not read. */
+export interface WholeState extends ProofState {
+  readonly ipvs?: IpvsHeld | undefined
+}
+
+/** The same with what changed there since the last state. */
+export interface ChangedState extends ProofState {
+  readonly ipvs?: IpvsChange | undefined
 }
 
 /** A proof of the classes that a change touches; or why only a whole proof tells. */
@@ -55,13 +66,13 @@ export class RunningProof {
   }
 
   /** Examines every class. */
-  *whole({ snapshot, tables }: ProofState): Steps<Proof> {
+  *whole({ snapshot, tables, ipvs }: WholeState): Steps<Proof> {
     this.#known = undefined
     const { config, ownName, owns, limit = LIMIT } = this.#options
     const meanings = yield* Meanings.of(snapshot, config, { follows: true })
     const families: FamilyChanges[] = []
     for (const meaning of meanings.families)
-      families.push(yield* FamilyChanges.of(meaning, { tables, ownName, owns }))
+      families.push(yield* FamilyChanges.of(meaning, { tables, ownName, owns, ipvs }))
     const found = new Findings(limit)
     for (const { proof } of families) yield* proof.whole(found)
     const reads = families.map(family => family.reads.size)
@@ -85,7 +96,7 @@ export class RunningProof {
   }
 
   /** Examines the classes that differ, or may differ, since the last state. */
-  *changes({ snapshot, tables }: ProofState): Steps<ChangesProof> {
+  *changes({ snapshot, tables, ipvs }: ChangedState): Steps<ChangesProof> {
     const known = this.#known
     if (known === undefined) return whole('nothing is proved yet')
     const why = whyWholeProof(known, snapshot)
@@ -96,7 +107,8 @@ export class RunningProof {
     const found = new Findings(this.#options.limit ?? LIMIT)
     const units = new Set<string>()
     for (const family of known.families) {
-      const wide = yield* family.follow(known.tables, tables, touched.get(family.meaning.family))
+      const change = { touched: touched.get(family.meaning.family), ipvs }
+      const wide = yield* family.follow(known.tables, tables, change)
       if (wide !== undefined) return whole(wide)
     }
     for (const family of known.families) {
@@ -147,11 +159,11 @@ class FamilyChanges {
 
   static *of(
     meaning: FamilyMeanings,
-    { tables, ownName, owns }: Ownership & { readonly tables: readonly AnyTable[] },
+    { ipvs, ...held }: Ownership & Omit<WholeState, 'snapshot'>,
   ): Steps<FamilyChanges> {
-    // Rules of Services stand in chains of shared tables; in a table of our own, its elements do.
-    const reads = new Reads({ followsRules: owns !== undefined })
-    const proof = yield* FamilyProof.of(meaning, { tables, ownName, owns, reads })
+    // Rules of Services stand in chains of shared tables; in a table of our own, and with ipsets, elements do.
+    const reads = new Reads({ followsRules: held.owns !== undefined && ipvs === undefined })
+    const proof = yield* FamilyProof.of(meaning, { ...held, ipvs, reads })
     return new FamilyChanges(meaning, proof, reads)
   }
 
@@ -173,7 +185,10 @@ class FamilyChanges {
   *follow(
     before: readonly AnyTable[],
     after: readonly AnyTable[],
-    touched: TouchedMeaning | undefined,
+    {
+      touched,
+      ipvs,
+    }: { readonly touched: TouchedMeaning | undefined; readonly ipvs: IpvsChange | undefined },
   ): Steps<string | undefined> {
     if (this.wrong.has(ELSEWHERE)) return 'packets to no Service differed'
     this.#units.clear()
@@ -181,6 +196,8 @@ class FamilyChanges {
     const [from, to] = [this.#tablesOf(before), this.#tablesOf(after)]
     if (from.map(headOf).join() !== to.map(headOf).join()) return whyTables(from, to)
     const concerned: Concerned = { units: this.#units, elsewhere: [], isWide: false }
+    const outside = ipvs && this.#followIpvs(ipvs, concerned)
+    if (outside !== undefined) return outside
     for (const [index, table] of to.entries()) {
       const [compiled, old] = [this.proof.walker.tables[index], from[index]]
       if (compiled === undefined || old === undefined) return 'the tables changed'
@@ -242,6 +259,15 @@ class FamilyChanges {
     return undefined
   }
 
+  #followIpvs(change: IpvsChange, concerned: Concerned): string | undefined {
+    const { ipvs } = this.proof
+    if (ipvs === undefined || change.why !== undefined) return change.why ?? 'IPVS was not read'
+    ipvs.change(change, lookup => this.reads.concern(ipvs.lookups, lookup, concerned))
+    return concerned.isWide
+      ? 'a virtual server or an entry of an ipset that many classes look up changed'
+      : undefined
+  }
+
   #followMeaning(touched: TouchedMeaning): string | undefined {
     const { meaning } = this
     const { nodePortAddresses, relaysLocalhost, promises } = meaning
@@ -249,6 +275,7 @@ class FamilyChanges {
     for (const key of touched.nodePorts) this.#units.add(nodePortUnit(key))
     for (const { ip, protocol, port } of touched.vacant.values()) this.#touch({ ip, at: { protocol, port } })
     const { closed, clusterIps, nodePorts } = touched
+    if (promises.kubeProxyChains && closed.size > 0) return 'a node port was closed'
     if (promises.refusesBehind) {
       for (const at of closed.values()) this.#touch({ ip: undefined, at })
       return undefined
@@ -340,7 +367,7 @@ class FamilyChanges {
       (meaning.placeAt(placeKey({ ip, ...at })) !== undefined ||
         (isNodeAddress && meaning.nodePortAt(portKey(at)) !== undefined))
     if (isServed) return
-    for (const hook of HOOKS) yield* space.elsewhereAt(hook, { ip, at }, at === undefined ? served : [])
+    for (const hook of HOOKS) yield* space.elsewhereAt(hook, { ip, at }, served)
   }
 }
 

@@ -12,6 +12,7 @@ import {
   NFT_META_OIFNAME,
 } from '../kernel/nft/constants.ts'
 import {
+  COMMENT_MATCH,
   type Expression,
   hasEffect,
   isLogOnly,
@@ -174,8 +175,9 @@ function knownStatus({ expressions, comment }: Rule): Rule {
 const NAMES: readonly number[] = [NFT_META_IIFNAME, NFT_META_OIFNAME]
 const NAME_LENGTH = 16
 
+/** Comments match every packet. Those of all rules go where a cluster becomes large. */
 function withoutNotes({ expressions }: Rule): readonly Expression[] {
-  return expressions.filter(each => !isNote(each))
+  return expressions.filter(each => !isNote(each) && !(each.kind === 'match' && each.name === COMMENT_MATCH))
 }
 
 /** Whether an expression does something with the packets that meet the conditions before it. */

@@ -169,6 +169,9 @@ function knownMatch(match: XtMatch, { family, isOwn }: ExtensionContext): Decode
           typeTest(NFTA_FIB_F_DADDR, match.destinationTypes, match.destinationInverted === true),
         ]),
       )
+    case 'physdev-is-in':
+      // The proof of a mode that writes it assumes so.
+      return isOwn ? pure(() => (match.inverted ? 'next' : 'break')) : undefined
     case 'recent':
       // Rules that are beyond the evaluator may fill the lists of other programs.
       return isOwn ? impure(recentTest(match)) : undefined

@@ -93,6 +93,12 @@ export class FamilyMeanings implements FamilyMeaning {
     return this.#nodePorts.values()
   }
 
+  get healthCheckPorts(): Iterable<number> {
+    return [...this.#claims.values()].flatMap(({ service, clusterIp }) =>
+      service.healthCheckNodePort === 0 || clusterIp === undefined ? [] : [service.healthCheckNodePort],
+    )
+  }
+
   get clusterIps(): Iterable<Ip> {
     return this.#clusterIps.keys()
   }

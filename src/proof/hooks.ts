@@ -15,10 +15,9 @@ import {
   type CompiledTable,
   type CompileOptions,
   compileTable,
-  type Ownership,
   orderOf,
 } from './compiled.ts'
-import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
+import type { IpvsClasses } from './ipvs.ts'
 import { classIn } from './machine.ts'
 import type { Hook } from './packet-class.ts'
 import type { CompiledRule } from './rule-index.ts'
@@ -35,18 +34,11 @@ export interface BaseChain {
   readonly isIpvs?: true
 }
 
-export interface HooksOptions extends Ownership, Pick<CompileOptions, 'family' | 'log'> {
-  /** What decides outside of nf_tables; undefined where that was not read. */
-  readonly ipvs?: IpvsHeld | undefined
-}
+export type HooksOptions = CompileOptions
 
 /** Gives the chains at the hooks, in steps. */
-export function hooksOf(
-  tables: readonly AnyTable[],
-  { family, ownName, owns, log, ipvs }: HooksOptions,
-): Steps<Hooks> {
-  const classes = ipvs && new IpvsClasses(ipvs, family === 'ip' ? 'IPv4' : 'IPv6')
-  return Hooks.of(tables, { ownName, owns, log, family, ipvs: classes })
+export function hooksOf(tables: readonly AnyTable[], options: HooksOptions): Steps<Hooks> {
+  return Hooks.of(tables, options)
 }
 
 interface Here {

@@ -1,14 +1,15 @@
 import { type Family, familyOf, type Ip } from '../base/ip.ts'
 import { type Octets, readU32host, u16be } from '../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../base/region.ts'
-import type { Ipset, IpsetEntry } from '../kernel/ipset/state.ts'
+import { entryKey, type Ipset, type IpsetEntry } from '../kernel/ipset/state.ts'
 import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../kernel/ipvs/constants.ts'
+import type { HeldIpset, HeldServer, IpvsChange, IpvsHeld } from '../kernel/ipvs/held.ts'
 import {
   destinationKey,
   isPersistent,
   type RealServer,
   serverKey,
-  type VirtualServer,
+  type VirtualAddress,
   WHOLE_ADDRESS,
 } from '../kernel/ipvs/state.ts'
 import { NF_ACCEPT } from '../kernel/nft/constants.ts'
@@ -19,30 +20,15 @@ import {
   type Effect,
   type Field,
   type Known,
-  type Machine,
   type Of,
+  type SetAccess,
+  type Word,
 } from '../kernel/nft/trace-machine.ts'
 import { byRolled, ROLLED_MAX } from '../kernel/nft/trace-random.ts'
-import { type ClassMachine, classIn } from './machine.ts'
+import { descend, type Index, keyOf, plant } from './field-trees.ts'
+import type { ClassMachine } from './machine.ts'
 import { NUMBERS } from './packet-class.ts'
-
-/** What decides about packets outside of nf_tables in IPVS mode: objects of all programs. */
-export interface IpvsHeld {
-  readonly servers: readonly HeldServer[]
-  readonly ipsets: readonly HeldIpset[]
-  /** Addresses of all devices. IPVS receives packets to them. */
-  readonly addresses: readonly Ip[]
-}
-
-export interface HeldServer {
-  readonly server: VirtualServer
-  readonly destinations: readonly RealServer[]
-}
-
-export interface HeldIpset {
-  readonly set: Pick<Ipset, 'name' | 'type' | 'family'>
-  readonly entries: readonly IpsetEntry[]
-}
+import { newLog, noSets } from './sets.ts'
 
 /** How often a scheduler chooses real servers of different weights, for all clients together. */
 const SHARES: Readonly<Record<string, 'equal' | 'by weight'>> = {
@@ -74,149 +60,94 @@ export function ipvsAssumptions({ servers }: IpvsHeld): readonly string[] {
   ]
 }
 
-/** Values of fields in the order of the levels; below the last one what an entry holds. */
-type Tree<T> = Map<Octets, Tree<T> | Leaf<T>>
-
-class Leaf<T> {
-  readonly value: T
-
-  constructor(value: T) {
-    this.value = value
-  }
-}
-
-/** A tree and the fields of its levels. */
-interface Index<T> {
-  readonly fields: readonly Field[]
-  readonly tree: Tree<T>
-}
-
-function plant<T>(tree: Tree<T>, path: readonly Octets[], holding: (known: T | undefined) => T): void {
-  const [key, ...rest] = path
-  if (key === undefined) return
-  const known = tree.get(key)
-  if (rest.length === 0) {
-    tree.set(key, new Leaf(holding(known instanceof Leaf ? known.value : undefined)))
-    return
-  }
-  const below: Tree<T> = known instanceof Map ? known : new Map()
-  tree.set(key, below)
-  plant(below, rest, holding)
-}
-
-interface Descent<T> {
-  readonly fields: readonly Field[]
-  readonly level: number
-  readonly found: (machine: ClassMachine, value: T | undefined) => Effect
-}
-
-/** Follows packets that have the fields of entries, and those of no entry. */
-function descend<T>(machine: ClassMachine, node: Tree<T> | Leaf<T> | undefined, at: Descent<T>): Effect {
-  const field = at.fields[at.level]
-  if (!(node instanceof Map) || field === undefined)
-    return at.found(machine, node instanceof Leaf ? node.value : undefined)
-  const next = { ...at, level: at.level + 1 }
-  const known = machine.known(field)
-  if (typeof known === 'string') return descend(machine, node.get(known), next)
-  if (known === undefined) return divide(machine, node, { field, next })
-  return byRolled(
-    machine,
-    number => (node.has(chosen(known, number)) ? chosen(known, number) : ''),
-    (key, copy) => descend(classIn(copy), node.get(key), next),
-  )
-}
-
-/** Divides packets by the values of a field that lead to entries. Values that lead to the same stay together. */
-function divide<T>(
-  machine: ClassMachine,
-  node: Tree<T>,
-  { field, next }: { readonly field: Field; readonly next: Descent<T> },
-): Effect {
-  const region = machine.region(field)
-  const groups = new Map<unknown, { readonly below: Tree<T> | Leaf<T>; readonly values: Octets[] }>()
-  for (const [value, below] of node) {
-    if (!includes(region, value) || !isMet(machine, below, next)) continue
-    const key = below instanceof Leaf ? below.value : below
-    const group = groups.get(key)
-    if (group === undefined) groups.set(key, { below, values: [value] })
-    else group.values.push(value)
-  }
-  const parts = [...groups.values()].map(({ below, values }) => ({ below, part: regionOfValues(values) }))
-  const rest = difference(region, union(parts.flatMap(({ part }) => part)))
-  const branches = [...parts, { below: undefined, part: rest }].flatMap(({ below, part }) =>
-    part.length === 0
-      ? []
-      : [
-          {
-            narrowed: [[field, part] as const],
-            take: (copy: Machine) =>
-              below === undefined
-                ? next.found(classIn(copy), undefined)
-                : descend(classIn(copy), below, next),
-          },
-        ],
-  )
-  return parts.length === 0 ? next.found(machine, undefined) : { kind: 'split', branches }
-}
-
-function regionOfValues(values: readonly Octets[]): Region {
-  return union(values.map(value => ({ from: value, to: value })))
-}
-
-/** Whether some packets of a class have the fields of an entry. */
-function isMet<T>(machine: ClassMachine, node: Tree<T> | Leaf<T>, at: Descent<T>): boolean {
-  const field = at.fields[at.level]
-  if (!(node instanceof Map) || field === undefined) return true
-  const next = { ...at, level: at.level + 1 }
-  const known = machine.known(field)
-  if (typeof known === 'string') {
-    const below = node.get(known)
-    return below !== undefined && isMet(machine, below, next)
-  }
-  const region = known === undefined ? machine.region(field) : undefined
-  for (const [value, below] of node)
-    if ((region === undefined || includes(region, value)) && isMet(machine, below, next)) return true
-  return false
-}
-
 /** Where packets of some sources are in a set: undefined is everywhere. */
 interface Member {
   readonly networks: Region | undefined
+  /** Those that say so. */
+  readonly entries: readonly IpsetEntry[]
 }
 
-const MEMBER: Member = { networks: undefined }
+const MEMBER: Member = { networks: undefined, entries: [] }
+
+/** An ipset, and trees of its entries by the dimensions that rules match. */
+interface KnownSet {
+  readonly set: HeldIpset['set']
+  readonly entries: Map<string, IpsetEntry>
+  readonly indexes: Map<string, Index<Member>>
+}
+
+const SERVERS = 'virtual servers'
 
 /** IPVS and ipsets as the packets of one family meet them. */
 export class IpvsClasses {
+  /** Those of all devices. */
+  readonly addresses: readonly Ip[]
+  /** What classes look up here is noted as lookups in these sets. */
+  readonly lookups: SetAccess = noSets(newLog())
   readonly #servers: Index<HeldServer> = {
     fields: ['destination', 'protocol', 'destinationPort'],
     tree: new Map(),
   }
-  readonly #sets = new Map<string, HeldIpset>()
-  readonly #indexes = new Map<string, Index<Member>>()
+  readonly #sets = new Map<string, KnownSet>()
   readonly #family: Family
 
-  constructor({ servers, ipsets }: IpvsHeld, family: Family) {
+  constructor({ servers, ipsets, addresses }: IpvsHeld, family: Family) {
     this.#family = family
-    for (const ipset of ipsets) this.#sets.set(ipset.set.name, ipset)
-    for (const held of servers) {
-      const { ip, protocol, port } = held.server
-      if (familyOf(ip) !== family || port === 0) continue
-      plant(this.#servers.tree, [ip, String.fromCharCode(NUMBERS[protocol]), u16be(port)], () => held)
+    this.addresses = addresses
+    for (const { set, entries } of ipsets) {
+      const its = this.#isOfFamily(set) ? entries : []
+      const byKey = new Map(its.map(entry => [entryKey(set.name, entry), entry]))
+      this.#sets.set(set.name, { set, entries: byKey, indexes: new Map() })
     }
+    for (const held of servers) this.#put(held.server, held)
+  }
+
+  /** Takes over what changed. Says which lookups meet it. */
+  change(
+    { servers, entries }: IpvsChange,
+    concern: (lookup: { readonly set: string; readonly key: Octets }) => void,
+  ): void {
+    for (const { at, now } of servers) {
+      this.#put(at, now)
+      concern({ set: SERVERS, key: keyOf(pathOfServer(at)) })
+    }
+    for (const { set: name, entry, isThere } of entries) {
+      const known = this.#sets.get(name)
+      if (known === undefined || !this.#isOfFamily(known.set)) continue
+      const key = entryKey(name, entry)
+      if (isThere) known.entries.set(key, entry)
+      else known.entries.delete(key)
+      for (const [dimensions, { tree }] of known.indexes)
+        for (const path of pathsOf(entry, known.set.type)) {
+          plant(tree, path, member => memberOf(known.set, { member, entry, isThere }))
+          concern({ set: lookupOf(name, dimensions), key: keyOf(path) })
+        }
+    }
+  }
+
+  #put(at: VirtualAddress, now: HeldServer | undefined): void {
+    if (familyOf(at.ip) === this.#family && at.port !== 0)
+      plant(this.#servers.tree, pathOfServer(at), () => now)
+  }
+
+  #isOfFamily({ type, family }: HeldIpset['set']): boolean {
+    return type === 'bitmap:port' || family === this.#family
   }
 
   /** Matches packets with a set, as ip_set_test() does. */
   match(machine: ClassMachine, { set: name, dimensions, inverted }: Of<'ipset'>): Effect {
-    const held = this.#sets.get(name)
-    if (held === undefined) throw new BeyondEvaluator(`cannot trace the ipset ${name}`)
+    const known = this.#sets.get(name)
+    if (known === undefined) throw new BeyondEvaluator(`cannot trace the ipset ${name}`)
     const isIn = (its: boolean): Effect => (its === inverted ? 'break' : 'next')
-    const { type, family } = held.set
-    const isOther = type !== 'bitmap:port' && family !== this.#family
-    if (isOther || dimensions.length < type.split(',').length) return isIn(false)
+    const { set } = known
+    if (!this.#isOfFamily(set) || dimensions.length < set.type.split(',').length) return isIn(false)
     if (machine.masquerade && dimensions.includes('src'))
       throw new BeyondEvaluator('cannot trace the source of a masqueraded packet')
-    const { fields, tree } = this.#indexOf(held, dimensions)
+    const all = dimensions.join()
+    const index = known.indexes.get(all) ?? indexOf(known, dimensions)
+    known.indexes.set(all, index)
+    const { fields, tree } = index
+    this.#note(machine, lookupOf(name, all), fields)
     const third = addressAt(dimensions[2])
     return descend(machine, tree, {
       fields,
@@ -228,27 +159,54 @@ export class IpvsClasses {
     })
   }
 
-  #indexOf({ set, entries }: HeldIpset, dimensions: Of<'ipset'>['dimensions']): Index<Member> {
-    const key = `${set.name} ${dimensions.join()}`
-    const known = this.#indexes.get(key)
-    if (known !== undefined) return known
-    const tree: Tree<Member> = new Map()
-    for (const entry of entries)
-      for (const path of pathsOf(entry, set.type))
-        plant(tree, path, member => memberOf(entry, set.type, member))
-    const index = { fields: fieldsOf(set.type, dimensions), tree }
-    this.#indexes.set(key, index)
-    return index
-  }
-
   /** Sends packets to a real server, as ip_vs_in() does; `next` where they are to no virtual server. */
   balance(machine: ClassMachine): Effect {
-    return descend(machine, this.#servers.tree, {
-      fields: this.#servers.fields,
+    const { fields, tree } = this.#servers
+    this.#note(machine, SERVERS, fields)
+    return descend(machine, tree, {
+      fields,
       level: 0,
       found: (its, held) => (held === undefined ? 'next' : schedule(its, held)),
     })
   }
+
+  #note(machine: ClassMachine, set: string, fields: readonly Field[]): void {
+    const { sets } = machine
+    machine.sets = this.lookups
+    machine.note(
+      set,
+      fields.flatMap(field => wordsOf(machine, field)),
+    )
+    machine.sets = sets
+  }
+}
+
+function lookupOf(set: string, dimensions: string): string {
+  return `ipset ${set} ${dimensions}`
+}
+
+/** Gives a field as a key of a set has it: in words that are filled with zeros. */
+function wordsOf(machine: ClassMachine, field: Field): readonly Word[] {
+  const length = field === 'protocol' ? 1 : field.endsWith('Port') ? 2 : machine.addressLength
+  const known = machine.known(field)
+  const words: Word[] = []
+  for (let at = 0; at < length; at += 4) {
+    const end = Math.min(at + 4, length)
+    words.push(
+      known === undefined
+        ? { field, at, mask: '\xff'.repeat(end - at) }
+        : chosenTo(known, octets => octets.slice(at, end).padEnd(4, '\0')),
+    )
+  }
+  return words
+}
+
+function indexOf({ set, entries }: KnownSet, dimensions: Of<'ipset'>['dimensions']): Index<Member> {
+  const tree: Index<Member>['tree'] = new Map()
+  for (const entry of entries.values())
+    for (const path of pathsOf(entry, set.type))
+      plant(tree, path, member => memberOf(set, { member, entry, isThere: true }))
+  return { fields: fieldsOf(set.type, dimensions), tree }
 }
 
 /** Divides packets by an address in networks. */
@@ -317,13 +275,33 @@ function pathsOf(
   return [type === 'hash:ip,port,ip' ? [...path, ip2] : path]
 }
 
+function pathOfServer({ ip, protocol, port }: VirtualAddress): readonly Octets[] {
+  return [ip, String.fromCharCode(NUMBERS[protocol]), u16be(port)]
+}
+
+interface MemberChange {
+  readonly member: Member | undefined
+  readonly entry: IpsetEntry
+  readonly isThere: boolean
+}
+
+/** Adds an entry, or removes it. Of the networks that hold a source, the longest prefix decides. */
 function memberOf(
-  { ip2 = '', prefix2 = 0 }: IpsetEntry,
-  type: Ipset['type'],
-  known: Member | undefined,
-): Member {
-  if (type !== 'hash:ip,port,net') return MEMBER
-  return { networks: union([...(known?.networks ?? []), prefix(ip2, prefix2)]) }
+  { name, type }: HeldIpset['set'],
+  { member, entry, isThere }: MemberChange,
+): Member | undefined {
+  if (type !== 'hash:ip,port,net') return isThere ? MEMBER : undefined
+  const key = entryKey(name, entry)
+  const others = (member?.entries ?? []).filter(its => entryKey(name, its) !== key)
+  const entries = isThere ? [...others, entry] : others
+  if (entries.length === 0) return undefined
+  const sorted = entries.toSorted((a, b) => (a.prefix2 ?? 0) - (b.prefix2 ?? 0))
+  let networks: Region = []
+  for (const { ip2 = '', prefix2 = 0, nomatch } of sorted) {
+    const its = [prefix(ip2, prefix2)]
+    networks = nomatch === true ? difference(networks, its) : union([...networks, ...its])
+  }
+  return { networks, entries }
 }
 
 /** Chooses a real server. Those of weight 0 receive no new connections, remembered clients neither. */

@@ -3,9 +3,12 @@ import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from '../base/region.ts'
 import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
+import { loopback } from './destinations.ts'
 import type { RulePlace } from './machine.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { addressOf, type Box, type PacketClass } from './packet-class.ts'
+import { Permits } from './permits.ts'
+import { LOCAL, regionOfIps } from './sources.ts'
 import type { Leaf } from './walk.ts'
 
 /** Packets that the kernel does not treat as Kubernetes says. */
@@ -47,13 +50,18 @@ interface Spread {
 /** Computes spreads. Classes of one service port follow each other and share theirs. */
 export class Spreads {
   readonly areRounded: boolean
+  readonly permits: Permits
   readonly #promises: FamilyMeaning['promises']
   readonly #onNode: ReadonlySet<Octets>
+  readonly #ofNode: Region
   #list: readonly Octets[] = []
   #places: ReadonlyMap<Octets, number> | undefined
   #last: (Pick<Leaf['machine'], 'to' | 'rolled'> & { readonly spread: Spread }) | undefined
 
-  constructor({ localEndpoints, promises }: Pick<FamilyMeaning, 'localEndpoints' | 'promises'>) {
+  constructor(meaning: FamilyMeaning) {
+    const { localEndpoints, promises, nodeIps, family } = meaning
+    this.#ofNode = union([...regionOfIps(nodeIps), ...loopback(family === 'IPv4' ? 4 : 16)])
+    this.permits = new Permits(meaning)
     this.#onNode = localEndpoints
     this.areRounded = promises.roundsShares
     this.#promises = promises
@@ -64,6 +72,14 @@ export class Spreads {
     const from = onlyValue(source)
     const isItself = from !== undefined && from === onlyValue(destination) && this.#onNode.has(from)
     return isItself && this.#promises.masqueradesDirectly
+  }
+
+  /** Gives the destinations of packets that a process of this node receives because a device has addresses of Services. */
+  caught({ machine: { box, to, server }, end }: Leaf): Region {
+    const isLeft = end === 'pass' && to === undefined && server === undefined
+    const isCaught = this.#promises.bindsAddresses && isLeft
+    if (!isCaught || difference(box.destinationType, LOCAL).length > 0) return []
+    return difference(box.destination, this.#ofNode)
   }
 
   of(machine: Leaf['machine'], list: readonly Octets[]): Spread {
@@ -105,14 +121,16 @@ type Endpoints = Extract<Fate, { kind: 'endpoints' }>
 
 /** Compares the ends of the packets of a class with their fate. Gives the first packets that differ. */
 export function judge(
-  { fate, box }: Pick<PacketClass, 'fate' | 'box'>,
+  { fate, box, at }: Pick<PacketClass, 'fate' | 'box' | 'at'>,
   leaves: readonly Leaf[],
   judging: Judging,
 ): Complaint | undefined {
   for (const leaf of leaves) {
-    const why = whyWrong(leaf, fate, judging)
-    if (why !== undefined)
-      return { box: why.box, kernel: endText(leaf, why.to), decidedBy: leaf.machine.decidedBy }
+    const why = whyWrong(leaf, { fate, at }, judging)
+    if (why !== undefined) {
+      const isCaught = judging.spreads.caught(leaf).length > 0
+      return { box: why.box, kernel: endText(leaf, why.to, isCaught), decidedBy: leaf.machine.decidedBy }
+    }
   }
   if (fate.kind !== 'endpoints') return undefined
   for (const cell of cellsOf(box, whole(leaves, box))) {
@@ -166,12 +184,21 @@ function isFair(chance: number, endpoints: number, isRounded: boolean): boolean 
 }
 
 /** Gives the packets of the end that are wrong. */
-function whyWrong({ machine, end }: Leaf, fate: Fate, judging: Judging): Wrong | undefined {
+function whyWrong(
+  leaf: Leaf,
+  { fate: asked, at }: Pick<PacketClass, 'fate' | 'at'>,
+  judging: Judging,
+): Wrong | undefined {
+  const { machine, end } = leaf
+  const fate = judging.spreads.permits.fateAt(leaf, asked)
+  if (fate === undefined) return undefined
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
   const all = { box, to: machine.endpoint() }
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered
   if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
+    const destination = fate.kind === 'pass' && typeof at === 'string' ? judging.spreads.caught(leaf) : []
+    if (destination.length > 0) return { box: { ...box, destination }, to: undefined }
     const isKind = fate.kind === 'refuse' ? end === 'reject' || end === 'drop' : end === fate.kind
     const isFine =
       isKind && (fate.kind !== 'pass' || !masquerade || delivered || judging.spreads.masqueradesItself(box))
@@ -325,10 +352,11 @@ export function fateText(fate: Fate): string {
   return `${to}${masquerade ? ', masqueraded' : ''}${affinityS > 0 ? `, kept for ${affinityS} s` : ''}`
 }
 
-function endText({ machine, end }: Leaf, to: Octets | undefined): string {
+function endText({ machine, end }: Leaf, to: Octets | undefined, isCaught: boolean): string {
   const { masquerade, written, delivered, ownPriority } = machine
+  const ending = isCaught ? 'this node itself: a device has the address, and no virtual server' : end
   const where =
-    to === undefined ? end : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
+    to === undefined ? ending : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
   const source = masquerade && !delivered ? ', masqueraded' : ''
   const leaving =
     end === 'drop' || end === 'reject' || ownPriority === NO_PRIORITY ? '' : ', with a priority of the rules'

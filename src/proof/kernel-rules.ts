@@ -1,29 +1,42 @@
-import type { Clock } from '../base/clock.ts'
-import type { IpsetClient } from '../kernel/ipset/client.ts'
-import type { IpvsClient } from '../kernel/ipvs/client.ts'
-import type { AddressReader } from '../kernel/link/addresses.ts'
+import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { createIpsetClient, type IpsetClient } from '../kernel/ipset/client.ts'
+import { entryKey } from '../kernel/ipset/state.ts'
+import { createIpvsClient, type IpvsClient } from '../kernel/ipvs/client.ts'
+import type { IpvsHeld } from '../kernel/ipvs/held.ts'
+import { type AddressReader, createAddressReader } from '../kernel/link/addresses.ts'
 import { NF_INET_POST_ROUTING } from '../kernel/nft/constants.ts'
 import type { IpsetNames } from '../kernel/nft/ipsets.ts'
 import { listAllTables } from '../kernel/nft/list.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { type SurveyedChain, surveyChains } from '../kernel/nft/survey.ts'
-import type { Connection } from '../netlink/connection.ts'
-import type { IpvsHeld } from './ipvs.ts'
+import { Connection } from '../netlink/connection.ts'
+import type { Transport } from '../netlink/transport.ts'
 
-/** The rules of all programs, and what reading them leaves open. */
+/** The rules of all programs, and what decides outside of nf_tables. */
 export interface KernelRules {
   readonly tables: readonly AnyTable[]
-  /** Other programs, or the daemon itself, committed during each attempt: the tables may be of several moments. */
+  /** Undefined where IPVS and ipsets were not asked for. */
+  readonly ipvs: IpvsHeld | undefined
+  /** Other programs, or the daemon itself, changed the kernel during each attempt: it may be of several moments. */
   readonly unsettled: boolean
   /** What is not read, by name. */
   readonly assumptions: readonly string[]
 }
 
+/** Opens sockets of this network namespace. */
+export interface RulesSockets {
+  readonly netfilter: () => Transport
+  readonly generic: () => Transport
+  readonly route: () => Transport
+}
+
 interface RulesReading {
-  readonly connection: Connection
+  readonly sockets: RulesSockets
   readonly clock: Clock
-  /** Names of ipsets, where these are read, too. */
-  readonly ipsets?: IpsetNames | undefined
+  /** Names of ipsets are needed, too. */
+  readonly usesIpsets: boolean
+  /** IPVS, ipsets and addresses are read, too. */
+  readonly usesIpvs: boolean
   readonly attemptsMax?: number
   /** Whether a table of this name only follows packets, and goes with the command that made it. */
   readonly isPassing: (table: string) => boolean
@@ -37,19 +50,72 @@ const OUTSIDE_IPVS =
   'nothing outside of nf_tables, IPVS and ipsets decides about packets: legacy iptables, eBPF, tc and routes are not read'
 const IP_FAMILIES: readonly string[] = ['ip', 'ip6', 'inet']
 
+const ATTEMPTS_MAX = 5
+
 /** Reads what a proof follows packets through. */
 export async function readRules(reading: RulesReading): Promise<KernelRules> {
-  const { value, unsettled } = await listAllTables({ ...reading, ipsets: reading.ipsets })
-  const chains = await surveyChains(reading.connection)
+  const { sockets, clock, usesIpsets, usesIpvs } = reading
+  const connection = new Connection({ transport: sockets.netfilter(), clock })
+  try {
+    const read = (ipsets?: IpsetNames) => readTables(connection, { ...reading, ipsets })
+    if (!usesIpsets && !usesIpvs) return await read()
+    return await withOutside(sockets, clock, clients =>
+      usesIpvs ? readAll(clients, () => read(clients.names), reading) : read(clients.names),
+    )
+  } finally {
+    await connection.close()
+  }
+}
+
+async function readTables(
+  connection: Connection,
+  { ipsets, ...reading }: RulesReading & { readonly ipsets: IpsetNames | undefined },
+): Promise<KernelRules> {
+  const { value, unsettled } = await listAllTables({ ...reading, connection, ipsets })
+  const chains = await surveyChains(connection)
   return {
     tables: value.filter(({ name }) => !reading.isPassing(name)),
+    ipvs: undefined,
     unsettled,
-    assumptions: [
-      ...assumptionsOf(chains, reading.ipsets !== undefined),
-      ...(unsettled
-        ? ['other programs changed nf_tables meanwhile: the rules may be of several moments']
-        : []),
-    ],
+    assumptions: assumptionsOf(chains, ipsets !== undefined),
+  }
+}
+
+/**
+ * Reads rules between two reads of all else, which has no generation: what was the same before and after them is of
+ * their moment.
+ */
+async function readAll(
+  clients: OutsideClients,
+  read: () => Promise<KernelRules>,
+  { clock, attemptsMax = ATTEMPTS_MAX }: RulesReading,
+): Promise<KernelRules> {
+  let before = await readIpvs(clients)
+  for (let attempts = 1; ; attempts++) {
+    const rules = await read()
+    const ipvs = await readIpvs(clients)
+    const isSettled = !rules.unsettled && (await isSame(before, ipvs, clock))
+    if (isSettled || attempts >= attemptsMax) return { ...rules, ipvs, unsettled: !isSettled }
+    before = ipvs
+  }
+}
+
+async function isSame(a: IpvsHeld, b: IpvsHeld, clock: Clock): Promise<boolean> {
+  const slice = new Slice(slicingOf(clock))
+  const others = partsOf(b)
+  for (const part of partsOf(a)) {
+    if (others.next().value !== part) return false
+    if (slice.isOver) await slice.next()
+  }
+  return others.next().done === true
+}
+
+function* partsOf({ servers, ipsets, addresses }: IpvsHeld): Generator<string, void, undefined> {
+  yield addresses.join()
+  for (const server of servers) yield JSON.stringify(server)
+  for (const { set, entries } of ipsets) {
+    yield `${set.name} ${set.type} ${set.family}`
+    for (const entry of entries) yield `${entryKey(set.name, entry)} ${entry.nomatch}`
   }
 }
 
@@ -69,10 +135,31 @@ export function assumptionsOf(chains: readonly SurveyedChain[], usesIpvs: boolea
   ]
 }
 
-export interface IpvsReading {
+interface IpvsReading {
   readonly ipset: Pick<IpsetClient, 'headers' | 'list'>
   readonly ipvs: Pick<IpvsClient, 'servers' | 'destinations'>
   readonly addresses: Pick<AddressReader, 'read'>
+}
+
+/** The clients for what decides outside of nf_tables. */
+interface OutsideClients extends IpvsReading {
+  readonly names: IpsetNames
+}
+
+/** Opens clients while `use` runs. */
+export async function withOutside<R>(
+  { netfilter, generic, route: openTransport }: RulesSockets,
+  clock: Clock,
+  use: (clients: OutsideClients) => Promise<R>,
+): Promise<R> {
+  const ipset = createIpsetClient({ transport: netfilter(), clock })
+  const ipvs = createIpvsClient({ transport: generic(), clock })
+  const addresses = createAddressReader({ openTransport, clock })
+  try {
+    return await use({ ipset, ipvs, addresses, names: ipset })
+  } finally {
+    await Promise.all([ipset.close(), ipvs.close(), addresses.close()])
+  }
 }
 
 /** Reads what decides outside of nf_tables, of all programs. Ipsets of types that kprobe does not read are left out. */

@@ -89,6 +89,8 @@ export interface FamilyMeaning {
   /** ClusterIPs, external and load-balancer addresses with their ports. */
   readonly places: Iterable<Place>
   readonly nodePorts: Iterable<Place>
+  /** Node ports of health checks. */
+  readonly healthCheckPorts: Iterable<number>
   /** The addresses of places with a protocol and port. */
   addressesAt(place: Pick<Place, 'protocol' | 'port'>): Iterable<Ip>
   isClusterIp(ip: Ip): boolean

@@ -1,10 +1,11 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { sizeOf } from '../base/region.ts'
+import type { IpvsHeld } from '../kernel/ipvs/held.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { classesOf } from './atoms.ts'
 import type { Ownership } from './compiled.ts'
 import { Examiner, Groups, type ProofDifference, unitOf } from './examine.ts'
-import type { IpvsHeld } from './ipvs.ts'
+import { IpvsClasses } from './ipvs.ts'
 import type { FamilyMeaning } from './meaning.ts'
 import type { Box, PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
@@ -91,6 +92,7 @@ export class Findings {
 export class FamilyProof {
   readonly meaning: FamilyMeaning
   readonly walker: Walker
+  readonly ipvs: IpvsClasses | undefined
   readonly examiner: Examiner
   /** The units with a difference. */
   readonly wrong = new Set<string>()
@@ -103,18 +105,24 @@ export class FamilyProof {
       ownName,
       owns,
       reads,
-      ipvs,
+      ipvs: held,
     }: Omit<Question, 'meanings' | 'limit'> & { readonly reads: Reads | undefined },
   ): Steps<FamilyProof> {
     const family: NftFamily = meaning.family === 'IPv4' ? 'ip' : 'ip6'
     const { nodeIps } = meaning
+    const ipvs = held && new IpvsClasses(held, meaning.family)
     const options = { family, ownName, owns, log: newLog(), nodeIps, reads, ipvs }
-    return new FamilyProof(meaning, yield* Walker.of(tables, options), reads)
+    return new FamilyProof(meaning, yield* Walker.of(tables, options), { reads, ipvs })
   }
 
-  private constructor(meaning: FamilyMeaning, walker: Walker, reads: Reads | undefined) {
+  private constructor(
+    meaning: FamilyMeaning,
+    walker: Walker,
+    { reads, ipvs }: { readonly reads: Reads | undefined; readonly ipvs: IpvsClasses | undefined },
+  ) {
     this.meaning = meaning
     this.walker = walker
+    this.ipvs = ipvs
     this.examiner = new Examiner(meaning, this.walker, { foreign: this.#foreign, reads })
   }
 

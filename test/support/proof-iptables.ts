@@ -3,7 +3,14 @@ import { readCompiled } from '../../src/kernel/nft/decode.ts'
 import type { Chain, ElementGroup, Table } from '../../src/kernel/nft/state.ts'
 import { compileRule } from '../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'
-import { builtinChains, builtinHook, chainKey, type XtPlace } from '../../src/kernel/xt/scope.ts'
+import {
+  builtinChains,
+  builtinHook,
+  chainKey,
+  type XtChain,
+  type XtJump,
+  type XtPlace,
+} from '../../src/kernel/xt/scope.ts'
 import { jumpsOf } from '../../src/modes/iptables/chains.ts'
 import { iptablesProving } from '../../src/modes/iptables/proving.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
@@ -25,7 +32,11 @@ export interface HeldChain extends XtPlace {
 
 /** The chains that a kernel holds after a start of iptables mode, those of the hooks among them. */
 export function heldChains(state: IptablesState): readonly HeldChain[] {
-  if (state.kind !== 'rendered') return []
+  return state.kind === 'rendered' ? chainsWith(wantedChains(state), jumpsOf(state.statics)) : []
+}
+
+/** The chains that a kernel holds that had none before. */
+export function chainsWith(wanted: Iterable<XtChain>, jumps: readonly XtJump[]): readonly HeldChain[] {
   const chains = new Map<string, XtPlace & { readonly name: string; readonly rules: XtRule[] }>()
   const rulesAt = (place: XtPlace, name: string): XtRule[] => {
     const key = chainKey(place, name)
@@ -38,13 +49,21 @@ export function heldChains(state: IptablesState): readonly HeldChain[] {
     }
     return chains.get(key)?.rules ?? []
   }
-  for (const chain of wantedChains(state)) rulesAt(chain, chain.name).push(...chain.rules, ...chain.last)
+  for (const chain of wanted) rulesAt(chain, chain.name).push(...chain.rules, ...chain.last)
   // Of several in one chain, the last one ends up first.
-  for (const { chain, rule, ...place } of jumpsOf(state.statics)) {
+  for (const { chain, rule, ...place } of jumps) {
     rulesAt(place, chain).unshift(rule)
     if (rule.target?.kind === 'jump') rulesAt(place, rule.target.chain)
   }
   return [...chains.values()]
+}
+
+/** Rules know sets by number. */
+const sets: string[] = []
+const nameOf = (number: number) => sets[number]
+function numberOf(name: string): number {
+  if (!sets.includes(name)) sets.push(name)
+  return sets.indexOf(name)
 }
 
 /** The same, as nf_tables lists it. */
@@ -56,7 +75,7 @@ export function tablesOfChains(held: readonly HeldChain[]): readonly Table[] {
     if (first === undefined) return []
     const { family, table } = first
     const chains = its.map(({ name, rules }): Chain => {
-      const compiled = rules.map(rule => readCompiled(compileRule(rule, family)))
+      const compiled = rules.map(rule => readCompiled(compileRule(rule, family, numberOf), nameOf))
       return { name, hook: builtinHook(table, name), rules: compiled }
     })
     return [

@@ -10,13 +10,18 @@ export const AGAIN = 'as Kubernetes says again'
 export function proving(
   daemons: Daemons,
   source: string,
-  { prove, mode = 'nftables' }: { readonly prove: string; readonly mode?: string },
+  {
+    prove,
+    mode = 'nftables',
+    more = [],
+  }: { readonly prove: string; readonly mode?: string; readonly more?: readonly string[] },
 ): Promise<Daemon> {
   const args = [
     '--hostname-override=example-node',
     '--cluster-cidr=10.244.0.0/16,fd00:10:244::/64',
     `--prove=${prove}`,
     `--proxy-mode=${mode}`,
+    ...more,
   ]
   return daemons.running({ source, args })
 }

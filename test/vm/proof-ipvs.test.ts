@@ -4,12 +4,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../src/base/clock.ts'
-import { withOutside } from '../../src/cli/bundle-kernel.ts'
-import { listAllTables } from '../../src/kernel/nft/list.ts'
-import { Connection } from '../../src/netlink/connection.ts'
-import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
-import { openNetlink } from '../../src/netlink/native.ts'
-import { readIpvs } from '../../src/proof/kernel-rules.ts'
+import { KERNEL } from '../../src/daemon/open.ts'
+import { readRules } from '../../src/proof/kernel-rules.ts'
 import { type Ended, runInProcess } from '../support/command.ts'
 import { openIpvsPlane } from '../support/ipvs-plane.ts'
 import { commitAll, IPVS, ip } from '../support/pipeline.ts'
@@ -57,10 +53,6 @@ afterEach(() => kprobe('cleanup', '--force'))
 afterAll(() => rmSync(folder, { recursive: true }))
 
 it('scenarios are proved from what the kernel holds', async () => {
-  const connection = new Connection({
-    transport: openNetlink({ protocol: NETLINK_NETFILTER }),
-    clock: systemClock,
-  })
   const stops = allStops(IPVS).filter(({ computed }) => computed.config.serviceProxyName === undefined)
   for (const { name, computed } of stops.filter((_, index) => index % 40 === 0)) {
     const { config, resolved } = computed
@@ -68,17 +60,17 @@ it('scenarios are proved from what the kernel holds', async () => {
     const { state } = await plane.observe()
     const wanted = finish(plane.render(resolved.table, { base: state, without: new Set() }))
     await commitAll(plane, state, wanted)
-    const kernel = await withOutside(async clients => {
-      const { value } = await listAllTables({ connection, clock: systemClock, ipsets: clients.names })
-      const held = await readIpvs(clients)
-      return { tables: value, held: { ...held, addresses: [...held.addresses, ...LOCAL_IPS.map(ip)] } }
+    const { tables, ipvs } = await readRules({
+      ...{ sockets: KERNEL, clock: systemClock },
+      ...{ usesIpsets: true, usesIpvs: true, isPassing: () => false },
     })
-    const { differences, wrong } = proofOfIpvs(config, resolved.snapshot, kernel)
+    if (ipvs === undefined) throw new Error('IPVS was not read')
+    const held = { ...ipvs, addresses: [...ipvs.addresses, ...LOCAL_IPS.map(ip)] }
+    const { differences, wrong } = proofOfIpvs(config, resolved.snapshot, { tables, held })
     expect(differences, name).toEqual([])
     expect(wrong).toBe(0)
     await close()
   }
-  await connection.close()
 })
 
 describe('kprobe verify --prove in IPVS mode', () => {

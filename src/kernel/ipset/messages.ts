@@ -335,13 +335,12 @@ function sizeOf(type: IpsetType, shape: Shape): Pick<Ipset, 'maxElements' | 'has
   return { maxElements: shape.maxElements ?? 0, hashSize: shape.hashSize ?? 0 }
 }
 
-/**
- * Appends the entries of a message to `into`. Skips exceptions (nomatch), which kprobe never writes. Throws
- * NetlinkError for an entry without the fields of the set's type.
- */
+/** Appends the entries of a message to `into`. Throws NetlinkError for an entry without the fields of the set's type. */
 export function appendEntries(into: IpsetEntry[], type: IpsetType, message: SetMessage): void {
   for (const entry of message.entries ?? []) {
-    if (((entry.flags ?? 0) & IPSET_FLAG_NOMATCH) === 0) into.push(entryOf(type, entry))
+    const isException = ((entry.flags ?? 0) & IPSET_FLAG_NOMATCH) !== 0
+    const its = entryOf(type, entry)
+    into.push(isException ? { ...its, nomatch: true } : its)
   }
 }
 

@@ -23,7 +23,7 @@ export function createText(header: Pick<IpsetHeader, 'set' | 'bucketSize' | 'ini
 
 /** Prints an entry as `ipset save` does: `10.96.0.1,tcp:443`, `10.0.0.1,tcp:80,10.0.0.0/8`, `30080`. */
 export function entryText({ type }: Pick<Ipset, 'type'>, entry: IpsetEntry): string {
-  const { ip = '', protocol = 0, port = 0, ip2 = '', prefix2 } = entry
+  const { ip = '', protocol = 0, port = 0, ip2 = '', prefix2, nomatch } = entry
   switch (type) {
     case 'bitmap:port':
       return String(port)
@@ -36,7 +36,7 @@ export function entryText({ type }: Pick<Ipset, 'type'>, entry: IpsetEntry): str
     case 'hash:ip,port,net': {
       const isHost = prefix2 === undefined || prefix2 === ip2.length * 8
       const net = `${addressText(ip2)}${isHost ? '' : `/${prefix2}`}`
-      return `${addressText(ip)},${protocolText(protocol)}:${port},${net}`
+      return `${addressText(ip)},${protocolText(protocol)}:${port},${net}${nomatch === true ? ' nomatch' : ''}`
     }
   }
 }

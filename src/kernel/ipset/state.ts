@@ -28,6 +28,8 @@ export interface IpsetEntry {
   readonly ip2?: Ip
   /** For hash:ip,port,net: 1 to 32, or 128. */
   readonly prefix2?: number
+  /** For hash:ip,port,net: addresses of this network are not in the set. kprobe writes no such entry. */
+  readonly nomatch?: true
 }
 
 /** The kernel's description of a set: cheap to read, and enough to detect changes by another program. */

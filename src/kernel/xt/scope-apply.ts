@@ -1,6 +1,6 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
 import { readCompiled } from '../nft/decode.ts'
-import { isNote, type Rule } from '../nft/expression.ts'
+import { type Expression, isNote, type Rule } from '../nft/expression.ts'
 import type { AnyTable, Chain } from '../nft/state.ts'
 import { compileRule } from './compile.ts'
 import { isObservedRule, type ScopeOperation, type ScopeOperations, tableKey } from './scope.ts'
@@ -72,8 +72,8 @@ class TableDraft {
         return true
       case 'delete-rule': {
         if (isObservedRule(operation.rule)) return false
-        const text = textOf(readCompiled(compileRule(operation.rule, family)))
-        const at = rules.findIndex(each => textOf(each) === text)
+        const its = readCompiled(compileRule(operation.rule, family))
+        const at = rules.findIndex(each => isSame(each, its))
         if (at >= 0) rules.splice(at, 1)
         return at >= 0
       }
@@ -88,7 +88,21 @@ class TableDraft {
   }
 }
 
-/** Counters go on counting. */
-function textOf({ expressions }: Rule): string {
-  return JSON.stringify(expressions.filter(each => !isNote(each)))
+/** Most rules of a chain differ early. Counters go on counting. */
+function isSame({ expressions: some }: Rule, { expressions: others }: Rule): boolean {
+  return (
+    some.length === others.length &&
+    some.every((each, at) => {
+      const other = others[at]
+      return (
+        other !== undefined && each.kind === other.kind && (isNote(each) || isSameExpression(each, other))
+      )
+    })
+  )
+}
+
+function isSameExpression(a: Expression, b: Expression): boolean {
+  if ('data' in a && 'data' in b && a.data !== b.data) return false
+  if ('info' in a && 'info' in b && a.info !== b.info) return false
+  return JSON.stringify(a) === JSON.stringify(b)
 }

@@ -49,6 +49,5 @@ export const iptables: Mode = {
       '--service-proxy-name has the same hash: its iptables chains have the same names; choose another name',
   },
   proving: iptablesProving,
-  provesWhileRunning: true,
   exclusive: () => SAME_CHAINS,
 }

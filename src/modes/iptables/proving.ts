@@ -12,6 +12,7 @@ export const IPTABLES_PROMISES: Promises = {
   answersAtLoopback: true,
   bindsAddresses: false,
   masqueradesDirectly: false,
+  kubeProxyChains: false,
   roundsShares: false,
 }
 

@@ -12,6 +12,7 @@ import { type IpvsKernel, openIpvsKernel } from './kernel.ts'
 import { readTraffic } from './metrics.ts'
 import type { IpvsPlan } from './plan.ts'
 import { createIpvsPlane } from './plane.ts'
+import { advancedTables, outsideChange } from './proving.ts'
 import { ipvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'
 
@@ -43,6 +44,8 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
     },
     extent: extentOf,
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    advance: advancedTables,
+    outside: outsideChange,
     traffic: async state =>
       config.connectionMetricsMax === 0
         ? []

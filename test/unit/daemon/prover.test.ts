@@ -62,6 +62,10 @@ const DROPPING: Transaction = [
 ]
 const REMOVED: readonly Operation[] = [{ ...PLACE, verb: 'delete-table' }]
 
+const notOpened = () => {
+  throw new Error('IPVS is not read')
+}
+
 /** A reconciler over a kernel in memory, and a Prover beside it. */
 class World {
   readonly clock = new FakeClock()
@@ -104,21 +108,23 @@ class World {
       }),
       nodeName: 'test-node',
       prove,
-      openTransport: () => {
-        this.reads++
-        if (this.unreadable !== '') throw new Error(this.unreadable)
-        this.meanwhile()
-        const onSend = (datagram: Uint8Array) => {
-          if (this.isTorn) this.kernel.generation++
-          return datagram
-        }
-        return this.kernel.open({ faults: { onSend } })
-      },
+      sockets: { netfilter: () => this.#opened(), generic: notOpened, route: notOpened },
       activeMode: () => ({ held: () => this.#held(), isPassing: this.rig.reconciler.isPassing }),
       tell: fact => void this.facts.push(fact),
       metrics: this.metrics.proof,
       health: this.health,
     })
+  }
+
+  #opened() {
+    this.reads++
+    if (this.unreadable !== '') throw new Error(this.unreadable)
+    this.meanwhile()
+    const onSend = (datagram: Uint8Array) => {
+      if (this.isTorn) this.kernel.generation++
+      return datagram
+    }
+    return this.kernel.open({ faults: { onSend } })
   }
 
   #held() {
@@ -316,14 +322,14 @@ describe('Prover', () => {
     await its.wait(5_000)
     expect(await its.number('differences')).toBeGreaterThan(0)
     const reads = its.reads
-    its.config = { ...CONFIG, proxyMode: 'ipvs' }
+    its.config = { ...CONFIG, proxyMode: 'userspace' }
     its.rig.offer([...first, ...service(3, '10.1.0.9')])
     await its.wait(60_000)
     expect(its.reads).toBe(reads)
     expect(await its.number('differences')).toBe(0)
     expect(await its.number('age_seconds')).toBe(0)
     expect(await its.verbose()).toMatch(
-      /^\[\+\]proof ok: nothing is proved: the daemon proves rules of nftables and iptables mode, and none of IPVS mode$/m,
+      /^\[\+\]proof ok: nothing is proved: userspace mode has no evaluator; nftables, IPVS and iptables mode have one$/m,
     )
     expect(its.said('stops proving rules')).toHaveLength(1)
     expect(its.said('as Kubernetes says again')).toEqual([])

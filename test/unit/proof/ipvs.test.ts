@@ -1,12 +1,13 @@
 import { describe, expect, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
-import { entryKey } from '../../../src/kernel/ipset/state.ts'
+import { entryKey, type IpsetEntry } from '../../../src/kernel/ipset/state.ts'
+import type { HeldServer, IpvsHeld } from '../../../src/kernel/ipvs/held.ts'
 import { NF_DROP, NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
-import { type HeldServer, type IpvsHeld, ipvsAssumptions } from '../../../src/proof/ipvs.ts'
-import { change, computeIn, IPVS, ip } from '../../support/pipeline.ts'
-import { heldOf, proofOfIpvs } from '../../support/proof-ipvs.ts'
+import { ipvsAssumptions } from '../../../src/proof/ipvs.ts'
+import { change, computeIn, IPVS, IPVS_CHAINS, ip } from '../../support/pipeline.ts'
+import { heldOf, proofOfIpvs, tablesOfIpvs } from '../../support/proof-ipvs.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
 import { LOCAL_IPS, loadScenarios, scenarioOf } from '../../support/scenario.ts'
 
@@ -15,13 +16,16 @@ const all = loadScenarios().filter(({ config }) => config.serviceProxyName === u
 const scenarios = tried(all.length, 1, IS_QUICK ? 1 / 12 : 1 / 4).flatMap(number => all[number - 1] ?? [])
 
 describe.each(scenarios.map(scenario => [scenario.file, scenario] as const))('%s', (_, scenario) => {
-  test('IPVS mode does to every packet what it promises', () => {
-    let computed = computeIn(IPVS, scenario.config, LOCAL_IPS)
+  test.each([
+    ['nftables', IPVS],
+    ['iptables', IPVS_CHAINS],
+  ])('IPVS mode with rules of %s does to every packet what it promises', (rules, mode) => {
+    let computed = computeIn(mode, scenario.config, LOCAL_IPS)
     for (const step of scenario.steps) {
       computed = change(computed, step)
       const { state, resolved } = computed
-      const kernel = { tables: state.ruleset.tables, held: heldOf(state) }
-      const proof = proofOfIpvs(scenario.config, resolved.snapshot, kernel)
+      const kernel = { tables: tablesOfIpvs(state), held: heldOf(state) }
+      const proof = proofOfIpvs(scenario.config, resolved.snapshot, kernel, rules)
       expect(proof.differences, step.title).toEqual([])
       expect(proof).toMatchObject({ wrong: 0 })
       expect(proof.classes).toBeGreaterThan(10)
@@ -82,7 +86,7 @@ describe('damage is found', () => {
       { ...kernel, held: { ...kernel.held, addresses: kernel.held.addresses.filter(its => its !== bound) } },
       /^pass$/,
     ],
-    ['a virtual server is missing', changed(() => []), /^pass$/],
+    ['a virtual server is missing', changed(() => []), /^this node itself: a device has the address/],
     [
       'a virtual server has no real servers',
       changed(({ server }) => [{ server, destinations: [] }]),
@@ -141,6 +145,21 @@ describe('damage is found', () => {
     expect(differences[0]?.kernel).toMatch(expected)
   })
 
+  test('an address that no Service has any more is a difference', () => {
+    const address = ip('203.0.113.99')
+    const { wrong, differences } = prove({
+      ...kernel,
+      held: { ...kernel.held, addresses: [...kernel.held.addresses, address] },
+    })
+    expect(wrong).toBeGreaterThan(0)
+    expect(differences[0]).toMatchObject({
+      name: 'no Service',
+      packet: expect.stringContaining('to 203.0.113.99:'),
+      expected: 'pass',
+      kernel: 'this node itself: a device has the address, and no virtual server',
+    })
+  })
+
   test('another weight of rr changes nothing', () => {
     expect(prove(weighing(3)).wrong).toBe(0)
   })
@@ -162,6 +181,29 @@ test.each([
     ? withServers(kernel, ({ server, destinations }) => [{ server: { ...server, flags: 0 }, destinations }])
     : withoutEntry(kernel, 'KUBE-LOOP-BACK', () => true)
   expect(prove(damaged).wrong).toBeGreaterThan(0)
+})
+
+test('of the networks of an ipset that hold a source, the longest prefix decides', () => {
+  const { kernel, prove } = computedOf('source-ranges.yaml')
+  const with2 = (change: (entry: IpsetEntry) => readonly IpsetEntry[]) =>
+    prove({
+      ...kernel,
+      held: {
+        ...kernel.held,
+        ipsets: kernel.held.ipsets.map(its =>
+          its.set.type === 'hash:ip,port,net' ? { ...its, entries: its.entries.flatMap(change) } : its,
+        ),
+      },
+    })
+  const exception = (entry: IpsetEntry, bits: number): IpsetEntry => ({
+    ...entry,
+    prefix2: (entry.prefix2 ?? 0) + bits,
+    nomatch: true,
+  })
+  expect(with2(entry => [entry]).wrong).toBe(0)
+  // An exception of a larger network hides nothing; one of a smaller network does.
+  expect(with2(entry => [entry, exception(entry, -1)]).wrong).toBe(0)
+  expect(with2(entry => [exception(entry, 1), entry]).wrong).toBeGreaterThan(0)
 })
 
 test('names what it takes for granted', () => {

@@ -1,13 +1,11 @@
 import { expect, test } from 'vitest'
-import { PersistentMap } from '../../../src/base/collections.ts'
-import type { IpvsState, PlacedServer } from '../../../src/modes/ipvs/state.ts'
 import { createIpvsTracer } from '../../../src/modes/ipvs/trace.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
 import { IPVS, ip } from '../../support/pipeline.ts'
 import { meaningConfigOf } from '../../support/proof.ts'
-import { heldOf, PROVING_IPVS, proofOfIpvs } from '../../support/proof-ipvs.ts'
+import { heldOf, mutateOutside, PROVING_IPVS, proofOfIpvs } from '../../support/proof-ipvs.ts'
 import { outcomesOf, packetOf } from '../../support/proof-packets.ts'
 import { runs } from '../../support/runs.ts'
 import { LOCAL_IPS } from '../../support/scenario.ts'
@@ -17,55 +15,7 @@ import { allStops, generator } from '../../support/walk.ts'
 const SEED = Number(process.env.PROOF_SEED ?? 17)
 const MUTATIONS = Number(process.env.PROOF_MUTATIONS ?? runs(120, 1 / 6))
 
-type Random = (bound: number) => number
-type Mutation = readonly [what: string, state: IpvsState]
-
 const localIps = new Set(LOCAL_IPS.map(ip))
-
-/** Changes one object outside of nf_tables; undefined where the state has none of the kind. */
-function mutate(state: IpvsState, random: Random): Mutation | undefined {
-  const pick = <T>(map: PersistentMap<T>): readonly [string, T] | undefined => {
-    const all = [...map.entries()]
-    return all[random(Math.max(1, all.length))]
-  }
-  const without = <T>(map: PersistentMap<T>, key: string) =>
-    PersistentMap.from([...map.entries()].filter(([its]) => its !== key))
-  const kind = random(4)
-  if (kind === 0) {
-    const found = pick(state.entries)
-    return found && [`entry of ${found[1].set} gone`, { ...state, entries: without(state.entries, found[0]) }]
-  }
-  if (kind === 1) {
-    const found = pick(state.addresses)
-    return found && ['address gone', { ...state, addresses: without(state.addresses, found[0]) }]
-  }
-  const found = pick(state.servers)
-  if (found === undefined) return undefined
-  const [key, placed] = found
-  if (kind === 2) return [`${key} gone`, { ...state, servers: without(state.servers, key) }]
-  const changed = mutateServer(placed, random)
-  if (changed === undefined) return undefined
-  const [what, server] = changed
-  const servers = PersistentMap.from([...without(state.servers, key).entries(), [key, server]])
-  return [`${key}: ${what}`, { ...state, servers }]
-}
-
-function mutateServer(placed: PlacedServer, random: Random): readonly [string, PlacedServer] | undefined {
-  const all = [...placed.destinations]
-  const at = random(Math.max(1, all.length))
-  const [key, destination] = all[at] ?? []
-  if (key === undefined || destination === undefined) return undefined
-  const others = all.filter((_, index) => index !== at)
-  const put = (its: typeof all): PlacedServer => ({ ...placed, destinations: new Map(its) })
-  switch (random(3)) {
-    case 0:
-      return ['weight 0', put([...others, [key, { ...destination, weight: 0 }]])]
-    case 1:
-      return ['a real server gone', put(others)]
-    default:
-      return ['another port', put([...others, [`${key}1`, { ...destination, port: destination.port ^ 1 }]])]
-  }
-}
 
 test(`each of ${MUTATIONS} changes of the state of IPVS mode is found, or changes no packet (PROOF_SEED=${SEED})`, () => {
   const random = generator(SEED)
@@ -76,7 +26,7 @@ test(`each of ${MUTATIONS} changes of the state of IPVS mode is found, or change
     const stop = stops[random(stops.length)]
     if (stop === undefined) continue
     const { config, resolved, state } = stop.computed
-    const mutation = mutate(state, random)
+    const mutation = mutateOutside(state, random)
     if (mutation === undefined) continue
     const [what, mutated] = mutation
     const kernel = { tables: mutated.ruleset.tables, held: heldOf(mutated) }

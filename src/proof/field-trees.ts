@@ -1,0 +1,129 @@
+import type { Octets } from '../base/octets.ts'
+import { difference, includes, type Region, union } from '../base/region.ts'
+import { chosen, type Effect, type Field, type Machine } from '../kernel/nft/trace-machine.ts'
+import { byRolled } from '../kernel/nft/trace-random.ts'
+import { type ClassMachine, classIn } from './machine.ts'
+
+/* Entries that packets are looked up by, field by field. */
+
+/** Values of fields in the order of the levels; below the last one what an entry holds. */
+type Tree<T> = Map<Octets, Tree<T> | Leaf<T>>
+
+class Leaf<T> {
+  readonly value: T
+
+  constructor(value: T) {
+    this.value = value
+  }
+}
+
+/** A tree and the fields of its levels. */
+export interface Index<T> {
+  readonly fields: readonly Field[]
+  readonly tree: Tree<T>
+}
+
+/** Puts what `holding` gives for the value at a path; undefined removes it. */
+export function plant<T>(
+  tree: Tree<T>,
+  path: readonly Octets[],
+  holding: (known: T | undefined) => T | undefined,
+): void {
+  const [key, ...rest] = path
+  if (key === undefined) return
+  const known = tree.get(key)
+  if (rest.length > 0) {
+    const below: Tree<T> = known instanceof Map ? known : new Map()
+    plant(below, rest, holding)
+    if (below.size > 0) tree.set(key, below)
+    else tree.delete(key)
+    return
+  }
+  const value = holding(known instanceof Leaf ? known.value : undefined)
+  if (value === undefined) tree.delete(key)
+  else tree.set(key, new Leaf(value))
+}
+
+/** Gives a path as a key of a set has it. */
+export function keyOf(path: readonly Octets[]): Octets {
+  return path.map(octets => octets.padEnd(Math.ceil(octets.length / 4) * 4, '\0')).join('')
+}
+
+interface Descent<T> {
+  readonly fields: readonly Field[]
+  readonly level: number
+  readonly found: (machine: ClassMachine, value: T | undefined) => Effect
+}
+
+/** Follows packets that have the fields of entries, and those of no entry. */
+export function descend<T>(
+  machine: ClassMachine,
+  node: Tree<T> | Leaf<T> | undefined,
+  at: Descent<T>,
+): Effect {
+  const field = at.fields[at.level]
+  if (!(node instanceof Map) || field === undefined)
+    return at.found(machine, node instanceof Leaf ? node.value : undefined)
+  const next = { ...at, level: at.level + 1 }
+  const known = machine.known(field)
+  if (typeof known === 'string') return descend(machine, node.get(known), next)
+  if (known === undefined) return divide(machine, node, { field, next })
+  return byRolled(
+    machine,
+    number => (node.has(chosen(known, number)) ? chosen(known, number) : ''),
+    (key, copy) => descend(classIn(copy), node.get(key), next),
+  )
+}
+
+/** Divides packets by the values of a field that lead to entries. Values that lead to the same stay together. */
+function divide<T>(
+  machine: ClassMachine,
+  node: Tree<T>,
+  { field, next }: { readonly field: Field; readonly next: Descent<T> },
+): Effect {
+  const region = machine.region(field)
+  const groups = new Map<unknown, { readonly below: Tree<T> | Leaf<T>; readonly values: Octets[] }>()
+  for (const [value, below] of node) {
+    if (!includes(region, value) || !isMet(machine, below, next)) continue
+    const key = below instanceof Leaf ? below.value : below
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, { below, values: [value] })
+    else group.values.push(value)
+  }
+  const parts = [...groups.values()].map(({ below, values }) => ({ below, part: regionOfValues(values) }))
+  const rest = difference(region, union(parts.flatMap(({ part }) => part)))
+  const branches = [...parts, { below: undefined, part: rest }].flatMap(({ below, part }) =>
+    part.length === 0
+      ? []
+      : [
+          {
+            narrowed: [[field, part] as const],
+            take: (copy: Machine) =>
+              below === undefined
+                ? next.found(classIn(copy), undefined)
+                : descend(classIn(copy), below, next),
+          },
+        ],
+  )
+  return parts.length === 0 ? next.found(machine, undefined) : { kind: 'split', branches }
+}
+
+function regionOfValues(values: readonly Octets[]): Region {
+  return union(values.map(value => ({ from: value, to: value })))
+}
+
+/** Whether some packets of a class have the fields of an entry. */
+function isMet<T>(machine: ClassMachine, node: Tree<T> | Leaf<T>, at: Descent<T>): boolean {
+  const field = at.fields[at.level]
+  if (!(node instanceof Map) || field === undefined) return true
+  const next = { ...at, level: at.level + 1 }
+  const known = machine.known(field)
+  if (typeof known === 'string') {
+    const below = node.get(known)
+    return below !== undefined && isMet(machine, below, next)
+  }
+  const region = known === undefined ? machine.region(field) : undefined
+  for (const [value, below] of node)
+    if ((region === undefined || includes(region, value)) && isMet(machine, below, next)) return true
+  return false
+}

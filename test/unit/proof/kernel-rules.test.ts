@@ -1,0 +1,44 @@
+import { expect, it } from 'vitest'
+import { systemClock } from '../../../src/base/clock.ts'
+import { readRules } from '../../../src/proof/kernel-rules.ts'
+import { IpvsNode, type Part } from '../../support/ipvs-node.ts'
+
+/* IPVS has no generation: rules are read between two reads of it. */
+
+/** Another program adds a virtual server with each of the first requests for rules. */
+function readWhile(additions: number) {
+  const node = new IpvsNode({ nowMs: () => 0 })
+  let left = additions
+  node.onSend.push(part => {
+    if (part !== 'nft' || left-- <= 0) return
+    const port = node.ipvs.servers.size + 1
+    const address = '\xcb\0\x71\x07'.padEnd(16, '\0')
+    const where = { family: 2, protocol: 6, address, port, mark: 0 }
+    const how = { scheduler: 'rr', flags: 0, timeoutS: 0, netmask: '\xff\xff\xff\xff' }
+    node.ipvs.servers.set(`${port}`, { ...where, ...how, destinations: new Map() })
+  })
+  // The sockets are opened in this order.
+  const parts: readonly Part[] = ['nft', 'ipset']
+  let opened = 0
+  return readRules({
+    sockets: {
+      netfilter: () => node.open(parts[opened++] ?? 'nft'),
+      generic: () => node.open('ipvs'),
+      route: () => node.open('link'),
+    },
+    clock: systemClock,
+    usesIpsets: true,
+    usesIpvs: true,
+    isPassing: () => false,
+  })
+}
+
+it('reads again what changed while it read rules', async () => {
+  const { ipvs, unsettled } = await readWhile(1)
+  expect(unsettled).toBe(false)
+  expect(ipvs?.servers).toHaveLength(1)
+})
+
+it('says so where IPVS never rests', async () => {
+  expect((await readWhile(Number.POSITIVE_INFINITY)).unsettled).toBe(true)
+})
