@@ -8,7 +8,7 @@ import { createIpvsClient } from '../kernel/ipvs/client.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
-import type { HeldIpset, HeldServer, IpvsHeld } from '../proof/ipvs.ts'
+import type { HeldIpset, HeldServer, IpvsHeld } from '../kernel/evaluate/ipvs.ts'
 import { type IpvsReading, readIpvs } from '../proof/kernel-rules.ts'
 import { type Bundle, jsonIn } from './bundle.ts'
 

@@ -2,11 +2,12 @@ import { append } from '../base/collections.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from '../base/region.ts'
-import { chosenOf, type Field } from '../kernel/nft/trace-machine.ts'
-import type { RulePlace } from './machine.ts'
+import type { Box } from '../kernel/evaluate/box.ts'
+import type { RulePlace } from '../kernel/evaluate/class-machine.ts'
+import { chosenOf, type Field } from '../kernel/evaluate/machine.ts'
+import type { Leaf } from '../kernel/evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
-import { addressOf, type Box, type PacketClass } from './packet-class.ts'
-import type { Leaf } from './walk.ts'
+import { addressOf, type PacketClass } from './packet-class.ts'
 
 /** Packets that the kernel does not treat as Kubernetes says. */
 export interface Complaint {

@@ -1,4 +1,5 @@
 import type { Clock } from '../base/clock.ts'
+import type { IpvsHeld } from '../kernel/evaluate/ipvs.ts'
 import type { IpsetClient } from '../kernel/ipset/client.ts'
 import type { IpvsClient } from '../kernel/ipvs/client.ts'
 import type { AddressReader } from '../kernel/link/addresses.ts'
@@ -8,7 +9,6 @@ import { listAllTables } from '../kernel/nft/list.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
 import { type SurveyedChain, surveyChains } from '../kernel/nft/survey.ts'
 import type { Connection } from '../netlink/connection.ts'
-import type { IpvsHeld } from './ipvs.ts'
 
 /** The rules of all programs, and what reading them leaves open. */
 export interface KernelRules {

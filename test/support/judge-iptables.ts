@@ -1,8 +1,8 @@
 import { execFileSync } from 'node:child_process'
 import { formatIp } from '../../src/base/ip.ts'
-import { placeText } from '../../src/proof/compiled.ts'
-import { newLog } from '../../src/proof/sets.ts'
-import { Walker } from '../../src/proof/walk.ts'
+import { placeText } from '../../src/kernel/evaluate/compiled.ts'
+import { newLog } from '../../src/kernel/evaluate/sets.ts'
+import { Walker } from '../../src/kernel/evaluate/walk.ts'
 import { boxOf, type JudgedRules } from './judge-evaluator.ts'
 import { anyDestination, OWN_ADDRESSES, PORTS } from './proof-rulesets.ts'
 

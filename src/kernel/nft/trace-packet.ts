@@ -24,7 +24,7 @@ import {
   newRegisters,
   type Of,
   type SetAccess,
-} from './trace-machine.ts'
+} from '../evaluate/machine.ts'
 
 /** The first packet of a connection. */
 export interface TracePacket {

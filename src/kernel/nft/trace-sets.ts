@@ -1,7 +1,7 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { Element, ElementData, NftSet, Table } from './state.ts'
-import type { SetAccess, SetChange } from './trace-machine.ts'
+import type { SetAccess, SetChange } from '../evaluate/machine.ts'
 import type { DynamicElements } from './trace-packet.ts'
 
 /** The elements of one table by set and key: built once, used by every trace. */

@@ -17,8 +17,8 @@ import { isLogOnly, type Rule, type Verdict } from './expression.ts'
 import { formatElement } from './print-data.ts'
 import { formatRule } from './print-rule.ts'
 import type { Chain, Ruleset, Table } from './state.ts'
-import { evaluate } from './trace-expression.ts'
-import type { Effect } from './trace-machine.ts'
+import { evaluate } from '../evaluate/expression.ts'
+import type { Effect } from '../evaluate/machine.ts'
 import {
   type DynamicElements,
   familyOfPacket,

@@ -25,7 +25,7 @@ import {
   type Wanted,
   type Wishes,
   type Word,
-} from './trace-machine.ts'
+} from './machine.ts'
 
 /* Decisions about classes of packets: a comparison or a lookup of a field divides the class where packets differ. */
 

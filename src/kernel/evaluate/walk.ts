@@ -1,7 +1,15 @@
-import { finish, type Steps } from '../base/clock.ts'
-import { familyOf, type Ip, isLoopback } from '../base/ip.ts'
-import { difference, includes, intersection, onlyValue, point, type Region, union } from '../base/region.ts'
-import { serverKey, type VirtualServer } from '../kernel/ipvs/state.ts'
+import { finish, type Steps } from '../../base/clock.ts'
+import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
+import {
+  difference,
+  includes,
+  intersection,
+  onlyValue,
+  point,
+  type Region,
+  union,
+} from '../../base/region.ts'
+import { serverKey, type VirtualServer } from '../ipvs/state.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -14,27 +22,31 @@ import {
   NFT_GOTO,
   NFT_JUMP,
   NFT_RETURN,
-} from '../kernel/nft/constants.ts'
-import type { Verdict } from '../kernel/nft/expression.ts'
-import type { AnyTable } from '../kernel/nft/state.ts'
-import { evaluate } from '../kernel/nft/trace-expression.ts'
-import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
-import { rollOf } from '../kernel/nft/trace-random.ts'
+} from '../nft/constants.ts'
+import type { Verdict } from '../nft/expression.ts'
+import type { AnyTable } from '../nft/state.ts'
+import { type Box, type Hook, LOCAL, loopback, regionOfIps } from './box.ts'
+import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './class-machine.ts'
 import { type CompiledChain, type CompiledTable, isAction, placeText } from './compiled.ts'
-import { loopback } from './destinations.ts'
+import { evaluate } from './expression.ts'
 import { HOOKNUM, type Hooks, type HooksOptions, hooksOf } from './hooks.ts'
-import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
+import { BeyondEvaluator, type Effect, newMemo } from './machine.ts'
 import { MERGED_MIN, merged } from './merged.ts'
-import type { Box, Hook, PacketClass } from './packet-class.ts'
-import type { Guard, Reads } from './reads.ts'
+import type { Guard, Noting } from './noting.ts'
+import { rollOf } from './random.ts'
 import { type CompiledRule, chainsBehind, dividesByChance, placesIn } from './rule-index.ts'
 import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
-import { LOCAL, regionOfIps } from './sources.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
 export interface Undecided {
   readonly place: string
   readonly reason: string
+}
+
+/** Packets that enter at a hook. */
+interface Entering {
+  readonly hook: Hook
+  readonly box: Box
 }
 
 /** The end of packets of a class. */
@@ -59,7 +71,7 @@ const WAYS_MAX = 512
 
 interface WalkerOptions extends HooksOptions {
   readonly nodeIps: Surroundings['nodeIps']
-  readonly reads?: Reads | undefined
+  readonly reads?: Noting | undefined
   /** Called with each rule whose conditions some packets of a class meet. */
   readonly met?: (place: RulePlace) => void
 }
@@ -118,7 +130,7 @@ export class Walker {
   }
 
   /** Follows the packets of a class to their ends. */
-  walk({ hook, box }: Pick<PacketClass, 'hook' | 'box'>): readonly Leaf[] {
+  walk({ hook, box }: Entering): readonly Leaf[] {
     const leaves: Leaf[] = []
     for (const its of this.#existing(box)) {
       const start = new ClassMachine(its, this.#anySets, this.#around)
@@ -149,7 +161,7 @@ export class Walker {
    * Follows classes that differ in their destinations alone as one, while their packets meet the same effects. Throws
    * where a class would have to be followed by itself, or a rule of ours is beyond the evaluator.
    */
-  walkTogether(classes: readonly Pick<PacketClass, 'hook' | 'box'>[]): readonly Leaf[] {
+  walkTogether(classes: readonly Entering[]): readonly Leaf[] {
     const [first] = classes
     const [table] = this.tables
     if (first === undefined || table === undefined) throw new NotTogether('there is nothing to follow')

@@ -1,5 +1,5 @@
-import type { ClassMachine } from './machine.ts'
-import type { Box } from './packet-class.ts'
+import type { Box } from './box.ts'
+import type { ClassMachine } from './class-machine.ts'
 
 /** So few ways are cheaper to follow than to compare. */
 export const MERGED_MIN = 4

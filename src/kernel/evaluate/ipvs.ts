@@ -1,8 +1,8 @@
-import { type Family, familyOf, type Ip } from '../base/ip.ts'
-import { type Octets, readU32host, u16be } from '../base/octets.ts'
-import { difference, includes, intersection, prefix, type Region, union } from '../base/region.ts'
-import type { Ipset, IpsetEntry } from '../kernel/ipset/state.ts'
-import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../kernel/ipvs/constants.ts'
+import { type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { type Octets, readU32host, u16be } from '../../base/octets.ts'
+import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
+import type { Ipset, IpsetEntry } from '../ipset/state.ts'
+import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../ipvs/constants.ts'
 import {
   destinationKey,
   isPersistent,
@@ -10,8 +10,10 @@ import {
   serverKey,
   type VirtualServer,
   WHOLE_ADDRESS,
-} from '../kernel/ipvs/state.ts'
-import { NF_ACCEPT } from '../kernel/nft/constants.ts'
+} from '../ipvs/state.ts'
+import { NF_ACCEPT } from '../nft/constants.ts'
+import { NUMBERS } from './box.ts'
+import { type ClassMachine, classIn } from './class-machine.ts'
 import {
   BeyondEvaluator,
   chosen,
@@ -21,10 +23,8 @@ import {
   type Known,
   type Machine,
   type Of,
-} from '../kernel/nft/trace-machine.ts'
-import { byRolled, ROLLED_MAX } from '../kernel/nft/trace-random.ts'
-import { type ClassMachine, classIn } from './machine.ts'
-import { NUMBERS } from './packet-class.ts'
+} from './machine.ts'
+import { byRolled, ROLLED_MAX } from './random.ts'
 
 /** What decides about packets outside of nf_tables in IPVS mode: objects of all programs. */
 export interface IpvsHeld {

@@ -1,8 +1,8 @@
-import { finish, Pauses, type Steps } from '../base/clock.ts'
-import { assert } from '../base/errors.ts'
-import type { Octets } from '../base/octets.ts'
-import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../kernel/nft/constants.ts'
-import type { Element, ElementData, ElementGroup, NftSet } from '../kernel/nft/state.ts'
+import { finish, Pauses, type Steps } from '../../base/clock.ts'
+import { assert } from '../../base/errors.ts'
+import type { Octets } from '../../base/octets.ts'
+import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../nft/constants.ts'
+import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
 import {
   BeyondEvaluator,
   type Candidate,
@@ -12,7 +12,7 @@ import {
   type SetChange,
   type Value,
   type Word,
-} from '../kernel/nft/trace-machine.ts'
+} from './machine.ts'
 
 /** What the sets that packets fill hold for the packets of a class. */
 export type Memory =

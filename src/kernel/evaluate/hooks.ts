@@ -1,4 +1,4 @@
-import type { Steps } from '../base/clock.ts'
+import type { Steps } from '../../base/clock.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -8,8 +8,10 @@ import {
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_NAT_SRC,
   NFT_TABLE_F_DORMANT,
-} from '../kernel/nft/constants.ts'
-import type { AnyTable } from '../kernel/nft/state.ts'
+} from '../nft/constants.ts'
+import type { AnyTable } from '../nft/state.ts'
+import type { Hook } from './box.ts'
+import { classIn } from './class-machine.ts'
 import {
   type CompiledChain,
   type CompiledTable,
@@ -19,8 +21,6 @@ import {
   orderOf,
 } from './compiled.ts'
 import { IpvsClasses, type IpvsHeld } from './ipvs.ts'
-import { classIn } from './machine.ts'
-import type { Hook } from './packet-class.ts'
 import type { CompiledRule } from './rule-index.ts'
 import { noSets } from './sets.ts'
 

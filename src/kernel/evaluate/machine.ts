@@ -1,8 +1,8 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { Interval, Region } from '../../base/region.ts'
-import type { Expression, Verdict } from './expression.ts'
-import type { ElementData, NftSet } from './state.ts'
+import type { Expression, Verdict } from '../nft/expression.ts'
+import type { ElementData, NftSet } from '../nft/state.ts'
 
 /** The effect of an expression: continue the rule, end the rule without effect, or a verdict. */
 export type Effect =

@@ -1,5 +1,5 @@
-import { Pauses, type Steps } from '../base/clock.ts'
-import { readU32host } from '../base/octets.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
+import { readU32host } from '../../base/octets.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
@@ -10,20 +10,13 @@ import {
   NFT_CT_STATUS,
   NFT_META_IIFNAME,
   NFT_META_OIFNAME,
-} from '../kernel/nft/constants.ts'
-import {
-  type Expression,
-  hasEffect,
-  isLogOnly,
-  isNote,
-  type Rule,
-  targetsOf,
-} from '../kernel/nft/expression.ts'
-import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
+} from '../nft/constants.ts'
+import { type Expression, hasEffect, isLogOnly, isNote, type Rule, targetsOf } from '../nft/expression.ts'
+import type { AnyTable, Chain, NftFamily } from '../nft/state.ts'
+import type { RulePlace } from './class-machine.ts'
 import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import type { RulePlace } from './machine.ts'
-import type { Compared } from './reads.ts'
+import type { Compared } from './noting.ts'
 import {
   type CompiledRule,
   comparedIn,

@@ -1,6 +1,6 @@
 import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import type { ElementData } from './state.ts'
+import type { ElementData } from '../nft/state.ts'
 import {
   type Answered,
   type Asked,
@@ -22,7 +22,7 @@ import {
   store,
   type Value,
   type Word,
-} from './trace-machine.ts'
+} from './machine.ts'
 
 /*
  * Decisions about classes of packets that rolled a random number. A class goes on as one while its packets meet the same

@@ -1,7 +1,7 @@
 import { assert, unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
-import { NFT_SET_EVAL } from './constants.ts'
-import { COMMENT_MATCH, type Expression } from './expression.ts'
+import { NFT_SET_EVAL } from '../nft/constants.ts'
+import { COMMENT_MATCH, type Expression } from '../nft/expression.ts'
 import {
   BeyondEvaluator,
   chosenTo,
@@ -13,9 +13,9 @@ import {
   store,
   type Value,
   type Word,
-} from './trace-machine.ts'
-import { compareRolled, eachRolled, knownOf, lookupRolled } from './trace-random.ts'
-import { splitCompare, splitLookup } from './trace-split.ts'
+} from './machine.ts'
+import { compareRolled, eachRolled, knownOf, lookupRolled } from './random.ts'
+import { splitCompare, splitLookup } from './split.ts'
 
 /**
  * Evaluates an expression. Throws for an expression that kprobe does not write, and for reading a register that the

@@ -1,8 +1,9 @@
-import { assert } from '../base/errors.ts'
-import { type Ip, isLoopback } from '../base/ip.ts'
-import { type Octets, u32host } from '../base/octets.ts'
-import { everything, onlyValue, point, type Region } from '../base/region.ts'
-import type { VirtualServer } from '../kernel/ipvs/state.ts'
+import { assert } from '../../base/errors.ts'
+import { type Ip, isLoopback } from '../../base/ip.ts'
+import { type Octets, u32host } from '../../base/octets.ts'
+import { everything, onlyValue, point, type Region } from '../../base/region.ts'
+
+import type { VirtualServer } from '../ipvs/state.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
@@ -26,7 +27,8 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
-} from '../kernel/nft/constants.ts'
+} from '../nft/constants.ts'
+import { type Box, HEADER_4, HEADER_6, type HeaderLayout, LOCAL, TRANSPORT } from './box.ts'
 import {
   BeyondEvaluator,
   type Choice,
@@ -44,12 +46,10 @@ import {
   type SetAccess,
   type Value,
   type Word,
-} from '../kernel/nft/trace-machine.ts'
-import { byRolled, repeated, rollOf } from '../kernel/nft/trace-random.ts'
-import { type Box, HEADER_4, HEADER_6, type HeaderLayout, TRANSPORT } from './packet-class.ts'
-import type { Reads } from './reads.ts'
+} from './machine.ts'
+import type { Noting } from './noting.ts'
+import { byRolled, repeated, rollOf } from './random.ts'
 import { enlist, isListed, type MemoryLog, noteWritten, recall } from './sets.ts'
-import { LOCAL } from './sources.ts'
 
 /** The rule that decided about packets. */
 export interface RulePlace {
@@ -78,7 +78,7 @@ export interface Surroundings {
   readonly memo: Memo
   readonly log: MemoryLog
   /** Remembers what classes look up; undefined where nobody asks later. */
-  readonly reads: Reads | undefined
+  readonly reads: Noting | undefined
 }
 
 /** Classes cannot be followed together. */
