@@ -27,6 +27,7 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
+  RTN_UNICAST,
 } from '../nft/constants.ts'
 import { type Box, HEADER_4, HEADER_6, type HeaderLayout, LOCAL, TRANSPORT } from './box.ts'
 import {
@@ -43,27 +44,20 @@ import {
   type Memo,
   newRegisters,
   type Of,
+  type Remembered,
   type SetAccess,
+  type SetChange,
   type Value,
   type Word,
 } from './machine.ts'
-import type { Noting } from './noting.ts'
+import type { Noting, RulePlace } from './noting.ts'
 import { byRolled, repeated, rollOf } from './random.ts'
 import { enlist, isListed, type MemoryLog, noteWritten, recall } from './sets.ts'
-
-/** The rule that decided about packets. */
-export interface RulePlace {
-  readonly table: string
-  readonly chain: string
-  /** From 1; undefined for a virtual server of IPVS. */
-  readonly rule: number | undefined
-  readonly isOwn: boolean
-}
+import type { SinglePacket } from './single.ts'
 
 const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 const ANY_TYPE = everything(4)
-/** RTN_UNICAST */
-const UNICAST_TYPE = point(u32host(1))
+const UNICAST_TYPE = point(u32host(RTN_UNICAST))
 
 const ZERO = '\0\0\0\0'
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
@@ -127,6 +121,8 @@ export class ClassMachine implements Machine {
   server: VirtualServer | undefined
   /** It sends them on, past the rest of the hook. */
   isTaken = false
+  /** Of a packet that is followed by itself. */
+  single: SinglePacket | undefined
   readonly memo: Memo
   readonly #around: Surroundings
 
@@ -162,12 +158,14 @@ export class ClassMachine implements Machine {
     copy.isChangedByOwn = this.isChangedByOwn
     copy.server = this.server
     copy.isTaken = this.isTaken
+    copy.single = this.single?.copy()
     return copy
   }
 
   /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
   beginRule(): void {
     this.registers.fill(undefined)
+    this.single?.beginRule()
     if (this.rolled === undefined || this.together !== undefined) return
     const { mark, connectionMark, priority, ownPriority, written, to } = this
     const kept = [mark, connectionMark, priority, ownPriority, written?.data, to?.address, to?.port]
@@ -344,11 +342,29 @@ export class ClassMachine implements Machine {
   }
 
   random(modulus: number): number | undefined {
-    return modulus === 1 ? 0 : undefined
+    return modulus === 1 ? 0 : this.single?.random(modulus)
   }
 
   note(set: string, key: Value): void {
     this.#around.reads?.note(this, set, key)
+    this.single?.look(this.sets, set, key)
+  }
+
+  get isSingle(): boolean {
+    return this.single !== undefined
+  }
+
+  remembered(set: string, key: Value): Remembered | undefined {
+    return this.single === undefined
+      ? this.sets.remembered(set, key)
+      : this.single.remembered(this.sets, set, key)
+  }
+
+  write(change: SetChange): boolean {
+    if (this.single !== undefined) return this.single.write(this.sets, change)
+    if (!this.sets.remember(change)) return false
+    if (change.op !== 'delete') this.written = { data: change.data, timeoutMs: change.timeoutMs }
+    return true
   }
 
   matchIpset({ set }: Of<'ipset'>): Effect {
@@ -357,21 +373,29 @@ export class ClassMachine implements Machine {
 
   /** Gives where IPVS sent the client before, if it remembers the client at this place. */
   recall(place: string): Octets | undefined {
-    return recall(this.#around.log, place)
+    return this.single === undefined
+      ? recall(this.#around.log, place)
+      : this.single.recall(place, this.#source)
   }
 
   remember(place: string, data: Known, timeoutMs: number): void {
-    noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
+    if (this.single !== undefined) this.single.remember(place, this.#source, chosen(data, 0))
+    else noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
     this.written = { data, timeoutMs }
   }
 
   /** Whether a list of `recent` has the client. */
   isListed(list: string, seconds: number): boolean {
-    return isListed(this.#around.log, list, seconds)
+    return this.single?.isListed(list, this.#source) ?? isListed(this.#around.log, list, seconds)
   }
 
   enlist(list: string): void {
-    this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
+    if (this.single !== undefined) this.single.enlist(list, this.#source)
+    else this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
+  }
+
+  get #source(): Ip {
+    return onlyValue(this.box.source) ?? ''
   }
 
   /** An address of this node is as good as any other that masquerading chooses. */

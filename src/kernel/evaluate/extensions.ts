@@ -211,6 +211,8 @@ function byChance(share: number): Run {
   })
   const branches = [part(share, 'next'), part(1 - share, 'break')]
   return machine => {
+    const roll = machine.random(XT_STATISTIC_UNITS)
+    if (roll !== undefined) return roll < share * XT_STATISTIC_UNITS ? 'next' : 'break'
     if (classIn(machine).together !== undefined) throw new NotTogether('each class is followed by itself')
     return { kind: 'split', branches }
   }
@@ -272,7 +274,7 @@ function isWithin(machine: Machine, value: Value | undefined, region: Region): E
 }
 
 function divide(machine: Machine, field: Field, region: Region): Effect {
-  const its = machine.region?.(field) ?? []
+  const its = machine.region(field)
   const inside = intersection(its, region)
   if (inside.length === 0) return 'break'
   const outside = difference(its, region)

@@ -35,7 +35,7 @@ export interface BaseChain {
   readonly isIpvs?: true
 }
 
-export interface HooksOptions extends Ownership, Pick<CompileOptions, 'family' | 'log'> {
+export interface HooksOptions extends Ownership, Pick<CompileOptions, 'family' | 'log' | 'isLazy'> {
   /** What decides outside of nf_tables; undefined where that was not read. */
   readonly ipvs?: IpvsHeld | undefined
 }
@@ -43,10 +43,10 @@ export interface HooksOptions extends Ownership, Pick<CompileOptions, 'family' |
 /** Gives the chains at the hooks, in steps. */
 export function hooksOf(
   tables: readonly AnyTable[],
-  { family, ownName, owns, log, ipvs }: HooksOptions,
+  { family, ipvs, ...options }: HooksOptions,
 ): Steps<Hooks> {
   const classes = ipvs && new IpvsClasses(ipvs, family === 'ip' ? 'IPv4' : 'IPv6')
-  return Hooks.of(tables, { ownName, owns, log, family, ipvs: classes })
+  return Hooks.of(tables, { ...options, family, ipvs: classes })
 }
 
 interface Here {
@@ -76,7 +76,7 @@ export class Hooks {
     const bases: BaseChain[] = []
     this.tables = here.map(({ table, compiled }) => {
       for (const chain of table.chains.values()) {
-        const own = compiled.chains.get(chain.name)
+        const own = chain.hook && compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue
         const { hooknum, type, policy = NF_ACCEPT } = chain.hook
         bases.push({ chain: own, hooknum, order: orderOf(chain), isNat: type === 'nat', policy })

@@ -1,5 +1,5 @@
 import { type Family, familyOf, type Ip } from '../../base/ip.ts'
-import { type Octets, readU32host, u16be } from '../../base/octets.ts'
+import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
 import type { Ipset, IpsetEntry } from '../ipset/state.ts'
 import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../ipvs/constants.ts'
@@ -24,7 +24,7 @@ import {
   type Machine,
   type Of,
 } from './machine.ts'
-import { byRolled, ROLLED_MAX } from './random.ts'
+import { byRolled, eachRolled, ROLLED_MAX } from './random.ts'
 
 /** What decides about packets outside of nf_tables in IPVS mode: objects of all programs. */
 export interface IpvsHeld {
@@ -340,14 +340,20 @@ function schedule(machine: ClassMachine, { server, destinations }: HeldServer): 
   const known = usable.find(its => placeOf(its) === last)
   if (known !== undefined) return machine.balance(known.ip, u16be(known.port))
   const slots = slotsOf(server.scheduler, usable)
-  const choice = slots.length === 1 ? undefined : machine.roll(slots.length, 0)
-  const of = (read: (its: RealServer) => Octets): Known =>
-    choice === undefined ? read(first) : chosenTo(choice, number => read(slots[readU32host(number)] ?? first))
-  if (isPersistent(server)) machine.remember(place, of(placeOf), server.timeoutS * 1000)
-  return machine.balance(
-    of(({ ip }) => ip),
-    of(({ port }) => u16be(port)),
-  )
+  const send = (its: ClassMachine, choice: Known): Effect => {
+    const of = (read: (to: RealServer) => Octets): Known =>
+      chosenTo(choice, number => read(slots[readU32host(number)] ?? first))
+    if (isPersistent(server)) its.remember(place, of(placeOf), server.timeoutS * 1000)
+    return its.balance(
+      of(({ ip }) => ip),
+      of(({ port }) => u16be(port)),
+    )
+  }
+  const number = machine.random(slots.length)
+  if (number !== undefined) return send(machine, u32host(number))
+  const choice = machine.roll(slots.length, 0)
+  if (!machine.isSingle) return send(machine, choice)
+  return eachRolled(machine, (copy, its) => send(classIn(copy), u32host(its)))
 }
 
 function placeOf({ ip, port }: RealServer): Octets {

@@ -11,7 +11,7 @@ export function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   for (const machine of machines) {
     machine.beginRule()
     const { box, mark, connectionMark, priority, to, written, rolled } = machine
-    if (rolled !== undefined) {
+    if (rolled !== undefined || machine.single?.dynamic !== machines[0]?.single?.dynamic) {
       apart.push(machine)
       continue
     }

@@ -2,6 +2,15 @@ import type { Octets } from '../../base/octets.ts'
 import type { Box } from './box.ts'
 import type { Machine, SetAccess, Value } from './machine.ts'
 
+/** A rule that packets meet. */
+export interface RulePlace {
+  readonly table: string
+  readonly chain: string
+  /** From 1; undefined for a virtual server of IPVS. */
+  readonly rule: number | undefined
+  readonly isOwn: boolean
+}
+
 /** What all packets have that a rule does not end for at once. */
 export interface Guard {
   readonly destination: Octets | undefined

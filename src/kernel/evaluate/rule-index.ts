@@ -8,9 +8,10 @@ import {
 } from '../nft/constants.ts'
 import type { Expression } from '../nft/expression.ts'
 import type { NftFamily } from '../nft/state.ts'
-import type { ClassMachine, RulePlace } from './class-machine.ts'
+import type { ClassMachine } from './class-machine.ts'
 import type { Extension } from './extensions.ts'
 import { chosen, type Of, type Value } from './machine.ts'
+import type { RulePlace } from './noting.ts'
 import { type Compared, comparedBy, type Guard } from './noting.ts'
 
 export interface CompiledRule {

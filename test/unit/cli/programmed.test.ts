@@ -5,7 +5,7 @@ import { damageText, programmedModes, readListening, withRelays } from '../../..
 import { serviceTable } from '../../../src/cli/service-rows.ts'
 import { NF_DROP } from '../../../src/kernel/nft/constants.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
-import { createTracer } from '../../../src/kernel/nft/trace.ts'
+import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
 import type { ServiceRow } from '../../../src/modes/common/show.ts'
 import { balanced, serviceOf, sliceOf } from '../../support/objects.ts'
 import {
