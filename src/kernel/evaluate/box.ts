@@ -3,7 +3,7 @@ import { u32host } from '../../base/octets.ts'
 import { point, prefix, type Region, union } from '../../base/region.ts'
 import type { IpvsProtocol } from '../ipvs/state.ts'
 import { RTN_LOCAL } from '../nft/constants.ts'
-import type { Field } from './machine.ts'
+import { BeyondEvaluator, type Field, type Value, type Word } from './machine.ts'
 
 /** The values of each field of the packets of a class. */
 export type Box = Readonly<Record<Field, Region>>
@@ -31,6 +31,31 @@ export const TRANSPORT: HeaderLayout = [
   { field: 'sourcePort', offset: 0, length: 2 },
   { field: 'destinationPort', offset: 2, length: 2 },
 ]
+
+interface HeaderPart {
+  readonly layout: HeaderLayout
+  readonly offset: number
+  readonly length: number
+}
+
+/** Reads octets of a header: a part of one field, or words of several. */
+export function readHeader(
+  { layout, offset, length }: HeaderPart,
+  read: (field: Field, at: number, length: number) => Value,
+): Value {
+  const only = layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
+  if (only !== undefined) return read(only.field, offset - only.offset, length)
+  const words: Word[] = []
+  for (let at = offset; at < offset + length; at += 4) {
+    const size = Math.min(4, offset + length - at)
+    const part = layout.find(its => its.offset <= at && at + size <= its.offset + its.length)
+    if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
+    const value = read(part.field, at - part.offset, size)
+    if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
+    else words.push(...value)
+  }
+  return words
+}
 
 /** IPPROTO_* of the protocols that Services and virtual servers have. */
 export const NUMBERS: Readonly<Record<IpvsProtocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }

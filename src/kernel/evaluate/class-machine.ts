@@ -1,7 +1,7 @@
 import { assert } from '../../base/errors.ts'
 import { type Ip, isLoopback } from '../../base/ip.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import { everything, onlyValue, point, type Region } from '../../base/region.ts'
+import { everything, isSameRegion, onlyValue, point, type Region } from '../../base/region.ts'
 
 import type { VirtualServer } from '../ipvs/state.ts'
 import {
@@ -29,7 +29,7 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_UNICAST,
 } from '../nft/constants.ts'
-import { type Box, HEADER_4, HEADER_6, type HeaderLayout, LOCAL, TRANSPORT } from './box.ts'
+import { type Box, HEADER_4, HEADER_6, type HeaderLayout, LOCAL, readHeader, TRANSPORT } from './box.ts'
 import {
   BeyondEvaluator,
   type Choice,
@@ -211,9 +211,8 @@ export class ClassMachine implements Machine {
 
   /** Gives the address and port that each number leads to, all equally likely; none without a translation. */
   endpoints(): readonly Octets[] {
-    if (this.to === undefined) return []
-    const { address, port } = this.to
-    return (this.rolled ?? [0]).map(number => chosen(address, number) + chosen(port, number))
+    const { to, rolled = [0] } = this
+    return to === undefined ? [] : rolled.map(number => chosen(to.address, number) + chosen(to.port, number))
   }
 
   /** Gives the first of them. */
@@ -230,31 +229,20 @@ export class ClassMachine implements Machine {
   narrow(field: Field, region: Region): void {
     if (this.to !== undefined && field === 'destinationType') this.toType = region
     else if (this.to !== undefined && (field === 'destination' || field === 'destinationPort')) return
-    else if (!isEqual(this.box[field], region)) this.box = { ...this.box, [field]: region }
+    else if (!isSameRegion(this.box[field], region)) this.box = { ...this.box, [field]: region }
   }
 
   header(base: number, offset: number, length: number): Value {
     if (base === NFT_PAYLOAD_TRANSPORT_HEADER) {
       if (offset === 2 && length === 2) return this.#read('destinationPort', 0, 2)
-      return this.#words(offset, length, TRANSPORT)
+      return this.#header(TRANSPORT, offset, length)
     }
     if (base !== NFT_PAYLOAD_NETWORK_HEADER) throw new BeyondEvaluator(`cannot trace payload base ${base}`)
-    return this.#words(offset, length, this.addressLength === 4 ? HEADER_4 : HEADER_6)
+    return this.#header(this.addressLength === 4 ? HEADER_4 : HEADER_6, offset, length)
   }
 
-  #words(offset: number, length: number, layout: HeaderLayout): Value {
-    const only = layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
-    if (only !== undefined) return this.#read(only.field, offset - only.offset, length)
-    const words: Word[] = []
-    for (let at = offset; at < offset + length; at += 4) {
-      const size = Math.min(4, offset + length - at)
-      const part = layout.find(its => its.offset <= at && at + size <= its.offset + its.length)
-      if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
-      const value = this.#read(part.field, at - part.offset, size)
-      if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
-      else words.push(...value)
-    }
-    return words
+  #header(layout: HeaderLayout, offset: number, length: number): Value {
+    return readHeader({ layout, offset, length }, (...part) => this.#read(...part))
   }
 
   /** Reads octets of a field: known ones where all packets of the class have the same. */
@@ -355,9 +343,8 @@ export class ClassMachine implements Machine {
   }
 
   remembered(set: string, key: Value): Remembered | undefined {
-    return this.single === undefined
-      ? this.sets.remembered(set, key)
-      : this.single.remembered(this.sets, set, key)
+    const { single, sets } = this
+    return single === undefined ? sets.remembered(set, key) : single.remembered(sets, set, key)
   }
 
   write(change: SetChange): boolean {
@@ -373,9 +360,8 @@ export class ClassMachine implements Machine {
 
   /** Gives where IPVS sent the client before, if it remembers the client at this place. */
   recall(place: string): Octets | undefined {
-    return this.single === undefined
-      ? recall(this.#around.log, place)
-      : this.single.recall(place, this.#source)
+    const { single } = this
+    return single === undefined ? recall(this.#around.log, place) : single.recall(place, this.#source)
   }
 
   remember(place: string, data: Known, timeoutMs: number): void {
@@ -462,12 +448,3 @@ const WITH_INPUT: readonly number[] = [
   NF_INET_FORWARD,
   NF_INET_POST_ROUTING,
 ]
-
-function isEqual(a: Region, b: Region): boolean {
-  if (a === b) return true
-  if (a.length !== b.length) return false
-  return a.every((interval, index) => {
-    const other = b[index]
-    return other?.from === interval.from && other.to === interval.to
-  })
-}

@@ -172,6 +172,8 @@ function knownMatch(match: XtMatch, { family, isOwn }: ExtensionContext): Decode
     case 'recent':
       // Rules that are beyond the evaluator may fill the lists of other programs.
       return isOwn ? impure(recentTest(match)) : undefined
+    case 'physdev-is-in':
+      return isOwn ? pure(notBridged(match.inverted)) : undefined
     default:
       return undefined
   }
@@ -195,6 +197,14 @@ function recentTest({ mode, name, seconds }: Extract<XtMatch, { kind: 'recent' }
     if (mode === 'rcheck') return its.isListed(name, seconds) ? 'next' : 'break'
     its.enlist(name)
     return 'next'
+  }
+}
+
+/** A packet that is followed by itself comes from no port of a bridge. */
+function notBridged(inverted: boolean): Run {
+  return ({ isSingle }) => {
+    if (!isSingle) throw new BeyondEvaluator('cannot trace the match physdev of xtables')
+    return inverted ? 'next' : 'break'
   }
 }
 

@@ -161,12 +161,12 @@ describe('rows of nftables mode', () => {
       const services = table.chains.get('services')
       if (services === undefined) throw new Error('there is no chain services')
       const rules: Chain['rules'] = [
-        { expressions: [{ kind: 'unknown', name: 'log', data: '' }], comment: '' },
+        { expressions: [{ kind: 'unknown', name: 'quota', data: '' }], comment: '' },
       ]
       const chain = { ...services, rules: [...rules, ...services.rules] }
       return { ...table, chains: new Map([...table.chains, ['services', chain]]) }
     })
-    expect(problemsOf(strange)[0]).toMatch(/the rules cannot be followed: cannot trace the expression log/)
+    expect(problemsOf(strange)[0]).toMatch(/the rules cannot be followed: cannot trace the expression quota/)
   })
 })
 
