@@ -2,8 +2,15 @@ import type { Ip } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { point, prefix, type Region, union } from '../../base/region.ts'
 import type { IpvsProtocol } from '../ipvs/state.ts'
-import { RTN_LOCAL } from '../nft/constants.ts'
-import { BeyondEvaluator, type Field, type Value, type Word } from './machine.ts'
+import {
+  NF_INET_FORWARD,
+  NF_INET_LOCAL_IN,
+  NF_INET_LOCAL_OUT,
+  NF_INET_POST_ROUTING,
+  NF_INET_PRE_ROUTING,
+  RTN_LOCAL,
+} from '../nft/constants.ts'
+import type { Field } from './machine.ts'
 
 /** The values of each field of the packets of a class. */
 export type Box = Readonly<Record<Field, Region>>
@@ -32,29 +39,9 @@ export const TRANSPORT: HeaderLayout = [
   { field: 'destinationPort', offset: 2, length: 2 },
 ]
 
-interface HeaderPart {
-  readonly layout: HeaderLayout
-  readonly offset: number
-  readonly length: number
-}
-
-/** Reads octets of a header: a part of one field, or words of several. */
-export function readHeader(
-  { layout, offset, length }: HeaderPart,
-  read: (field: Field, at: number, length: number) => Value,
-): Value {
-  const only = layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
-  if (only !== undefined) return read(only.field, offset - only.offset, length)
-  const words: Word[] = []
-  for (let at = offset; at < offset + length; at += 4) {
-    const size = Math.min(4, offset + length - at)
-    const part = layout.find(its => its.offset <= at && at + size <= its.offset + its.length)
-    if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
-    const value = read(part.field, at - part.offset, size)
-    if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
-    else words.push(...value)
-  }
-  return words
+/** Gives the field that octets of a header are part of. */
+export function fieldAt(layout: HeaderLayout, offset: number, length: number): HeaderField | undefined {
+  return layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
 }
 
 /** IPPROTO_* of the protocols that Services and virtual servers have. */
@@ -69,3 +56,14 @@ export function loopback(length: number): Region {
 export function regionOfIps(ips: Iterable<Ip>): Region {
   return union([...ips].map(ip => ({ from: ip, to: ip })))
 }
+
+/** Hooks at which connection tracking begins. */
+export const TRACKING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT]
+
+/** Hooks at which a packet has an input interface. */
+export const WITH_INPUT: readonly number[] = [
+  NF_INET_PRE_ROUTING,
+  NF_INET_LOCAL_IN,
+  NF_INET_FORWARD,
+  NF_INET_POST_ROUTING,
+]

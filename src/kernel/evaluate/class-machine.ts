@@ -7,10 +7,6 @@ import type { VirtualServer } from '../ipvs/state.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
-  NF_INET_FORWARD,
-  NF_INET_LOCAL_IN,
-  NF_INET_LOCAL_OUT,
-  NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
   NF_IP_PRI_CONNTRACK,
   NFPROTO_IPV4,
@@ -29,7 +25,17 @@ import {
   NFTA_FIB_F_SADDR,
   RTN_UNICAST,
 } from '../nft/constants.ts'
-import { type Box, HEADER_4, HEADER_6, type HeaderLayout, LOCAL, readHeader, TRANSPORT } from './box.ts'
+import {
+  type Box,
+  fieldAt,
+  HEADER_4,
+  HEADER_6,
+  type HeaderLayout,
+  LOCAL,
+  TRACKING,
+  TRANSPORT,
+  WITH_INPUT,
+} from './box.ts'
 import {
   BeyondEvaluator,
   type Choice,
@@ -68,7 +74,7 @@ const STATE_INVALID = 1
 /** What all classes of a walk share. */
 export interface Surroundings {
   /** Addresses of the Node: translated packets to them are for processes of this node. */
-  readonly nodeIps: ReadonlySet<Ip>
+  readonly nodeIps: Pick<ReadonlySet<Ip>, 'has'>
   readonly memo: Memo
   readonly log: MemoryLog
   /** Remembers what classes look up; undefined where nobody asks later. */
@@ -242,7 +248,18 @@ export class ClassMachine implements Machine {
   }
 
   #header(layout: HeaderLayout, offset: number, length: number): Value {
-    return readHeader({ layout, offset, length }, (...part) => this.#read(...part))
+    const only = fieldAt(layout, offset, length)
+    if (only !== undefined) return this.#read(only.field, offset - only.offset, length)
+    const words: Word[] = []
+    for (let at = offset; at < offset + length; at += 4) {
+      const size = Math.min(4, offset + length - at)
+      const part = fieldAt(layout, at, size)
+      if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
+      const value = this.#read(part.field, at - part.offset, size)
+      if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
+      else words.push(...value)
+    }
+    return words
   }
 
   /** Reads octets of a field: known ones where all packets of the class have the same. */
@@ -338,10 +355,6 @@ export class ClassMachine implements Machine {
     this.single?.look(this.sets, set, key)
   }
 
-  get isSingle(): boolean {
-    return this.single !== undefined
-  }
-
   remembered(set: string, key: Value): Remembered | undefined {
     const { single, sets } = this
     return single === undefined ? sets.remembered(set, key) : single.remembered(sets, set, key)
@@ -361,27 +374,23 @@ export class ClassMachine implements Machine {
   /** Gives where IPVS sent the client before, if it remembers the client at this place. */
   recall(place: string): Octets | undefined {
     const { single } = this
-    return single === undefined ? recall(this.#around.log, place) : single.recall(place, this.#source)
+    return single === undefined ? recall(this.#around.log, place) : single.recall(place)
   }
 
   remember(place: string, data: Known, timeoutMs: number): void {
-    if (this.single !== undefined) this.single.remember(place, this.#source, chosen(data, 0))
+    if (this.single !== undefined) this.single.remember(place, chosen(data, 0))
     else noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
     this.written = { data, timeoutMs }
   }
 
   /** Whether a list of `recent` has the client. */
   isListed(list: string, seconds: number): boolean {
-    return this.single?.isListed(list, this.#source) ?? isListed(this.#around.log, list, seconds)
+    return this.single?.isListed(list) ?? isListed(this.#around.log, list, seconds)
   }
 
   enlist(list: string): void {
-    if (this.single !== undefined) this.single.enlist(list, this.#source)
+    if (this.single !== undefined) this.single.enlist(list)
     else this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
-  }
-
-  get #source(): Ip {
-    return onlyValue(this.box.source) ?? ''
   }
 
   /** An address of this node is as good as any other that masquerading chooses. */
@@ -437,14 +446,3 @@ function wordsOf(its: Known): Value {
 
 /** What masquerading changes. */
 const SOURCE: readonly Field[] = ['source', 'sourcePort', 'sourceType']
-
-/** Hooks at which connection tracking begins. */
-const TRACKING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT]
-
-/** Hooks at which a packet has an input interface. */
-const WITH_INPUT: readonly number[] = [
-  NF_INET_PRE_ROUTING,
-  NF_INET_LOCAL_IN,
-  NF_INET_FORWARD,
-  NF_INET_POST_ROUTING,
-]

@@ -203,12 +203,6 @@ function withoutNotes({ expressions }: Rule): readonly Expression[] {
   return expressions.filter(each => !isNote(each))
 }
 
-/** Whether an expression does something with the packets that meet the conditions before it. */
-export function isAction(expression: CompiledRule['expressions'][number]): boolean {
-  const { kind } = expression.kind === 'extension' ? expression.of : expression
-  return kind === 'verdict' || kind === 'target'
-}
-
 export function placeText({ table, chain, rule }: RulePlace): string {
   return rule === undefined ? `${table} ${chain}` : `${table} ${chain}, rule ${rule}`
 }

@@ -100,7 +100,7 @@ function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): 
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
   const effect = store(machine, dreg, [machine.roll(modulus, offset)])
-  return machine.isSingle ? eachRolled(machine, () => effect) : effect
+  return machine.single === undefined ? effect : eachRolled(machine, () => effect)
 }
 
 function compare(machine: Machine, expression: Of<'cmp'>): Effect {

@@ -202,8 +202,8 @@ function recentTest({ mode, name, seconds }: Extract<XtMatch, { kind: 'recent' }
 
 /** A packet that is followed by itself comes from no port of a bridge. */
 function notBridged(inverted: boolean): Run {
-  return ({ isSingle }) => {
-    if (!isSingle) throw new BeyondEvaluator('cannot trace the match physdev of xtables')
+  return ({ single }) => {
+    if (single === undefined) throw new BeyondEvaluator('cannot trace the match physdev of xtables')
     return inverted ? 'next' : 'break'
   }
 }

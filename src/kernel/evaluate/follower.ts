@@ -17,7 +17,7 @@ export interface Undecided {
 
 /** What becomes of packets behind a chain. */
 export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade'
-export interface Decided {
+interface Decided {
   readonly machine: ClassMachine
   readonly decision: Decision
 }

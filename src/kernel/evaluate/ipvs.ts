@@ -352,7 +352,7 @@ function schedule(machine: ClassMachine, { server, destinations }: HeldServer): 
   const number = machine.random(slots.length)
   if (number !== undefined) return send(machine, u32host(number))
   const choice = machine.roll(slots.length, 0)
-  if (!machine.isSingle) return send(machine, choice)
+  if (machine.single === undefined) return send(machine, choice)
   return eachRolled(machine, (copy, its) => send(classIn(copy), u32host(its)))
 }
 

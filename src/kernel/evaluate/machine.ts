@@ -132,8 +132,8 @@ export interface Machine {
   remembered(set: string, key: Value): Remembered | undefined
   /** Adds, updates or deletes an element. Returns false when the set is full. */
   write(change: SetChange): boolean
-  /** A packet is followed by itself: each number that it may roll leads it another way. */
-  readonly isSingle: boolean
+  /** Of a packet that is followed by itself: each number that it may roll leads it another way. */
+  readonly single: object | undefined
 }
 
 /** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */

@@ -33,6 +33,7 @@ const TEMPLATES = 'ipvs templates'
 const NONE: readonly string[] = []
 
 interface Single {
+  readonly source: Ip
   readonly dynamic: DynamicElements
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined to follow all numbers. */
   readonly random: ((modulus: number) => number) | undefined
@@ -117,20 +118,21 @@ export class SinglePacket {
   }
 
   /** Gives where IPVS sent the client before. */
-  recall(place: string, source: Ip): Octets | undefined {
-    return this.dynamic.get(TEMPLATES)?.get(source + place)
+  recall(place: string): Octets | undefined {
+    return this.dynamic.get(TEMPLATES)?.get(this.#of.source + place)
   }
 
-  remember(place: string, source: Ip, data: Octets): void {
-    this.#put(TEMPLATES, new Map(this.dynamic.get(TEMPLATES)).set(source + place, data))
+  remember(place: string, data: Octets): void {
+    this.#put(TEMPLATES, new Map(this.dynamic.get(TEMPLATES)).set(this.#of.source + place, data))
   }
 
   /** Whether a list of `recent` has the client. Lists belong to the network namespace and contain both families. */
-  isListed(list: string, source: Ip): boolean {
-    return this.dynamic.get(RECENT_PREFIX + list)?.has(source) === true
+  isListed(list: string): boolean {
+    return this.dynamic.get(RECENT_PREFIX + list)?.has(this.#of.source) === true
   }
 
-  enlist(list: string, source: Ip): void {
+  enlist(list: string): void {
+    const { source } = this.#of
     const name = RECENT_PREFIX + list
     const clients = new Map(this.dynamic.get(name))
     const [oldest] = clients.keys()

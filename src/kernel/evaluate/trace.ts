@@ -6,7 +6,7 @@ import { RTN_LOCAL, RTN_UNICAST } from '../nft/constants.ts'
 import { formatRule } from '../nft/print-rule.ts'
 import type { NftFamily, Table } from '../nft/state.ts'
 import type { Box } from './box.ts'
-import type { IpvsHeld } from './ipvs.ts'
+import type { HeldServer, IpvsHeld } from './ipvs.ts'
 import type { RulePlace } from './noting.ts'
 import { newLog } from './sets.ts'
 import { type DynamicElements, type PathStep, SinglePacket } from './single.ts'
@@ -91,6 +91,8 @@ const WAYS_MAX = 100_000
 /** Traces packets through rules that exist only as values. Throws for rules that the evaluator does not know. */
 export function createTracer(traced: Traced): Tracer {
   const walkers = new Map<NftFamily, Walker>()
+  const bound = new Set(traced.ipvs?.addresses)
+  const servers = new Map(traced.ipvs?.servers.map(held => [held.server, held]))
   const follow = (
     packet: TracePacket,
     { localIps, random, dynamic = new Map() }: Omit<TraceSurroundings, 'random'> & Partial<TraceSurroundings>,
@@ -99,15 +101,18 @@ export function createTracer(traced: Traced): Tracer {
     const family = familyOf(packet.source) === 'IPv4' ? 'ip' : 'ip6'
     const walker = walkers.get(family) ?? walkerOf(traced, family)
     walkers.set(family, walker)
-    const local = new Set([...localIps, ...(traced.ipvs?.addresses ?? [])])
-    const leaves = walker.walkAlone(new SinglePacket({ dynamic, random, ways: { left } }), {
-      hook: packet.origin === 'process' ? 'output' : 'prerouting',
-      box: boxOf(packet, ip => isLoopback(ip) || local.has(ip)),
-      mark: u32host(packet.mark ?? 0),
-      localIps: local,
-    })
+    const local = { has: (ip: Ip) => localIps.has(ip) || bound.has(ip) }
+    const leaves = walker.walkAlone(
+      new SinglePacket({ source: packet.source, dynamic, random, ways: { left } }),
+      {
+        hook: packet.origin === 'process' ? 'output' : 'prerouting',
+        box: boxOf(packet, ip => isLoopback(ip) || local.has(ip)),
+        mark: u32host(packet.mark ?? 0),
+        localIps: local,
+      },
+    )
     return leaves.map(leaf => ({
-      trace: traceOf(leaf, packet, traced),
+      trace: traceOf(leaf, packet, { ...traced, servers }),
       probability: leaf.machine.probability,
     }))
   }
@@ -152,7 +157,11 @@ function boxOf(packet: TracePacket, isLocal: (ip: Ip) => boolean): Box {
 
 const VERDICTS = { endpoint: 'dnat', pass: 'accept', drop: 'drop', reject: 'reject' } as const
 
-function traceOf({ machine, end }: Leaf, packet: TracePacket, traced: Traced): Trace {
+interface Printed extends Traced {
+  readonly servers: ReadonlyMap<VirtualServer, HeldServer>
+}
+
+function traceOf({ machine, end }: Leaf, packet: TracePacket, traced: Printed): Trace {
   const { single, masquerade, mark } = machine
   const endpoint = machine.endpoint()
   const steps: TraceStep[] = []
@@ -170,19 +179,19 @@ function traceOf({ machine, end }: Leaf, packet: TracePacket, traced: Traced): T
   }
 }
 
-function stepOf({ place, elements, server }: PathStep, traced: Traced): TraceStep {
+function stepOf({ place, elements, server }: PathStep, traced: Printed): TraceStep {
   const { table: name, chain, rule } = place
-  if (rule === undefined) return serverStep(server, traced.ipvs)
+  if (rule === undefined) return serverStep(server && traced.servers.get(server))
   const table = traced.tables.find(its => `${its.family} ${its.name}` === name)
   const held = table?.chains.get(chain)?.rules[rule - 1]
   const text = traced.print?.(place) ?? (table && held && formatRule(held, table)) ?? ''
   return { chain: `${name} ${chain}`, rule, text, elements }
 }
 
-function serverStep(server: VirtualServer | undefined, ipvs: IpvsHeld | undefined): TraceStep {
-  if (server === undefined) throw new Error('IPVS took the packet for no virtual server')
-  const held = ipvs?.servers.find(its => its.server === server)
-  const usable = held?.destinations.filter(({ weight }) => weight > 0) ?? []
+function serverStep(held: HeldServer | undefined): TraceStep {
+  if (held === undefined) throw new Error('IPVS took the packet for no virtual server')
+  const { server, destinations } = held
+  const usable = destinations.filter(({ weight }) => weight > 0)
   const persistence = isPersistent(server) ? [`persistent ${server.timeoutS}`] : []
   return {
     chain: `ipvs ${serverKey(server)}`,

@@ -31,7 +31,7 @@ interface Entering {
 
 interface Alone {
   readonly mark: Octets
-  readonly localIps: ReadonlySet<Ip>
+  readonly localIps: Surroundings['nodeIps']
 }
 
 /** The end of packets of a class. */
@@ -41,7 +41,7 @@ export interface Leaf {
 }
 
 interface WalkerOptions extends HooksOptions {
-  readonly nodeIps: Surroundings['nodeIps']
+  readonly nodeIps: ReadonlySet<Ip>
   readonly reads?: Noting | undefined
 }
 
