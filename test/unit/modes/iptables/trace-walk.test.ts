@@ -132,7 +132,10 @@ describe('hooks of iptables', () => {
 
   it('of another family are none of its business', () => {
     const source = ip6(1, 1)
-    const chains = { 'ip nat PREROUTING': [rule(DROP)], 'ip6 nat PREROUTING': [rule({ ...REJECT, with: 'icmp6-port-unreachable' })] }
+    const chains = {
+      'ip nat PREROUTING': [rule(DROP)],
+      'ip6 nat PREROUTING': [rule({ ...REJECT, with: 'icmp6-port-unreachable' })],
+    }
     expect(run(chains, { source, destination: ip6(1, 2) }).verdict).toBe('reject')
   })
 })
