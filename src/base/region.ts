@@ -87,6 +87,15 @@ export function difference(a: Region, b: Region): Region {
   return rest
 }
 
+export function isSameRegion(a: Region, b: Region): boolean {
+  if (a === b) return true
+  if (a.length !== b.length) return false
+  return a.every((interval, index) => {
+    const other = b[index]
+    return other?.from === interval.from && other.to === interval.to
+  })
+}
+
 export function includes(region: Region, value: Octets): boolean {
   const found = region[firstEndingAt(region, value)]
   return found !== undefined && found.from <= value

@@ -4,6 +4,7 @@ import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL, openNetfilter } from '../daemon/open.ts'
+import type { TracePacket, TraceStep, Way } from '../kernel/evaluate/trace.ts'
 import {
   NF_INET_FORWARD,
   NF_INET_LOCAL_IN,
@@ -13,8 +14,6 @@ import {
 } from '../kernel/nft/constants.ts'
 import type { HookFamily } from '../kernel/nft/state.ts'
 import { type ForeignRule, type SurveyedChain, surveyChains, surveyTable } from '../kernel/nft/survey.ts'
-import type { TraceStep, Way } from '../kernel/nft/trace.ts'
-import type { TracePacket } from '../kernel/nft/trace-packet.ts'
 import { NOT_REACHED, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'

@@ -3,18 +3,12 @@ import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
-import {
-  classOf,
-  type Destination,
-  Destinations,
-  loopback,
-  portsOf,
-  protocolRegions,
-} from './destinations.ts'
+import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/box.ts'
+import { classOf, type Destination, Destinations, portsOf, protocolRegions } from './destinations.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE } from './meaning.ts'
-import type { Hook, PacketClass } from './packet-class.ts'
+import type { PacketClass } from './packet-class.ts'
 import type { Elsewhere } from './reads.ts'
-import { LOCAL, NOT_LOCAL, regionOf, regionOfIps, type Source, Sources } from './sources.ts'
+import { NOT_LOCAL, regionOf, type Source, Sources } from './sources.ts'
 
 type AtPort = Pick<Place, 'protocol' | 'port'>
 

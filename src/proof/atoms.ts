@@ -3,13 +3,14 @@ import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
+import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/box.ts'
 import type { Protocol } from '../model/service.ts'
 import { BehindSpace } from './atoms-behind.ts'
-import { classOf, Destinations, loopback, PORTS, portsOf, protocolRegions } from './destinations.ts'
+import { classOf, Destinations, PORTS, portsOf, protocolRegions } from './destinations.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, REJECT } from './meaning.ts'
-import type { Hook, PacketClass } from './packet-class.ts'
+import type { PacketClass } from './packet-class.ts'
 import type { Elsewhere } from './reads.ts'
-import { LOCAL, NOT_LOCAL, regionOf, regionOfIps, Sources, TYPES } from './sources.ts'
+import { NOT_LOCAL, regionOf, Sources, TYPES } from './sources.ts'
 
 export const HOOKS: readonly Hook[] = ['prerouting', 'output']
 

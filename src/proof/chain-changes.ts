@@ -1,8 +1,8 @@
 import { Pauses, type Steps } from '../base/clock.ts'
+import { type CompiledChain, type CompiledTable, compileInSteps } from '../kernel/evaluate/compiled.ts'
+import type { CompiledRule } from '../kernel/evaluate/rule-index.ts'
 import type { AnyTable, Chain, NftSet } from '../kernel/nft/state.ts'
-import { type CompiledChain, type CompiledTable, compileInSteps } from './compiled.ts'
 import type { Concerned, Reads } from './reads.ts'
-import type { CompiledRule } from './rule-index.ts'
 
 /* What other versions of a table change, beside elements. */
 

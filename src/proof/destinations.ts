@@ -1,8 +1,9 @@
 import { u16be } from '../base/octets.ts'
-import { difference, everything, point, prefix, type Region, union } from '../base/region.ts'
+import { difference, everything, point, type Region, union } from '../base/region.ts'
+import { type Box, type Hook, NUMBERS } from '../kernel/evaluate/box.ts'
 import type { Protocol } from '../model/service.ts'
 import { PASS, type Place } from './meaning.ts'
-import { type Box, type Hook, NUMBERS, type PacketClass, PROTOCOLS } from './packet-class.ts'
+import { type PacketClass, PROTOCOLS } from './packet-class.ts'
 import { type Source, TYPES } from './sources.ts'
 
 export const PORTS = everything(2)
@@ -44,10 +45,6 @@ export function classOf(hook: Hook, at: Place | string, to: Destination, from: S
     sourcePort: PORTS,
   }
   return { hook, at, fate, box, isOurs: fate !== PASS }
-}
-
-export function loopback(length: number): Region {
-  return length === 4 ? [prefix('\x7f\0\0\0', 8)] : point(`${'\0'.repeat(15)}\x01`)
 }
 
 export function* protocolRegions(): Generator<readonly [Protocol | undefined, Region], void, undefined> {

@@ -1,13 +1,13 @@
 import type { Octets } from '../base/octets.ts'
 import { onlyValue, type Region } from '../base/region.ts'
-import { BeyondEvaluator, chosenOf } from '../kernel/nft/trace-machine.ts'
-import { placeText } from './compiled.ts'
+import { placeText } from '../kernel/evaluate/compiled.ts'
+import { BeyondEvaluator, chosenOf } from '../kernel/evaluate/machine.ts'
+import { beginLog, isPlaceOfList } from '../kernel/evaluate/sets.ts'
+import type { Leaf, Walker } from '../kernel/evaluate/walk.ts'
 import { allMeet, type Complaint, fateText, type Judging, judge, Spreads } from './judge.ts'
 import { type FamilyMeaning, placeKey, portKey } from './meaning.ts'
 import { addressOf, exampleOf, nameOf, type PacketClass } from './packet-class.ts'
 import { ELSEWHERE, type Reads } from './reads.ts'
-import { beginLog, isPlaceOfList } from './sets.ts'
-import type { Leaf, Walker } from './walk.ts'
 
 /** A packet that the kernel does not treat as Kubernetes says. */
 export interface ProofDifference {

@@ -1,37 +1,10 @@
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 import { type Octets, readU16be, u32host } from '../base/octets.ts'
 import { onlyValue, type Region } from '../base/region.ts'
+import { type Box, type Hook, NUMBERS } from '../kernel/evaluate/box.ts'
 import { RTN_LOCAL } from '../kernel/nft/constants.ts'
-import type { Field } from '../kernel/nft/trace-machine.ts'
 import type { Protocol } from '../model/service.ts'
 import { type Fate, type Place, placeKey } from './meaning.ts'
-
-/** The values of each field of the packets of a class. */
-export type Box = Readonly<Record<Field, Region>>
-export type Hook = 'prerouting' | 'output'
-
-interface HeaderField {
-  readonly field: Field
-  readonly offset: number
-  readonly length: number
-}
-/** Where fields are in a header. */
-export type HeaderLayout = readonly HeaderField[]
-
-export const HEADER_4: HeaderLayout = [
-  { field: 'destination', offset: 16, length: 4 },
-  { field: 'source', offset: 12, length: 4 },
-  { field: 'protocol', offset: 9, length: 1 },
-]
-export const HEADER_6: HeaderLayout = [
-  { field: 'destination', offset: 24, length: 16 },
-  { field: 'source', offset: 8, length: 16 },
-  { field: 'protocol', offset: 6, length: 1 },
-]
-export const TRANSPORT: HeaderLayout = [
-  { field: 'sourcePort', offset: 0, length: 2 },
-  { field: 'destinationPort', offset: 2, length: 2 },
-]
 
 /** Says what packets are sent to. */
 export function nameOf({ at }: Pick<PacketClass, 'at'>): string {
@@ -52,7 +25,6 @@ export interface PacketClass {
   readonly isOurs: boolean
 }
 
-export const NUMBERS: Readonly<Record<Protocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }
 export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP']
 
 export function isSame(a: Fate, b: Fate): boolean {

@@ -1,10 +1,9 @@
 import { u16be } from '../base/octets.ts'
 import { difference, onlyValue, point, type Region, union } from '../base/region.ts'
-import { loopback } from './destinations.ts'
+import { loopback, regionOfIps } from '../kernel/evaluate/box.ts'
+import type { Leaf } from '../kernel/evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { protocolOf } from './packet-class.ts'
-import { regionOfIps } from './sources.ts'
-import type { Leaf } from './walk.ts'
 
 /** What packets may meet beside their fate where chains of kube-proxy's IPVS mode treat them: modes/ipvs/README.md. */
 export class Permits {

@@ -1,16 +1,17 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { sizeOf } from '../base/region.ts'
+import type { Box } from '../kernel/evaluate/box.ts'
+import type { Ownership } from '../kernel/evaluate/compiled.ts'
+import { IpvsClasses } from '../kernel/evaluate/ipvs.ts'
+import { newLog } from '../kernel/evaluate/sets.ts'
+import { Walker } from '../kernel/evaluate/walk.ts'
 import type { IpvsHeld } from '../kernel/ipvs/held.ts'
 import type { AnyTable, NftFamily } from '../kernel/nft/state.ts'
 import { classesOf } from './atoms.ts'
-import type { Ownership } from './compiled.ts'
 import { Examiner, Groups, type ProofDifference, unitOf } from './examine.ts'
-import { IpvsClasses } from './ipvs.ts'
 import type { FamilyMeaning } from './meaning.ts'
-import type { Box, PacketClass } from './packet-class.ts'
+import type { PacketClass } from './packet-class.ts'
 import type { Reads } from './reads.ts'
-import { newLog } from './sets.ts'
-import { Walker } from './walk.ts'
 
 /** What a proof found out. */
 export interface Proof {

@@ -1,7 +1,6 @@
 import type { Ip } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { includes, onlyValue, type Region } from '../base/region.ts'
-import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import {
   chosen,
   type FieldPart,
@@ -11,9 +10,18 @@ import {
   type SetAccess,
   type Value,
   type Word,
-} from '../kernel/nft/trace-machine.ts'
+} from '../kernel/evaluate/machine.ts'
+import {
+  type Compared,
+  type ComparedChain,
+  comparedBy,
+  type Guard,
+  type Noting,
+  type Reader,
+} from '../kernel/evaluate/noting.ts'
+import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
-import { type Box, protocolOf } from './packet-class.ts'
+import { protocolOf } from './packet-class.ts'
 
 /** Packets that are sent to no service port: at one address, at one port of it, or at one port of all addresses. */
 export interface Elsewhere {
@@ -28,14 +36,6 @@ export interface Concerned {
   readonly elsewhere: Elsewhere[]
   /** The element concerns more than can be told. */
   isWide: boolean
-}
-
-interface Reader {
-  readonly box: Box
-  readonly sets: SetAccess
-  readonly addressLength: number
-  readonly rolled?: readonly number[] | undefined
-  readonly together?: { readonly classes: readonly number[] } | undefined
 }
 
 /** A lookup of packets to no service port. */
@@ -70,34 +70,12 @@ const POINTS_MAX = 16
 /** The unit of all packets that are sent to no service port. */
 export const ELSEWHERE = '@'
 
-/** What all packets have that a rule does not end for at once. */
-export interface Guard {
-  readonly destination: Octets | undefined
-  readonly port: Octets | undefined
-  readonly protocol: Octets | undefined
-}
-
-/** What a rule compares first: a destination with a port, one of them, or nothing that a packet tells. */
-export type Compared = 'place' | 'address' | 'port' | 'nothing'
-
-export function comparedBy({ destination, port }: Guard): Compared {
-  if (destination === undefined) return port === undefined ? 'nothing' : 'port'
-  return port === undefined ? 'address' : 'place'
-}
-
-/** A chain whose rules packets are compared with. */
-interface ComparedChain {
-  readonly name: string
-  readonly compared: readonly Compared[]
-  readonly table: { readonly sets: SetAccess }
-}
-
 /**
  * Remembers which elements the classes looked up, found or not, so that a changed element leads to them. A class belongs
  * to a unit: the place or node port that its packets are sent to, or ELSEWHERE. Where rules change as well, a chain is a
  * set of what its rules compare first.
  */
-export class Reads {
+export class Reads implements Noting {
   readonly followsRules: boolean
   /** The units of the classes that are followed; of several, by the number of the class. */
   units: readonly string[] = []
@@ -123,7 +101,6 @@ export class Reads {
     else this.#notePlaces(reader, set, words)
   }
 
-  /** Notes that packets pass a chain. */
   noteChain(reader: Reader & Pick<Machine, 'header'>, { name, compared }: ComparedChain): void {
     if (!this.followsRules) return
     for (const each of compared) this.note(reader, `${each} in ${name}`, comparedWords(reader, each))

@@ -1,11 +1,9 @@
-import type { Cidr, Ip } from '../base/ip.ts'
-import { u32host } from '../base/octets.ts'
+import type { Cidr } from '../base/ip.ts'
 import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
-import { RTN_LOCAL } from '../kernel/nft/constants.ts'
+import { type Hook, LOCAL, regionOfIps } from '../kernel/evaluate/box.ts'
 import { DROP, type FamilyMeaning, type Fate, type Place } from './meaning.ts'
-import { type Hook, isSame } from './packet-class.ts'
+import { isSame } from './packet-class.ts'
 
-export const LOCAL = point(u32host(RTN_LOCAL))
 export const TYPES = everything(4)
 export const NOT_LOCAL = difference(TYPES, LOCAL)
 
@@ -130,8 +128,4 @@ function interfaces(hook: Hook): Region {
 
 export function regionOf(cidrs: readonly Cidr[]): Region {
   return union(cidrs.map(({ ip, bits }) => prefix(ip, bits)))
-}
-
-export function regionOfIps(ips: Iterable<Ip>): Region {
-  return union([...ips].map(ip => ({ from: ip, to: ip })))
 }

@@ -1,7 +1,6 @@
 import { describe, it } from 'vitest'
 import { formatIp, formatIpPort, type Ip } from '../../src/base/ip.ts'
-import type { Tracer } from '../../src/kernel/nft/trace.ts'
-import type { TracePacket } from '../../src/kernel/nft/trace-packet.ts'
+import type { TracePacket, Tracer } from '../../src/kernel/evaluate/trace.ts'
 import type { Frontend, PortFrontends, ServiceFrontends } from '../../src/model/frontend.ts'
 import { createRandom } from '../support/apiserver/random.ts'
 import { PROTOCOL_NUMBER } from '../support/lab/probe.ts'

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
+import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
 import type { AnyTable, Table } from '../../src/kernel/nft/state.ts'
-import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'

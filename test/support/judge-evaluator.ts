@@ -6,20 +6,20 @@ import { finish, systemClock } from '../../src/base/clock.ts'
 import { formatIp, formatIpPort } from '../../src/base/ip.ts'
 import { u16be, u32host } from '../../src/base/octets.ts'
 import { difference, everything, includes, point, prefix, type Region } from '../../src/base/region.ts'
+import type { Box } from '../../src/kernel/evaluate/box.ts'
+import { type Ownership, placeText } from '../../src/kernel/evaluate/compiled.ts'
+import { newLog } from '../../src/kernel/evaluate/sets.ts'
+import type { TracePacket } from '../../src/kernel/evaluate/trace.ts'
+import { createTracer } from '../../src/kernel/evaluate/trace.ts'
+import { Walker } from '../../src/kernel/evaluate/walk.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { RTN_LOCAL } from '../../src/kernel/nft/constants.ts'
 import { diffRulesets } from '../../src/kernel/nft/diff.ts'
 import { listAllTables } from '../../src/kernel/nft/list.ts'
 import type { Ruleset, Table } from '../../src/kernel/nft/state.ts'
-import { createTracer } from '../../src/kernel/nft/trace.ts'
-import type { TracePacket } from '../../src/kernel/nft/trace-packet.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
-import { type Ownership, placeText } from '../../src/proof/compiled.ts'
-import type { Box } from '../../src/proof/packet-class.ts'
-import { newLog } from '../../src/proof/sets.ts'
-import { Walker } from '../../src/proof/walk.ts'
 import { freshNetns } from './lab/netns.ts'
 import { openClient } from './pipeline.ts'
 import { anyDestination, OWN_ADDRESSES, PORTS, randomTable, TABLE } from './proof-rulesets.ts'
@@ -44,19 +44,17 @@ export interface JudgeOptions {
 export interface JudgedRules {
   /** Puts random rules into the kernel, for UDP packets of this node at hook output. */
   put(random: Random, client: NftClient): Promise<void>
-  /** Follows one packet through them: the places of the rules that count it, and its end. */
-  follow(tables: readonly Table[], packet: TracePacket): Followed
   readonly ownership: Ownership
 }
 
-export interface Followed {
+interface Followed {
   readonly met: readonly string[]
   readonly end: 'pass' | 'drop' | 'reject'
   /** The rule that dropped it, if it is known. */
   readonly decidedBy: string | undefined
 }
 
-/** Rules of nf_tables, and the tracer of single packets. */
+/** Rules of nf_tables. */
 const NATIVE: JudgedRules = {
   ownership: { ownName: TABLE },
   async put(random, client) {
@@ -64,19 +62,21 @@ const NATIVE: JudgedRules = {
     const { transaction } = finish(diffRulesets(EMPTY, wanted, { lateSets: new Set() }))
     expect(await client.commit(transaction)).toMatchObject({ outcome: 'committed' })
   },
-  follow(tables, packet) {
-    const localIps = new Set(OWN_ADDRESSES)
-    const { steps, verdict } = createTracer({ tables }).trace(packet, { localIps, random: () => 0 })
-    const met = steps.flatMap(({ chain, rule, text }) =>
-      text.includes('counter') ? [`${chain}, rule ${rule}`] : [],
-    )
-    const last = steps.at(-1)
-    return {
-      met,
-      end: verdict === 'drop' || verdict === 'reject' ? verdict : 'pass',
-      decidedBy: last === undefined ? undefined : `${last.chain}, rule ${last.rule}`,
-    }
-  },
+}
+
+/** Follows one packet by itself: the places of the rules that count it, and its end. */
+function follow(tables: readonly Table[], packet: TracePacket): Followed {
+  const localIps = new Set(OWN_ADDRESSES)
+  const { steps, verdict } = createTracer({ tables }).trace(packet, { localIps, random: () => 0 })
+  const met = steps.flatMap(({ chain, rule, text }) =>
+    text.includes('counter') ? [`${chain}, rule ${rule}`] : [],
+  )
+  const last = steps.at(-1)
+  return {
+    met,
+    end: verdict === 'drop' || verdict === 'reject' ? verdict : 'pass',
+    decidedBy: last === undefined ? undefined : `${last.chain}, rule ${last.rule}`,
+  }
 }
 
 /**
@@ -120,7 +120,7 @@ export async function judgeEvaluator(
       for (const packet of sent) await send(sockets, packet)
       const expected = new Map<string, bigint>()
       for (const packet of sent) {
-        const followed = rules.follow(tables, packet)
+        const followed = follow(tables, packet)
         for (const key of followed.met) expected.set(key, (expected.get(key) ?? 0n) + 1n)
         expectClass(tables, packet, { ...followed, random, ownership: rules.ownership })
       }
@@ -181,21 +181,6 @@ function expectClass(
   expect(its?.end, what).toBe(end)
   if (end === 'drop' && its?.machine.decidedBy !== undefined)
     expect(placeText(its.machine.decidedBy), what).toBe(decidedBy)
-}
-
-/** The class of one packet of this node. */
-export function boxOf({ source, destination, destinationPort, sourcePort, protocol }: TracePacket): Box {
-  const isLocal = OWN_ADDRESSES.includes(destination)
-  return {
-    source: point(source),
-    sourceType: point(u32host(RTN_LOCAL)),
-    destination: point(destination),
-    destinationType: point(u32host(isLocal ? RTN_LOCAL : RTN_UNICAST)),
-    protocol: point(String.fromCharCode(protocol)),
-    sourcePort: point(u16be(sourcePort)),
-    destinationPort: point(u16be(destinationPort)),
-    interface: point('\0'.repeat(16)),
-  }
 }
 
 function boxAround(packet: TracePacket, random: Random): Box {

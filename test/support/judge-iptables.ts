@@ -1,9 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { formatIp } from '../../src/base/ip.ts'
-import { placeText } from '../../src/proof/compiled.ts'
-import { newLog } from '../../src/proof/sets.ts'
-import { Walker } from '../../src/proof/walk.ts'
-import { boxOf, type JudgedRules } from './judge-evaluator.ts'
+import type { JudgedRules } from './judge-evaluator.ts'
 import { anyDestination, OWN_ADDRESSES, PORTS } from './proof-rulesets.ts'
 
 /* Random rules that iptables-nft writes, so that neither our encoder nor our decoders are trusted. */
@@ -20,21 +17,6 @@ export const OF_IPTABLES: JudgedRules = {
   ownership: OWNERSHIP,
   async put(random) {
     execFileSync('iptables-nft-restore', { input: randomRules(random) })
-  },
-  follow(tables, packet) {
-    const met: string[] = []
-    const walker = new Walker(tables, {
-      family: 'ip',
-      ...OWNERSHIP,
-      log: newLog(),
-      nodeIps: new Set(),
-      met: place => met.push(placeText(place)),
-    })
-    const [leaf, ...more] = walker.walk({ hook: 'output', box: boxOf(packet) })
-    if (leaf === undefined || more.length > 0 || leaf.end === 'endpoint')
-      throw new Error('a packet has one end')
-    const { decidedBy } = leaf.machine
-    return { met, end: leaf.end, decidedBy: decidedBy && placeText(decidedBy) }
   },
 }
 

@@ -1,5 +1,5 @@
 import { assert } from '../../src/base/errors.ts'
-import { createTracer, type Tracer } from '../../src/kernel/nft/trace.ts'
+import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
 import { createIptablesTracer } from '../../src/modes/iptables/trace.ts'
 import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import {

@@ -1,12 +1,11 @@
-import { append, PersistentMap } from '../../src/base/collections.ts'
-import type { Ip } from '../../src/base/ip.ts'
-import type { IpsetEntry } from '../../src/kernel/ipset/state.ts'
+import { PersistentMap } from '../../src/base/collections.ts'
 import type { IpvsHeld } from '../../src/kernel/ipvs/held.ts'
 import type { AnyTable } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
 import { ipvsProving } from '../../src/modes/ipvs/proving.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/modes/ipvs/settings.ts'
 import type { IpvsState, PlacedServer } from '../../src/modes/ipvs/state.ts'
+import { ipvsHeld } from '../../src/modes/ipvs/trace.ts'
 import type { Proving } from '../../src/modes/mode.ts'
 import type { Proof } from '../../src/proof/prove.ts'
 import { configFrom } from './parse-flags.ts'
@@ -16,18 +15,9 @@ import { chainsWith, tablesOfChains } from './proof-iptables.ts'
 import { LOCAL_IPS } from './scenario.ts'
 
 /** What a kernel holds beside nf_tables after a commit of a state. */
-export function heldOf({ servers, sets, entries, addresses }: IpvsState): IpvsHeld {
-  const bySet = new Map<string, IpsetEntry[]>()
-  for (const { set, entry } of entries.values()) append(bySet, set, entry)
-  const bound = addresses.values().map((its): Ip => its.ip)
-  return {
-    servers: [...servers.values()].map(({ server, destinations }) => ({
-      server,
-      destinations: [...destinations.values()],
-    })),
-    ipsets: [...sets.values()].map(set => ({ set, entries: bySet.get(set.name) ?? [] })),
-    addresses: [...LOCAL_IPS.map(ip), ...bound],
-  }
+export function heldOf(state: IpvsState): IpvsHeld {
+  const held = ipvsHeld(state)
+  return { ...held, addresses: [...LOCAL_IPS.map(ip), ...held.addresses] }
 }
 
 export const OWN_IPVS = DEFAULT_IPVS_OPTIONS.tableName

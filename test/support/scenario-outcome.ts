@@ -1,6 +1,6 @@
 import type { Ip } from '../../src/base/ip.ts'
-import type { Tracer } from '../../src/kernel/nft/trace.ts'
-import type { DynamicElements, TracePacket } from '../../src/kernel/nft/trace-packet.ts'
+import type { DynamicElements } from '../../src/kernel/evaluate/single.ts'
+import type { TracePacket, Tracer } from '../../src/kernel/evaluate/trace.ts'
 import { addressText, endpointText, parseEndpoint } from './lab/address.ts'
 import type { Flow, Outcome } from './lab/lab.ts'
 import { PROTOCOL_NUMBER } from './lab/probe.ts'

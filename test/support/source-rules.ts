@@ -70,6 +70,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
   // What Kubernetes says, against what the kernel holds: it shares nothing with the modes and resolve that it judges.
   proof: [
     'base',
+    'kernel/evaluate',
     'kernel/nft',
     'kernel/xt',
     'kernel/ipset',

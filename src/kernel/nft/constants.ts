@@ -265,6 +265,7 @@ export const NFT_FIB_RESULT_ADDRTYPE = 3
 export const NFTA_FIB_F_SADDR = 0x1
 export const NFTA_FIB_F_DADDR = 0x2
 export const NFTA_FIB_F_IIF = 0x8
+export const RTN_UNICAST = 1
 export const RTN_LOCAL = 2
 
 export const NFTA_NG_DREG = 1

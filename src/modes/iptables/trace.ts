@@ -1,7 +1,7 @@
 import { finish } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import type { Config } from '../../config/config.ts'
-import type { Tracer } from '../../kernel/nft/trace.ts'
+import type { Tracer } from '../../kernel/evaluate/trace.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import type { XtRule } from '../../kernel/xt/rule.ts'
 import { chainKey, type XtChain } from '../../kernel/xt/scope.ts'

@@ -3,9 +3,10 @@ import { PersistentMap } from '../../base/collections.ts'
 import { formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { readU16be } from '../../base/octets.ts'
 import type { Config } from '../../config/config.ts'
+import type { DynamicElements } from '../../kernel/evaluate/single.ts'
+import { createTracer, type Trace, type TracePacket, type Tracer } from '../../kernel/evaluate/trace.ts'
 import type { Table } from '../../kernel/nft/state.ts'
-import { allWays, createTracer, type Trace, type Tracer } from '../../kernel/nft/trace.ts'
-import type { FrontendTable } from '../../model/frontend.ts'
+import type { Backend, FrontendTable } from '../../model/frontend.ts'
 import { endpointText, type ListName } from '../common/relay/balancer.ts'
 import type { Relay } from '../common/relay/relay.ts'
 import { LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
@@ -22,7 +23,6 @@ import {
   type UserspaceState,
 } from './state.ts'
 
-const WAYS_MAX = 100_000
 /** The key for clients that the relays remember, among the elements that packets wrote. */
 const CLIENTS = 'userspace clients'
 
@@ -34,39 +34,78 @@ const CLIENTS = 'userspace clients'
 export function createUserspaceTracer(state: UserspaceState): Tracer {
   const { tables, listeners } = numbered(state)
   const rules = createTracer({ tables })
-  const trace: Tracer['trace'] = (packet, surroundings) => {
-    const found = rules.trace(packet, surroundings)
-    if (found.verdict !== 'dnat') return found
-    const { ip, port } = found.destination
-    const listener = listeners.get(listenerKey(packet.protocol, ip, port))
+  const relayOf = ({ protocol }: TracePacket, { destination: { ip, port } }: Trace): Relayed => {
+    const listener = listeners.get(listenerKey(protocol, ip, port))
     const relay = listener === undefined ? undefined : state.relays.get(listener.key)
     if (listener === undefined || relay === undefined)
       throw new Error(`no relay listens at ${formatIpPort(ip, port)}`)
-    const clients = new Map(surroundings.dynamic?.get(CLIENTS))
-    const chosen = choose(relay, listener.list, {
-      source: packet.source,
-      clients,
-      random: surroundings.random,
-    })
-    const step: Trace['steps'][number] = {
-      chain: `relay ${relay.protocol} ${relay.displayName} (${listener.list})`,
-      rule: 1,
-      text: 'round robin, from this node',
-      elements: relay.balance[listener.list].map(endpointText),
-    }
-    const { ip: to, port: toPort } = chosen
-    return {
-      ...found,
-      destination: { ip: to, port: toPort },
-      masquerade: true,
-      steps: [...found.steps.map(withoutNumbers), step],
-      dynamic: new Map(found.dynamic).set(CLIENTS, clients),
-    }
+    return { relay, list: listener.list }
   }
   return {
-    trace,
-    ways: (packet, surroundings, limit = WAYS_MAX) =>
-      allWays((random, forget) => trace(packet, { ...surroundings, random, forget }), limit),
+    trace(packet, surroundings) {
+      const found = rules.trace(packet, surroundings)
+      if (found.verdict !== 'dnat') return found
+      const relayed = relayOf(packet, found)
+      const choices = choicesOf(relayed, packet.source, surroundings.dynamic)
+      const chosen = choices[choices.length === 1 ? 0 : surroundings.random(choices.length)]
+      return through(found, { ...relayed, source: packet.source, chosen })
+    },
+    ways: (packet, surroundings, limit) =>
+      rules.ways(packet, surroundings, limit).flatMap(way => {
+        if (way.trace.verdict !== 'dnat') return [way]
+        const relayed = relayOf(packet, way.trace)
+        const choices = choicesOf(relayed, packet.source, surroundings.dynamic)
+        return choices.map(chosen => ({
+          trace: through(way.trace, { ...relayed, source: packet.source, chosen }),
+          probability: way.probability / choices.length,
+        }))
+      }),
+  }
+}
+
+interface Relayed {
+  readonly relay: Relay
+  readonly list: ListName
+}
+
+/** Gives the endpoints that a relay may choose for a client: one, if it remembers the client. */
+function choicesOf(
+  { relay: { key, balance }, list }: Relayed,
+  source: Ip,
+  dynamic: DynamicElements | undefined,
+): readonly Backend[] {
+  const backends = balance[list]
+  if (backends.length === 0) throw new Error(`a list without endpoints has a listener: ${key}`)
+  const last = balance.affinityTimeoutS > 0 ? dynamic?.get(CLIENTS)?.get(clientOf(key, source)) : undefined
+  const known = backends.find(one => endpointText(one) === last)
+  return known === undefined ? backends : [known]
+}
+
+function clientOf(key: string, source: Ip): string {
+  return `${key} ${formatIp(source)}`
+}
+
+/** Leads a packet that the rules sent to a listener on to an endpoint. */
+function through(
+  found: Trace,
+  { relay, list, source, chosen }: Relayed & { readonly source: Ip; readonly chosen: Backend | undefined },
+): Trace {
+  if (chosen === undefined) throw new Error('a roll is below its modulus')
+  const { key, protocol, displayName, balance } = relay
+  const clients = new Map(found.dynamic.get(CLIENTS))
+  if (balance.affinityTimeoutS > 0) clients.set(clientOf(key, source), endpointText(chosen))
+  const step: Trace['steps'][number] = {
+    chain: `relay ${protocol} ${displayName} (${list})`,
+    rule: 1,
+    text: 'round robin, from this node',
+    elements: balance[list].map(endpointText),
+  }
+  return {
+    ...found,
+    destination: { ip: chosen.ip, port: chosen.port },
+    masquerade: true,
+    steps: [...found.steps.map(withoutNumbers), step],
+    dynamic: new Map(found.dynamic).set(CLIENTS, clients),
   }
 }
 
@@ -85,24 +124,6 @@ function withoutNumbers(step: Trace['steps'][number]): Trace['steps'][number] {
 }
 
 const REDIRECT = new RegExp(`^(?:${[...REDIRECT_MAPS].join('|')}): `)
-
-interface Choice {
-  readonly source: Ip
-  /** Endpoints by relay and client. */
-  readonly clients: Map<string, string | undefined>
-  readonly random: (modulus: number) => number
-}
-
-function choose({ key, balance }: Relay, list: ListName, { source, clients, random }: Choice) {
-  const backends = balance[list]
-  const client = `${key} ${formatIp(source)}`
-  const isSticky = balance.affinityTimeoutS > 0
-  const known = isSticky ? backends.find(one => endpointText(one) === clients.get(client)) : undefined
-  const chosen = known ?? backends[random(backends.length)]
-  if (chosen === undefined) throw new Error(`a list without endpoints has a listener: ${key}`)
-  if (isSticky) clients.set(client, endpointText(chosen))
-  return chosen
-}
 
 interface Numbered {
   readonly tables: readonly Table[]

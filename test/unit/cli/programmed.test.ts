@@ -3,9 +3,9 @@ import { PersistentMap } from '../../../src/base/collections.ts'
 import { isElsewhere, type KernelQuestion, kernelOutcome, outcomesOf } from '../../../src/cli/outcome.ts'
 import { damageText, programmedModes, readListening, withRelays } from '../../../src/cli/programmed.ts'
 import { serviceTable } from '../../../src/cli/service-rows.ts'
+import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
 import { NF_DROP } from '../../../src/kernel/nft/constants.ts'
 import type { Chain, Element, Table } from '../../../src/kernel/nft/state.ts'
-import { createTracer } from '../../../src/kernel/nft/trace.ts'
 import type { ServiceRow } from '../../../src/modes/common/show.ts'
 import { balanced, serviceOf, sliceOf } from '../../support/objects.ts'
 import {
@@ -161,12 +161,12 @@ describe('rows of nftables mode', () => {
       const services = table.chains.get('services')
       if (services === undefined) throw new Error('there is no chain services')
       const rules: Chain['rules'] = [
-        { expressions: [{ kind: 'unknown', name: 'log', data: '' }], comment: '' },
+        { expressions: [{ kind: 'unknown', name: 'quota', data: '' }], comment: '' },
       ]
       const chain = { ...services, rules: [...rules, ...services.rules] }
       return { ...table, chains: new Map([...table.chains, ['services', chain]]) }
     })
-    expect(problemsOf(strange)[0]).toMatch(/the rules cannot be followed: cannot trace the expression log/)
+    expect(problemsOf(strange)[0]).toMatch(/the rules cannot be followed: cannot trace the expression quota/)
   })
 })
 

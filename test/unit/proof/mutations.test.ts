@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { createTracer } from '../../../src/kernel/nft/trace.ts'
+import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'

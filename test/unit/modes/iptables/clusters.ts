@@ -1,6 +1,6 @@
 import fc from 'fast-check'
+import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
-import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
 import { ip, type PipelineConfig } from '../../../support/pipeline.ts'
 
 /* Small clusters that change, and packets that meet what is in them: few addresses and ports, so that nearly everything meets. */

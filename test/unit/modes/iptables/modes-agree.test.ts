@@ -9,8 +9,8 @@ import {
   type Ip,
   isLoopback,
 } from '../../../../src/base/ip.ts'
-import { createTracer, type Tracer } from '../../../../src/kernel/nft/trace.ts'
-import { isLocal, type TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
+import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
+import { createTracer, type Tracer } from '../../../../src/kernel/evaluate/trace.ts'
 import type { Frontend, FrontendTable, Route } from '../../../../src/model/frontend.ts'
 import { createIptablesTracer } from '../../../../src/modes/iptables/trace.ts'
 import { PROTOCOL_NUMBER } from '../../../support/lab/probe.ts'
@@ -62,7 +62,7 @@ function meetingOf(packet: TracePacket, table: FrontendTable): Meeting {
     table,
     at: all.flatMap(({ frontend }) => (frontend.ip === packet.destination ? [frontend] : [])),
     nodePort: nodePort && { route: nodePort.frontend.route, hasLocal: nodePort.hasLocal },
-    toUs: isLocal(packet.destination, AROUND),
+    toUs: isLoopback(packet.destination) || AROUND.localIps.has(packet.destination),
   }
 }
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import type { Ip } from '../../../../src/base/ip.ts'
-import type { Tracer } from '../../../../src/kernel/nft/trace.ts'
+import type { Tracer } from '../../../../src/kernel/evaluate/trace.ts'
 import type { XtChain } from '../../../../src/kernel/xt/scope.ts'
 import type { Backend, Frontend, FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
 import type { Protocol } from '../../../../src/model/service.ts'

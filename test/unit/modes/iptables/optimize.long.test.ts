@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import type { Way } from '../../../../src/kernel/nft/trace.ts'
-import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
+import type { TracePacket, Way } from '../../../../src/kernel/evaluate/trace.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { withoutIdle } from '../../../../src/modes/iptables/optimize/optimize.ts'

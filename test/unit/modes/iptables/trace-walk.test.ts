@@ -1,13 +1,10 @@
 import { describe, expect, it } from 'vitest'
+import type { DynamicElements } from '../../../../src/kernel/evaluate/single.ts'
+import type { TracePacket, Tracer, TraceSurroundings } from '../../../../src/kernel/evaluate/trace.ts'
 import { IPPROTO_TCP, IPPROTO_UDP } from '../../../../src/kernel/nft/constants.ts'
-import { allWays } from '../../../../src/kernel/nft/trace.ts'
-import type {
-  DynamicElements,
-  TracePacket,
-  TraceSurroundings,
-} from '../../../../src/kernel/nft/trace-packet.ts'
 import type { XtAddress, XtMatch, XtRule, XtTarget } from '../../../../src/kernel/xt/rule.ts'
-import { traceTables, type XtTables } from '../../../../src/modes/xt-common/trace.ts'
+import type { XtTableName } from '../../../../src/kernel/xt/scope.ts'
+import { createXtTracer } from '../../../../src/modes/xt-common/trace.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 import { ip4, ip6 } from '../nftables/frontends.ts'
 
@@ -20,12 +17,19 @@ const POD = ip4(10, 180, 0, 1)
 
 type Rules = Readonly<Record<string, readonly XtRule[]>>
 
-function tables(chains: Rules, recent: readonly string[] = []): XtTables {
-  return {
-    chains: new Map(Object.entries(chains)),
-    recent: new Set(recent),
+function tracer(chains: Rules): Tracer {
+  return createXtTracer(() => ({
+    chains: Object.entries(chains).map(([key, rules]) => {
+      const [family, table, name = ''] = key.split(' ')
+      return { family: family === 'ip6' ? 'ip6' : 'ip', table: tableNamed(table), name, rules, last: [] }
+    }),
+    jumps: [],
     print: ({ target }) => `-j ${target?.kind}`,
-  }
+  }))
+}
+
+function tableNamed(name: string | undefined): XtTableName {
+  return name === 'mangle' || name === 'filter' ? name : 'nat'
 }
 
 function rule(target: XtTarget | undefined, more: Partial<XtRule> = {}): XtRule {
@@ -61,7 +65,7 @@ function packet(more: Partial<TracePacket> = {}): TracePacket {
 const AROUND: TraceSurroundings = { localIps: new Set([NODE_IP]), random: () => 0 }
 
 function run(chains: Rules, more: Partial<TracePacket> = {}, around: Partial<TraceSurroundings> = {}) {
-  return traceTables(tables(chains), packet(more), { ...AROUND, ...around })
+  return tracer(chains).trace(packet(more), { ...AROUND, ...around })
 }
 
 /** Whether a packet meets the one rule there is. */
@@ -128,7 +132,10 @@ describe('hooks of iptables', () => {
 
   it('of another family are none of its business', () => {
     const source = ip6(1, 1)
-    const chains = { 'ip nat PREROUTING': [rule(DROP)], 'ip6 nat PREROUTING': [rule(REJECT)] }
+    const chains = {
+      'ip nat PREROUTING': [rule(DROP)],
+      'ip6 nat PREROUTING': [rule({ ...REJECT, with: 'icmp6-port-unreachable' })],
+    }
     expect(run(chains, { source, destination: ip6(1, 2) }).verdict).toBe('reject')
   })
 })
@@ -152,9 +159,9 @@ describe('chains', () => {
   })
 
   it('that loop or are missing are errors', () => {
-    expect(() => run({ 'ip filter FORWARD': [rule(jump('A'))] })).toThrow('there is no chain ip filter A')
+    expect(() => run({ 'ip filter FORWARD': [rule(jump('A'))] })).toThrow('there is no chain A')
     const round = { 'ip filter FORWARD': [rule(jump('A'))], 'ip filter A': [rule(jump('A'))] }
-    expect(() => run(round)).toThrow('chains loop at A')
+    expect(() => run(round)).toThrow('circles at A')
   })
 })
 
@@ -235,8 +242,8 @@ describe('what a rule asks of a packet', () => {
 
   it('cannot be told where a rule asks for what Kubernetes does not', () => {
     const unknown = { kind: 'unknown', name: 'owner', revision: 1, info: '' } as const
-    expect(() => meets({ matches: [unknown] })).toThrow('cannot trace -m owner')
-    expect(() => run({ 'ip nat PREROUTING': [rule(unknown)] })).toThrow('cannot trace -j owner')
+    expect(() => meets({ matches: [unknown] })).toThrow('cannot trace the match owner')
+    expect(() => run({ 'ip nat PREROUTING': [rule(unknown)] })).toThrow('cannot trace the target owner')
   })
 })
 
@@ -269,44 +276,15 @@ describe('-m statistic', () => {
         target,
       )
     })
-  const ways = (rules: readonly XtRule[]) => {
-    const all = tables({ 'ip nat PREROUTING': rules })
-    return allWays(random => traceTables(all, packet(), { ...AROUND, random }), 10_000)
-  }
+  const ways = (rules: readonly XtRule[], limit?: number) =>
+    tracer({ 'ip nat PREROUTING': rules }).ways(packet(), AROUND, limit)
 
   it.skipIf(IS_QUICK)('gives every endpoint the same share, in as many ways as there are endpoints', () => {
     for (const endpoints of [1, 2, 3, 7, 40, 1_000]) {
-      let runs = 0
-      const all = tables({ 'ip nat PREROUTING': share(endpoints) })
-      const found = allWays(random => {
-        runs++
-        return traceTables(all, packet(), { ...AROUND, random })
-      }, 10_000)
-      expect(runs).toBe(endpoints)
+      const found = ways(share(endpoints), endpoints)
       expect(new Set(found.map(({ trace }) => trace.destination.port)).size).toBe(endpoints)
       for (const { probability } of found) expect(probability).toBeCloseTo(1 / endpoints, 9)
     }
-  })
-
-  it('counts numbers that the trace forgets as one way', () => {
-    let runs = 0
-    const found = allWays((random, forget) => {
-      runs++
-      let port = 0
-      for (let rolls = 0; rolls < 20 && port === 0; rolls++) {
-        const number = random(8)
-        if (number === 2 || number === 5) port = number
-        else forget()
-      }
-      return traceTables(tables({ 'ip nat PREROUTING': [rule(dnat(port))] }), packet(), AROUND)
-    }, 10_000)
-    // Of each roll, 8 numbers; the first that is forgotten goes on.
-    expect(runs).toBe(20 * 7 + 1)
-    const missed = 0.75 ** 20
-    const shares = new Map(found.map(({ trace, probability }) => [trace.destination.port, probability]))
-    expect(shares.size).toBe(3)
-    expect(shares.get(0)).toBeCloseTo(missed, 12)
-    for (const port of [2, 5]) expect(shares.get(port)).toBeCloseTo((1 - missed) / 2, 12)
   })
 
   it('throws dice of its own for every other rule', () => {
@@ -335,46 +313,28 @@ describe('-m recent', () => {
   const chains = {
     'ip nat PREROUTING': [when(recent('rcheck', 'A'), dnat(1)), when(recent('set', 'A'), dnat(2))],
   }
-  const all = tables(chains, ['A'])
+  const all = tracer(chains)
   const client = (number: number) => packet({ source: ip4(203, 0, number >> 8, number & 255) })
 
   it('knows who was there', () => {
-    const first = traceTables(all, client(1), AROUND)
-    const again = traceTables(all, client(1), { ...AROUND, dynamic: first.dynamic })
-    const other = traceTables(all, client(2), { ...AROUND, dynamic: first.dynamic })
+    const first = all.trace(client(1), AROUND)
+    const again = all.trace(client(1), { ...AROUND, dynamic: first.dynamic })
+    const other = all.trace(client(2), { ...AROUND, dynamic: first.dynamic })
     expect([first, again, other].map(({ destination }) => destination.port)).toEqual([2, 1, 2])
   })
 
   it('forgets who was not seen for longest when a hundred and one want to be known', () => {
     let dynamic: DynamicElements = new Map()
     for (let number = 1; number <= 101; number++)
-      dynamic = traceTables(all, client(number), { ...AROUND, dynamic }).dynamic
-    const port = (number: number) => traceTables(all, client(number), { ...AROUND, dynamic }).destination.port
+      dynamic = all.trace(client(number), { ...AROUND, dynamic }).dynamic
+    const port = (number: number) => all.trace(client(number), { ...AROUND, dynamic }).destination.port
     expect([1, 2, 101].map(port)).toEqual([2, 1, 1])
   })
 
   it('forgets everybody when no rule names the list any more', () => {
-    const { dynamic } = traceTables(all, client(1), AROUND)
+    const { dynamic } = all.trace(client(1), AROUND)
     expect([...dynamic.keys()]).toEqual(['recent A'])
-    const none = traceTables(tables({}), client(1), { ...AROUND, dynamic })
+    const none = tracer({}).trace(client(1), { ...AROUND, dynamic })
     expect([...none.dynamic.keys()]).toEqual([])
-  })
-})
-
-describe('-m set', () => {
-  it('asks what the set has of the packet as it is', () => {
-    const asked: unknown[] = []
-    const match = { kind: 'set', set: 'S', dimensions: ['dst', 'src'], inverted: false } as const
-    const ipsets = (...args: unknown[]) => asked.push(args) > 0
-    const { verdict } = run({ 'ip nat PREROUTING': [when(match, DROP)] }, {}, { ipsets })
-    expect(verdict).toBe('drop')
-    const sides = [
-      { ip: FAR, port: 80 },
-      { ip: OUTSIDE, port: 40_000 },
-    ]
-    expect(asked).toEqual([['S', { protocol: IPPROTO_TCP, sides }]])
-    expect(() => run({ 'ip nat PREROUTING': [when(match, DROP)] })).toThrow(
-      'the trace has no entries of ipset S',
-    )
   })
 })

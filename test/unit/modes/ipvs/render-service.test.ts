@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Ip } from '../../../../src/base/ip.ts'
-import type { TracePacket } from '../../../../src/kernel/nft/trace-packet.ts'
+import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { createIpvsTracer } from '../../../../src/modes/ipvs/trace.ts'
 import {
   backends,

@@ -1,8 +1,8 @@
-import type { Octets } from '../base/octets.ts'
-import { difference, includes, type Region, union } from '../base/region.ts'
-import { chosen, type Effect, type Field, type Machine } from '../kernel/nft/trace-machine.ts'
-import { byRolled } from '../kernel/nft/trace-random.ts'
-import { type ClassMachine, classIn } from './machine.ts'
+import type { Octets } from '../../base/octets.ts'
+import { difference, includes, type Region, union } from '../../base/region.ts'
+import { type ClassMachine, classIn } from './class-machine.ts'
+import { chosen, type Effect, type Field, type Machine } from './machine.ts'
+import { byRolled } from './random.ts'
 
 /* Entries that packets are looked up by, field by field. */
 

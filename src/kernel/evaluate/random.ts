@@ -1,6 +1,6 @@
 import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
-import type { ElementData } from './state.ts'
+import type { ElementData } from '../nft/state.ts'
 import {
   type Answered,
   type Asked,
@@ -15,14 +15,13 @@ import {
   type Known,
   type Machine,
   type Memo,
-  memoOf,
   type Of,
   type Roll,
   type SetAccess,
   store,
   type Value,
   type Word,
-} from './trace-machine.ts'
+} from './machine.ts'
 
 /*
  * Decisions about classes of packets that rolled a random number. A class goes on as one while its packets meet the same
@@ -49,9 +48,10 @@ export function rollOf({ rolls }: Memo, modulus: number, offset: number): Roll {
 }
 
 type Take = (machine: Machine) => Effect
+type TakeNumber = (machine: Machine, number: number) => Effect
 
 /** Divides a class into one for each number that its packets rolled. */
-export function eachRolled({ rolled = [] }: Machine, again: Take): Effect {
+export function eachRolled({ rolled = [] }: Machine, again: TakeNumber): Effect {
   const branches = rolled.map(
     (number): Branch => ({
       narrowed: [],
@@ -62,10 +62,10 @@ export function eachRolled({ rolled = [] }: Machine, again: Take): Effect {
   return { kind: 'split', branches }
 }
 
-function settledAt(number: number, again: Take): Take {
+function settledAt(number: number, again: TakeNumber): Take {
   return machine => {
-    machine.settle?.(number)
-    return again(machine)
+    machine.settle(number)
+    return again(machine, number)
   }
 }
 
@@ -131,7 +131,7 @@ export function lookupRolled(
   { expression, again }: { readonly expression: Of<'lookup'>; readonly again: Take },
 ): Effect {
   const { sets, rolled = [] } = machine
-  const { lookups } = memoOf(machine)
+  const { lookups } = machine.memo
   const bySet = lookups.get(sets) ?? new Map<string, Answered>()
   lookups.set(sets, bySet)
   const last = bySet.get(expression.set)
@@ -175,9 +175,7 @@ function answer(sets: SetAccess, asked: Asked): Answered {
   for (const number of rolled) {
     const key = octetsAt(words, number, keyLength)
     if (typeof key !== 'string') {
-      const candidates = sets.findAmong?.(set, key)
-      assert(candidates !== undefined, `a key of ${set} is not known`)
-      ;(candidates.length === 0 ? missing : divided).push(number)
+      ;(sets.findAmong(set, key).length === 0 ? missing : divided).push(number)
       continue
     }
     const data = sets.find(set, key)

@@ -1,4 +1,4 @@
-import type { Steps } from '../base/clock.ts'
+import type { Steps } from '../../base/clock.ts'
 import {
   NF_ACCEPT,
   NF_DROP,
@@ -8,8 +8,10 @@ import {
   NF_IP_PRI_NAT_DST,
   NF_IP_PRI_NAT_SRC,
   NFT_TABLE_F_DORMANT,
-} from '../kernel/nft/constants.ts'
-import type { AnyTable } from '../kernel/nft/state.ts'
+} from '../nft/constants.ts'
+import type { AnyTable } from '../nft/state.ts'
+import type { Hook } from './box.ts'
+import { classIn } from './class-machine.ts'
 import {
   type CompiledChain,
   type CompiledTable,
@@ -18,8 +20,6 @@ import {
   orderOf,
 } from './compiled.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import { classIn } from './machine.ts'
-import type { Hook } from './packet-class.ts'
 import type { CompiledRule } from './rule-index.ts'
 import { noSets } from './sets.ts'
 
@@ -68,7 +68,7 @@ export class Hooks {
     const bases: BaseChain[] = []
     this.tables = here.map(({ table, compiled }) => {
       for (const chain of table.chains.values()) {
-        const own = compiled.chains.get(chain.name)
+        const own = chain.hook && compiled.chains.get(chain.name)
         if (chain.hook === undefined || own === undefined) continue
         const { hooknum, type, policy = NF_ACCEPT } = chain.hook
         bases.push({ chain: own, hooknum, order: orderOf(chain), isNat: type === 'nat', policy })

@@ -1,5 +1,5 @@
-import { Pauses, type Steps } from '../base/clock.ts'
-import { readU32host } from '../base/octets.ts'
+import { finish, Pauses, type Steps } from '../../base/clock.ts'
+import { readU32host } from '../../base/octets.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
@@ -10,7 +10,7 @@ import {
   NFT_CT_STATUS,
   NFT_META_IIFNAME,
   NFT_META_OIFNAME,
-} from '../kernel/nft/constants.ts'
+} from '../nft/constants.ts'
 import {
   COMMENT_MATCH,
   type Expression,
@@ -19,12 +19,11 @@ import {
   isNote,
   type Rule,
   targetsOf,
-} from '../kernel/nft/expression.ts'
-import type { AnyTable, Chain, NftFamily } from '../kernel/nft/state.ts'
+} from '../nft/expression.ts'
+import type { AnyTable, Chain, NftFamily } from '../nft/state.ts'
 import { decodeExtension, type ExtensionContext } from './extensions.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import type { RulePlace } from './machine.ts'
-import type { Compared } from './reads.ts'
+import type { Compared, RulePlace } from './noting.ts'
 import {
   type CompiledRule,
   comparedIn,
@@ -83,24 +82,57 @@ export interface CompileOptions extends Ownership {
   readonly family: NftFamily
   readonly ipvs?: IpvsClasses | undefined
   readonly log: MemoryLog
+  /** Chains are compiled when a packet enters them. */
+  readonly isLazy?: boolean
+}
+
+/** Compiles chains when packets enter them: a single packet meets few. */
+class LazyChains extends Map<string, CompiledChain> {
+  readonly #compile: (name: string) => CompiledChain | undefined
+
+  constructor(compile: LazyChains['get']) {
+    super()
+    this.#compile = compile
+  }
+
+  override get(name: string): CompiledChain | undefined {
+    const known = super.get(name) ?? this.#compile(name)
+    if (known !== undefined) this.set(name, known)
+    return known
+  }
 }
 
 /** Compiles the chains of a table. */
 export function* compileTable(
   table: AnyTable,
-  { ownName, owns, log, family, ipvs }: CompileOptions,
+  { ownName, owns, log, family, ipvs, isLazy = false }: CompileOptions,
 ): Steps<CompiledTable> {
   const name = `${table.family} ${table.name}`
   const isOfFamily = table.family === family
   const isWhole = isOfFamily && table.name === ownName
   const isOwnChain = (chain: string) => isWhole || (isOfFamily && owns?.(table.name, chain) === true)
   const isOwn = isWhole || [...table.chains.keys()].some(isOwnChain)
-  const chains = new Map<string, CompiledChain>()
+  const chains = !isLazy
+    ? new Map<string, CompiledChain>()
+    : new LazyChains(its => {
+        const chain = table.chains.get(its)
+        return chain && finish(compileInSteps(chain, compiled))
+      })
   const sets = new ClassSets(
     { name, sets: table.sets, elements: table.elements.values(), isOwn: isWhole },
     log,
   )
-  const compiled = { name, isOwn, sets, chains, family, isOwnChain, ipvs, known: new WeakMap() }
+  const compiled: CompiledTable = {
+    name,
+    isOwn,
+    sets,
+    chains,
+    family,
+    isOwnChain,
+    ipvs,
+    known: new WeakMap(),
+  }
+  if (isLazy) return compiled
   const pauses = new Pauses()
   for (const chain of table.chains.values()) {
     chains.set(chain.name, yield* compileInSteps(chain, compiled))
@@ -178,12 +210,6 @@ const NAME_LENGTH = 16
 /** Comments match every packet. Those of all rules go where a cluster becomes large. */
 function withoutNotes({ expressions }: Rule): readonly Expression[] {
   return expressions.filter(each => !isNote(each) && !(each.kind === 'match' && each.name === COMMENT_MATCH))
-}
-
-/** Whether an expression does something with the packets that meet the conditions before it. */
-export function isAction(expression: CompiledRule['expressions'][number]): boolean {
-  const { kind } = expression.kind === 'extension' ? expression.of : expression
-  return kind === 'verdict' || kind === 'target'
 }
 
 export function placeText({ table, chain, rule }: RulePlace): string {

@@ -1,15 +1,12 @@
-import { assert } from '../base/errors.ts'
-import { type Ip, isLoopback } from '../base/ip.ts'
-import { type Octets, u32host } from '../base/octets.ts'
-import { everything, onlyValue, point, type Region } from '../base/region.ts'
-import type { VirtualServer } from '../kernel/ipvs/state.ts'
+import { assert } from '../../base/errors.ts'
+import { type Ip, isLoopback } from '../../base/ip.ts'
+import { type Octets, u32host } from '../../base/octets.ts'
+import { everything, isSameRegion, onlyValue, point, type Region } from '../../base/region.ts'
+
+import type { VirtualServer } from '../ipvs/state.ts'
 import {
   IPS_DST_NAT,
   IPS_SRC_NAT,
-  NF_INET_FORWARD,
-  NF_INET_LOCAL_IN,
-  NF_INET_LOCAL_OUT,
-  NF_INET_POST_ROUTING,
   NF_INET_PRE_ROUTING,
   NF_IP_PRI_CONNTRACK,
   NFPROTO_IPV4,
@@ -26,7 +23,19 @@ import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
-} from '../kernel/nft/constants.ts'
+  RTN_UNICAST,
+} from '../nft/constants.ts'
+import {
+  type Box,
+  fieldAt,
+  HEADER_4,
+  HEADER_6,
+  type HeaderLayout,
+  LOCAL,
+  TRACKING,
+  TRANSPORT,
+  WITH_INPUT,
+} from './box.ts'
 import {
   BeyondEvaluator,
   type Choice,
@@ -41,29 +50,20 @@ import {
   type Memo,
   newRegisters,
   type Of,
+  type Remembered,
   type SetAccess,
+  type SetChange,
   type Value,
   type Word,
-} from '../kernel/nft/trace-machine.ts'
-import { byRolled, repeated, rollOf } from '../kernel/nft/trace-random.ts'
-import { type Box, HEADER_4, HEADER_6, type HeaderLayout, TRANSPORT } from './packet-class.ts'
-import type { Reads } from './reads.ts'
+} from './machine.ts'
+import type { Noting, RulePlace } from './noting.ts'
+import { byRolled, repeated, rollOf } from './random.ts'
 import { enlist, isListed, type MemoryLog, noteWritten, recall } from './sets.ts'
-import { LOCAL } from './sources.ts'
-
-/** The rule that decided about packets. */
-export interface RulePlace {
-  readonly table: string
-  readonly chain: string
-  /** From 1; undefined for a virtual server of IPVS. */
-  readonly rule: number | undefined
-  readonly isOwn: boolean
-}
+import type { SinglePacket } from './single.ts'
 
 const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
 const ANY_TYPE = everything(4)
-/** RTN_UNICAST */
-const UNICAST_TYPE = point(u32host(1))
+const UNICAST_TYPE = point(u32host(RTN_UNICAST))
 
 const ZERO = '\0\0\0\0'
 /** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
@@ -74,11 +74,11 @@ const STATE_INVALID = 1
 /** What all classes of a walk share. */
 export interface Surroundings {
   /** Addresses of the Node: translated packets to them are for processes of this node. */
-  readonly nodeIps: ReadonlySet<Ip>
+  readonly nodeIps: Pick<ReadonlySet<Ip>, 'has'>
   readonly memo: Memo
   readonly log: MemoryLog
   /** Remembers what classes look up; undefined where nobody asks later. */
-  readonly reads: Reads | undefined
+  readonly reads: Noting | undefined
 }
 
 /** Classes cannot be followed together. */
@@ -127,6 +127,8 @@ export class ClassMachine implements Machine {
   server: VirtualServer | undefined
   /** It sends them on, past the rest of the hook. */
   isTaken = false
+  /** Of a packet that is followed by itself. */
+  single: SinglePacket | undefined
   readonly memo: Memo
   readonly #around: Surroundings
 
@@ -162,12 +164,14 @@ export class ClassMachine implements Machine {
     copy.isChangedByOwn = this.isChangedByOwn
     copy.server = this.server
     copy.isTaken = this.isTaken
+    copy.single = this.single?.copy()
     return copy
   }
 
   /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
   beginRule(): void {
     this.registers.fill(undefined)
+    this.single?.beginRule()
     if (this.rolled === undefined || this.together !== undefined) return
     const { mark, connectionMark, priority, ownPriority, written, to } = this
     const kept = [mark, connectionMark, priority, ownPriority, written?.data, to?.address, to?.port]
@@ -213,9 +217,8 @@ export class ClassMachine implements Machine {
 
   /** Gives the address and port that each number leads to, all equally likely; none without a translation. */
   endpoints(): readonly Octets[] {
-    if (this.to === undefined) return []
-    const { address, port } = this.to
-    return (this.rolled ?? [0]).map(number => chosen(address, number) + chosen(port, number))
+    const { to, rolled = [0] } = this
+    return to === undefined ? [] : rolled.map(number => chosen(to.address, number) + chosen(to.port, number))
   }
 
   /** Gives the first of them. */
@@ -232,25 +235,25 @@ export class ClassMachine implements Machine {
   narrow(field: Field, region: Region): void {
     if (this.to !== undefined && field === 'destinationType') this.toType = region
     else if (this.to !== undefined && (field === 'destination' || field === 'destinationPort')) return
-    else if (!isEqual(this.box[field], region)) this.box = { ...this.box, [field]: region }
+    else if (!isSameRegion(this.box[field], region)) this.box = { ...this.box, [field]: region }
   }
 
   header(base: number, offset: number, length: number): Value {
     if (base === NFT_PAYLOAD_TRANSPORT_HEADER) {
       if (offset === 2 && length === 2) return this.#read('destinationPort', 0, 2)
-      return this.#words(offset, length, TRANSPORT)
+      return this.#header(TRANSPORT, offset, length)
     }
     if (base !== NFT_PAYLOAD_NETWORK_HEADER) throw new BeyondEvaluator(`cannot trace payload base ${base}`)
-    return this.#words(offset, length, this.addressLength === 4 ? HEADER_4 : HEADER_6)
+    return this.#header(this.addressLength === 4 ? HEADER_4 : HEADER_6, offset, length)
   }
 
-  #words(offset: number, length: number, layout: HeaderLayout): Value {
-    const only = layout.find(its => its.offset <= offset && offset + length <= its.offset + its.length)
+  #header(layout: HeaderLayout, offset: number, length: number): Value {
+    const only = fieldAt(layout, offset, length)
     if (only !== undefined) return this.#read(only.field, offset - only.offset, length)
     const words: Word[] = []
     for (let at = offset; at < offset + length; at += 4) {
       const size = Math.min(4, offset + length - at)
-      const part = layout.find(its => its.offset <= at && at + size <= its.offset + its.length)
+      const part = fieldAt(layout, at, size)
       if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
       const value = this.#read(part.field, at - part.offset, size)
       if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
@@ -344,11 +347,24 @@ export class ClassMachine implements Machine {
   }
 
   random(modulus: number): number | undefined {
-    return modulus === 1 ? 0 : undefined
+    return modulus === 1 ? 0 : this.single?.random(modulus)
   }
 
   note(set: string, key: Value): void {
     this.#around.reads?.note(this, set, key)
+    this.single?.look(this.sets, set, key)
+  }
+
+  remembered(set: string, key: Value): Remembered | undefined {
+    const { single, sets } = this
+    return single === undefined ? sets.remembered(set, key) : single.remembered(sets, set, key)
+  }
+
+  write(change: SetChange): boolean {
+    if (this.single !== undefined) return this.single.write(this.sets, change)
+    if (!this.sets.remember(change)) return false
+    if (change.op !== 'delete') this.written = { data: change.data, timeoutMs: change.timeoutMs }
+    return true
   }
 
   matchIpset({ set }: Of<'ipset'>): Effect {
@@ -357,21 +373,24 @@ export class ClassMachine implements Machine {
 
   /** Gives where IPVS sent the client before, if it remembers the client at this place. */
   recall(place: string): Octets | undefined {
-    return recall(this.#around.log, place)
+    const { single } = this
+    return single === undefined ? recall(this.#around.log, place) : single.recall(place)
   }
 
   remember(place: string, data: Known, timeoutMs: number): void {
-    noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
+    if (this.single !== undefined) this.single.remember(place, chosen(data, 0))
+    else noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
     this.written = { data, timeoutMs }
   }
 
   /** Whether a list of `recent` has the client. */
   isListed(list: string, seconds: number): boolean {
-    return isListed(this.#around.log, list, seconds)
+    return this.single?.isListed(list) ?? isListed(this.#around.log, list, seconds)
   }
 
   enlist(list: string): void {
-    this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
+    if (this.single !== undefined) this.single.enlist(list)
+    else this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
   }
 
   /** An address of this node is as good as any other that masquerading chooses. */
@@ -427,23 +446,3 @@ function wordsOf(its: Known): Value {
 
 /** What masquerading changes. */
 const SOURCE: readonly Field[] = ['source', 'sourcePort', 'sourceType']
-
-/** Hooks at which connection tracking begins. */
-const TRACKING: readonly number[] = [NF_INET_PRE_ROUTING, NF_INET_LOCAL_OUT]
-
-/** Hooks at which a packet has an input interface. */
-const WITH_INPUT: readonly number[] = [
-  NF_INET_PRE_ROUTING,
-  NF_INET_LOCAL_IN,
-  NF_INET_FORWARD,
-  NF_INET_POST_ROUTING,
-]
-
-function isEqual(a: Region, b: Region): boolean {
-  if (a === b) return true
-  if (a.length !== b.length) return false
-  return a.every((interval, index) => {
-    const other = b[index]
-    return other?.from === interval.from && other.to === interval.to
-  })
-}

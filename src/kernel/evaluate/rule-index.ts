@@ -1,17 +1,18 @@
-import { append } from '../base/collections.ts'
-import type { Octets } from '../base/octets.ts'
-import { includes } from '../base/region.ts'
+import { append } from '../../base/collections.ts'
+import type { Octets } from '../../base/octets.ts'
+import { includes } from '../../base/region.ts'
 import {
   NFT_META_L4PROTO,
   NFT_PAYLOAD_NETWORK_HEADER,
   NFT_PAYLOAD_TRANSPORT_HEADER,
-} from '../kernel/nft/constants.ts'
-import type { Expression } from '../kernel/nft/expression.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
-import { chosen, type Of, type Value } from '../kernel/nft/trace-machine.ts'
+} from '../nft/constants.ts'
+import type { Expression } from '../nft/expression.ts'
+import type { NftFamily } from '../nft/state.ts'
+import type { ClassMachine } from './class-machine.ts'
 import type { Extension } from './extensions.ts'
-import type { ClassMachine, RulePlace } from './machine.ts'
-import { type Compared, comparedBy, type Guard } from './reads.ts'
+import { chosen, type Of, type Value } from './machine.ts'
+import type { RulePlace } from './noting.ts'
+import { type Compared, comparedBy, type Guard } from './noting.ts'
 
 export interface CompiledRule {
   readonly expressions: readonly (Expression | Extension)[]

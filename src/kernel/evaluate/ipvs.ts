@@ -1,9 +1,9 @@
-import { type Family, familyOf, type Ip } from '../base/ip.ts'
-import { type Octets, readU32host, u16be } from '../base/octets.ts'
-import { difference, includes, intersection, prefix, type Region, union } from '../base/region.ts'
-import { entryKey, type Ipset, type IpsetEntry } from '../kernel/ipset/state.ts'
-import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../kernel/ipvs/constants.ts'
-import type { HeldIpset, HeldServer, IpvsChange, IpvsHeld } from '../kernel/ipvs/held.ts'
+import { type Family, familyOf, type Ip } from '../../base/ip.ts'
+import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
+import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
+import { entryKey, type Ipset, type IpsetEntry } from '../ipset/state.ts'
+import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../ipvs/constants.ts'
+import type { HeldIpset, HeldServer, IpvsChange, IpvsHeld } from '../ipvs/held.ts'
 import {
   destinationKey,
   isPersistent,
@@ -11,8 +11,11 @@ import {
   serverKey,
   type VirtualAddress,
   WHOLE_ADDRESS,
-} from '../kernel/ipvs/state.ts'
-import { NF_ACCEPT } from '../kernel/nft/constants.ts'
+} from '../ipvs/state.ts'
+import { NF_ACCEPT } from '../nft/constants.ts'
+import { NUMBERS } from './box.ts'
+import { type ClassMachine, classIn } from './class-machine.ts'
+import { descend, type Index, keyOf, plant } from './field-trees.ts'
 import {
   BeyondEvaluator,
   chosen,
@@ -23,11 +26,8 @@ import {
   type Of,
   type SetAccess,
   type Word,
-} from '../kernel/nft/trace-machine.ts'
-import { byRolled, ROLLED_MAX } from '../kernel/nft/trace-random.ts'
-import { descend, type Index, keyOf, plant } from './field-trees.ts'
-import type { ClassMachine } from './machine.ts'
-import { NUMBERS } from './packet-class.ts'
+} from './machine.ts'
+import { byRolled, eachRolled, ROLLED_MAX } from './random.ts'
 import { newLog, noSets } from './sets.ts'
 
 /** How often a scheduler chooses real servers of different weights, for all clients together. */
@@ -318,14 +318,20 @@ function schedule(machine: ClassMachine, { server, destinations }: HeldServer): 
   const known = usable.find(its => placeOf(its) === last)
   if (known !== undefined) return machine.balance(known.ip, u16be(known.port))
   const slots = slotsOf(server.scheduler, usable)
-  const choice = slots.length === 1 ? undefined : machine.roll(slots.length, 0)
-  const of = (read: (its: RealServer) => Octets): Known =>
-    choice === undefined ? read(first) : chosenTo(choice, number => read(slots[readU32host(number)] ?? first))
-  if (isPersistent(server)) machine.remember(place, of(placeOf), server.timeoutS * 1000)
-  return machine.balance(
-    of(({ ip }) => ip),
-    of(({ port }) => u16be(port)),
-  )
+  const send = (its: ClassMachine, choice: Known): Effect => {
+    const of = (read: (to: RealServer) => Octets): Known =>
+      chosenTo(choice, number => read(slots[readU32host(number)] ?? first))
+    if (isPersistent(server)) its.remember(place, of(placeOf), server.timeoutS * 1000)
+    return its.balance(
+      of(({ ip }) => ip),
+      of(({ port }) => u16be(port)),
+    )
+  }
+  const number = machine.random(slots.length)
+  if (number !== undefined) return send(machine, u32host(number))
+  const choice = machine.roll(slots.length, 0)
+  if (machine.single === undefined) return send(machine, choice)
+  return eachRolled(machine, (copy, its) => send(classIn(copy), u32host(its)))
 }
 
 function placeOf({ ip, port }: RealServer): Octets {

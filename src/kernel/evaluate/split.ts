@@ -20,12 +20,11 @@ import {
   found,
   isChoice,
   type Machine,
-  memoOf,
   type Of,
   type Wanted,
   type Wishes,
   type Word,
-} from './trace-machine.ts'
+} from './machine.ts'
 
 /* Decisions about classes of packets: a comparison or a lookup of a field divides the class where packets differ. */
 
@@ -39,7 +38,7 @@ export function splitCompare(machine: Machine, words: readonly Word[], expressio
   const branches: Branch[] = []
   const narrowed: (readonly [Field, Region])[] = []
   for (const [field, interval] of wanted) {
-    const region = regionOf(machine, field)
+    const region = machine.region(field)
     const inside = intersection(region, [interval])
     if (inside.length === 0 && branches.length === 0) return other
     const outside = difference(region, [interval])
@@ -54,7 +53,7 @@ export function splitCompare(machine: Machine, words: readonly Word[], expressio
 
 /** Many classes meet the same comparison. */
 function keptWanted(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Wanted | undefined {
-  const { comparisons } = memoOf(machine)
+  const { comparisons } = machine.memo
   const kept = comparisons.get(expression)
   if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
   const wanted = wantedOf(words, expression.data, machine.addressLength)
@@ -68,12 +67,6 @@ function branch(narrowed: Branch['narrowed'], effect: Effect): Branch {
 
 function oneOf(branches: readonly Branch[]): Effect {
   return { kind: 'split', branches }
-}
-
-function regionOf(machine: Machine, field: Field): Region {
-  const region = machine.region?.(field)
-  assert(region !== undefined, `the ${field} of a single packet is known`)
-  return region
 }
 
 /** Gives the values of fields with which the words equal `data`; undefined where no packet has them. */
@@ -161,17 +154,16 @@ type Wish = Wishes['wishes'][number]
 /** Divides a class by a lookup: a part for each element that packets of the class find, and the rest. */
 export function splitLookup(machine: Machine, words: readonly Word[], expression: Of<'lookup'>): Effect {
   const { set } = expression
-  const candidates = machine.sets.findAmong?.(set, words)
-  assert(candidates !== undefined, `a key of ${set} is not known`)
+  const candidates = machine.sets.findAmong(set, words)
   if (candidates.length === 0) return found(machine, expression, undefined)
   const kept = wishesOf(machine, candidates, words)
   const [only, second] = kept.fields()
   const isSet = expression.dreg === undefined || expression.inverted
   if (isSet && only !== undefined && second === undefined) return splitMembers(machine, only, expression)
-  if (kept.fields().some(([field, its]) => intersection(regionOf(machine, field), its).length === 0))
+  if (kept.fields().some(([field, its]) => intersection(machine.region(field), its).length === 0))
     return found(machine, expression, undefined)
   const wishes = kept.wishes.filter(({ wanted }) =>
-    wanted.every(([field, interval]) => meets(regionOf(machine, field), interval)),
+    wanted.every(([field, interval]) => meets(machine.region(field), interval)),
   )
   if (wishes.length === 0) return found(machine, expression, undefined)
   const branches: Branch[] = []
@@ -181,7 +173,7 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
 
 /** Divides a class by membership in a set of single fields, whose members have no data to tell them apart. */
 function splitMembers(machine: Machine, [field, members]: Members, expression: Of<'lookup'>): Effect {
-  const region = regionOf(machine, field)
+  const region = machine.region(field)
   const inside = intersection(region, members)
   if (inside.length === 0) return found(machine, expression, undefined)
   const outside = difference(region, members)
@@ -215,7 +207,7 @@ class KeyWishes implements Wishes {
 }
 
 function wishesOf(machine: Machine, candidates: readonly Candidate[], words: readonly Word[]): Wishes {
-  const { wishes } = memoOf(machine)
+  const { wishes } = machine.memo
   const byFields = wishes.get(candidates) ?? new Map<string, Wishes>()
   wishes.set(candidates, byFields)
   const fields = words.map(fieldText).join()
@@ -253,7 +245,7 @@ function divide(
     branches.push({ narrowed, take: copy => found(copy, expression, data) })
     return
   }
-  const region = regionOf(machine, field)
+  const region = machine.region(field)
   const groups = groupsAt(wishes, depth, region)
   const parts = union([...groups.values()].flatMap(({ region: part }) => part))
   const isLast = first.wanted.length === depth + 1

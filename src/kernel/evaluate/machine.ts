@@ -1,8 +1,8 @@
 import { assert } from '../../base/errors.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { Interval, Region } from '../../base/region.ts'
-import type { Expression, Verdict } from './expression.ts'
-import type { ElementData, NftSet } from './state.ts'
+import type { Expression, Verdict } from '../nft/expression.ts'
+import type { Element, ElementData, NftSet } from '../nft/state.ts'
 
 /** The effect of an expression: continue the rule, end the rule without effect, or a verdict. */
 export type Effect =
@@ -58,17 +58,22 @@ export type Word = Known | FieldPart
 /** The content of several registers: octets where all are known. */
 export type Value = Octets | readonly Word[]
 
-/** The sets of one table, as a packet reads them. */
+/** The sets of one table, as packets read them. */
 export interface SetAccess {
+  /** `family table`. */
+  readonly name: string
   /** Finds an element; undefined when the set has none with this key, null for an element without data. */
   find(set: string, key: Octets): ElementData | null
-  /** Finds the elements whose key is equal where the words are known. For classes of packets. */
-  findAmong?(set: string, words: readonly Word[]): readonly Candidate[]
-  /** Answers for sets that packets fill; undefined for all other sets. For classes of packets. */
-  remembered?(set: string, key: Value): Remembered | undefined
+  /** Finds the elements whose key is equal where the words are known. */
+  findAmong(set: string, words: readonly Word[]): readonly Candidate[]
+  elementAt(set: string, key: Octets): Element | undefined
+  /** Answers for sets that packets fill; undefined for all other sets. */
+  remembered(set: string, key: Value): Remembered | undefined
   /** Adds, updates or deletes an element. Returns false when the set is full. */
   remember(change: SetChange): boolean
   setOf(set: string): NftSet
+  /** The number of elements. */
+  sizeOf(set: string): number
 }
 
 export interface Candidate {
@@ -106,23 +111,29 @@ export interface Machine {
   addressType(flags: number): Value
   /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
   random(modulus: number): number | undefined
-  /** Rolls all of these numbers, for a class. */
-  roll?(modulus: number, offset: number): Choice
-  /** The numbers that the packets of a class rolled, all equally likely; undefined where nothing follows from them. */
-  readonly rolled?: readonly number[] | undefined
+  /** Rolls all of these numbers. */
+  roll(modulus: number, offset: number): Choice
+  /** The numbers that the packets rolled, all equally likely; undefined where nothing follows from them. */
+  readonly rolled: readonly number[] | undefined
   /** Leaves the packets that rolled one number: nothing follows from it any more. */
-  settle?(number: number): void
+  settle(number: number): void
   matchIpset(expression: Of<'ipset'>): Effect
   /** Without a port the packet keeps its own. */
   translate(destination: Known, port: Known | undefined): Effect
   /** Octets of an address. */
   readonly addressLength: number
-  /** The values of a field in a class of packets. */
-  region?(field: Field): Region
+  /** The values of a field. */
+  region(field: Field): Region
   /** What is kept for the next class of packets. */
-  readonly memo?: Memo
+  readonly memo: Memo
   /** Notes a lookup, whatever it finds. */
-  note?(set: string, key: Value): void
+  note(set: string, key: Value): void
+  /** Answers for sets that packets fill; undefined for all other sets. */
+  remembered(set: string, key: Value): Remembered | undefined
+  /** Adds, updates or deletes an element. Returns false when the set is full. */
+  write(change: SetChange): boolean
+  /** Of a packet that is followed by itself: each number that it may roll leads it another way. */
+  readonly single: object | undefined
 }
 
 /** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */
@@ -139,11 +150,6 @@ export interface Memo {
 
 export function newMemo(): Memo {
   return { rolls: new Map(), lookups: new WeakMap(), comparisons: new WeakMap(), wishes: new WeakMap() }
-}
-
-export function memoOf({ memo }: Machine): Memo {
-  assert(memo !== undefined, 'a class has a memo')
-  return memo
 }
 
 /** All numbers of a roll, and their words. */

@@ -1,5 +1,5 @@
-import { type Octets, readU32host, u16be, u32host } from '../base/octets.ts'
-import { difference, everything, includes, intersection, type Region, union } from '../base/region.ts'
+import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
+import { difference, everything, includes, intersection, type Region, union } from '../../base/region.ts'
 import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
   NFT_REG_1,
@@ -12,21 +12,9 @@ import {
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
-} from '../kernel/nft/constants.ts'
-import type { Expression } from '../kernel/nft/expression.ts'
-import type { NftFamily } from '../kernel/nft/state.ts'
-import {
-  BeyondEvaluator,
-  chosen,
-  chosenTo,
-  type Effect,
-  type Field,
-  isChoice,
-  type Known,
-  type Machine,
-  type Value,
-} from '../kernel/nft/trace-machine.ts'
-import { byRolled } from '../kernel/nft/trace-random.ts'
+} from '../nft/constants.ts'
+import type { Expression } from '../nft/expression.ts'
+import type { NftFamily } from '../nft/state.ts'
 import {
   ADDRESS_TYPES,
   NFT_CMP_GT,
@@ -44,14 +32,26 @@ import {
   XT_CONNTRACK_STATE_NEW,
   XT_CONNTRACK_STATE_SNAT,
   XT_STATISTIC_UNITS,
-} from '../kernel/xt/constants.ts'
-import { attributesOf, numberIn, valueIn } from '../kernel/xt/expressions.ts'
-import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../kernel/xt/foreign.ts'
-import { readMatch } from '../kernel/xt/match.ts'
-import type { XtMatch, XtPorts, XtTarget } from '../kernel/xt/rule.ts'
-import { readTarget } from '../kernel/xt/target.ts'
+} from '../xt/constants.ts'
+import { attributesOf, numberIn, valueIn } from '../xt/expressions.ts'
+import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../xt/foreign.ts'
+import { readMatch } from '../xt/match.ts'
+import type { XtMatch, XtPorts, XtTarget } from '../xt/rule.ts'
+import { readTarget } from '../xt/target.ts'
+import { type ClassMachine, classIn, NotTogether } from './class-machine.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import { type ClassMachine, classIn, NotTogether } from './machine.ts'
+import {
+  BeyondEvaluator,
+  chosen,
+  chosenTo,
+  type Effect,
+  type Field,
+  isChoice,
+  type Known,
+  type Machine,
+  type Value,
+} from './machine.ts'
+import { byRolled } from './random.ts'
 
 /** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
 export interface Extension {
@@ -214,6 +214,8 @@ function byChance(share: number): Run {
   })
   const branches = [part(share, 'next'), part(1 - share, 'break')]
   return machine => {
+    const roll = machine.random(XT_STATISTIC_UNITS)
+    if (roll !== undefined) return roll < share * XT_STATISTIC_UNITS ? 'next' : 'break'
     if (classIn(machine).together !== undefined) throw new NotTogether('each class is followed by itself')
     return { kind: 'split', branches }
   }
@@ -275,7 +277,7 @@ function isWithin(machine: Machine, value: Value | undefined, region: Region): E
 }
 
 function divide(machine: Machine, field: Field, region: Region): Effect {
-  const its = machine.region?.(field) ?? []
+  const its = machine.region(field)
   const inside = intersection(its, region)
   if (inside.length === 0) return 'break'
   const outside = difference(its, region)

@@ -1,5 +1,5 @@
-import type { ClassMachine } from './machine.ts'
-import type { Box } from './packet-class.ts'
+import type { Box } from './box.ts'
+import type { ClassMachine } from './class-machine.ts'
 
 /** So few ways are cheaper to follow than to compare. */
 export const MERGED_MIN = 4
@@ -11,7 +11,7 @@ export function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   for (const machine of machines) {
     machine.beginRule()
     const { box, mark, connectionMark, priority, to, written, rolled } = machine
-    if (rolled !== undefined) {
+    if (rolled !== undefined || machine.single?.dynamic !== machines[0]?.single?.dynamic) {
       apart.push(machine)
       continue
     }

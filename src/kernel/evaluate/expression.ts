@@ -1,7 +1,7 @@
-import { assert, unreachable } from '../../base/errors.ts'
+import { unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
-import { NFT_SET_EVAL } from './constants.ts'
-import { COMMENT_MATCH, type Expression } from './expression.ts'
+import { NFT_SET_EVAL } from '../nft/constants.ts'
+import { COMMENT_MATCH, type Expression } from '../nft/expression.ts'
 import {
   BeyondEvaluator,
   chosenTo,
@@ -13,9 +13,9 @@ import {
   store,
   type Value,
   type Word,
-} from './trace-machine.ts'
-import { compareRolled, eachRolled, knownOf, lookupRolled } from './trace-random.ts'
-import { splitCompare, splitLookup } from './trace-split.ts'
+} from './machine.ts'
+import { compareRolled, eachRolled, knownOf, lookupRolled } from './random.ts'
+import { splitCompare, splitLookup } from './split.ts'
 
 /**
  * Evaluates an expression. Throws for an expression that kprobe does not write, and for reading a register that the
@@ -99,8 +99,8 @@ function wordsFrom(registers: readonly (Word | undefined)[], first: number, leng
 function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
-  assert(machine.roll !== undefined, 'a class rolls all numbers')
-  return store(machine, dreg, [machine.roll(modulus, offset)])
+  const effect = store(machine, dreg, [machine.roll(modulus, offset)])
+  return machine.single === undefined ? effect : eachRolled(machine, () => effect)
 }
 
 function compare(machine: Machine, expression: Of<'cmp'>): Effect {
@@ -144,13 +144,13 @@ function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
   const { sets } = machine
   const { keyLength, flags } = sets.setOf(set)
   const key = load(machine, sreg, keyLength)
-  machine.note?.(set, key)
+  machine.note(set, key)
   if (typeof key !== 'string' && key.some(isChoice)) {
     const again = (copy: Machine) => lookup(copy, expression)
     if ((flags & NFT_SET_EVAL) !== 0) return eachRolled(machine, again)
     return lookupRolled(machine, key, { expression, again })
   }
-  const remembered = sets.remembered?.(set, key)
+  const remembered = machine.remembered(set, key)
   if (remembered !== undefined) return found(machine, expression, remembered.data)
   if (typeof key !== 'string') return splitLookup(machine, key, expression)
   return found(machine, expression, sets.find(set, key))
@@ -174,5 +174,5 @@ function dynset(machine: Machine, expression: Of<'dynset'>): Effect {
       ? ''
       : knownOf(load(machine, dataReg, dataLength), 'data of an element', dataLength, machine)
   const { rolled } = machine
-  return machine.sets.remember({ op, set, key, data, rolled, timeoutMs }) ? 'next' : 'break'
+  return machine.write({ op, set, key, data, rolled, timeoutMs }) ? 'next' : 'break'
 }

@@ -1,8 +1,8 @@
-import { finish, Pauses, type Steps } from '../base/clock.ts'
-import { assert } from '../base/errors.ts'
-import type { Octets } from '../base/octets.ts'
-import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../kernel/nft/constants.ts'
-import type { Element, ElementData, ElementGroup, NftSet } from '../kernel/nft/state.ts'
+import { finish, Pauses, type Steps } from '../../base/clock.ts'
+import { assert } from '../../base/errors.ts'
+import type { Octets } from '../../base/octets.ts'
+import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../nft/constants.ts'
+import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
 import {
   BeyondEvaluator,
   type Candidate,
@@ -12,7 +12,7 @@ import {
   type SetChange,
   type Value,
   type Word,
-} from '../kernel/nft/trace-machine.ts'
+} from './machine.ts'
 
 /** What the sets that packets fill hold for the packets of a class. */
 export type Memory =
@@ -30,8 +30,6 @@ export interface MemoryLog {
   readonly asked: Set<string>
   /** Data by set and first word of the key. */
   readonly written: Map<string, Set<Octets>>
-  /** The last change, for the machine that made it. */
-  last: SetChange | undefined
   /** For how many seconds the lists of `recent` that were looked up remember a client; 0 for ever. */
   readonly seconds: Map<string, number>
 }
@@ -41,7 +39,6 @@ export function newLog(): MemoryLog {
     memory: { kind: 'new' },
     asked: new Set(),
     written: new Map(),
-    last: undefined,
     seconds: new Map(),
   }
 }
@@ -50,7 +47,6 @@ export function newLog(): MemoryLog {
 export function beginLog(log: MemoryLog): void {
   log.memory = { kind: 'new' }
   log.asked.clear()
-  log.last = undefined
   log.seconds.clear()
 }
 
@@ -99,7 +95,7 @@ const STALE: ElementGroup = []
 
 /** The sets of one table as classes of packets read them. */
 export class ClassSets implements SetAccess {
-  readonly #name: string
+  readonly name: string
   readonly #sets: ReadonlyMap<string, NftSet>
   readonly #filled = new Map<string, Map<Octets, Element>>()
   /** What is not taken in yet. */
@@ -123,7 +119,7 @@ export class ClassSets implements SetAccess {
     },
     log: MemoryLog,
   ) {
-    this.#name = name
+    this.name = name
     this.#sets = sets
     this.#log = log
     this.#isOwn = isOwn
@@ -172,13 +168,21 @@ export class ClassSets implements SetAccess {
 
   setOf(name: string): NftSet {
     const set = this.#sets.get(name)
-    assert(set !== undefined, `table ${this.#name} has no set ${name}`)
+    assert(set !== undefined, `table ${this.name} has no set ${name}`)
     return set
   }
 
   find(name: string, key: Octets): ElementData | null {
     const element = this.#exact(name).get(key)
     return element === undefined ? undefined : (element.data ?? null)
+  }
+
+  elementAt(name: string, key: Octets): Element | undefined {
+    return this.#exact(name).get(key)
+  }
+
+  sizeOf(name: string): number {
+    return this.#exact(name).size
   }
 
   findAmong(name: string, words: readonly Word[]): readonly Candidate[] {
@@ -279,22 +283,20 @@ export class ClassSets implements SetAccess {
   remembered(name: string, key: Value): Remembered | undefined {
     if (!this.#isFilledByPackets(name)) return undefined
     this.#checkOwn(name)
-    return { data: recall(this.#log, placeOf(this.#name, name, key)) }
+    return { data: recall(this.#log, placeOf(this.name, name, key)) }
   }
 
-  remember(change: SetChange): boolean {
-    const { op, set, key, data, rolled } = change
+  remember({ op, set, key, data, rolled }: SetChange): boolean {
     this.#checkOwn(set)
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
-    this.#log.last = change
-    noteWritten(this.#log, placeOf(this.#name, set, key), chosenOf(data, rolled))
+    noteWritten(this.#log, placeOf(this.name, set, key), chosenOf(data, rolled))
     return true
   }
 
   /** The place of an element in a set that packets fill; undefined for other sets. */
   memoryAt({ set, key }: Element): string | undefined {
-    return this.#isFilledByPackets(set) ? placeOf(this.#name, set, key) : undefined
+    return this.#isFilledByPackets(set) ? placeOf(this.name, set, key) : undefined
   }
 
   /** Data that the kernel holds at a place of `asked`. */
@@ -302,7 +304,7 @@ export class ClassSets implements SetAccess {
     for (const [name, elements] of this.#elements) {
       if (!this.#isFilledByPackets(name)) continue
       for (const { key, data } of elements.values())
-        if (typeof data === 'string' && placeOf(this.#name, name, key) === place) yield data
+        if (typeof data === 'string' && placeOf(this.name, name, key) === place) yield data
     }
   }
 }

@@ -1,0 +1,218 @@
+import { difference, includes, onlyValue, point, union } from '../../base/region.ts'
+import { NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_RETURN } from '../nft/constants.ts'
+import type { Verdict } from '../nft/expression.ts'
+import { type ClassMachine, NotTogether } from './class-machine.ts'
+import { type CompiledChain, placeText } from './compiled.ts'
+import { evaluate } from './expression.ts'
+import { BeyondEvaluator, type Effect } from './machine.ts'
+import { MERGED_MIN, merged } from './merged.ts'
+import type { Guard, Noting } from './noting.ts'
+import { type CompiledRule, chainsBehind, dividesByChance, placesIn } from './rule-index.ts'
+
+/** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
+export interface Undecided {
+  readonly place: string
+  readonly reason: string
+}
+
+/** What becomes of packets behind a chain. */
+export type Decision = 'return' | 'accept' | 'drop' | 'reject' | 'dnat' | 'masquerade'
+interface Decided {
+  readonly machine: ClassMachine
+  readonly decision: Decision
+}
+
+type Compiled = CompiledRule['expressions'][number]
+
+/** NFT_JUMP_STACK_SIZE, counting gotos: the kernel rejects loops. */
+const DEPTH_MAX = 64
+/** Rules of other programs that divide packets by chance double their ways: more are beyond the evaluator. */
+const WAYS_MAX = 512
+
+interface AtRule {
+  readonly chain: CompiledChain
+  readonly rule: CompiledRule
+  readonly depth: number
+  readonly next: ClassMachine[]
+  readonly decided: Decided[]
+}
+
+/** Follows packets through chains. */
+export class Follower {
+  readonly undecided = new Map<string, Undecided>()
+  /** Ways of a class that enter the chain at the hook. */
+  ways = 1
+  /** What chains that divide packets by bits of their destination know. */
+  readonly #places = new Map<CompiledChain, readonly Guard[]>()
+  readonly #reads: Noting | undefined
+
+  constructor(reads: Noting | undefined) {
+    this.#reads = reads
+  }
+
+  /** Forgets what chains know: their rules changed. */
+  forget(): void {
+    this.#places.clear()
+  }
+
+  /** Passes a chain, and the chains that its rules lead to. */
+  run(start: ClassMachine, chain: CompiledChain, depth = 0): Decided[] {
+    // No kernel holds such chains: a state that was read in parts may.
+    if (depth >= DEPTH_MAX) throw new BeyondEvaluator(`chains go round in circles at ${chain.name}`)
+    start.sets = chain.table.sets
+    this.#reads?.noteChain(start, chain)
+    const apart = chain.comparesBits ? this.#byPlace(start, chain, depth) : undefined
+    if (apart !== undefined) return apart
+    const decided: Decided[] = []
+    let going = [start]
+    for (const rule of chain.index?.rulesFor(start) ?? chain.rules) {
+      if (going.length * this.ways > WAYS_MAX && !rule.place.isOwn && dividesByChance(rule)) {
+        this.#passBeyond(rule, 'cannot trace so many chances')
+        continue
+      }
+      const next: ClassMachine[] = []
+      for (const machine of going) {
+        machine.sets = chain.table.sets
+        machine.beginRule()
+        this.#runRule(machine, { chain, rule, depth, next, decided }, 0)
+      }
+      going = next.length > going.length && next.length > MERGED_MIN ? merged(next) : next
+      if (going.length === 0) break
+    }
+    for (const machine of going) decided.push({ machine, decision: 'return' })
+    return decided
+  }
+
+  /** Follows each place that a chain knows by itself. All other packets return from it. */
+  #byPlace(machine: ClassMachine, chain: CompiledChain, depth: number): Decided[] | undefined {
+    const addresses = machine.region('destination')
+    if (machine.to !== undefined || machine.together !== undefined || onlyValue(addresses) !== undefined)
+      return undefined
+    const places = this.#places.get(chain) ?? placesIn(chain)
+    if (places === undefined) return undefined
+    this.#places.set(chain, places)
+    // What returns here passes these chains, although it is not followed through them.
+    if (this.#reads?.followsRules === true)
+      for (const each of chainsBehind(chain)) this.#reads.noteChain(machine, each)
+    const ports = machine.region('destinationPort')
+    const met = places.filter(({ port }) => port === undefined || includes(ports, port))
+    const known = new Set(met.flatMap(({ destination = '' }) => destination))
+    const decided: Decided[] = []
+    for (const destination of known) {
+      if (!includes(addresses, destination)) continue
+      const copy = machine.copy()
+      copy.narrow('destination', point(destination))
+      decided.push(...this.run(copy, chain, depth))
+    }
+    const rest = difference(addresses, union([...known].map(its => ({ from: its, to: its }))))
+    if (rest.length === 0) return decided
+    machine.narrow('destination', rest)
+    return [...decided, { machine, decision: 'return' }]
+  }
+
+  #runRule(machine: ClassMachine, at: AtRule, from: number): void {
+    const { expressions } = at.rule
+    for (let index = from; index < expressions.length; index++) {
+      const expression = expressions[index]
+      if (expression === undefined) break
+      const effect = this.#evaluate(machine, expression, at)
+      if (effect === 'next') continue
+      if (effect === 'break') {
+        at.next.push(machine)
+        return
+      }
+      this.#take(machine, effect, at, index)
+      return
+    }
+    machine.single?.pass(at.rule.place, machine.server)
+    at.next.push(machine)
+  }
+
+  #evaluate(machine: ClassMachine, expression: Compiled, { rule }: AtRule): Effect {
+    return this.#orBreak(rule, () => {
+      if (expression.kind === 'extension') return expression.run(machine)
+      const effect = evaluate(machine, expression)
+      if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
+      return effect
+    })
+  }
+
+  /** A rule of another program that is beyond the evaluator matches no packet, by assumption. */
+  #orBreak(rule: AtRule['rule'], run: () => Effect): Effect {
+    try {
+      return run()
+    } catch (error) {
+      if (!(error instanceof BeyondEvaluator) || rule.place.isOwn || error instanceof NotTogether) throw error
+      this.#passBeyond(rule, error.message)
+      return 'break'
+    }
+  }
+
+  #take(machine: ClassMachine, effect: Exclude<Effect, 'next' | 'break'>, at: AtRule, index: number): void {
+    if (effect.kind === 'split') {
+      const { branches } = effect
+      for (const [number, branch] of branches.entries()) {
+        const its = number === branches.length - 1 ? machine : machine.copy()
+        for (const [field, region] of branch.narrowed) its.narrow(field, region)
+        if (branch.rolled !== undefined) its.rolled = branch.rolled
+        const then = this.#orBreak(at.rule, () => branch.take(its))
+        if (then === 'next') this.#runRule(its, at, index + 1)
+        else if (then === 'break') at.next.push(its)
+        else this.#take(its, then, at, index)
+      }
+      return
+    }
+    const { place } = at.rule
+    machine.single?.pass(place, machine.server)
+    if (effect.kind !== 'verdict') {
+      machine.decidedBy = place
+      const isRule = place.rule !== undefined
+      if (isRule && place.isOwn && effect.kind !== 'reject') machine.isChangedByOwn = true
+      at.decided.push({ machine, decision: effect.kind })
+      return
+    }
+    this.#follow(machine, effect.verdict, at)
+  }
+
+  #follow(machine: ClassMachine, verdict: Verdict, { chain, rule, depth, next, decided }: AtRule): void {
+    switch (verdict.code) {
+      case NF_ACCEPT:
+        decided.push({ machine, decision: 'accept' })
+        return
+      case NF_DROP:
+        machine.decidedBy = rule.place
+        decided.push({ machine, decision: 'drop' })
+        return
+      case NFT_RETURN:
+        decided.push({ machine, decision: 'return' })
+        return
+      case NFT_CONTINUE:
+        next.push(machine)
+        return
+      case NFT_JUMP:
+      case NFT_GOTO: {
+        const target = chain.table.chains.get(verdict.chain ?? '')
+        // No kernel holds such a verdict: a state that was read in parts may.
+        if (target === undefined) {
+          this.#passBeyond(rule, `there is no chain ${verdict.chain}`)
+          next.push(machine)
+          return
+        }
+        for (const each of this.run(machine, target, depth + 1)) {
+          if (each.decision === 'return' && verdict.code === NFT_JUMP) next.push(each.machine)
+          else decided.push(each)
+        }
+        return
+      }
+      default:
+        this.#passBeyond(rule, `cannot trace verdict ${verdict.code}`)
+        next.push(machine)
+    }
+  }
+
+  #passBeyond(rule: CompiledRule, reason: string): void {
+    if (rule.place.isOwn) throw new BeyondEvaluator(reason)
+    const place = placeText(rule.place)
+    if (!this.undecided.has(place)) this.undecided.set(place, { place, reason })
+  }
+}
