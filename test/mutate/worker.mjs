@@ -2,6 +2,16 @@
 import { parentPort, workerData } from 'node:worker_threads'
 
 const { file, atLoad } = workerData
+/** In one step: a hundred times of what the largest scenario takes. */
+const TURNS_MAX = 5_000_000
+let turns = 0
+globalThis.countTurnsAnew = () => {
+  turns = 0
+}
+/** Stands in each loop of the sources: see sites.ts. */
+globalThis.turn = () => {
+  if (++turns > TURNS_MAX) throw new Error(`a loop without an end: more than ${TURNS_MAX} turns`)
+}
 // What is evaluated when modules are loaded is evaluated once.
 globalThis.mutant = number => number === atLoad
 const judge = await import(file)

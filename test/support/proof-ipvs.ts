@@ -29,12 +29,12 @@ export function heldOf({ servers, sets, entries, addresses }: IpvsState): IpvsHe
 }
 
 export const PROVING_IPVS: Proving = { promises: IPVS_PROMISES, owns: () => false }
+export const OWN_IPVS = DEFAULT_IPVS_OPTIONS.tableName
 
 export function proofOfIpvs(
   config: PipelineConfig,
   snapshot: Snapshot,
   { tables, held }: { readonly tables: readonly AnyTable[]; readonly held: IpvsHeld },
 ): Proof {
-  const ipvs = { held, ownName: DEFAULT_IPVS_OPTIONS.tableName }
-  return proofOf(config, snapshot, tables, PROVING_IPVS, ipvs)
+  return proofOf(config, snapshot, tables, PROVING_IPVS, { held, ownName: OWN_IPVS })
 }
