@@ -28,6 +28,8 @@ export interface MemoryLog {
   memory: Memory
   /** The first words of the keys that were looked up, with their set. */
   readonly asked: Set<string>
+  /** The same for what was written to sets. Of a list of `recent`, what no rule looks up is kept for 0 seconds. */
+  readonly wrote: Set<string>
   /** Data by set and first word of the key. */
   readonly written: Map<string, Set<Octets>>
   /** The last change, for the machine that made it. */
@@ -40,6 +42,7 @@ export function newLog(): MemoryLog {
   return {
     memory: { kind: 'new' },
     asked: new Set(),
+    wrote: new Set(),
     written: new Map(),
     last: undefined,
     seconds: new Map(),
@@ -50,6 +53,7 @@ export function newLog(): MemoryLog {
 export function beginLog(log: MemoryLog): void {
   log.memory = { kind: 'new' }
   log.asked.clear()
+  log.wrote.clear()
   log.last = undefined
   log.seconds.clear()
 }
@@ -288,7 +292,9 @@ export class ClassSets implements SetAccess {
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
     this.#log.last = change
-    noteWritten(this.#log, placeOf(this.#name, set, key), chosenOf(data, rolled))
+    const place = placeOf(this.#name, set, key)
+    this.#log.wrote.add(place)
+    noteWritten(this.#log, place, chosenOf(data, rolled))
     return true
   }
 

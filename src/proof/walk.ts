@@ -13,6 +13,7 @@ import {
   NFT_CONTINUE,
   NFT_GOTO,
   NFT_JUMP,
+  NFT_META_PRIORITY,
   NFT_RETURN,
 } from '../kernel/nft/constants.ts'
 import type { Verdict } from '../kernel/nft/expression.ts'
@@ -349,7 +350,8 @@ export class Walker {
       if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
       if (expression.kind === 'dynset') this.#noteWrite(machine)
-      if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
+      if (expression.kind === 'meta-set' && expression.key === NFT_META_PRIORITY && rule.place.isOwn)
+        machine.ownPriority = machine.priority
       return effect
     })
   }

@@ -195,6 +195,7 @@ function* stepsIn<State extends Stateful>(
   mode: Mode<State>,
   { name, config, steps }: Course,
 ): Generator<Step<State>> {
+  globalThis.countTurnsAnew()
   let computed = computeIn(mode, config, LOCAL_IPS)
   for (const [index, step] of steps.entries()) {
     globalThis.countTurnsAnew()
@@ -292,7 +293,10 @@ function packetsOf({ config, resolved }: Computed<Stateful>, { tracer, proving }
     [...classesOf(meaning)].flatMap(its => {
       const packet = packetOf(its, { localIps, random })
       if (packet === undefined) return []
-      return [`${nameOf(its)}, ${its.hook}: ${outcomesOf(tracer.ways(packet, { localIps })).join(' ')}`]
+      const first = `${nameOf(its)}, ${its.hook}: ${outcomesOf(tracer.ways(packet, { localIps })).join(' ')}`
+      if (its.fate.kind !== 'endpoints' || its.fate.affinityS === 0) return [first]
+      const { dynamic } = tracer.trace(packet, { localIps, random: () => 0 })
+      return [first, `the same again: ${outcomesOf(tracer.ways(packet, { localIps, dynamic })).join(' ')}`]
     }),
   )
 }

@@ -20,4 +20,7 @@ const ACTS = {
   judge: ({ asked, original }) => judge.judge(asked, original),
   conclude: ({ proved }) => judge.concluded(proved, judge.seenAt(proved.accepted.keys())),
 }
-parentPort.on('message', ({ act, ...given }) => parentPort.postMessage(ACTS[act](given)))
+parentPort.on('message', ({ act, ...given }) => {
+  globalThis.countTurnsAnew()
+  parentPort.postMessage(ACTS[act](given))
+})
