@@ -10,6 +10,7 @@ import {
   NFT_CT_STATUS,
   NFT_META_IIFNAME,
   NFT_META_OIFNAME,
+  NFT_META_PRIORITY,
 } from '../kernel/nft/constants.ts'
 import {
   type Expression,
@@ -182,6 +183,10 @@ function withoutNotes({ expressions }: Rule): readonly Expression[] {
 export function isAction(expression: CompiledRule['expressions'][number]): boolean {
   const { kind } = expression.kind === 'extension' ? expression.of : expression
   return kind === 'verdict' || kind === 'target'
+}
+
+export function setsPriority(expression: CompiledRule['expressions'][number]): boolean {
+  return expression.kind === 'meta-set' && expression.key === NFT_META_PRIORITY
 }
 
 export function placeText({ table, chain, rule }: RulePlace): string {

@@ -13,7 +13,6 @@ import {
   NFT_CONTINUE,
   NFT_GOTO,
   NFT_JUMP,
-  NFT_META_PRIORITY,
   NFT_RETURN,
 } from '../kernel/nft/constants.ts'
 import type { Verdict } from '../kernel/nft/expression.ts'
@@ -21,7 +20,7 @@ import type { AnyTable } from '../kernel/nft/state.ts'
 import { evaluate } from '../kernel/nft/trace-expression.ts'
 import { BeyondEvaluator, type Effect, newMemo } from '../kernel/nft/trace-machine.ts'
 import { rollOf } from '../kernel/nft/trace-random.ts'
-import { type CompiledChain, type CompiledTable, isAction, placeText } from './compiled.ts'
+import { type CompiledChain, type CompiledTable, isAction, placeText, setsPriority } from './compiled.ts'
 import { loopback } from './destinations.ts'
 import { HOOKNUM, type Hooks, type HooksOptions, hooksOf } from './hooks.ts'
 import { ClassMachine, NotTogether, type RulePlace, type Surroundings } from './machine.ts'
@@ -350,8 +349,7 @@ export class Walker {
       if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
       if (expression.kind === 'dynset') this.#noteWrite(machine)
-      if (expression.kind === 'meta-set' && expression.key === NFT_META_PRIORITY && rule.place.isOwn)
-        machine.ownPriority = machine.priority
+      if (rule.place.isOwn && setsPriority(expression)) machine.ownPriority = machine.priority
       return effect
     })
   }
