@@ -214,7 +214,16 @@ export class Examiner {
       this.#affine.push({ its, asked, chosen })
       if ([...asked].some(isPlaceOfList)) this.notes.add(IN_ONE_LIST)
     }
-    return this.#judged(its, leaves, { isRemembered: false, remembered: undefined, isRemembering: true })
+    const how = { isRemembered: false, remembered: undefined, isRemembering: true }
+    return this.#judged(its, leaves, how) ?? this.#unread(its, leaves)
+  }
+
+  /** Finds clients that are remembered where no rule looks them up. */
+  #unread(its: PacketClass, leaves: readonly Leaf[]): ProofDifference | undefined {
+    const { asked, wrote } = this.#walker.log
+    if ([...wrote].every(place => asked.has(place))) return undefined
+    const kernel = 'clients are remembered, and no rule looks them up'
+    return this.#difference(its, { box: its.box, kernel, decidedBy: leaves[0]?.machine.decidedBy })
   }
 
   /** Judges classes again whose clients may be remembered, once all that can be remembered is known. */

@@ -156,7 +156,7 @@ export function allMeet(classes: readonly PacketClass[], leaves: readonly Leaf[]
   for (const { machine, end } of leaves) {
     const { box, delivered, masquerade, written, ownPriority, probability, together, rolled = [] } = machine
     if (end !== 'endpoint' || box !== classes[0]?.box || written !== undefined) return false
-    if (!delivered && ownPriority !== NO_PRIORITY) return false
+    if (!delivered && (ownPriority ?? NO_PRIORITY) !== NO_PRIORITY) return false
     const ends = machine.endpoints()
     for (const [index, number] of rolled.entries()) {
       const at = together?.classes[number] ?? -1
@@ -194,7 +194,8 @@ function whyWrong(
   const { box, delivered, masquerade, written, ownPriority, rolled } = machine
   const all = { box, to: machine.endpoint() }
   const leaves = (end === 'pass' || end === 'endpoint') && !delivered
-  if (leaves && chosenOf(ownPriority, rolled).some(priority => priority !== NO_PRIORITY)) return all
+  if (leaves && ownPriority !== undefined)
+    if (fate.kind === 'pass' || chosenOf(ownPriority, rolled).some(its => its !== NO_PRIORITY)) return all
   if (fate.kind !== 'endpoints') {
     const destination = fate.kind === 'pass' && typeof at === 'string' ? judging.spreads.caught(leaf) : []
     if (destination.length > 0) return { box: { ...box, destination }, to: undefined }
@@ -357,8 +358,8 @@ function endText({ machine, end }: Leaf, to: Octets | undefined, isCaught: boole
   const where =
     to === undefined ? ending : end === 'endpoint' ? placeText(to) : `${end} on the way to ${placeText(to)}`
   const source = masquerade && !delivered ? ', masqueraded' : ''
-  const leaving =
-    end === 'drop' || end === 'reject' || ownPriority === NO_PRIORITY ? '' : ', with a priority of the rules'
+  const isOwnPriority = ownPriority !== undefined && (end === 'pass' || ownPriority !== NO_PRIORITY)
+  const leaving = end !== 'drop' && end !== 'reject' && isOwnPriority ? ', with a priority of the rules' : ''
   return `${where}${source}${leaving}${written === undefined ? '' : `, kept for ${written.timeoutMs / 1000} s`}`
 }
 

@@ -1,10 +1,14 @@
 import { createHash } from 'node:crypto'
+import { formatIp } from '../../src/base/ip.ts'
 import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
+import type { IpvsHeld } from '../../src/kernel/ipvs/held.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
 import type { AnyTable, Table } from '../../src/kernel/nft/state.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import type { XtRule } from '../../src/kernel/xt/rule.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
+import type { IpvsState } from '../../src/modes/ipvs/state.ts'
+import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import type { Proving } from '../../src/modes/mode.ts'
 import type { NftablesState } from '../../src/modes/nftables/state.ts'
 import { createXtTracer } from '../../src/modes/xt-common/trace.ts'
@@ -21,6 +25,7 @@ import {
   computeIn,
   IPTABLES,
   IPTABLES_OPTIMIZED,
+  IPVS,
   ip,
   type Mode,
   NFTABLES,
@@ -30,6 +35,7 @@ import {
 } from '../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../support/proof.ts'
 import { heldChains, PROVING, tablesOfChains } from '../support/proof-iptables.ts'
+import { heldOf, OWN_IPVS, PROVING_IPVS } from '../support/proof-ipvs.ts'
 import { outcomesOf, packetOf } from '../support/proof-packets.ts'
 import { LOCAL_IPS, LOGGED, loadScenarios, scenarioOf } from '../support/scenario.ts'
 import { generator } from '../support/walk.ts'
@@ -37,6 +43,8 @@ import { generator } from '../support/walk.ts'
 declare global {
   /** Says whether a mutation counts, and notes that it was reached: see sites.ts. */
   var mutant: (number: number) => boolean
+  /** Begins to count the turns of loops anew: see worker.mjs. */
+  var countTurnsAnew: () => void
 }
 
 /** What a mutation does to the rules. */
@@ -65,6 +73,8 @@ interface Course {
 interface Made {
   readonly tables: () => readonly AnyTable[]
   readonly proving: Proving | undefined
+  /** What decides outside of nf_tables; undefined where nothing does. */
+  readonly ipvs?: { readonly held: IpvsHeld; readonly ownName: string }
   readonly tracer: Tracer
   /** All of it, for comparisons. */
   readonly key: () => string
@@ -87,6 +97,32 @@ const BY_RULES: Judged<NftablesState> = {
     key: () => ruleset.tables.map(keyOfTable).join(),
     text: () => [...printRuleset(ruleset)].join('\n'),
   }),
+}
+
+const BY_SERVERS: Judged<IpvsState> = {
+  mode: IPVS,
+  name: 'ipvs',
+  make: state => {
+    const held = heldOf(state)
+    const lines = () => [
+      ...held.servers.map(its => `server ${JSON.stringify([its.server, its.destinations], printable)}`),
+      ...held.ipsets.map(its => `ipset ${JSON.stringify([its.set, its.entries], printable)}`),
+      ...held.addresses.map(its => `address ${formatIp(its)}`),
+    ]
+    return {
+      tables: () => state.ruleset.tables,
+      proving: PROVING_IPVS,
+      ipvs: { held, ownName: OWN_IPVS },
+      tracer: createIpvsTracer(state),
+      key: () => [...state.ruleset.tables.map(keyOfTable), ...lines()].join(),
+      text: () => [...printRuleset(state.ruleset), ...lines()].join('\n'),
+    }
+  },
+}
+
+/** Writes addresses, which are octets, as text. */
+function printable(key: string, value: unknown): unknown {
+  return key === 'ip' && typeof value === 'string' ? formatIp(value) : value
 }
 
 function keyOfTable({ chains, sets, elements, ...table }: Table): string {
@@ -159,14 +195,16 @@ function* stepsIn<State extends Stateful>(
   mode: Mode<State>,
   { name, config, steps }: Course,
 ): Generator<Step<State>> {
+  globalThis.countTurnsAnew()
   let computed = computeIn(mode, config, LOCAL_IPS)
   for (const [index, step] of steps.entries()) {
+    globalThis.countTurnsAnew()
     computed = change(computed, step)
     yield { at: `${name}[${index}]`, computed }
   }
 }
 
-export type ModeName = 'nftables' | 'iptables' | 'optimized'
+export type ModeName = 'nftables' | 'iptables' | 'optimized' | 'ipvs'
 type Look<T> = (at: string, computed: Computed<Stateful>, made: Made) => T | undefined
 /** Names a mode and what it is given: `nftables: affinity.yaml`. */
 type Wanted = (course: string) => boolean
@@ -176,6 +214,8 @@ function find<T>(wanted: Wanted, look: Look<T>): T | undefined {
   const inMode = <State extends Stateful>({ mode, name, make }: Judged<State>): T | undefined => {
     for (const course of ALL) {
       if (!wanted(`${name}: ${course.name}`)) continue
+      // IPVS mode serves the proxy without a name alone.
+      if (name === 'ipvs' && course.config.serviceProxyName !== undefined) continue
       for (const { at, computed } of stepsIn(mode, course)) {
         const found = look(`${name}: ${at}`, computed, make(computed.state))
         if (found !== undefined) return found
@@ -183,7 +223,7 @@ function find<T>(wanted: Wanted, look: Look<T>): T | undefined {
     }
     return undefined
   }
-  return inMode(BY_RULES) ?? inMode(BY_CHAINS) ?? inMode(BY_FEWER_RULES)
+  return inMode(BY_RULES) ?? inMode(BY_CHAINS) ?? inMode(BY_FEWER_RULES) ?? inMode(BY_SERVERS)
 }
 
 /** The rules without a mutation. */
@@ -253,7 +293,10 @@ function packetsOf({ config, resolved }: Computed<Stateful>, { tracer, proving }
     [...classesOf(meaning)].flatMap(its => {
       const packet = packetOf(its, { localIps, random })
       if (packet === undefined) return []
-      return [`${nameOf(its)}, ${its.hook}: ${outcomesOf(tracer.ways(packet, { localIps })).join(' ')}`]
+      const first = `${nameOf(its)}, ${its.hook}: ${outcomesOf(tracer.ways(packet, { localIps })).join(' ')}`
+      if (its.fate.kind !== 'endpoints' || its.fate.affinityS === 0) return [first]
+      const { dynamic } = tracer.trace(packet, { localIps, random: () => 0 })
+      return [first, `the same again: ${outcomesOf(tracer.ways(packet, { localIps, dynamic })).join(' ')}`]
     }),
   )
 }
@@ -286,7 +329,8 @@ export function judge({ number, isAtLoad, modes }: Asked, { digests, reached }: 
   globalThis.mutant = its => its === number
   const judgement = orThrows(wanted, (at, { config, resolved }, made) => {
     if (digest(made.key()) === digests.get(at)) return undefined
-    const [first] = proofOf(config, resolved.snapshot, made.tables(), made.proving).differences
+    const { differences } = proofOf(config, resolved.snapshot, made.tables(), made.proving, made.ipvs)
+    const [first] = differences
     if (first === undefined) steps.push(at)
     return first === undefined ? undefined : { result: 'caught', at, difference: textOf(first) }
   })

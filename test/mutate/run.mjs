@@ -1,6 +1,14 @@
 #!/usr/bin/env node
 // npm run mutate: changes the source of the rules, and asks whether the proof finds out. See HELP below.
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import {
+  appendFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs } from 'node:util'
@@ -12,21 +20,22 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const HELP = `npm run mutate -- [--seed N] [--count N] [--file PATH] [--jobs N]
 
 Changes one place of the source of the rules at a time: COUNT places that SEED chooses. For the objects of all
-scenarios and of random walks, in nftables and iptables mode, it prints what becomes of each change:
+scenarios and of random walks, in nftables, iptables and IPVS mode, it prints what becomes of each change:
 
   unreached nothing of these reaches the place
   same      no rule differs
-  throws    there are no rules
+  throws    there are no rules; a loop ends after five million turns
   caught    the proof finds a packet that meets another fate
   harmless  rules differ; the proof accepts them, and single packets of every class end where they ended
   missed    a packet ends elsewhere, and the proof does not find it
-  hangs     there is no answer within three minutes
+  hangs     there is no answer within ten minutes
 
   --seed N      default 1
   --count N     default 200
   --file PATH   only places in files whose path contains PATH
   --at LINE     only places in this line of them
   --jobs N      default 2
+  --log PATH    add what is printed to PATH; changes that it has already are not made again
   --help        print this
 
 It exits 1 if one is missed.
@@ -42,16 +51,21 @@ const TARGETS = [
   ['src/modes/nftables', /^(?:chains|layout|render|render-service|rules)\.ts$/],
   ['src/modes/iptables', /^(?:chains|render|render-service|rules|state)\.ts$/],
   ['src/modes/iptables/optimize', /\.ts$/],
+  // Not chains.ts, which serves --ipvs-rules=iptables: the proof has no evaluator for that.
+  ['src/modes/ipvs', /^(?:layout|places|render|render-service|rules)\.ts$/],
 ]
+/** Loops that a change may make endless. Those of the tracers follow every packet. */
+const COUNTED = /\/src\/(?:model|modes)\/(?!.*\/trace)/
 /** The modes whose rules files decide about, the quickest first. */
 function modesOf(path) {
   if (path.startsWith('src/modes/nftables/')) return ['nftables']
+  if (path.startsWith('src/modes/ipvs/')) return ['ipvs']
   if (path.startsWith('src/modes/iptables/optimize/')) return ['optimized']
   return /\/(?:iptables|xt-common)\//.test(path) ? ['iptables'] : ['nftables', 'iptables']
 }
 
-/** Of processor time that a busy machine gives to one of many. */
-const LIMIT_MS = 180_000
+/** What takes a minute on a machine that others keep busy. Loops without an end have ended long before. */
+const LIMIT_MS = 600_000
 
 function request() {
   const number = text => {
@@ -66,6 +80,7 @@ function request() {
         jobs: { type: 'string', default: '2' },
         file: { type: 'string', default: '' },
         at: { type: 'string' },
+        log: { type: 'string' },
         help: { type: 'boolean', default: false },
       },
     })
@@ -79,6 +94,7 @@ function request() {
       count,
       jobs,
       file: values.file,
+      log: values.log,
       at: values.at === undefined ? undefined : number(values.at),
     }
   } catch (error) {
@@ -93,8 +109,8 @@ function folder() {
   return mkdtempSync(join(cache, 'mutate-'))
 }
 
-async function main({ seed, count, jobs, file, at }) {
-  const { chosenFrom, mutationsOf, withSwitches } = await loadSource('test/mutate/sites.ts')
+async function main({ seed, count, jobs, file, log, at }) {
+  const { chosenFrom, mutationsOf, withCountedLoops, withSwitches } = await loadSource('test/mutate/sites.ts')
   const paths = TARGETS.flatMap(([room, name]) =>
     readdirSync(join(ROOT, room))
       .filter(its => name.test(its))
@@ -109,17 +125,20 @@ async function main({ seed, count, jobs, file, at }) {
     const own = chosen.filter(its => its.path === path)
     return [join(ROOT, path), withSwitches(text, own)]
   })
-  const bundled = await bundle(new Map(written))
+  const bundled = await bundle(new Map(written), withCountedLoops)
   const judges = Array.from({ length: Math.max(1, jobs) }, () => new Judge(bundled))
   const modes = [...new Set(chosen.flatMap(its => modesOf(its.path)))]
-  const original = await judges[0].ask({ act: 'original', modes })
+  const original = await judges[0].ask({ act: 'original', modes }, 10 * LIMIT_MS)
+  if ('result' in original) throw new Error(`without a change: ${JSON.stringify(original)}`)
   const counts = new Map()
-  const left = [...chosen]
+  const known = knownFrom(log)
+  for (const result of known.values()) counts.set(result, (counts.get(result) ?? 0) + 1)
+  const left = chosen.filter(its => !known.has(nameOf(its)))
   const work = async judge => {
     for (let mutation = left.shift(); mutation !== undefined; mutation = left.shift()) {
       const judgement = await judged(judge, mutation, original)
       counts.set(judgement.result, (counts.get(judgement.result) ?? 0) + 1)
-      tell(mutation, judgement)
+      tell(mutation, judgement, log)
     }
     judge.end()
   }
@@ -147,7 +166,7 @@ class Judge {
     this.#atLoad = atLoad
   }
 
-  ask(message) {
+  ask(message, limitMs = LIMIT_MS) {
     const { file } = this
     const workerData = { file, atLoad: this.#atLoad }
     this.#worker ??= new Worker(new URL('worker.mjs', import.meta.url), { workerData })
@@ -162,7 +181,7 @@ class Judge {
         this.end()
         answer(its)
       }
-      const limit = setTimeout(() => fail({ result: 'hangs' }), LIMIT_MS)
+      const limit = setTimeout(() => fail({ result: 'hangs' }), limitMs)
       const broken = ({ message }) => fail({ result: 'throws', at: 'load', error: message })
       worker.on('message', answer).on('error', broken)
       worker.postMessage(message)
@@ -176,7 +195,7 @@ class Judge {
 }
 
 /** Bundles the judge with all mutations; gives the URL. */
-async function bundle(texts) {
+async function bundle(texts, withCountedLoops) {
   const outfile = join(out, 'judge.mjs')
   await build({
     absWorkingDir: ROOT,
@@ -197,8 +216,9 @@ async function bundle(texts) {
         setup({ onLoad }) {
           onLoad({ filter: /\.ts$/ }, ({ path }) => {
             const text = texts.get(path) ?? readFileSync(path, 'utf8')
+            const counted = COUNTED.test(path) ? withCountedLoops(text) : text
             // Files find the scenarios by where they are themselves.
-            const contents = text.replaceAll('import.meta.url', JSON.stringify(pathToFileURL(path).href))
+            const contents = counted.replaceAll('import.meta.url', JSON.stringify(pathToFileURL(path).href))
             return { contents, loader: 'ts' }
           })
         },
@@ -208,15 +228,34 @@ async function bundle(texts) {
   return pathToFileURL(outfile).href
 }
 
-function tell({ path, line, kind, before, after }, { result, at, ...more }) {
+/** The place and the change, on one line. */
+function nameOf({ path, line, kind, before, after }) {
   const short = text => text.replaceAll(/\s+/g, ' ').slice(0, 100)
+  return `${path}:${line}\t${kind}\t${short(before)} -> ${short(after)}`
+}
+
+/** Results by change that an earlier run has written. */
+function knownFrom(log) {
+  if (log === undefined || !existsSync(log)) return new Map()
+  const lines = readFileSync(log, 'utf8')
+    .split('\n')
+    .filter(line => line !== '')
+  return new Map(
+    lines.map(line => {
+      const [result, ...name] = line.split('\t').slice(0, 4)
+      return [name.join('\t'), result]
+    }),
+  )
+}
+
+function tell(mutation, { result, at, ...more }, log) {
   const printable = text => text.replaceAll(/[^\x20-\x7e]/g, '.')
   const facts = Object.values(more)
     .map(its => printable(String(its)))
     .join(' ')
-  console.log(
-    `${result}\t${path}:${line}\t${kind}\t${short(before)} -> ${short(after)}\t${at ?? ''} ${facts}`,
-  )
+  const text = `${result}\t${nameOf(mutation)}\t${at ?? ''} ${facts}`
+  console.log(text)
+  if (log !== undefined) appendFileSync(log, `${text}\n`)
 }
 
 const options = request()

@@ -96,6 +96,26 @@ function switched({ number, form, after }: Numbered, kept: string): string {
   }
 }
 
+/** Lets each loop count its turns by `globalThis.turn()`, which ends those that have no end. */
+export function withCountedLoops(text: string): string {
+  const { program } = parse(text, { sourceType: 'module', plugins: ['typescript'], attachComment: false })
+  const added: (readonly [at: number, text: string])[] = []
+  visit(program, [], node => {
+    if (!LOOPS.test(node.type) || !('body' in node) || !isNode(node.body)) return
+    const { start, end } = node.body
+    added.push([start ?? 0, '{ globalThis.turn(); '], [end ?? 0, ' }'])
+  })
+  added.sort(([a], [b]) => a - b)
+  let [written, from] = ['', 0]
+  for (const [at, its] of added) {
+    written += text.slice(from, at) + its
+    from = at
+  }
+  return written + text.slice(from)
+}
+
+const LOOPS = /^(?:For|ForIn|ForOf|While|DoWhile)Statement$/
+
 /** Lists what can be changed in a file. Types, imports and the texts of errors are left alone. */
 export function mutationsOf(path: string, text: string): readonly Mutation[] {
   const { program } = parse(text, { sourceType: 'module', plugins: ['typescript'], attachComment: false })

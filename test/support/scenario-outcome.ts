@@ -92,7 +92,7 @@ export function seenLine(row: PacketRow, outcome: Outcome, labels: Labels): stri
   if (badChecksums > 0) return line(row, `${badChecksums} wrong checksums`)
   if (verdict === 'MIXED')
     return line(row, `MIXED: ${lost} lost of ${outcome.sent}, ${[...outcome.endpoints].join(' ')}`)
-  if (verdict !== 'DNAT') return line(row, verdict)
+  if (verdict !== 'DNAT') return line(row, row.expected.verdict === 'NOWHERE' ? 'NOWHERE' : verdict)
   const arrivals = [...sourcesAt].flatMap(([endpoint, sources]) =>
     [...sources].map(source => ({ endpoint, masqueraded: source !== row.source })),
   )

@@ -42,7 +42,8 @@ export interface PacketRow {
 }
 
 export type Expected =
-  | { readonly verdict: 'REJECT' | 'DROP' | 'PASS' }
+  /** NOWHERE: any of the others. */
+  | { readonly verdict: 'REJECT' | 'DROP' | 'PASS' | 'NOWHERE' }
   | {
       readonly verdict: 'DNAT'
       /** All of them are reached, and no other; of a sticky row, one of them. Sorted. */
@@ -91,7 +92,12 @@ export function scenarioOf(file: string): Scenario {
 }
 
 export function parseScenario(file: string, text: string): Scenario {
-  const document = record(parse(text), file)
+  return scenarioFrom(file, parse(text))
+}
+
+/** Reads what a file holds, parsed; `file` is for messages. */
+export function scenarioFrom(file: string, parsed: unknown): Scenario {
+  const document = record(parsed, file)
   checkKeys(file, document, [
     'name',
     'description',
@@ -204,11 +210,11 @@ export function parseRow(at: string, line: string): readonly PacketRow[] {
 
 const PLACES: readonly Place[] = ['outside', 'pod', 'node']
 const PROTOCOLS: readonly ProbeProtocol[] = ['TCP', 'UDP', 'SCTP']
-const VERDICTS = { reject: 'REJECT', drop: 'DROP', pass: 'PASS' } as const
+const VERDICTS = { reject: 'REJECT', drop: 'DROP', pass: 'PASS', nowhere: 'NOWHERE' } as const
 
 function expectation(at: string, words: readonly string[]): Expected {
   const [first = ''] = words
-  if (first === 'reject' || first === 'drop' || first === 'pass') {
+  if (first === 'reject' || first === 'drop' || first === 'pass' || first === 'nowhere') {
     assert(words.length === 1, `${at}: ${words.join(' ')}: a ${first} takes nothing more`)
     return { verdict: VERDICTS[first] }
   }

@@ -101,8 +101,8 @@ export class ClassMachine implements Machine {
   mark: Known = ZERO
   connectionMark: Known = ZERO
   priority: Known = ZERO
-  /** The priority that our own rules left. */
-  ownPriority: Known = ZERO
+  /** The priority that our own rules left; undefined where they left that of the packets. */
+  ownPriority: Known | undefined
   translated = false
   masquerade = false
   /** Delivered to a process of this node: nothing can masquerade it. */
@@ -209,7 +209,7 @@ export class ClassMachine implements Machine {
     this.mark = rewrite(this.mark)
     this.connectionMark = rewrite(this.connectionMark)
     this.priority = rewrite(this.priority)
-    this.ownPriority = rewrite(this.ownPriority)
+    if (this.ownPriority !== undefined) this.ownPriority = rewrite(this.ownPriority)
     if (written !== undefined) this.written = { ...written, data: rewrite(written.data) }
     if (to !== undefined) this.to = { address: rewrite(to.address), port: rewrite(to.port) }
     if (together !== undefined) this.together = { ...together, address: rewrite(together.address) }

@@ -10,6 +10,7 @@ import {
   NFT_CT_STATUS,
   NFT_META_IIFNAME,
   NFT_META_OIFNAME,
+  NFT_META_PRIORITY,
 } from '../nft/constants.ts'
 import {
   COMMENT_MATCH,
@@ -210,6 +211,10 @@ const NAME_LENGTH = 16
 /** Comments match every packet. Those of all rules go where a cluster becomes large. */
 function withoutNotes({ expressions }: Rule): readonly Expression[] {
   return expressions.filter(each => !isNote(each) && !(each.kind === 'match' && each.name === COMMENT_MATCH))
+}
+
+export function setsPriority(expression: CompiledRule['expressions'][number]): boolean {
+  return expression.kind === 'meta-set' && expression.key === NFT_META_PRIORITY
 }
 
 export function placeText({ table, chain, rule }: RulePlace): string {

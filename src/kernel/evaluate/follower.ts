@@ -2,7 +2,7 @@ import { difference, includes, onlyValue, point, union } from '../../base/region
 import { NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_RETURN } from '../nft/constants.ts'
 import type { Verdict } from '../nft/expression.ts'
 import { type ClassMachine, NotTogether } from './class-machine.ts'
-import { type CompiledChain, placeText } from './compiled.ts'
+import { type CompiledChain, placeText, setsPriority } from './compiled.ts'
 import { evaluate } from './expression.ts'
 import { BeyondEvaluator, type Effect } from './machine.ts'
 import { MERGED_MIN, merged } from './merged.ts'
@@ -132,7 +132,7 @@ export class Follower {
     return this.#orBreak(rule, () => {
       if (expression.kind === 'extension') return expression.run(machine)
       const effect = evaluate(machine, expression)
-      if (expression.kind === 'meta-set' && rule.place.isOwn) machine.ownPriority = machine.priority
+      if (rule.place.isOwn && setsPriority(expression)) machine.ownPriority = machine.priority
       return effect
     })
   }

@@ -28,6 +28,8 @@ export interface MemoryLog {
   memory: Memory
   /** The first words of the keys that were looked up, with their set. */
   readonly asked: Set<string>
+  /** The same for what was written to sets. Of a list of `recent`, what no rule looks up is kept for 0 seconds. */
+  readonly wrote: Set<string>
   /** Data by set and first word of the key. */
   readonly written: Map<string, Set<Octets>>
   /** For how many seconds the lists of `recent` that were looked up remember a client; 0 for ever. */
@@ -38,6 +40,7 @@ export function newLog(): MemoryLog {
   return {
     memory: { kind: 'new' },
     asked: new Set(),
+    wrote: new Set(),
     written: new Map(),
     seconds: new Map(),
   }
@@ -47,6 +50,7 @@ export function newLog(): MemoryLog {
 export function beginLog(log: MemoryLog): void {
   log.memory = { kind: 'new' }
   log.asked.clear()
+  log.wrote.clear()
   log.seconds.clear()
 }
 
@@ -290,7 +294,9 @@ export class ClassSets implements SetAccess {
     this.#checkOwn(set)
     if (op === 'delete') return true
     if (this.#log.memory.kind === 'full') return false
-    noteWritten(this.#log, placeOf(this.name, set, key), chosenOf(data, rolled))
+    const place = placeOf(this.name, set, key)
+    this.#log.wrote.add(place)
+    noteWritten(this.#log, place, chosenOf(data, rolled))
     return true
   }
 

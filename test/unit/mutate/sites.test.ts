@@ -1,6 +1,6 @@
 import { transformSync } from 'esbuild'
 import { expect, test } from 'vitest'
-import { chosenFrom, mutationsOf, withSwitches } from '../../mutate/sites.ts'
+import { chosenFrom, mutationsOf, withCountedLoops, withSwitches } from '../../mutate/sites.ts'
 
 const SOURCE = `
 const MODE_A = 'a'
@@ -61,4 +61,20 @@ test('a seed chooses the same mutations again, each once and all kinds alike', (
   expect(choose(7)).toEqual(choose(7))
   expect(choose(7)).not.toEqual(choose(8))
   expect(new Set(choose(7)).size).toBe(12)
+})
+
+test('a loop of any form counts its turns, and goes on as it did', () => {
+  const source = `
+const seen: number[] = []
+for (const each of [1, 2]) for (let i = 0; i < each; i++) seen.push(i)
+for (const key in { a: 1 }) if (key === 'a') seen.push(7)
+while (seen.length < 6) { seen.push(8) }
+do seen.push(9)
+while (seen.length < 8)
+globalThis.result = seen.join()
+`
+  const around = { turns: 0, turn: () => around.turns++, result: undefined }
+  const { code } = transformSync(withCountedLoops(source), { loader: 'ts' })
+  new Function('globalThis', code)(around)
+  expect(around).toMatchObject({ result: '0,0,1,7,8,8,9,9', turns: 2 + 3 + 1 + 2 + 2 })
 })

@@ -1,5 +1,7 @@
 import { expect, test } from 'vitest'
 import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
+import type { Rule } from '../../../src/kernel/nft/expression.ts'
+import type { Chain } from '../../../src/kernel/nft/state.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
@@ -61,3 +63,22 @@ test(`each of ${MUTATIONS} changes of the kernel's state is found, or changes no
   expect(caught, survivors.join('\n')).toBeGreaterThan(MUTATIONS / 4)
   if (process.env.PROOF_SURVIVORS === '1') process.stderr.write(`${survivors.join('\n')}\n${caught} caught\n`)
 })
+
+test('a client that is remembered where no rule looks it up is found', () => {
+  const stops = allStops(NFTABLES).filter(({ name }) => name === 'affinity.yaml[0]')
+  for (const { config, resolved, state } of stops.map(({ computed }) => computed)) {
+    const tables = state.ruleset.tables.map(table => {
+      const chains = [...table.chains.values()].map((chain): [string, Chain] => {
+        return [chain.name, { ...chain, rules: chain.rules.filter(rule => !looksUp(rule, 'affinity')) }]
+      })
+      return { ...table, chains: new Map(chains) }
+    })
+    const [first] = proofOf(config, resolved.snapshot, tables).differences
+    expect(first?.kernel).toBe('clients are remembered, and no rule looks them up')
+  }
+  expect(stops).toHaveLength(1)
+})
+
+function looksUp({ expressions }: Rule, set: string): boolean {
+  return expressions.some(its => its.kind === 'lookup' && its.set === set)
+}
