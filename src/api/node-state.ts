@@ -47,7 +47,9 @@ export class SharedState {
     const pauses = new Pauses()
     if (before !== undefined)
       for (const key of touchedBetween(before.resolved, resolved)) {
-        const slices = [before.resolved, resolved].map(({ snapshot }) => snapshot.slices.get(key) ?? NO_SLICES)
+        const slices = [before.resolved, resolved].map(
+          ({ snapshot }) => snapshot.slices.get(key) ?? NO_SLICES,
+        )
         touched.set(key, nodesOf(slices.flat()))
         if (pauses.due(touched.get(key)?.size)) yield
       }
@@ -140,7 +142,8 @@ export class NodeState {
     }
     const settled = (was: ApiObject | null | undefined, now: ApiObject | undefined): ApiObject | null =>
       now !== undefined && was && isSameFrame(was, now) ? was : (now ?? null)
-    for (const [path, object] of objects.services) services.set(path, settled(known.services.get(path), object))
+    for (const [path, object] of objects.services)
+      services.set(path, settled(known.services.get(path), object))
     for (const [path, object] of objects.endpoints) {
       endpoints.set(path, settled(known.endpoints.get(path), object))
       append(this.#paths, path.split('/', 2).join('/'), path)

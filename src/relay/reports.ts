@@ -61,7 +61,7 @@ interface Entry {
 }
 
 /** Names that are remembered. */
-const NODES_MAX = 16_384
+export const NODES_MAX = 16_384
 /** Reports that a node may send together, as after a pause of the network. */
 const BURST_MAX = 8
 /** Minimum time between two counts of nodes. */

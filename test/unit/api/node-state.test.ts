@@ -84,7 +84,10 @@ const anyEvent: fc.Arbitrary<SourceEvent> = fc.oneof(
   { weight: 4, arbitrary: anyService.map(detailed) },
   { weight: 6, arbitrary: anySlice.map(detailed) },
   { weight: 2, arbitrary: fc.constant(detailed(apiSlice)) },
-  { weight: 1, arbitrary: name.map(key => ({ kind: 'Service', key: `ns/${key}`, value: undefined }) as const) },
+  {
+    weight: 1,
+    arbitrary: name.map(key => ({ kind: 'Service', key: `ns/${key}`, value: undefined }) as const),
+  },
   {
     weight: 1,
     arbitrary: fc
@@ -145,7 +148,10 @@ function* none(): Generator<undefined, void, undefined> {
 type Content = ReadonlyMap<string, string>
 
 /** A back end that is told of differences alone. */
-function applied(before: Map<string, string>, operations: ReturnType<typeof difference>): Map<string, string> {
+function applied(
+  before: Map<string, string>,
+  operations: ReturnType<typeof difference>,
+): Map<string, string> {
   for (const operation of operations)
     if (operation.kind === 'delete')
       expect(before.delete(`${operation.set} ${operation.path}`), operation.path).toBe(true)
@@ -161,7 +167,10 @@ describe('the state of a node that shares with others of its zone', () => {
       fc.property(fc.array(anyStep, { minLength: 1, maxLength: 14 }), steps => {
         const shared = new Shared()
         const infos = new Map<string, NodeInfo>(
-          NAMES.map(node => [node, { ...nobodyIn('z1'), name: node, ips: node === 'n1' ? [ip('192.168.0.1')] : [] }]),
+          NAMES.map(node => [
+            node,
+            { ...nobodyIn('z1'), name: node, ips: node === 'n1' ? [ip('192.168.0.1')] : [] },
+          ]),
         )
         const feeds = new Map<string, ApiFeed>(
           NAMES.map(node => [node, new ApiFeed({ clock: { nowMs: () => 0 }, source: () => undefined })]),
@@ -212,7 +221,10 @@ describe('the state of a node that shares with others of its zone', () => {
   it.each([
     [
       'the number of a port is the node port of another Service, at an address of the node',
-      [service('a', { type: 'NodePort', ports: [{ port: 443, nodePort: 80 }] }), balanced('b', '192.168.0.1')],
+      [
+        service('a', { type: 'NodePort', ports: [{ port: 443, nodePort: 80 }] }),
+        balanced('b', '192.168.0.1'),
+      ],
     ],
     [
       'the API server answers at the address, and the source ranges include the node',
