@@ -14,6 +14,8 @@ import { apiDescriptors, partsRoomOf, processRoom, servicesBytes } from '../daem
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { TokenReviews } from '../relay/admission.ts'
+import { RelayClient } from '../relay/client.ts'
+import { ReportForwarder } from '../relay/report-forwarder.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
 import { RelayState } from '../relay/state.ts'
 import { StateSource } from '../relay/state-source.ts'
@@ -154,6 +156,14 @@ class Session {
       isRelay: config.source.kind === 'kube' && config.source.relay !== undefined,
       problem: problem => this.#tell(problem),
     })
+    const forwarder =
+      client instanceof RelayClient
+        ? new ReportForwarder({
+            clock: systemClock,
+            reports: this.#state.reports,
+            call: () => client.reporting,
+          })
+        : undefined
     const reviewer = await this.#openReviewer()
     const server = await this.#serve(reviewer)
     log.info({ address: server.address, source: client.server }, 'relay listening')
@@ -163,6 +173,7 @@ class Session {
     log.info('stopping; nodes go on at another relay')
     await server.close()
     await this.#views?.close()
+    forwarder?.stop()
     await upstream.stop()
     await client.close()
     await reviewer?.close()

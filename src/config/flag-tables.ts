@@ -23,7 +23,7 @@ export const RELAY_CLIENT_FLAGS: readonly FlagSpec[] = grouped('Source and node'
     name: 'relay-tls-server-name',
     kind: 'text',
     placeholder: 'NAME',
-    help: 'DNS name in the certificates of relays; empty: their IP addresses',
+    help: 'DNS name in the certificates of relays; empty: the names of dns:///NAME:PORT, otherwise their IP addresses',
   },
   {
     name: 'relay-tls-cert',
@@ -53,7 +53,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     kind: 'text',
     placeholder: 'SOURCE',
     default: 'kube',
-    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],...',
+    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],... (unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT)',
   },
   {
     name: 'relay-fallback',

@@ -6,6 +6,8 @@ import { parseIp } from '../../src/base/ip.ts'
 import { RelayClient } from '../../src/relay/client.ts'
 import type { RelayCall, RelayCallHandlers, RelayLink } from '../../src/relay/connection.ts'
 import { DiscoveryServer } from '../../src/relay/discovery-server.ts'
+import type { RelayNames } from '../../src/relay/names.ts'
+import { ReportForwarder } from '../../src/relay/report-forwarder.ts'
 import { relayMethods } from '../../src/relay/server.ts'
 import { RelayState } from '../../src/relay/state.ts'
 import { Upstream } from '../../src/relay/upstream.ts'
@@ -136,16 +138,19 @@ export class MemoryRelay {
       ...(historyBytesMax === undefined ? {} : { historyBytesMax }),
     })
     const isRelay = this.#sources.length > 0
-    const client = isRelay
-      ? this.#world.client('relay', this.#sources)
-      : new MemoryClient({
-          backend,
-          network: this.network,
-          clock,
-          qps: 0,
-          sent: ({ path }) => asked.push(path),
-        })
+    const above = isRelay ? this.#world.client('relay', this.#sources) : undefined
+    const client =
+      above ??
+      new MemoryClient({
+        backend,
+        network: this.network,
+        clock,
+        qps: 0,
+        sent: ({ path }) => asked.push(path),
+      })
     this.#client = client
+    if (above !== undefined)
+      new ReportForwarder({ clock, reports: state.reports, call: () => above.reporting })
     const upstream = new Upstream({
       client,
       isRelay,
@@ -369,13 +374,19 @@ export class RelayWorld {
   /** A node that reads from the relays. */
   node(name = 'node-0', relays = this.relays): Follower & { readonly client: RelayClient } {
     const client = this.client(name, relays)
-    return Object.assign(new Follower(this.source(client, name)), { client })
+    return Object.assign(this.follow(client, name), { client })
   }
 
-  client(name: string, relays: readonly MemoryRelay[]): RelayClient {
+  follow(client: ApiClient, name: string): Follower {
+    return new Follower(this.source(client, name))
+  }
+
+  /** With names, the last octet of an address less one is the number of its relay. */
+  client(name: string, relays: readonly MemoryRelay[], names?: RelayNames): RelayClient {
     const clock = this.clock
     return new RelayClient({
-      relays: relays.map((_, index) => ({ address: addressOf(index), zone: '' })),
+      relays: names === undefined ? relays.map((_, index) => ({ address: addressOf(index), zone: '' })) : [],
+      names,
       nodeName: name,
       proxyName: '',
       kube: new MemoryClient({
@@ -386,7 +397,7 @@ export class RelayWorld {
         sent: ({ path }) => this.asked.push(path),
       }),
       fallsBack: this.#fallsBack,
-      link: address => new MemoryLink(this, () => relays[address.kind === 'tcp' ? address.port : 0]),
+      link: address => new MemoryLink(this, () => relays[numberOf(address)]),
       clock,
       random: this.random.fork(),
       startedMs: this.wallMs(),
@@ -413,6 +424,10 @@ export class RelayWorld {
       checkPeriodMs: 1e12,
     })
   }
+}
+
+function numberOf(address: ApiAddress): number {
+  return address.kind === 'tcp' ? address.port + address.ip.charCodeAt(3) - 1 : 0
 }
 
 function addressOf(port: number): ApiAddress {

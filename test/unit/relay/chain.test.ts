@@ -1,6 +1,8 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import { judgeNode } from '../../../src/relay/judgement.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
 import { MemoryRelay, RelayWorld } from '../../support/relay.ts'
+import { ReportingNode } from '../../support/relay-node.ts'
 
 const stop: (() => Promise<void>)[] = []
 
@@ -68,5 +70,39 @@ describe('a relay behind a relay', () => {
     }
     expect(far.state.cluster).toBe('cluster-b')
     expect(node.known).toEqual(direct.known)
+  })
+
+  it('hands the reports of its nodes on, as they are, until the nodes are silent', async () => {
+    const { world, clock, near, far } = await begin()
+    const [here, there] = [
+      await new ReportingNode(world, 'node-1', [near]).start(),
+      await new ReportingNode(world, 'node-2', [far]).start(),
+    ]
+    const verdicts = () => {
+      const { goal } = near.state.reports
+      return Object.fromEntries(
+        [...near.state.reports.nodes()].map(node => [node.name, judgeNode(node, goal).state]),
+      )
+    }
+    await clock.advance(5_000)
+    expect(verdicts()).toEqual({ 'node-0': 'silent', 'node-1': 'holds', 'node-2': 'holds' })
+    const latencies: number[] = []
+    near.state.reports.observed = ({ share }) => void latencies.push(share)
+    world.store.put('services', serviceOf(3, { namespaces: 1 }, { port: 4_321 }))
+    await clock.advance(5_000)
+    expect(verdicts()['node-2']).toBe('holds')
+    // The slowest node is the one behind the other relay.
+    expect(latencies).toContain(1)
+    there.accepts = false
+    world.store.put('services', serviceOf(3, { namespaces: 1 }, { port: 4_322 }))
+    await clock.advance(3_000)
+    expect(verdicts()).toMatchObject({ 'node-1': 'holds', 'node-2': 'failing' })
+    const of = ({ state }: MemoryRelay) => [...state.reports.nodes()].find(({ name }) => name === 'node-2')
+    expect(of(near)?.text).toBe(of(far)?.text)
+    await there.stop()
+    await clock.advance(120_000)
+    expect(verdicts()).toMatchObject({ 'node-1': 'holds', 'node-2': 'silent' })
+    expect([...near.state.reports.refused]).toEqual([])
+    await here.stop()
   })
 })
