@@ -108,9 +108,9 @@ export class NodeViews {
     return { source, intake }
   }
 
-  #drop(view: NodeView): void {
+  #drop(view: NodeView, why = 'the relay stops'): void {
     this.#views.delete(view.name)
-    view.close()
+    view.close(why)
     if (this.#views.size > 0) return
     const { intake } = this.#run ?? {}
     this.#run = undefined
@@ -163,8 +163,7 @@ export class NodeViews {
       // The last client may have gone in the meantime.
       if (!this.#views.has(view.name)) continue
       if (step === undefined) {
-        this.#views.delete(view.name)
-        view.refuse(`${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`)
+        this.#drop(view, `${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`)
         continue
       }
       await finishInSlices(view.state.next(step, node), slicing)
@@ -254,15 +253,10 @@ class NodeView {
     if (this.state.state !== undefined) this.#feed.offer(this.state.state)
   }
 
-  refuse(why: string): void {
-    for (const call of [...this.#calls]) call.end(RESOURCE_EXHAUSTED, why)
-    this.close()
-  }
-
-  close(): void {
+  close(why: string): void {
     this.#isClosed = true
     this.#cancelIdle()
-    for (const call of [...this.#calls]) call.end(RESOURCE_EXHAUSTED, 'the node is no longer computed')
+    for (const call of [...this.#calls]) call.end(RESOURCE_EXHAUSTED, why)
     this.#sets.close()
   }
 }

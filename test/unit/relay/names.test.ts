@@ -136,6 +136,7 @@ it('a node follows the relays that a name leads to, and their watches go on', as
   const [first, second] = world.relays
   expect([first?.calls.size, second?.calls.size]).toEqual([4, 0])
   const direct = await world.direct().start()
+  await clock.advance(1_000)
   expect(follower.known).toEqual(direct.known)
   addresses = ['127.0.0.2']
   await clock.advance(60_000)

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type * as grpc from '@grpc/grpc-js'
@@ -44,7 +44,7 @@ describe('Sets of a relay', () => {
   })
 
   /** A command of kprobe in this process, that listens at a socket of this name. */
-  function serve(name: string, argv: readonly string[]): grpc.Client {
+  async function serve(name: string, argv: readonly string[]): Promise<grpc.Client> {
     const stop = new AbortController()
     const io = new FakeIo({ signal: stop.signal })
     const listen = `unix://${folder}/${name}.sock`
@@ -56,6 +56,7 @@ describe('Sets of a relay', () => {
       stop.abort()
       expect(await running, io.stderr).toBe(0)
     })
+    await eventually(() => existsSync(`${folder}/${name}.sock`), name)
     const client = grpcClient(listen)
     clients.push(client)
     return client
@@ -70,13 +71,15 @@ describe('Sets of a relay', () => {
   }
 
   it('of each node are those of `kprobe api` there, wherever it moves', async () => {
-    const relay = serve('relay', ['relay', '--sets'])
+    const relay = await serve('relay', ['relay', '--sets'])
     const names = ['node-0', 'node-3', 'node-1', 'node-9']
-    const pairs = names.map(name => ({
-      name,
-      ours: follow(relay, name),
-      theirs: follow(serve(name, ['api', `--hostname-override=${name}`]), ''),
-    }))
+    const pairs = await Promise.all(
+      names.map(async name => ({
+        name,
+        ours: follow(relay, name),
+        theirs: follow(await serve(name, ['api', `--hostname-override=${name}`]), ''),
+      })),
+    )
     const settle = async (what: string): Promise<void> => {
       for (const { name, ours, theirs } of pairs) {
         await eventually(
@@ -141,8 +144,8 @@ function callOf(facts: Partial<Call> = {}): Call & Ended {
     text: '',
     write: () => true,
     end(code, text = '') {
+      if (this.code === undefined) this.text = text
       this.code ??= code
-      this.text = text
     },
     attempt: step => step(),
     ...facts,
