@@ -1,6 +1,5 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { append, PersistentMap } from '../base/collections.ts'
-import type { ServiceFrontends } from '../model/frontend.ts'
 import { type NodeContext, nodeContextOf, type ResolveOptions } from '../model/node-context.ts'
 import { API_SERVICE } from '../model/reserved.ts'
 import { type Resolved, resolve } from '../model/resolve.ts'
@@ -84,7 +83,6 @@ function copyOf<V>(map: PersistentMap<V>): PersistentMap<V> {
 }
 
 const NO_OBJECTS: OwnObjects = { services: PersistentMap.empty(), endpoints: PersistentMap.empty() }
-const NO_FRONTENDS: ReadonlyMap<ServiceKey, ServiceFrontends | undefined> = new Map()
 
 /** What one node publishes, as a difference from what its zone shares: it costs the Services that name the node. */
 export class NodeState {
@@ -111,11 +109,13 @@ export class NodeState {
       ? [...touched].flatMap(([key, nodes]) => (nodes.has(nodeName) ? [key] : []))
       : yield* servicesNaming(nodeName, now.resolved.snapshot)
     const here = this.#hereOf(now.resolved.snapshot, node)
-    const frontends = named.length === 0 ? NO_FRONTENDS : yield* resolveFor(here, now.resolved, named)
-    const own = yield* objectsBeside(now, frontends)
     if (!isNext) this.#paths = new Map()
     const known = (isNext ? this.state?.own : undefined) ?? NO_OBJECTS
-    this.#become(now, this.#restated(known, named, own))
+    if (named.length === 0) this.#become(now, known)
+    else {
+      const own = yield* objectsBeside(now, yield* resolveFor(here, now.resolved, named))
+      this.#become(now, this.#restated(known, named, own))
+    }
     this.#shared = now
     this.#node = node
   }

@@ -73,8 +73,8 @@ export class NodeViews {
 
   #open(name: string): NodeView {
     const { clock, failed, resolving } = this.#options
-    const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
     if (this.#views.size >= NODES_MAX) {
+      const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
       if (idle === undefined) throw new RpcError(RESOURCE_EXHAUSTED, `${NODES_MAX} other nodes are asked for`)
       this.#drop(idle)
     }
@@ -142,33 +142,39 @@ export class NodeViews {
   }
 
   /** Every node gets each state of what it shares: differences are between neighbors. */
-  async #pass(snapshot: Snapshot, { source }: Run): Promise<void> {
-    const used = new Map<string, SharedState>()
+  async #pass(snapshot: Snapshot, run: Run): Promise<void> {
+    const used = new Set<string>()
     const slicing = slicingOf(this.#options.clock)
     const stepOf = async (key: string, node: NodeInfo) => {
-      const shared = this.#shared.get(key) ?? this.#make(key, node)
+      // Numbers of Snapshots are those of one run.
+      const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
       if (shared === undefined) return undefined
-      used.set(key, shared)
+      used.add(key)
       await finishInSlices(shared.next(snapshot), slicing)
       return shared.step
     }
     const slice = new Slice(slicing)
     for (const view of [...this.#views.values()]) {
       if (slice.isOver) await slice.next()
-      const node = view.seenAs(source.nodeOf(view.name))
+      const node = view.seenAs(run.source.nodeOf(view.name))
       const zone = node?.zone ?? ''
       const ofZone = await stepOf(`zone ${zone}`, nobodyIn(zone))
       const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
       const step = isAlone ? await stepOf(JSON.stringify(node), node) : ofZone
       // The last client may have gone in the meantime.
+      if (this.#run !== run) return
       if (!this.#views.has(view.name)) continue
       if (step === undefined) {
-        this.#drop(view, `${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`)
+        this.#drop(
+          view,
+          `${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`,
+        )
         continue
       }
       await finishInSlices(view.state.next(step, node), slicing)
       view.publish()
     }
+    if (this.#run !== run) return
     for (const key of this.#shared.keys()) if (!used.has(key)) this.#shared.delete(key)
   }
 
