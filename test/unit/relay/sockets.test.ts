@@ -284,7 +284,10 @@ describe('kprobe relay', () => {
       const source = `--source=relay:dns:///localhost:${at.split(':').at(-1)}`
       const its = await node(source, ...flags('member', ['system:nodes']))
       if (name === 'localhost') await holds(() => expect(its.synced).toBe(1))
-      else await holds(() => expect(its.problems.join()).toContain("Host: localhost. is not in the cert's altnames"))
+      else
+        await holds(() =>
+          expect(its.problems.join()).toContain("Host: localhost. is not in the cert's altnames"),
+        )
     }
   })
 
