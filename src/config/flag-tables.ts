@@ -53,7 +53,7 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     kind: 'text',
     placeholder: 'SOURCE',
     default: 'kube',
-    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],... (unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT)',
+    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],...',
   },
   {
     name: 'relay-fallback',
