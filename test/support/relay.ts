@@ -137,8 +137,7 @@ export class MemoryRelay {
       wallMs: this.#world.wallMs,
       ...(historyBytesMax === undefined ? {} : { historyBytesMax }),
     })
-    const isRelay = this.#sources.length > 0
-    const above = isRelay ? this.#world.client('relay', this.#sources) : undefined
+    const above = this.#sources.length > 0 ? this.#world.client('relay', this.#sources) : undefined
     const client =
       above ??
       new MemoryClient({
@@ -153,7 +152,7 @@ export class MemoryRelay {
       new ReportForwarder({ clock, reports: state.reports, call: () => above.reporting })
     const upstream = new Upstream({
       client,
-      isRelay,
+      isRelay: above !== undefined,
       clock,
       random: random.fork(),
       state,
@@ -374,14 +373,9 @@ export class RelayWorld {
   /** A node that reads from the relays. */
   node(name = 'node-0', relays = this.relays): Follower & { readonly client: RelayClient } {
     const client = this.client(name, relays)
-    return Object.assign(this.follow(client, name), { client })
+    return Object.assign(new Follower(this.source(client, name)), { client })
   }
 
-  follow(client: ApiClient, name: string): Follower {
-    return new Follower(this.source(client, name))
-  }
-
-  /** With names, the last octet of an address less one is the number of its relay. */
   client(name: string, relays: readonly MemoryRelay[], names?: RelayNames): RelayClient {
     const clock = this.clock
     return new RelayClient({
@@ -426,9 +420,7 @@ export class RelayWorld {
   }
 }
 
-function numberOf(address: ApiAddress): number {
-  return address.kind === 'tcp' ? address.port + address.ip.charCodeAt(3) - 1 : 0
-}
+const numberOf = (its: ApiAddress) => (its.kind === 'tcp' ? its.port + its.ip.charCodeAt(3) - 1 : 0)
 
 function addressOf(port: number): ApiAddress {
   return { kind: 'tcp', ip: parseIp('127.0.0.1') ?? raise('no address'), port }

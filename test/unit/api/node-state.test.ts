@@ -188,7 +188,7 @@ describe('the state of a node that shares with others of its zone', () => {
               podCidrs: moves.podCidrs === 0 ? [] : [{ ip: ip('10.2.0.0'), bits: 24 }],
             })
           for (const [node, its] of infos) {
-            // Some nodes are asked for now and then.
+            // This node is asked for at some steps only.
             if (node === 'n3' && at % 3 !== 0) continue
             const state = shared.stateOf(its)
             const feed = feeds.get(node)

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { formatApiAddress, parseRelayAddress } from '../../../src/api/grpc/address.ts'
 import { RelayNames } from '../../../src/relay/names.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { Follower } from '../../support/follower.ts'
 import { RelayWorld } from '../../support/relay.ts'
 
 /** What a resolver says: addresses, or an error. */
@@ -130,7 +131,7 @@ it('a node follows the relays that a name leads to, and their watches go on', as
     lookup: () => Promise.resolve(addresses),
   })
   const client = world.client('node-0', world.relays, names)
-  const follower = world.follow(client, 'node-0')
+  const follower = new Follower(world.source(client, 'node-0'))
   await follower.start()
   await clock.advance(1_000)
   const [first, second] = world.relays
