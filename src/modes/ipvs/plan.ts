@@ -1,7 +1,7 @@
 import { familyOf, formatIp } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
-import { entryText } from '../../kernel/ipset/print.ts'
 import type { GroupedEntries, Ipset } from '../../kernel/ipset/state.ts'
+import { entryText } from '../../kernel/ipset/state.ts'
 import { describeObject } from '../../kernel/ipvs/send.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'

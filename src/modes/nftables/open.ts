@@ -13,9 +13,9 @@ import type { ModeContext, ModeTracer, OpenPlane, ProcessRoom, Retired } from '.
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { LocalhostRelays } from './localhost-relays.ts'
 import { localhostMetrics, readConnections } from './metrics.ts'
-import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './options.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './settings.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */

@@ -37,7 +37,7 @@ import {
   readPairKey,
 } from './layout.ts'
 import { adoptRuleset } from './observe.ts'
-import { proxyOfTable, tableNameOf } from './options.ts'
+import { proxyOfTable, tableNameOf } from './settings.ts'
 
 /** Reads what the tables of this mode do. */
 export async function nftablesHeld({

@@ -1,15 +1,13 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { elementExtent } from '../common/elements.ts'
-import { relayModeEvent } from '../common/relay/events.ts'
-import { limitsWithin } from '../common/relay/limits.ts'
+import { limitsWithin, relayModeEvent } from '../common/relay/limits.ts'
 import { relayMetrics } from '../common/relay/metrics.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { ModeContext, OpenPlane, ProcessRoom } from '../mode.ts'
-import type { UserspacePlan } from './diff.ts'
 import { REDIRECT_MAPS } from './layout.ts'
 import { createUserspacePlane } from './plane.ts'
 import { userspaceOptions } from './settings.ts'
-import type { UserspaceState } from './state.ts'
+import type { UserspacePlan, UserspaceState } from './state.ts'
 
 const COSTS =
   "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
