@@ -144,21 +144,6 @@ function isIterable(value: object): value is Iterable<unknown> {
   return Symbol.iterator in value && typeof value[Symbol.iterator] === 'function'
 }
 
-/** One commit, as /receipts shows it. */
-interface ReceiptLine {
-  readonly time: string
-  /** The reason for the pass: `change`, `drift`, ... */
-  readonly reason: string
-  readonly outcome: string
-  readonly changes: number
-  readonly generation: unknown
-  readonly foreign: boolean
-  readonly bytes: number
-  readonly messages: number
-  readonly durationMs: number
-  readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]
-}
-
 /** The fields of a Receipt that /receipts shows. */
 export interface ReceiptLike {
   readonly outcome: string
@@ -168,6 +153,15 @@ export interface ReceiptLike {
   readonly bytes: number
   readonly messages: number
   readonly durationMs: number
+}
+
+/** One commit, as /receipts shows it. */
+interface ReceiptLine extends Omit<ReceiptLike, 'refusals'> {
+  readonly time: string
+  /** The reason for the pass: `change`, `drift`, ... */
+  readonly reason: string
+  readonly changes: number
+  readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]
 }
 
 const RECEIPTS_MAX = 128
@@ -188,18 +182,8 @@ export class Receipts {
       .slice(0, REFUSALS_MAX)
       .map(({ services, error }) => ({ services: services.slice(0, REFUSALS_MAX), error: error.message }))
     const time = rfc3339(this.#wallMs())
-    this.#lines.push({
-      time,
-      reason,
-      outcome,
-      changes,
-      generation,
-      foreign,
-      bytes,
-      messages,
-      durationMs,
-      refusals,
-    })
+    const figures = { changes, generation, foreign, bytes, messages, durationMs }
+    this.#lines.push({ time, reason, outcome, ...figures, refusals })
     if (this.#lines.length > RECEIPTS_MAX) this.#lines.shift()
   }
 

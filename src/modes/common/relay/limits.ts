@@ -39,9 +39,10 @@ const LEAST = 64
 
 /**
  * Computes limits within the relay's descriptors and half of the memory. A listener takes one descriptor, a
- * connection two, a UDP client one. They are divided in the proportions of the default limits.
+ * connection two, a UDP client one. They are divided in the proportions of the default limits. Undefined: no bounds.
  */
-export function limitsWithin({ descriptors = Infinity, memoryBytes = Infinity }: ProcessRoom): RelayLimits {
+export function limitsWithin(room: ProcessRoom | undefined): RelayLimits {
+  const { descriptors = Infinity, memoryBytes = Infinity } = room ?? {}
   const { listeners, connections, sessions } = DEFAULT_LIMITS
   const part = descriptors / (listeners + 2 * connections + sessions)
   const within = (limit: number, room: number) => Math.min(limit, Math.floor(room))
