@@ -205,11 +205,7 @@ interface Asked {
  * netlink_rcv_skb: carries out one message after the other, whatever becomes of those before, and acknowledges each that
  * `answer` has not answered itself.
  */
-export function answerEach(
-  datagram: Uint8Array,
-  from: FakeSocket,
-  answer: (asked: Asked) => unknown,
-): void {
+export function answerEach(datagram: Uint8Array, from: FakeSocket, answer: (asked: Asked) => unknown): void {
   const view = viewOf(datagram)
   for (const message of readMessages(view)) {
     const echoed = { ...message, length: message.end - message.start + NLMSG_HDRLEN }
