@@ -1,3 +1,4 @@
+import { append } from '../../base/collections.ts'
 import { compareIps, type Family, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../../kernel/nft/constants.ts'
@@ -209,9 +210,7 @@ export function lostClusterIps(
 ): ReadonlySet<Ip> {
   const byPort = new Map<string, CaughtPlace[]>()
   for (const place of places) {
-    const others = byPort.get(place.port)
-    if (others === undefined) byPort.set(place.port, [place])
-    else others.push(place)
+    append(byPort, place.port, place)
   }
   const lost = new Set<Ip>()
   for (const group of byPort.values()) {

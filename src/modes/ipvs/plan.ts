@@ -1,3 +1,4 @@
+import { append } from '../../base/collections.ts'
 import { familyOf, formatIp } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, Ipset } from '../../kernel/ipset/state.ts'
@@ -145,13 +146,8 @@ function* describePhases(phases: readonly Phase[], after: Ruleset): IterableIter
   const byService = new Map<string, PlanLine[]>()
   for (const phase of phases) {
     for (const line of linesOf(phase, after)) {
-      if (line.service === undefined) {
-        yield line
-        continue
-      }
-      const lines = byService.get(line.service)
-      if (lines === undefined) byService.set(line.service, [line])
-      else lines.push(line)
+      if (line.service === undefined) yield line
+      else append(byService, line.service, line)
     }
   }
   for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines

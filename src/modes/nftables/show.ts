@@ -1,5 +1,5 @@
 import { finishInSlices, slicingOf } from '../../base/clock.ts'
-import { PersistentMap } from '../../base/collections.ts'
+import { append, PersistentMap } from '../../base/collections.ts'
 import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
@@ -182,12 +182,6 @@ function placeOf(
     ip: key.slice(0, addressLength),
     isClusterIp: isPick ? 'yes' : ends ? 'maybe' : 'no',
   }
-}
-
-function append<T>(lists: Map<number, T[]>, key: number, item: T): void {
-  const list = lists.get(key)
-  if (list === undefined) lists.set(key, [item])
-  else list.push(item)
 }
 
 /** Formats a source range. The low byte of the first half of the key is the prefix length. */
