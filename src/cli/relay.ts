@@ -10,14 +10,20 @@ import { helpText } from '../config/help.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
 import { NodeViews } from '../daemon/node-views.ts'
 import { openClient } from '../daemon/open.ts'
-import { apiDescriptors, partsRoomOf, processRoom, servicesBytes } from '../daemon/process-room.ts'
+import {
+  apiDescriptors,
+  keepYoungGenerationSmall,
+  partsRoomOf,
+  processRoom,
+  servicesBytes,
+} from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { TokenReviews } from '../relay/admission.ts'
 import { RelayClient } from '../relay/client.ts'
 import { ReportForwarder } from '../relay/report-forwarder.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
-import { RelayState } from '../relay/state.ts'
+import { processCpuMs, RelayState } from '../relay/state.ts'
 import { StateSource } from '../relay/state-source.ts'
 import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
@@ -128,7 +134,7 @@ class Session {
   constructor(options: SessionOptions) {
     this.#options = options
     const proxyName = options.config.serviceProxyName ?? ''
-    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, proxyName })
+    this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, cpuMs: processCpuMs, proxyName })
     if (options.wanted.hasSets) this.#views = this.#openViews()
   }
 
@@ -168,6 +174,7 @@ class Session {
     const server = await this.#serve(reviewer)
     log.info({ address: server.address, source: client.server }, 'relay listening')
     const metrics = this.#serveMetrics(server)
+    keepYoungGenerationSmall()
     upstream.start()
     await aborted(io.signal)
     log.info('stopping; nodes go on at another relay')

@@ -1,7 +1,7 @@
 import { framed } from '../api/grpc/rpc.ts'
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
 import { compareVersions, isOlder } from '../source/kube/object-index.ts'
-import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn } from './frames.ts'
+import { type CollectionReader, CollectionSnapshot, type Entry, Frame, framesIn, Receipt } from './frames.ts'
 import { discovery } from './schema.ts'
 
 /** Changes that were published together. The last frame bears the revision. */
@@ -30,8 +30,10 @@ type Told = 'changes' | 'difference' | 'another-history'
 interface CollectionOptions {
   readonly typeUrl: string
   readonly clock: Clock
-  /** Minimum time between two publications, when so much went into the writes of the one before; milliseconds. */
-  readonly spacingMs: (writingMs: number) => number
+  /** Processor time of this process, in milliseconds. */
+  readonly cpuMs: () => number
+  /** Minimum time between two publications, when the process took so much processor time since the first; milliseconds. */
+  readonly spacingMs: (cpuMs: number) => number
   /** The identity of the cluster, as every response bears it. */
   readonly identifier: () => string
   readonly historyBytesMax?: number
@@ -71,8 +73,8 @@ export class Collection {
   #earlier: readonly CollectionSnapshot[] = []
   #bookmark: Frame | undefined
   #publishedMs = Number.NEGATIVE_INFINITY
-  /** What the last publication took of the process. */
-  #writingMs = 0
+  /** Processor time of the process at the last publication. */
+  #publishedCpuMs = 0
   #isDue = false
   #isTelling = false
   #mustTell = false
@@ -157,19 +159,17 @@ export class Collection {
     this.#sealed = revision
     if (before !== undefined && (told === 'another-history' || isOlder(revision, before)))
       this.#restart(before, revision)
-    if (this.#isDue) return
-    const { clock, spacingMs } = this.#options
-    const waitMs =
-      this.#revision === undefined ? 0 : this.#publishedMs + spacingMs(this.#writingMs) - clock.nowMs()
-    if (waitMs <= 0) {
-      this.#publish()
-      return
-    }
-    this.#isDue = true
-    clock.after(waitMs, () => {
-      this.#isDue = false
-      this.#publish()
-    })
+    if (!this.#isDue) this.#publishOnceDue()
+  }
+
+  /** Acknowledgements of the last publication cost as well, so the wait grows while they come. */
+  #publishOnceDue(): void {
+    const { clock, cpuMs, spacingMs } = this.#options
+    const spacing = this.#revision === undefined ? 0 : spacingMs(cpuMs() - this.#publishedCpuMs)
+    const waitMs = this.#publishedMs + spacing - clock.nowMs()
+    this.#isDue = waitMs > 0
+    if (this.#isDue) clock.after(waitMs, () => this.#publishOnceDue())
+    else this.#publish()
   }
 
   /** The position of a reader that holds this revision, or why it has none. */
@@ -284,6 +284,7 @@ export class Collection {
     this.#bookmark = undefined
     this.#publishedMs = this.#options.clock.nowMs()
     this.published(changes)
+    this.#publishedCpuMs = this.#options.cpuMs()
     if (before === undefined) this.#floor = revision
     else if (changes.size > 0 || gapFrom !== undefined)
       this.#append({ ...this.#publication(`c${this.head}`, revision, changes), gapFrom })
@@ -360,7 +361,7 @@ export class Collection {
 
   #frame({ nonce, revision, resources, removed }: FrameParts): Frame {
     const identifier = this.#options.identifier()
-    return new Frame(nonce, () =>
+    return new Frame(new Receipt(nonce, this.typeUrl), () =>
       framed(discovery.EncodedResponse, {
         system_version_info: revision,
         resources,
@@ -382,19 +383,13 @@ export class Collection {
 
   /** In slices: thousands of readers write at once. */
   async #tellAll(): Promise<void> {
-    const { clock } = this.#options
-    const slice = new Slice(slicingOf(clock))
+    const slice = new Slice(slicingOf(this.#options.clock))
     while (this.#mustTell) {
       this.#mustTell = false
-      let [beganMs, writingMs] = [clock.nowMs(), 0]
       for (const reader of [...this.#readers]) {
         reader.moved()
-        if (!slice.isOver) continue
-        writingMs += clock.nowMs() - beganMs
-        await slice.next()
-        beganMs = clock.nowMs()
+        if (slice.isOver) await slice.next()
       }
-      this.#writingMs = writingMs + clock.nowMs() - beganMs
     }
     this.#isTelling = false
   }

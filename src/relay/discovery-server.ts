@@ -48,6 +48,8 @@ const REJECTED_LENGTH_MAX = 200
 /** Serves incremental xDS: `DeltaAggregatedResources`. */
 export class DiscoveryServer {
   readonly #options: DiscoveryOptions
+  /** Shared by all streams. */
+  readonly #host: DeltaStreamHost
   readonly #streams = new Set<DeltaStream>()
   #evicted = 0
   #rejected = 0
@@ -56,6 +58,12 @@ export class DiscoveryServer {
 
   constructor(options: DiscoveryOptions) {
     this.#options = options
+    this.#host = {
+      ...options,
+      evicted: () => this.#evicted++,
+      rejected: text => this.#rejects(text),
+      closed: stream => this.#streams.delete(stream),
+    }
   }
 
   get counts(): DiscoveryCounts {
@@ -69,22 +77,10 @@ export class DiscoveryServer {
   }
 
   readonly deltas = (call: Call): CallHandler => {
-    const stream = new DeltaStream(call, {
-      ...this.#options,
-      evicted: () => this.#evicted++,
-      rejected: text => this.#rejects(text),
-    })
+    const stream = new DeltaStream(call, this.#host)
     this.#streams.add(stream)
     this.#cancelSweep ??= this.#sweepLater()
-    return {
-      message: bytes => stream.message(bytes),
-      ended: () => call.end(OK),
-      drained: () => stream.drained(),
-      closed: () => {
-        this.#streams.delete(stream)
-        stream.close()
-      },
-    }
+    return stream
   }
 
   #rejects(text: string): void {
@@ -97,7 +93,7 @@ export class DiscoveryServer {
 
   close(): void {
     this.#cancelSweep?.()
-    for (const stream of this.#streams) stream.close()
+    for (const stream of [...this.#streams]) stream.closed()
   }
 
   #sweepLater(): Cancel {
@@ -108,15 +104,16 @@ export class DiscoveryServer {
   }
 }
 
-interface DeltaStreamOptions extends DiscoveryOptions {
+interface DeltaStreamHost extends DiscoveryOptions {
   readonly evicted: () => void
   readonly rejected: (text: string) => void
+  readonly closed: (stream: DeltaStream) => void
 }
 
 /** One client: a subscription for each type that it asks for. */
-class DeltaStream {
+class DeltaStream implements CallHandler {
   readonly #call: Call
-  readonly #options: DeltaStreamOptions
+  readonly #options: DeltaStreamHost
   readonly #subscriptions = new Map<string, Subscription>()
   #metadata: Metadata = {}
   /** The Node that this client is, once it has reported; null for a client that reports for all. */
@@ -124,12 +121,13 @@ class DeltaStream {
   /** Nodes whose reports have come here. */
   readonly #joined = new Set<string>()
 
-  constructor(call: Call, options: DeltaStreamOptions) {
+  constructor(call: Call, options: DeltaStreamHost) {
     this.#call = call
     this.#options = options
   }
 
   message(bytes: Buffer): void {
+    for (const subscription of this.#subscriptions.values()) if (subscription.takeReceipt(bytes)) return
     const request = decodeMessage(discovery.DeltaDiscoveryRequest, bytes)
     if (request.node !== undefined) {
       const { [METADATA.report]: report, ...metadata } = metadataOf(request)
@@ -163,7 +161,7 @@ class DeltaStream {
   }
 
   drained(): void {
-    for (const subscription of this.#subscriptions.values()) subscription.pump()
+    for (const subscription of this.#subscriptions.values()) subscription.drained()
   }
 
   sweep(): void {
@@ -176,7 +174,12 @@ class DeltaStream {
     }
   }
 
-  close(): void {
+  ended(): void {
+    this.#call.end(OK)
+  }
+
+  closed(): void {
+    this.#options.closed(this)
     for (const subscription of this.#subscriptions.values()) subscription.close()
     this.#subscriptions.clear()
     for (const name of this.#joined) this.#options.state.reports.left(name)

@@ -1,5 +1,6 @@
 import type { Clock } from '../base/clock.ts'
 import { Collection } from './collection.ts'
+import { OwnFrames } from './own-frames.ts'
 import { NodeReports } from './reports.ts'
 import { RELAYED_TYPES } from './types.ts'
 
@@ -8,17 +9,18 @@ interface RelayStateOptions {
   /** The name of the proxy whose Services are relayed; empty for the proxy without a name. */
   readonly proxyName: string
   readonly historyBytesMax?: number
+  /** Of all responses that one reader alone is sent; 64 MiB by default. */
+  readonly ownBytesMax?: number
   /** Milliseconds since 1970. */
   readonly wallMs?: () => number
+  /** Processor time of this process, in milliseconds; none unless given, and rounds are as close as they may be. */
+  readonly cpuMs?: () => number
 }
 
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
 export const STALE_MS = 150_000
-/**
- * A tenth of what a round costs is measured (2,000 readers: 8 of 80 ms): node:http2 writes later, and acknowledgements come.
- * So a round takes a fifth of the time, up to the bound below.
- */
-const SPACING_PER_WRITING = 40
+/** A round, with its acknowledgements, takes half of a processor at most, up to the bound below. */
+const SPACING_PER_CPU = 2
 const SPACING_MS_MIN = 5
 /** Beyond, readers wait less and the relay works more: the last reader has a change within 250 ms. */
 const SPACING_MS_MAX = 160
@@ -30,6 +32,7 @@ export class RelayState {
   readonly proxyName: string
   readonly collections: ReadonlyMap<string, Collection>
   readonly reports: NodeReports
+  readonly ownFrames: OwnFrames
   #cluster = ''
   /** Subscriptions that are open. */
   readers = 0
@@ -46,11 +49,12 @@ export class RelayState {
   isPast: (collection: Collection, revision: string) => Promise<boolean> = () => Promise.resolve(false)
   readonly #clock: Clock
 
-  constructor({ clock, proxyName, wallMs, ...limits }: RelayStateOptions) {
+  constructor({ clock, proxyName, wallMs, ownBytesMax, cpuMs = () => 0, ...limits }: RelayStateOptions) {
     this.#clock = clock
+    this.ownFrames = new OwnFrames(clock, ownBytesMax)
     this.reports = new NodeReports({ clock, wallMs, state: this })
     this.proxyName = proxyName
-    const shared = { ...limits, clock, identifier: () => this.cluster, spacingMs }
+    const shared = { ...limits, clock, cpuMs, identifier: () => this.cluster, spacingMs }
     this.collections = new Map(
       RELAYED_TYPES.map(({ typeUrl }) => [typeUrl, new Collection({ ...shared, typeUrl })]),
     )
@@ -94,6 +98,12 @@ export class RelayState {
 }
 
 /** A publication costs a write for each reader: with many of them, more changes go into one. */
-function spacingMs(writingMs: number): number {
-  return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, writingMs * SPACING_PER_WRITING))
+function spacingMs(cpuMs: number): number {
+  return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, cpuMs * SPACING_PER_CPU))
+}
+
+/** Processor time of this process, of all its threads and in the kernel; milliseconds. */
+export function processCpuMs(): number {
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1_000
 }

@@ -11,7 +11,7 @@ import {
 import type { Cancel, Clock } from '../base/clock.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import type { Collection } from './collection.ts'
-import type { CollectionReader, CollectionSnapshot, Entry, Frame } from './frames.ts'
+import type { CollectionReader, CollectionSnapshot, Entry, Frame, Receipt } from './frames.ts'
 import type { RelayState } from './state.ts'
 
 /** How a reader begins. */
@@ -65,22 +65,23 @@ export class Subscription implements CollectionReader {
   #written = 0
   #told: string | undefined
   #toldMs = 0
-  #awaited: string | undefined
+  #awaited: Receipt | undefined
   #awaitedMs = 0
   #ownNumber = 0
   readonly #names: Set<string> | undefined
   #nameBytes = 0
-  /** Versions by name that a reader of names was sent; undefined for what does not exist. */
-  readonly #sent = new Map<string, string | undefined>()
+  /** Versions by name that a reader of names was sent; undefined for what does not exist. None of a reader of all. */
+  readonly #sent: Map<string, string | undefined> | undefined
   #isClosed = false
   #isAsking = false
   readonly #openedMs: number
-  #cancelOpening: Cancel = () => undefined
+  #cancelOpening: Cancel | undefined
 
   constructor({ beginning, names, ...options }: SubscriptionOptions) {
     this.#options = options
     this.#beginning = beginning
     this.#names = names === undefined ? undefined : new Set(names)
+    this.#sent = names === undefined ? undefined : new Map()
     this.#openedMs = options.clock.nowMs()
     options.collection.join(this)
     options.state.readers++
@@ -88,25 +89,42 @@ export class Subscription implements CollectionReader {
 
   /** Begins as soon as the relay has what that needs. */
   begin(): void {
-    const { clock, call } = this.#options
     this.#holdNames(this.#names ?? [])
-    this.#cancelOpening = clock.after(OPENING_MS, () => call.attempt(() => this.moved()))
     this.moved()
+    if (this.#position !== undefined || this.#isClosed) return
+    this.#cancelOpening = this.#options.clock.after(OPENING_MS, () => this.moved())
   }
 
   close(): void {
     if (this.#isClosed) return
     this.#isClosed = true
-    this.#cancelOpening()
+    this.#cancelOpening?.()
     this.#snapshot?.readers.delete(this)
     this.#options.collection.leave(this)
     this.#options.state.readers--
+    this.#options.state.ownFrames.release(this)
     this.#hold(-this.#nameBytes)
   }
 
+  /** Takes a request that is nothing but the acknowledgement that is awaited; false for any other. */
+  takeReceipt(request: Buffer): boolean {
+    const isIt = this.#awaited?.is(request) === true
+    if (isIt) this.#acknowledged()
+    return isIt
+  }
+
   acknowledged(nonce: string): void {
-    if (nonce !== this.#awaited) return
+    if (nonce === this.#awaited?.nonce) this.#acknowledged()
+  }
+
+  #acknowledged(): void {
     this.#awaited = undefined
+    this.drained()
+  }
+
+  /** Everything that was written has left the process. */
+  drained(): void {
+    this.#options.state.ownFrames.release(this)
     this.pump()
   }
 
@@ -120,7 +138,7 @@ export class Subscription implements CollectionReader {
   unsubscribe(names: readonly string[]): void {
     for (const name of names) {
       if (this.#names?.delete(name) === true) this.#hold(-bytesOf(name))
-      this.#sent.delete(name)
+      this.#sent?.delete(name)
     }
   }
 
@@ -166,22 +184,29 @@ export class Subscription implements CollectionReader {
     this.#options.call.end(ABORTED, 'evicted: reads too slowly; resume, or begin anew')
   }
 
+  /** What was written for it has to leave the memory now: it goes with the connection alone. */
+  dropped(): void {
+    this.evicted()
+    this.#options.call.drop?.()
+  }
+
   /** Writes what the reader may get now. */
   pump(): void {
     if (this.#isClosed || this.#awaited !== undefined || this.#position === undefined) return
-    const { call, clock } = this.#options
+    const { call, clock, state } = this.#options
     let bytes = 0
     let last: Frame | undefined
     for (let frame = this.#next(); frame !== undefined; frame = this.#next()) {
       last = frame
       // What one reader alone gets is not worth the time of the others.
-      const isShared = call.acceptsGzip === true && this.#own === undefined
-      const written = isShared ? frame.compressed : frame.plain
+      const isOwn = this.#own !== undefined
+      const written = call.acceptsGzip === true && !isOwn ? frame.compressed : frame.plain
       bytes += written.length
+      if (isOwn) state.ownFrames.hold(this, written.length)
       if (!call.write(written) || bytes >= WINDOW_BYTES) break
     }
     if (last === undefined) return
-    this.#awaited = last.nonce
+    this.#awaited = last.receipt
     this.#awaitedMs = clock.nowMs()
     this.#toldMs = this.#awaitedMs
   }
@@ -271,7 +296,7 @@ export class Subscription implements CollectionReader {
     const held = Object.keys(versions)
     if (this.#names !== undefined) {
       for (const [name, version] of Object.entries(versions))
-        if (this.#names.has(name)) this.#sent.set(name, version)
+        if (this.#names.has(name)) this.#sent?.set(name, version)
       this.#started(collection.head)
     } else if (held.length === 0) {
       this.#snapshot = collection.snapshot(this)
@@ -291,7 +316,7 @@ export class Subscription implements CollectionReader {
     const { collection } = this.#options
     for (const name of this.#names ?? []) {
       const version = collection.get(name)?.version
-      if (version !== undefined && !isOlder(revision, version)) this.#sent.set(name, version)
+      if (version !== undefined && !isOlder(revision, version)) this.#sent?.set(name, version)
     }
     this.#started(collection.head)
   }
@@ -299,7 +324,8 @@ export class Subscription implements CollectionReader {
   #started(position: number): void {
     this.#position = position
     this.#beginning = undefined
-    this.#cancelOpening()
+    this.#cancelOpening?.()
+    this.#cancelOpening = undefined
   }
 
   #next(): Frame | undefined {
@@ -339,8 +365,8 @@ export class Subscription implements CollectionReader {
     const gone: string[] = []
     for (const name of names) {
       const entry = collection.get(name)
-      if (this.#sent.has(name) && this.#sent.get(name) === entry?.version) continue
-      this.#sent.set(name, entry?.version)
+      if (this.#sent?.has(name) === true && this.#sent.get(name) === entry?.version) continue
+      this.#sent?.set(name, entry?.version)
       if (entry === undefined) gone.push(name)
       else changed.push(entry)
     }

@@ -47,10 +47,12 @@ async function attack(names: readonly string[]): Promise<void> {
 
 /** Both proxies in both modes, by turns, as a page of the documentation; sizes that are not measured now keep their figures. */
 function makeTable(args: readonly string[]): void {
-  const runs = Number(args.find(arg => arg.startsWith('--runs='))?.slice('--runs='.length) ?? RUNS)
+  const flagOf = (flag: string): string | undefined =>
+    args.find(arg => arg.startsWith(`${flag}=`))?.slice(flag.length + 1)
+  const runs = Number(flagOf('--runs') ?? RUNS)
   const sizes = args.filter(arg => !arg.startsWith('--')).map(parseSize)
   for (const size of sizes.length === 0 ? TABLE_SIZES : sizes) {
-    const scene = sceneNow()
+    const scene = sceneNow(flagOf('--beside'))
     const result = { size, scene, measured: measureApart(size, CONTENDERS, runs) }
     // After each size: the next may take an hour.
     writePage([...keptResults().filter(each => !isEqualSize(each.size, size)), result])

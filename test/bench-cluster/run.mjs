@@ -2,7 +2,8 @@
 // Measures kube-proxy and kprobe beside each other, on the objects of one real API server:
 //   node test/bench-cluster/run.mjs [kube-proxy|kprobe|both] [SERVICESxENDPOINTS ...]
 //   node test/bench-cluster/run.mjs attacks [kube-proxy|kprobe]      attacks of docs/threat-model.md instead
-//   node test/bench-cluster/run.mjs table [--runs=N] [SIZES]         both in two modes, by turns: docs/benchmarks.md
+//   node test/bench-cluster/run.mjs table [--runs=N] [--beside=TEXT] [SIZES]
+//       both in two modes, by turns: docs/benchmarks.md. TEXT says what else runs on the machine
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { cpus, release } from 'node:os'
@@ -17,6 +18,12 @@ const bundle = join(out, 'cluster.mjs')
 
 const reference = spawnSync(process.execPath, [join(here, '../reference/build.mjs')], { stdio: 'inherit' })
 if (reference.status !== 0) process.exit(reference.status ?? 1)
+
+const missing = ['nft', 'cc', 'unshare'].filter(tool => spawnSync(tool, ['--version']).error !== undefined)
+if (missing.length > 0) {
+  console.error(`${missing.join(', ')} missing; on Debian, as root: apt-get install nftables gcc util-linux`)
+  process.exit(1)
+}
 
 mkdirSync(out, { recursive: true })
 await build({

@@ -24,6 +24,8 @@ export interface Scene {
   readonly machine: string
   /** Of the last minute before it: what ran beside it. */
   readonly load: number
+  /** What ran on the machine meanwhile, in words. */
+  readonly beside?: string
 }
 
 interface Plot {
@@ -65,7 +67,7 @@ export function keptResults(): readonly SizeResult[] {
   return existsSync(RESULTS) ? JSON.parse(readFileSync(RESULTS, 'utf8')) : []
 }
 
-export function sceneNow(): Scene {
+export function sceneNow(beside?: string): Scene {
   const [processor] = cpus()
   const memory = /^MemTotal:\s+(\d+)/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1]
   const commit = execFileSync('git', ['-C', root, 'describe', '--always', '--dirty'], { encoding: 'utf8' })
@@ -79,6 +81,7 @@ export function sceneNow(): Scene {
       `Node.js ${process.versions.node}`,
     ].join(', '),
     load: loadavg()[0] ?? 0,
+    ...(beside === undefined ? {} : { beside }),
   }
 }
 
@@ -143,12 +146,16 @@ function section({ size, scene, measured }: SizeResult): readonly string[] {
   ]
 }
 
-function sceneText({ date, commit, machine, load }: Scene, runs: number): readonly string[] {
+function sceneText({ date, commit, machine, load, beside }: Scene, runs: number): readonly string[] {
   const figures =
     runs === 1
       ? 'Each figure is of one run.'
       : `A figure is the median of ${runs} runs by turns, with the least and the most of them.`
-  return [`${date}, commit ${commit}; ${machine};`, `load average before it ${load.toFixed(1)}. ${figures}`]
+  return [
+    `${date}, commit ${commit}; ${machine};`,
+    `load average before it ${load.toFixed(1)}. ${figures}`,
+    ...(beside === undefined ? [] : [beside]),
+  ]
 }
 
 function perSecond(figures: readonly PathFigures[]): readonly string[] {

@@ -11,8 +11,8 @@ const CONNECTIONS_MAX = 2_048
 /** What a relay may take of its only processor, and of its network. */
 const RELAY_CORES = 0.5
 const GIGABIT_BYTES = 125e6
-/** Between two rounds a relay waits 4 times as long as the last one cost, within bounds: src/relay/state.ts. */
-const SPACING = { perWriting: 4, minSeconds: 0.005, maxSeconds: 0.16 }
+/** A round begins twice as long after the last one as that cost, within bounds: src/relay/state.ts. */
+const SPACING = { perCpu: 2, minSeconds: 0.005, maxSeconds: 0.16 }
 
 /** The rows `| name | value unit | ...` of the first table. */
 function constantsOf(page) {
@@ -37,10 +37,10 @@ function table(head, rows) {
 
 /** Processors that a relay keeps busy: changes that come between two rounds are written together. */
 function relayCores({ relayUs }, readers, rate) {
-  const writing = (readers * relayUs) / 1e6
-  const { perWriting, minSeconds, maxSeconds } = SPACING
-  const spacing = Math.min(maxSeconds, Math.max(minSeconds, perWriting * writing))
-  return writing * Math.min(rate, 1 / (writing + spacing))
+  const cost = (readers * relayUs) / 1e6
+  const { perCpu, minSeconds, maxSeconds } = SPACING
+  const spacing = Math.min(maxSeconds, Math.max(minSeconds, perCpu * cost))
+  return cost * Math.min(rate, 1 / Math.max(cost, spacing))
 }
 
 function readersWithin(constants, rate) {

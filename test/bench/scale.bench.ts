@@ -11,6 +11,7 @@ import type { KubeObject } from '../support/reference/api.ts'
 import { findBinaries } from '../support/reference/binaries.ts'
 import { ControlPlane } from '../support/reference/control-plane.ts'
 import { print } from './report.ts'
+import { cpuMsOf, type Readers, Typha, writtenBytes } from './typha.ts'
 
 /*
  * The constants of docs/scale.md: what one change, one node and one object cost a real API server, a real relay and a node. Nodes are
@@ -20,7 +21,6 @@ import { print } from './report.ts'
 const SLICES = Number(process.env.KPROBE_SLICES ?? 500)
 const PER_SECOND = 50
 const COUNTS = (process.env.KPROBE_NODES ?? '50,100,200').split(',').map(Number)
-const TICK_MS = 10
 const QUIET_MS = 3_000
 
 interface Task {
@@ -126,10 +126,36 @@ function beNodes(): void {
   process.send?.('ready')
 }
 
-/** User and system time of a process: proc(5). */
-function cpuMsOf(pid: number): number {
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ') ?? []
-  return (Number(fields[11]) + Number(fields[12])) * TICK_MS
+/** Nodes of kprobe, in a process of their own. */
+class NodeReaders implements Readers {
+  readonly #child = fork(process.argv[1] ?? '', ['nodes'], { execArgv: process.execArgv })
+  readonly #ready = once(this.#child, 'message')
+  readonly #task: Omit<Task, 'kind'>
+
+  constructor(task: Omit<Task, 'kind'>) {
+    this.#task = task
+  }
+
+  async open(): Promise<number> {
+    await this.#ready
+    return (await ask(this.#child, { ...this.#task, kind: 'open' })).listBytes
+  }
+
+  async changes(count: number): Promise<number> {
+    return (await ask(this.#child, { ...this.#task, kind: 'changes', count })).cpuMs
+  }
+
+  async end(): Promise<void> {
+    this.#child.send({ ...this.#task, kind: 'end' } satisfies Task)
+    await once(this.#child, 'exit')
+  }
+}
+
+/** Between the API server and the nodes. */
+interface Between {
+  readonly who: string
+  readonly pid: number
+  readonly readers: (count: number) => Readers
 }
 
 function residentKiB(pid: number): number {
@@ -167,7 +193,10 @@ interface Row {
   readonly who: string
   readonly nodes: number
   readonly serverMsPerChange: number
+  readonly serverBytesPerChange: number
+  /** Undefined for nodes that watch the API server themselves. */
   readonly relayMsPerChange: number | undefined
+  readonly relayBytesPerChange: number | undefined
   readonly nodeUs: number
   readonly serverListMs: number
   readonly listBytes: number
@@ -188,33 +217,37 @@ class Bench {
   }
 
   /** So many nodes, and each slice changes once. */
-  async run(count: number, relay?: { readonly address: string; readonly pid: number }): Promise<Row> {
+  async run(count: number, between?: Between): Promise<Row> {
     const { serverPid } = this.#plane
     const kubeconfig = this.#plane.kubeconfig('admin')
     await sleep(QUIET_MS)
-    const child = fork(process.argv[1] ?? '', ['nodes'], { execArgv: process.execArgv })
-    await once(child, 'message')
+    const readers = between?.readers(count) ?? new NodeReaders({ count, kubeconfig, relay: undefined })
     const [serverBefore, kiBBefore] = [cpuMsOf(serverPid), residentKiB(serverPid)]
-    const opened = await ask(child, { kind: 'open', count, kubeconfig, relay: relay?.address })
+    const listBytes = await readers.open()
     await sleep(QUIET_MS)
     const serverListMs = cpuMsOf(serverPid) - serverBefore
     const serverKiB = residentKiB(serverPid) - kiBBefore
-    const pids = [serverPid, relay?.pid ?? serverPid] as const
-    const before = pids.map(cpuMsOf)
-    const done = ask(child, { kind: 'changes', count: count * SLICES, kubeconfig, relay: undefined })
+    const pids = [serverPid, between?.pid ?? serverPid]
+    const used = () => pids.map(pid => ({ ms: cpuMsOf(pid), bytes: writtenBytes(pid) }))
+    const before = used()
+    const done = readers.changes(count * SLICES)
     await this.#change()
-    const { cpuMs: nodesMs } = await done
-    const [server = 0, relayMs = 0] = pids.map((pid, index) => (cpuMsOf(pid) - (before[index] ?? 0)) / SLICES)
-    child.send({ kind: 'end', count, kubeconfig, relay: undefined } satisfies Task)
-    await once(child, 'exit')
+    const nodesMs = await done
+    const [server, relay] = used().map(({ ms, bytes }, index) => ({
+      ms: (ms - (before[index]?.ms ?? 0)) / SLICES,
+      bytes: (bytes - (before[index]?.bytes ?? 0)) / SLICES,
+    }))
+    await readers.end()
     return {
-      who: relay === undefined ? 'themselves' : 'one relay',
+      who: between?.who ?? 'themselves',
       nodes: count,
-      serverMsPerChange: server,
-      relayMsPerChange: relay === undefined ? undefined : relayMs,
+      serverMsPerChange: server?.ms ?? 0,
+      serverBytesPerChange: server?.bytes ?? 0,
+      relayMsPerChange: between && relay?.ms,
+      relayBytesPerChange: between && relay?.bytes,
       nodeUs: count === 0 ? 0 : (nodesMs * 1_000) / count / SLICES,
       serverListMs,
-      listBytes: count === 0 ? 0 : opened.listBytes / count,
+      listBytes: count === 0 ? 0 : listBytes / count,
       serverKiB,
     }
   }
@@ -251,35 +284,56 @@ async function measure(): Promise<void> {
   const rows: Row[] = []
   for (const count of [0, ...COUNTS]) rows.push(await bench.run(count))
   report(rows)
-  const address = `unix://${plane.folder}/bench-relay.sock`
-  const command = join(process.env.KPROBE_ROOT ?? '', 'dist/kprobe.mjs')
-  const flags = [`--listen=${address}`, `--kubeconfig=${plane.kubeconfig('proxy')}`]
-  const relay = spawn(process.execPath, [command, 'relay', ...flags], {
-    stdio: ['ignore', 'ignore', 'inherit'],
-  })
-  await sleep(QUIET_MS)
-  for (const count of COUNTS) rows.push(await bench.run(count, { address, pid: relay.pid ?? 0 }))
-  relay.kill()
-  await once(relay, 'exit')
+  rows.push(...(await throughRelay(plane, bench)))
+  report(rows)
+  const typha = await Typha.start(plane)
+  for (const count of typha === undefined ? [] : COUNTS) rows.push(await bench.run(count, typha))
+  await typha?.stop()
   await plane.stop()
   report(rows)
 }
 
+async function throughRelay(plane: ControlPlane, bench: Bench): Promise<readonly Row[]> {
+  const relay = `unix://${plane.folder}/bench-relay.sock`
+  const command = join(process.env.KPROBE_ROOT ?? '', 'dist/kprobe.mjs')
+  const flags = [`--listen=${relay}`, `--kubeconfig=${plane.kubeconfig('proxy')}`]
+  const child = spawn(process.execPath, [command, 'relay', ...flags], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+  })
+  await sleep(QUIET_MS)
+  const kubeconfig = plane.kubeconfig('admin')
+  const readers = (count: number) => new NodeReaders({ count, kubeconfig, relay })
+  const rows: Row[] = []
+  for (const count of COUNTS)
+    rows.push(await bench.run(count, { who: 'one relay', pid: child.pid ?? 0, readers }))
+  child.kill()
+  await once(child, 'exit')
+  return rows
+}
+
 function report(rows: readonly Row[]): void {
-  const idle = rows[0]?.serverMsPerChange ?? 0
+  const [idle] = rows
+  const perNode = (all: number, { nodes }: Row, least = 0) =>
+    nodes === 0 ? '' : ((all - least) / nodes).toFixed(1)
   print(
     `${SLICES} EndpointSlices with 10 endpoints, each changed once, ${PER_SECOND}/s; nodes read by`,
     rows.map(row => ({
       by: row.who,
       nodes: String(row.nodes),
       'server ms/change': row.serverMsPerChange.toFixed(2),
-      'server us/node and change':
-        row.nodes === 0 ? '' : (((row.serverMsPerChange - idle) / row.nodes) * 1_000).toFixed(1),
+      'server us/node and change': perNode(
+        row.serverMsPerChange * 1e3,
+        row,
+        (idle?.serverMsPerChange ?? 0) * 1e3,
+      ),
+      'server bytes/node and change': perNode(row.serverBytesPerChange, row, idle?.serverBytesPerChange),
       'relay us/node and change':
-        row.relayMsPerChange === undefined ? '' : ((row.relayMsPerChange / row.nodes) * 1_000).toFixed(1),
+        row.relayMsPerChange === undefined ? '' : perNode(row.relayMsPerChange * 1e3, row),
+      'relay bytes/node and change':
+        row.relayBytesPerChange === undefined ? '' : perNode(row.relayBytesPerChange, row),
       'node us/change': row.nodeUs.toFixed(1),
       'server ms/node, first state': row.nodes === 0 ? '' : (row.serverListMs / row.nodes).toFixed(1),
-      'bytes of it/object': (row.listBytes / SLICES).toFixed(0),
+      'bytes of it/object': Number.isNaN(row.listBytes) ? '' : (row.listBytes / SLICES).toFixed(0),
       'server KiB/node': row.nodes === 0 ? '' : (row.serverKiB / row.nodes).toFixed(0),
     })),
   )

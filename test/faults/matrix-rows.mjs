@@ -63,6 +63,7 @@ export const GROUPS = {
     F207: 'names of relays that cannot be resolved, lead elsewhere, or to too many addresses',
     F208: 'a client of a relay reports for other nodes without being trusted',
     F209: 'reports of many nodes for a relay above that does not read',
+    F210: 'readers of a relay that do not read what it wrote for them alone',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

@@ -132,7 +132,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'relay/open.ts': ['node:dns/promises', 'node:fs/promises'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
-  'modes/xt-common/chain-hash.ts': ['node:crypto'],
+  'modes/xt-common/layout.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   // How many messages a socket lost.
   'kernel/conntrack/events.ts': ['node:fs'],

@@ -85,6 +85,7 @@ export class RpcServer {
   readonly #owners = new WeakMap<object, readonly Owner[]>()
   readonly #calls = new Set<RpcCall>()
   readonly #callShares: Shares<RpcCall>
+  readonly #host: RpcCallHost
   #partialBytes = 0
   #refused = 0
   #accepted = 0
@@ -95,6 +96,13 @@ export class RpcServer {
     const { http, clock, connectionsMax, callsMax, crowded } = options
     this.#gate = new ConnectionGate({ clock, limits: { connections: connectionsMax }, crowded })
     this.#callShares = new Shares(callsMax)
+    this.#host = {
+      clock,
+      failed: options.failed,
+      requestBytesMax: options.requestBytesMax ?? REQUEST_BYTES_MAX,
+      firstMessageMs: options.firstMessageMs,
+      held: change => this.#held(change),
+    }
     http.on('session', session => this.#accept(session))
     http.on('stream', (stream, headers) => this.#begin(stream, headers))
   }
@@ -139,7 +147,7 @@ export class RpcServer {
 
   #accept(session: ServerHttp2Session): void {
     // What a peer does wrong ends its session; that is all there is to say.
-    session.on('error', () => undefined)
+    session.on('error', ignore)
     const socket = this.#sockets.get(peerOf(session.socket))
     if (socket === undefined || this.#isClosing) {
       session.destroy()
@@ -153,7 +161,7 @@ export class RpcServer {
     const idle = (): Cancel => clock.after(IDLE_MS, () => session.destroy())
     let cancel = idle()
     let calls = 0
-    session.once('close', () => {
+    session.on('close', () => {
       cancel()
       this.#sessions.delete(session)
     })
@@ -161,18 +169,18 @@ export class RpcServer {
       cancel()
       calls++
       this.#gate.mark(socket, 'busy')
-      stream.once('close', () => {
+      stream.on('close', () => {
         if (--calls > 0) return
         this.#gate.mark(socket, 'idle')
         cancel = idle()
       })
     })
     // A client that is gone, or has closed its half: gRPC knows no clients that only listen.
-    session.socket.once('end', () => socket.destroy())
+    session.socket.on('end', () => socket.destroy())
   }
 
   #begin(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): void {
-    stream.on('error', () => undefined)
+    stream.on('error', ignore)
     if (stream.destroyed) return
     if (
       headers[':method'] !== 'POST' ||
@@ -183,31 +191,21 @@ export class RpcServer {
       reset(stream)
       return
     }
-    const { clock, failed, requestBytesMax = REQUEST_BYTES_MAX, firstMessageMs } = this.#options
-    let cancel: Cancel | undefined
-    // A client with a wrong or late request need not read everything first.
-    const refused = (): void => {
-      cancel?.()
-      cancel = clock.after(GRACE_MS, () => stream.destroy())
-    }
-    const held = (change: number): boolean => this.#held(change)
-    const { authorization } = headers
-    const acceptsGzip = /(^|,) *gzip *(,|$)/.test(String(headers['grpc-accept-encoding'] ?? ''))
-    const call = new RpcCall(stream, { failed, refused, requestBytesMax, held, acceptsGzip, authorization })
+    const call = new RpcCall(stream, headers, this.#host)
     this.#calls.add(call)
-    const cancelFirst =
-      firstMessageMs === undefined ? () => undefined : clock.after(firstMessageMs, () => call.awaited())
-    stream.once('close', () => {
-      cancel?.()
-      cancelFirst()
+    stream.on('close', () => {
       this.#calls.delete(call)
       this.#callShares.leave(call)
       call.closed()
     })
+    this.#serve(call, headers)
+  }
+
+  /** Apart from #begin(): what its listener lives in would keep the headers for as long as the call. */
+  #serve(call: RpcCall, headers: IncomingHttpHeaders): void {
     call.attempt(() => {
       const ms = timeoutMs(headers['grpc-timeout'])
-      if (ms !== undefined && ms <= TIMER_MS_MAX)
-        cancel = clock.after(ms, () => call.end(DEADLINE_EXCEEDED, 'the deadline of the client has passed'))
+      if (ms !== undefined && ms <= TIMER_MS_MAX) call.endAfter(ms)
       call.serve(this.#handlerOf(call, headers))
     })
   }
@@ -254,34 +252,47 @@ function reset(stream: ServerHttp2Stream): void {
   setImmediate(() => stream.close(constants.NGHTTP2_NO_ERROR))
 }
 
-interface RpcCallOptions {
+/** What all calls of a server share: there are thousands, and each holds little of its own. */
+interface RpcCallHost {
+  readonly clock: Clock
   readonly failed: (error: Error) => void
   readonly requestBytesMax: number
+  readonly firstMessageMs: number | undefined
   /** Counts bytes of messages that are not whole yet; true when those of all calls are too many. */
   readonly held: (change: number) => boolean
-  readonly acceptsGzip: boolean
-  /** It has ended with another status than OK. */
-  readonly refused: () => void
-  readonly authorization: string | undefined
+}
+
+function ignore(): void {
+  // What a peer does wrong ends its session or its stream; that is all there is to say.
 }
 
 class RpcCall implements Call {
   readonly session: object
   readonly acceptsGzip: boolean
+  readonly authorization: string | undefined
   readonly #stream: ServerHttp2Stream
-  readonly #options: RpcCallOptions
+  readonly #host: RpcCallHost
+  /** Of its deadline; once it was refused, of its end. */
+  #cancel: Cancel | undefined
+  /** Undefined once the first message is there. */
+  #cancelFirst: Cancel | undefined
   #handler: CallHandler | undefined
   #trailers: Readonly<Record<string, string>> | undefined
   #heldBytes = 0
-  #hasBegun = false
 
-  constructor(stream: ServerHttp2Stream, options: RpcCallOptions) {
+  constructor(stream: ServerHttp2Stream, headers: IncomingHttpHeaders, host: RpcCallHost) {
+    const { clock, firstMessageMs } = host
     this.#stream = stream
     this.session = stream.session ?? stream
-    this.#options = options
-    this.acceptsGzip = options.acceptsGzip
+    this.#host = host
+    this.authorization = headers.authorization
+    this.acceptsGzip = /(^|,) *gzip *(,|$)/.test(String(headers['grpc-accept-encoding'] ?? ''))
+    if (firstMessageMs !== undefined)
+      this.#cancelFirst = clock.after(firstMessageMs, () =>
+        this.end(DEADLINE_EXCEEDED, 'the first message has not come in time'),
+      )
     stream.respond(this.acceptsGzip ? GZIP_ANSWER_HEADERS : ANSWER_HEADERS, { waitForTrailers: true })
-    stream.once('wantTrailers', () => {
+    stream.on('wantTrailers', () => {
       if (stream.destroyed) return
       stream.sendTrailers({ ...this.#trailers })
       reset(stream)
@@ -300,15 +311,12 @@ class RpcCall implements Call {
     return this.#stream.session?.socket
   }
 
-  get authorization(): string | undefined {
-    return this.#options.authorization
-  }
-
   serve(handler: CallHandler): void {
     this.#handler = handler
-    const reader = new MessageReader(handler.requestBytesMax ?? this.#options.requestBytesMax)
+    const reader = new MessageReader(handler.requestBytesMax ?? this.#host.requestBytesMax)
     const take = (message: Buffer): void => {
-      this.#hasBegun = true
+      this.#cancelFirst?.()
+      this.#cancelFirst = undefined
       if (this.#trailers === undefined) handler.message(message)
     }
     this.#stream.on('data', (chunk: Buffer) =>
@@ -317,7 +325,7 @@ class RpcCall implements Call {
         this.#hold(reader.heldBytes)
       }),
     )
-    this.#stream.once('end', () =>
+    this.#stream.on('end', () =>
       this.attempt(() => {
         if (reader.isCutOff) throw new RpcError(INTERNAL, 'the last message is truncated')
         handler.ended()
@@ -327,7 +335,8 @@ class RpcCall implements Call {
   }
 
   #hold(bytes: number): void {
-    const isFull = this.#options.held(bytes - this.#heldBytes)
+    if (bytes === this.#heldBytes) return
+    const isFull = this.#host.held(bytes - this.#heldBytes)
     this.#heldBytes = bytes
     if (!isFull || bytes <= PARTIAL_BYTES_FREE) return
     // At once, so that one refusal is enough for the others.
@@ -336,11 +345,13 @@ class RpcCall implements Call {
   }
 
   #release(): void {
-    this.#options.held(-this.#heldBytes)
+    this.#host.held(-this.#heldBytes)
     this.#heldBytes = 0
   }
 
   closed(): void {
+    this.#cancel?.()
+    this.#cancelFirst?.()
     this.#release()
     const handler = this.#handler
     this.#handler = undefined
@@ -348,9 +359,11 @@ class RpcCall implements Call {
     handler?.closed?.()
   }
 
-  /** Its first message should be there by now. */
-  awaited(): void {
-    if (!this.#hasBegun) this.end(DEADLINE_EXCEEDED, 'the first message has not come in time')
+  /** Its client wants no answer that comes later. */
+  endAfter(ms: number): void {
+    this.#cancel = this.#host.clock.after(ms, () =>
+      this.end(DEADLINE_EXCEEDED, 'the deadline of the client has passed'),
+    )
   }
 
   write(frames: Buffer): boolean {
@@ -363,7 +376,14 @@ class RpcCall implements Call {
     const text = message === '' ? undefined : { 'grpc-message': percentEncoded(message) }
     this.#trailers = { 'grpc-status': String(code), ...text }
     this.#stream.end()
-    if (code !== OK) this.#options.refused()
+    if (code === OK) return
+    // A client with a wrong or late request need not read everything first.
+    this.#cancel?.()
+    this.#cancel = this.#host.clock.after(GRACE_MS, () => this.#stream.destroy())
+  }
+
+  drop(): void {
+    this.#stream.session?.destroy()
   }
 
   attempt(step: () => void): void {
@@ -374,7 +394,7 @@ class RpcCall implements Call {
       if (thrown instanceof RpcError) this.end(thrown.code, thrown.message)
       else if (thrown instanceof WireError) this.end(INVALID_ARGUMENT, thrown.message)
       else {
-        this.#options.failed(errorOf(thrown))
+        this.#host.failed(errorOf(thrown))
         this.end(INTERNAL, 'internal server error; see the log of the server')
       }
     }

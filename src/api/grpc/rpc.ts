@@ -47,6 +47,8 @@ export interface Call {
   write(frames: Buffer): boolean
   /** Ends the call; later words are ignored. */
   end(code: number, message?: string): void
+  /** Closes the connection, and with it all calls: nothing that was written stays. */
+  drop?(): void
   /** Runs a step of the handler outside its methods: an error ends the call as in one of them. */
   attempt(step: () => void): void
 }

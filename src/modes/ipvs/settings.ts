@@ -4,8 +4,9 @@ import type { Config, IpvsConfig } from '../../config/config.ts'
 import { type FieldPath, type PathOf, whyNotValue } from '../../config/fields.ts'
 import { type FlagReader, type FlagSpec, grouped, quote, readCidrs } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
+import { type Promises, USUAL_PROMISES } from '../../model/promises.ts'
 import { type DetectorOption, detectorOf } from '../common/expressions.ts'
-import type { ModeSettings } from '../mode.ts'
+import type { ModeSettings, Proving } from '../mode.ts'
 
 const GROUP = 'IPVS mode'
 
@@ -254,5 +255,24 @@ export function ipvsOptions(config: Config): IpvsOptions {
     detector: { IPv4, IPv6 },
     drainMs: ipvs.drainTimeoutMs,
     digestMs: ipvs.digestPeriodMs,
+  }
+}
+
+/** What this mode does otherwise than nftables mode: docs/differences.md. */
+export const IPVS_PROMISES: Promises = {
+  ...USUAL_PROMISES,
+  bindsAddresses: true,
+  masqueradesDirectly: true,
+  roundsShares: false,
+}
+
+/** All rules are in our own tables. */
+export function ipvsProving({ ipvs }: Pick<Config, 'ipvs'>): Proving {
+  const lacks = 'IPVS mode with --ipvs-rules=iptables has no evaluator; with --ipvs-rules=nftables it has one'
+  return {
+    promises: IPVS_PROMISES,
+    owns: () => false,
+    usesIpvs: true,
+    ...(ipvs.rules === 'iptables' && { lacks }),
   }
 }

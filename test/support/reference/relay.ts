@@ -159,8 +159,10 @@ class Connection {
   }
 
   #closed(): void {
-    this.#hooks.ended()
-    for (const socket of [this.#near, this.#far]) if (!socket.destroyed) socket.destroySoon()
+    const sockets = [this.#near, this.#far]
+    for (const socket of sockets) if (!socket.destroyed) socket.destroySoon()
+    // Octets that the other side does not take keep its socket open: only a cut ends it then.
+    if (sockets.every(socket => socket.closed)) this.#hooks.ended()
   }
 
   #pass(direction: Direction, from: Socket, to: Socket): void {

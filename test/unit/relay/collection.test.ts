@@ -2,12 +2,15 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { describe, expect, it } from 'vitest'
 import { Collection } from '../../../src/relay/collection.ts'
+import { RelayState } from '../../../src/relay/state.ts'
+import { RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 
 function collectionAt(...revisions: readonly string[]): Collection {
   const collection = new Collection({
     typeUrl: 'type',
     clock: new FakeClock(),
+    cpuMs: () => 0,
     spacingMs: () => 0,
     identifier: () => 'cluster',
   })
@@ -58,5 +61,43 @@ describe('Collection: its history', () => {
     gc()
     expect(replaced.map(each => each.deref() !== undefined)).toEqual([false, false, true])
     expect(collection.at(collection.head - 3)?.frames[0]?.compressed.length).toBeLessThan(4_096)
+  })
+})
+
+describe('RelayState: rounds', () => {
+  /** Distances between rounds where something changes each millisecond, and a round keeps the process busy for so long. */
+  async function rounds(costMs: number): Promise<readonly number[]> {
+    const clock = new FakeClock()
+    let [spentMs, backlogMs] = [0, 0]
+    const state = new RelayState({ clock, proxyName: '', cpuMs: () => spentMs })
+    const { typeUrl = '' } = RELAYED_TYPES[0] ?? {}
+    const collection = state.collections.get(typeUrl)
+    if (collection === undefined) throw new Error('no collection')
+    const began: number[] = []
+    let head = 0
+    for (let revision = 1; clock.nowMs() < 1_000; revision++) {
+      collection.put('a/b', { version: `${revision}`, resource: Buffer.from('object') })
+      collection.seal(`${revision}`)
+      if (collection.head !== head) {
+        head = collection.head
+        began.push(clock.nowMs())
+        backlogMs += costMs
+      }
+      await clock.advance(1)
+      const workedMs = Math.min(1, backlogMs)
+      spentMs += workedMs
+      backlogMs -= workedMs
+    }
+    return began.slice(1).map((atMs, index) => atMs - (began[index] ?? 0))
+  }
+
+  it.each([
+    { what: 'next to nothing', costMs: 0, apartMs: 5 },
+    { what: '30 ms', costMs: 30, apartMs: 60 },
+    { what: 'more than the longest distance allows', costMs: 200, apartMs: 160 },
+  ])('that cost $what are $apartMs ms apart', async ({ costMs, apartMs }) => {
+    const apart = (await rounds(costMs)).slice(2)
+    expect(apart.length).toBeGreaterThan(3)
+    for (const ms of apart) expect(Math.abs(ms - apartMs)).toBeLessThanOrEqual(1)
   })
 })

@@ -57,9 +57,12 @@ afterEach(async () => {
 })
 
 /** A relay that has one Service. */
-async function relay(options: Partial<RelayServerOptions> = {}): Promise<RelayServer> {
+async function relay(
+  options: Partial<RelayServerOptions> = {},
+  ownBytesMax = 1_000_000,
+): Promise<RelayServer> {
   const { clock = systemClock } = options
-  const state = new RelayState({ clock, proxyName: '' })
+  const state = new RelayState({ clock, proxyName: '', ownBytesMax })
   state.heardMs = () => clock.nowMs()
   state.identify('cluster')
   const collection = state.collections.get(TYPE)
@@ -277,6 +280,36 @@ describe('F204: readers that say much', () => {
     streams[0]?.message(bytesOf({ resource_names_unsubscribe: names }))
     for (const stream of streams) stream.closed?.()
     expect(state.nameBytes).toBe('shop/cart'.length + 128)
+  })
+})
+
+describe('F210: readers that do not read the responses for them alone', () => {
+  it('hold so many bytes together, and lose their connections before one that reads', async () => {
+    const clock = new FakeClock()
+    // Ten responses with the only object.
+    const server = await relay({ clock }, 41_000)
+    const begins = framed(discovery.DeltaDiscoveryRequest, {
+      type_url: TYPE,
+      initial_resource_versions: { 'a/b': '1' },
+    })
+    const read = framed(discovery.DeltaDiscoveryRequest, { type_url: TYPE, response_nonce: 'o0.0' })
+    const reader = (...requests: readonly Buffer[]): Socket => {
+      const socket = dial(server.address)
+      const asks = requests.map(request => frame(DATA, 0, 1, request))
+      socket.write(Buffer.concat([GREETING, call(DELTA_METHOD), ...asks]))
+      return socket
+    }
+    const reads = reader(begins, read)
+    await eventually(() => server.counts.subscriptions === 1)
+    const stalled: Socket[] = []
+    for (let count = 1; count <= 15; count++) {
+      await clock.advance(10)
+      stalled.push(reader(begins))
+      await eventually(() => server.counts.subscriptions + server.counts.evicted === count + 1)
+    }
+    await eventually(() => stalled.filter(socket => socket.destroyed).length === 6)
+    expect(stalled.map(socket => socket.destroyed).lastIndexOf(true)).toBe(5)
+    expect(reads.destroyed).toBe(false)
   })
 })
 
