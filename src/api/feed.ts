@@ -1,7 +1,6 @@
 import type { Clock } from '../base/clock.ts'
-import { PersistentMap } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
-import type { ApiState } from './state.ts'
+import { type ApiState, skipState } from './state.ts'
 
 /** What is known of where the state comes from. */
 export interface FeedSource {
@@ -135,11 +134,7 @@ export class ApiFeed {
     const [older, newer, newest] = [this.#positions[at - 1], this.#positions[at + 1], this.#positions.at(-1)]
     this.#positions = this.#positions.filter(its => its !== position)
     if (older === undefined || newer === undefined || newest === undefined) return
-    for (const set of ['services', 'endpoints'] as const) {
-      const between = position.state[set]
-      if (between !== older.state[set] && between !== newer.state[set])
-        PersistentMap.skip(older.state[set], between, newest.state[set])
-    }
+    skipState(older.state, position.state, newest.state)
   }
 }
 

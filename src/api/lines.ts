@@ -1,4 +1,5 @@
 import type { Clock } from '../base/clock.ts'
+import { append } from '../base/collections.ts'
 import { inPieces } from '../base/text.ts'
 import type { ApiFeed } from './feed.ts'
 import { type ApiObject, type ApiOperation, type ApiState, difference } from './state.ts'
@@ -11,9 +12,7 @@ export function* stateLines(state: ApiState): Iterable<string> {
   const endpoints = new Map<string, ApiObject[]>()
   for (const object of state.endpoints.values()) {
     const service = object.path.slice(0, object.path.lastIndexOf('/'))
-    const list = endpoints.get(service)
-    if (list === undefined) endpoints.set(service, [object])
-    else list.push(object)
+    append(endpoints, service, object)
   }
   for (const { path, json } of state.services.values().toSorted(byPath)) {
     const its = endpoints

@@ -1,6 +1,6 @@
 import { Pauses, type Steps } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
-import type { FrontendTable } from '../model/frontend.ts'
+import type { FrontendTable, ServiceFrontends } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 import { ProtobufEncoder } from '../wire/protobuf/encoder.ts'
@@ -22,7 +22,7 @@ import {
 /** What was resolved on this node, with the Snapshot that it was resolved from. */
 export interface ResolvedView {
   readonly snapshot: Snapshot
-  readonly table: FrontendTable
+  readonly table: Pick<FrontendTable, 'services'>
 }
 
 /** A state with what it was computed from; only the newest is to be kept. */
@@ -54,12 +54,42 @@ export function* nextApiState(
   return { state: before.state, resolved }
 }
 
-interface Draft {
-  readonly maker: ObjectMaker
-  readonly before: ApiProjection | undefined
-  /** Objects by path; undefined when deleted. */
+/** Objects by path; undefined when deleted. */
+interface ObjectChanges {
   readonly services: Map<string, ApiObject | undefined>
   readonly endpoints: Map<string, ApiObject | undefined>
+}
+
+/**
+ * Computes how the objects of these Services differ from the shared ones where their frontends are others: those of a
+ * node. Costs what differs, and a comparison of each back end.
+ */
+export function* objectsBeside(
+  shared: ApiProjection,
+  frontends: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
+): Steps<ObjectChanges> {
+  const maker = new ObjectMaker({ isWhole: false })
+  const draft: Draft = {
+    maker,
+    before: shared,
+    services: new Map(),
+    endpoints: new Map(),
+    pauses: new Pauses(),
+  }
+  const { snapshot } = shared.resolved
+  for (const [key, its] of frontends) {
+    const from = viewOf(shared.resolved, key)
+    const to = viewIn(snapshot, key, its)
+    restateService(draft, { key, from, to })
+    yield* restateEndpoints(draft, { key, from, to })
+    if (draft.pauses.due()) yield
+  }
+  return draft
+}
+
+interface Draft extends ObjectChanges {
+  readonly maker: ObjectMaker
+  readonly before: ApiProjection | undefined
   /** Services and endpoints so far. */
   readonly pauses: Pauses
 }
@@ -76,7 +106,7 @@ function stateAfter({ before, maker, services, endpoints }: Draft): ApiState {
 }
 
 /** Services whose object, whose frontends or whose slices are others. */
-function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Iterable<ServiceKey> {
+export function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Iterable<ServiceKey> {
   if (from === undefined) return to.table.services.keys()
   return new Set([
     ...PersistentMap.changes(from.table.services, to.table.services),
@@ -87,7 +117,15 @@ function touchedBetween(from: ResolvedView | undefined, to: ResolvedView): Itera
 
 /** Undefined for a Service that is not published. */
 function viewOf({ snapshot, table }: ResolvedView, key: ServiceKey): ServiceView | undefined {
-  const [service, frontends] = [snapshot.services.get(key), table.services.get(key)]
+  return viewIn(snapshot, key, table.services.get(key))
+}
+
+function viewIn(
+  snapshot: Snapshot,
+  key: ServiceKey,
+  frontends: ServiceFrontends | undefined,
+): ServiceView | undefined {
+  const service = snapshot.services.get(key)
   if (service === undefined || frontends === undefined || !isReached(frontends)) return undefined
   return { service, frontends, slices: snapshot.slices.get(key) ?? [] }
 }

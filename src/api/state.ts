@@ -31,16 +31,59 @@ export interface ApiState {
   readonly endpoints: PersistentMap<ApiObject>
   /** The frames of all objects of a state that was made at once, in the order of difference(). */
   readonly runs?: readonly Run[]
+  /** Where the state differs from these objects, which it shares with those of other nodes. */
+  readonly own?: OwnObjects
 }
+
+/** Objects by path that take the place of shared ones; null where there is none. */
+export interface OwnObjects {
+  readonly services: PersistentMap<ApiObject | null>
+  readonly endpoints: PersistentMap<ApiObject | null>
+}
+
+type SetName = keyof OwnObjects
+const SET_NAMES: readonly SetName[] = ['services', 'endpoints']
 
 export const { ServicesSet: SET_SERVICES, EndpointsSet: SET_ENDPOINTS } = localv1.Set
 type ApiSet = typeof SET_SERVICES | typeof SET_ENDPOINTS
 
 /** So many objects differ between two versions that are held, or fewer. */
 export function distance(from: ApiState, to: ApiState): number {
-  return (
-    PersistentMap.distance(from.services, to.services) + PersistentMap.distance(from.endpoints, to.endpoints)
+  return SET_NAMES.reduce(
+    (sum, set) =>
+      sum +
+      PersistentMap.distance(from[set], to[set]) +
+      PersistentMap.distance(from.own?.[set] ?? NOTHING, to.own?.[set] ?? NOTHING),
+    0,
   )
+}
+
+const NOTHING = PersistentMap.empty<ApiObject | null>()
+
+/** Lets `older` differ from `newest` directly; see PersistentMap.skip(). */
+export function skipState(older: ApiState, between: ApiState, newest: ApiState): void {
+  for (const set of SET_NAMES) {
+    skip(older[set], between[set], newest[set])
+    skip(older.own?.[set] ?? NOTHING, between.own?.[set] ?? NOTHING, newest.own?.[set] ?? NOTHING)
+  }
+}
+
+function skip<V>(older: PersistentMap<V>, between: PersistentMap<V>, newest: PersistentMap<V>): void {
+  if (between !== older && between !== newest) PersistentMap.skip(older, between, newest)
+}
+
+/** The object at a path, from the point of view of the node. */
+function objectAt(state: ApiState, set: SetName, path: string): ApiObject | undefined {
+  const own = state.own?.[set].get(path)
+  return own === undefined ? state[set].get(path) : (own ?? undefined)
+}
+
+function objectsOf(state: ApiState, set: SetName): readonly ApiObject[] {
+  const { own } = state
+  if (own === undefined || own[set].size === 0) return state[set].values()
+  const shared = state[set].keys().flatMap(path => objectAt(state, set, path) ?? [])
+  const more = own[set].entries().flatMap(([path, object]) => (state[set].has(path) ? [] : (object ?? [])))
+  return [...shared, ...more]
 }
 
 /** localv1.Ref. */
@@ -75,23 +118,33 @@ interface ObjectChanges {
 export function changesBetween(
   before: ApiState | undefined,
   after: ApiState,
-): { readonly services: ObjectChanges; readonly endpoints: ObjectChanges } {
+): Readonly<Record<SetName, ObjectChanges>> {
   return {
-    services: changesOf(before?.services, after.services),
-    endpoints: changesOf(before?.endpoints, after.endpoints),
+    services: changesOf(before, after, 'services'),
+    endpoints: changesOf(before, after, 'endpoints'),
   }
 }
 
-function changesOf(
-  before: PersistentMap<ApiObject> | undefined,
-  after: PersistentMap<ApiObject>,
-): ObjectChanges {
-  if (before === undefined) return { set: after.values(), deleted: [] }
-  const set: ApiObject[] = []
+function changesOf(before: ApiState | undefined, after: ApiState, set: SetName): ObjectChanges {
+  if (before === undefined) return { set: objectsOf(after, set), deleted: [] }
+  const changed: ApiObject[] = []
   const deleted: string[] = []
-  for (const [path, , object] of PersistentMap.differences(before, after)) {
-    if (object === undefined) deleted.push(path)
-    else set.push(object)
+  for (const path of changedPaths(before, after, set)) {
+    const [was, now] = [objectAt(before, set, path), objectAt(after, set, path)]
+    if (was === now) continue
+    if (now === undefined) deleted.push(path)
+    else if (was === undefined || !isSameFrame(was, now)) changed.push(now)
   }
-  return { set, deleted }
+  return { set: changed, deleted }
+}
+
+function changedPaths(before: ApiState, after: ApiState, set: SetName): Iterable<string> {
+  const shared = PersistentMap.changes(before[set], after[set])
+  const own = PersistentMap.changes(before.own?.[set] ?? NOTHING, after.own?.[set] ?? NOTHING)
+  return own.length === 0 ? shared : new Set([...shared, ...own])
+}
+
+/** Whether both say the same; a node that moves to another zone shares other objects. */
+export function isSameFrame(a: Frame, b: Frame): boolean {
+  return a.memory.compare(b.memory, b.start, b.end, a.start, a.end) === 0
 }

@@ -3,17 +3,28 @@ import { errorOf, failureText } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
 import type { Config } from '../config/config.ts'
+import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { API_TLS_FLAGS, HELP_FLAG, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
+import { NodeViews } from '../daemon/node-views.ts'
 import { openClient } from '../daemon/open.ts'
-import { apiDescriptors, keepYoungGenerationSmall, processRoom } from '../daemon/process-room.ts'
+import {
+  apiDescriptors,
+  keepYoungGenerationSmall,
+  partsRoomOf,
+  processRoom,
+  servicesBytes,
+} from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
 import { TokenReviews } from '../relay/admission.ts'
+import { RelayClient } from '../relay/client.ts'
+import { ReportForwarder } from '../relay/report-forwarder.ts'
 import { type RelayServer, startRelayServer } from '../relay/server.ts'
 import { processCpuMs, RelayState } from '../relay/state.ts'
+import { StateSource } from '../relay/state-source.ts'
 import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
@@ -72,6 +83,8 @@ interface Wanted {
   /** `namespace/name` of ServiceAccounts whose tokens are taken; none for certificates alone. */
   readonly serviceAccounts: readonly string[]
   readonly audience: string
+  readonly hasSets: boolean
+  readonly trustedUsers: readonly string[]
 }
 
 /** Reviews of tokens have a limit of their own: nodes that come at once do not wait for watches, and strangers are few. */
@@ -86,9 +99,18 @@ function readWanted(reader: FlagReader): Wanted {
   if (reader.given('token-audience') && serviceAccounts.length === 0)
     reader.fail('--token-audience', 'needs --token-service-accounts')
   const audience = reader.text('token-audience') ?? ''
+  const tls = readApiTls(reader)
+  const trustedUsers = reader.list('trusted-users')
+  if (trustedUsers.length > 0 && tls === undefined && serviceAccounts.length === 0)
+    reader.fail(
+      '--trusted-users',
+      'needs TLS or --token-service-accounts; without both, every client is trusted',
+    )
   return {
     address: readApiAddress(reader, 'listen') ?? DEFAULT_ADDRESS,
-    tls: readApiTls(reader),
+    tls,
+    hasSets: reader.bool('sets'),
+    trustedUsers,
     hasMetrics: reader.given('metrics-bind-address'),
     serviceAccounts,
     audience: audience === '' ? DEFAULT_AUDIENCE : audience,
@@ -106,12 +128,26 @@ class Session {
   readonly #options: SessionOptions
   readonly #state: RelayState
   readonly #descriptors = apiDescriptors(processRoom())
+  readonly #views: NodeViews | undefined
   #refusedMs = Number.NEGATIVE_INFINITY
 
   constructor(options: SessionOptions) {
     this.#options = options
     const proxyName = options.config.serviceProxyName ?? ''
     this.#state = new RelayState({ clock: systemClock, wallMs: Date.now, cpuMs: processCpuMs, proxyName })
+    if (options.wanted.hasSets) this.#views = this.#openViews()
+  }
+
+  #openViews(): NodeViews {
+    const { config, log } = this.#options
+    const room = processRoom()
+    return new NodeViews({
+      clock: systemClock,
+      resolving: resolveOptions(config, servicesBytes(room)),
+      partsRoom: partsRoomOf(room),
+      openSource: nodesChanged => new StateSource({ clock: systemClock, state: this.#state, nodesChanged }),
+      failed: err => log.error({ err }, 'cannot compute Sets; keeping the last state'),
+    })
   }
 
   async run(): Promise<number> {
@@ -126,6 +162,14 @@ class Session {
       isRelay: config.source.kind === 'kube' && config.source.relay !== undefined,
       problem: problem => this.#tell(problem),
     })
+    const forwarder =
+      client instanceof RelayClient
+        ? new ReportForwarder({
+            clock: systemClock,
+            reports: this.#state.reports,
+            call: () => client.reporting,
+          })
+        : undefined
     const reviewer = await this.#openReviewer()
     const server = await this.#serve(reviewer)
     log.info({ address: server.address, source: client.server }, 'relay listening')
@@ -135,6 +179,8 @@ class Session {
     await aborted(io.signal)
     log.info('stopping; nodes go on at another relay')
     await server.close()
+    await this.#views?.close()
+    forwarder?.stop()
     await upstream.stop()
     await client.close()
     await reviewer?.close()
@@ -169,8 +215,11 @@ class Session {
 
   async #serve(reviewer: ApiClient | undefined): Promise<RelayServer> {
     const { wanted, log } = this.#options
+    const views = this.#views
     return await startRelayServer({
       state: this.#state,
+      sets: views && ((node, call) => views.watch(node, call)),
+      trustedUsers: wanted.trustedUsers,
       address: wanted.address,
       tls: wanted.tls,
       tokens: reviewer && new TokenReviews({ ...wanted, client: reviewer, clock: systemClock }),
@@ -233,6 +282,7 @@ class Session {
       silentMs: heardMs === undefined ? undefined : systemClock.nowMs() - heardMs,
       expiresMs: server.expiresMs,
       isServing: this.#isServing,
+      setsNodes: this.#views?.counts.nodes,
       nodes: state.reports.states(),
       reportsRefused: state.reports.refused,
     }

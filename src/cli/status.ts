@@ -1,4 +1,3 @@
-import { parseRelayAddress } from '../api/grpc/address.ts'
 import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
@@ -19,7 +18,7 @@ import {
   type NodeVerdict,
   newest,
 } from '../relay/judgement.ts'
-import { openLink } from '../relay/open.ts'
+import { openLinks } from '../relay/open.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import { isDocument, type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -35,7 +34,7 @@ const FLAGS: readonly FlagSpec[] = [
     kind: 'list',
     placeholder: 'ADDRESS',
     default: DEFAULT_RELAY,
-    help: 'relays to ask, each knows the nodes that read from it: unix:///PATH or tcp://IP:PORT',
+    help: 'relays to ask, each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
   },
   ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
   { name: 'wait', kind: 'bool', help: 'return when the nodes hold the state of the moment of the question' },
@@ -99,10 +98,12 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
   const request = readWanted(reader)
   if (reader.errors.length > 0) return usageErrors(io, 'status', reader.errors)
-  const links = request.addresses.map(address => ({
-    address,
-    link: openLink(parseRelayAddress(address).address, request, systemClock),
-  }))
+  const opened = await Promise.allSettled(
+    request.addresses.map(address => openLinks(address, request, systemClock)),
+  )
+  const links = opened.flatMap(each => (each.status === 'fulfilled' ? each.value : []))
+  for (const each of opened)
+    if (each.status === 'rejected') io.err(`kprobe status: ${oneLine(failureText(each.reason))}\n`)
   try {
     const round = await ask(request, links, io)
     for (const problem of round.problems) io.err(`kprobe status: ${oneLine(problem)}\n`)

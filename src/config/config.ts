@@ -175,7 +175,7 @@ export type SourceConfig =
   | { readonly kind: 'file'; readonly path: string }
 
 export interface RelaySourceConfig {
-  /** `unix:///PATH`, `tcp://IP:PORT` or `tcp://IP:PORT@ZONE`. */
+  /** `unix:///PATH`, `tcp://IP:PORT@ZONE` or `dns:///NAME:PORT@ZONE`; a zone may be absent. */
   readonly addresses: readonly string[]
   /** The zone of this node, whose relays come first; empty for none. */
   readonly zone: string

@@ -23,7 +23,7 @@ export const RELAY_CLIENT_FLAGS: readonly FlagSpec[] = grouped('Source and node'
     name: 'relay-tls-server-name',
     kind: 'text',
     placeholder: 'NAME',
-    help: 'DNS name in the certificates of relays; empty: their IP addresses',
+    help: 'DNS name in the certificates of relays; empty: the names of dns:///NAME:PORT, otherwise their IP addresses',
   },
   {
     name: 'relay-tls-cert',

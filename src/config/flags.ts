@@ -191,7 +191,7 @@ export const RUN_FLAGS: readonly FlagSpec[] = ranked([
   ...UNUSED_FLAGS,
 ])
 
-/** Flags of `kprobe run` that `kprobe api` uses besides its own and those of the source. */
+/** Flags of `kprobe run` that `kprobe api` and `kprobe relay` use besides their own and those of the source. */
 const API_RUN_FLAGS: readonly string[] = [
   'allowed-external-cidrs',
   'allowed-load-balancer-cidrs',
@@ -221,10 +221,21 @@ export const RELAY_FLAGS: readonly FlagSpec[] = grouped('Relay', [
     default: 'kprobe-relay',
     help: 'audience that these tokens must be for',
   },
+  {
+    name: 'sets',
+    kind: 'bool',
+    help: 'also serve what `kprobe api` of each node would (localv1.Sets); computed for the nodes that are asked for',
+  },
+  {
+    name: 'trusted-users',
+    kind: 'list',
+    placeholder: 'NAME,...',
+    help: 'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
+  },
 ])
 
 /** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
-const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'feature-gates', 'config']
+const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'config']
 
 /** All flags that have an effect on `kprobe relay`. */
 export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
@@ -232,7 +243,7 @@ export const RELAY_COMMAND_FLAGS: readonly FlagSpec[] = [
   ...API_TLS_FLAGS,
   ...API_BESIDE_FLAGS.filter(({ name }) => name === 'metrics-bind-address'),
   ...ranked(SOURCE_FLAGS).filter(({ name }) => !NO_RELAY_FLAGS.includes(name)),
-  ...RUN_FLAGS.filter(({ name }) => name === 'logging-format' || name === 'v'),
+  ...RUN_FLAGS.filter(({ name }) => API_RUN_FLAGS.includes(name)),
 ]
 
 /** All flags that have an effect on `kprobe api`. */

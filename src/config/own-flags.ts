@@ -111,12 +111,13 @@ export function readRelays(
   if (addresses.length > RELAYS_MAX) fail(`names ${addresses.length} relays; the limit is ${RELAYS_MAX}`)
   for (const address of addresses)
     try {
-      const parsed = parseRelayAddress(address).address
-      if (tls === undefined && !isPrivate(parsed))
+      const its = parseRelayAddress(address)
+      if (tls === undefined && !('address' in its && isPrivate(its.address)))
         fail(
           `${address} needs TLS: give --relay-tls-ca, and --relay-token-file or --relay-tls-cert and --relay-tls-key`,
         )
-      if (parsed.kind === 'tcp' && parsed.port === 0) fail(`${address} has no port`)
+      if ('address' in its && its.address.kind === 'tcp' && its.address.port === 0)
+        fail(`${address} has no port`)
     } catch (error) {
       fail(`relay: ${errorOf(error).message}`)
     }

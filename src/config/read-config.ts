@@ -10,7 +10,7 @@ import {
   whyNotIp,
 } from '../base/ip.ts'
 import { MODE_NAMES, type ModeOptions } from '../modes/registry.ts'
-import { checkSettings } from './complete-settings.ts'
+import { checkSettings, whyNotConditionType } from './complete-settings.ts'
 import {
   type BindAddress,
   type ClientConfig,
@@ -25,7 +25,6 @@ import {
 import { type FeatureGates, isGateOn } from './feature-gates.ts'
 import type { PathOf } from './fields.ts'
 import { quote, readCidrs } from './flag.ts'
-import { whyNotConditionType } from './node-condition-type.ts'
 import type { OwnSettings } from './own-flags.ts'
 import type { Settings } from './settings.ts'
 import { modeOf, modeSettingsOf, readBindAddress } from './settings-from-flags.ts'

@@ -10,6 +10,7 @@ import type { Mode, ModeEvent } from '../modes/mode.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import { Offers } from '../reconcile/reconciler.ts'
 import type { LocatedRefusal, SourceObservation, SourceStatus } from '../source/source.ts'
+import { Receipts } from '../telemetry/admin-server.ts'
 import {
   type EventFact,
   serviceQuarantined,
@@ -20,7 +21,6 @@ import {
 import { HealthTracker } from '../telemetry/health.ts'
 import { createMetrics, type Metrics, type MetricsOptions } from '../telemetry/metrics.ts'
 import { LocalPolicyCounter, PendingChanges, programmingLatencies } from '../telemetry/proxy-metrics.ts'
-import { Receipts } from '../telemetry/receipts.ts'
 import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
 
 interface ObserverOptions {

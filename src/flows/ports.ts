@@ -1,4 +1,5 @@
 import { Pauses, type Steps } from '../base/clock.ts'
+import { append } from '../base/collections.ts'
 import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
@@ -159,11 +160,7 @@ function byPlace(ports: readonly FlowPort[]): ReadonlyMap<Octets, readonly FlowP
     const { protocol, family, nodePort } = port
     const places = port.sockets.map(socket => protocol + socketKey(socket.ip, socket.port))
     if (nodePort !== 0) places.push(`${protocol}${family}:${nodePort}`)
-    for (const place of places) {
-      const list = found.get(place)
-      if (list === undefined) found.set(place, [port])
-      else list.push(port)
-    }
+    for (const place of places) append(found, place, port)
   }
   return found
 }

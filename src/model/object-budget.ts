@@ -1,5 +1,5 @@
 import { type Clock, Pauses, type Steps } from '../base/clock.ts'
-import { PersistentMap } from '../base/collections.ts'
+import { append, PersistentMap } from '../base/collections.ts'
 import { objectText, type Refusal } from './fields.ts'
 import { FIRM, levelOf, namespaceOf } from './memory-shares.ts'
 import { type EndpointSlice, NO_HINTS, type Service } from './service.ts'
@@ -111,9 +111,7 @@ export class PartsLedger {
       if (event.value === undefined || this.#holding(namespace).held <= level) continue
       const parts = partsOf(event.value)
       if (!isReducible(parts)) continue
-      const list = byNamespace.get(namespace)
-      if (list === undefined) byNamespace.set(namespace, [{ event, parts }])
-      else list.push({ event, parts })
+      append(byNamespace, namespace, { event, parts })
     }
     return byNamespace
   }

@@ -170,7 +170,7 @@ type Changes = Map<ServiceKey, ServiceFrontends | undefined>
 /** With fewer endpoints a merge costs less than what it is kept for. */
 const KEPT_ENDPOINTS_MIN = 1_000
 
-function* resolveAll(
+export function* resolveAll(
   pass: Pass,
   touched: Touched,
 ): Steps<Pick<Pass, 'merges'> & { readonly changes: Changes }> {
@@ -254,7 +254,7 @@ function withAffected(touched: Touched, affected: ReadonlySet<ServiceKey>, snaps
   return affected.size === 0 ? touched : touching([...new Set([...touched.keys, ...affected])], snapshot)
 }
 
-function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched {
+export function touching(keys: readonly ServiceKey[], { services }: Snapshot): Touched {
   return { keys, services: keys.map(key => services.get(key)) }
 }
 

@@ -46,6 +46,8 @@ export interface TokenVerdict {
   readonly refusal: RpcError | undefined
   /** The Node of the pod that the token is bound to, where the API server tells (KEP-4193). */
   readonly node: string | undefined
+  /** `system:serviceaccount:NAMESPACE:NAME`; undefined for a token that is not taken. */
+  readonly user: string | undefined
 }
 
 type Client = Pick<Call, 'authorization' | 'origin'>
@@ -166,7 +168,7 @@ export class TokenReviews {
     if (!Array.isArray(audiences) || !audiences.includes(audience))
       return refused(UNAUTHENTICATED, `the token is not for the audience ${audience}`)
     const name = isJson(user) && typeof user.username === 'string' ? user.username : ''
-    if (this.#users.has(name)) return { refusal: undefined, node: nodeOf(user) }
+    if (this.#users.has(name)) return { refusal: undefined, node: nodeOf(user), user: name }
     return refused(
       PERMISSION_DENIED,
       `${oneLine(name.slice(0, NAME_LENGTH_MAX))} may not read from this relay`,
@@ -175,7 +177,7 @@ export class TokenReviews {
 }
 
 function refused(code: number, message: string): TokenVerdict {
-  return { refusal: new RpcError(code, message), node: undefined }
+  return { refusal: new RpcError(code, message), node: undefined, user: undefined }
 }
 
 function nodeOf(user: unknown): string | undefined {

@@ -10,6 +10,7 @@ import {
 import { isOlder } from '../source/kube/object-index.ts'
 import type { KernelState } from '../source/source.ts'
 import { type RelayLink, relayName } from './connection.ts'
+import type { RelayNames } from './names.ts'
 import { Reading, RelayRefusal, tokenOf, type Wanted } from './reading.ts'
 import { inOrderFor } from './rendezvous.ts'
 import { ReportSender } from './report-sender.ts'
@@ -17,6 +18,8 @@ import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
 
 export interface RelayClientOptions {
   readonly relays: readonly RelayAddress[]
+  /** Relays that DNS names lead to, besides these. */
+  readonly names?: RelayNames | undefined
   readonly nodeName: string
   /** The zone of the node, whose relays come first; empty or absent for none. */
   readonly zone?: string
@@ -25,7 +28,8 @@ export interface RelayClientOptions {
   /** The API server: for all that relays do not serve and, with `fallsBack`, while none of them answers. */
   readonly kube: ApiClient
   readonly fallsBack: boolean
-  readonly link: (address: ApiAddress) => RelayLink
+  /** `name` is the DNS name that led to the address. */
+  readonly link: (address: ApiAddress, name: string | undefined) => RelayLink
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
@@ -46,6 +50,8 @@ interface Peer {
   readonly address: ApiAddress
   readonly name: string
   readonly link: RelayLink
+  /** Open calls. */
+  readings: number
   failures: number
   /** Monotonic milliseconds before which it is not asked. */
   restsUntilMs: number
@@ -70,7 +76,7 @@ const REST = { minMs: 500, maxMs: 30_000 } as const
 export class RelayClient implements ApiClient {
   readonly server: string
   readonly #options: RelayClientOptions
-  readonly #peers: readonly Peer[]
+  #peers: readonly Peer[] = []
   readonly #readings = new Set<Reading>()
   /** Watches at the API server that end when relays answer again. */
   readonly #direct = new Set<() => void>()
@@ -93,17 +99,12 @@ export class RelayClient implements ApiClient {
       ...options,
       cluster: () => this.#clusters.get(SERVICES_PATH) ?? '',
       isDirect: () => this.#isDirect,
-      send: text => this.#sendReport(text),
+      send: text => this.reporting?.report(text),
     })
-    const { relays, nodeName, zone = '', kube, link } = options
+    const { kube, names } = options
     this.server = kube.server
-    this.#peers = inOrderFor({ name: nodeName, zone }, relays).map(address => ({
-      address,
-      name: relayName(address),
-      link: link(address),
-      failures: 0,
-      restsUntilMs: Number.NEGATIVE_INFINITY,
-    }))
+    this.#order()
+    if (names !== undefined) names.changed = () => this.#order()
     if (kube.authorities !== undefined) this.authorities = () => kube.authorities?.() ?? Promise.resolve([])
   }
 
@@ -114,15 +115,37 @@ export class RelayClient implements ApiClient {
     return this.#isDirect
   }
 
+  /** Watches at relays whose names no longer lead to them go on to their ends. */
+  #order(): void {
+    const { relays, names, nodeName, zone = '', link } = this.#options
+    const known = new Map(this.#peers.map(peer => [peer.name, peer]))
+    const peers = new Map<string, Peer>()
+    for (const { address, name: dnsName } of inOrderFor({ name: nodeName, zone }, [
+      ...relays,
+      ...(names?.addresses ?? []),
+    ])) {
+      const name = relayName(address)
+      const peer = peers.get(name) ?? known.get(name)
+      const made = { address, name, readings: 0, failures: 0, restsUntilMs: Number.NEGATIVE_INFINITY }
+      peers.set(name, peer ?? { ...made, link: link(address, dnsName) })
+    }
+    this.#peers = [...peers.values()]
+    for (const peer of known.values()) this.#closeUnused(peer)
+  }
+
+  #closeUnused(peer: Peer): void {
+    if (peer.readings === 0 && !this.#peers.includes(peer)) peer.link.close()
+  }
+
   /** Reports to the relay that this node reads Services from, and with every request to any of them. */
   report(state: KernelState): void {
     this.#reports.update(state)
   }
 
-  #sendReport(text: string): void {
+  /** The watch that reports go with: that of Services, or else another one. */
+  get reporting(): Reading | undefined {
     const watches = [...this.#readings].filter(({ isWatch }) => isWatch)
-    const reading = watches.find(({ path }) => path === SERVICES_PATH) ?? watches[0]
-    reading?.report(text)
+    return watches.find(({ path }) => path === SERVICES_PATH) ?? watches[0]
   }
 
   async send(request: ApiRequest): Promise<ApiResponse> {
@@ -140,6 +163,7 @@ export class RelayClient implements ApiClient {
     this.#isClosed = true
     this.#cancelProbe()
     this.#reports.stop()
+    this.#options.names?.close()
     for (const reading of [...this.#readings]) reading.end()
     for (const { link } of this.#peers) link.close()
     await this.#options.kube.close()
@@ -147,7 +171,8 @@ export class RelayClient implements ApiClient {
 
   /** Undefined when it is time to ask the API server. */
   async #askRelays(wanted: Wanted, request: ApiRequest): Promise<ApiResponse | undefined> {
-    const { clock, fallsBack } = this.#options
+    const { clock, fallsBack, names } = this.#options
+    await names?.ready()
     const reasons: string[] = []
     let behind = 0
     let asked = 0
@@ -166,6 +191,8 @@ export class RelayClient implements ApiClient {
           if (error.isBehind) behind++
         }
       }
+    names?.hurry()
+    reasons.push(...(names?.troubles ?? []))
     this.#failed(reasons)
     if (this.#isDirect) return undefined
     if (asked > 0 && behind === asked) return TOO_LARGE
@@ -204,11 +231,14 @@ export class RelayClient implements ApiClient {
       },
       ended: why => {
         this.#readings.delete(reading)
+        peer.readings--
+        this.#closeUnused(peer)
         // Without a choice, a stale relay is asked once more, for less.
         if (why !== undefined && (fallsBack || !why.isStale)) this.#rest(peer)
       },
     })
     this.#readings.add(reading)
+    peer.readings++
     return reading
   }
 
@@ -280,6 +310,7 @@ export class RelayClient implements ApiClient {
 
   /** Goes back to relays as soon as one of them serves. Watches end in good order, and are resumed there. */
   async #probe(): Promise<void> {
+    this.#options.names?.hurry()
     for (const peer of this.#peers) {
       if (this.#isClosed) return
       if (!(await this.#serves(peer)) || this.#isClosed) continue

@@ -81,6 +81,8 @@ export class Collection {
   #isAbsent = false
   /** Among the changes that are not published yet is a list. */
   #hasGap = false
+  /** Hears what is published, before the readers. */
+  published: (changes: ReadonlyMap<string, Entry | undefined>) => void = () => undefined
 
   constructor(options: CollectionOptions) {
     this.#options = options
@@ -281,6 +283,7 @@ export class Collection {
     this.#revision = revision
     this.#bookmark = undefined
     this.#publishedMs = this.#options.clock.nowMs()
+    this.published(changes)
     this.#publishedCpuMs = this.#options.cpuMs()
     if (before === undefined) this.#floor = revision
     else if (changes.size > 0 || gapFrom !== undefined)

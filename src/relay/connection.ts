@@ -8,6 +8,8 @@ import { formatIp } from '../base/ip.ts'
 
 /** One call at a relay, as its client sees it. */
 export interface RelayCall {
+  /** So much of what was said waits that it is time to pause; absent where nothing waits. */
+  readonly isFull?: boolean
   /** A message behind its prefix. */
   send(frame: Buffer): void
   /** The client says nothing more. */
@@ -188,6 +190,10 @@ class Http2Call implements RelayCall {
     if (this.#isOver) return
     if (this.#stream === undefined) this.#waiting.push(frame)
     else this.#stream.write(frame)
+  }
+
+  get isFull(): boolean {
+    return this.#stream?.writableNeedDrain ?? this.#waiting.length > 0
   }
 
   finish(): void {

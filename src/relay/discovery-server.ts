@@ -11,6 +11,7 @@ import type { Cancel, Clock } from '../base/clock.ts'
 import { oneLine } from '../base/text.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
+import { NODES_MAX } from './reports.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { type Beginning, Subscription, tooMuch } from './subscription.ts'
@@ -24,7 +25,9 @@ export interface DiscoveryOptions {
   /** A client could not use what it was sent. */
   readonly rejected?: (text: string) => void
   /** The Node that this client is; undefined for one that is none. Absent where clients are believed. */
-  readonly nodeOf?: ((call: Call) => string | undefined) | undefined
+  readonly nodeOf?: (call: Call) => string | undefined
+  /** The client may report for any node, as relays do for those that read from them. */
+  readonly isTrusted?: (call: Call) => boolean
 }
 
 export interface DiscoveryCounts {
@@ -113,10 +116,10 @@ class DeltaStream implements CallHandler {
   readonly #options: DeltaStreamHost
   readonly #subscriptions = new Map<string, Subscription>()
   #metadata: Metadata = {}
-  /** The Node that this client is, once it has reported. */
-  #name: string | undefined
-  /** The same, as long as its reports are taken. */
-  #joined: string | undefined
+  /** The Node that this client is, once it has reported; null for a client that reports for all. */
+  #name: string | null | undefined
+  /** Nodes whose reports have come here. */
+  readonly #joined = new Set<string>()
 
   constructor(call: Call, options: DeltaStreamHost) {
     this.#call = call
@@ -141,15 +144,19 @@ class DeltaStream implements CallHandler {
 
   /** Before the request is judged: a node says what it holds also to a relay that does not serve it. */
   #takeReport(id: string, text: string): void {
-    const { state, nodeOf } = this.#options
+    const { state, nodeOf, isTrusted } = this.#options
     // Reading a certificate takes longer than reading a report.
-    this.#name ??= nodeOf === undefined ? id : (nodeOf(this.#call) ?? '')
-    if (this.#name === '' || this.#name !== id) {
+    if (this.#name === undefined)
+      this.#name =
+        nodeOf === undefined || isTrusted?.(this.#call) === true ? null : (nodeOf(this.#call) ?? '')
+    if (id === '' || (this.#name !== null && this.#name !== id)) {
       state.reports.refuseOther()
       return
     }
-    if (this.#joined === undefined) state.reports.joined(id)
-    this.#joined = id
+    if (!this.#joined.has(id) && this.#joined.size < NODES_MAX) {
+      state.reports.joined(id)
+      this.#joined.add(id)
+    }
     state.reports.take(id, text)
   }
 
@@ -175,8 +182,8 @@ class DeltaStream implements CallHandler {
     this.#options.closed(this)
     for (const subscription of this.#subscriptions.values()) subscription.close()
     this.#subscriptions.clear()
-    if (this.#joined !== undefined) this.#options.state.reports.left(this.#joined)
-    this.#joined = undefined
+    for (const name of this.#joined) this.#options.state.reports.left(name)
+    this.#joined.clear()
   }
 
   #subscribe(request: Request, typeUrl: string): void {

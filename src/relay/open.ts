@@ -1,14 +1,17 @@
+import { lookup } from 'node:dns/promises'
 import { readFile } from 'node:fs/promises'
-import { type ApiAddress, parseRelayAddress } from '../api/grpc/address.ts'
+import { type ApiAddress, formatApiAddress, parseRelayAddress } from '../api/grpc/address.ts'
 import { expiryOf } from '../api/grpc/http-server.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
+import { parseIp } from '../base/ip.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { RelayClient } from './client.ts'
 import { Http2Link, type RelayTlsPems } from './connection.ts'
+import { RelayNames } from './names.ts'
 
 interface OpenRelayOptions {
-  /** `tcp://IP:PORT@ZONE`. */
+  /** `tcp://IP:PORT@ZONE`, `dns:///NAME:PORT@ZONE`. */
   readonly addresses: readonly string[]
   readonly zone: string
   readonly fallsBack: boolean
@@ -45,18 +48,51 @@ export function openRelayClient({
       say(`--relay-tls-cert: the certificate in ${tls?.certFile} expired at ${validTo}; relays refuse it`)
     saidOf = cert
   }
+  const places = addresses.map(parseRelayAddress)
+  const names = places.filter(its => 'port' in its)
+  const random = Math.random
   return new RelayClient({
     ...options,
     clock,
-    random: Math.random,
+    random,
     startedMs: Date.now(),
-    relays: addresses.map(parseRelayAddress),
-    link: address => openLink(address, { tls, tokenFile, expired }, clock),
+    relays: places.filter(its => 'address' in its),
+    names:
+      names.length === 0 ? undefined : new RelayNames({ names, lookup: addressesOf, clock, random, say }),
+    link: (address, name) => openLink(address, { tls, tokenFile, expired, name }, clock),
+  })
+}
+
+/** By the resolver of this machine, /etc/hosts included. */
+async function addressesOf(name: string): Promise<readonly string[]> {
+  return (await lookup(name, { all: true, verbatim: true })).map(({ address }) => address)
+}
+
+/** Connections to all relays that an address or a name leads to. Rejects for a name that cannot be resolved. */
+export async function openLinks(
+  text: string,
+  options: Pick<OpenRelayOptions, 'tls' | 'tokenFile'>,
+  clock: Clock,
+): Promise<readonly { readonly address: string; readonly link: Http2Link }[]> {
+  const place = parseRelayAddress(text)
+  if ('address' in place) return [{ address: text, link: openLink(place.address, options, clock) }]
+  const { name, port } = place
+  return (await addressesOf(name)).flatMap(found => {
+    const ip = parseIp(found)
+    if (ip === undefined) return []
+    const address = { kind: 'tcp', ip, port } as const
+    return [{ address: formatApiAddress(address), link: openLink(address, { ...options, name }, clock) }]
   })
 }
 
 /** Hears of a certificate that is shown to relays and has expired. */
 type Expired = (cert: string, validTo: string) => void
+
+interface LinkFacts {
+  readonly expired?: Expired
+  /** The DNS name that the certificate of the relay has, unless a flag says another one. */
+  readonly name?: string | undefined
+}
 
 /** A connection to a relay, made at the first call. */
 export function openLink(
@@ -65,12 +101,13 @@ export function openLink(
     tls,
     tokenFile,
     expired = () => undefined,
-  }: Pick<OpenRelayOptions, 'tls' | 'tokenFile'> & { readonly expired?: Expired },
+    name,
+  }: Pick<OpenRelayOptions, 'tls' | 'tokenFile'> & LinkFacts,
   clock: Clock,
 ): Http2Link {
   return new Http2Link({
     address,
-    tls: tls === undefined || address.kind === 'unix' ? undefined : () => readPems(tls, expired),
+    tls: tls === undefined || address.kind === 'unix' ? undefined : () => readPems(tls, { expired, name }),
     token: tokenFile === '' ? undefined : () => readToken(tokenFile),
     clock,
   })
@@ -79,7 +116,7 @@ export function openLink(
 /** A relay that refuses a certificate only closes the connection, so the node says itself that its own has expired. */
 async function readPems(
   { caFile, serverName, certFile, keyFile }: TlsFiles,
-  expired: Expired,
+  { expired = () => undefined, name }: LinkFacts,
 ): Promise<RelayTlsPems> {
   const hasCertificate = certFile !== ''
   const [ca, cert, key] = await Promise.all([
@@ -89,7 +126,7 @@ async function readPems(
   ])
   const expiresMs = cert === undefined ? Infinity : expiryOf({ cert })
   if (cert !== undefined && expiresMs < Date.now()) expired(cert, new Date(expiresMs).toISOString())
-  return { ca, cert, key, servername: serverName === '' ? undefined : serverName }
+  return { ca, cert, key, servername: serverName === '' ? name : serverName }
 }
 
 /** The characters of RFC 6750. */

@@ -133,10 +133,14 @@ export class Reading implements ApiBody {
     })
   }
 
+  get isFull(): boolean {
+    return this.#call.isFull === true
+  }
+
   /** A request of its own without a nonce, which a relay that knows of no reports takes as a change of nothing. */
-  report(text: string): void {
+  report(text: string, id = this.#options.nodeName): void {
     if (this.#isOver) return
-    const { nodeName: id, wanted } = this.#options
+    const { wanted } = this.#options
     const fields = [{ key: METADATA.report, value: { string_value: text } }]
     const { typeUrl: type_url } = wanted.type
     this.#call.send(framed(discovery.DeltaDiscoveryRequest, { node: { id, metadata: { fields } }, type_url }))

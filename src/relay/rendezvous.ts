@@ -1,4 +1,4 @@
-import { type ApiAddress, formatApiAddress, type RelayAddress } from '../api/grpc/address.ts'
+import { formatApiAddress, type RelayAddress } from '../api/grpc/address.ts'
 
 interface Reader {
   /** Of the node. */
@@ -11,16 +11,16 @@ interface Reader {
  * The relays in the order in which a node asks them: those of its zone, then the others. Within each part (rendezvous hashing)
  * nodes spread over them evenly, and when one comes or goes, only the nodes that have it first move.
  */
-export function inOrderFor({ name, zone }: Reader, relays: readonly RelayAddress[]): readonly ApiAddress[] {
+export function inOrderFor({ name, zone }: Reader, relays: readonly RelayAddress[]): readonly RelayAddress[] {
   const isNear = (its: RelayAddress): number => (zone !== '' && its.zone === zone ? 1 : 0)
   return relays
     .map(its => ({
-      address: its.address,
+      its,
       near: isNear(its),
       weight: hash(`${name} ${formatApiAddress(its.address)}`),
     }))
     .sort((a, b) => b.near - a.near || b.weight - a.weight)
-    .map(({ address }) => address)
+    .map(({ its }) => its)
 }
 
 /** FNV-1a with a finish that mixes the last letters, in which addresses differ, into all bits. */

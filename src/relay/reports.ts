@@ -61,7 +61,7 @@ interface Entry {
 }
 
 /** Names that are remembered. */
-const NODES_MAX = 16_384
+export const NODES_MAX = 16_384
 /** Reports that a node may send together, as after a pause of the network. */
 const BURST_MAX = 8
 /** Minimum time between two counts of nodes. */
@@ -92,6 +92,8 @@ export class NodeReports {
   #answer: { readonly atMs: number; readonly status: RelayStatus } | undefined
   /** Gets how long a change took to a share of the nodes. */
   observed: (latency: ProgrammingLatency) => void = () => undefined
+  /** Gets each report that was taken. */
+  taken: (node: string, text: string) => void = () => undefined
 
   constructor(options: ReportsOptions) {
     this.#options = options
@@ -134,6 +136,7 @@ export class NodeReports {
     this.#entries.set(name, { report, text, heardMs: nowMs, budget: budgetOf(known, nowMs) })
     this.#count(nowMs)
     this.#latencies.settle(this.#reporting, nowMs)
+    this.taken(name, text)
   }
 
   /** The relay has read changes of this kind, up to a revision. */

@@ -3,9 +3,10 @@ import { type Call, type CallHandler, type Methods, PERMISSION_DENIED, RpcError 
 import { GrpcHealth } from '../api/grpc/standard-services.ts'
 import { admitting, type TokenReviews, type TokenVerdict } from './admission.ts'
 import { type DiscoveryCounts, DiscoveryServer } from './discovery-server.ts'
+import { type NodeSetsOptions, nodeSets } from './node-sets.ts'
 import type { RelayState } from './state.ts'
 import { StatusAnswers } from './status-answers.ts'
-import { DELTA_METHOD, HEALTH_METHOD, STATUS_METHOD } from './types.ts'
+import { DELTA_METHOD, HEALTH_METHOD, SETS_METHOD, STATUS_METHOD } from './types.ts'
 
 export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'methods' | 'requestBytesMax'> {
   readonly state: RelayState
@@ -15,6 +16,10 @@ export interface RelayServerOptions extends Omit<GrpcServerOptions, 'what' | 'me
   readonly tokens?: TokenReviews | undefined
   /** A client was refused for what it is. */
   readonly unauthorized?: (why: string) => void
+  /** Users that may speak for any node: names of certificates, or of ServiceAccounts. */
+  readonly trustedUsers?: readonly string[]
+  /** Begins a stream of `localv1.Sets/Watch` for a node; absent where that is not served. */
+  readonly sets?: NodeSetsOptions['watch'] | undefined
 }
 
 export interface RelayServer {
@@ -38,11 +43,13 @@ const FIRST_MESSAGE_MS = 30_000
 const CONNECTIONS_MAX = 2_048
 const CALLS_PER_CONNECTION = 5
 
+type Method = (call: Call) => CallHandler
+
 /** Methods of a relay: incremental xDS, status and health. A handler of a test calls them without a socket. */
 export function relayMethods(
   discovery: DiscoveryServer,
   state: RelayState,
-  forNodes: (method: (call: Call) => CallHandler) => (call: Call) => CallHandler = method => method,
+  forNodes: (method: Method) => Method = method => method,
 ): { readonly methods: Methods; readonly health: GrpcHealth } {
   const statusAnswers = new StatusAnswers(() => state.reports.status())
   const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
@@ -65,35 +72,41 @@ export function relayMethods(
 
 /** Serves the state of a relay. Rejects with an Error that names the address when it cannot listen there. */
 export async function startRelayServer(options: RelayServerOptions): Promise<RelayServer> {
-  const { state, clock, tls, tokens, rejected, connectionsMax = CONNECTIONS_MAX } = options
+  const { state, clock, tls, tokens, rejected, sets, connectionsMax = CONNECTIONS_MAX } = options
   const isOpen = tls === undefined && tokens === undefined
-  const nodesOfTokens = new WeakMap<Call, string>()
+  const verdicts = new WeakMap<Call, TokenVerdict>()
   const nodeOf = (call: Call): string | undefined =>
-    isNode(call) ? nodeOfCertificate(call) : nodesOfTokens.get(call)
+    isNode(call) ? nodeOfCertificate(call) : verdicts.get(call)?.node
+  const trusted = new Set(options.trustedUsers)
+  const isTrusted = (call: Call): boolean =>
+    isOpen || trusted.has((isNode(call) ? call.commonName : verdicts.get(call)?.user) ?? '')
   const discovery = new DiscoveryServer({
     state,
     clock,
+    nodeOf,
+    isTrusted,
     ...(rejected === undefined ? {} : { rejected }),
-    ...(isOpen ? {} : { nodeOf }),
   })
   let unauthorized = 0
   const admit = async (call: Call): Promise<RpcError | undefined> => {
-    const { refusal, node } = tokens === undefined ? STRANGER : await tokens.check(call)
-    if (node !== undefined) nodesOfTokens.set(call, node)
+    const verdict = tokens === undefined ? STRANGER : await tokens.check(call)
+    const { refusal } = verdict
+    verdicts.set(call, verdict)
     if (refusal !== undefined) {
       unauthorized++
       options.unauthorized?.(refusal.message)
     }
     return refusal
   }
-  const forNodes = (method: (call: Call) => CallHandler) =>
+  const forNodes = (method: Method): Method =>
     admitting(method, call => (isOpen || isNode(call) ? undefined : admit(call)))
   const { methods } = relayMethods(discovery, state, forNodes)
+  const setsMethod = sets && forNodes(nodeSets({ watch: sets, nodeOf, isTrusted }))
   const server = await startGrpcServer({
     ...options,
     ...(tls === undefined ? {} : { tls: { ...tls, takesTokens: tokens !== undefined } }),
     what: 'the relay',
-    methods,
+    methods: setsMethod === undefined ? methods : new Map([...methods, [SETS_METHOD, setsMethod]]),
     connectionsMax,
     callsMax: connectionsMax * CALLS_PER_CONNECTION,
     requestBytesMax: REQUEST_BYTES_MAX,
@@ -123,6 +136,7 @@ const STRANGER: TokenVerdict = {
     `the certificate of the client is not of the group ${NODES_GROUP}`,
   ),
   node: undefined,
+  user: undefined,
 }
 
 function isNode({ organizations }: Call): boolean {

@@ -26,6 +26,9 @@ export const RELAYED_TYPES: readonly RelayedType[] = [
 export const DELTA_METHOD = '/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources'
 export const HEALTH_METHOD = '/grpc.health.v1.Health/Check'
 
+/** Method of KPNG's back ends. */
+export const SETS_METHOD = '/localv1.Sets/Watch'
+
 /** Method of `kprobe status`. */
 export const STATUS_METHOD = '/kprobe.relay.v1.Relay/Status'
 

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { inPieces } from '../base/text.ts'
+import { inPieces, rfc3339 } from '../base/text.ts'
 import { type Handler, JSON_TYPE, listing, NOT_FOUND, readOnly } from '../http/connections.ts'
 import { isOwnHost, misdirected } from '../http/guard.ts'
 import { HttpServer, type ServerNews } from '../http/server.ts'
@@ -142,4 +142,52 @@ function* objectParts(object: object): Generator<string> {
 
 function isIterable(value: object): value is Iterable<unknown> {
   return Symbol.iterator in value && typeof value[Symbol.iterator] === 'function'
+}
+
+/** The fields of a Receipt that /receipts shows. */
+export interface ReceiptLike {
+  readonly outcome: string
+  readonly generation: unknown
+  readonly foreign: boolean
+  readonly refusals: readonly { readonly services: readonly string[]; readonly error: Error }[]
+  readonly bytes: number
+  readonly messages: number
+  readonly durationMs: number
+}
+
+/** One commit, as /receipts shows it. */
+interface ReceiptLine extends Omit<ReceiptLike, 'refusals'> {
+  readonly time: string
+  /** The reason for the pass: `change`, `drift`, ... */
+  readonly reason: string
+  readonly changes: number
+  readonly refusals: readonly { readonly services: readonly string[]; readonly error: string }[]
+}
+
+const RECEIPTS_MAX = 128
+const REFUSALS_MAX = 20
+
+/** Keeps the last 128 commits, oldest first, each with its first 20 refusals. */
+export class Receipts {
+  readonly #wallMs: () => number
+  readonly #lines: ReceiptLine[] = []
+
+  constructor(wallMs: () => number) {
+    this.#wallMs = wallMs
+  }
+
+  add(reason: string, changes: number, receipt: ReceiptLike): void {
+    const { outcome, generation, foreign, bytes, messages, durationMs } = receipt
+    const refusals = receipt.refusals
+      .slice(0, REFUSALS_MAX)
+      .map(({ services, error }) => ({ services: services.slice(0, REFUSALS_MAX), error: error.message }))
+    const time = rfc3339(this.#wallMs())
+    const figures = { changes, generation, foreign, bytes, messages, durationMs }
+    this.#lines.push({ time, reason, outcome, ...figures, refusals })
+    if (this.#lines.length > RECEIPTS_MAX) this.#lines.shift()
+  }
+
+  get lines(): readonly ReceiptLine[] {
+    return [...this.#lines]
+  }
 }

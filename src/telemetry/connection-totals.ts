@@ -29,10 +29,7 @@ interface EndpointTraffic {
   readonly traffic: Traffic
 }
 
-interface Seen {
-  readonly port: string
-  readonly endpoint: string
-  readonly traffic: Traffic
+interface Seen extends EndpointTraffic {
   /** The number of the last read with this element. */
   read: number
 }
@@ -111,6 +108,7 @@ export class ConnectionTotals {
   }
 }
 
+const FIELDS = ['connections', 'packetsIn', 'packetsOut', 'bytesIn', 'bytesOut'] as const
 const NOTHING: Traffic = { connections: 0, packetsIn: 0, packetsOut: 0, bytesIn: 0, bytesOut: 0 }
 
 function endpointKey(port: string, endpoint: string): string {
@@ -119,13 +117,7 @@ function endpointKey(port: string, endpoint: string): string {
 
 /** Tests whether no counter fell: a counter that fell belongs to another object. */
 function isReached(before: Traffic, now: Traffic): boolean {
-  return (
-    before.connections <= now.connections &&
-    before.packetsIn <= now.packetsIn &&
-    before.packetsOut <= now.packetsOut &&
-    before.bytesIn <= now.bytesIn &&
-    before.bytesOut <= now.bytesOut
-  )
+  return FIELDS.every(field => before[field] <= now[field])
 }
 
 function combine(a: Traffic, b: Traffic, by: (a: number, b: number) => number): Traffic {

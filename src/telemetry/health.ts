@@ -39,32 +39,6 @@ function startOf(families: readonly Family[]): HealthState {
   }
 }
 
-/** The Snapshot of this number is to be programmed. */
-function afterQueued(state: HealthState, number: number, now: Moment): HealthState {
-  const pendingMs = state.pendingMs ?? now.monotonicMs
-  return { ...state, pendingMs, queued: Math.max(state.queued, number) }
-}
-
-/** The kernel holds the Snapshot of this number in all families. The wait of a newer one starts now. */
-function afterSynced(state: HealthState, number: number, now: Moment): HealthState {
-  const programmed: Partial<Record<Family, Moment>> = {}
-  for (const family of state.families) programmed[family] = now
-  const pendingMs = state.queued > number ? now.monotonicMs : undefined
-  return { ...state, programmed, pendingMs, attemptedMs: now.monotonicMs }
-}
-
-/** A pass failed. It counts as a wait even without a new event, because it may be a repair. */
-function afterFailed(state: HealthState, now: Moment): HealthState {
-  return { ...state, pendingMs: state.pendingMs ?? now.monotonicMs, attemptedMs: now.monotonicMs }
-}
-
-function afterNode(
-  state: HealthState,
-  { eligible, deleted = false }: { readonly eligible: boolean | undefined; readonly deleted?: boolean },
-): HealthState {
-  return { ...state, nodeEligible: eligible, nodeDeleted: deleted }
-}
-
 interface HealthLimits {
   /** Maximum wait of unprogrammed changes: twice the sync period, as in kube-proxy. */
   readonly pendingMs: number
@@ -207,22 +181,27 @@ export class HealthTracker {
 
   /** A Snapshot is to be programmed, since `at`. */
   queued(number: number, at = this.#now()): void {
-    this.#state = afterQueued(this.#state, number, at)
+    const { pendingMs = at.monotonicMs, queued } = this.#state
+    this.#state = { ...this.#state, pendingMs, queued: Math.max(queued, number) }
   }
 
-  /** The kernel holds the Snapshot of this number. */
+  /** The kernel holds the Snapshot of this number in all families. The wait of a newer one starts now. */
   synced(number: number): void {
-    this.#state = afterSynced(this.#state, number, this.#now())
+    const now = this.#now()
+    const programmed = Object.fromEntries(this.#options.families.map(family => [family, now]))
+    const pendingMs = this.#state.queued > number ? now.monotonicMs : undefined
+    this.#state = { ...this.#state, programmed, pendingMs, attemptedMs: now.monotonicMs }
   }
 
-  /** A pass ended in an error. */
+  /** A pass ended in an error. It counts as a wait even without a new event, because it may be a repair. */
   failed(): void {
-    this.#state = afterFailed(this.#state, this.#now())
+    const attemptedMs = this.#options.clock.nowMs()
+    this.#state = { ...this.#state, pendingMs: this.#state.pendingMs ?? attemptedMs, attemptedMs }
   }
 
   /** Sets whether load balancers may use this node; undefined while its Node object is unknown. */
   node(eligible: boolean | undefined, deleted = false): void {
-    this.#state = afterNode(this.#state, { eligible, deleted })
+    this.#state = { ...this.#state, nodeEligible: eligible, nodeDeleted: deleted }
   }
 
   /** Applies a new configuration. */

@@ -18,6 +18,8 @@ export interface RelayNumbers {
   readonly silentMs: number | undefined
   /** Nodes that ask for a fresh relay are served. */
   readonly isServing: boolean
+  /** Nodes whose Sets are computed; undefined where they are not served. */
+  readonly setsNodes: number | undefined
   /** Nodes by the state of their kernels. */
   readonly nodes: Iterable<readonly [state: string, nodes: number]>
   /** Reports of nodes that were not taken, since the start, by the reason. */
@@ -81,6 +83,7 @@ export function createRelayMetrics(
     read().isServing ? 1 : 0,
   )
   addNodeMetrics(registry, read, follow)
+  asked('sets_nodes', 'Nodes whose Sets (localv1.Sets) are computed.', () => read().setsNodes)
   asked(
     'certificate_expiry_timestamp_seconds',
     'When the certificate that readers are shown expires, in seconds since 1970.',

@@ -4,8 +4,13 @@ import { systemClock } from '../../src/base/clock.ts'
 import { parseIp } from '../../src/base/ip.ts'
 import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { growthOf } from '../../src/kernel/ipset/grow.ts'
-import { entryText } from '../../src/kernel/ipset/print.ts'
-import { entryKey, type Ipset, type IpsetEntry, type IpsetOperation } from '../../src/kernel/ipset/state.ts'
+import {
+  entryKey,
+  entryText,
+  type Ipset,
+  type IpsetEntry,
+  type IpsetOperation,
+} from '../../src/kernel/ipset/state.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
 import { runs } from '../support/runs.ts'

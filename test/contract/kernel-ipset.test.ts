@@ -3,8 +3,13 @@ import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
-import { createText, entryText, printSets } from '../../src/kernel/ipset/print.ts'
-import { entryKey, type IpsetListing } from '../../src/kernel/ipset/state.ts'
+import {
+  createText,
+  entryKey,
+  entryText,
+  type IpsetListing,
+  printSets,
+} from '../../src/kernel/ipset/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import type { Transport } from '../../src/netlink/transport.ts'

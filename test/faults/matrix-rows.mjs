@@ -58,6 +58,11 @@ export const GROUPS = {
     F202: 'a cluster with relays starts from nothing, in every order',
     F203: 'a relay, or a node, of another version',
     F204: 'clients of a relay that ask or say too much: unread answers, unknown tokens, long requests',
+    F205: 'a client of a relay asks for the Sets of a node that it is not',
+    F206: 'Sets of more nodes, or zones, than a relay has room for',
+    F207: 'names of relays that cannot be resolved, lead elsewhere, or to too many addresses',
+    F208: 'a client of a relay reports for other nodes without being trusted',
+    F209: 'reports of many nodes for a relay above that does not read',
     F210: 'readers of a relay that do not read what it wrote for them alone',
   },
   'What objects say': {

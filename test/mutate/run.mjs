@@ -47,9 +47,9 @@ const TARGETS = [
     /^(?:claims|frontend|memory-shares|node-context|port-endpoints|port-frontends|reserved|resolve)\.ts$/,
   ],
   ['src/modes/common', /^(?:elements|expressions|rules|tables)\.ts$/],
-  ['src/modes/xt-common', /^(?:chain-hash|layout|rules-parts)\.ts$/],
+  ['src/modes/xt-common', /^(?:layout|rules-parts)\.ts$/],
   ['src/modes/nftables', /^(?:chains|layout|render|render-service|rules)\.ts$/],
-  ['src/modes/iptables', /^(?:chains|render|render-service|rules|state)\.ts$/],
+  ['src/modes/iptables', /^(?:chains|render|rules|state)\.ts$/],
   ['src/modes/iptables/optimize', /\.ts$/],
   // Not chains.ts, which serves --ipvs-rules=iptables: the proof has no evaluator for that.
   ['src/modes/ipvs', /^(?:layout|places|render|render-service|rules)\.ts$/],

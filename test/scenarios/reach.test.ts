@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { damageText, programmedModes } from '../../src/cli/programmed.ts'
-import { tableNameOf as nftablesName } from '../../src/modes/nftables/options.ts'
+import { tableNameOf as nftablesName } from '../../src/modes/nftables/settings.ts'
 import { tableNameOf as userspaceName } from '../../src/modes/userspace/settings.ts'
 import {
   change,

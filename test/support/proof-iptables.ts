@@ -12,7 +12,7 @@ import {
   type XtPlace,
 } from '../../src/kernel/xt/scope.ts'
 import { jumpsOf } from '../../src/modes/iptables/chains.ts'
-import { iptablesProving } from '../../src/modes/iptables/proving.ts'
+import { iptablesProving } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import type { Proving } from '../../src/modes/mode.ts'

@@ -6,6 +6,8 @@ import { parseIp } from '../../src/base/ip.ts'
 import { RelayClient } from '../../src/relay/client.ts'
 import type { RelayCall, RelayCallHandlers, RelayLink } from '../../src/relay/connection.ts'
 import { DiscoveryServer } from '../../src/relay/discovery-server.ts'
+import type { RelayNames } from '../../src/relay/names.ts'
+import { ReportForwarder } from '../../src/relay/report-forwarder.ts'
 import { relayMethods } from '../../src/relay/server.ts'
 import { RelayState } from '../../src/relay/state.ts'
 import { Upstream } from '../../src/relay/upstream.ts'
@@ -135,20 +137,22 @@ export class MemoryRelay {
       wallMs: this.#world.wallMs,
       ...(historyBytesMax === undefined ? {} : { historyBytesMax }),
     })
-    const isRelay = this.#sources.length > 0
-    const client = isRelay
-      ? this.#world.client('relay', this.#sources)
-      : new MemoryClient({
-          backend,
-          network: this.network,
-          clock,
-          qps: 0,
-          sent: ({ path }) => asked.push(path),
-        })
+    const above = this.#sources.length > 0 ? this.#world.client('relay', this.#sources) : undefined
+    const client =
+      above ??
+      new MemoryClient({
+        backend,
+        network: this.network,
+        clock,
+        qps: 0,
+        sent: ({ path }) => asked.push(path),
+      })
     this.#client = client
+    if (above !== undefined)
+      new ReportForwarder({ clock, reports: state.reports, call: () => above.reporting })
     const upstream = new Upstream({
       client,
-      isRelay,
+      isRelay: above !== undefined,
       clock,
       random: random.fork(),
       state,
@@ -372,10 +376,11 @@ export class RelayWorld {
     return Object.assign(new Follower(this.source(client, name)), { client })
   }
 
-  client(name: string, relays: readonly MemoryRelay[]): RelayClient {
+  client(name: string, relays: readonly MemoryRelay[], names?: RelayNames): RelayClient {
     const clock = this.clock
     return new RelayClient({
-      relays: relays.map((_, index) => ({ address: addressOf(index), zone: '' })),
+      relays: names === undefined ? relays.map((_, index) => ({ address: addressOf(index), zone: '' })) : [],
+      names,
       nodeName: name,
       proxyName: '',
       kube: new MemoryClient({
@@ -386,7 +391,7 @@ export class RelayWorld {
         sent: ({ path }) => this.asked.push(path),
       }),
       fallsBack: this.#fallsBack,
-      link: address => new MemoryLink(this, () => relays[address.kind === 'tcp' ? address.port : 0]),
+      link: address => new MemoryLink(this, () => relays[numberOf(address)]),
       clock,
       random: this.random.fork(),
       startedMs: this.wallMs(),
@@ -414,6 +419,8 @@ export class RelayWorld {
     })
   }
 }
+
+const numberOf = (its: ApiAddress) => (its.kind === 'tcp' ? its.port + its.ip.charCodeAt(3) - 1 : 0)
 
 function addressOf(port: number): ApiAddress {
   return { kind: 'tcp', ip: parseIp('127.0.0.1') ?? raise('no address'), port }

@@ -130,10 +130,10 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'http/guard.ts': ['node:crypto'],
   'relay/admission.ts': ['node:crypto'],
   'relay/connection.ts': ['node:http2', 'node:net'],
-  'relay/open.ts': ['node:fs/promises'],
+  'relay/open.ts': ['node:dns/promises', 'node:fs/promises'],
   'telemetry/component-metrics.ts': ['node:fs/promises'],
   // SHA-256 alone: names of chains are hashes.
-  'modes/xt-common/chain-hash.ts': ['node:crypto'],
+  'modes/xt-common/layout.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   // How many messages a socket lost.
   'kernel/conntrack/events.ts': ['node:fs'],

@@ -21,18 +21,38 @@ export function parseApiAddress(text: string): ApiAddress {
 export interface RelayAddress {
   readonly address: ApiAddress
   readonly zone: string
+  /** The DNS name that the address is from; absent where it was given. */
+  readonly name?: string
+}
+
+/** A DNS name whose addresses are all relays. */
+export interface RelayName {
+  readonly name: string
+  readonly port: number
+  readonly zone: string
 }
 
 /** The value of a label. */
 const ZONE = /^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$/
+const DNS_NAME_LENGTH_MAX = 253
+const DNS_NAME = /^([a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?\.)*[a-z]([-a-z0-9]{0,61}[a-z0-9])?\.?$/i
 
-/** `tcp://IP:PORT@ZONE`, or an address alone. The path of a unix socket may have an @. */
-export function parseRelayAddress(text: string): RelayAddress {
-  const at = text.startsWith('tcp:') ? text.indexOf('@') : -1
-  if (at < 0) return { address: parseApiAddress(text), zone: '' }
-  const zone = text.slice(at + 1)
-  if (!isZone(zone)) throw new Error(`${JSON.stringify(text)}: ${JSON.stringify(zone)} is not a zone`)
-  return { address: parseApiAddress(text.slice(0, at)), zone }
+/** `tcp://IP:PORT@ZONE`, `dns:///NAME:PORT@ZONE`, or one without a zone. The path of a unix socket may have an @. */
+export function parseRelayAddress(text: string): RelayAddress | RelayName {
+  const at = /^(tcp|dns):/.test(text) ? text.indexOf('@') : -1
+  const zone = at < 0 ? '' : text.slice(at + 1)
+  if (at >= 0 && !isZone(zone))
+    throw new Error(`${JSON.stringify(text)}: ${JSON.stringify(zone)} is not a zone`)
+  const place = at < 0 ? text : text.slice(0, at)
+  return place.startsWith('dns:') ? { ...dnsName(place), zone } : { address: parseApiAddress(place), zone }
+}
+
+function dnsName(text: string): Omit<RelayName, 'zone'> {
+  const [, name = '', digits = ''] = /^dns:\/\/\/([^:/]*):(\d{1,5})$/.exec(text) ?? []
+  const port = Number(digits)
+  if (!DNS_NAME.test(name) || name.length > DNS_NAME_LENGTH_MAX || port === 0 || port > 65_535)
+    throw new Error(`${JSON.stringify(text)}: not a DNS name; write dns:///NAME:PORT`)
+  return { name, port }
 }
 
 export function isZone(text: string): boolean {

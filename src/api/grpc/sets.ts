@@ -190,6 +190,8 @@ interface SetsOptions {
   readonly nodeName: string
   /** An error of ours; what there is goes on being served. */
   readonly failed: (error: Error) => void
+  /** False: whole states are made when clients want them. */
+  readonly keepsWhole?: boolean
 }
 
 export interface SetsCounts {

@@ -188,6 +188,8 @@ interface BaseOptions {
   readonly clock: Clock
   /** An error of ours in making it: the one that there is stays. */
   readonly failed: (error: Error) => void
+  /** False: a whole state is made when a client wants it, and kept as long as one reads it. */
+  readonly keepsWhole?: boolean
 }
 
 /**
@@ -199,6 +201,7 @@ class Base {
   readonly #feed: ApiFeed
   readonly #clock: Clock
   readonly #failed: (error: Error) => void
+  readonly #keepsWhole: boolean
   /** The states of all of these are held. */
   #made: Transfer | undefined
   #making: Transfer | undefined
@@ -206,7 +209,8 @@ class Base {
   readonly #earlier: Transfer[] = []
   #hasEnded = false
 
-  constructor({ feed, clock, failed }: BaseOptions) {
+  constructor({ feed, clock, failed, keepsWhole = true }: BaseOptions) {
+    this.#keepsWhole = keepsWhole
     this.#feed = feed
     this.#clock = clock
     this.#failed = failed
@@ -220,7 +224,7 @@ class Base {
   /** There is a newer state. */
   moved(): void {
     const { current } = this.#feed
-    if (current === undefined || this.#making !== undefined || this.#hasEnded) return
+    if (!this.#keepsWhole || current === undefined || this.#making !== undefined || this.#hasEnded) return
     const most = Math.max(CHANGED_MIN, (current.services.size + current.endpoints.size) * CHANGED_PART)
     if (this.#made !== undefined && distance(this.#made.to, current) <= most) return
     try {
@@ -232,6 +236,10 @@ class Base {
 
   /** Its last reader has closed it. */
   left(transfer: Transfer): void {
+    if (transfer === this.#made && !this.#keepsWhole) {
+      this.#made = undefined
+      this.#earlier.push(transfer)
+    }
     const index = this.#earlier.indexOf(transfer)
     if (index < 0) return
     this.#earlier.splice(index, 1)
@@ -267,6 +275,7 @@ class Base {
     const before = this.#made
     this.#made = making
     if (before !== undefined) this.#retire(before)
+    if (making.readers.size === 0) this.left(making)
   }
 
   async #makeAll(making: Transfer): Promise<boolean> {

@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
+import { messageReceiver } from '../../netlink/batch.ts'
 import { NLMSG_MIN_TYPE } from '../../netlink/constants.ts'
 import type { Message } from '../../netlink/message.ts'
-import { messageReceiver } from '../../netlink/receive.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import {
   IPCTNL_MSG_CT_DELETE,

@@ -1,7 +1,7 @@
 import { NetlinkError, type NetlinkErrorDetails } from '../../netlink/errors.ts'
 import * as ipset from './constants.ts'
-import { entryText } from './print.ts'
 import type { IpsetEntry, IpsetOperation, IpsetType } from './state.ts'
+import { entryText } from './state.ts'
 
 type Meaning = NonNullable<NetlinkErrorDetails['meaning']>
 

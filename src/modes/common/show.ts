@@ -1,11 +1,12 @@
+import { append } from '../../base/collections.ts'
 import { compareIps, type Family, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
-import { readU16be } from '../../base/octets.ts'
+import { type Octets, readU16be } from '../../base/octets.ts'
 import { createTracer, type Tracer } from '../../kernel/evaluate/trace.ts'
 import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NFT_TABLE_F_DORMANT } from '../../kernel/nft/constants.ts'
 import type { Chain, Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import type { Backend } from '../../model/frontend.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING } from './rules.ts'
-import { LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
+import { type FamilyLayout, LAYOUTS, protocolOfKey, tableOf } from './tables.ts'
 
 /** Where packets enter the rules: from other hosts and pods, or from processes of this node. */
 export type Hook = 'prerouting' | 'output'
@@ -209,9 +210,7 @@ export function lostClusterIps(
 ): ReadonlySet<Ip> {
   const byPort = new Map<string, CaughtPlace[]>()
   for (const place of places) {
-    const others = byPort.get(place.port)
-    if (others === undefined) byPort.set(place.port, [place])
-    else others.push(place)
+    append(byPort, place.port, place)
   }
   const lost = new Set<Ip>()
   for (const group of byPort.values()) {
@@ -224,7 +223,45 @@ export function lostClusterIps(
   return lost
 }
 
-export function lostText(ip: Ip, follows: string): string {
+/** One address at which a frontend is served. */
+export interface ServedAddress {
+  readonly type: string
+  readonly text: string
+  readonly problem?: string
+}
+
+/** The sets of a table that tell what kind of address a frontend has. */
+export interface AddressSets {
+  readonly layout: FamilyLayout
+  readonly clusterIps: ReadonlySet<Octets>
+  /** ClusterIPs that are missing from the set of ClusterIPs. */
+  readonly lost: ReadonlySet<Octets>
+  /** Undefined when node ports are served on every address. */
+  readonly nodePortIps: readonly Octets[] | undefined
+}
+
+/** Lists the addresses of a frontend or node port by its key. `follows` says what a lost ClusterIP leads to. */
+export function servedAddresses(
+  key: Octets,
+  { layout, clusterIps, lost, nodePortIps }: AddressSets,
+  follows: string,
+): readonly ServedAddress[] {
+  const port = readU16be(key, key.length - 4)
+  if (key.length > NODE_PORT_KEY_LENGTH) {
+    const ip = key.slice(0, layout.addressLength)
+    const text = formatIpPort(ip, port)
+    if (lost.has(ip)) return [{ type: 'ClusterIP', text, problem: lostText(ip, follows) }]
+    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text }]
+  }
+  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
+  const texts = nodePortIps?.map(ip => formatIpPort(ip, port)) ?? [everywhere]
+  return texts.map(text => ({ type: 'NodePort', text }))
+}
+
+/** A node port is served at any address: its key has only a protocol and a port. */
+const NODE_PORT_KEY_LENGTH = 8
+
+function lostText(ip: Ip, follows: string): string {
   return `${INCOMPLETE}: ${formatIp(ip)} is missing in set cluster-ips: ${follows}`
 }
 

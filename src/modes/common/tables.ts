@@ -1,4 +1,4 @@
-import { PersistentMap } from '../../base/collections.ts'
+import { append, PersistentMap } from '../../base/collections.ts'
 import type { Family } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
@@ -313,11 +313,7 @@ export function* describeTransaction(transaction: Transaction, after: Ruleset): 
       const group = operation.groups[i] ?? ''
       const line = { ...describeElement(operation, element, old), service: serviceOfGroup(group) }
       if (line.service === undefined) yield line
-      else {
-        const lines = byService.get(line.service)
-        if (lines === undefined) byService.set(line.service, [line])
-        else lines.push(line)
-      }
+      else append(byService, line.service, line)
     }
   }
   for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines

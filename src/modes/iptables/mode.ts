@@ -10,8 +10,7 @@ import {
 } from './cleanup.ts'
 import { iptablesFindings } from './doctor.ts'
 import { openIptables } from './open.ts'
-import { iptablesProving } from './proving.ts'
-import { answersAtLoopback, IPTABLES_SETTINGS, tuneIptables } from './settings.ts'
+import { answersAtLoopback, IPTABLES_SETTINGS, iptablesProving, tuneIptables } from './settings.ts'
 import { iptablesHeld } from './show.ts'
 import { iptablesTracer } from './trace.ts'
 

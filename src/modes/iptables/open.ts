@@ -1,7 +1,7 @@
 import { slicingOf } from '../../base/clock.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
-import { appliedScope } from '../../kernel/xt/scope-apply.ts'
+import { appliedScope } from '../../kernel/xt/scope.ts'
 import type { ModeContext, OpenPlane } from '../mode.ts'
 import type { IptablesPlan } from './diff.ts'
 import { demandIptables, lesserLack } from './doctor.ts'

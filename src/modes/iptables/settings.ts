@@ -9,11 +9,12 @@ import {
   tuneSysctls,
   wantedSysctl,
 } from '../../kernel/sysctl/sysctls.ts'
+import type { Promises } from '../../model/promises.ts'
 import { type DetectorOption, detectorOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { LOG_FLAG, logFlagText } from '../common/logs.ts'
-import type { KernelSockets, ModeSettings } from '../mode.ts'
-import { type ChainNames, chainNames, KUBE_CHAINS } from '../xt-common/layout.ts'
+import type { KernelSockets, ModeSettings, Proving } from '../mode.ts'
+import { type ChainNames, chainNames, isOurChain, KUBE_CHAINS } from '../xt-common/layout.ts'
 
 const GROUP = 'iptables mode'
 
@@ -163,4 +164,32 @@ export function answersAtLoopback({
   const cidrs = nodePortAddresses.cidrs.filter(({ ip }) => familyOf(ip) === 'IPv4')
   if (cidrs.length === 0) return !nodePortAddresses.primary
   return cidrs.some(cidr => isLoopback(cidr.ip) || contains(cidr, LOOPBACK_START))
+}
+
+/** What this mode does otherwise than nftables mode: docs/differences.md. */
+const IPTABLES_PROMISES: Promises = {
+  closesUnused: false,
+  refusesBehind: true,
+  masqueradesItself: true,
+  answersAtLoopback: true,
+  bindsAddresses: false,
+  masqueradesDirectly: false,
+  kubeProxyChains: false,
+  roundsShares: false,
+}
+
+const TABLES = ['filter', 'nat', 'mangle'] as const
+
+/** KUBE-FIREWALL is not among our chains: kubelet writes it, too. */
+export function iptablesProving(
+  config: Pick<Config, 'serviceProxyName' | 'iptables' | 'nodePortAddresses'>,
+): Proving {
+  const names = chainNames(config.serviceProxyName)
+  return {
+    promises: { ...IPTABLES_PROMISES, answersAtLoopback: answersAtLoopback(config) },
+    owns: (table, chain) => {
+      const known = TABLES.find(each => each === table)
+      return known !== undefined && isOurChain(names, known, chain)
+    },
+  }
 }

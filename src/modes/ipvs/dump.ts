@@ -1,7 +1,7 @@
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
 import { compareTexts } from '../../base/text.ts'
-import { entryText, printSets, protocolText } from '../../kernel/ipset/print.ts'
 import type { IpsetEntry, IpsetListing } from '../../kernel/ipset/state.ts'
+import { entryText, printSets, protocolText } from '../../kernel/ipset/state.ts'
 import { printSave } from '../../kernel/ipvs/print.ts'
 import {
   destinationKey,

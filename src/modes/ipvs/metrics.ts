@@ -1,22 +1,11 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
 import { formatIpPort } from '../../base/ip.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
-import { destinationKey, type IpvsStats, type ServerKey, serverKey } from '../../kernel/ipvs/state.ts'
+import { destinationKey, type ServerKey, serverKey } from '../../kernel/ipvs/state.ts'
+import type { TrafficCount } from '../../telemetry/connection-totals.ts'
 import { placePorts, surroundingsOf } from './places.ts'
 import type { IpvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'
-
-/** The traffic of one real server since it was added to its virtual server. */
-interface TrafficCount {
-  /** The keys of the virtual server and the real server. */
-  readonly element: string
-  /** PortFrontends.key. */
-  readonly port: string
-  /** `10.0.0.1:8080`. */
-  readonly endpoint: string
-  readonly connections: bigint
-  readonly volume: Omit<IpvsStats, 'connections'>
-}
 
 interface TrafficOptions {
   readonly options: IpvsOptions

@@ -1,7 +1,8 @@
+import { append } from '../../base/collections.ts'
 import { familyOf, formatIp } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
-import { entryText } from '../../kernel/ipset/print.ts'
 import type { GroupedEntries, Ipset } from '../../kernel/ipset/state.ts'
+import { entryText } from '../../kernel/ipset/state.ts'
 import { describeObject } from '../../kernel/ipvs/send.ts'
 import type { IpvsOperation } from '../../kernel/ipvs/state.ts'
 import type { Ruleset } from '../../kernel/nft/state.ts'
@@ -145,13 +146,8 @@ function* describePhases(phases: readonly Phase[], after: Ruleset): IterableIter
   const byService = new Map<string, PlanLine[]>()
   for (const phase of phases) {
     for (const line of linesOf(phase, after)) {
-      if (line.service === undefined) {
-        yield line
-        continue
-      }
-      const lines = byService.get(line.service)
-      if (lines === undefined) byService.set(line.service, [line])
-      else lines.push(line)
+      if (line.service === undefined) yield line
+      else append(byService, line.service, line)
     }
   }
   for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines

@@ -15,7 +15,7 @@ import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/w
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'
 import { ENDPOINTS, SET_NAMES, type SetName } from './layout.ts'
-import { tableNameOf } from './options.ts'
+import { tableNameOf } from './settings.ts'
 
 /** Deletes our tables, and the leftovers of ours in tables that belong to kube-proxy now. */
 export async function cleanNftables(context: CleanupContext): Promise<Cleaned> {

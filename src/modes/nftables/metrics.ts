@@ -3,6 +3,7 @@ import { type Family, formatIpPort } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
+import type { TrafficCount } from '../../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
 import { relayMetrics } from '../common/relay/metrics.ts'
 import { CHAIN_LOCALHOST } from '../common/rules.ts'
@@ -11,24 +12,13 @@ import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'
 import type { LocalhostRelays } from './localhost-relays.ts'
 import type { NftablesState } from './state.ts'
 
-/** The number of new connections for which one element of the kernel was chosen since it exists. */
-interface ConnectionCount {
-  /** The key of the element as long as it exists: `ip` or `ip6`, its map, and its key in the map. */
-  readonly element: string
-  /** PortFrontends.key. */
-  readonly port: string
-  /** `10.0.0.1:8080`. */
-  readonly endpoint: string
-  readonly connections: bigint
-}
-
-/** Reads the counters of both tables, if they have any (NftablesOptions.connectionCounters). */
+/** Counts new connections by the counters of both tables, if they have any (NftablesOptions.connectionCounters). */
 export async function readConnections(
   client: NftClient,
   state: NftablesState,
   finishSteps: <T>(steps: Steps<T>) => Promise<T>,
-): Promise<readonly ConnectionCount[]> {
-  const found: ConnectionCount[] = []
+): Promise<readonly TrafficCount[]> {
+  const found: TrafficCount[] = []
   for (const table of state.ruleset.tables) {
     const maps = [...table.sets.values()].filter(set => ENDPOINTS_MAPS.has(set.name) && set.counted === true)
     if (maps.length === 0) continue

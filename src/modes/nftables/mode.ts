@@ -4,8 +4,7 @@ import type { Mode } from '../mode.ts'
 import { cleanNftables } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { nftablesTracer, openNftables, retireNftables } from './open.ts'
-import { proxyOfTable, tableNameOf } from './options.ts'
-import { NFTABLES_SETTINGS } from './settings.ts'
+import { NFTABLES_SETTINGS, proxyOfTable, tableNameOf } from './settings.ts'
 import { nftablesHeld } from './show.ts'
 
 /** Whether the gate leaves node ports at localhost to the relay. */

@@ -1,5 +1,5 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
-import { PersistentMap, trimmed } from '../../base/collections.ts'
+import { append, PersistentMap, trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host } from '../../base/octets.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import {
@@ -105,9 +105,7 @@ function* regroup(table: Table, owners: Owners): Steps<PersistentMap<ElementGrou
     for (const element of list) {
       if (pauses.due()) yield
       const key = groupOf(element, table, owners)
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, [element])
-      else group.push(element)
+      append(groups, key, element)
     }
   }
   yield

@@ -9,13 +9,13 @@ import { detectorOf } from '../common/expressions.ts'
 import { limitsWithin } from '../common/relay/limits.ts'
 import { natPriorityOf } from '../common/rules.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
-import type { ModeContext, ModeTracer, OpenPlane, ProcessRoom, Retired } from '../mode.ts'
+import type { ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { LocalhostRelays } from './localhost-relays.ts'
 import { localhostMetrics, readConnections } from './metrics.ts'
-import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './options.ts'
 import { createNftablesPlane } from './plane.ts'
 import { renderState } from './render.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions, tableNameOf } from './settings.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
@@ -29,7 +29,7 @@ export function openNftables({
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
   const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
-  const limits = limitsWithin(sockets.room?.() ?? NO_BOUNDS)
+  const limits = limitsWithin(sockets.room?.())
   const relays = new LocalhostRelays({ clock, limits, report: event => tell?.(event) })
   return {
     plane: createNftablesPlane({
@@ -57,8 +57,6 @@ export function openNftables({
     },
   }
 }
-
-const NO_BOUNDS: ProcessRoom = { descriptors: undefined, memoryBytes: undefined }
 
 /**
  * Deletes our tables at once. The flows that they translated continue as long as another mode has nat chains.

@@ -7,8 +7,8 @@ import { deleteTables } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
 import type { LocalhostRelays } from './localhost-relays.ts'
 import { adoptRuleset } from './observe.ts'
-import type { NftablesOptions } from './options.ts'
 import { diffStates, rendererOf } from './render.ts'
+import type { NftablesOptions } from './settings.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 interface NftablesPlaneOptions {

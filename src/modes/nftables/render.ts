@@ -38,9 +38,9 @@ import {
   TallyDraft,
 } from './layout.ts'
 import { RelayDraft, withRelays } from './localhost.ts'
-import type { NftablesOptions } from './options.ts'
 import { ElementDraft, type OutOfNumbers } from './render-service.ts'
 import { fixedChains, type Skeleton, skeletonKey, skeletonOf } from './rules.ts'
+import type { NftablesOptions } from './settings.ts'
 import {
   type Allocation,
   declareSet,

@@ -64,7 +64,7 @@ import {
   STABLE_LOCAL,
   VALUE_FLAG,
 } from './layout.ts'
-import type { NftablesOptions } from './options.ts'
+import type { NftablesOptions } from './settings.ts'
 
 /**
  * Fragments of rules. nft's language has no registers. It begins each statement at the first register. These

@@ -1,5 +1,5 @@
 import { finishInSlices, slicingOf } from '../../base/clock.ts'
-import { PersistentMap } from '../../base/collections.ts'
+import { append, PersistentMap } from '../../base/collections.ts'
 import { formatCidr, formatIpPort } from '../../base/ip.ts'
 import { type Octets, readU16be, readU32host } from '../../base/octets.ts'
 import { NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
@@ -8,15 +8,17 @@ import type { Backend } from '../../model/frontend.ts'
 import { LOCALHOST } from '../../model/node-context.ts'
 import { CHAIN_EARLY_POSTROUTING, CHAIN_LOCALHOST, CHAIN_POSTROUTING, CHAIN_REJECT } from '../common/rules.ts'
 import {
+  type AddressSets,
   type CaughtPlace,
   damageOfTables,
   endpointTexts,
   HOOK_CHAINS,
   type HookChain,
   lostClusterIps,
-  lostText,
   rulesOfTables,
+  type ServedAddress,
   type ServiceRow,
+  servedAddresses,
 } from '../common/show.ts'
 import {
   type FamilyLayout,
@@ -37,7 +39,7 @@ import {
   readPairKey,
 } from './layout.ts'
 import { adoptRuleset } from './observe.ts'
-import { proxyOfTable, tableNameOf } from './options.ts'
+import { proxyOfTable, tableNameOf } from './settings.ts'
 
 /** Reads what the tables of this mode do. */
 export async function nftablesHeld({
@@ -99,22 +101,18 @@ export function kernelRows(tables: readonly Table[]): ServiceRow[] {
     const contents = readContents(table)
     for (const element of contents.frontends)
       rows.push(
-        ...addressesOf(element, contents).map(address => rowOf(element, address, contents)),
+        ...servedAddresses(element.key, contents, WITHOUT_CLUSTER_IP).map(address =>
+          rowOf(element, address, contents),
+        ),
         ...localhostRows(element, contents),
       )
   }
   return rows
 }
 
-interface Contents {
-  readonly layout: FamilyLayout
+interface Contents extends AddressSets {
   /** The elements of `frontends` and `nodeports`. */
   readonly frontends: readonly Element[]
-  readonly clusterIps: ReadonlySet<Octets>
-  /** ClusterIPs that are missing from the set of ClusterIPs. */
-  readonly lost: ReadonlySet<Octets>
-  /** Undefined when node ports are served on every address. */
-  readonly nodePortIps: readonly Octets[] | undefined
   /** Chains by code; an empty name for a verdict that ends the traversal. */
   readonly chains: ReadonlyMap<number, string>
   /** `address:port` texts by list id. */
@@ -186,41 +184,12 @@ function placeOf(
   }
 }
 
-function append<T>(lists: Map<number, T[]>, key: number, item: T): void {
-  const list = lists.get(key)
-  if (list === undefined) lists.set(key, [item])
-  else list.push(item)
-}
-
 /** Formats a source range. The low byte of the first half of the key is the prefix length. */
 function rangeText(key: Octets): string {
   return formatCidr({ ip: key.slice(4), bits: readU32host(key) & 0xff })
 }
 
-interface Address {
-  readonly type: string
-  readonly text: string
-  readonly problem?: string
-}
-
-function addressesOf(
-  { set, key }: Element,
-  { layout, clusterIps, lost, nodePortIps }: Contents,
-): readonly Address[] {
-  const port = readU16be(key, key.length - 4)
-  if (set === 'frontends') {
-    const ip = key.slice(0, layout.addressLength)
-    const text = formatIpPort(ip, port)
-    if (clusterIps.has(ip)) return [{ type: 'ClusterIP', text }]
-    if (!lost.has(ip)) return [{ type: 'External', text }]
-    return [{ type: 'ClusterIP', text, problem: lostText(ip, WITHOUT_CLUSTER_IP) }]
-  }
-  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
-  if (nodePortIps === undefined) return [{ type: 'NodePort', text: everywhere }]
-  return nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
-}
-
-function rowOf(element: Element, address: Address, contents: Contents): ServiceRow {
+function rowOf(element: Element, address: ServedAddress, contents: Contents): ServiceRow {
   const value = typeof element.data === 'string' ? readU32host(element.data) : 0
   const chain = contents.chains.get(value & CODE_MASK)
   return {

@@ -1,5 +1,5 @@
 import { Pauses, type Steps } from '../../base/clock.ts'
-import { PersistentMap } from '../../base/collections.ts'
+import { append, PersistentMap } from '../../base/collections.ts'
 import { formatIp } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
 import type { Element, Ruleset, Table } from '../../kernel/nft/state.ts'
@@ -48,9 +48,7 @@ export function* adoptRuleset(
         if (pauses.due()) yield
         const element = symbolised(found, addressLength, handleCache)
         const group = groupOf(element)
-        const elements = groups.get(group)
-        if (elements === undefined) groups.set(group, [element])
-        else elements.push(element)
+        append(groups, group, element)
       }
     }
     tables.push({ ...table, elements: PersistentMap.owning(groups) })

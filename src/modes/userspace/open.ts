@@ -1,15 +1,13 @@
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { elementExtent } from '../common/elements.ts'
-import { relayModeEvent } from '../common/relay/events.ts'
-import { limitsWithin } from '../common/relay/limits.ts'
+import { limitsWithin, relayModeEvent } from '../common/relay/limits.ts'
 import { relayMetrics } from '../common/relay/metrics.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
-import type { ModeContext, OpenPlane, ProcessRoom } from '../mode.ts'
-import type { UserspacePlan } from './diff.ts'
+import type { ModeContext, OpenPlane } from '../mode.ts'
 import { REDIRECT_MAPS } from './layout.ts'
 import { createUserspacePlane } from './plane.ts'
 import { userspaceOptions } from './settings.ts'
-import type { UserspaceState } from './state.ts'
+import type { UserspacePlan, UserspaceState } from './state.ts'
 
 const COSTS =
   "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
@@ -23,7 +21,7 @@ export function openUserspace({
 }: ModeContext): OpenPlane<UserspaceState, UserspacePlan> {
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
-  const limits = limitsWithin(sockets.room?.() ?? NO_BOUNDS)
+  const limits = limitsWithin(sockets.room?.())
   const options = { ...userspaceOptions(config), limits }
   const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
   const plane = createUserspacePlane({
@@ -59,5 +57,3 @@ export function openUserspace({
     },
   }
 }
-
-const NO_BOUNDS: ProcessRoom = { descriptors: undefined, memoryBytes: undefined }

@@ -18,17 +18,22 @@ import {
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import { relayContext } from '../common/relay/context.ts'
-import type { RelayEvent } from '../common/relay/events.ts'
+import type { RelayEvent } from '../common/relay/limits.ts'
 import type { RelayCounts } from '../common/relay/metrics.ts'
 import type { Relay } from '../common/relay/relay.ts'
 import { type OpenFailure, RelaySet } from '../common/relay/relay-set.ts'
 import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
 import { deleteTables } from '../common/writers.ts'
-import { diffStates, type UserspacePlan } from './diff.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { EMPTY_STATE, resolveTransaction, type UserspaceState } from './state.ts'
+import {
+  diffStates,
+  EMPTY_STATE,
+  resolveTransaction,
+  type UserspacePlan,
+  type UserspaceState,
+} from './state.ts'
 
 interface UserspacePlaneOptions {
   readonly client: NftClient

@@ -4,15 +4,17 @@ import { type Octets, readU16be } from '../../base/octets.ts'
 import { NF_DROP, NF_INET_LOCAL_IN } from '../../kernel/nft/constants.ts'
 import type { Element, NftFamily, Table } from '../../kernel/nft/state.ts'
 import {
+  type AddressSets,
   type CaughtPlace,
   damageOfTables,
   HOOK_CHAINS,
   type HookChain,
   isOfService,
   lostClusterIps,
-  lostText,
   rulesOfTables,
+  type ServedAddress,
   type ServiceRow,
+  servedAddresses,
 } from '../common/show.ts'
 import { type FamilyLayout, LAYOUTS, protocolOfKey } from '../common/tables.ts'
 import type { HeldMode, KernelRead } from '../mode.ts'
@@ -73,13 +75,7 @@ function placeLength({ addressLength }: FamilyLayout): number {
   return addressLength + 8
 }
 
-interface Contents {
-  readonly layout: FamilyLayout
-  readonly clusterIps: ReadonlySet<Octets>
-  /** ClusterIPs that are missing from the set of ClusterIPs. */
-  readonly lost: ReadonlySet<Octets>
-  /** Undefined when node ports are served on every address. */
-  readonly nodePortIps: readonly Octets[] | undefined
+interface Contents extends AddressSets {
   /** The listener of inside clients, by place. */
   readonly inside: ReadonlyMap<Octets, string>
   /** Clients that may connect, by place. */
@@ -107,7 +103,7 @@ function rowsOf(table: Table): readonly ServiceRow[] {
     allowed: allowedOf(elements, layout),
   }
   return of('frontends', 'nodeports', 'verdicts', 'nodeport-verdicts').flatMap(element =>
-    placesOf(element, contents).map(place => rowOf(element, place, contents)),
+    servedAddresses(element.key, contents, WITHOUT_CLUSTER_IP).map(place => rowOf(element, place, contents)),
   )
 }
 
@@ -141,34 +137,11 @@ function allowedOf(
   return allowed
 }
 
-interface Place {
-  readonly type: string
-  readonly text: string
-  readonly problem?: string
-}
-
-function placesOf(
-  { set, key }: Element,
-  { layout, clusterIps, lost, nodePortIps }: Contents,
-): readonly Place[] {
-  const port = readU16be(key, key.length - 4)
-  if (!set.startsWith('nodeport')) {
-    const ip = key.slice(0, layout.addressLength)
-    const text = formatIpPort(ip, port)
-    if (lost.has(ip)) return [{ type: 'ClusterIP', text, problem: lostText(ip, WITHOUT_CLUSTER_IP) }]
-    return [{ type: clusterIps.has(ip) ? 'ClusterIP' : 'External', text }]
-  }
-  const everywhere = `${layout.family === 'ip' ? '*' : '[*]'}:${port}`
-  return nodePortIps === undefined
-    ? [{ type: 'NodePort', text: everywhere }]
-    : nodePortIps.map(ip => ({ type: 'NodePort', text: formatIpPort(ip, port) }))
-}
-
 const WITHOUT_CLUSTER_IP = 'other ports of it are not rejected'
 
 function rowOf(
   element: Element,
-  { type, text, problem }: Place,
+  { type, text, problem }: ServedAddress,
   { layout, inside, allowed }: Contents,
 ): ServiceRow {
   const { key, data, comment } = element

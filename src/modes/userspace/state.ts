@@ -1,14 +1,17 @@
+import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { Family, Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
+import { diffRulesets } from '../../kernel/nft/diff.ts'
 import type { Element, ElementData, NftFamily, Ruleset } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
+import type { Plan } from '../../reconcile/dataplane.ts'
 import type { ListName } from '../common/relay/balancer.ts'
-import type { Relay, RelayKey } from '../common/relay/relay.ts'
-import { LAYOUTS, portData, portKey } from '../common/tables.ts'
+import { diffRelays, type Relay, type RelayChanges, type RelayKey } from '../common/relay/relay.ts'
+import { countChanges, describeTransaction, LAYOUTS, portData, portKey } from '../common/tables.ts'
 
 /** All that this plane keeps, in the kernel and in this process. Immutable. */
 export interface UserspaceState {
@@ -122,3 +125,35 @@ function keyOctets(symbol: ListenerSymbol, family: NftFamily, portOf: PortOf): O
   const { address, key, list, protocol } = readSymbol(symbol, family)
   return address + portKey(protocol, portOf(key, list) ?? 0)
 }
+
+/** One nf_tables transaction, with the changes of the relays around it. */
+export interface UserspacePlan extends Plan<UserspaceState>, Pick<RelayChanges, 'put' | 'remove'> {
+  /** The transaction, with symbols for the addresses and ports of listeners. */
+  readonly transaction: Transaction
+}
+
+/** No set is read through another set that changes with it. */
+const NO_LATE_SETS = { lateSets: new Set<string>() } as const
+
+export function* diffStates(from: UserspaceState, to: UserspaceState): Steps<UserspacePlan> {
+  const { transaction, after, complete } = yield* diffRulesets(from.ruleset, to.ruleset, NO_LATE_SETS)
+  const { put, remove, lines } = diffRelays(from.relays, to.relays)
+  const changes = transaction.length === 0 ? 0 : countChanges(transaction)
+  return {
+    transaction,
+    put,
+    remove,
+    empty: transaction.length === 0 && lines.length === 0,
+    changes: changes + lines.length,
+    after: complete ? to : { ...to, ruleset: after },
+    complete,
+    rebuilds: false,
+    *describe() {
+      yield* describeTransaction(resolveTransaction(transaction, noPort), to.ruleset)
+      yield* lines
+    },
+  }
+}
+
+/** A plan does not know the port of a listener yet. */
+const noPort = () => undefined

@@ -1,11 +1,11 @@
 import { INDEX, TYPE } from '../../../src/kernel/ipset/schema.ts'
 import { viewOf } from '../../../src/netlink/attribute.ts'
-import { NLM_F_ACK, NLM_F_DUMP, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
+import { NLM_F_DUMP, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { Refusal } from '../fake-kernel/objects.ts'
 import { errorReply } from '../fake-kernel/replies.ts'
-import { FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
+import { answerEach, FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
 import { ipsetMessage, listMessages, refusedEntry } from './replies.ts'
 import { FakeRequest } from './request.ts'
 import { addOrDelete, ERR, type FakeIpset, type FakeType, refuse, TYPES } from './sets.ts'
@@ -85,23 +85,12 @@ export class FakeIpsetKernel implements SocketKernel {
       from.enqueue(errorReply(asked(first), { errno: errnoNumber('EPERM'), offset: undefined }, from.portId))
       return
     }
-    for (const message of messages) this.#answer(new FakeRequest(view, message), from)
-  }
-
-  #answer(request: FakeRequest, from: FakeSocket): void {
-    const { message } = request
-    const reply = (errno: number) =>
-      from.enqueue(errorReply(asked(message), { errno, offset: undefined }, from.portId))
-    try {
+    answerEach(datagram, from, ({ message }) => {
       if (message.type >> 8 !== 6) refuse(ERR.EINVAL)
       const command = message.type & 255
       this.handled.push(command)
-      if (this.#isTold(command, request, from)) return
-      if ((message.flags & NLM_F_ACK) !== 0) reply(0)
-    } catch (error) {
-      if (!(error instanceof Refusal)) throw error
-      reply(error.errno)
-    }
+      return this.#isTold(command, new FakeRequest(view, message), from) ? 'answered' : undefined
+    })
   }
 
   /** Whether everything there is to say was said; otherwise it was carried out. */

@@ -16,8 +16,8 @@ import {
 } from '../../../src/kernel/ipvs/constants.ts'
 import { COMMAND, INFO } from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsTimeouts } from '../../../src/kernel/ipvs/state.ts'
-import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
-import { NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTI, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
+import type { ByteView } from '../../../src/netlink/attribute.ts'
+import { NLM_F_DUMP, NLM_F_MULTI } from '../../../src/netlink/constants.ts'
 import {
   CTRL_CMD_GETFAMILY,
   CTRL_CMD_NEWFAMILY,
@@ -26,12 +26,12 @@ import {
   genericSpan,
   readGenlMsgHdr,
 } from '../../../src/netlink/genetlink.ts'
-import { type Message, readMessages } from '../../../src/netlink/message.ts'
+import type { Message } from '../../../src/netlink/message.ts'
 import { readAttributes } from '../../../src/netlink/schema.ts'
 import { refuse } from '../fake-kernel/call.ts'
 import { Refusal } from '../fake-kernel/objects.ts'
-import { doneMessage, errorReply } from '../fake-kernel/replies.ts'
-import { FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
+import { doneMessage } from '../fake-kernel/replies.ts'
+import { answerEach, FakeSocket, type SocketKernel, type SocketOptions } from '../fake-kernel/socket.ts'
 import { addressKey, destinationKeyOf, type FakeDestination, type FakeServer } from './objects.ts'
 import {
   addressIn,
@@ -143,23 +143,8 @@ export class FakeIpvs implements SocketKernel {
     return this.#sockets.size
   }
 
-  /** netlink_rcv_skb: one message after the other, whatever becomes of those before. */
   accept(datagram: Uint8Array, from: FakeSocket): void {
-    const view = viewOf(datagram)
-    for (const message of readMessages(view)) this.#take({ view, message, from })
-  }
-
-  #take(asked: Asked): void {
-    const { message, from } = asked
-    const echoed = { ...message, length: message.end - message.start + NLMSG_HDRLEN }
-    try {
-      if (this.#answer(asked) === 'dump') return
-      if ((message.flags & NLM_F_ACK) !== 0)
-        from.enqueue(errorReply(echoed, { errno: 0, offset: undefined }, from.portId))
-    } catch (error) {
-      if (!(error instanceof Refusal)) throw error
-      from.enqueue(errorReply(echoed, error, from.portId))
-    }
+    answerEach(datagram, from, asked => (this.#answer(asked) === 'dump' ? 'answered' : undefined))
   }
 
   #answer(asked: Asked): 'dump' | 'done' {

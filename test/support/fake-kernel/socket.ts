@@ -1,7 +1,11 @@
-import { errnoNumber } from '../../../src/netlink/errors.ts'
+import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
+import { NLM_F_ACK, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
+import { errnoNumber, NetlinkError } from '../../../src/netlink/errors.ts'
+import { type Message, readMessages } from '../../../src/netlink/message.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import { refuse } from './call.ts'
-import { joined } from './replies.ts'
+import { Refusal } from './objects.ts'
+import { errorReply, joined } from './replies.ts'
 
 export interface SocketOptions {
   /** SO_SNDBUF: longest datagram to send, bytes. */
@@ -189,4 +193,31 @@ const DATAGRAM_COST_MIN = 832
 
 function datagramCost(datagram: Uint8Array): number {
   return Math.max(DATAGRAM_COST_MIN, datagram.length + 512)
+}
+
+interface Asked {
+  readonly view: ByteView
+  readonly message: Message
+  readonly from: FakeSocket
+}
+
+/**
+ * netlink_rcv_skb: carries out one message after the other, whatever becomes of those before, and acknowledges each that
+ * `answer` has not answered itself.
+ */
+export function answerEach(datagram: Uint8Array, from: FakeSocket, answer: (asked: Asked) => unknown): void {
+  const view = viewOf(datagram)
+  for (const message of readMessages(view)) {
+    const echoed = { ...message, length: message.end - message.start + NLMSG_HDRLEN }
+    const reply = (errno: number, offset?: number): void =>
+      from.enqueue(errorReply(echoed, { errno, offset }, from.portId))
+    try {
+      const isAnswered = answer({ view, message, from }) === 'answered'
+      if (!isAnswered && (message.flags & NLM_F_ACK) !== 0) reply(0)
+    } catch (error) {
+      if (error instanceof Refusal) reply(error.errno, error.offset)
+      else if (error instanceof NetlinkError) reply(error.errno)
+      else throw error
+    }
+  }
 }

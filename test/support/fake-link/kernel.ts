@@ -19,24 +19,20 @@ import {
   readIfAddrMsg,
   readIfInfoMsg,
 } from '../../../src/kernel/link/links.ts'
-import { type ByteView, viewOf } from '../../../src/netlink/attribute.ts'
+import type { ByteView } from '../../../src/netlink/attribute.ts'
 import {
-  NLM_F_ACK,
   NLM_F_CREATE,
   NLM_F_DUMP,
   NLM_F_DUMP_INTR,
   NLM_F_EXCL,
   NLM_F_MULTI,
   NLM_F_REQUEST,
-  NLMSG_HDRLEN,
 } from '../../../src/netlink/constants.ts'
-import { NetlinkError } from '../../../src/netlink/errors.ts'
-import { type Message, readMessages } from '../../../src/netlink/message.ts'
+import type { Message } from '../../../src/netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../../src/netlink/schema.ts'
 import { refuse } from '../fake-kernel/call.ts'
-import { Refusal } from '../fake-kernel/objects.ts'
-import { doneMessage, errorReply } from '../fake-kernel/replies.ts'
-import { FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
+import { doneMessage } from '../fake-kernel/replies.ts'
+import { answerEach, FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
 import { addressMessage, linkMessage } from './replies.ts'
 
 export interface FakeLink {
@@ -111,22 +107,9 @@ export class FakeLinks {
     this.#notify(RTM_NEWADDR, link, address)
   }
 
-  /** rtnetlink_rcv: one message after the other, whatever comes of each. */
   accept(datagram: Uint8Array, from: FakeSocket): void {
     this.datagrams++
-    const view = viewOf(datagram)
-    for (const message of readMessages(view)) {
-      const length = message.end - message.start + NLMSG_HDRLEN
-      const reply = (errno: number): void =>
-        from.enqueue(errorReply({ ...message, length }, { errno, offset: undefined }, from.portId))
-      try {
-        this.#request({ view, message, from })
-        if ((message.flags & NLM_F_ACK) !== 0) reply(0)
-      } catch (error) {
-        if (!(error instanceof Refusal) && !(error instanceof NetlinkError)) throw error
-        reply(error.errno)
-      }
-    }
+    answerEach(datagram, from, asked => this.#request(asked))
   }
 
   #request(call: Call): void {

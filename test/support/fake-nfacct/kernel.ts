@@ -6,22 +6,18 @@ import {
   NFNL_MSG_ACCT_NEW,
   NFNL_SUBSYS_ACCT,
 } from '../../../src/kernel/nfacct/client.ts'
-import { AttributeWriter, ByteWriter, viewOf } from '../../../src/netlink/attribute.ts'
-import { NLM_F_ACK, NLM_F_EXCL, NLMSG_HDRLEN } from '../../../src/netlink/constants.ts'
-import { NetlinkError } from '../../../src/netlink/errors.ts'
+import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
+import { NLM_F_EXCL } from '../../../src/netlink/constants.ts'
 import {
   closeMessage,
   type Message,
   NFGENMSG_LENGTH,
   openMessage,
-  readMessages,
   writeNfGenMsg,
 } from '../../../src/netlink/message.ts'
 import { readAttributes, writeAttributes } from '../../../src/netlink/schema.ts'
 import { refuse } from '../fake-kernel/call.ts'
-import { Refusal } from '../fake-kernel/objects.ts'
-import { errorReply } from '../fake-kernel/replies.ts'
-import { FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
+import { answerEach, FakeSocket, type SocketOptions } from '../fake-kernel/socket.ts'
 
 interface Account {
   packets: bigint
@@ -53,21 +49,11 @@ export class FakeNfacct {
   }
 
   accept(datagram: Uint8Array, from: FakeSocket): void {
-    const view = viewOf(datagram)
-    for (const message of readMessages(view)) {
-      const length = message.end - message.start + NLMSG_HDRLEN
-      const reply = (errno: number): void =>
-        from.enqueue(errorReply({ ...message, length }, { errno, offset: undefined }, from.portId))
-      try {
-        if (!this.supported || message.type >> 8 !== NFNL_SUBSYS_ACCT) refuse('EINVAL')
-        const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
-        this.#request(message, readAttributes(view, ACCOUNT, span).name ?? refuse('EINVAL'), from)
-        if ((message.flags & NLM_F_ACK) !== 0) reply(0)
-      } catch (error) {
-        if (!(error instanceof Refusal) && !(error instanceof NetlinkError)) throw error
-        reply(error.errno)
-      }
-    }
+    answerEach(datagram, from, ({ view, message }) => {
+      if (!this.supported || message.type >> 8 !== NFNL_SUBSYS_ACCT) refuse('EINVAL')
+      const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
+      this.#request(message, readAttributes(view, ACCOUNT, span).name ?? refuse('EINVAL'), from)
+    })
   }
 
   #request(message: Message, name: string, from: FakeSocket): void {

@@ -5,7 +5,7 @@ import { isRefusal } from '../../../src/model/fields.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { OPTIONS } from '../model/objects.ts'
 
 export function detailed(object: unknown): SourceEvent {
@@ -33,9 +33,14 @@ export class Viewer {
 
   /** The same, computed from nothing. */
   anew(): ApiState {
-    const snapshot = this.#resolved?.snapshot ?? EMPTY_SNAPSHOT
-    return finish(nextApiState(undefined, finish(resolve(this.#options, undefined, snapshot)))).state
+    return viewOf(this.#resolved?.snapshot ?? EMPTY_SNAPSHOT, this.#options)
   }
+}
+
+/** What a node publishes, computed from nothing. */
+export function viewOf(snapshot: Snapshot, options: Partial<ResolveOptions>): ApiState {
+  const resolved = finish(resolve({ ...OPTIONS, ...options }, undefined, snapshot))
+  return finish(nextApiState(undefined, resolved)).state
 }
 
 export function stateOf(objects: readonly unknown[], options: Partial<ResolveOptions> = {}): ApiState {

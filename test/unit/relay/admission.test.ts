@@ -73,7 +73,11 @@ describe('tokens at a relay', () => {
     const api = new ScriptedApi()
     api.answer('tokenreviews', asked => review(asked, { user: { username: USER, extra } }))
     const { checker } = reviews(api)
-    expect(await checker.check({ authorization: 'Bearer good' })).toEqual({ refusal: undefined, node: 'n1' })
+    expect(await checker.check({ authorization: 'Bearer good' })).toEqual({
+      refusal: undefined,
+      node: 'n1',
+      user: USER,
+    })
   })
 
   it('F200: takes tokens of its ServiceAccounts and its audience, and no others', async () => {
@@ -85,6 +89,7 @@ describe('tokens at a relay', () => {
     expect(await checker.check({ authorization: 'Bearer good' })).toEqual({
       refusal: undefined,
       node: undefined,
+      user: USER,
     })
     expect(await why('bad')).toBe('16 the API server does not accept the token')
     for (const header of [undefined, '', 'Basic good', 'Bearer', 'Bearer a b', 'Bearer a\nb'])
@@ -234,13 +239,14 @@ describe('a relay that takes tokens', () => {
     for (const end of ends.reverse()) await end()
   })
 
-  async function start(clientCaFile: string): Promise<RelayServer> {
+  async function start(clientCaFile: string, trustedUsers: readonly string[] = []): Promise<RelayServer> {
     const tls = { certFile: write('crt', server.certPem), keyFile: write('key', server.keyPem), clientCaFile }
     state = new RelayState({ clock: systemClock, proxyName: '' })
     const started = await startRelayServer({
       state,
       address: 'tcp://127.0.0.1:0',
       tls,
+      trustedUsers,
       tokens: new TokenReviews({
         client: api,
         clock: systemClock,
@@ -320,6 +326,23 @@ describe('a relay that takes tokens', () => {
     }
     expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['n1'])
     expect(state.reports.refused.get('other-node')).toBe(2)
+  })
+
+  it.each([
+    ['kprobe-relay', ['n1', 'n2']],
+    [USER, ['n3']],
+    ['system:nodes', []],
+  ])('F208: with %s trusted, takes reports for other nodes from it alone', async (user, taken) => {
+    relay = await start(write('ca', authority.caPem), [user])
+    const { certPem: cert, keyPem: key } = authority.issue({
+      commonName: 'kprobe-relay',
+      organizations: ['system:nodes'],
+    })
+    expect(await answer({ cert, key }, undefined, 'n1')).toBe(KNOWN)
+    expect(await answer({ cert, key }, undefined, 'n2')).toBe(KNOWN)
+    expect(await answer({}, 'good', 'n3')).toBe(KNOWN)
+    expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(taken)
+    expect(state.reports.refused.get('other-node')).toBe(3 - taken.length)
   })
 
   it('F201: asks for no certificate without an authority of clients', async () => {

@@ -1,6 +1,12 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import { judgeNode } from '../../../src/relay/judgement.ts'
+import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
+import { type ReportCall, ReportForwarder } from '../../../src/relay/report-forwarder.ts'
+import { RelayState } from '../../../src/relay/state.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 import { MemoryRelay, RelayWorld } from '../../support/relay.ts'
+import { ReportingNode } from '../../support/relay-node.ts'
 
 const stop: (() => Promise<void>)[] = []
 
@@ -69,4 +75,83 @@ describe('a relay behind a relay', () => {
     expect(far.state.cluster).toBe('cluster-b')
     expect(node.known).toEqual(direct.known)
   })
+
+  it('hands the reports of its nodes on, as they are, until the nodes are silent', async () => {
+    const { world, clock, near, far } = await begin()
+    const [here, there] = [
+      await new ReportingNode(world, 'node-1', [near]).start(),
+      await new ReportingNode(world, 'node-2', [far]).start(),
+    ]
+    const verdicts = () => {
+      const { goal } = near.state.reports
+      return Object.fromEntries(
+        [...near.state.reports.nodes()].map(node => [node.name, judgeNode(node, goal).state]),
+      )
+    }
+    await clock.advance(5_000)
+    expect(verdicts()).toEqual({ 'node-0': 'silent', 'node-1': 'holds', 'node-2': 'holds' })
+    const latencies: number[] = []
+    near.state.reports.observed = ({ share }) => void latencies.push(share)
+    world.store.put('services', serviceOf(3, { namespaces: 1 }, { port: 4_321 }))
+    await clock.advance(5_000)
+    expect(verdicts()['node-2']).toBe('holds')
+    // The slowest node is the one behind the other relay.
+    expect(latencies).toContain(1)
+    there.accepts = false
+    world.store.put('services', serviceOf(3, { namespaces: 1 }, { port: 4_322 }))
+    await clock.advance(3_000)
+    expect(verdicts()).toMatchObject({ 'node-1': 'holds', 'node-2': 'failing' })
+    const of = ({ state }: MemoryRelay) => [...state.reports.nodes()].find(({ name }) => name === 'node-2')
+    expect(of(near)?.text).toBe(of(far)?.text)
+    await there.stop()
+    await clock.advance(120_000)
+    expect(verdicts()).toMatchObject({ 'node-1': 'holds', 'node-2': 'silent' })
+    expect([...near.state.reports.refused]).toEqual([])
+    await here.stop()
+  })
+
+  it('F209: hands on the newest report of each node, so many at a time, when the relay above reads again', async () => {
+    const clock = new FakeClock()
+    const { reports } = new RelayState({ clock, proxyName: '' })
+    const sent: string[] = []
+    let call: (ReportCall & { isFull: boolean }) | undefined
+    const forwarder = new ReportForwarder({ clock, reports, call: () => call })
+    const tell = (number: number): void => {
+      for (let node = 0; node < 600; node++) reports.take(`node-${node}`, encodeReport({ ...REPORT, number }))
+    }
+    tell(1)
+    await clock.advance(1_000)
+    call = { isFull: true, report: (text, node) => void sent.push(`${node} ${decodeReport(text)?.number}`) }
+    for (let number = 2; number < 8; number++) {
+      await clock.advance(1_000)
+      tell(number)
+    }
+    expect(sent).toEqual([])
+    call.isFull = false
+    await clock.advance(260)
+    expect(sent).toHaveLength(256)
+    await clock.advance(1_000)
+    expect(sent.sort()).toEqual(Array.from({ length: 600 }, (_, node) => `node-${node} 7`).sort())
+    // What is refused is not handed on, and nothing is sent twice.
+    tell(7)
+    await clock.advance(1_000)
+    expect(sent).toHaveLength(600)
+    forwarder.stop()
+    tell(8)
+    await clock.advance(1_000)
+    expect(sent).toHaveLength(600)
+  })
 })
+
+const REPORT: NodeReport = {
+  startedMs: 1,
+  number: 1,
+  cluster: '',
+  isDirect: false,
+  held: undefined,
+  failure: '',
+  lacking: [],
+  lackingCount: 0,
+  proof: undefined,
+  version: '1.2.3',
+}

@@ -9,7 +9,8 @@ const NODES = Array.from({ length: 900 }, (_, index) => ({
 }))
 
 function orderOf(node: (typeof NODES)[number], relays = RELAYS): readonly string[] {
-  return inOrderFor(node, relays.map(parseRelayAddress)).map(formatApiAddress)
+  const addresses = relays.map(parseRelayAddress).filter(its => 'address' in its)
+  return inOrderFor(node, addresses).map(({ address }) => formatApiAddress(address))
 }
 
 function firsts(nodes: readonly (typeof NODES)[number][], relays = RELAYS): ReadonlyMap<string, number> {

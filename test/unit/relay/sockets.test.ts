@@ -147,7 +147,7 @@ function endOf(address: string, length: number, method = DELTA_METHOD): Promise<
 }
 
 /** `kprobe relay` with mutual TLS, and the flags of a client of it with a certificate. */
-async function securedRelay() {
+async function securedRelay(names = ['127.0.0.1']) {
   const authority = createAuthority()
   const write = (name: string, text: string): string => {
     writeFileSync(join(folder, name), text)
@@ -158,7 +158,7 @@ async function securedRelay() {
     const { certPem, keyPem } = authority.issue({
       commonName: 'system:node:node-1',
       organizations,
-      names: ['127.0.0.1'],
+      names,
     })
     return [write(`${name}.crt`, certPem), write(`${name}.key`, keyPem)] as const
   }
@@ -276,6 +276,19 @@ describe('kprobe relay', () => {
     const deceived = await as('deceived', ['system:nodes'], write('other-ca', createAuthority().caPem))
     await holds(() => expect(deceived.problems.join()).toMatch(/certificate/))
     expect(deceived.synced).toBe(0)
+  })
+
+  it('F207: is found by a DNS name, which its certificate has', async () => {
+    for (const name of ['localhost', 'other.test']) {
+      const { at, flags } = await securedRelay([name])
+      const source = `--source=relay:dns:///localhost:${at.split(':').at(-1)}`
+      const its = await node(source, ...flags('member', ['system:nodes']))
+      if (name === 'localhost') await holds(() => expect(its.synced).toBe(1))
+      else
+        await holds(() =>
+          expect(its.problems.join()).toContain("Host: localhost. is not in the cert's altnames"),
+        )
+    }
   })
 
   it('F193: kprobe status counts a report for the node of the certificate alone, and answers nodes alone', async () => {

@@ -29,6 +29,7 @@ const RELAY: RelayNumbers = {
   historyBytes: 0,
   silentMs: 0,
   isServing: false,
+  setsNodes: 0,
   expiresMs: 0,
   nodes: [],
   reportsRefused: [],

@@ -46,6 +46,7 @@ const RELAY: RelayNumbers = {
   historyBytes: 0,
   silentMs: 0,
   isServing: false,
+  setsNodes: 0,
   nodes: [],
   reportsRefused: [],
   expiresMs: 0,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type ReceiptLike, Receipts } from '../../../src/telemetry/receipts.ts'
+import { type ReceiptLike, Receipts } from '../../../src/telemetry/admin-server.ts'
 
 const RECEIPT: ReceiptLike = {
   outcome: 'committed',

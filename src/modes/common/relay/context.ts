@@ -1,7 +1,7 @@
 import type { Clock } from '../../../base/clock.ts'
 import type { Backend } from '../../../model/frontend.ts'
 import type { Balancer, ListName } from './balancer.ts'
-import type { RelayEvent } from './events.ts'
+import type { RelayEvent } from './limits.ts'
 import { type Holder, type RelayLimits, Usage } from './limits.ts'
 
 /** The state that all relays of one process share. */

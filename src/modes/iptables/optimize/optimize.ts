@@ -4,8 +4,9 @@ import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../../../kernel/nft/cons
 import type { XtMatch, XtRule } from '../../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry } from '../../../kernel/xt/scope.ts'
 import type { Asked } from '../../../kernel/xt/scope-held.ts'
-import { base32, base32Hash } from '../../xt-common/chain-hash.ts'
 import {
+  base32,
+  base32Hash,
   type ChainNames,
   type ServiceChainKind,
   serviceChain,

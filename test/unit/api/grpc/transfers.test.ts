@@ -13,10 +13,15 @@ import {
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { IS_QUICK } from '../../../support/runs.ts'
 
-function rigOf(state: ApiState) {
+function rigOf(state: ApiState, keepsWhole = true) {
   const feed = feedOf(state)
   const errors: Error[] = []
-  const transfers = new Transfers({ feed, clock: new FakeClock(), failed: error => errors.push(error) })
+  const transfers = new Transfers({
+    feed,
+    clock: new FakeClock(),
+    failed: error => errors.push(error),
+    keepsWhole,
+  })
   const move = (to: ApiState): void => {
     feed.offer(to)
     transfers.moved()
@@ -368,4 +373,24 @@ describe('what is made aside', () => {
     expect(feed.kept).toBe(1)
     expect(transfers.heldBytes).toBe(0)
   })
+})
+
+it('keeps a whole state only while a client reads it, where it is to', async () => {
+  const state = largeState(200, 2)
+  const rig = rigOf(state, false)
+  const { feed, transfers } = rig
+  expect(transfers.heldBytes).toBe(0)
+  for (const isMadeFirst of [false, true]) {
+    const [one, other] = [new Stalled(transfers, undefined, state), new Stalled(transfers, undefined, state)]
+    if (isMadeFirst) await settled()
+    expect(transfers.heldBytes).toBeGreaterThan(0)
+    one.leave()
+    expect(transfers.heldBytes).toBeGreaterThan(0)
+    other.leave()
+    await settled()
+    expect(transfers.heldBytes).toBe(0)
+  }
+  expect(readWhole(rig, state).counts).toEqual([600, 0])
+  await settled()
+  expect([feed.kept, rig.errors]).toEqual([1, []])
 })

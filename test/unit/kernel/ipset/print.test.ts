@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
-import { createText, entryText, printSets, protocolText } from '../../../../src/kernel/ipset/print.ts'
 import type { IpsetEntry, IpsetType } from '../../../../src/kernel/ipset/state.ts'
+import { createText, entryText, printSets, protocolText } from '../../../../src/kernel/ipset/state.ts'
 import { anyFilledSet, type FilledSet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { readSaved } from '../../../support/fake-ipset/saved.ts'
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { endpointsOf } from '../../../../src/modes/iptables/render-service.ts'
+import { endpointsOf } from '../../../../src/modes/iptables/render.ts'
 import { endpoint, service, slice, tableOf } from '../../model/objects.ts'
 import { backends, clusterIp, ip4, ip6, service as made } from '../nftables/frontends.ts'
 import { fixedLines, jumpLines, serviceLines } from './rendered-text.ts'

@@ -2,11 +2,11 @@ import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { fixedChains, jumpsOf } from '../../../../src/modes/iptables/chains.ts'
-import { rulesOfService } from '../../../../src/modes/iptables/render-service.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import { staticsOf } from '../../../../src/modes/iptables/state.ts'
-import { base32Hash } from '../../../../src/modes/xt-common/chain-hash.ts'
 import {
+  base32Hash,
   chainNames,
   endpointChain,
   isOurChain,

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { rulesOfService } from '../../../../src/modes/iptables/render-service.ts'
+import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { backends, clusterIp, ip4, service } from '../nftables/frontends.ts'
 import { staticsIn } from './rendered-text.ts'
 

@@ -28,8 +28,6 @@ function text(its: RuleInputs, chain: string, writer: RuleWriter = 'nftables'): 
   return found.rules.map(rule => formatRule(rule, { family, sets }))
 }
 
-const MARK = 'meta mark set meta mark | 0x00004000'
-
 describe('the rules', () => {
   it('ask the sets in this order', () => {
     const its = inputs('ip', { detector: PODS, serviceCidrs: [{ ip: ip4(10, 96, 0, 0), bits: 12 }] })
@@ -55,28 +53,6 @@ describe('the rules', () => {
         'match-set KUBE-IPVS-IPS dst accept comment "a bound address"',
         'ip daddr 10.96.0.0/12 counter drop comment "no such ClusterIP"',
       ])
-  })
-
-  it('masquerade nobody on the way to a ClusterIP but the node itself when nothing tells pods', () => {
-    const [first = '', second = ''] = text(inputs('ip'), 'services')
-    expect(first).toContain('match-set KUBE-IPVS-IPS src')
-    expect(first).toContain(MARK)
-    expect(second).toContain('KUBE-LOAD-BALANCER-FW')
-  })
-
-  it('masquerade everybody when told', () => {
-    const [first] = text(inputs('ip', { detector: PODS, masqueradeAll: true }), 'services')
-    expect(first).toBe(`match-set KUBE-CLUSTER-IP dst,dst ${MARK}`)
-  })
-
-  it('let in by ranges, and by the address itself', () => {
-    expect(text(inputs('ip'), 'firewall-check')).toMatchInlineSnapshot(`
-      [
-        "match-set KUBE-LOAD-BALANCER-SOURCE-CIDR dst,dst,src return",
-        "match-set KUBE-LOAD-BALANCER-SOURCE-IP dst,dst,src return",
-        "counter drop comment "source not in loadBalancerSourceRanges"",
-      ]
-    `)
   })
 
   it('ask for the protocol of a NodePort, which a bitmap does not know', () => {
@@ -114,15 +90,6 @@ describe('the rules', () => {
         "meta mark set meta mark | 0x00004000",
         "dnat ip to ip daddr . meta l4proto . th dport map @cluster-lists",
         "accept comment "IPVS has the endpoints"",
-      ]
-    `)
-  })
-
-  it('masquerade what is marked, and endpoints that meet themselves', () => {
-    expect(text(inputs('ip'), 'nat-postrouting')).toMatchInlineSnapshot(`
-      [
-        "meta mark & 0x00004000 != 0x00000000 meta mark set meta mark & 0xffffbfff masquerade fully-random comment "asked for by mark"",
-        "match-set KUBE-LOOP-BACK dst,dst,src masquerade fully-random comment "endpoint to itself"",
       ]
     `)
   })

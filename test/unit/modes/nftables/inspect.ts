@@ -8,8 +8,8 @@ import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
 import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../../../src/kernel/nft/state.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import { chainsBehind } from '../../../../src/modes/nftables/chains.ts'
-import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../../../../src/modes/nftables/options.ts'
 import { renderState } from '../../../../src/modes/nftables/render.ts'
+import { DEFAULT_NFTABLES_OPTIONS, type NftablesOptions } from '../../../../src/modes/nftables/settings.ts'
 import { EMPTY_STATE, type NftablesState } from '../../../../src/modes/nftables/state.ts'
 
 export function render(

@@ -163,18 +163,6 @@ describe('the fixed chains', () => {
   ]
   const inputs = { serviceCidrs: cidrs, node: { ips: [], podCidrs } }
 
-  it('masquerade what is not from pods, look frontends up, then NodePorts, then refuse', () => {
-    const rules = rulesText(tableIn(render(table([], inputs))), 'services')
-    expect(rules).toEqual([
-      'ip saddr != 10.20.0.0/16 ip daddr @cluster-ips meta mark set meta mark | 0x00004000',
-      'meta priority set ip daddr . meta l4proto . th dport map @frontends meta priority & 0:fff vmap @dispatch',
-      expect.stringMatching(
-        /^fib daddr type local ip daddr != 127\.0\.0\.0\/8 .* map @nodeports .* vmap @dispatch$/,
-      ),
-      'ip daddr @cluster-ips goto refuse comment "no such port"',
-    ])
-  })
-
   it('drop what is sent to addresses of a ServiceCIDR behind everybody who may know them', () => {
     const { chains } = tableIn(render(table([], inputs)))
     const late = [...chains.values()].filter(({ name }) => name.startsWith('late-'))
@@ -200,22 +188,6 @@ describe('the fixed chains', () => {
     const ip = tableIn(render(table([], inputs), undefined, { options }))
     expect(rulesText(ip, 'services')[0]).toBe('ip daddr @cluster-ips meta mark set meta mark | 0x80000000')
     expect(rulesText(ip, 'nat-postrouting')[0]).toContain('0x7fffffff masquerade')
-  })
-
-  it('masquerade no ClusterIP without a detector', () => {
-    const ip = tableIn(render(table([], { serviceCidrs: cidrs })))
-    expect(rulesText(ip, 'services')[0]).toContain('map @frontends')
-  })
-
-  it('have a set of addresses when NodePorts answer on some only', () => {
-    const nodePorts = {
-      IPv4: { kind: 'only', ips: [ip4(192, 168, 0, 2)] },
-      IPv6: { kind: 'all' },
-    } as const
-    const state = render(table([], { nodePorts }))
-    expect(lines(tableIn(state), 'nodeport-ips')).toEqual(['192.168.0.2'])
-    expect(rulesText(tableIn(state), 'services')[1]).toMatch(/^ip daddr @nodeport-ips /)
-    expect(tableIn(state, 'ip6').sets.has('nodeport-ips')).toBe(false)
   })
 
   it('are made anew when what they follow from changes, and only then', () => {

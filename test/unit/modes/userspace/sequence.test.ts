@@ -2,11 +2,15 @@ import { expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
 import type { Table } from '../../../../src/kernel/nft/state.ts'
-import { diffStates } from '../../../../src/modes/userspace/diff.ts'
 import { adoptRuleset, bookOf } from '../../../../src/modes/userspace/observe.ts'
 import { renderUserspaceState } from '../../../../src/modes/userspace/render.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
-import { EMPTY_STATE, resolveElement, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
+import {
+  diffStates,
+  EMPTY_STATE,
+  resolveElement,
+  type UserspaceState,
+} from '../../../../src/modes/userspace/state.ts'
 import { atEachStep, atTheEnd, type World } from '../world.ts'
 
 function render(world: World, base: UserspaceState): UserspaceState {

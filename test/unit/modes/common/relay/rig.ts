@@ -11,7 +11,7 @@ import {
   ReportLimit,
   relayContext,
 } from '../../../../../src/modes/common/relay/context.ts'
-import type { RelayEvent } from '../../../../../src/modes/common/relay/events.ts'
+import type { RelayEvent } from '../../../../../src/modes/common/relay/limits.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from '../../../../../src/modes/common/relay/limits.ts'
 import { openTcpListener } from '../../../../../src/modes/common/relay/tcp.ts'
 import { openUdpListener } from '../../../../../src/modes/common/relay/udp.ts'

@@ -1,0 +1,268 @@
+import { ApiFeed } from '../api/feed.ts'
+import { type Call, type CallHandler, RESOURCE_EXHAUSTED, RpcError } from '../api/grpc/rpc.ts'
+import { Sets } from '../api/grpc/sets.ts'
+import { NodeState, SharedState } from '../api/node-state.ts'
+import { type Cancel, type Clock, finishInSlices, Slice, slicingOf } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import type { ResolveOptions } from '../model/node-context.ts'
+import type { PartsRoom } from '../model/object-budget.ts'
+import type { Resolved } from '../model/resolve.ts'
+import { isEntangled, nobodyIn } from '../model/shared-view.ts'
+import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
+import type { StateSource } from '../relay/state-source.ts'
+import { Intake } from './intake.ts'
+
+interface NodeViewsOptions {
+  readonly clock: Clock
+  /** The point of view of every node, but for its name. */
+  readonly resolving: Omit<ResolveOptions, 'nodeName'>
+  /** Opens the objects; called when the first node is asked for. */
+  readonly openSource: (nodesChanged: () => void) => StateSource
+  readonly partsRoom: PartsRoom | undefined
+  /** An internal error; what was published stays. */
+  readonly failed: (error: Error) => void
+}
+
+/** Nodes that are asked for at a time. */
+const NODES_MAX = 1_024
+/** States that nodes share: one for each zone, and one for each node whose own addresses matter to Services. */
+const SHARED_MAX = 32
+/** A node that nobody asks for any more is kept for so long: a client that reconnects finds it. */
+const IDLE_MS = 60_000
+
+interface Run {
+  readonly source: StateSource
+  readonly intake: Intake
+}
+
+/**
+ * What nodes publish for back ends, computed for those that are asked for. Nodes of one zone share one state, and each has
+ * the difference to it. Without clients there is nothing of it.
+ */
+export class NodeViews {
+  readonly #options: NodeViewsOptions
+  readonly #views = new Map<string, NodeView>()
+  readonly #shared = new Map<string, SharedState>()
+  #run: Run | undefined
+  #snapshot: Snapshot | undefined
+  #isDue = false
+  #working: Promise<void> | undefined
+  #isClosed = false
+
+  constructor(options: NodeViewsOptions) {
+    this.#options = options
+  }
+
+  /** Nodes that are computed now, and the states that they share. */
+  get counts(): { readonly nodes: number; readonly shared: number } {
+    return { nodes: this.#views.size, shared: this.#shared.size }
+  }
+
+  /** Begins a stream of `localv1.Sets/Watch`. Throws RpcError where there are too many nodes. */
+  watch(name: string, call: Call): CallHandler {
+    const view = this.#views.get(name) ?? this.#open(name)
+    return view.watch(call)
+  }
+
+  /** Ends the streams of all nodes. */
+  async close(): Promise<void> {
+    this.#isClosed = true
+    for (const view of [...this.#views.values()]) this.#drop(view)
+    await this.#working
+  }
+
+  #open(name: string): NodeView {
+    const { clock, failed, resolving } = this.#options
+    if (this.#views.size >= NODES_MAX) {
+      const idle = [...this.#views.values()].find(({ isIdle }) => isIdle)
+      if (idle === undefined) throw new RpcError(RESOURCE_EXHAUSTED, `${NODES_MAX} other nodes are asked for`)
+      this.#drop(idle)
+    }
+    const view = new NodeView({
+      name,
+      clock,
+      failed,
+      resolving,
+      source: () => this.#run?.intake.status,
+      idle: () => this.#drop(view),
+    })
+    this.#views.set(name, view)
+    this.#run ??= this.#start()
+    this.#wake()
+    return view
+  }
+
+  #start(): Run {
+    const { clock, partsRoom, openSource, failed } = this.#options
+    const source = openSource(() => this.#wake())
+    const handlers = { refusals: () => undefined, problem: () => undefined }
+    const intake = new Intake({ clock, partsRoom, handlers })
+    intake.deliverTo({
+      offer: snapshot => {
+        this.#snapshot = snapshot
+        this.#wake()
+      },
+      paced: () => this.#working,
+    })
+    intake.follow(source).catch(error => failed(errorOf(error)))
+    return { source, intake }
+  }
+
+  #drop(view: NodeView, why = 'the relay stops'): void {
+    this.#views.delete(view.name)
+    view.close(why)
+    if (this.#views.size > 0) return
+    const { intake } = this.#run ?? {}
+    this.#run = undefined
+    this.#snapshot = undefined
+    this.#shared.clear()
+    intake?.deliverTo(undefined)
+    intake?.stop().catch(error => this.#options.failed(errorOf(error)))
+  }
+
+  #wake(): void {
+    this.#isDue = true
+    if (!this.#isClosed) this.#working ??= this.#work()
+  }
+
+  async #work(): Promise<void> {
+    // Changes, and nodes that are asked for, come together.
+    await this.#options.clock.breathe()
+    while (this.#isDue) {
+      this.#isDue = false
+      const [snapshot, run] = [this.#snapshot, this.#run]
+      if (snapshot === undefined || run === undefined) break
+      try {
+        await this.#pass(snapshot, run)
+      } catch (error) {
+        this.#options.failed(errorOf(error))
+      }
+    }
+    this.#working = undefined
+  }
+
+  /** Every node gets each state of what it shares: differences are between neighbors. */
+  async #pass(snapshot: Snapshot, run: Run): Promise<void> {
+    const used = new Set<string>()
+    const slicing = slicingOf(this.#options.clock)
+    const stepOf = async (key: string, node: NodeInfo) => {
+      // Numbers of Snapshots are those of one run.
+      const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
+      if (shared === undefined) return undefined
+      used.add(key)
+      await finishInSlices(shared.next(snapshot), slicing)
+      return shared.step
+    }
+    const slice = new Slice(slicing)
+    for (const view of [...this.#views.values()]) {
+      if (slice.isOver) await slice.next()
+      const node = view.seenAs(run.source.nodeOf(view.name))
+      const zone = node?.zone ?? ''
+      const ofZone = await stepOf(`zone ${zone}`, nobodyIn(zone))
+      const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
+      const step = isAlone ? await stepOf(JSON.stringify(node), node) : ofZone
+      // The last client may have gone in the meantime.
+      if (this.#run !== run) return
+      if (!this.#views.has(view.name)) continue
+      if (step === undefined) {
+        this.#drop(
+          view,
+          `${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`,
+        )
+        continue
+      }
+      await finishInSlices(view.state.next(step, node), slicing)
+      view.publish()
+    }
+    if (this.#run !== run) return
+    for (const key of this.#shared.keys()) if (!used.has(key)) this.#shared.delete(key)
+  }
+
+  #make(key: string, node: NodeInfo): SharedState | undefined {
+    if (this.#shared.size >= SHARED_MAX) return undefined
+    const [lender] = this.#shared.values()
+    const { resolving } = this.#options
+    const shared = new SharedState({ ...resolving, nodeName: '' }, node, lender)
+    this.#shared.set(key, shared)
+    return shared
+  }
+}
+
+interface NodeViewOptions extends Pick<NodeViewsOptions, 'clock' | 'failed' | 'resolving'> {
+  readonly name: string
+  readonly source: ConstructorParameters<typeof ApiFeed>[0]['source']
+  /** Nobody has asked for it for IDLE_MS. */
+  readonly idle: () => void
+}
+
+/** One node, and the streams that ask for it. */
+class NodeView {
+  readonly name: string
+  readonly state: NodeState
+  readonly #options: NodeViewOptions
+  readonly #feed: ApiFeed
+  readonly #sets: Sets
+  readonly #calls = new Set<Call>()
+  #node: NodeInfo | undefined
+  #judgedBy: unknown
+  #isEntangled = false
+  #cancelIdle: Cancel = () => undefined
+  #isClosed = false
+
+  constructor(options: NodeViewOptions) {
+    const { name, clock, failed, resolving, source } = options
+    this.#options = options
+    this.name = name
+    this.state = new NodeState({ ...resolving, nodeName: name })
+    this.#feed = new ApiFeed({ clock, source })
+    this.#sets = new Sets({ feed: this.#feed, clock, nodeName: name, failed, keepsWhole: false })
+  }
+
+  get isIdle(): boolean {
+    return this.#calls.size === 0
+  }
+
+  watch(call: Call): CallHandler {
+    this.#cancelIdle()
+    this.#calls.add(call)
+    const handler = this.#sets.watch(call)
+    return {
+      message: bytes => handler.message(bytes),
+      ended: () => handler.ended(),
+      drained: () => handler.drained?.(),
+      closed: () => {
+        handler.closed?.()
+        this.#calls.delete(call)
+        if (this.isIdle && !this.#isClosed)
+          this.#cancelIdle = this.#options.clock.after(IDLE_MS, this.#options.idle)
+      },
+    }
+  }
+
+  /** The Node as it is now; of one that is gone, what it said last: a kubelet registers it again within seconds. */
+  seenAs(now: NodeInfo | undefined): NodeInfo | undefined {
+    if (now !== undefined && now !== this.#node) this.#judgedBy = undefined
+    this.#node = now ?? this.#node
+    return this.#node
+  }
+
+  /** See isEntangled(); looked at again where the Node or Services have changed. */
+  isEntangledIn(resolved: Resolved): boolean {
+    const { claims } = resolved.memo
+    if (this.#judgedBy !== claims && this.#node !== undefined)
+      this.#isEntangled = isEntangled(resolved, this.#node)
+    this.#judgedBy = claims
+    return this.#isEntangled
+  }
+
+  publish(): void {
+    if (this.state.state !== undefined) this.#feed.offer(this.state.state)
+  }
+
+  close(why: string): void {
+    this.#isClosed = true
+    this.#cancelIdle()
+    for (const call of [...this.#calls]) call.end(RESOURCE_EXHAUSTED, why)
+    this.#sets.close()
+  }
+}

@@ -1,0 +1,79 @@
+import type { Steps } from '../base/clock.ts'
+import { PersistentMap } from '../base/collections.ts'
+import { anyContains, familyOf, type Ip } from '../base/ip.ts'
+import { admittedSnapshot } from './admission.ts'
+import { nodePortPlace } from './claims.ts'
+import type { ServiceFrontends } from './frontend.ts'
+import type { NodeContext } from './node-context.ts'
+import { isApiAddress } from './reserved.ts'
+import { type Resolved, resolveAll, touching } from './resolve.ts'
+import type { Service, ServiceKey, SliceList } from './service.ts'
+import type { NodeInfo } from './snapshot.ts'
+
+/** The name of no Node: from its point of view no endpoint is local. */
+export const NO_NODE = '*'
+
+/** What a node of this zone sees that has neither endpoints nor addresses. */
+export function nobodyIn(zone: string): NodeInfo {
+  return { name: NO_NODE, uid: '', ips: [], zone, podCidrs: [], eligible: true, refusals: [] }
+}
+
+/**
+ * Resolves these Services for a node; addresses have the owners that they have in `shared`, which was resolved for
+ * NO_NODE in the zone of the node. The result is that of resolve() for the node unless its addresses matter
+ * (isEntangled). Services that no slice names the node in are the same in `shared`.
+ */
+export function* resolveFor(
+  here: NodeContext,
+  { snapshot, memo: { claims, admission } }: Resolved,
+  keys: readonly ServiceKey[],
+): Steps<ReadonlyMap<ServiceKey, ServiceFrontends | undefined>> {
+  const view = admittedSnapshot(snapshot, admission)
+  const pass = { here, claims, snapshot: view, before: NO_FRONTENDS, merges: NO_MERGES }
+  return (yield* resolveAll(pass, touching(keys, view))).changes
+}
+
+const NO_FRONTENDS = PersistentMap.empty<ServiceFrontends>()
+const NO_MERGES: Resolved['memo']['merges'] = PersistentMap.empty()
+
+/** The nodes from whose point of view slices differ: those of their endpoints, and those of their hints. */
+export function nodesOf(slices: SliceList): ReadonlySet<string> {
+  const nodes = new Set<string>()
+  for (const { endpoints } of slices)
+    for (const { traits } of endpoints) {
+      nodes.add(traits.nodeName)
+      for (const name of traits.hints.forNodes) nodes.add(name)
+    }
+  return nodes
+}
+
+/** Whether the node is one of them. */
+export function isNamedIn(slices: SliceList, node: string): boolean {
+  return slices.some(({ endpoints }) =>
+    endpoints.some(({ traits }) => traits.nodeName === node || traits.hints.forNodes.includes(node)),
+  )
+}
+
+/** Whether an external address of a Service has another owner, or none, on this node because of the node's own addresses. */
+export function isEntangled({ memo, snapshot }: Resolved, { ips, podCidrs }: NodeInfo): boolean {
+  const { externals, places } = memo.claims
+  if (externals.size === 0) return false
+  for (const ip of externals.keys()) {
+    const isOwn = ips.includes(ip)
+    if (!isOwn && !anyContains(podCidrs, ip) && !isApiAddress(memo.here.apiServers, ip)) continue
+    const claimants = externals.get(ip) ?? []
+    for (const key of typeof claimants === 'string' ? [claimants] : claimants) {
+      const service = snapshot.services.get(key)
+      if (service === undefined) continue
+      if (!service.loadBalancerIps.includes(ip) || service.externalIps.includes(ip)) return true
+      if (service.sourceRanges.length > 0 && isApiAddress(memo.here.apiServers, ip)) return true
+      if (isOwn && service.ports.some(port => places.has(nodePortOf(ip, port)))) return true
+    }
+  }
+  return false
+}
+
+/** The node port that has the number of a port of the Service. */
+function nodePortOf(ip: Ip, { protocol, port }: Service['ports'][number]): string {
+  return nodePortPlace(familyOf(ip), protocol, port)
+}

@@ -1,0 +1,123 @@
+import type { RelayAddress, RelayName } from '../api/grpc/address.ts'
+import { type Cancel, type Clock, within } from '../base/clock.ts'
+import { errorOf } from '../base/errors.ts'
+import { compareIps, parseIp } from '../base/ip.ts'
+import { oneLine } from '../base/text.ts'
+
+interface RelayNamesOptions {
+  readonly names: readonly RelayName[]
+  /** Texts of all addresses of a name, by the resolver of this machine. */
+  readonly lookup: (name: string) => Promise<readonly string[]>
+  readonly clock: Clock
+  /** Uniform in [0, 1). */
+  readonly random: () => number
+  readonly say: (text: string) => void
+}
+
+/** Addresses of one name that are used. */
+const ADDRESSES_MAX = 64
+/** Mean time between two lookups of a name; the system's resolver says nothing of its TTL. */
+const PERIOD_MS = 30_000
+/** Minimum time between two lookups when no relay answers. */
+const HURRY_MS = 5_000
+/** So long a first request waits for the first answers. */
+const FIRST_MS = 5_000
+const TEXT_LENGTH_MAX = 200
+
+/** Follows the addresses of DNS names. What could not be resolved again stays as it was. */
+export class RelayNames {
+  readonly #options: RelayNamesOptions
+  readonly #resolved = new Map<RelayName, readonly RelayAddress[]>()
+  readonly #failures = new Map<RelayName, string>()
+  #running: Promise<void> | undefined
+  #first: Promise<unknown> | undefined
+  #askedMs = Number.NEGATIVE_INFINITY
+  #cancel: Cancel = () => undefined
+  #isClosed = false
+  /** Hears that there are other addresses. */
+  changed: () => void = () => undefined
+
+  constructor(options: RelayNamesOptions) {
+    this.#options = options
+  }
+
+  get addresses(): readonly RelayAddress[] {
+    return this.#options.names.flatMap(name => this.#resolved.get(name) ?? [])
+  }
+
+  /** Why names cannot be resolved. */
+  get troubles(): readonly string[] {
+    return [...this.#failures].map(([{ name }, why]) => `${name}: ${why}`)
+  }
+
+  /** Begins, and resolves once every name was asked for, or did not answer in time. Undefined from then on. */
+  ready(): Promise<unknown> | undefined {
+    if (this.#first === undefined) this.#first = within(this.#options.clock, FIRST_MS, this.#ask())
+    return this.#resolved.size + this.#failures.size < this.#options.names.length ? this.#first : undefined
+  }
+
+  /** No relay answers: their addresses may be others. */
+  hurry(): void {
+    if (this.#options.clock.nowMs() - this.#askedMs >= HURRY_MS) void this.#ask()
+  }
+
+  close(): void {
+    this.#isClosed = true
+    this.#cancel()
+  }
+
+  #ask(): Promise<void> {
+    if (this.#isClosed) return Promise.resolve()
+    this.#running ??= this.#askAll().finally(() => {
+      this.#running = undefined
+    })
+    return this.#running
+  }
+
+  async #askAll(): Promise<void> {
+    const { names, clock, random } = this.#options
+    this.#cancel()
+    this.#askedMs = clock.nowMs()
+    await Promise.all(names.map(name => this.#resolve(name)))
+    if (this.#isClosed) return
+    this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
+  }
+
+  async #resolve(name: RelayName): Promise<void> {
+    try {
+      this.#found(name, await this.#options.lookup(name.name))
+    } catch (error) {
+      this.#failed(name, oneLine(errorOf(error).message.slice(0, TEXT_LENGTH_MAX)))
+    }
+  }
+
+  #found(name: RelayName, texts: readonly string[]): void {
+    const ips = [...new Set(texts.flatMap(text => parseIp(text) ?? []))].sort(compareIps)
+    if (ips.length === 0) {
+      this.#failed(name, 'it has no addresses')
+      return
+    }
+    const { port, zone } = name
+    const found = ips
+      .slice(0, ADDRESSES_MAX)
+      .map(ip => ({ address: { kind: 'tcp', ip, port }, zone, name: name.name }) as const)
+    if (this.#failures.delete(name)) this.#options.say(`${name.name} is resolved again`)
+    const before = this.#resolved.get(name)
+    this.#resolved.set(name, found)
+    const isSame =
+      before?.length === found.length && found.every(({ address: { ip } }, at) => ip === ipOf(before[at]))
+    if (!isSame && !this.#isClosed) this.changed()
+  }
+
+  #failed(name: RelayName, why: string): void {
+    const isNew = !this.#failures.has(name)
+    this.#failures.set(name, why)
+    const known = this.#resolved.get(name)?.length ?? 0
+    const rest = known === 0 ? 'no address of it is known yet' : `its last ${known} addresses stay in use`
+    if (isNew) this.#options.say(`cannot resolve ${name.name}: ${why}; ${rest}; retrying`)
+  }
+}
+
+function ipOf(its: RelayAddress | undefined): string | undefined {
+  return its?.address.kind === 'tcp' ? its.address.ip : undefined
+}

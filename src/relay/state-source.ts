@@ -1,0 +1,155 @@
+import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import { WireError } from '../base/errors.ts'
+import { isRefusal, type Refusal } from '../model/fields.ts'
+import type { LeftOut } from '../model/object-budget.ts'
+import { parserOf, watchedIdentity } from '../model/parse.ts'
+import { type NodeInfo, type SourceEvent, ValuePool } from '../model/snapshot.ts'
+import { type ApiKind, tableFor, withType } from '../source/kube/wire/tables.ts'
+import type { Source, SourceHandlers, SourceStatus } from '../source/source.ts'
+import { decodeMessage } from '../wire/protobuf/decoder.ts'
+import type { Collection } from './collection.ts'
+import type { Entry } from './frames.ts'
+import { discovery } from './schema.ts'
+import type { RelayState } from './state.ts'
+import { RELAYED_TYPES } from './types.ts'
+
+interface StateSourceOptions {
+  readonly clock: Clock
+  readonly state: RelayState
+  /** Some Nodes have changed. */
+  readonly nodesChanged: () => void
+}
+
+/** What Services need. Nodes are read one by one, for those who ask. */
+const KINDS = ['Service', 'EndpointSlice'] as const
+type Kind = (typeof KINDS)[number]
+
+/** The objects that a relay holds, read as a node reads them. Of changes that wait only the last one of an object is read. */
+export class StateSource implements Source {
+  readonly #options: StateSourceOptions
+  readonly #parse: (identity: NonNullable<ReturnType<typeof watchedIdentity>>) => SourceEvent | Refusal
+  readonly #waiting: Readonly<Record<Kind, Map<string, Entry | undefined>>> = {
+    Service: new Map(),
+    EndpointSlice: new Map(),
+  }
+  readonly #nodes = new WeakMap<Entry, NodeInfo>()
+  #handlers: SourceHandlers | undefined
+  #working: Promise<void> | undefined
+  #isSynced = false
+  #isStopped = false
+
+  constructor(options: StateSourceOptions) {
+    this.#options = options
+    const headlessSlices = options.state.proxyName !== ''
+    this.#parse = parserOf(new ValuePool(), { details: true, headlessSlices })
+  }
+
+  get status(): SourceStatus {
+    return {
+      missing: this.#isSynced ? [] : ['relay'],
+      heardMs: this.#options.state.heardMs(),
+      trouble: undefined,
+    }
+  }
+
+  start(handlers: SourceHandlers): Promise<void> {
+    this.#handlers = handlers
+    for (const kind of KINDS) {
+      const collection = this.#collection(kind)
+      this.#put(kind, collection.entries())
+      collection.published = changes => this.#put(kind, changes)
+    }
+    this.#collection('Node').published = () => {
+      this.#wake()
+      this.#options.nodesChanged()
+    }
+    return Promise.resolve()
+  }
+
+  reread(objects: readonly LeftOut[]): void {
+    for (const kind of KINDS) {
+      const collection = this.#collection(kind)
+      const keys = objects.flatMap(object => (object.kind === kind ? [object.key] : []))
+      this.#put(
+        kind,
+        keys.map(key => [key, collection.get(key)] as const),
+      )
+    }
+  }
+
+  async stop(): Promise<void> {
+    this.#isStopped = true
+    for (const kind of [...KINDS, 'Node'] as const) this.#collection(kind).published = () => undefined
+    await this.#working
+  }
+
+  /** Undefined for one that does not exist, or cannot be read. */
+  nodeOf(name: string): NodeInfo | undefined {
+    const entry = this.#collection('Node').get(name)
+    if (entry === undefined) return undefined
+    const known = this.#nodes.get(entry)
+    if (known !== undefined) return known
+    const event = this.#read('Node', name, entry)
+    if (event.kind !== 'Node' || event.value === undefined) return undefined
+    this.#nodes.set(entry, event.value)
+    return event.value
+  }
+
+  #put(kind: Kind, changes: Iterable<readonly [string, Entry | undefined]>): void {
+    for (const [key, entry] of changes) this.#waiting[kind].set(key, entry)
+    this.#wake()
+  }
+
+  #wake(): void {
+    if (!this.#isStopped) this.#working ??= this.#work()
+  }
+
+  async #work(): Promise<void> {
+    const slice = new Slice(slicingOf(this.#options.clock))
+    // What is published together is read together.
+    await slice.next()
+    for (;;) {
+      const isWhole = [...KINDS, 'Node' as const].every(kind => this.#collection(kind).revision !== undefined)
+      const batch: SourceEvent[] = []
+      for (const kind of KINDS) {
+        const changes = [...this.#waiting[kind]]
+        this.#waiting[kind].clear()
+        for (const [key, entry] of changes) {
+          batch.push(entry === undefined ? { kind, key, value: undefined } : this.#read(kind, key, entry))
+          if (slice.isOver) await slice.next()
+        }
+      }
+      if (batch.length > 0 && !this.#isStopped) await this.#handlers?.events(batch)
+      if (isWhole && !this.#isSynced && !this.#isStopped) {
+        this.#isSynced = true
+        this.#handlers?.synced()
+      }
+      if (this.#isStopped || KINDS.every(kind => this.#waiting[kind].size === 0)) break
+    }
+    this.#working = undefined
+  }
+
+  /** An object that cannot be used is none: nodes say why. */
+  #read(kind: ApiKind, key: string, { resource }: Entry): SourceEvent {
+    try {
+      const value = decodeMessage(discovery.Resource, resource).resource?.value ?? Buffer.alloc(0)
+      const object = withType(
+        decodeMessage(tableFor({ kind, details: true, objectBytesMax: 0 }), value),
+        kind,
+      )
+      const identity = watchedIdentity(object)
+      const parsed = identity && this.#parse(identity)
+      if (parsed !== undefined && !isRefusal(parsed)) return parsed
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error
+    }
+    return { kind, key, value: undefined }
+  }
+
+  #collection(kind: ApiKind): Collection {
+    const { typeUrl = '' } = RELAYED_TYPES.find(each => each.kind === kind) ?? {}
+    const collection = this.#options.state.collections.get(typeUrl)
+    if (collection === undefined) throw new Error(`${kind}s are not relayed`)
+    return collection
+  }
+}

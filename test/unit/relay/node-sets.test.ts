@@ -1,0 +1,259 @@
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type * as grpc from '@grpc/grpc-js'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { Call } from '../../../src/api/grpc/rpc.ts'
+import { runCommand } from '../../../src/cli/commands.ts'
+import { NodeViews } from '../../../src/daemon/node-views.ts'
+import { isJson } from '../../../src/model/fields.ts'
+import { nodeSets } from '../../../src/relay/node-sets.ts'
+import { StateSource } from '../../../src/relay/state-source.ts'
+import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
+import { encodeLocalv1 } from '../../support/api/localv1.ts'
+import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
+import { clusterOf, nodeOf, serviceOf, sliceOf } from '../../support/apiserver/generator.ts'
+import { ApiServer } from '../../support/apiserver/http-server.ts'
+import { createRandom } from '../../support/apiserver/random.ts'
+import { FakeIo } from '../../support/fake-io.ts'
+import { eventually } from '../../support/patience.ts'
+import { RelayWorld } from '../../support/relay.ts'
+import { OPTIONS } from '../model/objects.ts'
+
+describe('Sets of a relay', () => {
+  let server: ApiServer
+  let folder: string
+  let ends: (() => Promise<unknown>)[]
+  let clients: grpc.Client[]
+
+  beforeEach(async () => {
+    folder = mkdtempSync(join(tmpdir(), 'kprobe-sets-'))
+    server = await ApiServer.start({ bookmarkEveryMs: 1_000 })
+    for (const { resource, object } of clusterOf({ services: 30, endpointsPerService: 4, nodes: 6 }))
+      server.store.create(resource, object)
+    writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig())
+    ends = []
+    clients = []
+  })
+
+  afterEach(async () => {
+    for (const client of clients) client.close()
+    for (const end of ends.reverse()) await end()
+    await server.close()
+    rmSync(folder, { recursive: true, force: true })
+  })
+
+  /** A command of kprobe in this process, that listens at a socket of this name. */
+  async function serve(name: string, argv: readonly string[]): Promise<grpc.Client> {
+    const stop = new AbortController()
+    const io = new FakeIo({ signal: stop.signal })
+    const listen = `unix://${folder}/${name}.sock`
+    const running = runCommand(
+      [...argv, `--kubeconfig=${join(folder, 'kubeconfig')}`, '--v=0', `--listen=${listen}`],
+      io,
+    )
+    ends.push(async () => {
+      stop.abort()
+      expect(await running, io.stderr).toBe(0)
+    })
+    await eventually(() => existsSync(`${folder}/${name}.sock`), name)
+    const client = grpcClient(listen)
+    clients.push(client)
+    return client
+  }
+
+  /** Asks again and again, as KPNG does. */
+  function follow(client: grpc.Client, node: string): WatchClient {
+    const watch = new WatchClient(client)
+    const ask = (): void => void watch.ask(node).then(ask)
+    ask()
+    return watch
+  }
+
+  it('of each node are those of `kprobe api` there, wherever it moves', async () => {
+    const relay = await serve('relay', ['relay', '--sets'])
+    const names = ['node-0', 'node-3', 'node-1', 'node-9']
+    const pairs = await Promise.all(
+      names.map(async name => ({
+        name,
+        ours: follow(relay, name),
+        theirs: follow(await serve(name, ['api', `--hostname-override=${name}`]), ''),
+      })),
+    )
+    const settle = async (what: string): Promise<void> => {
+      for (const { name, ours, theirs } of pairs) {
+        await eventually(
+          () =>
+            ours.store.syncs > 0 &&
+            JSON.stringify(ours.store.content()) === JSON.stringify(theirs.store.content()),
+          `${what}: ${name}`,
+        )
+        expect([...ours.store.complaints, ...theirs.store.complaints]).toEqual([])
+      }
+    }
+    await settle('the first state')
+    expect(pairs[0]?.ours.store.services.size).toBe(30)
+    const random = createRandom(7)
+    for (let step = 0; step < 30; step++) {
+      const [service, node] = [random.int(0, 29), random.int(0, 5)]
+      server.store.put('nodes', nodeOf(`node-${node}`, random.int(0, 5)))
+      server.store.put('services', local(serviceOf(service, {}, { port: 80 + step }), random.chance(0.5)))
+      server.store.put(
+        'endpointslices',
+        hinted(sliceOf(service, { number: 0, nodes: 6, pods: [step, step + 7] })),
+      )
+      if (step === 10) server.store.create('nodes', nodeOf('node-9', 9))
+      if (step % 6 === 0) await settle(`step ${step}`)
+    }
+    await settle('the last state')
+    const [{ ours: before } = raise(), { ours: other } = raise()] = pairs
+    expect(before.store.content()).not.toEqual(other.store.content())
+  })
+
+  /** Endpoints are hinted to the zone after that of their node. */
+  function hinted(slice: ApiObject): ApiObject {
+    const endpoints = (Array.isArray(slice.endpoints) ? slice.endpoints : []).map(
+      (its: { zone: string }) => ({
+        ...its,
+        hints: { forZones: [{ name: `zone-${(Number(its.zone.slice(5)) + 1) % 3}` }] },
+      }),
+    )
+    return { ...slice, endpoints }
+  }
+
+  function local(service: ApiObject, isLocal: boolean): ApiObject {
+    const internalTrafficPolicy = isLocal ? 'Local' : 'Cluster'
+    return { ...service, spec: { ...(isJson(service.spec) ? service.spec : {}), internalTrafficPolicy } }
+  }
+})
+
+function raise(): never {
+  throw new Error('missing')
+}
+
+interface Ended {
+  code: number | undefined
+  text: string
+}
+
+/** A call whose answers nobody reads. */
+function callOf(facts: Partial<Call> = {}): Call & Ended {
+  const call: Call & Ended = {
+    organizations: [],
+    code: undefined,
+    text: '',
+    write: () => true,
+    end(code, text = '') {
+      if (this.code === undefined) this.text = text
+      this.code ??= code
+    },
+    attempt: step => step(),
+    ...facts,
+  }
+  return call
+}
+
+const request = (node: string): Buffer => encodeLocalv1('WatchReq', { NodeName: node })
+
+describe('F205: a client of a relay', () => {
+  const watched: string[] = []
+  const method = nodeSets({
+    watch: node => {
+      watched.push(node)
+      return { message: () => undefined, ended: () => undefined }
+    },
+    nodeOf: call => call.commonName,
+    isTrusted: call => call.commonName === 'relay',
+  })
+
+  it('gets the Sets of its own node, and of others only if it is trusted', () => {
+    method(callOf({ commonName: 'n1' })).message(request('N1'))
+    method(callOf({ commonName: 'n1' })).message(request(''))
+    method(callOf({ commonName: 'relay' })).message(request('n2'))
+    expect(watched).toEqual(['n1', 'n1', 'n2'])
+    for (const [commonName, node, why] of [
+      ['n1', 'n2', /may ask for node "n1" only/],
+      [undefined, 'n2', /may ask for node "" only/],
+      [undefined, '', /NodeName "" is no name of a node/],
+      ['relay', '../n', /no name of a node/],
+    ] as const)
+      expect(() => method(callOf({ commonName })).message(request(node))).toThrow(why)
+    expect(watched).toHaveLength(3)
+  })
+})
+
+describe('F206: Sets of many nodes', () => {
+  async function begin(zoneOf: (index: number) => number) {
+    const world = new RelayWorld()
+    const [relay] = world.relays
+    if (relay === undefined) throw new Error('no relay')
+    for (let index = 3; index < 60; index++) {
+      const node = nodeOf(`node-${index}`, index)
+      const metadata: unknown = node.metadata
+      const labels = { 'topology.kubernetes.io/zone': `z${zoneOf(index)}` }
+      world.store.create('nodes', { ...node, metadata: { ...(isJson(metadata) ? metadata : {}), labels } })
+    }
+    relay.start()
+    await world.clock.advance(2_000)
+    const errors: Error[] = []
+    const { nodeName: _, ...resolving } = OPTIONS
+    const views = new NodeViews({
+      clock: world.clock,
+      resolving,
+      partsRoom: undefined,
+      openSource: nodesChanged => new StateSource({ clock: world.clock, state: relay.state, nodesChanged }),
+      failed: error => errors.push(error),
+    })
+    const ask = (node: string): ReturnType<typeof callOf> & { leave: () => void } => {
+      const call = callOf()
+      const handler = views.watch(node, call)
+      handler.message(request(node))
+      return Object.assign(call, { leave: () => handler.closed?.() })
+    }
+    const end = async (): Promise<void> => {
+      await views.close()
+      await relay.kill()
+      expect(errors).toEqual([])
+    }
+    return { world, views, ask, end }
+  }
+
+  it('share one state in a zone, and are forgotten a minute after the last client', async () => {
+    const { world, views, ask, end } = await begin(() => 1)
+    const calls = Array.from({ length: 50 }, (_, index) => ask(`node-${5 + index}`))
+    await world.clock.advance(100)
+    expect(views.counts).toEqual({ nodes: 50, shared: 1 })
+    for (const call of calls) call.leave()
+    await world.clock.advance(50_000)
+    expect(views.counts.nodes).toBe(50)
+    await world.clock.advance(15_000)
+    expect(views.counts).toEqual({ nodes: 0, shared: 0 })
+    // And begins anew.
+    const again = ask('node-7')
+    await world.clock.advance(100)
+    expect(views.counts).toEqual({ nodes: 1, shared: 1 })
+    expect(again.code).toBeUndefined()
+    await end()
+  })
+
+  it('of more zones than there is room for are refused, and the others stay', async () => {
+    const { world, views, ask, end } = await begin(index => index)
+    const calls = Array.from({ length: 40 }, (_, index) => ask(`node-${5 + index}`))
+    await world.clock.advance(100)
+    expect(views.counts).toEqual({ nodes: 32, shared: 32 })
+    expect(calls.filter(({ code }) => code === 8)).toHaveLength(8)
+    expect(calls.find(({ code }) => code === 8)?.text).toMatch(/^32 zones/)
+    await end()
+  })
+
+  it('are so many at a time, of which those without clients give way', async () => {
+    const { views, ask, end } = await begin(() => 1)
+    const first = ask('node-0')
+    for (let index = 1; index < 1_024; index++) ask(`other-${index}`)
+    expect(() => ask('one-more')).toThrow('1024 other nodes are asked for')
+    first.leave()
+    ask('one-more')
+    expect(views.counts.nodes).toBe(1_024)
+    await end()
+  })
+})
