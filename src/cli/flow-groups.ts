@@ -1,4 +1,4 @@
-import { anyContains, type Cidr, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../base/ip.ts'
 import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import {
   addedVolume,
@@ -20,8 +20,8 @@ import type { FlowNames } from './flow-names.ts'
 export interface FlowFilter {
   /** `namespace/name`; empty for all Services. */
   readonly service: string
-  /** The addresses of clients; empty for all. */
-  readonly from: readonly Cidr[]
+  /** Each selects clients; empty for all. */
+  readonly from: readonly IpFilter[]
   readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
   readonly protocol: PortProtocol | undefined
   /** Also connections that go to no Service. */
@@ -41,7 +41,7 @@ export function namedFlow(
 ): NamedFlow | undefined {
   const { from, endpoint, protocol } = filter
   if (protocol !== undefined && record.protocol !== protocol) return undefined
-  if (from.length > 0 && !anyContains(from, record.client)) return undefined
+  if (from.length > 0 && !from.some(each => isSelected(each, record.client))) return undefined
   if (endpoint !== undefined && record.answerer !== endpoint.ip) return undefined
   if (endpoint?.port !== undefined && record.answererPort !== endpoint.port) return undefined
   const service = names.serviceOf(record, isTranslatedRecord(record))
