@@ -1,18 +1,18 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { FAMILIES, formatIp, type Ip, parseIp } from '../base/ip.ts'
-import { KERNEL, openSockDiag } from '../daemon/open.ts'
+import { KERNEL } from '../daemon/open.ts'
 import { createIpsetClient } from '../kernel/ipset/client.ts'
 import { BITMAP_ELEMENTS_MAX, type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
 import { createIpvsClient } from '../kernel/ipvs/client.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
-import { type Listener, listListeners } from '../kernel/socket/listeners.ts'
+import type { Listener } from '../kernel/socket/listeners.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
-import { Connection } from '../netlink/connection.ts'
 import type { HeldIpset, HeldServer, IpvsHeld } from '../proof/ipvs.ts'
 import { type IpvsReading, readIpvs } from '../proof/kernel-rules.ts'
 import { type Bundle, jsonIn } from './bundle.ts'
+import { readListeners } from './programmed.ts'
 
 /* kernel.json of a bundle: what decides about packets outside of nf_tables. */
 
@@ -56,7 +56,7 @@ export async function kernelText(): Promise<string> {
       return JSON.stringify({
         addresses: (held?.addresses ?? addresses).map(formatIp),
         ownAddresses: addresses.map(formatIp),
-        listeners: listenersNow().map(({ protocol, ip, port }) => ({ protocol, ip: formatIp(ip), port })),
+        listeners: readListeners()?.map(({ protocol, ip, port }) => ({ protocol, ip: formatIp(ip), port })),
         ...(lacking === undefined ? {} : { lacking }),
         ...(held && { ipsets: held.ipsets.map(its => ipsetJson(its, clients.names.indexOf(its.set.name))) }),
         ...(held && { servers: held.servers.map(serverJson) }),
@@ -64,15 +64,6 @@ export async function kernelText(): Promise<string> {
     })
   } finally {
     await own.close()
-  }
-}
-
-function listenersNow(): readonly Listener[] {
-  const connection = new Connection({ transport: openSockDiag(), clock: systemClock })
-  try {
-    return listListeners(connection)
-  } finally {
-    void connection.close()
   }
 }
 

@@ -87,7 +87,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     await drops({ ...request, from }, io)
     return EXIT_FINE
   } catch (error) {
-    io.err(`kprobe drops: ${failureText(error)}\n`)
+    io.err(`kprobe drops: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

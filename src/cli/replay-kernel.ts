@@ -13,7 +13,7 @@ import type { IpvsOperation } from '../kernel/ipvs/state.ts'
 import { createDummyClient } from '../kernel/link/dummy.ts'
 import { writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
-import type { HeldServer } from '../proof/ipvs.ts'
+import type { HeldIpset, HeldServer } from '../proof/ipvs.ts'
 import type { HeldListener, OutsideFile } from './bundle-kernel.ts'
 
 /**
@@ -64,10 +64,7 @@ const filler = (number: number): Ipset => ({
 })
 
 /** Makes sets with the numbers that they had: rules refer to a set by its number, and the kernel gives the lowest free one. */
-async function loadSets(
-  { names }: OutsideFile,
-  held: NonNullable<OutsideFile['ipvs']>['ipsets'],
-): Promise<readonly Error[]> {
+async function loadSets({ names }: OutsideFile, held: readonly HeldIpset[]): Promise<readonly Error[]> {
   const byName = new Map(held.map(({ set }) => [set.name, set]))
   const last = Math.max(-1, ...[...names.keys()].filter(number => number < NUMBERS_MAX))
   const made = Array.from({ length: last + 1 }, (_, at) => byName.get(names.get(at) ?? '') ?? filler(at))
