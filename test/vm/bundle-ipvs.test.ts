@@ -1,11 +1,11 @@
 import { spawnSync } from 'node:child_process'
 import { join } from 'node:path'
-import { afterAll, expect, it } from 'vitest'
+import { afterEach, expect, it } from 'vitest'
 import { type Ended, runInProcess, tool } from '../support/command.ts'
 import { COMMAND, Daemons, EXAMPLES } from '../support/daemon.ts'
 
 const daemons = new Daemons()
-afterAll(async () => {
+afterEach(async () => {
   await daemons.end()
   await runInProcess(['cleanup', '--force'])
   spawnSync('ipset', ['destroy', 'before'])
@@ -18,34 +18,23 @@ function replay(path: string, ...args: readonly string[]): Ended {
   return { code: status, out: stdout, err: stderr }
 }
 
-it('a bundle of IPVS mode gives the same why, dump and verify elsewhere', async () => {
+it('a bundle of IPVS mode gives the same why and dump elsewhere', async () => {
   // The numbers by which rules refer to sets begin behind this one, and have a gap.
   tool('ipset', 'create', 'before', 'hash:ip')
   const folder = daemons.folder()
   const socket = `--admin-socket=${join(folder, 'admin.sock')}`
   const args = ['--proxy-mode=ipvs', socket, '--hostname-override=example-node']
-  const daemon = await daemons.running({ source: EXAMPLES, args })
+  await daemons.running({ source: EXAMPLES, args })
   tool('ipset', 'destroy', 'before')
-  const bundle = async (name: string, ...flags: readonly string[]) => {
-    const path = join(folder, name)
-    expect((await runInProcess(['debug', 'bundle', `--output=${path}`, ...flags])).code).toBe(0)
-    return path
-  }
+  const path = join(folder, 'bundle.tar.gz')
+  expect((await runInProcess(['debug', 'bundle', `--output=${path}`, socket])).code).toBe(0)
   const commands = [
     ['why', '--from=203.0.113.9', '--to=10.96.1.1:80'],
     ['dump', 'all', '-o', 'wide'],
-    ['verify'],
   ]
-  const whole = await bundle('whole.tar.gz', socket)
   for (const command of commands) {
     const here = await runInProcess([...command, socket])
     expect(here.code).toBe(0)
-    expect(replay(whole, ...command), command.join(' ')).toEqual(here)
+    expect(replay(path, ...command), command.join(' ')).toEqual(here)
   }
-
-  await daemon.stop('SIGKILL')
-  tool('ipvsadm', '-D', '-t', '10.96.1.1:80')
-  const dump = ['dump', 'all', '-o', 'wide']
-  const damaged = await bundle('damaged.tar.gz')
-  expect(replay(damaged, ...dump)).toEqual(await runInProcess(dump))
 })
