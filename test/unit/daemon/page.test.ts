@@ -187,18 +187,6 @@ describe('--ui-address', () => {
     expect(await ask({ port, path: '/ui/' })).toMatchObject({ status: 200, body: 'page /ui/' })
   })
 
-  it('F215: holds at most 48 connections, whoever begins more', async () => {
-    const { port } = await open(undefined)
-    const ends = { closed: 0 }
-    for (let index = 0; index < 60; index++) {
-      const socket = connect({ host: '127.0.0.1', port })
-      sockets.push(socket)
-      socket.on('error', () => undefined).on('close', () => ends.closed++)
-    }
-    await eventually(() => ends.closed >= 12)
-    expect(sockets.length - ends.closed).toBeLessThanOrEqual(48)
-  })
-
   it('F187: with client certificates, is for those who have one of the authority alone', async () => {
     const { port } = await open(files())
     expect(await askTls(port, { cert: certPem, key: keyPem })).toBe('200 page /ui/')
