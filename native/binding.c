@@ -13,7 +13,7 @@
 #include "netlink_socket.h"
 
 /* ABI grows with every change of what JavaScript sees: a stale build is refused in clear words. */
-enum { ABI = 4, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256 };
+enum { ABI = 5, ARGUMENTS_MAX = 3, QUESTION_MAX = 64, ANSWER_MAX = 256 };
 
 static const napi_type_tag HANDLE_TAG = { .lower = 0x6b70726f62650001U, .upper = 0x9d3c51f0a7e24b86U };
 
@@ -22,14 +22,13 @@ struct handle {
   uv_poll_t poll;
   uv_timer_t timer; /* asks `question` again and again, while watched */
   uint8_t question[QUESTION_MAX]; /* a request, and behind it how an answer goes on that is no news */
-  size_t question_length;
   napi_env env;
   napi_async_cleanup_hook_handle hook;
-  napi_ref callback;
-  napi_ref object; /* the callback's `this`, which thus lives while watched */
+  napi_ref callback, object; /* the object is the callback's `this`, and thus lives while watched */
   struct netlink_socket socket;
+  int late; /* of a receive that had read datagrams before: for the next one */
   bool closed;
-  size_t sends, users;
+  size_t question_length, sends, users;
 };
 
 struct transfer {
@@ -199,12 +198,17 @@ static napi_value send_sync(napi_env env, napi_callback_info info) {
   return integer(env, netlink_socket_send(args.handle->socket.fd, args.data, args.length));
 }
 
-/* receive(socket, into): length | -errno */
+/* receive(socket, into, room): length | -errno. Goes on behind the first datagram while `room` bytes are left. */
 static napi_value receive(napi_env env, napi_callback_info info) {
-  UNPACK("hb");
-  size_t length = 0, capacity = args.length < INT32_MAX ? args.length : INT32_MAX;
-  int error = netlink_socket_receive(args.handle->socket.fd, args.data, capacity, &length);
-  return integer(env, error < 0 ? error : (int)length);
+  UNPACK("hbi");
+  size_t length = 0, start = 0, end = 0, capacity = args.length < INT32_MAX ? args.length : INT32_MAX;
+  int error = args.handle->late;
+  for (; error == 0 && (end == 0 || start + (size_t)args.numbers[2] <= capacity); start = (end + 3) & ~(size_t)3) {
+    error = netlink_socket_receive(args.handle->socket.fd, (char *)args.data + start, capacity - start, &length);
+    end = error == 0 ? start + length : end;
+  }
+  args.handle->late = end > 0 && error != -EAGAIN ? error : 0;
+  return integer(env, end > 0 ? (int)end : error);
 }
 
 static void run_transfer(napi_env env, void *data) {

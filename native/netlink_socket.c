@@ -7,12 +7,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum {
-  SEND_ATTEMPTS_MAX = 8,
-  SEND_WAIT_MS = 5,
-  RECEIVE_ATTEMPTS_MAX = 64,
-  SEND_BUFFER_RESERVE = 32, /* what af_netlink's sendmsg keeps for itself */
-};
+enum { SEND_ATTEMPTS_MAX = 8, SEND_WAIT_MS = 5, RECEIVE_ATTEMPTS_MAX = 64 };
+enum { SEND_BUFFER_RESERVE = 32 }; /* what af_netlink's sendmsg keeps for itself */
 
 static int set_option(int fd, int level, int name, int value) {
   return setsockopt(fd, level, name, &value, sizeof(value)) < 0 ? -errno : 0;

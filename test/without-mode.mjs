@@ -69,6 +69,7 @@ console.log(`without ${mode} mode, and ${gone.size} files of its tests`)
 
 const bin = name => join(process.cwd(), 'node_modules/.bin', name)
 run(bin('tsc'), ['-p', '.'])
+run(bin('tsc'), ['-p', 'src/ui'])
 run(bin('biome'), ['check', '--formatter-enabled=false', '--error-on-warnings', 'src', 'test'])
 run(bin('vitest'), ['run', '--project', 'unit*', ...ASKING])
 

@@ -256,6 +256,17 @@ export function anyContains(cidrs: readonly Cidr[], ip: Ip): boolean {
   return false
 }
 
+/** Addresses that a filter selects: those of `cidrs` and `ips`, or all but those. */
+export interface IpFilter {
+  readonly cidrs: readonly Cidr[]
+  readonly ips: ReadonlySet<Ip>
+  readonly isExcept: boolean
+}
+
+export function isSelected({ cidrs, ips, isExcept }: IpFilter, ip: Ip): boolean {
+  return (ips.has(ip) || anyContains(cidrs, ip)) !== isExcept
+}
+
 /** `192.0.2.0/24`, `2001:db8::/32`. */
 export function formatCidr(cidr: Cidr): string {
   return `${formatIp(cidr.ip)}/${cidr.bits}`

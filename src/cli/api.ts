@@ -5,6 +5,7 @@ import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
+import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { type FlagReader, parseBool } from '../config/flag.ts'
 import { API_COMMAND_FLAGS, API_FLAGS, HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
@@ -116,7 +117,7 @@ class Session {
         await this.#node.stop()
       }
     } catch (error) {
-      this.#io.err(`kprobe api: ${failureText(error)}\n`)
+      this.#io.err(`kprobe api: ${oneLine(failureText(error))}\n`)
       return EXIT_FAILED
     }
   }

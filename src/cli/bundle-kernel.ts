@@ -2,13 +2,15 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { FAMILIES, formatIp, type Ip, parseIp } from '../base/ip.ts'
 import { KERNEL } from '../daemon/open.ts'
-import { type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
+import { BITMAP_ELEMENTS_MAX, type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
 import type { HeldIpset, HeldServer, IpvsHeld } from '../kernel/ipvs/held.ts'
 import { createAddressReader } from '../kernel/link/addresses.ts'
+import type { Listener } from '../kernel/socket/listeners.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
 import { readIpvs, withOutside } from '../proof/kernel-rules.ts'
 import { type Bundle, jsonIn } from './bundle.ts'
+import { readListeners } from './programmed.ts'
 
 /* kernel.json of a bundle: what decides about packets outside of nf_tables. */
 
@@ -31,6 +33,7 @@ export async function kernelText(): Promise<string> {
       return JSON.stringify({
         addresses: (held?.addresses ?? addresses).map(formatIp),
         ownAddresses: addresses.map(formatIp),
+        listeners: readListeners()?.map(({ protocol, ip, port }) => ({ protocol, ip: formatIp(ip), port })),
         ...(lacking === undefined ? {} : { lacking }),
         ...(held && { ipsets: held.ipsets.map(its => ipsetJson(its, clients.names.indexOf(its.set.name))) }),
         ...(held && { servers: held.servers.map(serverJson) }),
@@ -41,12 +44,11 @@ export async function kernelText(): Promise<string> {
   }
 }
 
-function ipsetJson({ set: { name, type, family }, entries }: HeldIpset, index: number | undefined): Json {
+function ipsetJson({ set: { name, ...set }, entries }: HeldIpset, index: number | undefined): Json {
   return {
     set: name,
     index,
-    type,
-    family,
+    ...set,
     entries: entries.map(({ ip, ip2, ...rest }) => ({
       ...rest,
       ...(ip === undefined ? {} : { ip: formatIp(ip) }),
@@ -69,37 +71,54 @@ export interface OutsideFile {
   readonly ownAddresses: readonly Ip[] | undefined
   /** Undefined where the kernel had no IPVS or no ipsets, or in a bundle of an older build. */
   readonly ipvs: IpvsHeld | undefined
-  readonly nameOf: (index: number) => string | undefined
+  /** Names of ipsets, by the kernel's number. */
+  readonly names: ReadonlyMap<number, string>
   /** Why there is no IPVS. */
   readonly lacking: string
+  /** Of all processes; none in a bundle of an older build. */
+  readonly listeners: readonly HeldListener[]
 }
+
+/** Where a process of the node accepts connections. */
+export type HeldListener = Pick<Listener, 'protocol' | 'ip' | 'port'>
 
 /** Reads what a bundle has. Throws an Error that says what is wrong with it. */
 export function outsideIn(bundle: Bundle): OutsideFile {
   const value = jsonIn(bundle, KERNEL_FILE)
   const names = new Map<number, string>()
-  const nameOf = (index: number) => names.get(index)
-  if (value === undefined)
-    return { ownAddresses: undefined, ipvs: undefined, nameOf, lacking: `it has no ${KERNEL_FILE}` }
+  const lacking = `it has no ${KERNEL_FILE}`
+  if (value === undefined) return { ownAddresses: undefined, ipvs: undefined, names, lacking, listeners: [] }
   const file = record(value)
   const ownAddresses = list(file.ownAddresses).map(address)
+  const listeners = list(file.listeners ?? []).map(listenerOf)
   if (file.servers === undefined || file.ipsets === undefined)
-    return { ownAddresses, ipvs: undefined, nameOf, lacking: String(file.lacking) }
+    return { ownAddresses, ipvs: undefined, names, lacking: String(file.lacking), listeners }
   const ipsets = list(file.ipsets).map((each): HeldIpset => {
-    const { set, index, type, family, entries } = record(each)
+    const { set, index, type, family, maxElements, hashSize, entries: written } = record(each)
     const known = setTypeOf(text(type))
     const ofFamily = FAMILIES.find(its => its === family)
     if (known === undefined || ofFamily === undefined) throw wrong()
     if (index !== undefined) names.set(number(index), text(set))
-    return { set: { name: text(set), type: known, family: ofFamily }, entries: list(entries).map(entryOf) }
+    const entries = list(written).map(entryOf)
+    // Bundles of older builds do not say sizes.
+    const size = 2 ** Math.ceil(Math.log2(Math.max(entries.length, BITMAP_ELEMENTS_MAX)))
+    const sizes = { maxElements: number(maxElements ?? size), hashSize: number(hashSize ?? 1_024) }
+    return { set: { name: text(set), type: known, family: ofFamily, ...sizes }, entries }
   })
   const servers = list(file.servers).map(serverOf)
   return {
     ownAddresses,
     ipvs: { ipsets, servers, addresses: list(file.addresses).map(address) },
-    nameOf,
+    names,
     lacking: '',
+    listeners,
   }
+}
+
+function listenerOf(value: unknown): HeldListener {
+  const { protocol, ip, port } = record(value)
+  if (protocol !== 'TCP' && protocol !== 'UDP') throw wrong()
+  return { protocol, ip: address(ip), port: number(port) }
 }
 
 function entryOf(value: unknown): IpsetEntry {

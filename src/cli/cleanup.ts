@@ -1,5 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
 import type { ProxyMode } from '../config/config.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
@@ -82,7 +83,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       ? await cleanLeftovers(io)
       : await cleanOurs(io, { force, mode, name })
   } catch (error) {
-    io.err(`kprobe cleanup: ${failureText(error)}\n`)
+    io.err(`kprobe cleanup: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

@@ -1,5 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
@@ -53,7 +54,7 @@ async function run(
     io.out(SCRIPTS[what](await commands()))
     return EXIT_FINE
   } catch (error) {
-    io.err(`kprobe completion: ${failureText(error)}\n`)
+    io.err(`kprobe completion: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

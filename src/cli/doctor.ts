@@ -69,14 +69,14 @@ async function examine(config: Config): Promise<readonly Finding[]> {
   }
 }
 
-async function featureFindings({ proxyMode }: Config): Promise<readonly Finding[]> {
+async function featureFindings(config: Config): Promise<readonly Finding[]> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
   const findings: Finding[] = []
   try {
-    for (const { kind, name, meaning, transaction } of MODES.flatMap(mode => mode.features?.() ?? [])) {
+    for (const { kind, name, meaning, transaction } of MODES.flatMap(mode => mode.features?.(config) ?? [])) {
       const { works, reason } = await probe(client, transaction)
       findings.push({
-        kind: works ? 'ok' : findMode(proxyMode).needsFeature(kind) ? 'missing' : 'note',
+        kind: works ? 'ok' : findMode(config.proxyMode).needsFeature(kind) ? 'missing' : 'note',
         subject: name,
         text: works ? meaning : `${meaning}: ${reason}`,
       })

@@ -1,6 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { anyContains, type Cidr } from '../base/ip.ts'
+import { type IpFilter, isSelected } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
@@ -68,7 +68,7 @@ export const command: Command = {
 
 interface DropsRequest extends Omit<PacketRequest, 'from'> {
   /** Undefined for all clients. */
-  readonly from: readonly Cidr[] | undefined
+  readonly from: IpFilter | undefined
   readonly follow: boolean
 }
 
@@ -87,7 +87,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     await drops({ ...request, from }, io)
     return EXIT_FINE
   } catch (error) {
-    io.err(`kprobe drops: ${failureText(error)}\n`)
+    io.err(`kprobe drops: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }
@@ -245,7 +245,7 @@ async function dropText(
 ): Promise<string | undefined> {
   const atMs = Date.now()
   const name = nameOfPrefix(prefix)
-  if (name === undefined || head === undefined || (from !== undefined && !anyContains(from, head.source)))
+  if (name === undefined || head === undefined || (from !== undefined && !isSelected(from, head.source)))
     return undefined
   await names.refresh()
   const row = names.rowAt(head)

@@ -1,4 +1,5 @@
 import { failureText } from '../base/errors.ts'
+import { oneLine } from '../base/text.ts'
 import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
@@ -44,7 +45,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     })
     return EXIT_FINE
   } catch (error) {
-    io.err(`kprobe dump: ${failureText(error)}\n`)
+    io.err(`kprobe dump: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

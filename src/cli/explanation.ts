@@ -1,5 +1,6 @@
 import { failureText } from '../base/errors.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
+import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { FlagSpec } from '../config/flag.ts'
@@ -106,7 +107,7 @@ export async function runQuestion<Output extends string>(
     })
     return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
   } catch (error) {
-    io.err(`kprobe ${command}: ${failureText(error)}\n`)
+    io.err(`kprobe ${command}: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

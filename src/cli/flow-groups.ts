@@ -1,4 +1,4 @@
-import { anyContains, type Cidr, formatIp, formatIpPort, type Ip } from '../base/ip.ts'
+import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../base/ip.ts'
 import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import {
   addedVolume,
@@ -6,22 +6,21 @@ import {
   type FlowRecord,
   isPlain,
   type PortProtocol,
-  plainAnswerer,
-  plainDestination,
-  plainProtocol,
+  readPlain,
   type Volume,
 } from '../kernel/conntrack/record.ts'
 import { isOfService } from '../modes/common/show.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
 import type { FlowNames } from './flow-names.ts'
+import { PairTable } from './pair-table.ts'
 
 /** Selects connections. */
 export interface FlowFilter {
   /** `namespace/name`; empty for all Services. */
   readonly service: string
-  /** The addresses of clients; empty for all. */
-  readonly from: readonly Cidr[]
+  /** Each selects clients; empty for all. */
+  readonly from: readonly IpFilter[]
   readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
   readonly protocol: PortProtocol | undefined
   /** Also connections that go to no Service. */
@@ -41,7 +40,7 @@ export function namedFlow(
 ): NamedFlow | undefined {
   const { from, endpoint, protocol } = filter
   if (protocol !== undefined && record.protocol !== protocol) return undefined
-  if (from.length > 0 && !anyContains(from, record.client)) return undefined
+  if (from.length > 0 && !from.some(each => isSelected(each, record.client))) return undefined
   if (endpoint !== undefined && record.answerer !== endpoint.ip) return undefined
   if (endpoint?.port !== undefined && record.answererPort !== endpoint.port) return undefined
   const service = names.serviceOf(record, isTranslatedRecord(record))
@@ -106,9 +105,9 @@ export class FlowGroups {
   readonly #options: FlowGroupsOptions
   readonly #groupsMax: number
   readonly #groups = new Map<string, FlowGroup>()
-  /** By protocol, original destination and answerer, as plain* of record.ts give them. */
-  readonly #known = new Map<number, Map<number, Pairs>>()
-  #pairs = 0
+  /** By the four words of readPlain. */
+  readonly #known = new PairTable<Found>()
+  readonly #key = new Uint32Array(4)
   #version: number
   readonly #others = { begun: 0, ended: 0 }
 
@@ -162,20 +161,17 @@ export class FlowGroups {
   }
 
   #groupOfPair(view: ByteView, message: Message): Found {
-    const places = inMap(this.#known, plainProtocol(view, message), () => new Map<number, Pairs>())
-    const pairs = inMap(places, plainDestination(view, message), (): Pairs => new Map<number, Found>())
-    const answerer = plainAnswerer(view, message)
-    const known = pairs.get(answerer)
+    readPlain(view, message, this.#key)
+    const known = this.#known.get(this.#key)
     if (known !== undefined) return known
     const found = this.#groupOf(view, message)
-    pairs.set(answerer, found)
-    if (++this.#pairs > PAIRS_MAX) this.#forgetPairs()
+    if (this.#known.size >= PAIRS_MAX) this.#forgetPairs()
+    this.#known.set(this.#key, found)
     return found
   }
 
   #forgetPairs(): void {
     this.#known.clear()
-    this.#pairs = 0
     this.#version = this.#options.names.version
   }
 
@@ -199,17 +195,6 @@ export class FlowGroups {
 
 /** `other`: of a group beyond the maximum. */
 type Found = FlowGroup | 'excluded' | 'other'
-/** By answerer. */
-type Pairs = Map<number, Found>
-
-function inMap<V>(map: Map<number, V>, key: number, make: () => V): V {
-  const known = map.get(key)
-  if (known !== undefined) return known
-  const made = make()
-  map.set(key, made)
-  return made
-}
-
 /** Groups without connections that may stay for the next interval. */
 const IDLE_GROUPS_MAX = 5_000
 

@@ -1,5 +1,5 @@
 import type { Clock } from '../base/clock.ts'
-import { type Cidr, parseIp } from '../base/ip.ts'
+import { type IpFilter, parseIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
@@ -37,7 +37,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     name: 'from',
     kind: 'list',
     placeholder: 'CLIENT',
-    help: 'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME or node/NAME (this node)',
+    help: 'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
   },
   {
     name: 'endpoint',
@@ -195,8 +195,8 @@ const PROTOCOLS = { tcp: 'TCP', udp: 'UDP', sctp: 'SCTP', TCP: 'TCP', UDP: 'UDP'
 /** Puts the addresses of the clients into the filter. Throws for a name that no object has. */
 export async function withClients(request: FlowsRequest): Promise<FlowsRequest> {
   const names = new FilterNames(request)
-  const from: Cidr[] = []
-  for (const client of request.clients) from.push(...(await names.cidrs(client)))
+  const from: IpFilter[] = []
+  for (const client of request.clients) from.push(await names.addresses(client))
   return { ...request, filter: { ...request.filter, from } }
 }
 

@@ -51,7 +51,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
     return request.follow ? await followFlows(session) : await listFlows(session)
   } catch (error) {
-    io.err(`kprobe flows: ${failureText(error)}\n`)
+    io.err(`kprobe flows: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

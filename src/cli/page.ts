@@ -1,10 +1,12 @@
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
+import type { Clock } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import type { Page, PageSource } from '../daemon/page.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../http/connections.ts'
 import { isJson } from '../model/fields.ts'
 import { PAGE_PATH } from '../telemetry/admin-server.ts'
+import { TokenBucket } from '../telemetry/events.ts'
 import { pathOf } from './page-path.ts'
 import { openSampler, PageRates } from './page-rates.ts'
 import { servicesPage } from './page-services.ts'
@@ -38,7 +40,8 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
     ['receipts', () => source.receipts()],
     ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
   ])
-  const answer = async ({ path, query }: HttpRequest): Promise<HttpAnswer> => {
+  const viewers = new Viewers(source.clock)
+  const answer = async ({ path, query, client }: HttpRequest): Promise<HttpAnswer> => {
     const place = path.slice(PAGE_PATH.length)
     const file = FILES.get(place)
     if (file !== undefined) {
@@ -46,7 +49,7 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
       return { status: 200, headers: { 'Content-Type': file.type }, body }
     }
     const page = place.startsWith('data/') ? data.get(place.slice('data/'.length)) : undefined
-    return page === undefined ? NOT_FOUND : await dataAnswer(() => page(query))
+    return page === undefined ? NOT_FOUND : await viewers.answer(client, () => page(query))
   }
   return {
     handle: readOnly(async request => {
@@ -57,12 +60,54 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
   }
 }
 
-/** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
-async function dataAnswer(read: () => unknown): Promise<HttpAnswer> {
-  try {
-    return { status: 200, headers: JSON_TYPE, body: JSON.stringify(await read()) }
-  } catch (error) {
-    return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }
+/** The data of one viewer may take a tenth of a processor, a second of it at once. A request counts for 1 ms at least. */
+const BUDGET = { size: 1_000, refillMs: 10 } as const
+/** More viewers than connections; the oldest is forgotten. */
+const VIEWERS_MAX = 64
+const TOO_OFTEN: HttpAnswer = {
+  status: 429,
+  headers: { ...JSON_TYPE, 'Retry-After': '1' },
+  body: JSON.stringify({ error: 'this viewer asks more than the daemon answers; try again' }),
+}
+
+/** Answers viewers, each within a budget of the daemon's time. */
+class Viewers {
+  readonly #clock: Clock
+  readonly #budgets = new Map<string, TokenBucket>()
+
+  constructor(clock: Clock) {
+    this.#clock = clock
+  }
+
+  /** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
+  async answer(client = '', read: () => unknown): Promise<HttpAnswer> {
+    const budget = this.#budgetOf(client)
+    if (!budget.take()) return TOO_OFTEN
+    // What is waited for is no work of this request.
+    const timed = <T>(work: () => T): T => {
+      const startMs = this.#clock.nowMs()
+      try {
+        return work()
+      } finally {
+        budget.charge(this.#clock.nowMs() - startMs)
+      }
+    }
+    try {
+      const value = await timed(read)
+      return { status: 200, headers: JSON_TYPE, body: timed(() => JSON.stringify(value)) }
+    } catch (error) {
+      return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }
+    }
+  }
+
+  #budgetOf(client: string): TokenBucket {
+    const known = this.#budgets.get(client)
+    if (known !== undefined) return known
+    const [oldest] = this.#budgets.keys()
+    if (this.#budgets.size >= VIEWERS_MAX && oldest !== undefined) this.#budgets.delete(oldest)
+    const budget = new TokenBucket({ ...BUDGET, nowMs: () => this.#clock.nowMs() })
+    this.#budgets.set(client, budget)
+    return budget
   }
 }
 

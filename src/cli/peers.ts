@@ -1,16 +1,19 @@
 import { finish } from '../base/clock.ts'
 import {
+  anyContains,
   type Cidr,
   type Family,
   familyOf,
   hostCidr,
   type Ip,
+  type IpFilter,
   parseCidr,
   parseIp,
   whyNotCidr,
   whyNotIp,
 } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
+import type { FlagTexts } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
 import { isPort } from '../model/fields.ts'
 import type { Endpoint, Service, ServicePortSpec } from '../model/service.ts'
@@ -130,9 +133,12 @@ function nodeIps({ node }: Snapshot, name: string): readonly Ip[] {
 }
 
 /** What a filter selects connections by. */
-export type FilterPeer = { readonly kind: 'cidr'; readonly cidr: Cidr } | NamedPeer
+export type FilterPeer =
+  | { readonly kind: 'cidr'; readonly cidr: Cidr }
+  | { readonly kind: 'outside' }
+  | NamedPeer
 
-const CLIENTS = 'an address, a CIDR, pod/NAMESPACE/NAME or node/NAME'
+const CLIENTS = 'an address, a CIDR, pod/NAMESPACE/NAME, node/NAME or outside'
 
 /** Reads the client of a filter. Reports errors to the reader. */
 export function readFilterClient(reader: FlagReader, flag: string, text: string): FilterPeer | undefined {
@@ -172,12 +178,8 @@ function readFilterPeer(
   const isCidr = text.includes('/') && parseIp(text.slice(0, text.indexOf('/'))) !== undefined
   const peer = isCidr ? undefined : parsePeer(text)
   if (peer?.kind === 'address') return { kind: 'cidr', cidr: hostCidr(peer.ip) }
-  if (peer !== undefined && peer.kind !== 'outside') return peer
-  const why =
-    peer === undefined
-      ? `is ${isCidr ? whyNotCidr(text) : whyNotIp(text)}`
-      : 'has no addresses that this command could select by'
-  reader.fail(flag, `${quote(text)} ${why}; give ${forms}`)
+  if (peer !== undefined) return peer
+  reader.fail(flag, `${quote(text)} is ${isCidr ? whyNotCidr(text) : whyNotIp(text)}; give ${forms}`)
   return undefined
 }
 
@@ -187,7 +189,7 @@ function readFilterPeer(
  */
 export class FilterNames {
   readonly #socket: string
-  #snapshot: Snapshot | undefined
+  #known: Known | undefined
 
   constructor({
     adminSocket,
@@ -197,36 +199,73 @@ export class FilterNames {
   }
 
   /** Gives all addresses of a peer. */
-  async cidrs(peer: FilterPeer): Promise<readonly Cidr[]> {
-    if (peer.kind === 'cidr') return [peer.cidr]
-    const snapshot = await this.#read(peer)
-    const ips = [...new Set(ipsOf(peer, snapshot))]
-    if (ips.length === 0) throw new Error(whyNoAddress(peer, snapshot, undefined))
-    return ips.map(hostCidr)
+  async addresses(peer: FilterPeer): Promise<IpFilter> {
+    if (peer.kind === 'cidr') return these([peer.cidr])
+    const known = await this.#read(peer.kind === 'outside' ? 'the addresses of the cluster' : addressOf(peer))
+    if (peer.kind === 'outside') return outsideOf(known)
+    const ips = [...new Set(ipsOf(peer, known.snapshot))]
+    if (ips.length === 0) throw new Error(whyNoAddress(peer, known.snapshot, undefined))
+    return these(ips.map(hostCidr))
   }
 
   /** Gives the number of the port; undefined for all ports. */
   async port({ peer, port }: FilterTarget): Promise<number | undefined> {
     if (port === '') return undefined
     if (peer.kind !== 'service' || isPort(Number(port))) return Number(port)
-    const { key, ports } = serviceAt(await this.#read(peer), peer.key)
+    const { key, ports } = serviceAt((await this.#read(addressOf(peer))).snapshot, peer.key)
     const found = ports.find(({ name }) => name === port)
     if (found !== undefined) return found.port
     throw new Error(`Service ${key} has no port ${quote(port)}; its ports are ${portsText(ports)}`)
   }
 
-  async #read({ kind, key }: NamedPeer): Promise<Snapshot> {
-    if (this.#snapshot !== undefined) return this.#snapshot
+  async #read(what: string): Promise<Known> {
+    if (this.#known !== undefined) return this.#known
     const socket = this.#socket
-    const isThere = (await checkDaemon(socket, { otherwise: false })) !== undefined
-    const answer = isThere ? await askDaemon(socket, '/snapshot') : undefined
-    if (answer?.kind !== 'answer')
-      throw new Error(
-        `no daemon answers at ${socket}, which has the address of ${kind} ${key}; give the address`,
-      )
-    this.#snapshot = finish(readSnapshotJson(answer.value))
-    return this.#snapshot
+    const flags = await checkDaemon(socket, { otherwise: false })
+    const answer = flags === undefined ? undefined : await askDaemon(socket, '/snapshot')
+    if (flags === undefined || answer?.kind !== 'answer')
+      throw new Error(`no daemon answers at ${socket}, which has ${what}; give addresses`)
+    this.#known = { snapshot: finish(readSnapshotJson(answer.value)), flags }
+    return this.#known
   }
+}
+
+interface Known {
+  readonly snapshot: Snapshot
+  /** Of the daemon. */
+  readonly flags: FlagTexts
+}
+
+function addressOf({ kind, key }: NamedPeer): string {
+  return `the address of ${kind} ${key}`
+}
+
+function these(cidrs: readonly Cidr[]): IpFilter {
+  return { cidrs, ips: new Set(), isExcept: false }
+}
+
+/** Addresses of every machine, which never belong to a client outside. */
+const EVERYWHERE = ['127.0.0.0/8', '::1/128', 'fe80::/10'].flatMap(text => parseCidr(text) ?? [])
+
+/**
+ * Gives every address but those of pods, Services and this Node. Throws where the daemon does not know the addresses of
+ * pods: those of other nodes would count as outside.
+ */
+function outsideOf({ snapshot, flags }: Known): IpFilter {
+  const pods = (flags['cluster-cidr'] ?? '').split(',').flatMap(text => parseCidr(text) ?? [])
+  if (pods.length === 0)
+    throw new Error(
+      'outside: the daemon has no --cluster-cidr, and cannot tell pods of other nodes from clients outside; give a CIDR',
+    )
+  const { node, services, sliceByKey, serviceCidrs, localIps } = snapshot
+  const cidrs = [...EVERYWHERE, ...pods, ...(node?.podCidrs ?? []), ...[...serviceCidrs.values()].flat()]
+  const ips = new Set([
+    ...(node?.ips ?? []),
+    ...localIps,
+    ...services.values().flatMap(each => [...each.clusterIps, ...each.externalIps, ...each.loadBalancerIps]),
+    ...sliceByKey.values().flatMap(({ endpoints }) => endpoints.map(({ ip }) => ip)),
+  ])
+  return { cidrs, ips: new Set([...ips].filter(ip => !anyContains(cidrs, ip))), isExcept: true }
 }
 
 /** `80/TCP (http), 53/UDP`. */

@@ -1,5 +1,5 @@
 import { failureText } from '../base/errors.ts'
-import { count } from '../base/text.ts'
+import { count, oneLine } from '../base/text.ts'
 import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
@@ -54,7 +54,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     })
     return changes === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
-    io.err(`kprobe plan: ${failureText(error)}\n`)
+    io.err(`kprobe plan: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

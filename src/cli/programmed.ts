@@ -4,7 +4,7 @@ import { type Family, familyOf, formatIpPort, type Ip, parseCidr, parseIp } from
 import type { Config } from '../config/config.ts'
 import { KERNEL, openSockDiag } from '../daemon/open.ts'
 import type { Trace, TracePacket } from '../kernel/evaluate/trace.ts'
-import { listListeners } from '../kernel/socket/listeners.ts'
+import { type Listener, listListeners } from '../kernel/socket/listeners.ts'
 import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
 import { type Hook, isOfService, NOT_REACHED, type ReadRules, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
@@ -36,11 +36,15 @@ export type IsListening = (protocol: string, place: string) => boolean
 
 const LIST_TRIES = 5
 
-/**
- * Reads which processes listen on this node. Everything counts as listening where the kernel cannot say, or where the
- * list changed during every try: a false alarm would be worse.
- */
+/** Reads which processes listen on this node: a false alarm would be worse than none, so that all do where it is not known. */
 export function readListening(list: typeof listListeners = listListeners): IsListening {
+  const listeners = readListeners(list)
+  const places = new Set(listeners?.map(({ protocol, ip, port }) => `${protocol} ${formatIpPort(ip, port)}`))
+  return (protocol, place) => listeners === undefined || places.has(`${protocol} ${place}`)
+}
+
+/** Lists the listeners; undefined where the kernel cannot say, or where the list changed during every try. */
+export function readListeners(list: typeof listListeners = listListeners): readonly Listener[] | undefined {
   for (let tries = 0; tries < LIST_TRIES; tries++) {
     const connection = new Connection({ transport: openSockDiag(), clock: systemClock })
     try {
@@ -48,17 +52,14 @@ export function readListening(list: typeof listListeners = listListeners): IsLis
       const listeners = list(connection, () => {
         isKnown = false
       })
-      const places = new Set(
-        listeners.map(({ protocol, ip, port }) => `${protocol} ${formatIpPort(ip, port)}`),
-      )
-      return (protocol, place) => !isKnown || places.has(`${protocol} ${place}`)
+      return isKnown ? listeners : undefined
     } catch {
       // The next try reads the whole list again.
     } finally {
       void connection.close()
     }
   }
-  return () => true
+  return undefined
 }
 
 /** Says that no process relays what the rules lead to `places`; undefined if one does. */

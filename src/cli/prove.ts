@@ -100,10 +100,10 @@ async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
 function kernelIn(bundle: Bundle, usesIpvs: boolean): HeldKernel {
   const bytes = bundle.files.get(RULES_FILE)
   if (bytes === undefined) throw new Error(`--kernel: the bundle has no ${RULES_FILE}`)
-  const { ipvs, ownAddresses, nameOf, lacking } = outsideIn(bundle)
+  const { ipvs, ownAddresses, names, lacking } = outsideIn(bundle)
   if (usesIpvs && ipvs === undefined)
     throw new Error(`--kernel: the bundle says nothing of IPVS and ipsets: ${lacking}`)
-  const { tables, chains } = decodeRaw(bytes, nameOf)
+  const { tables, chains } = decodeRaw(bytes, number => names.get(number))
   return {
     tables: tables.filter(({ name }) => !isTraceTable(name)),
     ownAddresses,

@@ -2,6 +2,7 @@ import { systemClock } from '../base/clock.ts'
 import { errorOf, failureText } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
+import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
@@ -71,7 +72,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     return await new Session({ config, wanted, io, log }).run()
   } catch (error) {
-    io.err(`kprobe relay: ${failureText(error)}\n`)
+    io.err(`kprobe relay: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

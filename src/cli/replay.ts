@@ -17,7 +17,9 @@ import { findMode, MODE_NAMES } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
 import { openBundle, recordIn, withDaemon } from './bundle-daemon.ts'
+import { outsideIn } from './bundle-kernel.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { loadOutside, openListeners } from './replay-kernel.ts'
 import { usageErrors } from './request.ts'
 
 /** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
@@ -70,7 +72,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     for (const notice of [
       ...noticesOf(bundle),
       ...(await applySetting(bundle)),
-      ...(await loadRules(bundle)),
+      ...(await loadKernel(bundle)),
     ])
       io.err(`kprobe replay: ${oneLine(notice)}\n`)
     // The kernel alone says what dump prints.
@@ -144,8 +146,6 @@ function noticesOf(bundle: Bundle): readonly string[] {
   const { manifest } = bundle
   const ours = buildText(buildInfo())
   const { kprobe, notes } = manifest
-  const { flags } = recordIn(bundle, 'config.json')
-  const mode = isJson(flags) ? flags['proxy-mode'] : undefined
   return [
     ...(kprobe === ours
       ? []
@@ -153,18 +153,23 @@ function noticesOf(bundle: Bundle): readonly string[] {
           `the bundle is of kprobe ${String(kprobe)}, and this is ${ours}: answers may differ from those on the node`,
         ]),
     ...(Array.isArray(notes) ? notes.map(String) : []),
-    ...(typeof mode === 'string' && MODE_NAMES.includes(mode) ? unloadableOf(mode) : []),
   ]
 }
 
-function unloadableOf(mode: string): readonly string[] {
-  const { dumps = [], relays } = findMode(mode)
-  const other = dumps.filter(({ isNamed }) => isNamed !== true).map(({ what }) => what)
+/** Loads what modes other than nftables have in the kernel, and the rules. Gives what the kernel did not take. */
+async function loadKernel(bundle: Bundle): Promise<readonly string[]> {
+  const { flags } = recordIn(bundle, 'config.json')
+  const name = isJson(flags) ? String(flags['proxy-mode']) : ''
+  const mode = MODE_NAMES.includes(name) ? findMode(name) : undefined
+  const file = outsideIn(bundle)
+  const usesIpvs = mode?.device !== undefined
   return [
-    ...other.map(what => `not loaded: objects of ${what}; ${what}.txt of the bundle has them`),
-    ...(relays === true
-      ? ['not loaded: the listeners of the daemon; rules lead to ports at which nothing listens here']
+    ...(usesIpvs && file.ipvs === undefined
+      ? [`not loaded: the bundle says nothing of IPVS and ipsets: ${file.lacking}`]
       : []),
+    ...(await loadOutside(file)),
+    ...(await loadRules(bundle)),
+    ...(mode?.relays === true ? await openListeners(file.listeners) : []),
   ]
 }
 

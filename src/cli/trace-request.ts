@@ -29,7 +29,7 @@ export const PACKET_FLAGS = {
     name: 'from',
     kind: 'text',
     placeholder: 'CLIENT',
-    help: 'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME or node/NAME (this node)',
+    help: 'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
   },
   count: {
     name: 'count',
@@ -65,7 +65,7 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
     kind: 'text',
     placeholder: 'TARGET',
     namesService: true,
-    help: 'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT] or node/NAME[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
+    help: 'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
   },
   {
     name: 'reject-only',
@@ -178,12 +178,12 @@ export async function resolvePeers({
   proxyName,
 }: Pick<TraceRequest, 'from' | 'to' | 'adminSocket' | 'proxyName'>): Promise<Peers> {
   const names = new FilterNames({ adminSocket, proxyName })
-  const clients = from && (await names.cidrs(from))
+  const clients = from && (await names.addresses(from))
   if (to === undefined) return { from: clients, to: undefined }
-  const cidrs = await names.cidrs(to.peer)
-  if (clients !== undefined)
-    checkFamilies(clients, cidrs, (flag, message) => {
+  const addresses = await names.addresses(to.peer)
+  if (clients?.isExcept === false && !addresses.isExcept)
+    checkFamilies(clients.cidrs, addresses.cidrs, (flag, message) => {
       throw new Error(`${flag} ${message}`)
     })
-  return { from: clients, to: { cidrs, port: await names.port(to) } }
+  return { from: clients, to: { addresses, port: await names.port(to) } }
 }

@@ -1,6 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { nearest } from '../base/text.ts'
+import { nearest, oneLine } from '../base/text.ts'
 import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -47,7 +47,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   try {
     return await trace(request, io)
   } catch (error) {
-    io.err(`kprobe trace: ${failureText(error)}\n`)
+    io.err(`kprobe trace: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

@@ -103,7 +103,7 @@ async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise
     })
     return differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
-    io.err(`kprobe verify: ${failureText(error)}\n`)
+    io.err(`kprobe verify: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }
@@ -131,7 +131,7 @@ async function runProof(
     })
     return isProved ? EXIT_FINE : EXIT_DIFFERENT
   } catch (error) {
-    io.err(`kprobe verify: ${failureText(error)}\n`)
+    io.err(`kprobe verify: ${oneLine(failureText(error))}\n`)
     return EXIT_FAILED
   }
 }

@@ -12,6 +12,8 @@ export interface HttpRequest {
   readonly query: URLSearchParams
   /** The headers Host and Authorization. */
   readonly host?: string | undefined
+  /** The address of the client; absent at a unix socket. */
+  readonly client?: string | undefined
   readonly authorization?: string | undefined
 }
 
@@ -160,7 +162,7 @@ function announcesBody({ headers }: IncomingMessage): boolean {
   return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0'
 }
 
-function readRequest({ method, url, headers }: IncomingMessage): HttpRequest | undefined {
+function readRequest({ method, url, headers, socket }: IncomingMessage): HttpRequest | undefined {
   if (method === undefined || url === undefined || !url.startsWith('/')) return undefined
   const mark = url.indexOf('?')
   const path = mark < 0 ? url : url.slice(0, mark)
@@ -171,6 +173,7 @@ function readRequest({ method, url, headers }: IncomingMessage): HttpRequest | u
     query: new URLSearchParams(mark < 0 ? '' : url.slice(mark + 1)),
     host,
     authorization,
+    client: socket.remoteAddress,
   }
 }
 

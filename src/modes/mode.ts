@@ -271,6 +271,7 @@ export interface NftFeature {
     | 'concatenations'
     | 'verdicts'
     | 'dynamic'
+    | 'log'
   readonly name: string
   /** The consequence of its absence, and where the feature comes from. */
   readonly meaning: string
@@ -350,7 +351,7 @@ export interface Mode {
    */
   examine?(config: Config, look: Look): Promise<readonly Finding[]>
   /** Features of nf_tables that this mode knows how to probe. */
-  features?(): readonly NftFeature[]
+  features?(config: Pick<Config, 'logRejects'>): readonly NftFeature[]
   needsFeature(kind: NftFeature['kind']): boolean
   /** Removes at once the objects that are provably ours. Throws when the kernel rejects a change. */
   cleanup(context: CleanupContext): Promise<Cleaned>

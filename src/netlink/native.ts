@@ -54,7 +54,7 @@ interface Addon {
   setMember(handle: Handle, group: number, member: number): number
   sendSync(handle: Handle, datagram: Uint8Array): number
   send(handle: Handle, datagram: Uint8Array): Promise<number> | number
-  receive(handle: Handle, into: Uint8Array): number
+  receive(handle: Handle, into: Uint8Array, roomBytes: number): number
   watch(handle: Handle, readable: () => void): number
   repeat(handle: Handle, datagram: Uint8Array, everyMs: number): number
   unwatch(handle: Handle): void
@@ -67,7 +67,7 @@ interface Handle {
   readonly sendLimitBytes: number
 }
 
-const ABI = 4
+const ABI = 5
 const EAGAIN = -errnoNumber('EAGAIN')
 const EBADF = -errnoNumber('EBADF')
 
@@ -127,8 +127,8 @@ class NetlinkSocket implements Transport {
     check('sendmsg', status)
   }
 
-  receive(into: Uint8Array): number | undefined {
-    const status = this.#closed ? EBADF : this.#addon.receive(this.#handle, into)
+  receive(into: Uint8Array, roomBytes = into.length): number | undefined {
+    const status = this.#closed ? EBADF : this.#addon.receive(this.#handle, into, roomBytes)
     if (status === EAGAIN) return undefined
     check('recvmsg', status)
     return status

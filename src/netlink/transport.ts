@@ -13,9 +13,10 @@ export interface Transport {
   /**
    * Reads one waiting datagram into `into` and returns its length, or undefined when none is waiting. Throws a
    * SystemError: ENOBUFS when the kernel dropped something, EMSGSIZE when the datagram did not fit (it is lost). It
-   * skips datagrams that the kernel did not send.
+   * skips datagrams that the kernel did not send. With `roomBytes`, it may go on behind the datagram while so many bytes
+   * are left: messages are then aligned to 4 bytes, and an error on the way comes with the next call.
    */
-  receive(into: Uint8Array): number | undefined
+  receive(into: Uint8Array, roomBytes?: number): number | undefined
   /**
    * Calls `readable` whenever datagrams may be waiting, until the returned function is called. It supports one
    * watcher at a time.

@@ -290,4 +290,9 @@ export class TokenBucket {
     this.#tokens--
     return true
   }
+
+  /** Takes tokens for what an action turned out to cost, even more than there are. */
+  charge(tokens: number): void {
+    this.#tokens -= tokens
+  }
 }

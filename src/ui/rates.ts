@@ -11,6 +11,8 @@ const SPOKEN_EVERY_MS = 10_000
 export function rates(): View {
   const asked = { by: 'service', sort: 'rate', filter: '' }
   let isPaused = false
+  /** The question whose answer is shown: a paused view shows the answer to a new one, too. */
+  let shown = ''
   let spokenAt = Number.NEGATIVE_INFINITY
   const spoken = element('p', { class: 'spoken', 'aria-live': 'polite' })
   const head = element('div')
@@ -47,11 +49,13 @@ export function rates(): View {
     node: element('div', {}, tools, spoken, head, notices, table.node),
     everyMs: 2_000,
     async refresh() {
-      if (isPaused) return
-      const { sort, by, filter } = asked
-      const state = await ask('rates', { sort, by, filter })
+      const question = JSON.stringify(asked)
+      if (isPaused && question === shown) return
+      const { sort } = asked
+      const state = await ask('rates', asked)
       // Rows of another question would stand under the wrong heading.
-      if (isPaused || sort !== asked.sort || by !== asked.by || filter !== asked.filter) return
+      if (question !== JSON.stringify(asked) || (isPaused && question === shown)) return
+      shown = question
       if (performance.now() - spokenAt >= SPOKEN_EVERY_MS) {
         spokenAt = performance.now()
         replaceChildren(spoken, `${rateText(numberAt(state, 'perSecond'))} new connections a second`)

@@ -1,5 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { join } from 'node:path'
+import { type ChildProcess, spawn } from 'node:child_process'
 import { performance } from 'node:perf_hooks'
 import { createInterface } from 'node:readline'
 import { systemClock } from '../../src/base/clock.ts'
@@ -12,6 +11,7 @@ import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
 import { clusterObjects } from './cluster.ts'
+import { buildSender, connectToNowhere, nanosecondsTo } from './packet-path.ts'
 import { createPipeline, type Pipeline, pipelineOf } from './pipeline.ts'
 import { goal, median, print } from './report.ts'
 
@@ -27,7 +27,6 @@ const SIZES = [100, 1_000, 10_000]
 const ROUNDS = 25
 /** No Service's, and the last of every list that is divided by the last byte of an address. */
 const MISSING = '192.0.2.255'
-const SOURCE = '10.0.0.1'
 /** With the optimizer, what 10,000 Services cost beside what 100 cost. */
 const GROWTH_MAX = 1.5
 
@@ -55,24 +54,10 @@ async function hold(mode: string, services: number): Promise<void> {
   console.log(JSON.stringify(held))
   const targets = [formatIp(ends.first.ip), formatIp(ends.last.ip), MISSING].map(ip => `${ip}:80`)
   for await (const _line of createInterface({ input: process.stdin })) {
-    const text = execFileSync(program(), ['3', '3000', SOURCE, ...targets], { encoding: 'utf8' })
-    const [first = 0, last = 0, missing = 0] = text.trim().split('\n').map(Number)
+    const [first = 0, last = 0, missing = 0] = nanosecondsTo(targets)
     console.log(JSON.stringify({ first, last, missing } satisfies Figures))
   }
   await pipeline?.stop()
-}
-
-/** A way out for every address, on which everything is dropped behind all chains that a mode has at OUTPUT. */
-function connectToNowhere(): void {
-  const ip = (...args: readonly string[]) => execFileSync('ip', args)
-  ip('link', 'set', 'lo', 'up')
-  ip('link', 'add', 'out', 'type', 'veth', 'peer', 'name', 'far')
-  ip('link', 'set', 'far', 'up')
-  ip('address', 'add', `${SOURCE}/24`, 'dev', 'out')
-  ip('link', 'set', 'out', 'up')
-  ip('route', 'add', 'default', 'dev', 'out')
-  const rules = 'table ip bench { chain out { type filter hook output priority 10; drop; }; }'
-  execFileSync('nft', ['-f', '-'], { input: rules })
 }
 
 function pipelineFor(mode: string): Pipeline | undefined {
@@ -132,23 +117,8 @@ function* entriesFrom(
   }
 }
 
-function program(): string {
-  const root = process.env.KPROBE_ROOT
-  if (root === undefined) throw new Error('start benchmarks with: npm run bench')
-  return join(root, '.cache/bench/iptables-path')
-}
-
 async function compare(): Promise<void> {
-  const root = process.env.KPROBE_ROOT ?? '.'
-  execFileSync('gcc', [
-    '-O2',
-    '-Wall',
-    '-Wextra',
-    '-Werror',
-    '-o',
-    program(),
-    join(root, 'test/bench/iptables-path.c'),
-  ])
+  buildSender()
   const results = new Map<number, ReadonlyMap<Mode, Result>>()
   for (const services of SIZES) results.set(services, await measure(services))
   for (const [services, of] of results) report(services, of)

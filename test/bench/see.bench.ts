@@ -21,6 +21,7 @@ import { serviceOf, sliceOf } from '../support/objects.ts'
 import { type Entry, entry, flow, inject } from '../unit/kernel/conntrack/flows.ts'
 import { cpuOf } from './daemon-cost.ts'
 import { goal, print } from './report.ts'
+import { compareOff, holdNode } from './see-off.ts'
 
 /*
  * The watcher has a process of its own: its CPU time is measured, and not that of the generator. The generator makes
@@ -45,6 +46,7 @@ const vipOf = (n: number): string => `10.96.${n >> 8}.${n & 255}`
 const endpointOf = (n: number): string => `10.1.${n >> 8}.${n & 255}`
 
 if (process.argv[2] === 'watch') await watch(process.argv[3] === 'both')
+else if (process.argv[2] === 'node') await holdNode()
 else await compare()
 
 function names() {
@@ -101,6 +103,7 @@ interface Seen {
 }
 
 async function compare(): Promise<void> {
+  await compareOff()
   const rows = [await round(false), await round(true)]
   print(`kprobe flows at ${PER_SECOND} new connections a second, ${SERVICES} Services`, rows)
   print(

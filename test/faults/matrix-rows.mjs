@@ -149,6 +149,7 @@ export const GROUPS = {
     F173: 'a terminal that is too small, resized or suspended, and signals while a command draws on it',
     F174: 'a daemon that goes while a command asks it, one of another version, a socket of another program',
     F186: 'viewers of the web page who leave without a word, and a kernel that denies it the rates',
+    F213: 'a viewer of the web page that asks without pause',
     F187: 'a request for the web page under the name of another site, without its token or its certificate',
     F175: 'a bundle that is torn, hostile, foreign, newer or too large',
     F176: 'a name in a bundle whose names are renamed',

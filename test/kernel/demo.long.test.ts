@@ -1,23 +1,109 @@
 import { spawnSync } from 'node:child_process'
-import { expect, it } from 'vitest'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { command as nodes } from '../../src/cli/nodes.ts'
+import { tool } from '../support/command.ts'
+import { COMMAND } from '../support/daemon.ts'
+import { ExecServer } from '../support/exec-server.ts'
+import { FakeIo } from '../support/fake-io.ts'
 import { patientMs } from '../support/patience.ts'
+import { drawTerminal, linesOf } from '../support/terminal-picture.ts'
 
-const DEMO = new URL('../../deploy/demo/run.sh', import.meta.url).pathname
+/*
+ * The pictures of docs/look.md are what the commands print in the demo: with KPROBE_PICTURES=1 they are written, and
+ * otherwise compared, without what differs from run to run.
+ */
 
-it('npm run demo shows real connections, and why one is rejected', () => {
-  const script = `
-    until kprobe flows --group-by service | grep -q shop/mail; do sleep 0.2; done
-    kprobe flows --group-by service
-    kprobe drops --count 1
-    kprobe trace --service shop/cart --count 1
-    kprobe why --from pod/shop/mail-a --to svc/shop/coming-soon`
-  const options = { encoding: 'utf8', timeout: patientMs(60_000) } as const
-  const { status, stdout: out, stderr } = spawnSync('sh', [DEMO, 'sh', '-c', script], options)
+const ROOT = new URL('../../', import.meta.url).pathname
+const SHOWN = [
+  ['why', 'kprobe why --from pod/shop/mail-a --to svc/shop/coming-soon'],
+  ['trace', 'kprobe trace --service shop/cart --count 1'],
+  ['flows', 'kprobe flows --group-by endpoint'],
+  ['top', 'kprobe top --once'],
+  ['drops', 'kprobe drops --count 3'],
+] as const
+
+/** Runs all commands in one demo. Gives what each printed. */
+function demo(): ReadonlyMap<string, string> {
+  const border = '-- border --'
+  const script = [
+    'until kprobe flows --group-by service | grep -q shop/mail; do sleep 0.2; done',
+    'until kprobe flows --group-by endpoint | grep -q 10.244.0.12; do sleep 0.2; done',
+    ...SHOWN.map(([, command]) => `${command} 2>&1 || echo "exit code $?"; echo '${border}'`),
+  ].join('\n')
+  const { status, stdout, stderr } = spawnSync('sh', [`${ROOT}deploy/demo/run.sh`, 'sh', '-c', script], {
+    encoding: 'utf8',
+    timeout: patientMs(120_000),
+  })
   expect(status, stderr).toBe(0)
-  expect(out).toMatch(/^shop\/cart:http +TCP +\d+ /m)
-  expect(out).toContain(
-    'shop/coming-soon:http (ClusterIP) from pod20: is rejected: it has no endpoint that may serve',
-  )
-  expect(out).toMatch(/shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 by pod1[12]/)
-  expect(out).toContain('shop/coming-soon:http has no ready endpoint: 1 of 1 is not ready')
+  const texts = stdout.split(`${border}\n`)
+  return new Map(SHOWN.map(([name], at) => [name, texts[at] ?? '']))
+}
+
+/** The table of `kubectl kprobe status`; the pods of two nodes answer as this build does. */
+async function statusOfNodes(): Promise<string> {
+  const folder = mkdtempSync(join(tmpdir(), 'kprobe-demo-'))
+  const version = spawnSync(process.execPath, [COMMAND, 'version', '--output=json'], { encoding: 'utf8' })
+  const pods = ['node-1', 'node-2'].map(nodeName => ({
+    metadata: { name: `kprobe-${nodeName}` },
+    spec: { nodeName },
+    status: { conditions: [{ type: 'Ready', status: 'True' }] },
+  }))
+  tool('ip', 'link', 'set', 'lo', 'up')
+  const server = await ExecServer.start({ pods, answer: () => ({ stdout: version.stdout }) })
+  try {
+    writeFileSync(join(folder, 'kubeconfig'), server.kubeconfig)
+    const io = new FakeIo()
+    expect(await nodes.run(['status', `--kubeconfig=${join(folder, 'kubeconfig')}`], io)).toBe(0)
+    return io.stdout
+  } finally {
+    await server.close()
+    rmSync(folder, { recursive: true })
+  }
+}
+
+/** Lines that depend on the moment: what conntrack says, and what a busy machine adds. */
+const PASSING = /^\s*(?:conntrack:|sampled:|lost |the rate limit)/
+
+/** The kinds of lines that a command prints: without numbers, widths of columns, and how often a kind comes. */
+function kindsOf(lines: readonly string[]): readonly string[] {
+  const kinds = lines
+    .filter(line => line.trim() !== '' && !PASSING.test(line))
+    .map(line =>
+      line
+        .replaceAll(/commit [0-9a-f]+/g, 'commit N')
+        .replaceAll(/\d[\d.:TZ-]*/g, 'N')
+        .replaceAll(/\b(?:[KM]iB|B)\b/g, 'bytes')
+        .replaceAll(/\bpackets?\b/g, 'packets')
+        .replaceAll(/\s+/g, ' '),
+    )
+  return [...new Set(kinds)]
+}
+
+function showsToday(name: string, command: string, output: string): void {
+  const file = `${ROOT}docs/picture/${name}.svg`
+  if (process.env.KPROBE_PICTURES === '1') writeFileSync(file, drawTerminal(command, output))
+  expect(kindsOf(linesOf(readFileSync(file, 'utf8'))), name).toEqual(kindsOf(output.trimEnd().split('\n')))
+}
+
+describe('the pictures of docs/look.md', () => {
+  it('npm run demo shows real connections, and why one is rejected, as in the pictures', () => {
+    const texts = demo()
+    const textOf = (name: string) => texts.get(name) ?? ''
+    expect(textOf('flows')).toMatch(/^shop\/cart:http +TCP +10\.244\.0\.1[12]:8080 +\d+ /m)
+    expect(textOf('drops')).toContain(
+      'shop/coming-soon:http (ClusterIP) from pod20: is rejected: it has no endpoint that may serve',
+    )
+    expect(textOf('trace')).toMatch(
+      /shop\/cart:http \(ClusterIP\) from pod20: goes to 10\.244\.0\.1[12]:8080 by pod1[12]/,
+    )
+    expect(textOf('why')).toContain('shop/coming-soon:http has no ready endpoint: 1 of 1 is not ready')
+    for (const [name, command] of SHOWN) showsToday(name, command, textOf(name))
+  })
+
+  it('kubectl kprobe status prints a line for each node, as in its picture', async () => {
+    showsToday('nodes', 'kubectl kprobe status', await statusOfNodes())
+  })
 })

@@ -32,22 +32,24 @@ const survey = () => surveyChains(new Connection({ transport, clock: systemClock
 it('finds every feature of the nftables mode in this kernel, and leaves nothing behind', async () => {
   const generation = client.generation()
   const missing: string[] = []
-  for (const feature of nftablesFeatures()) {
+  for (const feature of nftablesFeatures({ logRejects: 7 })) {
     const { works, reason } = await probe(client, feature.transaction)
     if (!works) missing.push(`${feature.name}: ${reason}`)
   }
   expect(missing).toEqual([])
+  expect(nftablesFeatures({ logRejects: 0 }).some(({ kind }) => kind === 'log')).toBe(false)
   expect(client.generation()).toBe(generation)
   expect(execFileSync('nft', ['list', 'ruleset'], { encoding: 'utf8' })).toBe('')
 })
 
 it('asks nothing of userspace mode that it has no rule for', () => {
-  const without = nftablesFeatures().filter(({ kind }) => !userspace.needsFeature(kind))
+  const without = nftablesFeatures({ logRejects: 7 }).filter(({ kind }) => !userspace.needsFeature(kind))
   expect(without.map(({ name }) => name)).toEqual(
     ['ip', 'ip6'].flatMap(family => [
       `${family} numgen random`,
       `${family} masquerade fully-random`,
       `${family} maps filled by packets`,
+      `${family} log with a limit`,
     ]),
   )
 })

@@ -8,6 +8,7 @@ import { type PacketStory, storyOf } from '../../src/cli/packet-story.ts'
 import { RuleNames } from '../../src/cli/rule-names.ts'
 import type { TracedPacket } from '../../src/cli/traced-packet.ts'
 import { runInProcess, tool } from '../support/command.ts'
+import { Daemons } from '../support/daemon.ts'
 import { FakeClock } from '../support/fake-clock.ts'
 import { type Flow, Lab } from '../support/lab/lab.ts'
 import { balanced, endpoint, serviceOf, sliceOf } from '../support/objects.ts'
@@ -234,6 +235,25 @@ describe('kprobe trace', () => {
     tool('nft', 'add', 'table', 'ip', 'kprobe-trace-of-mine')
     await program('nftables')
     expect(traceTables()).toEqual(['table ip kprobe-trace-of-mine'])
+  })
+
+  it('follows and prints only what comes from outside the cluster', async () => {
+    const daemons = new Daemons()
+    const socket = `--admin-socket=${join(folder, 'admin.sock')}`
+    const outside = flowTo('10.96.1.3', 80)
+    try {
+      const args = [socket, `--cluster-cidr=${CLUSTER_CIDR}`, '--log-rejects=7']
+      await daemons.running({ source: join(folder, 'objects.json'), args })
+      const wanted = [socket, '--from=outside', '--count=2']
+      const tracing = await new Tracing(wanted, { running }).started()
+      const dropping = new Tracing(wanted, { command: 'drops', running })
+      await eventually(() => hasReader(7) || dropping.code !== undefined, { describe: () => dropping.err })
+      await lab.trace([outside, { ...outside, from: 'pod', source: '10.1.0.5' }, outside])
+      for (const each of [tracing, dropping])
+        expect((await each.ended()).map(({ from }) => from.split(':')[0])).toEqual([CLIENT, CLIENT])
+    } finally {
+      await daemons.end()
+    }
   })
 
   it('needs rules of kprobe for --service alone', async () => {

@@ -141,6 +141,8 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'kernel/ipvs/sysctls.ts': ['node:fs/promises'],
   'kernel/socket/listeners.ts': ['node:fs'],
   'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises'],
+  // Listens where a node of userspace mode did, in a namespace of its own.
+  'cli/replay-kernel.ts': ['node:dgram', 'node:events', 'node:net'],
   config: ['node:fs/promises', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],

@@ -60,7 +60,7 @@ export function watchFlowEvents({ transport, clock, kinds, take, lost }: FlowEve
   })
   const turn = (): void => {
     const events = receive(EVENTS_A_TURN)
-    if (events > 0) cancel = clock.after(events === EVENTS_A_TURN ? 0 : REST_MS, turn)
+    if (events > 0) cancel = clock.after(events >= EVENTS_A_TURN ? 0 : REST_MS, turn)
     else await_()
   }
   const await_ = (): void => {
@@ -78,7 +78,7 @@ export function watchFlowEvents({ transport, clock, kinds, take, lost }: FlowEve
       cancel?.()
       unwatch?.()
       for (const group of groups) transport.leave(group)
-      while (receive(EVENTS_A_TURN) === EVENTS_A_TURN);
+      while (receive(EVENTS_A_TURN) >= EVENTS_A_TURN);
     },
   }
 }

@@ -148,7 +148,7 @@ const HEADERS: readonly (readonly [offset: number, word: number])[] = [
 const OFFSETS = HEADERS.map(([offset]) => offset)
 const WORDS = HEADERS.map(([, word]) => word)
 
-/** Tests whether the tuples of a message are where `plain*` reads them: IPv4, with ports, in no zone of one direction. */
+/** Tests whether the tuples of a message are where readPlain reads them: IPv4, with ports, in no zone of one direction. */
 export function isPlain({ data }: ByteView, { start, end }: Message): boolean {
   if (end - start < REPLY + TUPLE_LENGTH) return false
   for (let i = 0; i < OFFSETS.length; i++)
@@ -156,17 +156,13 @@ export function isPlain({ data }: ByteView, { start, end }: Message): boolean {
   return true
 }
 
-/** Reads the protocol of a plain message. */
-export function plainProtocol({ data }: ByteView, { start }: Message): number {
-  return data.getUint8(start + ORIGINAL + 28)
-}
-
-/** Reads the original destination of a plain message: address and port as one number. */
-export function plainDestination({ data }: ByteView, { start }: Message): number {
-  return data.getUint32(start + ORIGINAL + 16) * 0x1_0000 + data.getUint16(start + ORIGINAL + 44)
-}
-
-/** Reads the source of the replies of a plain message in the same way. */
-export function plainAnswerer({ data }: ByteView, { start }: Message): number {
-  return data.getUint32(start + REPLY + 8) * 0x1_0000 + data.getUint16(start + REPLY + 36)
+/**
+ * Reads what names a plain message: protocol, original destination, source of the replies, and the ports of both in one
+ * word.
+ */
+export function readPlain({ data }: ByteView, { start }: Message, into: Uint32Array): void {
+  into[0] = data.getUint8(start + ORIGINAL + 28)
+  into[1] = data.getUint32(start + ORIGINAL + 16)
+  into[2] = data.getUint32(start + REPLY + 8)
+  into[3] = data.getUint16(start + ORIGINAL + 44) * 0x1_0000 + data.getUint16(start + REPLY + 36)
 }

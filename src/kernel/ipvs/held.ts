@@ -16,7 +16,7 @@ export interface HeldServer {
 }
 
 export interface HeldIpset {
-  readonly set: Pick<Ipset, 'name' | 'type' | 'family'>
+  readonly set: Ipset
   readonly entries: readonly IpsetEntry[]
 }
 

@@ -1,5 +1,5 @@
 import type { Clock } from '../../base/clock.ts'
-import { type Cidr, familyOf, type Ip } from '../../base/ip.ts'
+import { type Cidr, familyOf, type Ip, type IpFilter } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import {
@@ -12,12 +12,13 @@ import {
   NFT_META_L4PROTO,
   NFT_META_NFTRACE,
   NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFT_RETURN,
   NFT_TABLE_F_OWNER,
   NFTA_FIB_F_DADDR,
   RTN_LOCAL,
 } from '../../kernel/nft/constants.ts'
 import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
-import type { Rule } from '../../kernel/nft/expression.ts'
+import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import { constant } from '../../kernel/nft/expression-attributes.ts'
 import { listTableNames } from '../../kernel/nft/list.ts'
 import type { Chain, Element, NftFamily, NftSet } from '../../kernel/nft/state.ts'
@@ -35,6 +36,7 @@ import {
   matches,
   portOfPacket,
   rule,
+  sourceAddress,
   WORK,
 } from './expressions.ts'
 import {
@@ -49,8 +51,8 @@ import {
 
 /** The packets whose steps `kprobe trace` reports. Fields that are absent match every packet. */
 export interface TraceMatch {
-  readonly from?: readonly Cidr[] | undefined
-  readonly to?: { readonly cidrs: readonly Cidr[]; readonly port: number | undefined } | undefined
+  readonly from?: IpFilter | undefined
+  readonly to?: { readonly addresses: IpFilter; readonly port: number | undefined } | undefined
   /** The places of a Service; a place without an address is a node port, with every address of this node. */
   readonly places?: readonly TracePlace[] | undefined
   /** All packets of TCP, and not only those that open a connection. */
@@ -78,6 +80,8 @@ const LAST_PRIORITY = 2 ** 31 - 2
 const SET_PLACES = 'places'
 const SET_NODE_PORTS = 'node-ports'
 const SET_PROTOCOLS = 'with-ports'
+const SET_EXCEPT = 'except'
+const LEAVE: Expression = { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } }
 
 /** Gives the name of the tables of the process whose socket has this port id: no two sockets of a network namespace share it. */
 export function traceTableName(portId: number): string {
@@ -123,12 +127,15 @@ export function traceTables(
 
 function concerns(family: NftFamily, { from, to, places }: TraceMatch): boolean {
   const layout = LAYOUTS[family]
-  const isOf = (cidrs: readonly Cidr[] | undefined) => ofFamily(layout, cidrs)?.length !== 0
-  return isOf(from) && isOf(to?.cidrs) && (places === undefined || places.some(its => its.family === family))
+  const isOf = (filter: IpFilter | undefined) => ofFamily(layout, filter)?.length !== 0
+  return (
+    isOf(from) && isOf(to?.addresses) && (places === undefined || places.some(its => its.family === family))
+  )
 }
 
-function ofFamily({ model }: FamilyLayout, cidrs: readonly Cidr[] | undefined): readonly Cidr[] | undefined {
-  return cidrs?.filter(({ ip }) => familyOf(ip) === model)
+/** Gives the prefixes that select packets; undefined where every packet may be meant. */
+function ofFamily({ model }: FamilyLayout, filter: IpFilter | undefined): readonly Cidr[] | undefined {
+  return filter?.isExcept === false ? filter.cidrs.filter(({ ip }) => familyOf(ip) === model) : undefined
 }
 
 interface FilledSet {
@@ -136,10 +143,8 @@ interface FilledSet {
   readonly elements: readonly Element[]
 }
 
-function setsOf(
-  { family, addressType, addressLength }: FamilyLayout,
-  { places = [], to }: TraceMatch,
-): readonly FilledSet[] {
+function setsOf(layout: FamilyLayout, { places = [], from, to }: TraceMatch): readonly FilledSet[] {
+  const { family, addressType, addressLength } = layout
   const own = places.filter(place => place.family === family)
   const at = own.flatMap(({ ip, protocol, port }) => (ip === undefined ? [] : ip + portKey(protocol, port)))
   const everywhere = own.filter(({ ip }) => ip === undefined)
@@ -153,6 +158,12 @@ function setsOf(
       SET_PROTOCOLS,
       { types: [TYPE_INET_PROTOCOL], length: 1 },
       to?.port === undefined ? [] : protocols,
+    ),
+    // Both sides except the same addresses.
+    filledSet(
+      SET_EXCEPT,
+      { types: [addressType], length: addressLength },
+      [from, to?.addresses].flatMap(filter => exceptedHosts(layout, filter)),
     ),
   ].filter(({ elements }) => elements.length > 0)
 }
@@ -171,7 +182,11 @@ function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<str
     ...(sets.has(SET_NODE_PORTS) ? [toNodePort] : []),
     ...(match.places === undefined ? [[]] : []),
   ]
-  const rules = peers.flatMap(peer => ways.map(way => rule([...peer, ...way, next])))
+  const rules = [
+    ...exceptions(layout, 'source', match.from),
+    ...exceptions(layout, 'destination', match.to?.addresses),
+    ...peers.flatMap(peer => ways.map(way => rule([...peer, ...way, next]))),
+  ]
   const hook = (hooknum: number, priority: number) => ({ type: 'filter', hooknum, priority }) as const
   return [
     { name: CHAIN_START, hook: undefined, rules: [rule(startTrace(match.perSecond))] },
@@ -185,18 +200,31 @@ function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<str
 
 /** A condition for each pair of a client and a destination. */
 function peersOf(layout: FamilyLayout, { from, to }: TraceMatch): readonly Expressions[] {
-  const within = (
-    side: 'source' | 'destination',
-    cidrs: readonly Cidr[] | undefined,
-  ): readonly Expressions[] =>
-    (ofFamily(layout, cidrs) ?? [undefined]).map(cidr =>
+  const within = (side: Side, filter: IpFilter | undefined): readonly Expressions[] =>
+    (ofFamily(layout, filter) ?? [undefined]).map(cidr =>
       cidr === undefined || cidr.bits === 0 ? [] : inPrefix(layout, side, { ...cidr, op: 'eq' }),
     )
   const port = to?.port === undefined ? [] : toPort(to.port)
-  const destinations = within('destination', to?.cidrs)
+  const destinations = within('destination', to?.addresses)
   return within('source', from).flatMap(source =>
     destinations.map(destination => [...source, ...destination, ...port]),
   )
+}
+
+type Side = 'source' | 'destination'
+
+/** Rules for packets that a side excludes. */
+function exceptions(layout: FamilyLayout, side: Side, filter: IpFilter | undefined): readonly Rule[] {
+  if (filter?.isExcept !== true) return []
+  const load = side === 'source' ? sourceAddress : destinationAddress
+  const cidrs = filter.cidrs.filter(({ ip }) => familyOf(ip) === layout.model)
+  const ways = cidrs.map(cidr => inPrefix(layout, side, { ...cidr, op: 'eq' }))
+  const hosts = exceptedHosts(layout, filter).length > 0 ? [[load(layout, WORK), matches(SET_EXCEPT)]] : []
+  return [...ways, ...hosts].map(way => rule([...way, LEAVE]))
+}
+
+function exceptedHosts({ model }: FamilyLayout, filter: IpFilter | undefined): readonly Ip[] {
+  return filter?.isExcept === true ? [...filter.ips].filter(ip => familyOf(ip) === model) : []
 }
 
 /** TCP, UDP and SCTP have their ports at the same position; packets of other protocols do not match. */

@@ -26,7 +26,7 @@ export const iptables: Mode = {
   dumps: [CHAIN_DUMP],
   examine: iptablesFindings,
   // The rules consist of xtables extensions. Of the features of nf_tables they need only nat chains.
-  needsFeature: kind => kind === 'nat',
+  needsFeature: kind => kind === 'nat' || kind === 'log',
   cleanup: cleanIptables,
   cleanupOnRequest: true,
   isRecorded: async kernel => (await readIptablesRecord(kernel)) !== undefined,

@@ -138,14 +138,16 @@ interface EntryRow {
   readonly service: string
 }
 
-/** Makes the rows of entries, in the order of the sets. Pure. */
+/** Makes the rows of entries, in the order of the sets, and sorted: the kernel's order differs with every set. Pure. */
 export function entryRows(sets: readonly IpsetListing[], names: ServiceNames): readonly EntryRow[] {
   return sets.flatMap(({ set, entries }) =>
-    entries.map(entry => ({
-      set: set.name,
-      entry: entryText(set, entry),
-      service: entryService(set.name, entry, names),
-    })),
+    entries
+      .map(entry => ({
+        set: set.name,
+        entry: entryText(set, entry),
+        service: entryService(set.name, entry, names),
+      }))
+      .sort((a, b) => compareTexts(a.entry, b.entry)),
   )
 }
 

@@ -25,7 +25,7 @@ export const ipvs: Mode = {
   examine: ipvsFindings,
   free: freeFromIpvs,
   // IPVS itself balances connections and remembers clients.
-  needsFeature: kind => kind !== 'numgen' && kind !== 'dynamic',
+  needsFeature: kind => kind !== 'numgen' && kind !== 'dynamic' && kind !== 'log',
   cleanup: cleanIpvs,
   cleanupKubeProxy: cleanKubeProxyIpvs,
   ownsElsewhere: hasIpvsTable,

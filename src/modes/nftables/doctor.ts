@@ -1,9 +1,11 @@
 import { u32host, zeros } from '../../base/octets.ts'
+import type { Config } from '../../config/config.ts'
 import * as nft from '../../kernel/nft/constants.ts'
 import type { Expression } from '../../kernel/nft/expression.ts'
 import type { ChainHook, NftFamily } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import { destinationAddress } from '../common/expressions.ts'
+import { logTo } from '../common/logs.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import type { NftFeature } from '../mode.ts'
 import { declareSet } from './state.ts'
@@ -11,9 +13,9 @@ import { declareSet } from './state.ts'
 const TABLE = 'kprobe-doctor'
 const CHAIN = 'probe'
 
-/** Lists each nf_tables feature that the modes use, for both families. */
-export function nftablesFeatures(): readonly NftFeature[] {
-  return NFT_FAMILIES.flatMap(family => featuresOf(family))
+/** Lists each nf_tables feature that the modes use with this configuration, for both families. */
+export function nftablesFeatures({ logRejects }: Pick<Config, 'logRejects'>): readonly NftFeature[] {
+  return NFT_FAMILIES.flatMap(family => featuresOf(family, logRejects))
 }
 
 const PREROUTING: ChainHook = {
@@ -27,7 +29,9 @@ const POSTROUTING: ChainHook = {
   priority: nft.NF_IP_PRI_NAT_SRC,
 }
 
-function featuresOf(family: NftFamily): NftFeature[] {
+const LOG_NEEDS = '--log-rejects: CONFIG_NFT_LOG, CONFIG_NFT_LIMIT, CONFIG_NETFILTER_NETLINK_LOG'
+
+function featuresOf(family: NftFamily, logGroup: number): NftFeature[] {
   const layout = LAYOUTS[family]
   const destination = destinationAddress(layout, 0)
   const rule = (
@@ -82,6 +86,9 @@ function featuresOf(family: NftFamily): NftFeature[] {
       { kind: 'cmp', op: 'neq', sreg: 0, data: u32host(0) },
     ]),
     ...mapFeatures(family, PREROUTING),
+    ...(logGroup === 0
+      ? []
+      : [rule('log', 'log with a limit', LOG_NEEDS, PREROUTING, logTo(logGroup, CHAIN))]),
   ]
 }
 

@@ -16,7 +16,7 @@ export const userspace: Mode = {
   trace: userspaceTracer,
   held: userspaceHeld,
   // The process itself balances connections and remembers clients, and endpoints see its address.
-  needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic',
+  needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic' && kind !== 'log',
   cleanup: cleanUserspace,
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 4_096, sliceEndpoint: 320, endpoint: 320, perFrontend: false },

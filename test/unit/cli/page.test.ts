@@ -88,8 +88,12 @@ function open(change: Partial<PageSource> = {}) {
     },
     pathToFileURL(`${folder}/`),
   )
-  const get = async (path: string, query: Readonly<Record<string, string>> = {}): Promise<HttpAnswer> =>
-    await page.handle({ method: 'GET', path: `/ui/${path}`, query: new URLSearchParams(query) })
+  const get = async (
+    path: string,
+    query: Readonly<Record<string, string>> = {},
+    client?: string,
+  ): Promise<HttpAnswer> =>
+    await page.handle({ method: 'GET', path: `/ui/${path}`, query: new URLSearchParams(query), client })
   const data = async (path: string, query: Readonly<Record<string, string>> = {}): Promise<unknown> =>
     JSON.parse(String((await get(`data/${path}`, query)).body))
   return { page, get, data }
@@ -125,6 +129,36 @@ describe('the answers of the page', () => {
     const query = new URLSearchParams()
     expect(await page.handle({ method: 'DELETE', path: '/ui/', query })).toMatchObject({ status: 405 })
   })
+})
+
+it('F213: a viewer that asks without pause gets no more than its share of time, and others get theirs', async () => {
+  const clock = new FakeClock()
+  const { get } = open({ clock })
+  const statuses = async (client: string, times: number) => {
+    const all = []
+    for (let n = 0; n < times; n++) all.push((await get('data/status', {}, client)).status)
+    return all.filter(status => status === 200).length
+  }
+  expect(await statuses('192.0.2.1', 1_500)).toBe(1_000)
+  expect(await statuses('192.0.2.2', 10)).toBe(10)
+  expect(await get('', {}, '192.0.2.1')).toMatchObject({ status: 200 })
+  await clock.advance(500)
+  expect(await statuses('192.0.2.1', 1_500)).toBe(50)
+  expect(await get('data/status', {}, '192.0.2.1')).toMatchObject({
+    status: 429,
+    headers: { 'Retry-After': '1' },
+  })
+  // A picture that takes a second uses up what a hundred short answers would.
+  let lateMs = 0
+  const late = Object.assign(new FakeClock(), { nowMs: () => lateMs })
+  const slow = open({
+    clock: late,
+    configz: () => {
+      lateMs += 2_000
+    },
+  })
+  expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(200)
+  expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(429)
 })
 
 describe('the Services', () => {

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
-import { formatCidr } from '../../../src/base/ip.ts'
+import { formatCidr, formatIp, type IpFilter, isSelected, parseIp } from '../../../src/base/ip.ts'
 import { FLOWS_FLAGS, readFlowsRequest, withClients } from '../../../src/cli/flow-request.ts'
 import { readTraceRequest, resolvePeers, TRACE_FLAGS } from '../../../src/cli/trace-request.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
@@ -25,6 +25,7 @@ const SNAPSHOT = snapshotOf([
 let folder: string
 let socket: string
 let daemon: Server
+let flags: Record<string, string>
 /** Pages that were asked for. */
 let pages: string[]
 
@@ -32,7 +33,8 @@ beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), 'kprobe-peers-'))
   socket = join(folder, 'admin.sock')
   pages = []
-  const config = { version: buildText(buildInfo()), network: await networkNamespace(), flags: {} }
+  flags = { 'cluster-cidr': '10.1.0.0/16' }
+  const config = { version: buildText(buildInfo()), network: await networkNamespace(), flags }
   const { number, events } = snapshotJson(SNAPSHOT)
   const objects = { number, events: [...events] }
   daemon = createServer(({ url = '' }, response) => {
@@ -54,9 +56,16 @@ async function traced(...argv: readonly string[]): Promise<string> {
   if (reader.errors.length > 0)
     return reader.errors.map(({ path, message }) => `${path}: ${message}`).join('; ')
   const { from, to } = await resolvePeers(request)
-  const texts = [from, to?.cidrs].map(cidrs => cidrs?.map(formatCidr).join() ?? 'all')
+  const texts = [from, to?.addresses].map(filterText)
   return `${texts.join(' -> ')}${to?.port === undefined ? '' : ` ${to.port}`}`
 }
+
+function filterText(filter: IpFilter | undefined): string {
+  if (filter === undefined) return 'all'
+  return `${filter.isExcept ? 'not ' : ''}${[...filter.cidrs.map(formatCidr), ...[...filter.ips].map(formatIp)].join()}`
+}
+
+const CLUSTER = 'not 127.0.0.0/8,::1/128,fe80::/10,10.1.0.0/16,192.168.1.7,fd01::7,10.96.0.1,fd00::1,fd02::9'
 
 describe('the peers of kprobe trace', () => {
   it.each([
@@ -79,6 +88,8 @@ describe('the peers of kprobe trace', () => {
     [['--to=ns/web'], 'all -> 10.96.0.1/32,fd00::1/128'],
     [['--to=web.ns.svc.cluster.local:8080'], 'all -> 10.96.0.1/32,fd00::1/128 8080'],
     [['--from=10.1.0.9', '--to=pod/ns/web-a:8080'], '10.1.0.9/32 -> 10.1.0.9/32,fd02::9/128 8080'],
+    [['--from=outside', '--to=10.0.0.1:80'], `${CLUSTER} -> 10.0.0.1/32 80`],
+    [['--to=outside:443'], `all -> ${CLUSTER} 443`],
   ])('%j asks the daemon once, for all addresses', async (argv, expected) => {
     expect([await traced(...argv), pages]).toEqual([expected, ['/config', '/snapshot']])
   })
@@ -103,9 +114,8 @@ describe('the peers of kprobe trace', () => {
   it.each([
     [
       ['--from=ns/web'],
-      '--from: "ns/web" is a Service; a client is an address, a CIDR, pod/NAMESPACE/NAME or node/NAME',
+      '--from: "ns/web" is a Service; a client is an address, a CIDR, pod/NAMESPACE/NAME, node/NAME or outside',
     ],
-    [['--from=outside'], '--from: "outside" has no addresses that this command could select by; give'],
     [['--from=10.0.0.0/99'], '--from: "10.0.0.0/99" is '],
     [['--to=10.96.0.1:99999'], '--to: "10.96.0.1:99999" has no port from 1 to 65535'],
     [['--to=ns/web:80/TCP'], '--to: "ns/web:80/TCP" has a protocol'],
@@ -113,6 +123,11 @@ describe('the peers of kprobe trace', () => {
   ])('%j is wrong usage', async (argv, message) => {
     expect(await traced(...argv)).toContain(message)
     expect(pages).toEqual([])
+  })
+
+  it('cannot tell who is outside without the addresses of pods', async () => {
+    delete flags['cluster-cidr']
+    await expect(traced('--from=outside')).rejects.toThrow('the daemon has no --cluster-cidr')
   })
 
   it('needs a family that both sides have', async () => {
@@ -123,12 +138,19 @@ describe('the peers of kprobe trace', () => {
 })
 
 it('the clients of kprobe flows are named alike', async () => {
-  const argv = [`--admin-socket=${socket}`, '--from=10.9.0.0/16,pod/ns/web-a,192.0.2.1']
+  const argv = [`--admin-socket=${socket}`, '--from=10.9.0.0/16,pod/ns/web-a,192.0.2.1,outside']
   const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined))
   const { filter } = await withClients(readFlowsRequest(reader))
-  expect([reader.errors, filter.from.map(formatCidr)]).toEqual([
+  expect([reader.errors, filter.from.map(filterText)]).toEqual([
     [],
-    ['10.9.0.0/16', '10.1.0.9/32', 'fd02::9/128', '192.0.2.1/32'],
+    ['10.9.0.0/16', '10.1.0.9/32,fd02::9/128', '192.0.2.1/32', CLUSTER],
+  ])
+  const isFrom = (text: string) => filter.from.some(each => isSelected(each, parseIp(text) ?? ''))
+  expect(['10.1.7.7', '10.96.0.1', '198.51.100.1', '192.0.2.1'].map(isFrom)).toEqual([
+    false,
+    false,
+    true,
+    true,
   ])
   const wrong = new FlagReader(readArguments(['--from=10.9.0.0/16,ns/web'], FLOWS_FLAGS, () => undefined))
   readFlowsRequest(wrong)

@@ -6,6 +6,8 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { build } from 'esbuild'
 import { afterAll, describe, expect, it } from 'vitest'
+import { viewOf } from '../../../src/netlink/attribute.ts'
+import { readMessages } from '../../../src/netlink/message.ts'
 import { openNetlink } from '../../../src/netlink/native.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import {
@@ -121,7 +123,7 @@ describe('a netlink socket', () => {
       const others = Array.from({ length: 50 }, () => new Uint8Array(200_000).fill(255))
       Promise.all(sends).then(results => {
         let answers = 0
-        while (addon.receive(handle, others[0]) > 0) answers++
+        while (addon.receive(handle, others[0], 200000) > 0) answers++
         console.log(results.filter(result => result === 0).length, answers)
       })`,
       '--expose-gc',
@@ -157,6 +159,26 @@ describe('watch', () => {
     stop()
     expect(await types).toEqual([RTM_NEWLINK])
     expect(calls).toBe(0)
+  })
+
+  it('reads several datagrams in one call, and gives an error on the way with the next one', () => {
+    const transport = openRoute()
+    const send = (times: number) => {
+      for (let i = 0; i < times; i++) transport.sendSync(getLink())
+    }
+    send(3)
+    const into = new Uint8Array(64 * 1024)
+    const length = transport.receive(into, 4_096) ?? 0
+    expect(readMessages(viewOf(into), length).map(({ type }) => type)).toEqual(Array(3).fill(RTM_NEWLINK))
+    expect(transport.receive(into, 4_096)).toBeUndefined()
+    send(1)
+    const one = transport.receive(into) ?? 0
+    send(3)
+    // The second one does not fit behind the first, and is lost.
+    const short = new Uint8Array(one + 100)
+    expect(transport.receive(short, 64)).toBe(one)
+    expect(thrownBy(() => transport.receive(short, 64))).toMatchObject({ code: 'EMSGSIZE' })
+    expect(transport.receive(short, 64)).toBe(one)
   })
 
   it('takes one watcher at a time', () => {
@@ -202,7 +224,7 @@ describe('watch', () => {
         const handle = open()
         let calls = 0
         addon.watch(handle, function () {
-          addon.receive(this, Buffer.alloc(65536))
+          addon.receive(this, Buffer.alloc(65536), 65536)
           if (++calls === 2) { addon.close(this); console.log('called twice') }
         })
         addon.sendSync(handle, dump)

@@ -162,7 +162,8 @@ describe('ipsets', () => {
     return { kind: 'ipset', set: 'KUBE-LOOP-BACK', dimensions, inverted }
   }
   const asked = (rules: Chains, entry: IpsetEntry) => {
-    const set = { name: 'KUBE-LOOP-BACK', type: 'hash:ip,port,ip', family: 'IPv4' } as const
+    const size = { maxElements: 65_536, hashSize: 1_024 }
+    const set = { name: 'KUBE-LOOP-BACK', type: 'hash:ip,port,ip', family: 'IPv4', ...size } as const
     const ipvs = { servers: [], addresses: [], ipsets: [{ set, entries: [entry] }] }
     return createTracer({ ...ruleset(rules, [endpoint(0, '10.1.0.1', 8080)]), ipvs }).trace(
       PACKET,

@@ -87,7 +87,7 @@ describe('F143: kprobe doctor on a kernel without a module', () => {
     kernel.space.absent.add(part)
     const client = createNftClient({ transport: kernel.open(), clock: systemClock })
     const reasons: string[] = []
-    for (const { transaction } of nftablesFeatures()) {
+    for (const { transaction } of nftablesFeatures({ logRejects: 7 })) {
       const { reason } = await probe(client, transaction)
       if (reason !== undefined) reasons.push(reason)
     }
