@@ -11,6 +11,7 @@ import type { NodePlan, ProxyName, Site } from './site.ts'
 const SERVES_MAX_MS = 120_000
 const ENDS_MAX_MS = 30_000
 const HEALTH = 'http://127.0.0.1:10256/healthz'
+const METRICS = 'http://127.0.0.1:10249/metrics'
 const MODE = 'http://127.0.0.1:10249/proxyMode'
 
 /** A cluster, as far as proxies are concerned. */
@@ -66,7 +67,7 @@ export async function healthy(
   const words = () => `${running.proxy} on ${node.name} is not healthy: ${endOfLog(node, running)}`
   const isHealthy = () => {
     if (hasEnded()) throw new Error(words())
-    return ask(tools, place, HEALTH) !== undefined
+    return ask(tools, place, HEALTH) !== undefined && (running.proxy === 'kprobe' || hasSynced(tools, place))
   }
   await eventually(isHealthy, { limitMs: SERVES_MAX_MS, describe: words })
 }
@@ -205,6 +206,13 @@ function commandOf(proxy: ProxyName, tools: NodeTools, words: readonly string[],
 
 function environmentOf({ binaries }: NodeTools): Readonly<Record<string, string>> {
   return { PATH: `${binaries.searchPath}:${process.env.PATH ?? ''}:/usr/sbin:/sbin` }
+}
+
+/** kube-proxy is healthy before it has written a rule. */
+function hasSynced(tools: NodeTools, place: Place): boolean {
+  const metrics = ask(tools, place, METRICS) ?? ''
+  const families = [...metrics.matchAll(/^kubeproxy_sync_proxy_rules_last_timestamp_seconds\S* (\S+)$/gm)]
+  return families.length > 0 && families.every(([, seconds]) => Number(seconds) > 0)
 }
 
 /** The body of an answer with status 200; undefined for any other. */
