@@ -6,7 +6,7 @@ import { eventually } from '../support/patience.ts'
 import { dnsObjects, nodeObject } from './addons.ts'
 import type { Binaries } from './binaries.ts'
 import { controlPlaneCommands, etcdCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
-import { removeCluster } from './leftovers.ts'
+import { removeCluster, removeNodeCgroups } from './leftovers.ts'
 import { type Command, Namespaces } from './namespaces.ts'
 import { connectNode, connectNodes, disconnectNode, reconnectNode, routeToPods } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
@@ -186,6 +186,7 @@ export async function powerOn(
   signal: AbortSignal,
 ): Promise<void> {
   await reconnectNode(site, node, tools.namespaces)
+  await removeNodeCgroups(node)
   // Only its kubelet says that the node is ready again.
   const condition = { type: 'Ready', status: 'Unknown', reason: 'Restarted', message: 'it starts again' }
   const patch = JSON.stringify({ status: { conditions: [condition] } })

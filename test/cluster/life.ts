@@ -155,7 +155,7 @@ export function difference(
   }
   const failures = strict.flatMap(({ name }) =>
     (after[name]?.failures ?? [])
-      .slice(before[name]?.failures.length ?? 0)
+      .filter(({ at }) => at > (before[name]?.failures.at(-1)?.at ?? 0))
       .map(({ at, error }) => `${new Date(at).toISOString()} ${name}: ${error}`),
   )
   return { kinds, allowed: of(flows.filter(mayFail)), failures: failures.sort() }

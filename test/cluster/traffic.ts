@@ -34,7 +34,7 @@ export interface Failure {
 export interface FlowCount {
   readonly sent: number
   readonly failed: number
-  /** The first ones. */
+  /** The last ones. */
   readonly failures: readonly Failure[]
 }
 
@@ -128,7 +128,8 @@ class Sender {
 
   #fail(error: string): void {
     this.#failed++
-    if (this.#failures.length < FAILURES_KEPT) this.#failures.push({ at: Date.now(), error })
+    this.#failures.push({ at: Date.now(), error })
+    if (this.#failures.length > FAILURES_KEPT) this.#failures.shift()
   }
 
   #get(): Promise<void> {
