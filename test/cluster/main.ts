@@ -174,7 +174,7 @@ async function life({ rounds, only, previous }: Options, cluster: Cluster): Prom
   for (const line of lifeTable(report)) console.log(line)
   progress(`${folder}/results.json`)
   const failed = report.events.filter(({ kinds }) => Object.values(kinds).some(kind => kind.failed > 0))
-  for (const { name, failures } of failed) console.log(`FAIL  ${name}: ${failures[0]}`)
+  for (const { name, failures } of failed) console.log(`FAIL  ${name}: ${failures[0] ?? 'requests failed'}`)
   const passed = report.events.length - failed.length
   console.log(`      Tests  ${failed.length} failed | ${passed} passed (${report.events.length})`)
   return failed.length > 0 ? 1 : 0
