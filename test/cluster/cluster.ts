@@ -1,19 +1,20 @@
-import { execFileSync } from 'node:child_process'
+import { type ChildProcess, execFileSync } from 'node:child_process'
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { eventually } from '../support/patience.ts'
 import { dnsObjects, nodeObject } from './addons.ts'
 import type { Binaries } from './binaries.ts'
-import { controlPlaneCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
-import { removeCluster } from './leftovers.ts'
-import { Namespaces } from './namespaces.ts'
-import { connectNode, connectNodes, reconnectNode, routeToPods } from './network.ts'
+import { controlPlaneCommands, etcdCommands, Kubectl, lastLines, writeIdentities } from './control-plane.ts'
+import { removeCluster, removeNodeCgroups } from './leftovers.ts'
+import { type Command, Namespaces } from './namespaces.ts'
+import { connectNode, connectNodes, disconnectNode, reconnectNode, routeToPods } from './network.ts'
 import { type NodeTools, startNode } from './node.ts'
 import { clustersFolder, type NodePlan, type Parameters, planSite, processOfName, type Site } from './site.ts'
 
 const AWAY_MS = 5_000
 const PAUSE_MS = 20_000
+const WITHOUT_QUORUM_MS = 60_000
 const NODES_READY_MAX_MS = 180_000
 const DNS_READY_MAX_MS = 180_000
 
@@ -72,20 +73,52 @@ export async function startCluster(parameters: Parameters, options: UpOptions): 
 }
 
 async function startControlPlane({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
-  for (const [name, command] of Object.entries(controlPlaneCommands(site, tools.binaries))) {
-    const child = tools.namespaces.start(command, join(site.folder, `${name}.log`))
+  for (const name of Object.keys(controlPlaneCommands(site, tools.binaries))) {
+    const child = startProgram({ site, tools }, name)
     if (name === 'kube-apiserver') await kubectl.ready(child)
   }
 }
 
 /** Kills the API server, and starts it again after a moment in which nobody can reach it. */
 export async function restartApiServer({ site, tools }: Cluster, kubectl: Kubectl): Promise<void> {
-  const name = 'kube-apiserver'
+  killProgram({ site, tools }, 'kube-apiserver')
+  await sleep(AWAY_MS)
+  await kubectl.ready(startProgram({ site, tools }, 'kube-apiserver'))
+}
+
+/** A program of the control plane ends, as when its machine does. */
+export function killProgram({ site, tools }: Cluster, name: string): void {
+  const { file } = programOf({ site, tools }, name)
+  // The members of the store are one program.
+  const pattern = name.startsWith('etcd') ? ` --name=${name} ` : `^${file} `
+  tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-f', '--', pattern] })
+}
+
+export function startProgram({ site, tools }: Cluster, name: string): ChildProcess {
+  return tools.namespaces.start(programOf({ site, tools }, name), join(site.folder, `${name}.log`))
+}
+
+function programOf({ site, tools }: Cluster, name: string): Command {
   const command = controlPlaneCommands(site, tools.binaries)[name]
   if (command === undefined) throw new Error(`there is no ${name}`)
-  tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-x', name] })
-  await sleep(AWAY_MS)
-  await kubectl.ready(tools.namespaces.start(command, join(site.folder, `${name}.log`)))
+  return command
+}
+
+/**
+ * All members of the store but one end for a minute: the API server neither reads nor writes. The controller manager ends as
+ * well, as one does that cannot renew its lease, so that it does not judge nodes by what it knew before.
+ */
+export async function loseQuorum(cluster: Cluster, kubectl: Kubectl): Promise<void> {
+  const { site, tools } = cluster
+  const lost = Object.keys(etcdCommands(site, tools.binaries)).slice(1)
+  for (const name of [...lost, 'kube-controller-manager']) killProgram(cluster, name)
+  await sleep(WITHOUT_QUORUM_MS)
+  if (kubectl.serves()) throw new Error('kube-apiserver serves without a quorum of its store')
+  for (const name of lost) startProgram(cluster, name)
+  await eventually(() => kubectl.serves(), {
+    describe: () => 'kube-apiserver does not serve once the quorum is back',
+  })
+  startProgram(cluster, 'kube-controller-manager')
 }
 
 /** Lets the store of the API server stand still, as when it has lost its quorum: nothing is read or written. */
@@ -139,15 +172,21 @@ export function lastNode({ nodes }: Site): NodePlan {
   return node
 }
 
-/** Ends everything on a node at once, and starts it with a network namespace of which nothing is known. */
-export async function rebootNode(
+/** Ends everything on a node at once; nothing answers at its addresses. */
+export function powerOff({ tools }: Cluster, node: NodePlan): void {
+  process.kill(tools.namespaces.node(node.name).pid, 'SIGKILL')
+  disconnectNode(node, tools.namespaces)
+}
+
+/** Starts a node that is off, with a network namespace of which nothing is known. */
+export async function powerOn(
   { site, tools }: Cluster,
   node: NodePlan,
   kubectl: Kubectl,
   signal: AbortSignal,
 ): Promise<void> {
-  process.kill(tools.namespaces.node(node.name).pid, 'SIGKILL')
   await reconnectNode(site, node, tools.namespaces)
+  await removeNodeCgroups(node)
   // Only its kubelet says that the node is ready again.
   const condition = { type: 'Ready', status: 'Unknown', reason: 'Restarted', message: 'it starts again' }
   const patch = JSON.stringify({ status: { conditions: [condition] } })
@@ -225,7 +264,7 @@ export async function removeDeadClusters(): Promise<readonly string[]> {
 
 /** The plan of a cluster that was started once; without nodes when it has left no parameters. */
 export function siteOf(name: string): Site {
-  const nothing: Parameters = { name, nodes: 0, families: ['ipv4'], zones: 1, net: 0 }
+  const nothing: Parameters = { name, nodes: 0, families: ['ipv4'], zones: 1, net: 0, members: 1 }
   const file = parametersFile(planSite(nothing))
   const parameters: Parameters = existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : nothing
   return planSite(parameters)

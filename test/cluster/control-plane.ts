@@ -1,6 +1,6 @@
 import type { ChildProcess } from 'node:child_process'
 import { generateKeyPairSync, randomBytes } from 'node:crypto'
-import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { kubeconfigText } from '../support/reference/kubeconfig.ts'
@@ -12,9 +12,13 @@ import { API_PORT, type Site } from './site.ts'
 
 const READY_MAX_MS = 120_000
 const MONTH_SECONDS = 30 * 24 * 3600
-const ETCD = { clientPort: 2379, peerPort: 2380 }
-const NEXT_CERTIFICATE = 'kube-apiserver-next'
+/** Of the first member of etcd. */
+const ETCD_PORT = 2379
+/** A member that waits for a processor is no member that is lost. */
+const ELECTION = ['--heartbeat-interval=500', '--election-timeout=5000']
 const MASTERS = 'system:masters'
+/** Its certificate is what it is known by: those of others are tokens. */
+const PROXY = 'system:kube-proxy'
 
 /** Who speaks with the API server: the file of each, with its user and group. */
 const USERS = {
@@ -22,7 +26,7 @@ const USERS = {
   'kube-controller-manager': ['system:kube-controller-manager', MASTERS],
   'kube-scheduler': ['system:kube-scheduler', ''],
   // RBAC's defaults bind it to the ClusterRole system:node-proxier.
-  proxy: ['system:kube-proxy', ''],
+  proxy: [PROXY, ''],
 } as const
 
 export function kubeconfigOf(site: Site, user: string): string {
@@ -36,13 +40,12 @@ export function writeIdentities(site: Site): void {
   const authority = createAuthority('kprobe test cluster', { untilSeconds })
   const write = (name: string, text: string) =>
     writeFileSync(join(folder, 'pki', name), text, { mode: 0o600 })
-  const issue = (name: string, commonName: string, names: readonly string[]) => {
-    const { certPem, keyPem } = authority.issue({ commonName, names, untilSeconds })
+  const issue = (name: string, commonName: string, names: readonly string[], by = authority) => {
+    const { certPem, keyPem } = by.issue({ commonName, names, untilSeconds })
     write(`${name}.crt`, certPem)
     write(`${name}.key`, keyPem)
   }
   mkdirSync(join(folder, 'pki'), { recursive: true })
-  write('ca.crt', authority.caPem)
   const { privateKey, publicKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   write('service-accounts.key', String(privateKey.export({ type: 'sec1', format: 'pem' })))
   write('service-accounts.pub', String(publicKey.export({ type: 'spki', format: 'pem' })))
@@ -51,8 +54,16 @@ export function writeIdentities(site: Site): void {
     ...['kubernetes.default.svc.cluster.local', '127.0.0.1', '::1'],
     ...subnets.flatMap(each => [each.gateway, each.apiService]),
   ]
-  // The second one takes the place of the first one later.
-  for (const file of ['kube-apiserver', NEXT_CERTIFICATE]) issue(file, 'kube-apiserver', names)
+  const next = createAuthority('kprobe test cluster, next', { untilSeconds })
+  for (const [name, by] of Object.entries({ first: authority, next })) {
+    write(`${name}-ca.crt`, by.caPem)
+    // The second one takes the place of the first one later.
+    for (const file of ['kube-apiserver', 'other-kube-apiserver'])
+      issue(`${name}-${file}`, 'kube-apiserver', names, by)
+    issue(`${name}-proxy`, PROXY, [PROXY], by)
+  }
+  trustAuthorities(site, ['first'])
+  for (const of of ['kube-apiserver', 'proxy'] as const) renewCertificate(site, of, `first-${of}`)
   issue('front-proxy', 'front-proxy-client', ['front-proxy-client'])
   for (const node of nodes) issue(node.name, node.name, [node.name, ...node.addresses])
   const users = [
@@ -61,26 +72,49 @@ export function writeIdentities(site: Site): void {
   ]
   const tokens = users.map(({ file, user, group }) => {
     const token = randomBytes(16).toString('hex')
-    const certificateAuthority = join(folder, 'pki/ca.crt')
-    writeFileSync(
-      kubeconfigOf(site, file),
-      kubeconfigText({ server: site.apiUrl, certificateAuthority, token }),
-      {
-        mode: 0o600,
-      },
-    )
+    const certificateAuthority = authoritiesFile(site)
+    const certificate = { certFile: join(folder, 'pki/proxy.crt'), keyFile: join(folder, 'pki/proxy.key') }
+    const who = user === PROXY ? { certificate } : { token }
+    const text = kubeconfigText({ server: site.apiUrl, certificateAuthority, ...who })
+    writeFileSync(kubeconfigOf(site, file), text, { mode: 0o600 })
     return [token, user, `${user}-uid`, ...(group === '' ? [] : [`"${group}"`])].join(',')
   })
   writeFileSync(join(folder, 'tokens.csv'), `${tokens.join('\n')}\n`, { mode: 0o600 })
 }
 
-/** Gives the API server another key and certificate; it reads them when it starts. */
-export function renewCertificate({ folder }: Site): void {
-  for (const kind of ['crt', 'key'])
-    copyFileSync(
-      join(folder, 'pki', `${NEXT_CERTIFICATE}.${kind}`),
-      join(folder, 'pki', `kube-apiserver.${kind}`),
-    )
+/** Two that certificates are of. */
+export type AuthorityName = 'first' | 'next'
+
+/** Gives the API server or the proxies the key and the certificate of this name. */
+export function renewCertificate(site: Site, of: 'kube-apiserver' | 'proxy', name: string): void {
+  for (const kind of ['key', 'crt']) replaceFile(site, `${of}.${kind}`, [`${name}.${kind}`])
+}
+
+/** The file of the authorities that are trusted. */
+export function authoritiesFile({ folder }: Site): string {
+  return join(folder, 'pki/ca.crt')
+}
+
+export function trustsAuthority(site: Site): AuthorityName {
+  const trusted = readFileSync(authoritiesFile(site), 'utf8')
+  return trusted === readFileSync(join(site.folder, 'pki/next-ca.crt'), 'utf8') ? 'next' : 'first'
+}
+
+/** What everyone who reads the authorities' file trusts from now on. */
+export function trustAuthorities(site: Site, names: readonly AuthorityName[]): void {
+  replaceFile(
+    site,
+    'ca.crt',
+    names.map(name => `${name}-ca.crt`),
+  )
+}
+
+/** At once: nobody reads the half of it. */
+function replaceFile({ folder }: Site, name: string, parts: readonly string[]): void {
+  const file = join(folder, 'pki', name)
+  const text = parts.map(part => readFileSync(join(folder, 'pki', part), 'utf8')).join('')
+  writeFileSync(`${file}.new`, text, { mode: 0o600 })
+  renameSync(`${file}.new`, file)
 }
 
 /** The control plane's programs, with their flags, in the order in which they need each other. */
@@ -93,7 +127,7 @@ export function controlPlaneCommands(site: Site, binaries: Binaries): Readonly<R
     args: Object.entries(flags).map(([flag, value]) => `--${flag}=${value}`),
   })
   return {
-    etcd: { file: binaries.path('etcd'), args: etcdArgs(site.folder, ETCD) },
+    ...etcdCommands(site, binaries),
     'kube-apiserver': of('kube-apiserver', apiServerFlags(site)),
     'kube-controller-manager': of('kube-controller-manager', {
       kubeconfig: manager,
@@ -116,10 +150,40 @@ export function controlPlaneCommands(site: Site, binaries: Binaries): Readonly<R
   }
 }
 
+interface Member {
+  readonly name: string
+  readonly clientPort: number
+  readonly peerPort: number
+}
+
+function membersOf({ parameters: { members } }: Site): readonly Member[] {
+  return Array.from({ length: members }, (_, at) => ({
+    name: `etcd-${at + 1}`,
+    clientPort: ETCD_PORT + 10 * at,
+    peerPort: ETCD_PORT + 1 + 10 * at,
+  }))
+}
+
+/** The members of the store by their names. */
+export function etcdCommands(site: Site, binaries: Binaries): Readonly<Record<string, Command>> {
+  const members = membersOf(site)
+  const all = members.map(({ name, peerPort }) => `${name}=http://127.0.0.1:${peerPort}`).join(',')
+  const argsOf = (member: Member) => [
+    ...etcdArgs(join(site.folder, member.name), member),
+    // A flag that comes twice has its last value.
+    ...[`--name=${member.name}`, `--initial-cluster=${all}`, ...(members.length > 1 ? ELECTION : [])],
+  ]
+  return Object.fromEntries(
+    members.map(member => [member.name, { file: binaries.path('etcd'), args: argsOf(member) }]),
+  )
+}
+
 function apiServerFlags(site: Site): Readonly<Record<string, string>> {
   const pki = (name: string) => join(site.folder, 'pki', name)
   return {
-    'etcd-servers': `http://127.0.0.1:${ETCD.clientPort}`,
+    'etcd-servers': membersOf(site)
+      .map(({ clientPort }) => `http://127.0.0.1:${clientPort}`)
+      .join(','),
     'bind-address': '::',
     'secure-port': String(API_PORT),
     'advertise-address': site.subnets[0]?.gateway ?? '',

@@ -3,7 +3,8 @@ import { join } from 'node:path'
 import type { Site } from './site.ts'
 
 /*
- * kube-proxy as kubeadm 1.36 installs it: service account, binding, ConfigMap and DaemonSet, with the image of kprobe.
+ * kube-proxy as kubeadm 1.36 installs it: service account, binding, ConfigMap and DaemonSet, with the image of kprobe, or
+ * kube-proxy itself.
  * Source: cmd/kubeadm/app/phases/addons/proxy/manifests.go of kubernetes.
  */
 
@@ -16,12 +17,17 @@ export interface KubeadmOptions {
   readonly mode: string
   /** The only word in which the DaemonSet differs. */
   readonly image: string
+  /** kube-proxy itself, a file of the nodes, where the image has none. */
+  readonly program?: string
   /** The checkout: it has the ConfigMap's config.conf. */
   readonly root: string
 }
 
 /** The objects of the add-on. */
-export function kubeadmObjects(site: Site, { mode, image, root }: KubeadmOptions): readonly object[] {
+export function kubeadmObjects(
+  site: Site,
+  { mode, image, root, program }: KubeadmOptions,
+): readonly object[] {
   const own = { name: NAME, namespace: NAMESPACE }
   const configuration = configurationOf(site, { mode, root })
   return [
@@ -46,13 +52,15 @@ export function kubeadmObjects(site: Site, { mode, image, root }: KubeadmOptions
       spec: {
         selector: { matchLabels: LABELS },
         updateStrategy: { type: 'RollingUpdate' },
-        template: { metadata: { labels: LABELS }, spec: podOf(image) },
+        template: { metadata: { labels: LABELS }, spec: podOf(image, program) },
       },
     },
   ]
 }
 
-function podOf(image: string): object {
+function podOf(image: string, program: string | undefined): object {
+  const mount = { mountPath: '/usr/local/bin/kube-proxy', name: 'program', readOnly: true }
+  const volume = { name: 'program', hostPath: { path: program, type: 'File' } }
   return {
     priorityClassName: 'system-node-critical',
     containers: [
@@ -70,6 +78,7 @@ function podOf(image: string): object {
           { mountPath: '/var/lib/kube-proxy', name: NAME },
           { mountPath: '/run/xtables.lock', name: 'xtables-lock', readOnly: false },
           { mountPath: '/lib/modules', name: 'lib-modules', readOnly: true },
+          ...(program === undefined ? [] : [mount]),
         ],
         env: [{ name: 'NODE_NAME', valueFrom: { fieldRef: { fieldPath: 'spec.nodeName' } } }],
       },
@@ -80,6 +89,7 @@ function podOf(image: string): object {
       { name: NAME, configMap: { name: NAME } },
       { name: 'xtables-lock', hostPath: { path: '/run/xtables.lock', type: 'FileOrCreate' } },
       { name: 'lib-modules', hostPath: { path: '/lib/modules' } },
+      ...(program === undefined ? [] : [volume]),
     ],
     tolerations: [{ operator: 'Exists' }],
     nodeSelector: { 'kubernetes.io/os': 'linux' },

@@ -2,7 +2,7 @@ import { existsSync, readdirSync, readFileSync, rmdirSync, rmSync } from 'node:f
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { Namespaces } from './namespaces.ts'
-import { cgroupPrefix, type Site } from './site.ts'
+import { cgroupPrefix, type NodePlan, type Site } from './site.ts'
 
 const CGROUPS = '/sys/fs/cgroup'
 const CGROUPS_MAX_MS = 30_000
@@ -52,6 +52,21 @@ function cgroupsOf(site: Site): readonly string[] {
     readdirSync(hierarchy)
       .filter(name => name.startsWith(prefix) && /^\d+$/.test(name.slice(prefix.length)))
       .map(name => join(hierarchy, name)),
+  )
+}
+
+/** A node whose processes have ended has no cgroups when it starts again: kubelet looks at all that it finds. */
+export async function removeNodeCgroups({ cgroup }: NodePlan): Promise<void> {
+  const found = () =>
+    cgroupHierarchies()
+      .map(hierarchy => join(hierarchy, cgroup))
+      .filter(existsSync)
+  await eventually(
+    () => {
+      for (const folder of found()) removeTree(folder)
+      return found().length === 0
+    },
+    { limitMs: CGROUPS_MAX_MS, describe: () => `cannot remove the cgroups ${found().join(' ')}` },
   )
 }
 

@@ -54,7 +54,7 @@ export function passingService(name: string): object {
   }
 }
 
-/** A pod that connects to the Service once, and succeeds or fails by that. */
+/** A pod that the scheduler gives this node; it connects to the Service once, and succeeds or fails by that. */
 export function firstConnection(
   name: string,
   { node, image, host }: { readonly node: string; readonly image: string; readonly host: string },
@@ -65,7 +65,7 @@ export function firstConnection(
     kind: 'Pod',
     metadata: { name, namespace: NAMESPACE, labels: { app: 'newcomer' } },
     spec: {
-      nodeName: node,
+      nodeSelector: { 'kubernetes.io/hostname': node },
       restartPolicy: 'Never',
       containers: [{ name: 'client', image, args: ['connect', '--timeout=3s', target] }],
     },
@@ -111,7 +111,7 @@ function deployment(name: string, replicas: number, pod: object): object {
     spec: {
       replicas,
       selector: { matchLabels: labels },
-      strategy: { type: 'RollingUpdate', rollingUpdate: { maxSurge: 1, maxUnavailable: 0 } },
+      strategy: { type: 'RollingUpdate', rollingUpdate: { maxSurge: '100%', maxUnavailable: 0 } },
       template: { metadata: { labels }, spec: pod },
     },
   }

@@ -4,9 +4,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { eventually } from '../support/patience.ts'
 import type { Cluster } from './cluster.ts'
 import { Kubectl } from './control-plane.ts'
-import { EVENTS, type Life, type LifeEvent } from './life-events.ts'
+import { EVENTS } from './life-events.ts'
 import { clientObjects, NAMESPACE, PORT, serverObjects } from './life-objects.ts'
+import type { Life, LifePart } from './life-steps.ts'
 import type { Command, Namespaces, Place } from './namespaces.ts'
+import { imageLike } from './pods.ts'
 import { type RunningProxy, runningProxy } from './proxies.ts'
 import type { Site } from './site.ts'
 import { type Counts, type Flow, KINDS, type Kind } from './traffic.ts'
@@ -70,10 +72,12 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
   const traffic = startTraffic(life, options)
   try {
     const pattern = new RegExp(options.only ?? '')
-    const chosen = EVENTS.filter(event => event.suits(running) && pattern.test(event.name))
+    const chosen = EVENTS.filter(event => event.suits(running, site) && pattern.test(event.name))
     if (chosen.length === 0) throw new Error(`no event of this proxy has a name like ${options.only}`)
     const events: EventReport[] = []
-    for (const event of chosen) events.push(await runEvent(life, event, traffic, options))
+    for (const event of chosen)
+      for (let part: LifePart | undefined = event; part !== undefined; part = part.next)
+        events.push(await runPart(life, part, traffic, options))
     return { ...running, events }
   } finally {
     await traffic.stop()
@@ -83,11 +87,11 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
 
 /** A line for each event, and the first failures of those that have some. */
 export function lifeTable({ events }: LifeReport): readonly string[] {
-  const head = `${'event'.padEnd(12)}${[...KINDS, 'may fail'].map(each => each.padStart(16)).join('')}`
+  const head = `${'event'.padEnd(14)}${[...KINDS, 'may fail'].map(each => each.padStart(16)).join('')}`
   return [
     head,
     ...events.flatMap(({ name, kinds, allowed, failures }) => [
-      `${name.padEnd(12)}${[...KINDS.map(kind => kinds[kind]), allowed].map(cellOf).join('')}`,
+      `${name.padEnd(14)}${[...KINDS.map(kind => kinds[kind]), allowed].map(cellOf).join('')}`,
       ...failures.slice(0, 5).map(words => `  ${words}`),
     ]),
   ]
@@ -98,22 +102,7 @@ function cellOf({ failed, sent }: Counted): string {
 }
 
 async function startServers({ site, tools, kubectl, signal }: Life): Promise<void> {
-  const place = tools.namespaces.node(site.nodes[0]?.name ?? '')
-  const list = [
-    '--address',
-    '/run/containerd/containerd.sock',
-    '--namespace',
-    'k8s.io',
-    'images',
-    'ls',
-    '--quiet',
-  ]
-  const images = tools.namespaces.must({ file: tools.binaries.path('ctr'), args: list }, { place })
-  const image = images
-    .split('\n')
-    .filter(name => /\/agnhost:/.test(name))
-    .at(-1)
-  if (image === undefined) throw new Error('no image of agnhost is in the store')
+  const image = imageLike({ site, tools }, /\/agnhost:/)
   // Of an earlier run: objects in it would go with it.
   kubectl.must(['delete', 'namespace', NAMESPACE, '--ignore-not-found', '--wait=true'])
   kubectl.apply([...serverObjects(site, image), ...clientObjects(site, image)])
@@ -123,9 +112,9 @@ async function startServers({ site, tools, kubectl, signal }: Life): Promise<voi
   }
 }
 
-async function runEvent(
+async function runPart(
   life: Life,
-  event: LifeEvent,
+  event: LifePart,
   traffic: Traffic,
   { progress, signal }: LifeOptions,
 ): Promise<EventReport> {
@@ -166,7 +155,7 @@ export function difference(
   }
   const failures = strict.flatMap(({ name }) =>
     (after[name]?.failures ?? [])
-      .slice(before[name]?.failures.length ?? 0)
+      .filter(({ at }) => at > (before[name]?.failures.at(-1)?.at ?? 0))
       .map(({ at, error }) => `${new Date(at).toISOString()} ${name}: ${error}`),
   )
   return { kinds, allowed: of(flows.filter(mayFail)), failures: failures.sort() }

@@ -4,6 +4,7 @@ import { get } from 'node:http'
 import { Agent, request } from 'node:https'
 import { text } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { authoritiesFile } from './control-plane.ts'
 import type { Site, Subnets } from './site.ts'
 
 const FINALIZER = 'service.kubernetes.io/load-balancer-cleanup'
@@ -36,7 +37,8 @@ interface Service {
 
 export interface ApiAccess {
   readonly url: string
-  readonly ca: string
+  /** A file that may change. */
+  readonly caFile: string
   readonly token: string
 }
 
@@ -45,8 +47,7 @@ export function accessOf(site: Site, kubeconfig: string): ApiAccess {
   const { users }: { users: readonly { user: { token: string } }[] } = JSON.parse(
     readFileSync(kubeconfig, 'utf8'),
   )
-  const ca = readFileSync(`${site.folder}/pki/ca.crt`, 'utf8')
-  return { url: site.apiUrl, ca, token: users[0]?.user.token ?? '' }
+  return { url: site.apiUrl, caFile: authoritiesFile(site), token: users[0]?.user.token ?? '' }
 }
 
 /**
@@ -57,7 +58,7 @@ export function accessOf(site: Site, kubeconfig: string): ApiAccess {
 export class LoadBalancer {
   readonly #site: Site
   readonly #access: ApiAccess
-  readonly #agent: Agent
+  readonly #agent = new Agent({ keepAlive: true })
   /** By Service and family. */
   readonly #given = new Map<string, string>()
   /** The next hops of each address. */
@@ -66,7 +67,6 @@ export class LoadBalancer {
   constructor(site: Site, access: ApiAccess) {
     this.#site = site
     this.#access = access
-    this.#agent = new Agent({ keepAlive: true, ca: access.ca })
   }
 
   /** Goes on for ever; an error is logged, and the next round tries again. */
@@ -198,6 +198,7 @@ export class LoadBalancer {
       const sent = request(`${this.#access.url}${path}`, {
         method,
         agent: this.#agent,
+        ca: readFileSync(this.#access.caFile),
         timeout: REQUEST_MAX_MS,
         headers: { authorization: `Bearer ${this.#access.token}`, 'content-type': MERGE_PATCH },
       })

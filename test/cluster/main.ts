@@ -65,7 +65,9 @@ async function main(options: Options): Promise<number> {
     case 'run':
       return run(options, openCluster(options.parameters.name, session))
     case 'life':
-      return life(options, openCluster(options.parameters.name, session))
+      return options.fresh
+        ? freshLife(options, session)
+        : life(options, openCluster(options.parameters.name, session))
     case 'exec':
       return exec(options, openCluster(options.parameters.name, session))
     case 'all':
@@ -148,7 +150,18 @@ async function run(options: Options, cluster: Cluster): Promise<number> {
   return status
 }
 
-/** Fails when a request has failed. */
+/** In a cluster of its own, which is gone afterwards. */
+async function freshLife(options: Options, session: Session): Promise<number> {
+  const status = await orRemoved(options, async () => {
+    const cluster = await startCluster(options.parameters, { ...session, isTied: true })
+    await startProxies(cluster.site, firstProxy(options), cluster.tools)
+    await startDns(cluster, abort.signal)
+    return life(options, cluster)
+  })
+  return Math.max(status, await down(options))
+}
+
+/** Fails when a request has failed. Its last line is for test/stages. */
 async function life({ rounds, only, previous }: Options, cluster: Cluster): Promise<number> {
   const running = runningProxy(cluster.site)
   const folder = join(RESULTS, ['life', running?.proxy, running?.form, running?.mode].join('-'))
@@ -160,7 +173,11 @@ async function life({ rounds, only, previous }: Options, cluster: Cluster): Prom
   writeFileSync(join(folder, 'results.json'), `${JSON.stringify(report, undefined, 2)}\n`)
   for (const line of lifeTable(report)) console.log(line)
   progress(`${folder}/results.json`)
-  return report.events.some(({ kinds }) => Object.values(kinds).some(({ failed }) => failed > 0)) ? 1 : 0
+  const failed = report.events.filter(({ kinds }) => Object.values(kinds).some(kind => kind.failed > 0))
+  for (const { name, failures } of failed) console.log(`FAIL  ${name}: ${failures[0] ?? 'requests failed'}`)
+  const passed = report.events.length - failed.length
+  console.log(`      Tests  ${failed.length} failed | ${passed} passed (${report.events.length})`)
+  return failed.length > 0 ? 1 : 0
 }
 
 interface Run {

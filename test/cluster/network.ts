@@ -30,6 +30,11 @@ export function routeToPods(
   ip(namespaces, podRoutes(subnets, to), ['-netns', from.name])
 }
 
+/** Nothing reaches the node, and it reaches nothing. */
+export function disconnectNode({ name }: NodePlan, namespaces: Namespaces): void {
+  namespaces.must({ file: 'ip', args: ['link', 'set', name, 'down'] })
+}
+
 /** A network namespace that has nothing of the node's former one: no rules, no connections. */
 export async function reconnectNode(site: Site, node: NodePlan, namespaces: Namespaces): Promise<void> {
   namespaces.must({ file: 'ip', args: ['netns', 'delete', node.name] })

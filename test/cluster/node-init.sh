@@ -57,8 +57,11 @@ until ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1; do
   [ "$tries" -lt 300 ] || { log "containerd does not answer: $FOLDER/containerd.log"; exit 1; }
   sleep 0.2
 done
-kubelet --config "$FOLDER/kubelet.json" --kubeconfig "$FOLDER/../$NODE.kubeconfig" --hostname-override "$NODE" \
-  --node-ip "$NODE_IP" --root-dir /var/lib/kubelet >>"$FOLDER/kubelet.log" 2>&1 &
+# As its unit of systemd: it starts again when it has ended.
+while :; do
+  kubelet --config "$FOLDER/kubelet.json" --kubeconfig "$FOLDER/../$NODE.kubeconfig" --hostname-override "$NODE" \
+    --node-ip "$NODE_IP" --root-dir /var/lib/kubelet >>"$FOLDER/kubelet.log" 2>&1 || sleep 1
+done &
 log started
 while :; do
   sleep 3600 &

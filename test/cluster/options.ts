@@ -19,6 +19,7 @@ const MODES: Readonly<Record<ProxyName, readonly string[]>> = {
 const NET_MAX = 255
 const PROCS_MAX = 32
 const ROUNDS_MAX = 1_000
+const MEMBERS_MAX = 5
 
 export const COMMANDS = {
   all: 'up, run and down, for each --proxy and each --mode; what runs without a command',
@@ -47,6 +48,7 @@ export interface Options {
   readonly only: string | undefined
   readonly compare: boolean
   readonly store: boolean
+  readonly fresh: boolean
   /** Of `exec`. */
   readonly words: readonly string[]
 }
@@ -75,9 +77,11 @@ Options, with their defaults:
   --mode nftables        or iptables, or userspace (kprobe), or several with commas
   --as process           kprobe is a process of the checkout; daemonset: pods of deploy/kubernetes with the project's
                          image; relay: the same, with relays on two nodes; chart: those of the Helm chart; kubeadm: pods of kubeadm's kube-proxy, whose image alone is another one
+  --etcd 1               members of the store; the event quorum needs 3
   --procs 4              tests at once
   --only PATTERN         of the sets, tests with such names alone; of life, such events
-  --rounds 3             of life: how often a deployment is rolled
+  --rounds 3             of life: how often a deployment is rolled, and a node gets its proxy
+  --fresh                of life: in a cluster of its own, which is gone afterwards
   --previous COMMIT      of life: its image is the one that pods are upgraded from
   --compare              fails when a test that passes with kube-proxy (test/cluster/baseline) does not
   --store                writes the results of kube-proxy there
@@ -123,8 +127,10 @@ function parse(args: readonly string[]) {
         rounds: text,
         previous: text,
         only: text,
+        etcd: text,
         compare: flag,
         store: flag,
+        fresh: flag,
         help: { ...flag, short: 'h' },
       },
     },
@@ -139,7 +145,7 @@ type Values = ReturnType<typeof parse>['values']
 function optionsFrom(command: Options['command'], words: readonly string[], values: Values): Options {
   const problems: string[] = []
   const number = (
-    name: 'nodes' | 'zones' | 'net' | 'procs' | 'rounds',
+    name: 'nodes' | 'zones' | 'net' | 'procs' | 'rounds' | 'etcd',
     fallback: number,
     [least, most]: readonly [number, number],
   ) => {
@@ -155,12 +161,15 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     return known.filter(one => chosen.includes(one)).sort((a, b) => chosen.indexOf(a) - chosen.indexOf(b))
   }
   // Several copies of the project may test at once on one machine.
-  const name = values.name ?? (command === 'all' ? nameOfProcess('all') : DEFAULTS.name)
+  const isOwn = command === 'all' || values.fresh === true
+  const name = values.name ?? (isOwn ? nameOfProcess('all') : DEFAULTS.name)
   if (!/^[a-z0-9]{1,20}$/.test(name)) problems.push(`--name ${name}: not 1 to 20 small letters and digits`)
   const proxies = list('--proxy', values.proxy ?? 'kprobe', PROXY_NAMES)
   const known = MODES.kprobe.filter(mode => proxies.every(proxy => MODES[proxy].includes(mode)))
   const [form = 'process'] = list('--as', values.as ?? 'process', FORMS)
-  if (form !== 'process' && proxies.includes('kube-proxy')) problems.push(`--as ${form}: kprobe alone`)
+  if (form !== 'process' && form !== 'kubeadm' && proxies.includes('kube-proxy'))
+    problems.push(`--as ${form}: kprobe alone`)
+  if (values.fresh === true && command !== 'life') problems.push('--fresh: of life alone')
   const suiteWords = !TAKES_SETS.includes(command) || words.length === 0 ? 'conformance' : words.join(',')
   const suiteNames = list(
     'set',
@@ -175,6 +184,7 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
       zones: number('zones', DEFAULTS.zones, [1, NODES_MAX]),
       families: list('--families', values.families ?? DEFAULTS.families.join(','), FAMILY_NAMES),
       net: number('net', DEFAULTS.net, [0, NET_MAX]),
+      members: number('etcd', DEFAULTS.members, [1, MEMBERS_MAX]),
     },
     proxies,
     modes: list('--mode', values.mode ?? 'nftables', known),
@@ -186,6 +196,7 @@ function optionsFrom(command: Options['command'], words: readonly string[], valu
     previous: values.previous,
     compare: values.compare === true,
     store: values.store === true,
+    fresh: values.fresh === true,
     words,
   }
   if (problems.length > 0) throw new Error(problems.join('\n'))

@@ -6,7 +6,7 @@ import { createAuthority } from '../support/tls.ts'
 import { Kubectl } from './control-plane.ts'
 import { kubeadmObjects } from './kubeadm.ts'
 import type { NodeTools } from './node.ts'
-import type { NodePlan, Site } from './site.ts'
+import type { NodePlan, ProxyName, Site } from './site.ts'
 
 /*
  * kprobe as pods: with the project's own manifests and image, or with kube-proxy's DaemonSet and ConfigMap as kubeadm writes
@@ -32,10 +32,15 @@ const NAMES: Readonly<Record<PodForm, string>> = {
   chart: 'kprobe',
   kubeadm: 'kube-proxy',
 }
+/** Options of ctr. */
+const CONTAINERD = ['--address', '/run/containerd/containerd.sock', '--namespace', 'k8s.io'] as const
 /** As in deploy/kubernetes/base; the version is that of dist/build.json. */
 const IMAGE = 'kprobe'
 /** The command line of the daemon, as a pattern. */
-export const PROCESS_IN_A_POD = '^node .*/opt/kprobe/kprobe.mjs run'
+export const PROCESS_IN_A_POD: Readonly<Record<ProxyName, string>> = {
+  kprobe: '^node .*/opt/kprobe/kprobe.mjs run',
+  'kube-proxy': '^/usr/local/bin/kube-proxy ',
+}
 /** In its files in /proc. */
 const CONFINEMENT = [
   { what: 'CAP_NET_ADMIN alone', pattern: /^CapEff:\s+0*1000$/m },
@@ -52,17 +57,26 @@ export interface Pods {
   readonly tools: NodeTools
   readonly mode: string
   readonly form: PodForm
+  /** kube-proxy in kubeadm's form alone. */
+  readonly proxy: ProxyName
 }
 
 /** Builds the image, gives it to every node, and applies the manifests. Resolves when every pod is ready. */
 export async function startPods(pods: Pods): Promise<void> {
-  const { site, tools, form } = pods
-  const image = buildImage(site, tools.root)
-  for (const node of site.nodes) loadImage(node, image.file, tools)
+  const { site, tools, form, mode, proxy } = pods
   const kubectl = kubectlOf(pods)
-  if (form === 'kubeadm')
-    kubectl.apply(kubeadmObjects(site, { mode: pods.mode, image: image.reference, root: tools.root }))
-  else applyOurs(pods)
+  const { root } = tools
+  if (proxy === 'kube-proxy') {
+    const own = {
+      image: imageLike(pods, /\/distroless-iptables:/),
+      program: tools.binaries.path('kube-proxy'),
+    }
+    kubectl.apply(kubeadmObjects(site, { mode, root, ...own }))
+  } else {
+    const image = giveImage(pods)
+    if (form === 'kubeadm') kubectl.apply(kubeadmObjects(site, { mode, root, image }))
+    else applyOurs(pods)
+  }
   await eventually(() => readyPods(kubectl, form) === site.nodes.length, {
     limitMs: READY_MAX_MS,
     stepMs: 500,
@@ -73,6 +87,29 @@ export async function startPods(pods: Pods): Promise<void> {
   if (form === 'relay') await requireRelays(pods)
 }
 
+/** Builds the image of the checkout, gives it to every node, and gives its name. */
+export function giveImage({ site, tools }: Pick<Pods, 'site' | 'tools'>): string {
+  const image = buildImage(site, tools.root)
+  for (const node of site.nodes) loadImage(node, image.file, tools)
+  return image.reference
+}
+
+/** The name of an image that every node has. */
+export function imageLike({ site, tools }: Pick<Pods, 'site' | 'tools'>, pattern: RegExp): string {
+  const { namespaces, binaries } = tools
+  const place = namespaces.node(site.nodes[0]?.name ?? '')
+  const names = namespaces.must(
+    { file: binaries.path('ctr'), args: [...CONTAINERD, 'images', 'ls', '--quiet'] },
+    { place },
+  )
+  const name = names
+    .split('\n')
+    .filter(each => pattern.test(each))
+    .at(-1)
+  if (name === undefined) throw new Error(`no image like ${pattern} is in the store`)
+  return name
+}
+
 /** Gives a node that has joined the image that `startPods` built. */
 export function admitNode({ site, tools }: Pick<Pods, 'site' | 'tools'>, node: NodePlan): void {
   loadImage(node, imageFile(site), tools)
@@ -80,7 +117,7 @@ export function admitNode({ site, tools }: Pick<Pods, 'site' | 'tools'>, node: N
 
 /** Throws when the daemon may do more than the manifests allow it: that is what its pod promises to whoever installs it. */
 function requireConfined(node: NodePlan, { namespaces }: NodeTools): void {
-  const script = `pid=$(pgrep -f '${PROCESS_IN_A_POD}'); cat /proc/$pid/status; grep ' / / ' /proc/$pid/mountinfo`
+  const script = `pid=$(pgrep -f '${PROCESS_IN_A_POD.kprobe}'); cat /proc/$pid/status; grep ' / / ' /proc/$pid/mountinfo`
   const found = namespaces.must({ file: 'sh', args: ['-c', script] }, { place: namespaces.node(node.name) })
   const missing = CONFINEMENT.filter(({ pattern }) => !pattern.test(found)).map(({ what }) => what)
   if (missing.length > 0) throw new Error(`kprobe on ${node.name} is not confined: ${missing.join(', ')}`)
@@ -262,15 +299,7 @@ function imageFile({ folder }: Site): string {
 }
 
 function loadImage(node: NodePlan, file: string, { namespaces, binaries }: NodeTools): void {
-  const args = [
-    '--address',
-    '/run/containerd/containerd.sock',
-    '--namespace',
-    'k8s.io',
-    'images',
-    'import',
-    file,
-  ]
+  const args = [...CONTAINERD, 'images', 'import', file]
   namespaces.must({ file: binaries.path('ctr'), args }, { place: namespaces.node(node.name) })
 }
 
@@ -320,12 +349,12 @@ function renderChart({ site, tools, mode }: Pods): string {
   })
 }
 
-/** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. */
-function writeOverlay({ site, tools, mode, form }: Pods): string {
+/** What a user writes: a kustomization above an overlay of the project, with the cluster's own values. Gives its folder. */
+export function writeOverlay({ site, tools, mode, form }: Pods, overlay = mode): string {
   const folder = join(site.folder, 'overlay')
   mkdirSync(folder, { recursive: true })
-  const base = join(tools.root, 'deploy/kubernetes/overlays', mode)
-  if (!existsSync(base)) throw new Error(`there is no overlay of ${mode} mode: ${base}`)
+  const base = join(tools.root, 'deploy/kubernetes/overlays', overlay)
+  if (!existsSync(base)) throw new Error(`there is no overlay ${overlay}: ${base}`)
   const values = { API_SERVER: site.apiUrl, POD_CIDR: podCidr(site) }
   const patch = (name: string, data: object) => ({
     patch: JSON.stringify({

@@ -11,6 +11,7 @@ import type { NodePlan, ProxyName, Site } from './site.ts'
 const SERVES_MAX_MS = 120_000
 const ENDS_MAX_MS = 30_000
 const HEALTH = 'http://127.0.0.1:10256/healthz'
+const METRICS = 'http://127.0.0.1:10249/metrics'
 const MODE = 'http://127.0.0.1:10249/proxyMode'
 
 /** A cluster, as far as proxies are concerned. */
@@ -28,9 +29,9 @@ export interface RunningProxy {
 
 /** Starts the proxy in every node, and waits until each one is healthy in this mode. */
 export async function startProxies(site: Site, running: RunningProxy, tools: NodeTools): Promise<void> {
-  const { mode, form } = running
+  const { form } = running
   if (form === 'process') await startProcesses(site, running, tools)
-  else await startPods({ site, tools, mode, form })
+  else await startPods({ site, tools, ...running, form })
   for (const node of site.nodes) {
     // kubeadm's DaemonSet has no readiness probe.
     await healthy(node, running, tools)
@@ -56,7 +57,7 @@ async function startProcesses(site: Site, running: RunningProxy, tools: NodeTool
   for (const { node, child } of started) await healthy(node, running, tools, () => child.exitCode !== null)
 }
 
-async function healthy(
+export async function healthy(
   node: NodePlan,
   running: RunningProxy,
   tools: NodeTools,
@@ -66,7 +67,7 @@ async function healthy(
   const words = () => `${running.proxy} on ${node.name} is not healthy: ${endOfLog(node, running)}`
   const isHealthy = () => {
     if (hasEnded()) throw new Error(words())
-    return ask(tools, place, HEALTH) !== undefined
+    return ask(tools, place, HEALTH) !== undefined && (running.proxy === 'kprobe' || hasSynced(tools, place))
   }
   await eventually(isHealthy, { limitMs: SERVES_MAX_MS, describe: words })
 }
@@ -77,7 +78,8 @@ export async function killProxies(
   { site, tools }: Where,
   meanwhile: () => void,
 ): Promise<void> {
-  const pattern = running.form === 'process' ? join(site.folder, '.*proxy.json') : PROCESS_IN_A_POD
+  const pattern =
+    running.form === 'process' ? join(site.folder, '.*proxy.json') : PROCESS_IN_A_POD[running.proxy]
   for (const node of site.nodes) {
     const place = tools.namespaces.node(node.name)
     tools.namespaces.must({ file: 'pkill', args: ['-KILL', '-f', pattern] }, { place })
@@ -107,12 +109,13 @@ export async function replaceProxies({ site, tools }: Where, next: RunningProxy)
   writeFileSync(stateFile(site), JSON.stringify(next))
 }
 
-function startOne(
+/** Starts a process. `more` are fields of its configuration. */
+export function startOne(
   site: Site,
   { proxy, mode }: RunningProxy,
-  { tools, node }: { readonly tools: NodeTools; readonly node: NodePlan },
+  { tools, node, more = {} }: { readonly tools: NodeTools; readonly node: NodePlan; readonly more?: object },
 ): ChildProcess {
-  const configuration = JSON.stringify(configurationOf(site, node, mode), undefined, 2)
+  const configuration = JSON.stringify({ ...configurationOf(site, node, mode), ...more }, undefined, 2)
   writeFileSync(join(node.folder, 'proxy.json'), configuration)
   const { file, args } = commandOf(proxy, tools, ['run'], node)
   const shell = ['-c', 'echo $$ > "$0"; exec "$@"', pidFile(node), file, ...args]
@@ -128,21 +131,31 @@ function startOne(
 export async function stopProxies(site: Site, tools: NodeTools): Promise<void> {
   const running = runningProxy(site)
   if (running === undefined) return
-  const { proxy, mode, form } = running
+  const { form } = running
   if (form === 'process') await Promise.all(site.nodes.map(node => stopOne(node, running, tools)))
-  else await stopPods({ site, tools, mode, form })
-  for (const node of site.nodes)
-    tools.namespaces.must(
-      {
-        ...commandOf(proxy, tools, proxy === 'kprobe' ? ['cleanup', `--proxy-mode=${mode}`] : ['--cleanup']),
-        env: environmentOf(tools),
-      },
-      { place: tools.namespaces.node(node.name) },
-    )
+  else await stopPods({ site, tools, ...running, form })
+  for (const node of site.nodes) cleanUp(node, running, tools)
   rmSync(stateFile(site))
 }
 
-async function stopOne(node: NodePlan, running: RunningProxy, { namespaces }: NodeTools): Promise<void> {
+/** Removes the rules that a proxy has left on a node. */
+export function cleanUp(
+  { name }: NodePlan,
+  { proxy, mode }: Pick<RunningProxy, 'proxy' | 'mode'>,
+  tools: NodeTools,
+): void {
+  const words = proxy === 'kprobe' ? ['cleanup', `--proxy-mode=${mode}`] : ['--cleanup']
+  tools.namespaces.must(
+    { ...commandOf(proxy, tools, words), env: environmentOf(tools) },
+    { place: tools.namespaces.node(name) },
+  )
+}
+
+export async function stopOne(
+  node: NodePlan,
+  running: RunningProxy,
+  { namespaces }: NodeTools,
+): Promise<void> {
   const place = namespaces.node(node.name)
   const pid = readFileSync(pidFile(node), 'utf8').trim()
   namespaces.run({ file: 'kill', args: [pid] }, { place })
@@ -193,6 +206,13 @@ function commandOf(proxy: ProxyName, tools: NodeTools, words: readonly string[],
 
 function environmentOf({ binaries }: NodeTools): Readonly<Record<string, string>> {
   return { PATH: `${binaries.searchPath}:${process.env.PATH ?? ''}:/usr/sbin:/sbin` }
+}
+
+/** kube-proxy is healthy before it has written a rule. */
+function hasSynced(tools: NodeTools, place: Place): boolean {
+  const metrics = ask(tools, place, METRICS) ?? ''
+  const families = [...metrics.matchAll(/^kubeproxy_sync_proxy_rules_last_timestamp_seconds\S* (\S+)$/gm)]
+  return families.length > 0 && families.every(([, seconds]) => Number(seconds) > 0)
 }
 
 /** The body of an answer with status 200; undefined for any other. */

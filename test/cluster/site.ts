@@ -19,6 +19,8 @@ export interface Parameters {
   readonly zones: number
   /** N of 10.N.0.0/16 and fd00:N::/32, which hold every address of the cluster. */
   readonly net: number
+  /** Of etcd: one, or three, of which two may be lost with the quorum. */
+  readonly members: number
 }
 
 export const DEFAULTS: Parameters = {
@@ -27,6 +29,7 @@ export const DEFAULTS: Parameters = {
   families: ['ipv4', 'ipv6'],
   zones: 3,
   net: 89,
+  members: 1,
 }
 /** Node n has the address 10.N.0.(10 + n), and pods 10.N.(128 + n).0/24. */
 export const NODES_MAX = 100

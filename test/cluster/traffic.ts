@@ -34,7 +34,7 @@ export interface Failure {
 export interface FlowCount {
   readonly sent: number
   readonly failed: number
-  /** The first ones. */
+  /** The last ones. */
   readonly failures: readonly Failure[]
 }
 
@@ -46,9 +46,9 @@ const ANSWER_MAX_MS = 3_000
 const WRITE_EVERY_MS = 250
 const FAILURES_KEPT = 20
 /**
- * Ports that the datagrams of a flow come from, in turn, below those that the kernel chooses from: none comes again within the
- * two minutes for which the kernel remembers it. A datagram from a port that it remembers goes to the endpoint of the former
- * one, which may have ended a moment ago.
+ * Ports that the datagrams and new connections of a flow come from, in turn, below those that the kernel chooses from: none
+ * comes again within the two minutes for which the kernel remembers it. A datagram from a port that it remembers goes to the
+ * endpoint of the former one, which may have ended a moment ago, and so does a SYN where the former one had no answer.
  */
 const FIRST_PORT = 12_000
 const PORTS = 20_000
@@ -128,14 +128,20 @@ class Sender {
 
   #fail(error: string): void {
     this.#failed++
-    if (this.#failures.length < FAILURES_KEPT) this.#failures.push({ at: Date.now(), error })
+    this.#failures.push({ at: Date.now(), error })
+    if (this.#failures.length > FAILURES_KEPT) this.#failures.shift()
   }
 
   #get(): Promise<void> {
     const { host, port, kind } = this.flow
     return new Promise((resolve, reject) => {
       const sent = request(
-        { host, port, path: '/hostname', agent: this.#agent ?? false, timeout: ANSWER_MAX_MS },
+        {
+          ...{ host, port, path: '/hostname', timeout: ANSWER_MAX_MS },
+          ...(this.#agent === undefined
+            ? { agent: false as const, localPort: this.#ownPort() }
+            : { agent: this.#agent }),
+        },
         response => {
           let text = ''
           response.setEncoding('utf8').on('data', chunk => {
@@ -168,6 +174,10 @@ class Sender {
     this.#socket = socket
   }
 
+  #ownPort(): number {
+    return FIRST_PORT + ((this.#offset + this.#sent) % PORTS)
+  }
+
   #ask(): Promise<void> {
     const { host, port, question } = this.flow
     const datagram = question === undefined ? 'hostname' : dnsQuery(question)
@@ -177,9 +187,7 @@ class Sender {
       socket.on('message', octets => this.#expectAnswer(octets, resolve, reject))
       socket.on('error', reject)
       // Connected: a refusal by ICMP becomes an error.
-      socket.bind(FIRST_PORT + ((this.#offset + this.#sent) % PORTS), () =>
-        socket.connect(port, host, () => socket.send(datagram)),
-      )
+      socket.bind(this.#ownPort(), () => socket.connect(port, host, () => socket.send(datagram)))
       socket.on('close', () => clearTimeout(timer))
     }).finally(() => socket.close())
   }

@@ -52,6 +52,8 @@ const PARTS_OF_FAULTS = ['foreign', 'process', 'replies', 'restart', 'syscalls']
 /** Walks between the states of scenarios, from another seed each time. */
 const WALKS = ['walk', 'walk-iptables'].map(name => `test/scenarios/${name}.test.ts`)
 const WHOLE = { KPROBE_RUNS: 'all' }
+/** What breaks first when a proxy loses connections; a cluster that starts and goes included, it fits in four minutes. */
+const SHORT_LIFE = ['--as', 'daemonset', '--rounds', '2', '--only', '^(roll|kill|reboot)$']
 
 /** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */
 const REST = [
@@ -77,6 +79,11 @@ const REST = [
   testing('unit-rest', vitest('unit*'), { load: 2, env: WHOLE }),
   testing('vm-rest', ['node', 'test/vm/run.mjs', '--rest']),
   { name: 'cluster-down', load: 2, command: vitest('cluster') },
+  {
+    name: 'life',
+    load: 2,
+    command: ['node', 'test/cluster/run.mjs', 'life', '--fresh', ...SHORT_LIFE],
+  },
 ]
 
 /** The stages of these names; those of `npm test` without any. Throws for a name that is none. */

@@ -5,6 +5,8 @@ export interface KubeconfigOptions {
   readonly token?: string
   /** Read anew when it changes. */
   readonly tokenFile?: string
+  /** Files, read anew when they change. */
+  readonly certificate?: { readonly certFile: string; readonly keyFile: string } | undefined
 }
 
 /** The text of a kubeconfig with one context; JSON is YAML. */
@@ -13,11 +15,15 @@ export function kubeconfigText({
   certificateAuthority,
   token,
   tokenFile,
+  certificate,
 }: KubeconfigOptions): string {
   const name = 'reference'
   const user = {
     ...(token === undefined ? {} : { token }),
     ...(tokenFile === undefined ? {} : { tokenFile }),
+    ...(certificate === undefined
+      ? {}
+      : { 'client-certificate': certificate.certFile, 'client-key': certificate.keyFile }),
   }
   const config = {
     apiVersion: 'v1',

@@ -4,10 +4,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import { removeDeadClusters } from '../../cluster/cluster.ts'
+import { etcdCommands } from '../../cluster/control-plane.ts'
 import { difference, lifeTable } from '../../cluster/life.ts'
 import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
-import { clustersFolder, nameOfProcess, planSite } from '../../cluster/site.ts'
+import { clustersFolder, DEFAULTS, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { SUITES } from '../../cluster/suites.ts'
 import { type Counts, dnsQuery, type Flow, hasAddress } from '../../cluster/traffic.ts'
 
@@ -27,7 +28,10 @@ function reportOf(tests: Report['tests'], proxy = 'kprobe'): Report {
 
 describe('the plan of a cluster', () => {
   it('gives every node its own addresses, of both families', () => {
-    const site = planSite({ name: 'a', nodes: 6, families: ['ipv4', 'ipv6'], zones: 3, net: 7 }, '/tmp/a')
+    const site = planSite(
+      { ...DEFAULTS, name: 'a', nodes: 6, families: ['ipv4', 'ipv6'], zones: 3, net: 7 },
+      '/tmp/a',
+    )
     const addresses = site.nodes.flatMap(node => [...node.addresses, ...node.podCidrs])
     expect(new Set(addresses).size).toBe(24)
     expect(addresses.every(address => /^(10\.7\.|fd00:7:)/.test(address))).toBe(true)
@@ -43,18 +47,35 @@ describe('the plan of a cluster', () => {
   })
 
   it('speaks with the API server by IPv6 where there is no other family', () => {
-    const site = planSite({ name: 'a', nodes: 1, families: ['ipv6'], zones: 1, net: 7 }, '/tmp/a')
+    const site = planSite(
+      { ...DEFAULTS, name: 'a', nodes: 1, families: ['ipv6'], zones: 1, net: 7 },
+      '/tmp/a',
+    )
     expect(site.apiUrl).toBe('https://[fd00:7::1]:6443')
     expect(site.nodes[0]?.addresses).toEqual(['fd00:7::11'])
   })
 
   it('shares no cgroup with a cluster of another name', () => {
     const cgroups = ['a', 'b'].flatMap(name =>
-      planSite({ name, nodes: 3, families: ['ipv4'], zones: 1, net: 7 }, '/tmp/a').nodes.map(
+      planSite({ ...DEFAULTS, name, nodes: 3, families: ['ipv4'], zones: 1, net: 7 }, '/tmp/a').nodes.map(
         node => node.cgroup,
       ),
     )
     expect(new Set(cgroups).size).toBe(6)
+  })
+})
+
+describe('the store of a cluster', () => {
+  it('has members that know each other, each with ports and a folder of its own', () => {
+    const site = planSite({ ...DEFAULTS, members: 3 }, '/tmp/a')
+    const binaries = { path: (name: string) => `/bin/${name}`, searchPath: '', images: '' }
+    const members = Object.values(etcdCommands(site, binaries))
+    const valuesOf = (flag: string) =>
+      members.map(({ args }) => args.findLast(arg => arg.startsWith(`--${flag}=`))?.slice(flag.length + 3))
+    for (const flag of ['name', 'data-dir', 'listen-client-urls', 'listen-peer-urls'])
+      expect(new Set(valuesOf(flag)).size).toBe(3)
+    const peers = valuesOf('name').map((name, at) => `${name}=${valuesOf('listen-peer-urls')[at]}`)
+    expect(valuesOf('initial-cluster')).toEqual(Array(3).fill(peers.join(',')))
   })
 })
 
@@ -145,6 +166,7 @@ describe('the command line', () => {
   it('gives a cluster that goes after its tests a name of its own, so that two can run at once', () => {
     expect(parseOptions(['services']).parameters.name).toBe(nameOfProcess('all'))
     expect(parseOptions(['up']).parameters.name).toBe('kprobe')
+    expect(parseOptions(['life', '--fresh']).parameters.name).toBe(nameOfProcess('all'))
     expect(parseOptions(['services', '--name', 'b']).parameters.name).toBe('b')
   })
 
@@ -169,8 +191,10 @@ describe('the command line', () => {
     expect(() => parseOptions(['fly'])).toThrow('there is no command or set fly')
   })
 
-  it('has pods of kprobe alone, and words of commands that are no sets', () => {
+  it('has pods of kube-proxy in the form of kubeadm alone, and words of commands that are no sets', () => {
     expect(parseOptions(['--as', 'kubeadm'])).toMatchObject({ form: 'kubeadm' })
+    expect(parseOptions(['--as', 'kubeadm', '--proxy', 'kube-proxy'])).toMatchObject({ form: 'kubeadm' })
+    expect(() => parseOptions(['up', '--fresh'])).toThrow('--fresh: of life alone')
     expect(() => parseOptions(['--as', 'daemonset', '--proxy', 'kube-proxy'])).toThrow('--as daemonset')
     expect(() => parseOptions(['life', '--as', 'deployment', '--rounds', '0'])).toThrow(
       /--as deployment.*\n.*--rounds 0/,

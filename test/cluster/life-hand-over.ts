@@ -1,0 +1,97 @@
+import { eventually } from '../support/patience.ts'
+import { changeServices, isKprobe, type Life, type LifeEvent, podsOf, roll } from './life-steps.ts'
+import { giveImage, writeOverlay } from './pods.ts'
+import { cleanUp, healthy, type RunningProxy, replaceProxies } from './proxies.ts'
+import type { NodePlan } from './site.ts'
+
+/*
+ * From one proxy to the other and back: of processes, and of pods with kubectl alone, as docs/hand-over.md says.
+ */
+
+const NAMESPACE = ['--namespace', 'kube-system'] as const
+const LABEL = 'kprobe.io/proxy'
+const GONE_MAX_MS = 120_000
+const isKubeProxyInPods = ({ proxy, form, mode }: RunningProxy): boolean =>
+  proxy === 'kube-proxy' && form === 'kubeadm' && mode === 'nftables'
+
+export const HAND_OVERS: readonly LifeEvent[] = [
+  {
+    name: 'hand-over',
+    what: 'to kube-proxy and back, node by node',
+    suits: proxy => isKprobe(proxy) && proxy.form === 'process' && proxy.mode === 'nftables',
+    run: async life => {
+      for (const proxy of ['kube-proxy', 'kprobe'] as const)
+        await replaceProxies(life, { proxy, mode: 'nftables', form: 'process' })
+    },
+  },
+  {
+    name: 'canary',
+    what: 'kprobe on one node, kube-proxy on the others, and back',
+    suits: isKubeProxyInPods,
+    run: life => lendNodes(life, life.site.nodes.slice(0, 1)),
+  },
+  {
+    name: 'lend',
+    what: "from kube-proxy's DaemonSet to kprobe's, node by node, and back",
+    suits: isKubeProxyInPods,
+    run: life => lendNodes(life, life.site.nodes),
+  },
+]
+
+/** These nodes have kprobe for a while, in which Services and their pods change. */
+async function lendNodes(life: Life, nodes: readonly NodePlan[]): Promise<void> {
+  const { kubectl, signal } = life
+  const kubeProxy = podsOf(life)
+  const kprobe = { ...kubeProxy, form: 'daemonset', proxy: 'kprobe' } as const
+  const overlay = () => writeOverlay(kprobe, 'canary')
+  giveImage(kprobe)
+  changeAffinity(life, AVOIDS_LABEL)
+  kubectl.must(['apply', '-k', overlay()])
+  for (const node of nodes) {
+    signal.throwIfAborted()
+    kubectl.must(['label', 'node', node.name, `${LABEL}=kprobe`])
+    await changed(life, node, { from: kubeProxy, to: kprobe })
+  }
+  changeServices(life)
+  await roll(life)
+  for (const node of nodes) {
+    signal.throwIfAborted()
+    kubectl.must(['label', 'node', node.name, `${LABEL}-`])
+    await changed(life, node, { from: kprobe, to: kubeProxy })
+    cleanUp(node, kprobe, life.tools)
+  }
+  kubectl.must(['delete', '-k', overlay()])
+  changeAffinity(life, null)
+}
+
+const AVOIDS_LABEL = {
+  nodeAffinity: {
+    requiredDuringSchedulingIgnoredDuringExecution: {
+      nodeSelectorTerms: [{ matchExpressions: [{ key: LABEL, operator: 'NotIn', values: ['kprobe'] }] }],
+    },
+  },
+}
+
+/** Of kube-proxy's DaemonSet, whose pods are replaced. */
+function changeAffinity({ kubectl }: Life, affinity: object | null): void {
+  const daemonSet = ['daemonset/kube-proxy', ...NAMESPACE]
+  const patch = JSON.stringify({ spec: { template: { spec: { affinity } } } })
+  kubectl.must(['patch', ...daemonSet, '--patch', patch])
+  kubectl.must(['rollout', 'status', ...daemonSet, '--timeout=180s'])
+}
+
+/** Resolves when the pod of the one proxy is gone, and the other one is healthy. */
+async function changed(
+  { kubectl, tools }: Life,
+  node: NodePlan,
+  { from, to }: { readonly from: RunningProxy; readonly to: RunningProxy },
+): Promise<void> {
+  const selected = ['--selector', `k8s-app=${from.proxy}`, '--field-selector', `spec.nodeName=${node.name}`]
+  const pods = () => kubectl.must(['get', 'pods', ...NAMESPACE, ...selected, '--output', 'name']).trim()
+  await eventually(() => pods() === '', {
+    limitMs: GONE_MAX_MS,
+    stepMs: 200,
+    describe: () => `${pods()} of ${node.name} is still there`,
+  })
+  await healthy(node, to, tools)
+}
