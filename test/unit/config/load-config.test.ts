@@ -139,10 +139,11 @@ describe('flags beside a file', () => {
     expect(requestFrom(['--prove=changes'], 'prove: off\n').config.prove).toBe('changes')
     expect(requestFrom(['--prove']).config.prove).toBe('changes')
     expect(requestFrom(['--prove=false'], 'prove: full\n').config.prove).toBe('off')
-    expect(requestFrom(['--prove=off', '--proxy-mode=ipvs']).config.prove).toBe('off')
+    expect(requestFrom(['--prove=full', '--proxy-mode=ipvs']).config.prove).toBe('full')
+    expect(requestFrom(['--prove=off', '--proxy-mode=userspace']).config.prove).toBe('off')
     expect(errorsFrom(['--prove=always'])).toEqual(['--prove: "always" is not one of off, changes, full'])
-    expect(errorsFrom(['--prove=full', '--proxy-mode=ipvs'])).toEqual([
-      '--prove: the daemon proves rules of nftables and iptables mode, and none of IPVS mode',
+    expect(errorsFrom(['--prove=full', '--proxy-mode=userspace'])).toEqual([
+      '--prove: userspace mode has no evaluator; nftables, IPVS and iptables mode have one',
     ])
     expect(requestFrom(['--prove=full', '--source=file:/x']).warnings).toEqual([])
     expect(requestFrom(['--prove=full', '--source=file:/x', '--once']).warnings).toEqual([
