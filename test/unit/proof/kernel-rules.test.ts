@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { readRules } from '../../../src/proof/kernel-rules.ts'
+import { demandSettled, readRules } from '../../../src/proof/kernel-rules.ts'
 import { IpvsNode, type Part } from '../../support/ipvs-node.ts'
 
 /* IPVS has no generation: rules are read between two reads of it. */
@@ -45,5 +45,7 @@ it('reads again what changed while it read rules', async () => {
 })
 
 it('says so where IPVS never rests', async () => {
-  expect((await readWhile(Number.POSITIVE_INFINITY)).unsettled).toBe(true)
+  const rules = await readWhile(Number.POSITIVE_INFINITY)
+  expect(rules.unsettled).toBe(true)
+  expect(() => demandSettled(rules)).toThrow('the kernel changed meanwhile, during each attempt to read it')
 })
