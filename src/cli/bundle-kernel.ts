@@ -123,6 +123,7 @@ function listenerOf(value: unknown): HeldListener {
 
 function entryOf(value: unknown): IpsetEntry {
   const { ip, protocol, port, ip2, prefix2, nomatch } = record(value)
+  if (nomatch !== undefined && nomatch !== true) throw wrong()
   return {
     ...(ip === undefined ? {} : { ip: address(ip) }),
     ...(protocol === undefined ? {} : { protocol: number(protocol) }),

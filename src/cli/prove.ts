@@ -8,7 +8,7 @@ import { decodeRaw } from '../kernel/nft/raw-decode.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
 import { findMode } from '../modes/registry.ts'
-import { assumptionsOf, type KernelRules, readRules } from '../proof/kernel-rules.ts'
+import { assumptionsOf, demandSettled, type KernelRules, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
 import { type Bundle, RULES_FILE } from './bundle.ts'
@@ -81,17 +81,14 @@ interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions' | 'ipvs'
 
 /** Reads the rules of this network namespace over sockets of its own. Throws where they never rest. */
 async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
-  const { unsettled, ...held } = await readRules({
+  const held = await readRules({
     sockets: KERNEL,
     clock: systemClock,
     usesIpsets: usesIpvs,
     usesIpvs,
     isPassing: isTraceTable,
   })
-  if (unsettled)
-    throw new Error(
-      'the kernel changed meanwhile, during each attempt to read it: nothing is proved; try again',
-    )
+  demandSettled(held)
   const { ipvs, assumptions } = held
   return { ...held, assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))] }
 }

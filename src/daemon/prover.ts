@@ -271,8 +271,8 @@ export class Prover {
     for (let tries = 1; own === undefined && tries <= READS_MAX; tries++) {
       const held = activeMode()?.held()
       if (held === undefined) return undefined
-      // What happens from here on is not in this proof.
-      this.#wantsWhole = false
+      // What happens from here on is not in this proof. A read of rules alone leaves out IPVS.
+      if (what === 'all' || held.outsideSince === undefined) this.#wantsWhole = false
       const { tookMs, unsettled, ...read } = await this.#readOnce(undefined, { held, what })
       const isSteady = !unsettled && activeMode()?.held()?.passes === held.passes
       await this.#rest(tookMs)

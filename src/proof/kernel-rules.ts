@@ -67,6 +67,14 @@ export async function readRules(reading: RulesReading): Promise<KernelRules> {
   }
 }
 
+/** Throws where what was read is of several moments. */
+export function demandSettled({ unsettled }: Pick<KernelRules, 'unsettled'>): void {
+  if (unsettled)
+    throw new Error(
+      'the kernel changed meanwhile, during each attempt to read it: nothing is proved; try again',
+    )
+}
+
 async function readTables(
   connection: Connection,
   { ipsets, ...reading }: RulesReading & { readonly ipsets: IpsetNames | undefined },

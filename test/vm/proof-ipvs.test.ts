@@ -76,7 +76,7 @@ it('scenarios are proved from what the kernel holds', async () => {
 describe('kprobe verify --prove in IPVS mode', () => {
   const DAMAGES: readonly (readonly [command: string, kernel: string])[] = [
     ['ip addr del 10.96.1.1/32 dev kube-ipvs0', 'the kernel: pass'],
-    ['ipvsadm -D -t 10.96.1.1:80', 'the kernel: pass'],
+    ['ipvsadm -D -t 10.96.1.1:80', 'the kernel: this node itself'],
     ['ipvsadm -e -t 10.96.1.1:80 -r 10.244.0.7:8080 -m -w 0', '10.244.0.7:8080 gets 0 % instead of 50 %'],
     ['ipset del KUBE-CLUSTER-IP 10.96.1.1,tcp:80', 'the kernel: reject'],
     ['nft flush chain ip kube-proxy-ipvs services', 'the kernel: '],

@@ -55,10 +55,12 @@ it.each(['nftables', 'iptables'])(
     nft('delete table ip other')
     await daemon.until(() => daemon.said(AGAIN).length > 0)
 
-    const before = await wholes()
+    const [before, told] = [await wholes(), daemon.said(DIFFERS).length]
     tool('ipvsadm', '-D', '-t', '10.96.77.7:80')
-    await until(async () => (await wholes()) > before)
-    expect(await metric('differences')).toBe(0)
-    expect(daemon.said(DIFFERS).map(({ kernel }) => kernel)).not.toContain('pass')
+    const isRepaired = () => tool('ipvsadm', '-L', '-n').includes('10.96.77.7:80')
+    await until(async () => isRepaired() && (await wholes()) > before && (await metric('differences')) === 0)
+    // A proof may come between the damage and its repair.
+    for (const { kernel } of daemon.said(DIFFERS).slice(told))
+      expect(kernel).toBe('this node itself: a device has the address, and no virtual server')
   },
 )

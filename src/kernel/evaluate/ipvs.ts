@@ -171,7 +171,8 @@ export class IpvsClasses {
   }
 
   #note(machine: ClassMachine, set: string, fields: readonly Field[]): void {
-    const { sets } = machine
+    const { sets, single } = machine
+    if (single !== undefined) return
     machine.sets = this.lookups
     machine.note(
       set,

@@ -29,6 +29,9 @@ const service = (number: number, ...ips: readonly string[]) => [
   sliceOf(`s${number}`, ips),
 ]
 
+/** Another program committed rules. */
+const LOOKED = { kind: 'synced', number: 1, reason: 'drift', durationMs: 1, looked: true } as const
+
 /** A reconciler of IPVS mode over a kernel in memory, and a Prover beside it. */
 class World {
   readonly clock = new FakeClock()
@@ -38,6 +41,8 @@ class World {
   readonly lines: string[] = []
   readonly prover: Prover
   readonly #states = new WeakMap<HeldRules, IpvsState>()
+  /** Passes that commit nothing. */
+  idlePasses = 0
   #opened = 0
   #told = 0
 
@@ -82,7 +87,7 @@ class World {
       config: CONFIG,
       snapshot: admittedSnapshot(resolved.snapshot, resolved.memo.admission),
       tables: undefined,
-      passes,
+      passes: passes + this.idlePasses,
       since: (before, tables) => advancedTables(tables, from(before) ?? state, state),
       outsideSince: before => outsideChange(from(before) ?? state, state),
     }
@@ -141,4 +146,24 @@ it('follows every packet in IPVS mode, then what changes without a read, and eve
   expect(await wholes()).toBeGreaterThan(1)
   expect(await its.number('differences')).toBeGreaterThan(0)
   expect(its.lines.join('')).toContain('this node itself: a device has the address, and no virtual server')
+})
+
+it('follows every packet after a repair that a read of rules alone was repeated for', async () => {
+  const its = new World()
+  open.push(its)
+  its.rig.offer(service(1, '10.1.0.1'))
+  await its.wait(5_000)
+  expect(await its.number('duration_seconds_count{kind="whole"}'), its.lines.join('')).toBe(1)
+
+  its.node.onSend.push(part => {
+    if (part !== 'nft' || its.idlePasses > 0) return
+    its.idlePasses++
+    its.prover.report({ kind: 'healed', changes: 1, objects: [] })
+  })
+  its.prover.report(LOOKED)
+  await its.wait(5_000)
+  expect(its.idlePasses).toBe(1)
+  its.prover.report(LOOKED)
+  await its.wait(5_000)
+  expect(await its.number('duration_seconds_count{kind="whole"}'), its.lines.join('')).toBe(2)
 })

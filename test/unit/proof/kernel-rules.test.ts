@@ -1,16 +1,19 @@
 import { expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { readRules } from '../../../src/proof/kernel-rules.ts'
+import { demandSettled, readRules } from '../../../src/proof/kernel-rules.ts'
 import { IpvsNode, type Part } from '../../support/ipvs-node.ts'
 
 /* IPVS has no generation: rules are read between two reads of it. */
 
 /** Another program adds a virtual server with each of the first requests for rules. */
-function readWhile(additions: number) {
+async function readWhile(additions: number) {
+  let requests = 0
   const node = new IpvsNode({ nowMs: () => 0 })
   let left = additions
   node.onSend.push(part => {
-    if (part !== 'nft' || left-- <= 0) return
+    if (part !== 'nft') return
+    requests++
+    if (left-- <= 0) return
     const port = node.ipvs.servers.size + 1
     const address = '\xcb\0\x71\x07'.padEnd(16, '\0')
     const where = { family: 2, protocol: 6, address, port, mark: 0 }
@@ -20,7 +23,7 @@ function readWhile(additions: number) {
   // The sockets are opened in this order.
   const parts: readonly Part[] = ['nft', 'ipset']
   let opened = 0
-  return readRules({
+  const rules = await readRules({
     sockets: {
       netfilter: () => node.open(parts[opened++] ?? 'nft'),
       generic: () => node.open('ipvs'),
@@ -31,14 +34,18 @@ function readWhile(additions: number) {
     usesIpvs: true,
     isPassing: () => false,
   })
+  return { ...rules, requests }
 }
 
 it('reads again what changed while it read rules', async () => {
-  const { ipvs, unsettled } = await readWhile(1)
+  const { ipvs, unsettled, requests } = await readWhile(1)
   expect(unsettled).toBe(false)
+  expect(requests).toBe(2 * (await readWhile(0)).requests)
   expect(ipvs?.servers).toHaveLength(1)
 })
 
 it('says so where IPVS never rests', async () => {
-  expect((await readWhile(Number.POSITIVE_INFINITY)).unsettled).toBe(true)
+  const rules = await readWhile(Number.POSITIVE_INFINITY)
+  expect(rules.unsettled).toBe(true)
+  expect(() => demandSettled(rules)).toThrow('the kernel changed meanwhile, during each attempt to read it')
 })
