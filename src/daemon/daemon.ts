@@ -85,8 +85,7 @@ class Daemon {
       changed: endpoints => this.#intake.takeApiEndpoints(endpoints),
     })
     this.#node = new NodeWatch({
-      clock: io.clock,
-      log: io.log,
+      ...io,
       config: () => this.#config,
       nameFrom: io.origins.nodeName,
       others: async () => (await this.#cluster?.nodeNames()) ?? this.#intake.status?.otherNodes ?? [],

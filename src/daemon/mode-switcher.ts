@@ -174,25 +174,18 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
     const held = this.#reconciler.held
     if (held === undefined) return undefined
     const { state, resolved, passes } = held
-    const snapshot = admittedSnapshot(resolved.snapshot, resolved.memo.admission)
     const { tables, advance, outside } = this.#opened
+    const since = <T>(before: HeldRules, use: (from: State) => T): T | undefined => {
+      const from = this.#states.get(before)
+      return from && use(from)
+    }
     const rules: HeldRules = {
       config: this.#config,
-      snapshot,
+      snapshot: admittedSnapshot(resolved.snapshot, resolved.memo.admission),
       tables: tables?.(state),
       passes,
-      ...(advance && {
-        since: (before, held) => {
-          const from = this.#states.get(before)
-          return from && advance(held, from, state)
-        },
-      }),
-      ...(outside && {
-        outsideSince: before => {
-          const from = this.#states.get(before)
-          return from && outside(from, state)
-        },
-      }),
+      ...(advance && { since: (before, held) => since(before, from => advance(held, from, state)) }),
+      ...(outside && { outsideSince: before => since(before, from => outside(from, state)) }),
     }
     this.#states.set(rules, state)
     return rules

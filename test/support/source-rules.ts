@@ -77,6 +77,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[] | typeof EVERYTHING>
     'kernel/ipvs',
     'kernel/link',
     'netlink/connection.ts',
+    'netlink/transport.ts',
     'config/config.ts',
     'model/promises.ts',
     'model/service.ts',
