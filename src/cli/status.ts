@@ -103,7 +103,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   )
   const links = opened.flatMap(each => (each.status === 'fulfilled' ? each.value : []))
   for (const each of opened)
-    if (each.status === 'rejected') io.err(`kprobe status: ${oneLine(failureText(each.reason))}\n`)
+    if (each.status === 'rejected') io.err(`kprobe status: --relay: ${oneLine(failureText(each.reason))}\n`)
   try {
     const round = await ask(request, links, io)
     for (const problem of round.problems) io.err(`kprobe status: ${oneLine(problem)}\n`)

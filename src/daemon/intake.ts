@@ -239,6 +239,8 @@ export class Intake implements PartsHolder {
   }
 
   stop(): Promise<void> {
+    // The room outlives it, and would keep all objects.
+    this.#options.partsRoom?.leave(this)
     return this.#end(this.#run)
   }
 

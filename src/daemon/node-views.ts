@@ -161,9 +161,9 @@ export class NodeViews {
       const ofZone = await stepOf(`zone ${zone}`, nobodyIn(zone))
       const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
       const step = isAlone ? await stepOf(JSON.stringify(node), node) : ofZone
-      // The last client may have gone in the meantime.
+      // The last client, or that of this node, may have gone in the meantime, and have come back.
       if (this.#run !== run) return
-      if (!this.#views.has(view.name)) continue
+      if (this.#views.get(view.name) !== view) continue
       if (step === undefined) {
         this.#drop(
           view,

@@ -49,6 +49,8 @@ interface Question {
 interface Peer {
   readonly address: ApiAddress
   readonly name: string
+  /** The DNS name that its certificate has. */
+  readonly dnsName: string | undefined
   readonly link: RelayLink
   /** Open calls. */
   readings: number
@@ -118,19 +120,26 @@ export class RelayClient implements ApiClient {
   /** Watches at relays whose names no longer lead to them go on to their ends. */
   #order(): void {
     const { relays, names, nodeName, zone = '', link } = this.#options
-    const known = new Map(this.#peers.map(peer => [peer.name, peer]))
+    const before = this.#peers
     const peers = new Map<string, Peer>()
     for (const { address, name: dnsName } of inOrderFor({ name: nodeName, zone }, [
       ...relays,
       ...(names?.addresses ?? []),
     ])) {
       const name = relayName(address)
-      const peer = peers.get(name) ?? known.get(name)
-      const made = { address, name, readings: 0, failures: 0, restsUntilMs: Number.NEGATIVE_INFINITY }
+      const peer = peers.get(name) ?? before.find(known => known.name === name && known.dnsName === dnsName)
+      const made = {
+        address,
+        name,
+        dnsName,
+        readings: 0,
+        failures: 0,
+        restsUntilMs: Number.NEGATIVE_INFINITY,
+      }
       peers.set(name, peer ?? { ...made, link: link(address, dnsName) })
     }
     this.#peers = [...peers.values()]
-    for (const peer of known.values()) this.#closeUnused(peer)
+    for (const peer of before) this.#closeUnused(peer)
   }
 
   #closeUnused(peer: Peer): void {

@@ -9,9 +9,9 @@ import {
 } from '../api/grpc/rpc.ts'
 import type { Cancel, Clock } from '../base/clock.ts'
 import { oneLine } from '../base/text.ts'
+import { isDnsSubdomain } from '../model/fields.ts'
 import { decodeMessage } from '../wire/protobuf/decoder.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
-import { NODES_MAX } from './reports.ts'
 import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { type Beginning, Subscription, tooMuch } from './subscription.ts'
@@ -149,14 +149,11 @@ class DeltaStream implements CallHandler {
     if (this.#name === undefined)
       this.#name =
         nodeOf === undefined || isTrusted?.(this.#call) === true ? null : (nodeOf(this.#call) ?? '')
-    if (id === '' || (this.#name !== null && this.#name !== id)) {
+    if (!isDnsSubdomain(id) || (this.#name !== null && this.#name !== id)) {
       state.reports.refuseOther()
       return
     }
-    if (!this.#joined.has(id) && this.#joined.size < NODES_MAX) {
-      state.reports.joined(id)
-      this.#joined.add(id)
-    }
+    if (!this.#joined.has(id) && state.reports.joined(id, this.#joined.size === 0)) this.#joined.add(id)
     state.reports.take(id, text)
   }
 

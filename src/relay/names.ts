@@ -1,7 +1,7 @@
 import type { RelayAddress, RelayName } from '../api/grpc/address.ts'
 import { type Cancel, type Clock, within } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { compareIps, parseIp } from '../base/ip.ts'
+import { compareIps, type Ip, parseIp } from '../base/ip.ts'
 import { oneLine } from '../base/text.ts'
 
 interface RelayNamesOptions {
@@ -92,15 +92,13 @@ export class RelayNames {
   }
 
   #found(name: RelayName, texts: readonly string[]): void {
-    const ips = [...new Set(texts.flatMap(text => parseIp(text) ?? []))].sort(compareIps)
+    const ips = ipsIn(texts)
     if (ips.length === 0) {
       this.#failed(name, 'it has no addresses')
       return
     }
     const { port, zone } = name
-    const found = ips
-      .slice(0, ADDRESSES_MAX)
-      .map(ip => ({ address: { kind: 'tcp', ip, port }, zone, name: name.name }) as const)
+    const found = ips.map(ip => ({ address: { kind: 'tcp', ip, port }, zone, name: name.name }) as const)
     if (this.#failures.delete(name)) this.#options.say(`${name.name} is resolved again`)
     const before = this.#resolved.get(name)
     this.#resolved.set(name, found)
@@ -116,6 +114,11 @@ export class RelayNames {
     const rest = known === 0 ? 'no address of it is known yet' : `its last ${known} addresses stay in use`
     if (isNew) this.#options.say(`cannot resolve ${name.name}: ${why}; ${rest}; retrying`)
   }
+}
+
+/** The addresses of a name that are used, out of all that a resolver gives, in an order that is always the same. */
+export function ipsIn(texts: readonly string[]): readonly Ip[] {
+  return [...new Set(texts.flatMap(text => parseIp(text) ?? []))].sort(compareIps).slice(0, ADDRESSES_MAX)
 }
 
 function ipOf(its: RelayAddress | undefined): string | undefined {

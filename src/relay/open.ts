@@ -4,11 +4,10 @@ import { type ApiAddress, formatApiAddress, parseRelayAddress } from '../api/grp
 import { expiryOf } from '../api/grpc/http-server.ts'
 import type { Clock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { parseIp } from '../base/ip.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { RelayClient } from './client.ts'
 import { Http2Link, type RelayTlsPems } from './connection.ts'
-import { RelayNames } from './names.ts'
+import { ipsIn, RelayNames } from './names.ts'
 
 interface OpenRelayOptions {
   /** `tcp://IP:PORT@ZONE`, `dns:///NAME:PORT@ZONE`. */
@@ -73,15 +72,14 @@ export async function openLinks(
   text: string,
   options: Pick<OpenRelayOptions, 'tls' | 'tokenFile'>,
   clock: Clock,
+  resolve = addressesOf,
 ): Promise<readonly { readonly address: string; readonly link: Http2Link }[]> {
   const place = parseRelayAddress(text)
   if ('address' in place) return [{ address: text, link: openLink(place.address, options, clock) }]
   const { name, port } = place
-  return (await addressesOf(name)).flatMap(found => {
-    const ip = parseIp(found)
-    if (ip === undefined) return []
+  return ipsIn(await resolve(name)).map(ip => {
     const address = { kind: 'tcp', ip, port } as const
-    return [{ address: formatApiAddress(address), link: openLink(address, { ...options, name }, clock) }]
+    return { address: formatApiAddress(address), link: openLink(address, { ...options, name }, clock) }
   })
 }
 

@@ -1,4 +1,5 @@
 import type { Cancel, Clock } from '../base/clock.ts'
+import { SILENT_MS } from './judgement.ts'
 import { REPORT_SPACING_MS } from './node-report.ts'
 import type { NodeReports } from './reports.ts'
 
@@ -25,13 +26,13 @@ const REPORTS_MAX = 256
  */
 export class ReportForwarder {
   readonly #options: ReportForwarderOptions
-  readonly #waiting = new Map<string, string>()
+  readonly #waiting = new Map<string, { readonly text: string; readonly heardMs: number }>()
   #cancel: Cancel | undefined
 
   constructor(options: ReportForwarderOptions) {
     this.#options = options
     options.reports.taken = (node, text) => {
-      this.#waiting.set(node, text)
+      this.#waiting.set(node, { text, heardMs: options.clock.nowMs() })
       this.#cancel ??= this.#later()
     }
   }
@@ -51,12 +52,16 @@ export class ReportForwarder {
 
   #send(): void {
     const call = this.#options.call()
-    if (call === undefined || call.isFull) return
-    let sent = 0
-    for (const [node, text] of this.#waiting) {
-      if (sent++ === REPORTS_MAX) break
+    const nowMs = this.#options.clock.nowMs()
+    let room = call === undefined || call.isFull ? 0 : REPORTS_MAX
+    for (const [node, { text, heardMs }] of this.#waiting) {
+      // The relay above would take it for news of a node that is silent.
+      const isOld = nowMs - heardMs > SILENT_MS
+      if (!isOld && room === 0) continue
       this.#waiting.delete(node)
-      call.report(text, node)
+      if (isOld) continue
+      room--
+      call?.report(text, node)
     }
   }
 }

@@ -61,7 +61,9 @@ interface Entry {
 }
 
 /** Names that are remembered. */
-export const NODES_MAX = 16_384
+const NODES_MAX = 16_384
+/** Nodes of all streams: each has four. */
+const JOINS_MAX = 4 * NODES_MAX
 /** Reports that a node may send together, as after a pause of the network. */
 const BURST_MAX = 8
 /** Minimum time between two counts of nodes. */
@@ -79,6 +81,8 @@ export class NodeReports {
   readonly #entries = new Map<string, Entry>()
   /** Open streams of nodes that have reported there. */
   readonly #streams = new Map<string, number>()
+  /** The sum of them. */
+  #joins = 0
   readonly #refused = new Map<ReportRefusal, number>()
   readonly #times: Readonly<Record<Kind, ChangeTimes>> = {
     Service: new ChangeTimes(),
@@ -105,17 +109,24 @@ export class NodeReports {
     return this.#refused
   }
 
-  /** Counts a report that says something of another node than the one whose certificate came with it. */
+  /** Counts a report of another node than the one whose certificate came with it, or under what is no name of a node. */
   refuseOther(): void {
     this.#refuse('other-node')
   }
 
-  /** A node reports on a stream, until it leaves. */
-  joined(name: string): void {
+  /**
+   * A node reports on a stream, until it leaves. False where streams that bear many nodes have too many: the node then counts
+   * only where it reports by itself.
+   */
+  joined(name: string, isFirst: boolean): boolean {
+    if (!isFirst && this.#joins >= JOINS_MAX) return false
+    this.#joins++
     this.#streams.set(name, (this.#streams.get(name) ?? 0) + 1)
+    return true
   }
 
   left(name: string): void {
+    this.#joins--
     const streams = (this.#streams.get(name) ?? 0) - 1
     if (streams > 0) this.#streams.set(name, streams)
     else this.#streams.delete(name)

@@ -376,7 +376,12 @@ export class RelayWorld {
     return Object.assign(new Follower(this.source(client, name)), { client })
   }
 
-  client(name: string, relays: readonly MemoryRelay[], names?: RelayNames): RelayClient {
+  client(
+    name: string,
+    relays: readonly MemoryRelay[],
+    names?: RelayNames,
+    linked: (address: ApiAddress, dnsName: string | undefined) => void = () => undefined,
+  ): RelayClient {
     const clock = this.clock
     return new RelayClient({
       relays: names === undefined ? relays.map((_, index) => ({ address: addressOf(index), zone: '' })) : [],
@@ -391,7 +396,10 @@ export class RelayWorld {
         sent: ({ path }) => this.asked.push(path),
       }),
       fallsBack: this.#fallsBack,
-      link: address => new MemoryLink(this, () => relays[numberOf(address)]),
+      link: (address, dnsName) => {
+        linked(address, dnsName)
+        return new MemoryLink(this, () => relays[numberOf(address)])
+      },
       clock,
       random: this.random.fork(),
       startedMs: this.wallMs(),

@@ -1,8 +1,12 @@
 import { afterEach, describe, expect, it } from 'vitest'
+import { framed } from '../../../src/api/grpc/rpc.ts'
+import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode } from '../../../src/relay/judgement.ts'
 import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
 import { type ReportCall, ReportForwarder } from '../../../src/relay/report-forwarder.ts'
+import { discovery } from '../../../src/relay/schema.ts'
 import { RelayState } from '../../../src/relay/state.ts'
+import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { MemoryRelay, RelayWorld } from '../../support/relay.ts'
@@ -140,6 +144,51 @@ describe('a relay behind a relay', () => {
     tell(8)
     await clock.advance(1_000)
     expect(sent).toHaveLength(600)
+  })
+
+  it('F209: hands on nothing of a node that has become silent meanwhile', async () => {
+    const clock = new FakeClock()
+    const { reports } = new RelayState({ clock, proxyName: '' })
+    const sent: string[] = []
+    let call: ReportCall | undefined
+    const forwarder = new ReportForwarder({ clock, reports, call: () => call })
+    reports.take('gone', encodeReport(REPORT))
+    await clock.advance(90_000)
+    reports.take('here', encodeReport(REPORT))
+    await clock.advance(20_000)
+    call = { isFull: false, report: (_, node) => void sent.push(node) }
+    await clock.advance(1_000)
+    expect(sent).toEqual(['here'])
+    expect(clock.pending).toBe(0)
+    forwarder.stop()
+  })
+
+  it('F208: a client that may report for all names nodes alone, and so many of them', () => {
+    const clock = new FakeClock()
+    const state = new RelayState({ clock, proxyName: '' })
+    const { deltas } = new DiscoveryServer({ state, clock, isTrusted: () => true })
+    const handler = deltas({
+      organizations: [],
+      write: () => true,
+      end: () => undefined,
+      attempt: step => step(),
+    })
+    const [{ typeUrl: type_url } = { typeUrl: '' }] = RELAYED_TYPES
+    const fields = [{ key: METADATA.report, value: { string_value: encodeReport(REPORT) } }]
+    for (const id of ['node-1', 'x'.repeat(254), 'two words', '', 'node-2'])
+      handler.message(
+        framed(discovery.DeltaDiscoveryRequest, { node: { id, metadata: { fields } }, type_url }).subarray(5),
+      )
+    expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['node-1', 'node-2'])
+    expect(state.reports.refused.get('other-node')).toBe(3)
+    handler.closed?.()
+    let most = 0
+    while (most < 100_000 && state.reports.joined(`node-${most}`, false)) most++
+    expect(most).toBe(65_536)
+    expect(state.reports.joined('node-1', true)).toBe(true)
+    state.reports.left('node-1')
+    state.reports.left('node-2')
+    expect(state.reports.joined('node-2', false)).toBe(true)
   })
 })
 

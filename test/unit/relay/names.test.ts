@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { formatApiAddress, parseRelayAddress } from '../../../src/api/grpc/address.ts'
 import { RelayNames } from '../../../src/relay/names.ts'
+import { openLinks } from '../../../src/relay/open.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { Follower } from '../../support/follower.ts'
 import { RelayWorld } from '../../support/relay.ts'
@@ -114,6 +115,43 @@ describe('names of relays', () => {
   ])('refuse %s', text => {
     expect(() => parseRelayAddress(text)).toThrow('not a DNS name; write dns:///NAME:PORT')
   })
+})
+
+it('F207: `kprobe status` asks so many addresses of a name at most', async () => {
+  const many = Array.from({ length: 10_000 }, (_, index) => `10.1.${index >> 8}.${index & 255}`)
+  const options = { tls: undefined, tokenFile: '' }
+  const links = await openLinks('dns:///r.test:12091', options, new FakeClock(), () =>
+    Promise.resolve(['no address', ...many, ...many]),
+  )
+  for (const { link } of links) link.close()
+  expect(new Set(links.map(({ address }) => address)).size).toBe(64)
+  expect(links).toHaveLength(64)
+})
+
+it('F207: an address that another name leads to now is believed by that name', async () => {
+  const clock = new FakeClock()
+  const addresses: Record<string, readonly string[]> = { 'a.test': ['10.0.0.1'], 'b.test': ['10.0.0.2'] }
+  const names = new RelayNames({
+    names: Object.keys(addresses).map(name => ({ name, port: 1, zone: '' })),
+    clock,
+    random: () => 0.5,
+    say: () => undefined,
+    lookup: name => Promise.resolve(addresses[name] ?? []),
+  })
+  const links: string[] = []
+  const client = new RelayWorld().client('node-0', [], names, (address, name) => {
+    links.push(`${formatApiAddress(address)} ${name}`)
+  })
+  await names.ready()
+  Object.assign(addresses, { 'a.test': ['10.0.0.2'], 'b.test': ['10.0.0.1'] })
+  await clock.advance(60_000)
+  expect(links.sort()).toEqual([
+    'tcp://10.0.0.1:1 a.test',
+    'tcp://10.0.0.1:1 b.test',
+    'tcp://10.0.0.2:1 a.test',
+    'tcp://10.0.0.2:1 b.test',
+  ])
+  await client.close()
 })
 
 it('a node follows the relays that a name leads to, and their watches go on', async () => {

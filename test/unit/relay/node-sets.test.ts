@@ -4,9 +4,11 @@ import { join } from 'node:path'
 import type * as grpc from '@grpc/grpc-js'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Call } from '../../../src/api/grpc/rpc.ts'
+import type { Clock } from '../../../src/base/clock.ts'
 import { runCommand } from '../../../src/cli/commands.ts'
 import { NodeViews } from '../../../src/daemon/node-views.ts'
 import { isJson } from '../../../src/model/fields.ts'
+import { PartsRoom } from '../../../src/model/object-budget.ts'
 import { nodeSets } from '../../../src/relay/node-sets.ts'
 import { StateSource } from '../../../src/relay/state-source.ts'
 import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
@@ -134,15 +136,21 @@ function raise(): never {
 interface Ended {
   code: number | undefined
   text: string
+  /** What was written. */
+  bytes: string
 }
 
-/** A call whose answers nobody reads. */
+/** A call that keeps its answers. */
 function callOf(facts: Partial<Call> = {}): Call & Ended {
   const call: Call & Ended = {
     organizations: [],
     code: undefined,
     text: '',
-    write: () => true,
+    bytes: '',
+    write(frames) {
+      this.bytes += frames.toString('latin1')
+      return true
+    },
     end(code, text = '') {
       if (this.code === undefined) this.text = text
       this.code ??= code
@@ -183,7 +191,15 @@ describe('F205: a client of a relay', () => {
 })
 
 describe('F206: Sets of many nodes', () => {
-  async function begin(zoneOf: (index: number) => number) {
+  interface Extras {
+    readonly partsRoom?: PartsRoom
+    readonly clock?: (clock: Clock) => Clock
+    /** A pass looks at a node. */
+    readonly seen?: (node: string) => void
+  }
+
+  async function begin(zoneOf: (index: number) => number, extras: Extras = {}) {
+    const { partsRoom, clock = its => its, seen = () => undefined } = extras
     const world = new RelayWorld()
     const [relay] = world.relays
     if (relay === undefined) throw new Error('no relay')
@@ -198,17 +214,27 @@ describe('F206: Sets of many nodes', () => {
     const errors: Error[] = []
     const { nodeName: _, ...resolving } = OPTIONS
     const views = new NodeViews({
-      clock: world.clock,
+      clock: clock(world.clock),
       resolving,
-      partsRoom: undefined,
-      openSource: nodesChanged => new StateSource({ clock: world.clock, state: relay.state, nodesChanged }),
+      partsRoom,
+      openSource: nodesChanged => {
+        const source = new StateSource({ clock: world.clock, state: relay.state, nodesChanged })
+        const nodeOf = source.nodeOf.bind(source)
+        return Object.assign(source, {
+          nodeOf: (name: string) => {
+            seen(name)
+            return nodeOf(name)
+          },
+        })
+      },
       failed: error => errors.push(error),
     })
-    const ask = (node: string): ReturnType<typeof callOf> & { leave: () => void } => {
+    const ask = (node: string): ReturnType<typeof callOf> & { again: () => void; leave: () => void } => {
       const call = callOf()
       const handler = views.watch(node, call)
-      handler.message(request(node))
-      return Object.assign(call, { leave: () => handler.closed?.() })
+      const again = (): void => handler.message(request(node))
+      again()
+      return Object.assign(call, { again, leave: () => handler.closed?.() })
     }
     const end = async (): Promise<void> => {
       await views.close()
@@ -254,6 +280,82 @@ describe('F206: Sets of many nodes', () => {
     first.leave()
     ask('one-more')
     expect(views.counts.nodes).toBe(1_024)
+    await end()
+  })
+
+  it('leave the memory with their last client', async () => {
+    const partsRoom = new PartsRoom(1_000_000)
+    const others = { parts: 0 }
+    const { world, ask, end } = await begin(() => 1, { partsRoom })
+    const call = ask('node-5')
+    await world.clock.advance(100)
+    expect(partsRoom.limitOf(others)).toBeLessThan(1_000_000)
+    call.leave()
+    await world.clock.advance(61_000)
+    expect(partsRoom.limitOf(others)).toBe(1_000_000)
+    await end()
+  })
+
+  it('begin anew when all clients leave and come back while a pass is under way', async () => {
+    let stop: Promise<void> | undefined
+    let goOn = (): void => undefined
+    let ms = 0
+    const slow = (clock: Clock): Clock => ({
+      nowMs() {
+        if (stop !== undefined) ms += 10
+        return clock.nowMs() + ms
+      },
+      after: (delayMs, run) => clock.after(delayMs, run),
+      breathe: () => stop ?? clock.breathe(),
+    })
+    const seen = (): void => {
+      if (ms === 0)
+        stop ??= new Promise(resolve => {
+          goOn = resolve
+        })
+    }
+    const { world, views, ask, end } = await begin(index => index % 2, { clock: slow, seen })
+    const names = ['node-4', 'node-5', 'node-6']
+    const before = names.map(ask)
+    await world.clock.advance(100)
+    expect(before[2]?.bytes).toBe('')
+    for (const call of before) call.leave()
+    await world.clock.advance(61_000)
+    expect(views.counts).toEqual({ nodes: 0, shared: 0 })
+    world.store.create('services', serviceOf(77, { namespaces: 1 }))
+    await world.clock.advance(1_000)
+    const after = names.map(ask)
+    await world.clock.advance(100)
+    stop = undefined
+    goOn()
+    await world.clock.advance(1_000)
+    expect(views.counts).toEqual({ nodes: 3, shared: 2 })
+    for (const { bytes } of after) expect(bytes).toContain('service-77')
+    world.store.create('services', serviceOf(78, { namespaces: 1 }))
+    await world.clock.advance(1_000)
+    for (const call of after) call.again()
+    await world.clock.advance(100)
+    for (const { bytes } of after) expect(bytes).toContain('service-78')
+    await end()
+  })
+
+  it('answer a client that comes back while a pass refuses the node', async () => {
+    let back: ReturnType<typeof ask> | undefined
+    const seen = (node: string): void => {
+      if (node !== 'node-40' || back !== undefined) return
+      // Both give way: 1,024 others are asked for.
+      first.leave()
+      const late = ask('late')
+      late.leave()
+      back = ask('node-40')
+    }
+    const { world, views, ask, end } = await begin(index => index, { seen })
+    for (let index = 5; index < 36; index++) ask(`node-${index}`)
+    for (let index = 32; index < 1_024; index++) ask(`other-${index}`)
+    const first = ask('node-40')
+    expect(views.counts.nodes).toBe(1_024)
+    await world.clock.advance(1_000)
+    expect(back?.code).toBe(8)
     await end()
   })
 })
