@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../../src/base/plain-data.ts'
 import { openPage } from '../../../src/cli/page.ts'
-import { PageRates } from '../../../src/cli/page-rates.ts'
+import { PageRates, type Timed } from '../../../src/cli/page-rates.ts'
 import type { TopState } from '../../../src/cli/top-view.ts'
 import { resolveOptions } from '../../../src/config/daemon-config.ts'
 import type { PageSource } from '../../../src/daemon/page.ts'
@@ -332,7 +332,7 @@ describe('the rates', () => {
 
   function rig() {
     const clock = new FakeClock()
-    const life = { opened: 0, sampled: 0, closed: 0, fails: false }
+    const life = { opened: 0, sampled: 0, closed: 0, timed: 0, fails: false }
     const rates = new PageRates(clock, async () => {
       life.opened++
       if (life.fails) throw new Error('denied')
@@ -344,14 +344,19 @@ describe('the rates', () => {
         close: async () => void life.closed++,
       }
     })
-    return { clock, life, rates, read: (query = '') => rates.read(new URLSearchParams(query)) }
+    const timed: Timed = work => {
+      life.timed++
+      return work()
+    }
+    return { clock, life, rates, read: (query = '') => rates.read(new URLSearchParams(query), timed) }
   }
 
   it('F186: are counted once for all viewers, only while one of them asks', async () => {
     const { clock, life, rates, read } = rig()
     expect(life.opened).toBe(0)
     await Promise.all([read(), read(), read()])
-    expect(life).toMatchObject({ opened: 1, sampled: 1 })
+    // The rows of each viewer are its own work, though it waited for the sample.
+    expect(life).toMatchObject({ opened: 1, sampled: 1, timed: 3 })
     for (let second = 0; second < 30; second++) {
       await clock.advance(1_000)
       await Promise.all([read(), read()])
