@@ -10,7 +10,7 @@ const INTERVAL_MS = 1_000
 const IDLE_MS = 10_000
 const ROWS_MAX = 100
 
-/** Does work for one viewer, and counts the time that it takes. */
+/** Does work for one viewer, and counts the processor time that it takes. */
 export type Timed = <T>(work: () => T) => T
 
 type Sampler = Pick<TopSampler, 'sample' | 'close'>

@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
-import type { Clock } from '../base/clock.ts'
+import { type Clock, processCpuMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import type { Page, PageSource } from '../daemon/page.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../http/connections.ts'
@@ -30,7 +30,11 @@ const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string 
 ])
 
 /** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
-export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
+export function openPage(
+  source: PageSource,
+  folder = new URL('./ui/', import.meta.url),
+  cpuMs = processCpuMs,
+): Page {
   const rates = new PageRates(source.clock, () => openSampler(source))
   const data = new Map<string, (query: URLSearchParams, timed: Timed) => unknown>([
     ['status', () => statusOf(source)],
@@ -40,7 +44,7 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
     ['receipts', () => source.receipts()],
     ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
   ])
-  const viewers = new Viewers(source.clock)
+  const viewers = new Viewers(source.clock, cpuMs)
   const answer = async ({ path, query, client }: HttpRequest): Promise<HttpAnswer> => {
     const place = path.slice(PAGE_PATH.length)
     const file = FILES.get(place)
@@ -73,23 +77,25 @@ const TOO_OFTEN: HttpAnswer = {
 /** Answers viewers, each within a budget of the daemon's time. */
 class Viewers {
   readonly #clock: Clock
+  readonly #cpuMs: () => number
   readonly #budgets = new Map<string, TokenBucket>()
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, cpuMs: () => number) {
     this.#clock = clock
+    this.#cpuMs = cpuMs
   }
 
   /** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
   async answer(client = '', read: (timed: Timed) => unknown): Promise<HttpAnswer> {
     const budget = this.#budgetOf(client)
     if (!budget.take()) return TOO_OFTEN
-    // What is waited for is no work of this request: work after it is timed on its own.
+    // Time that the machine gives to others, or that is waited for, is no work of this request.
     const timed: Timed = work => {
-      const startMs = this.#clock.nowMs()
+      const startMs = this.#cpuMs()
       try {
         return work()
       } finally {
-        budget.charge(this.#clock.nowMs() - startMs)
+        budget.charge(this.#cpuMs() - startMs)
       }
     }
     try {

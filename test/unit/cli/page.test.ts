@@ -70,7 +70,7 @@ function resolvedOf(snapshot: Snapshot) {
   }
 }
 
-function open(change: Partial<PageSource> = {}) {
+function open(change: Partial<PageSource> = {}, cpuMs?: () => number) {
   const resolved = resolvedOf(snapshotOf(OBJECTS))
   const page = openPage(
     {
@@ -87,6 +87,7 @@ function open(change: Partial<PageSource> = {}) {
       ...change,
     },
     pathToFileURL(`${folder}/`),
+    cpuMs ?? (() => 0),
   )
   const get = async (
     path: string,
@@ -148,17 +149,22 @@ it('F213: a viewer that asks without pause gets no more than its share of time, 
     status: 429,
     headers: { 'Retry-After': '1' },
   })
-  // A picture that takes a second uses up what a hundred short answers would.
+  // A long answer uses up what many short ones would: its processor time counts, not that of a busy machine.
+  let spentMs = 0
+  const busy = Object.assign(new FakeClock(), { nowMs: () => lateMs })
   let lateMs = 0
-  const late = Object.assign(new FakeClock(), { nowMs: () => lateMs })
-  const slow = open({
-    clock: late,
-    configz: () => {
-      lateMs += 2_000
-    },
-  })
+  const configz = () => {
+    lateMs += 2_000
+  }
+  const slow = open({ clock: busy, configz }, () => spentMs)
   expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(200)
-  expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(429)
+  expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(200)
+  const status = () => {
+    spentMs += 2_000
+  }
+  const long = open({ status }, () => spentMs)
+  expect((await long.get('data/status', {}, '192.0.2.3')).status).toBe(200)
+  expect((await long.get('data/status', {}, '192.0.2.3')).status).toBe(429)
 })
 
 describe('the Services', () => {
