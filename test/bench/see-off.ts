@@ -145,7 +145,7 @@ class Node {
 
   constructor() {
     const bundle = process.env.KPROBE_BENCH_BUNDLE ?? ''
-    this.#child = spawn('unshare', ['-n', process.execPath, bundle, 'node'], {
+    this.#child = spawn('unshare', ['-n', ...tiedNode(bundle, 'node').flat()], {
       stdio: ['pipe', 'pipe', 'inherit'],
     })
     if (this.#child.stdout === null) throw new Error('no standard output')
