@@ -202,8 +202,8 @@ static napi_value send_sync(napi_env env, napi_callback_info info) {
 static napi_value receive(napi_env env, napi_callback_info info) {
   UNPACK("hbi");
   size_t length = 0, start = 0, end = 0, capacity = args.length < INT32_MAX ? args.length : INT32_MAX;
-  int error = args.handle->late;
-  for (; error == 0 && (end == 0 || start + (size_t)args.numbers[2] <= capacity); start = (end + 3) & ~(size_t)3) {
+  int error = args.handle->late, room = args.numbers[2] > 0 ? args.numbers[2] : 1; /* with 0, a datagram is lost */
+  for (; error == 0 && (end == 0 || start + (size_t)room <= capacity); start = (end + 3) & ~(size_t)3) {
     error = netlink_socket_receive(args.handle->socket.fd, (char *)args.data + start, capacity - start, &length);
     end = error == 0 ? start + length : end;
   }

@@ -380,3 +380,9 @@ export class Batcher<T> {
     return this.#gathering === undefined ? undefined : this.#clock.breathe()
   }
 }
+
+/** Processor time of this process, of all its threads and in the kernel; milliseconds. */
+export function processCpuMs(): number {
+  const { user, system } = process.cpuUsage()
+  return (user + system) / 1_000
+}

@@ -18,6 +18,9 @@ export function usualSocket(proxyName: string | undefined): string {
 const TIMEOUT_MS = 5_000
 /** Exceeds the state of 100,000 Services. */
 const ANSWER_BYTES_MAX = 512 * 1024 * 1024
+/** For pages of a few numbers or flags, which commands request first: what floods them is not a daemon. */
+const SHORT_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+const SHORT_PAGES: ReadonlySet<string> = new Set(['/config', '/status'])
 
 /** Requests one page of this node's daemon, such as /state, until `signal` aborts. Rejects on a malformed or failed answer. */
 export function askDaemon(
@@ -25,6 +28,7 @@ export function askDaemon(
   path: string,
   { signal }: { readonly signal?: AbortSignal } = {},
 ): Promise<AdminAnswer> {
+  const bytesMax = SHORT_PAGES.has(path) ? SHORT_ANSWER_BYTES_MAX : ANSWER_BYTES_MAX
   return new Promise((resolve, reject) => {
     const asked = request(
       // A kept connection may be closed by the daemon while the command works: each page has one of its own.
@@ -34,7 +38,7 @@ export function askDaemon(
         let bytes = 0
         response.on('data', (chunk: Buffer) => {
           bytes += chunk.length
-          if (bytes <= ANSWER_BYTES_MAX) chunks.push(chunk)
+          if (bytes <= bytesMax) chunks.push(chunk)
           else asked.destroy(new Error(`${socketPath}: the answer to ${path} is too long`))
         })
         response.on('end', () => {

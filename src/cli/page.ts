@@ -1,6 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
-import type { Clock } from '../base/clock.ts'
+import { type Clock, processCpuMs } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
 import type { Page, PageSource } from '../daemon/page.ts'
 import { type HttpAnswer, type HttpRequest, JSON_TYPE, NOT_FOUND, readOnly } from '../http/connections.ts'
@@ -8,7 +8,7 @@ import { isJson } from '../model/fields.ts'
 import { PAGE_PATH } from '../telemetry/admin-server.ts'
 import { TokenBucket } from '../telemetry/events.ts'
 import { pathOf } from './page-path.ts'
-import { openSampler, PageRates } from './page-rates.ts'
+import { openSampler, PageRates, type Timed } from './page-rates.ts'
 import { servicesPage } from './page-services.ts'
 
 /** A script of another origin, an inline one and a frame around the page are refused by the browser. */
@@ -30,17 +30,21 @@ const FILES: ReadonlyMap<string, { readonly name: string; readonly type: string 
 ])
 
 /** Makes the web page of a daemon: its files, and its data as JSON, computed for each request. */
-export function openPage(source: PageSource, folder = new URL('./ui/', import.meta.url)): Page {
+export function openPage(
+  source: PageSource,
+  folder = new URL('./ui/', import.meta.url),
+  cpuMs = processCpuMs,
+): Page {
   const rates = new PageRates(source.clock, () => openSampler(source))
-  const data = new Map<string, (query: URLSearchParams) => unknown>([
+  const data = new Map<string, (query: URLSearchParams, timed: Timed) => unknown>([
     ['status', () => statusOf(source)],
     ['services', query => servicesPage(source, query)],
     ['path', query => pathOf(source, query)],
-    ['rates', query => rates.read(query)],
+    ['rates', (query, timed) => rates.read(query, timed)],
     ['receipts', () => source.receipts()],
     ['config', () => ({ flags: Object.fromEntries(source.flags), configuration: source.configz() })],
   ])
-  const viewers = new Viewers(source.clock)
+  const viewers = new Viewers(source.clock, cpuMs)
   const answer = async ({ path, query, client }: HttpRequest): Promise<HttpAnswer> => {
     const place = path.slice(PAGE_PATH.length)
     const file = FILES.get(place)
@@ -49,7 +53,7 @@ export function openPage(source: PageSource, folder = new URL('./ui/', import.me
       return { status: 200, headers: { 'Content-Type': file.type }, body }
     }
     const page = place.startsWith('data/') ? data.get(place.slice('data/'.length)) : undefined
-    return page === undefined ? NOT_FOUND : await viewers.answer(client, () => page(query))
+    return page === undefined ? NOT_FOUND : await viewers.answer(client, timed => page(query, timed))
   }
   return {
     handle: readOnly(async request => {
@@ -73,27 +77,29 @@ const TOO_OFTEN: HttpAnswer = {
 /** Answers viewers, each within a budget of the daemon's time. */
 class Viewers {
   readonly #clock: Clock
+  readonly #cpuMs: () => number
   readonly #budgets = new Map<string, TokenBucket>()
 
-  constructor(clock: Clock) {
+  constructor(clock: Clock, cpuMs: () => number) {
     this.#clock = clock
+    this.#cpuMs = cpuMs
   }
 
   /** A question that has no answer, such as a Service that is gone, is an answer as well: `{"error": "..."}`. */
-  async answer(client = '', read: () => unknown): Promise<HttpAnswer> {
+  async answer(client = '', read: (timed: Timed) => unknown): Promise<HttpAnswer> {
     const budget = this.#budgetOf(client)
     if (!budget.take()) return TOO_OFTEN
-    // What is waited for is no work of this request.
-    const timed = <T>(work: () => T): T => {
-      const startMs = this.#clock.nowMs()
+    // Time that the machine gives to others, or that is waited for, is no work of this request.
+    const timed: Timed = work => {
+      const startMs = this.#cpuMs()
       try {
         return work()
       } finally {
-        budget.charge(this.#clock.nowMs() - startMs)
+        budget.charge(this.#cpuMs() - startMs)
       }
     }
     try {
-      const value = await timed(read)
+      const value = await timed(() => read(timed))
       return { status: 200, headers: JSON_TYPE, body: timed(() => JSON.stringify(value)) }
     } catch (error) {
       return { status: 422, headers: JSON_TYPE, body: JSON.stringify({ error: errorText(error) }) }

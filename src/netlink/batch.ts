@@ -181,7 +181,7 @@ export function messageReceiver({ transport, datagramBytes, take, lost }: Receiv
     while (count < messagesMax) {
       const messages = attempt(read)
       if (!isMore) break
-      // One that is unreadable loses no other. Errors without end must not keep the process busy.
+      // A message that `take` cannot read loses no other. Errors without end must not keep the process busy.
       for (const message of messages ?? []) attempt(() => take(view, message))
       count += Math.max(1, messages?.length ?? 1)
     }

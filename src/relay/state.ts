@@ -101,9 +101,3 @@ export class RelayState {
 function spacingMs(cpuMs: number): number {
   return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, cpuMs * SPACING_PER_CPU))
 }
-
-/** Processor time of this process, of all its threads and in the kernel; milliseconds. */
-export function processCpuMs(): number {
-  const { user, system } = process.cpuUsage()
-  return (user + system) / 1_000
-}

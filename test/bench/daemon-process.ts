@@ -4,6 +4,11 @@ import { createInterface } from 'node:readline'
 import { type CpuMs, cpuOf } from './daemon-cost.ts'
 import { proxyFlags } from './proxy-flags.ts'
 
+/** Gives the command of a Node.js process that ends with this one, whatever ends it: no daemon stays behind. */
+export function tiedNode(...args: readonly string[]): [file: string, args: string[]] {
+  return ['setpriv', ['--pdeathsig', 'KILL', process.execPath, ...args]]
+}
+
 /** `kprobe run` in nftables mode. */
 export class Daemon {
   readonly startMs: number
@@ -23,7 +28,7 @@ export class Daemon {
     const began = performance.now()
     // Node.js decodes all certificates of its own at the start where this is set: 30 ms that are not of kprobe.
     const env = { ...process.env, NODE_EXTRA_CA_CERTS: undefined }
-    const child = spawn(process.execPath, [...nodeArgs, command, 'run', ...proxyFlags({ kubeconfig })], {
+    const child = spawn(...tiedNode(...nodeArgs, command, 'run', ...proxyFlags({ kubeconfig })), {
       stdio: ['ignore', 'ignore', 'pipe'],
       env,
     })

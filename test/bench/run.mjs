@@ -32,11 +32,15 @@ let failed = false
 for (const name of asked.length > 0 ? asked : all) {
   const file = await bundle(join(here, `${name}.bench.ts`), { root, out, name })
   console.log(`\n== ${name}`)
-  const run = spawnSync('unshare', [namespace, process.execPath, '--expose-gc', file], {
-    cwd: root,
-    stdio: 'inherit',
-    env: { ...process.env, KPROBE_BENCH_BUNDLE: file, KPROBE_ROOT: root },
-  })
+  const run = spawnSync(
+    'unshare',
+    [namespace, 'setpriv', '--pdeathsig', 'TERM', process.execPath, '--expose-gc', file],
+    {
+      cwd: root,
+      stdio: 'inherit',
+      env: { ...process.env, KPROBE_BENCH_BUNDLE: file, KPROBE_ROOT: root },
+    },
+  )
   failed ||= run.status !== 0
 }
 process.exit(failed ? 1 : 0)

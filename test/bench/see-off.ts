@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline'
 import { setTimeout as pause } from 'node:timers/promises'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { cpuOf } from './daemon-cost.ts'
+import { tiedNode } from './daemon-process.ts'
 import { buildSender, connectToNowhere, nanosecondsTo } from './packet-path.ts'
 import { median, print } from './report.ts'
 
@@ -35,7 +36,7 @@ export async function holdNode(): Promise<void> {
   writeFileSync(join(objects, 'all.json'), JSON.stringify({ kind: 'List', items: [...services, ...slices] }))
   writeSlice(objects, 0)
   const args = [`--source=file:${objects}`, '--hostname-override=node', `--admin-socket=${socket}`]
-  const daemon = spawn(process.execPath, [command, 'run', ...args], { stdio: ['ignore', 'ignore', 'pipe'] })
+  const daemon = spawn(...tiedNode(command, 'run', ...args), { stdio: ['ignore', 'ignore', 'pipe'] })
   await new Promise<void>(synced =>
     daemon.stderr.on('data', chunk => String(chunk).includes('first sync complete') && synced()),
   )
@@ -144,7 +145,7 @@ class Node {
 
   constructor() {
     const bundle = process.env.KPROBE_BENCH_BUNDLE ?? ''
-    this.#child = spawn('unshare', ['-n', process.execPath, bundle, 'node'], {
+    this.#child = spawn('unshare', ['-n', ...tiedNode(bundle, 'node').flat()], {
       stdio: ['pipe', 'pipe', 'inherit'],
     })
     if (this.#child.stdout === null) throw new Error('no standard output')

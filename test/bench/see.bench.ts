@@ -20,6 +20,7 @@ import type { Transport } from '../../src/netlink/transport.ts'
 import { serviceOf, sliceOf } from '../support/objects.ts'
 import { type Entry, entry, flow, inject } from '../unit/kernel/conntrack/flows.ts'
 import { cpuOf } from './daemon-cost.ts'
+import { tiedNode } from './daemon-process.ts'
 import { goal, print } from './report.ts'
 import { compareOff, holdNode } from './see-off.ts'
 
@@ -140,7 +141,7 @@ async function round(ended: boolean): Promise<Record<string, string>> {
 
 function startWatcher(ended: boolean): ChildProcess {
   const bundle = process.env.KPROBE_BENCH_BUNDLE ?? ''
-  return spawn(process.execPath, [bundle, 'watch', ended ? 'both' : 'new'], {
+  return spawn(...tiedNode(bundle, 'watch', ended ? 'both' : 'new'), {
     stdio: ['pipe', 'pipe', 'inherit'],
   })
 }
@@ -239,7 +240,7 @@ async function startDaemon(command: string, folder: string, socket: string): Pro
   const source = `${folder}/objects.json`
   writeFileSync(source, JSON.stringify({ apiVersion: 'v1', kind: 'List', items: objects() }))
   const args = [command, 'run', `--source=file:${source}`, '--hostname-override=node', socket]
-  const daemon = spawn(process.execPath, args, { stdio: ['ignore', 'ignore', 'pipe'] })
+  const daemon = spawn(...tiedNode(...args), { stdio: ['ignore', 'ignore', 'pipe'] })
   let log = ''
   daemon.stderr.on('data', chunk => {
     log += chunk

@@ -172,6 +172,7 @@ export class IpvsClasses {
 
   #note(machine: ClassMachine, set: string, fields: readonly Field[]): void {
     const { sets, single } = machine
+    // The path of a single packet names the rule, which names the set.
     if (single !== undefined) return
     machine.sets = this.lookups
     machine.note(

@@ -50,7 +50,7 @@ interface LogOptions {
 const PACKET_BYTES = 128
 const RECEIVE_BYTES = 64 * 1024
 /** Datagrams per turn of the event loop. */
-const DATAGRAMS_PER_TURN = 64
+const MESSAGES_PER_TURN = 64
 const SEQUENCE_MODULUS = 2 ** 32
 
 /**
@@ -72,7 +72,7 @@ export function readLog(options: LogOptions): () => void {
     // The sequence number of the next packet gives the number of missing ones.
     lost: () => undefined,
   })
-  return transport.watch(() => receive(DATAGRAMS_PER_TURN))
+  return transport.watch(() => receive(MESSAGES_PER_TURN))
 }
 
 function encodeBind(group: number, sequence: number): Uint8Array {

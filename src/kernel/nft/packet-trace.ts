@@ -43,7 +43,7 @@ interface TraceOptions {
 /** Several steps come in one datagram; none is longer than a page. */
 const RECEIVE_BYTES = 64 * 1024
 /** Datagrams per turn of the event loop. */
-const DATAGRAMS_PER_TURN = 64
+const MESSAGES_PER_TURN = 64
 
 /** Receives the steps of all traced packets of this network namespace, until the returned function is called. */
 export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): () => void {
@@ -57,7 +57,7 @@ export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): 
     lost: onLost,
   })
   transport.join(NFNLGRP_NFTRACE)
-  const unwatch = transport.watch(() => receive(DATAGRAMS_PER_TURN))
+  const unwatch = transport.watch(() => receive(MESSAGES_PER_TURN))
   let isOn = true
   return () => {
     if (!isOn) return

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { fieldOf, listAt, numberAt, textAt } from '../../../src/base/plain-data.ts'
 import { openPage } from '../../../src/cli/page.ts'
-import { PageRates } from '../../../src/cli/page-rates.ts'
+import { PageRates, type Timed } from '../../../src/cli/page-rates.ts'
 import type { TopState } from '../../../src/cli/top-view.ts'
 import { resolveOptions } from '../../../src/config/daemon-config.ts'
 import type { PageSource } from '../../../src/daemon/page.ts'
@@ -70,7 +70,7 @@ function resolvedOf(snapshot: Snapshot) {
   }
 }
 
-function open(change: Partial<PageSource> = {}) {
+function open(change: Partial<PageSource> = {}, cpuMs?: () => number) {
   const resolved = resolvedOf(snapshotOf(OBJECTS))
   const page = openPage(
     {
@@ -87,6 +87,7 @@ function open(change: Partial<PageSource> = {}) {
       ...change,
     },
     pathToFileURL(`${folder}/`),
+    cpuMs ?? (() => 0),
   )
   const get = async (
     path: string,
@@ -148,17 +149,22 @@ it('F213: a viewer that asks without pause gets no more than its share of time, 
     status: 429,
     headers: { 'Retry-After': '1' },
   })
-  // A picture that takes a second uses up what a hundred short answers would.
+  // A long answer uses up what many short ones would: its processor time counts, not that of a busy machine.
+  let spentMs = 0
+  const busy = Object.assign(new FakeClock(), { nowMs: () => lateMs })
   let lateMs = 0
-  const late = Object.assign(new FakeClock(), { nowMs: () => lateMs })
-  const slow = open({
-    clock: late,
-    configz: () => {
-      lateMs += 2_000
-    },
-  })
+  const configz = () => {
+    lateMs += 2_000
+  }
+  const slow = open({ clock: busy, configz }, () => spentMs)
   expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(200)
-  expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(429)
+  expect((await slow.get('data/config', {}, '192.0.2.3')).status).toBe(200)
+  const status = () => {
+    spentMs += 2_000
+  }
+  const long = open({ status }, () => spentMs)
+  expect((await long.get('data/status', {}, '192.0.2.3')).status).toBe(200)
+  expect((await long.get('data/status', {}, '192.0.2.3')).status).toBe(429)
 })
 
 describe('the Services', () => {
@@ -332,7 +338,7 @@ describe('the rates', () => {
 
   function rig() {
     const clock = new FakeClock()
-    const life = { opened: 0, sampled: 0, closed: 0, fails: false }
+    const life = { opened: 0, sampled: 0, closed: 0, timed: 0, fails: false }
     const rates = new PageRates(clock, async () => {
       life.opened++
       if (life.fails) throw new Error('denied')
@@ -344,14 +350,19 @@ describe('the rates', () => {
         close: async () => void life.closed++,
       }
     })
-    return { clock, life, rates, read: (query = '') => rates.read(new URLSearchParams(query)) }
+    const timed: Timed = work => {
+      life.timed++
+      return work()
+    }
+    return { clock, life, rates, read: (query = '') => rates.read(new URLSearchParams(query), timed) }
   }
 
   it('F186: are counted once for all viewers, only while one of them asks', async () => {
     const { clock, life, rates, read } = rig()
     expect(life.opened).toBe(0)
     await Promise.all([read(), read(), read()])
-    expect(life).toMatchObject({ opened: 1, sampled: 1 })
+    // The rows of each viewer are its own work, though it waited for the sample.
+    expect(life).toMatchObject({ opened: 1, sampled: 1, timed: 3 })
     for (let second = 0; second < 30; second++) {
       await clock.advance(1_000)
       await Promise.all([read(), read()])

@@ -179,6 +179,13 @@ describe('watch', () => {
     expect(transport.receive(short, 64)).toBe(one)
     expect(thrownBy(() => transport.receive(short, 64))).toMatchObject({ code: 'EMSGSIZE' })
     expect(transport.receive(short, 64)).toBe(one)
+    // A full buffer has no room for another one, whatever the caller says.
+    for (const room of [0, -1]) {
+      const full = new Uint8Array(one)
+      send(2)
+      expect([transport.receive(full, room), transport.receive(full, room)]).toEqual([one, one])
+      expect(transport.receive(full, room)).toBeUndefined()
+    }
   })
 
   it('takes one watcher at a time', () => {
