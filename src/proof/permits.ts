@@ -1,6 +1,6 @@
 import { u16be } from '../base/octets.ts'
 import { difference, onlyValue, point, type Region, union } from '../base/region.ts'
-import { loopback, regionOfIps } from '../kernel/evaluate/box.ts'
+import { LOCAL, loopback, regionOfIps } from '../kernel/evaluate/box.ts'
 import type { Leaf } from '../kernel/evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { protocolOf } from './packet-class.ts'
@@ -45,7 +45,8 @@ export class Permits {
     const sources = [loopback(family === 'IPv4' ? 4 : 16), this.#serviceAddresses]
     if (sources.some(its => this.#isAmong(box.source, its))) return true
     const protocol = protocolOf(box)
-    return masquerade && protocol !== undefined && this.#isAmong(box.destinationPort, this.#portsOf(protocol))
+    if (!masquerade || protocol === undefined || !this.#isAmong(box.destinationType, LOCAL)) return false
+    return this.#isAmong(box.destinationPort, this.#portsOf(protocol))
   }
 
   #isAmong(region: Region, others: Region): boolean {

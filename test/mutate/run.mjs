@@ -51,7 +51,7 @@ const TARGETS = [
   ['src/modes/nftables', /^(?:chains|layout|render|render-service|rules)\.ts$/],
   ['src/modes/iptables', /^(?:chains|render|rules|state)\.ts$/],
   ['src/modes/iptables/optimize', /\.ts$/],
-  // Not chains.ts, which serves --ipvs-rules=iptables: the proof has no evaluator for that.
+  // Not chains.ts, which serves --ipvs-rules=iptables: no rules of that are computed here.
   ['src/modes/ipvs', /^(?:layout|places|render|render-service|rules)\.ts$/],
 ]
 /** Loops that a change may make endless. Those of the tracers follow every packet. */

@@ -102,7 +102,7 @@ function shapeOf(set: FakeIpset): NonNullable<ValuesOf<typeof SET>['shape']> {
   return { ...common, hashSize, maxElements, ...(tellsBuckets ? { bucketSize: 12, initialValue } : {}) }
 }
 
-function asListed({ ip, port, protocol, ip2, prefix2 }: FakeElement) {
+function asListed({ ip, port, protocol, ip2, prefix2, flags }: FakeElement) {
   const address = (bytes: string) => (bytes.length === 4 ? { v4: bytes } : { v6: bytes })
   return {
     ip: ip === undefined ? undefined : address(ip),
@@ -110,5 +110,6 @@ function asListed({ ip, port, protocol, ip2, prefix2 }: FakeElement) {
     protocol,
     ip2: ip2 === undefined ? undefined : address(ip2),
     prefix2,
+    flags,
   }
 }

@@ -26,6 +26,8 @@ export interface FakeElement {
   readonly port?: number | undefined
   readonly ip2?: string | undefined
   readonly prefix2?: number | undefined
+  /** IPSET_FLAG_NOMATCH. */
+  readonly flags?: number | undefined
 }
 
 /** Types as the kernel has them: revisions from, to; from which one bucketsize and initval are told. */

@@ -1,13 +1,24 @@
 import { describe, expect, test } from 'vitest'
 import { PersistentMap } from '../../../src/base/collections.ts'
+import { u16be } from '../../../src/base/octets.ts'
+import { everything, point, type Region } from '../../../src/base/region.ts'
+import { LOCAL } from '../../../src/kernel/evaluate/box.ts'
+import { ClassMachine } from '../../../src/kernel/evaluate/class-machine.ts'
 import { ipvsAssumptions } from '../../../src/kernel/evaluate/ipvs.ts'
+import { newMemo } from '../../../src/kernel/evaluate/machine.ts'
+import { newLog, noSets } from '../../../src/kernel/evaluate/sets.ts'
 import { entryKey, type IpsetEntry } from '../../../src/kernel/ipset/state.ts'
 import type { HeldServer, IpvsHeld } from '../../../src/kernel/ipvs/held.ts'
 import { NF_DROP, NF_INET_LOCAL_IN, NF_IP_PRI_NAT_SRC } from '../../../src/kernel/nft/constants.ts'
 import type { AnyTable } from '../../../src/kernel/nft/state.ts'
 import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
+import { PASS } from '../../../src/proof/meaning.ts'
+import { meaningOf } from '../../../src/proof/meanings.ts'
+import { Permits } from '../../../src/proof/permits.ts'
+import { NOT_LOCAL } from '../../../src/proof/sources.ts'
 import { change, computeIn, IPVS, IPVS_CHAINS, ip } from '../../support/pipeline.ts'
-import { heldOf, proofOfIpvs, tablesOfIpvs } from '../../support/proof-ipvs.ts'
+import { meaningConfigOf } from '../../support/proof.ts'
+import { heldOf, proofOfIpvs, provingIpvs, tablesOfIpvs } from '../../support/proof-ipvs.ts'
 import { IS_QUICK, tried } from '../../support/runs.ts'
 import { LOCAL_IPS, loadScenarios, scenarioOf } from '../../support/scenario.ts'
 
@@ -358,3 +369,32 @@ test.each([
     expect(proofOfIpvs({}, resolved.snapshot, kernel).differences).toEqual([])
   },
 )
+
+test('masquerading by the number of a node port is permitted at addresses of the node alone', () => {
+  const web = service('web', '172.30.0.2', [])
+  const ports = [{ port: 80, nodePort: 30_080, protocol: 'TCP' }]
+  const objects = [
+    { ...web, spec: { ...web.spec, type: 'NodePort', ports } },
+    slice('web-1', 'web', '10.180.1.1', 8080),
+  ]
+  const { resolved } = change(computeIn(IPVS_CHAINS, {}, LOCAL_IPS), { objects })
+  const meanings = meaningOf(resolved.snapshot, {
+    ...meaningConfigOf({}),
+    promises: provingIpvs('iptables').promises,
+  })
+  const ends = (destinationType: Region) =>
+    meanings.flatMap(meaning => {
+      if (meaning.family !== 'IPv4') return []
+      const box = {
+        ...{ source: point(ip('198.51.100.7')), sourceType: NOT_LOCAL, sourcePort: everything(2) },
+        ...{ destination: point(ip('203.0.113.77')), destinationType, interface: everything(16) },
+        ...{ destinationPort: point(u16be(30_080)), protocol: point('\x06') },
+      }
+      const [log, memo] = [newLog(), newMemo()]
+      const machine = new ClassMachine(box, noSets(log), { nodeIps: new Set(), memo, log, reads: undefined })
+      machine.masquerade = true
+      return [new Permits(meaning).fateAt({ machine, end: 'pass' }, PASS)]
+    })
+  expect(ends(LOCAL)).toEqual([undefined])
+  expect(ends(NOT_LOCAL)).toEqual([PASS])
+})

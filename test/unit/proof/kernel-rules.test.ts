@@ -1,24 +1,54 @@
-import { expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { demandSettled, readRules } from '../../../src/proof/kernel-rules.ts'
 import { IpvsNode, type Part } from '../../support/ipvs-node.ts'
 
 /* IPVS has no generation: rules are read between two reads of it. */
 
-/** Another program adds a virtual server with each of the first requests for rules. */
-async function readWhile(additions: number) {
+const SERVER = { family: 2, protocol: 6, address: '\xcb\0\x71\x07'.padEnd(16, '\0'), port: 80, mark: 0 }
+const HOW = { scheduler: 'rr', flags: 0, timeoutS: 0, netmask: '\xff\xff\xff\xff' }
+const ENTRY = { ip: '\xcb\0\x71\x07', protocol: 6, port: 80, ip2: '\x0a\0\0\0', prefix2: 8 }
+const NOMATCH = 4
+
+type Change = (node: IpvsNode, number: number) => void
+
+const entries = (node: IpvsNode) => node.sets.slots[0]?.elements
+
+const CHANGES: readonly (readonly [what: string, change: Change])[] = [
+  [
+    'a virtual server',
+    (node, number) => {
+      const timeoutS = 60 + number
+      node.ipvs.servers.set('it', { ...SERVER, ...HOW, flags: 1, timeoutS, destinations: new Map() })
+    },
+  ],
+  ['an entry', (node, number) => void entries(node)?.set('it', { ...ENTRY, port: 81 + number })],
+  [
+    'an exception',
+    (node, number) => {
+      // A read takes six requests: whether it is there is another thing before and after.
+      const flags = [1, 2].includes(number % 4) ? NOMATCH : 0
+      entries(node)?.set('it', { ...ENTRY, flags })
+    },
+  ],
+  [
+    'an address',
+    (node, number) => {
+      const ip = `\xcb\0\x71${String.fromCharCode(number)}`
+      node.links.addAddress('eth0', { family: 2, ip, prefixLength: 24, flags: 0 })
+    },
+  ],
+]
+
+/** Another program changes something with each of the first requests for rules. */
+async function readWhile(change: Change, times: number) {
   let requests = 0
   const node = new IpvsNode({ nowMs: () => 0 })
-  let left = additions
+  node.links.add('eth0', undefined)
+  node.ipvs.servers.set('it', { ...SERVER, ...HOW, destinations: new Map() })
+  node.sets.put({ name: 'its', type: 'hash:ip,port,net', elements: new Map([['it', ENTRY]]) })
   node.onSend.push(part => {
-    if (part !== 'nft') return
-    requests++
-    if (left-- <= 0) return
-    const port = node.ipvs.servers.size + 1
-    const address = '\xcb\0\x71\x07'.padEnd(16, '\0')
-    const where = { family: 2, protocol: 6, address, port, mark: 0 }
-    const how = { scheduler: 'rr', flags: 0, timeoutS: 0, netmask: '\xff\xff\xff\xff' }
-    node.ipvs.servers.set(`${port}`, { ...where, ...how, destinations: new Map() })
+    if (part === 'nft' && requests++ < times) change(node, requests)
   })
   // The sockets are opened in this order.
   const parts: readonly Part[] = ['nft', 'ipset']
@@ -37,15 +67,16 @@ async function readWhile(additions: number) {
   return { ...rules, requests }
 }
 
-it('reads again what changed while it read rules', async () => {
-  const { ipvs, unsettled, requests } = await readWhile(1)
-  expect(unsettled).toBe(false)
-  expect(requests).toBe(2 * (await readWhile(0)).requests)
-  expect(ipvs?.servers).toHaveLength(1)
-})
+describe.each(CHANGES)('where another program changes %s', (_, change) => {
+  it('once, reads again', async () => {
+    const { unsettled, requests } = await readWhile(change, 1)
+    expect(unsettled).toBe(false)
+    expect(requests).toBe(2 * (await readWhile(change, 0)).requests)
+  })
 
-it('says so where IPVS never rests', async () => {
-  const rules = await readWhile(Number.POSITIVE_INFINITY)
-  expect(rules.unsettled).toBe(true)
-  expect(() => demandSettled(rules)).toThrow('the kernel changed meanwhile, during each attempt to read it')
+  it('again and again, says so', async () => {
+    const rules = await readWhile(change, Number.POSITIVE_INFINITY)
+    expect(rules.unsettled).toBe(true)
+    expect(() => demandSettled(rules)).toThrow('the kernel changed meanwhile, during each attempt to read it')
+  })
 })
