@@ -116,7 +116,7 @@ describe('requests that fail during an event', () => {
   }
 
   it('are those since its begin, by kind, with the first of them', () => {
-    const found = difference(before, after, flows, () => false)
+    const found = difference(before, after, flows, () => 0)
     expect(found.kinds).toEqual({
       tcp: { sent: 40, failed: 2 },
       'keep-alive': { sent: 0, failed: 0 },
@@ -130,11 +130,22 @@ describe('requests that fail during an event', () => {
   })
 
   it('are told apart from those that no proxy can prevent', () => {
-    const found = difference(before, after, flows, ({ kind }) => kind === 'lasting')
+    const found = difference(before, after, flows, ({ kind }) => (kind === 'lasting' ? 4 : 0))
     expect(found).toMatchObject({ kinds: { lasting: { sent: 0 } }, allowed: { sent: 15, failed: 4 } })
     const running = { proxy: 'kprobe', mode: 'nftables', form: 'daemonset' } as const
     const [, row] = lifeTable({ ...running, events: [{ name: 'drain', seconds: 1, ...found }] })
     expect(row?.split(/\s{2,}/)).toEqual(['drain', '2 of 40', '-', '-', '-', '4 of 15'])
+  })
+
+  it('are failures above what may fail', () => {
+    const found = difference(before, after, flows, ({ kind }) => (kind === 'lasting' ? 3 : 0))
+    expect(found).toMatchObject({ kinds: { lasting: { failed: 1 } }, allowed: { sent: 15, failed: 3 } })
+    expect(found.failures).toHaveLength(3)
+  })
+
+  it('cannot be counted where nothing is sent', () => {
+    const dead: Counts = { ...after, ...before }
+    expect(() => difference(before, dead, flows, () => 0)).toThrow('nothing was sent from pod to stable, tcp')
   })
 })
 
