@@ -128,7 +128,7 @@ async function runPart(
   const before = traffic.counts()
   const beganMs = performance.now()
   await event.run(life)
-  await sleep(SETTLE_MS)
+  await traffic.settled()
   const report = {
     ...difference(before, traffic.counts(), traffic.flows, flow => event.mayFail?.(flow, life) ?? 0),
     name: event.name,
@@ -187,6 +187,8 @@ interface Traffic {
   readonly flows: readonly Flow[]
   /** A part of a second old at most. */
   counts(): Counts
+  /** Resolves when every request has ended that was sent up to a moment after now. */
+  settled(): Promise<void>
   stop(): Promise<void>
 }
 
@@ -219,9 +221,26 @@ function startTraffic(life: Life, { program, folder }: LifeOptions): Traffic {
     const file = pathOf(client, 'counts')
     return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {}
   }
+  const flows = clients.flatMap(each => each.flows)
+  const counts = (): Counts => Object.assign({}, ...clients.map(countsOf))
   return {
-    flows: clients.flatMap(({ flows }) => flows),
-    counts: () => Object.assign({}, ...clients.map(countsOf)),
+    flows,
+    counts,
+    async settled() {
+      await sleep(SETTLE_MS)
+      const before = counts()
+      const open = () => {
+        const now = counts()
+        return flows
+          .map(({ name }) => name)
+          .filter(name => (now[name]?.ended ?? 0) < (before[name]?.sent ?? 0))
+      }
+      await eventually(() => open().length === 0, {
+        limitMs: COUNTED_MAX_MS,
+        stepMs: 200,
+        describe: () => `requests do not end: ${open().join('; ')}`,
+      })
+    },
     async stop() {
       writeFileSync(stop, '')
       await eventually(() => clients.every(client => existsSync(`${pathOf(client, 'counts')}.done`)), {
