@@ -230,6 +230,7 @@ function startTraffic(life: Life, { program, folder }: LifeOptions): Traffic {
       await sleep(SETTLE_MS)
       const before = counts()
       const open = () => {
+        life.signal.throwIfAborted()
         const now = counts()
         return flows
           .map(({ name }) => name)

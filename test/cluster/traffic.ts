@@ -109,8 +109,8 @@ export class Sender {
   readonly #failures: Failure[] = []
   /** By their numbers, from 1 on. */
   readonly #open = new Map<number, Promise<void>>()
-  /** What gives a request up, with the ticks until then. */
-  readonly #waiting = new Map<() => void, number>()
+  /** By the same numbers: what gives a request up, and the ticks until then. */
+  readonly #limits = new Map<number, { left: number; readonly giveUp: () => void }>()
   #socket: Socket | undefined
   #sent = 0
   #failed = 0
@@ -126,10 +126,13 @@ export class Sender {
 
   send(): void {
     const number = ++this.#sent
-    const answer = this.flow.kind === 'udp' ? this.#ask() : this.#get()
+    const answer = this.flow.kind === 'udp' ? this.#ask(number) : this.#get(number)
     const one = answer
       .catch((error: Error) => this.#fail(error.message))
-      .finally(() => this.#open.delete(number))
+      .finally(() => {
+        this.#open.delete(number)
+        this.#limits.delete(number)
+      })
     this.#open.set(number, one)
   }
 
@@ -139,12 +142,7 @@ export class Sender {
 
   /** A part of the time that answers may take is over. */
   tick(): void {
-    for (const [giveUp, left] of this.#waiting)
-      if (left > 1) this.#waiting.set(giveUp, left - 1)
-      else {
-        this.#waiting.delete(giveUp)
-        giveUp()
-      }
+    for (const limit of this.#limits.values()) if (--limit.left === 0) limit.giveUp()
   }
 
   count(): FlowCount {
@@ -158,14 +156,12 @@ export class Sender {
     if (this.#failures.length > FAILURES_KEPT) this.#failures.shift()
   }
 
-  /** From now on; gives what ends it. */
-  #limit(reject: (error: Error) => void): () => void {
+  #limit(number: number, reject: (error: Error) => void): void {
     const giveUp = () => reject(new Error(`no answer within ${(ANSWER_MAX_TICKS * TICK_MS) / 1000} s`))
-    this.#waiting.set(giveUp, ANSWER_MAX_TICKS)
-    return () => this.#waiting.delete(giveUp)
+    this.#limits.set(number, { left: ANSWER_MAX_TICKS, giveUp })
   }
 
-  #get(): Promise<void> {
+  #get(number: number): Promise<void> {
     const { host, port, kind } = this.flow
     return new Promise((resolve, reject) => {
       const sent = request(
@@ -183,12 +179,12 @@ export class Sender {
           response.on('end', () => this.#expectServer(text, resolve, reject)).on('error', reject)
         },
       )
-      // Those that wait for an open connection have not been sent.
-      sent.on('socket', socket => {
-        const stop = this.#limit(error => sent.destroy(error))
-        sent.on('close', stop)
-        if (kind === 'lasting') this.#expectSame(socket)
+      // A request that waits for an open connection reports its end only when it gets one.
+      this.#limit(number, error => {
+        reject(error)
+        sent.destroy(error)
       })
+      if (kind === 'lasting') sent.on('socket', socket => this.#expectSame(socket))
       sent.on('error', reject)
       sent.end()
     })
@@ -215,12 +211,12 @@ export class Sender {
     return FIRST_PORT + ((this.#offset + this.#sent) % PORTS)
   }
 
-  #ask(): Promise<void> {
+  #ask(number: number): Promise<void> {
     const { host, port, question } = this.flow
     const datagram = question === undefined ? 'hostname' : dnsQuery(question)
     const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')
     return new Promise<void>((resolve, reject) => {
-      socket.on('close', this.#limit(reject))
+      this.#limit(number, reject)
       socket.on('message', octets => this.#expectAnswer(octets, resolve, reject))
       socket.on('error', reject)
       // Connected: a refusal by ICMP becomes an error.
