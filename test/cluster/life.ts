@@ -134,8 +134,12 @@ async function runPart(
     name: event.name,
   }
   const seconds = Math.round((performance.now() - beganMs) / 1000)
-  const failed = KINDS.reduce((sum, kind) => sum + report.kinds[kind].failed, 0)
-  progress(`${event.name}: ${event.what}: ${failed} requests failed, ${seconds} s`)
+  const sum = (field: keyof Counted) => KINDS.reduce((all, kind) => all + report.kinds[kind][field], 0)
+  const { allowed } = report
+  const may = allowed.sent === 0 ? '' : `, ${allowed.failed} of ${allowed.sent} that may`
+  progress(
+    `${event.name}: ${event.what}: ${sum('failed')} of ${sum('sent')} requests failed${may}, ${seconds} s`,
+  )
   return { ...report, seconds }
 }
 
