@@ -15,8 +15,11 @@ import { requireConnected, sendNewcomers } from './life-newcomers.ts'
 import { OUTAGES } from './life-outages.ts'
 import { READINESS } from './life-readiness.ts'
 import {
+  brokenOf,
+  byLastNode,
   changeServices,
   drain,
+  followed,
   isKprobe,
   isPod,
   type LifeEvent,
@@ -48,6 +51,7 @@ export const EVENTS: readonly LifeEvent[] = [
     suits: always,
     run: async life => {
       await killProxies(proxyOf(life), life, () => changeServices(life))
+      await roll(life)
     },
   },
   {
@@ -56,6 +60,7 @@ export const EVENTS: readonly LifeEvent[] = [
     suits: isPod,
     run: async life => {
       await deletePods(podsOf(life), () => changeServices(life))
+      await roll(life)
     },
   },
   {
@@ -97,7 +102,7 @@ export const EVENTS: readonly LifeEvent[] = [
       drain(life)
       return whole(life)
     },
-    mayFail: ({ kind }) => kind === 'lasting' || kind === 'keep-alive',
+    mayFail: brokenOf,
   },
   {
     name: 'reboot',
@@ -111,23 +116,26 @@ export const EVENTS: readonly LifeEvent[] = [
       await resumeProxy(life, node)
       await whole(life)
     },
-    mayFail: ({ kind, host }, life) =>
-      kind === 'lasting' || kind === 'keep-alive' || lastNode(life.site).addresses.includes(host),
+    mayFail: (flow, life) => Math.max(brokenOf(flow), byLastNode(flow, life)),
   },
   {
     name: 'apiserver',
     what: 'the API server is killed, and comes back',
     suits: always,
-    run: life => restartApiServer(life, life.kubectl),
+    run: async life => {
+      await restartApiServer(life, life.kubectl)
+      await followed(life)
+    },
   },
   {
     name: 'certificate',
     what: 'the API server comes back with another key and certificate',
     suits: always,
-    run: life => {
+    run: async life => {
       const { site } = life
       renewCertificate(site, 'kube-apiserver', `${trustsAuthority(site)}-other-kube-apiserver`)
-      return restartApiServer(life, life.kubectl)
+      await restartApiServer(life, life.kubectl)
+      await followed(life)
     },
   },
   {
@@ -136,7 +144,7 @@ export const EVENTS: readonly LifeEvent[] = [
     suits: always,
     run: async life => {
       await pauseEtcd(life, life.kubectl)
-      changeServices(life)
+      await followed(life)
     },
   },
   {

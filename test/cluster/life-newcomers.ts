@@ -33,10 +33,15 @@ export function addressesOf({ kubectl }: Life): readonly string[] {
   return kubectl.must([...service, '--output', 'jsonpath={.spec.clusterIPs[*]}']).split(' ')
 }
 
-export function phasesOfNewcomers({ kubectl }: Life): readonly string[] {
+function phasesOfNewcomers({ kubectl }: Life): readonly string[] {
   return kubectl
     .must(['get', 'pods', ...SELECTED, '--output', 'jsonpath={.items[*].status.phase}'])
     .split(' ')
+}
+
+/** Those that the scheduler has chosen: none while every pod waits. */
+export function nodesOfNewcomers({ kubectl }: Life): string {
+  return kubectl.must(['get', 'pods', ...SELECTED, '--output', 'jsonpath={.items[*].spec.nodeName}']).trim()
 }
 
 /** Waits until all have ended, and removes them. Throws when one of them has had no answer. */

@@ -12,7 +12,16 @@ import {
 } from './cluster.ts'
 import { authoritiesFile, renewCertificate, trustAuthorities, trustsAuthority } from './control-plane.ts'
 import { NAMESPACE } from './life-objects.ts'
-import { changeServices, isPod, type Life, type LifeEvent, proxyOf, roll, whole } from './life-steps.ts'
+import {
+  byLastNode,
+  changeServices,
+  followed,
+  isPod,
+  type Life,
+  type LifeEvent,
+  proxyOf,
+  whole,
+} from './life-steps.ts'
 import { PROCESS_IN_A_POD } from './pods.ts'
 import { resumeProxy } from './proxies.ts'
 import type { NodePlan } from './site.ts'
@@ -43,7 +52,7 @@ export const OUTAGES: readonly LifeEvent[] = [
       })
     },
     // Every proxy sends a part of all requests there, until the lease of the node has expired.
-    mayFail: () => true,
+    mayFail: () => Number.POSITIVE_INFINITY,
     next: {
       name: 'crash-back',
       what: 'it is off for some time, in which Services change, and comes back',
@@ -55,7 +64,7 @@ export const OUTAGES: readonly LifeEvent[] = [
         await resumeProxy(life, node)
         await whole(life)
       },
-      mayFail: ({ host }, life) => lastNode(life.site).addresses.includes(host),
+      mayFail: byLastNode,
     },
   },
   {
@@ -64,8 +73,7 @@ export const OUTAGES: readonly LifeEvent[] = [
     suits: (_, { parameters }) => parameters.members > 2,
     run: async life => {
       await loseQuorum(life, life.kubectl)
-      changeServices(life)
-      await roll(life)
+      await followed(life)
     },
   },
   {
@@ -74,8 +82,7 @@ export const OUTAGES: readonly LifeEvent[] = [
     suits: () => true,
     run: async life => {
       await replaceAuthority(life)
-      changeServices(life)
-      await roll(life)
+      await followed(life)
     },
   },
 ]

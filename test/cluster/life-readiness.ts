@@ -1,9 +1,9 @@
 import { join } from 'node:path'
 import { eventually } from '../support/patience.ts'
 import { lastNode } from './cluster.ts'
-import { addressesOf, phasesOfNewcomers, requireConnected, sendNewcomers } from './life-newcomers.ts'
+import { addressesOf, nodesOfNewcomers, requireConnected, sendNewcomers } from './life-newcomers.ts'
 import { PORT } from './life-objects.ts'
-import { isKprobe, type Life, type LifeEvent, proxyOf } from './life-steps.ts'
+import { byLastNode, isKprobe, type Life, type LifeEvent, proxyOf } from './life-steps.ts'
 import { cleanUp, startOne, stopOne } from './proxies.ts'
 import type { NodePlan } from './site.ts'
 
@@ -31,7 +31,7 @@ export const READINESS: readonly LifeEvent[] = [
       if (failures.length > 0)
         throw new Error(`${failures.length} of ${life.rounds} starts of a node failed: ${failures[0]}`)
     },
-    mayFail: ({ host }, { site }) => lastNode(site).addresses.includes(host),
+    mayFail: byLastNode,
   },
 ]
 
@@ -68,11 +68,11 @@ async function startTainted(life: Life, isFirst: boolean): Promise<void> {
     stepMs: 50,
     describe: () => `kprobe does not set ${CONDITION} of ${node.name}`,
   })
-  const [phase] = phasesOfNewcomers(life)
+  const scheduled = nodesOfNewcomers(life)
   // What node-readiness-controller does.
   kubectl.must(['taint', 'node', node.name, `${TAINT}-`])
   await requireConnected(life, 1)
-  if (phase !== 'Pending') throw new Error(`a pod did not wait for the taint to go: ${phase}`)
+  if (scheduled !== '') throw new Error(`a pod did not wait for the taint of ${scheduled} to go`)
 }
 
 /** Otherwise a first connection shows nothing. */

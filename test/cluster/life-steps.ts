@@ -24,8 +24,8 @@ export interface LifePart {
   readonly name: string
   readonly what: string
   readonly run: (life: Life) => Promise<void>
-  /** What fails whatever a proxy does: connections to pods that go, and those by way of a node that is off. */
-  readonly mayFail?: (flow: Flow, life: Life) => boolean
+  /** How many requests of a flow fail whatever a proxy does: over connections to pods that go, and by way of a node that is off. */
+  readonly mayFail?: (flow: Flow, life: Life) => number
   /** What follows from it. */
   readonly next?: LifePart
 }
@@ -37,6 +37,19 @@ export interface LifeEvent extends LifePart {
 
 export const isPod = ({ form }: RunningProxy): boolean => form !== 'process'
 export const isKprobe = ({ proxy }: RunningProxy): boolean => proxy === 'kprobe'
+
+/** A connection may end in two pods that go, one after the other; each costs a request, and the connection counts once. */
+const BROKEN_MAX = 4
+
+/** While pods move: requests over connections that stay open. */
+export function brokenOf({ kind }: Flow): number {
+  return kind === 'lasting' || kind === 'keep-alive' ? BROKEN_MAX : 0
+}
+
+/** While the last node does not serve: all requests by way of it. */
+export function byLastNode({ host }: Flow, { site }: Life): number {
+  return lastNode(site).addresses.includes(host) ? Number.POSITIVE_INFINITY : 0
+}
 
 /** Every pod but those of DaemonSets leaves the last node, once it has drained its connections. */
 export function drain(life: Life): void {
@@ -86,4 +99,10 @@ export function changeServices({ kubectl }: Life): void {
   const services = Array.from({ length: CHANGES }, (_, at) => passingService(`passing-${at}`))
   kubectl.apply(services)
   kubectl.must(['delete', 'service', '--namespace', NAMESPACE, ...services.map((_, at) => `passing-${at}`)])
+}
+
+/** Services come and go, and pods are replaced: requests fail where a proxy no longer learns what changes. */
+export async function followed(life: Life): Promise<void> {
+  changeServices(life)
+  await roll(life)
 }

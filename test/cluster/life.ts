@@ -45,7 +45,7 @@ export interface EventReport {
   readonly name: string
   readonly seconds: number
   readonly kinds: Readonly<Record<Kind, Counted>>
-  /** Requests that may fail, and how many of them did: they are not in `kinds`. */
+  /** Requests that may fail, and how many of them did: they are not in `kinds`, but for failures above what may fail. */
   readonly allowed: Counted
   /** The first failures, in words. */
   readonly failures: readonly string[]
@@ -70,6 +70,10 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
   }
   await startServers(life)
   const traffic = startTraffic(life, options)
+  const end = async () => {
+    await traffic.stop()
+    kubectl.must(['delete', 'namespace', NAMESPACE, '--wait=false'])
+  }
   try {
     const pattern = new RegExp(options.only ?? '')
     const chosen = EVENTS.filter(event => event.suits(running, site) && pattern.test(event.name))
@@ -78,10 +82,12 @@ export async function runLife(cluster: Cluster, options: LifeOptions): Promise<L
     for (const event of chosen)
       for (let part: LifePart | undefined = event; part !== undefined; part = part.next)
         events.push(await runPart(life, part, traffic, options))
+    await end()
     return { ...running, events }
-  } finally {
-    await traffic.stop()
-    kubectl.must(['delete', 'namespace', NAMESPACE, '--wait=false'])
+  } catch (error) {
+    // What an event has broken may fail here again, in other words.
+    await end().catch(() => undefined)
+    throw error
   }
 }
 
@@ -98,7 +104,7 @@ export function lifeTable({ events }: LifeReport): readonly string[] {
 }
 
 function cellOf({ failed, sent }: Counted): string {
-  return (sent === 0 ? '-' : `${failed} of ${sent}`).padStart(16)
+  return (sent === 0 && failed === 0 ? '-' : `${failed} of ${sent}`).padStart(16)
 }
 
 async function startServers({ site, tools, kubectl, signal }: Life): Promise<void> {
@@ -122,49 +128,71 @@ async function runPart(
   const before = traffic.counts()
   const beganMs = performance.now()
   await event.run(life)
-  await sleep(SETTLE_MS)
+  await traffic.settled()
   const report = {
-    ...difference(before, traffic.counts(), traffic.flows, flow => event.mayFail?.(flow, life) ?? false),
+    ...difference(before, traffic.counts(), traffic.flows, flow => event.mayFail?.(flow, life) ?? 0),
     name: event.name,
   }
   const seconds = Math.round((performance.now() - beganMs) / 1000)
-  const failed = KINDS.reduce((sum, kind) => sum + report.kinds[kind].failed, 0)
-  progress(`${event.name}: ${event.what}: ${failed} requests failed, ${seconds} s`)
+  const sum = (field: keyof Counted) => KINDS.reduce((all, kind) => all + report.kinds[kind][field], 0)
+  const { allowed } = report
+  const may = allowed.sent === 0 ? '' : `, ${allowed.failed} of ${allowed.sent} that may`
+  progress(
+    `${event.name}: ${event.what}: ${sum('failed')} of ${sum('sent')} requests failed${may}, ${seconds} s`,
+  )
   return { ...report, seconds }
 }
 
-/** Exported for its test. */
+/** What the flows have added. Throws when one has sent nothing. Exported for its test. */
 export function difference(
   before: Counts,
   after: Counts,
   flows: readonly Flow[],
-  mayFail: (flow: Flow) => boolean,
+  mayFail: (flow: Flow) => number,
 ): Omit<EventReport, 'name' | 'seconds'> {
-  const of = (chosen: readonly Flow[]): Counted => {
-    const sum = (field: keyof Counted) =>
-      chosen.reduce((all, { name }) => all + (after[name]?.[field] ?? 0) - (before[name]?.[field] ?? 0), 0)
-    return { sent: sum('sent'), failed: sum('failed') }
+  const parts = flows.map(flow => {
+    const added = (field: keyof Counted) =>
+      (after[flow.name]?.[field] ?? 0) - (before[flow.name]?.[field] ?? 0)
+    const most = mayFail(flow)
+    const failed = added('failed')
+    const allowed = Math.min(failed, most)
+    return { flow, sent: added('sent'), most, allowed, failed: failed - allowed }
+  })
+  const silent = parts.filter(({ sent }) => sent === 0).map(({ flow }) => flow.name)
+  if (silent.length > 0) throw new Error(`nothing was sent from ${silent.join('; ')}`)
+  const strict = parts.filter(({ most }) => most === 0)
+  const lenient = parts.filter(({ most }) => most > 0)
+  const sum = (counts: readonly number[]) => counts.reduce((all, one) => all + one, 0)
+  const sentBy = (chosen: typeof parts) => sum(chosen.map(({ sent }) => sent))
+  const ofKind = (kind: Kind): Counted => ({
+    sent: sentBy(strict.filter(({ flow }) => flow.kind === kind)),
+    failed: sum(parts.filter(({ flow }) => flow.kind === kind).map(({ failed }) => failed)),
+  })
+  const failures = parts
+    .filter(({ failed }) => failed > 0)
+    .flatMap(({ flow: { name } }) =>
+      (after[name]?.failures ?? [])
+        .filter(({ at }) => at > (before[name]?.failures.at(-1)?.at ?? 0))
+        .map(({ at, error }) => `${new Date(at).toISOString()} ${name}: ${error}`),
+    )
+  return {
+    kinds: {
+      tcp: ofKind('tcp'),
+      'keep-alive': ofKind('keep-alive'),
+      lasting: ofKind('lasting'),
+      udp: ofKind('udp'),
+    },
+    allowed: { sent: sentBy(lenient), failed: sum(parts.map(({ allowed }) => allowed)) },
+    failures: failures.sort(),
   }
-  const strict = flows.filter(flow => !mayFail(flow))
-  const ofKind = (kind: Kind) => of(strict.filter(flow => flow.kind === kind))
-  const kinds = {
-    tcp: ofKind('tcp'),
-    'keep-alive': ofKind('keep-alive'),
-    lasting: ofKind('lasting'),
-    udp: ofKind('udp'),
-  }
-  const failures = strict.flatMap(({ name }) =>
-    (after[name]?.failures ?? [])
-      .filter(({ at }) => at > (before[name]?.failures.at(-1)?.at ?? 0))
-      .map(({ at, error }) => `${new Date(at).toISOString()} ${name}: ${error}`),
-  )
-  return { kinds, allowed: of(flows.filter(mayFail)), failures: failures.sort() }
 }
 
 interface Traffic {
   readonly flows: readonly Flow[]
   /** A part of a second old at most. */
   counts(): Counts
+  /** Resolves when every request has ended that was sent up to a moment after now. */
+  settled(): Promise<void>
   stop(): Promise<void>
 }
 
@@ -197,9 +225,27 @@ function startTraffic(life: Life, { program, folder }: LifeOptions): Traffic {
     const file = pathOf(client, 'counts')
     return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')) : {}
   }
+  const flows = clients.flatMap(each => each.flows)
+  const counts = (): Counts => Object.assign({}, ...clients.map(countsOf))
   return {
-    flows: clients.flatMap(({ flows }) => flows),
-    counts: () => Object.assign({}, ...clients.map(countsOf)),
+    flows,
+    counts,
+    async settled() {
+      await sleep(SETTLE_MS)
+      const before = counts()
+      const open = () => {
+        life.signal.throwIfAborted()
+        const now = counts()
+        return flows
+          .map(({ name }) => name)
+          .filter(name => (now[name]?.ended ?? 0) < (before[name]?.sent ?? 0))
+      }
+      await eventually(() => open().length === 0, {
+        limitMs: COUNTED_MAX_MS,
+        stepMs: 200,
+        describe: () => `requests do not end: ${open().join('; ')}`,
+      })
+    },
     async stop() {
       writeFileSync(stop, '')
       await eventually(() => clients.every(client => existsSync(`${pathOf(client, 'counts')}.done`)), {

@@ -156,7 +156,13 @@ async function freshLife(options: Options, session: Session): Promise<number> {
     const cluster = await startCluster(options.parameters, { ...session, isTied: true })
     await startProxies(cluster.site, firstProxy(options), cluster.tools)
     await startDns(cluster, abort.signal)
-    return life(options, cluster)
+    const worst = await life(options, cluster)
+    if (worst > 0) {
+      const logs = join(RESULTS, `failed-${cluster.site.parameters.name}`)
+      saveLogs(cluster.site, logs)
+      progress(`the logs of the cluster are in ${logs}`)
+    }
+    return worst
   })
   return Math.max(status, await down(options))
 }

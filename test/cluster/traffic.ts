@@ -34,6 +34,8 @@ export interface Failure {
 export interface FlowCount {
   readonly sent: number
   readonly failed: number
+  /** So many of the first ones have ended, well or not. */
+  readonly ended: number
   /** The last ones. */
   readonly failures: readonly Failure[]
 }
@@ -42,7 +44,12 @@ export interface FlowCount {
 export type Counts = Readonly<Record<string, FlowCount>>
 
 const PERIOD_MS = 100
-const ANSWER_MAX_MS = 3_000
+/**
+ * An answer may take three seconds, in ticks of the client itself: one that waits for a processor for that long reads the
+ * answer that has come meanwhile only after its timers have run out.
+ */
+const TICK_MS = 100
+const ANSWER_MAX_TICKS = 30
 const WRITE_EVERY_MS = 250
 const FAILURES_KEPT = 20
 /**
@@ -81,21 +88,29 @@ export async function runTraffic({
     renameSync(`${counts}.new`, counts)
   }
   const timer = setInterval(write, WRITE_EVERY_MS)
+  // After a pause it does not make up for those that it has missed.
+  const clock = setInterval(() => {
+    for (const sender of senders) sender.tick()
+  }, TICK_MS)
   await Promise.all(running)
   await Promise.all(senders.map(sender => sender.settled()))
   clearInterval(timer)
+  clearInterval(clock)
   write()
   writeFileSync(`${counts}.done`, '')
   // Open connections would hold the process.
   process.exit(0)
 }
 
-/** Sends the requests of one flow. */
-class Sender {
+/** Sends the requests of one flow. Exported for its test. */
+export class Sender {
   readonly flow: Flow
   readonly #agent: Agent | undefined
   readonly #failures: Failure[] = []
-  readonly #open = new Set<Promise<void>>()
+  /** By their numbers, from 1 on. */
+  readonly #open = new Map<number, Promise<void>>()
+  /** By the same numbers: what gives a request up, and the ticks until then. */
+  readonly #limits = new Map<number, { left: number; readonly giveUp: () => void }>()
   #socket: Socket | undefined
   #sent = 0
   #failed = 0
@@ -110,20 +125,29 @@ class Sender {
   }
 
   send(): void {
-    this.#sent++
-    const answer = this.flow.kind === 'udp' ? this.#ask() : this.#get()
+    const number = ++this.#sent
+    const answer = this.flow.kind === 'udp' ? this.#ask(number) : this.#get(number)
     const one = answer
       .catch((error: Error) => this.#fail(error.message))
-      .finally(() => this.#open.delete(one))
-    this.#open.add(one)
+      .finally(() => {
+        this.#open.delete(number)
+        this.#limits.delete(number)
+      })
+    this.#open.set(number, one)
   }
 
   async settled(): Promise<void> {
-    await Promise.all(this.#open)
+    await Promise.all(this.#open.values())
+  }
+
+  /** A part of the time that answers may take is over. */
+  tick(): void {
+    for (const limit of this.#limits.values()) if (--limit.left === 0) limit.giveUp()
   }
 
   count(): FlowCount {
-    return { sent: this.#sent, failed: this.#failed, failures: this.#failures }
+    const [oldest = this.#sent + 1] = this.#open.keys()
+    return { sent: this.#sent, failed: this.#failed, ended: oldest - 1, failures: this.#failures }
   }
 
   #fail(error: string): void {
@@ -132,12 +156,17 @@ class Sender {
     if (this.#failures.length > FAILURES_KEPT) this.#failures.shift()
   }
 
-  #get(): Promise<void> {
+  #limit(number: number, reject: (error: Error) => void): void {
+    const giveUp = () => reject(new Error(`no answer within ${(ANSWER_MAX_TICKS * TICK_MS) / 1000} s`))
+    this.#limits.set(number, { left: ANSWER_MAX_TICKS, giveUp })
+  }
+
+  #get(number: number): Promise<void> {
     const { host, port, kind } = this.flow
     return new Promise((resolve, reject) => {
       const sent = request(
         {
-          ...{ host, port, path: '/hostname', timeout: ANSWER_MAX_MS },
+          ...{ host, port, path: '/hostname' },
           ...(this.#agent === undefined
             ? { agent: false as const, localPort: this.#ownPort() }
             : { agent: this.#agent }),
@@ -150,9 +179,13 @@ class Sender {
           response.on('end', () => this.#expectServer(text, resolve, reject)).on('error', reject)
         },
       )
-      sent.on('timeout', () => sent.destroy(new Error(`no answer within ${ANSWER_MAX_MS} ms`)))
-      sent.on('error', reject)
+      // A request that waits for an open connection reports its end only when it gets one.
+      this.#limit(number, error => {
+        reject(error)
+        sent.destroy(error)
+      })
       if (kind === 'lasting') sent.on('socket', socket => this.#expectSame(socket))
+      sent.on('error', reject)
       sent.end()
     })
   }
@@ -178,17 +211,16 @@ class Sender {
     return FIRST_PORT + ((this.#offset + this.#sent) % PORTS)
   }
 
-  #ask(): Promise<void> {
+  #ask(number: number): Promise<void> {
     const { host, port, question } = this.flow
     const datagram = question === undefined ? 'hostname' : dnsQuery(question)
     const socket = createSocket(host.includes(':') ? 'udp6' : 'udp4')
     return new Promise<void>((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error(`no answer within ${ANSWER_MAX_MS} ms`)), ANSWER_MAX_MS)
+      this.#limit(number, reject)
       socket.on('message', octets => this.#expectAnswer(octets, resolve, reject))
       socket.on('error', reject)
       // Connected: a refusal by ICMP becomes an error.
       socket.bind(this.#ownPort(), () => socket.connect(port, host, () => socket.send(datagram)))
-      socket.on('close', () => clearTimeout(timer))
     }).finally(() => socket.close())
   }
 }

@@ -52,7 +52,7 @@ const PARTS_OF_FAULTS = ['foreign', 'process', 'replies', 'restart', 'syscalls']
 /** Walks between the states of scenarios, from another seed each time. */
 const WALKS = ['walk', 'walk-iptables'].map(name => `test/scenarios/${name}.test.ts`)
 const WHOLE = { KPROBE_RUNS: 'all' }
-/** What breaks first when a proxy loses connections; a cluster that starts and goes included, it fits in four minutes. */
+/** What breaks first when a proxy loses connections; a cluster that starts and goes included, in three minutes on two busy processors. */
 const SHORT_LIFE = ['--as', 'daemonset', '--rounds', '2', '--only', '^(roll|kill|reboot)$']
 
 /** What takes longer and runs only by its name: `.ci/run` runs it after `npm test`. */

@@ -1,5 +1,8 @@
 import { spawnSync } from 'node:child_process'
+import { createSocket } from 'node:dgram'
+import { once } from 'node:events'
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it, vi } from 'vitest'
@@ -10,7 +13,7 @@ import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
 import { clustersFolder, DEFAULTS, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { SUITES } from '../../cluster/suites.ts'
-import { type Counts, dnsQuery, type Flow, hasAddress } from '../../cluster/traffic.ts'
+import { type Counts, dnsQuery, type Flow, hasAddress, type Kind, Sender } from '../../cluster/traffic.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
   LeafNodeType,
@@ -97,6 +100,34 @@ describe('a cluster that lives as long as a process', () => {
   })
 })
 
+describe('a client that gets no answer', () => {
+  const TICKS = 30
+
+  it.each<Kind>(['tcp', 'lasting', 'udp'])('gives up after ticks of its own, over %s', async kind => {
+    const server =
+      kind === 'udp' ? createSocket('udp4').bind(0, '127.0.0.1') : createServer().listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const { port } = server.address() as AddressInfo
+    const asked = once(server, kind === 'udp' ? 'message' : 'connection')
+    const sender = new Sender(
+      { name: 'silent', kind, host: '127.0.0.1', port, server: '' },
+      process.pid % 20_000,
+    )
+    sender.send()
+    await asked
+    // Over a lasting connection it waits for the first one.
+    sender.send()
+    for (let tick = 1; tick < TICKS; tick++) sender.tick()
+    await new Promise(setImmediate)
+    expect(sender.count()).toMatchObject({ sent: 2, failed: 0, ended: 0 })
+    sender.tick()
+    await sender.settled()
+    server.close()
+    expect(sender.count()).toMatchObject({ sent: 2, failed: 2, ended: 2 })
+    expect(sender.count().failures[0]?.error).toBe('no answer within 3 s')
+  })
+})
+
 describe('requests that fail during an event', () => {
   const flows: readonly Flow[] = [
     { name: 'pod to stable, tcp', kind: 'tcp', host: '10.0.0.1', port: 80, server: 'stable-' },
@@ -105,18 +136,18 @@ describe('requests that fail during an event', () => {
   ]
   const failure = (at: number) => ({ at, error: 'ECONNREFUSED' })
   const before: Counts = {
-    'pod to stable, tcp': { sent: 10, failed: 1, failures: [failure(1)] },
-    'pod to stable, lasting': { sent: 10, failed: 0, failures: [] },
+    'pod to stable, tcp': { sent: 10, failed: 1, ended: 10, failures: [failure(1)] },
+    'pod to stable, lasting': { sent: 10, failed: 0, ended: 10, failures: [] },
   }
   const after: Counts = {
-    'pod to stable, tcp': { sent: 30, failed: 2, failures: [failure(1), failure(2)] },
+    'pod to stable, tcp': { sent: 30, failed: 2, ended: 30, failures: [failure(1), failure(2)] },
     // It had sent nothing before.
-    'pod to rolled, tcp': { sent: 20, failed: 1, failures: [failure(3)] },
-    'pod to stable, lasting': { sent: 25, failed: 4, failures: [failure(1)] },
+    'pod to rolled, tcp': { sent: 20, failed: 1, ended: 20, failures: [failure(3)] },
+    'pod to stable, lasting': { sent: 25, failed: 4, ended: 25, failures: [failure(1)] },
   }
 
   it('are those since its begin, by kind, with the first of them', () => {
-    const found = difference(before, after, flows, () => false)
+    const found = difference(before, after, flows, () => 0)
     expect(found.kinds).toEqual({
       tcp: { sent: 40, failed: 2 },
       'keep-alive': { sent: 0, failed: 0 },
@@ -130,11 +161,22 @@ describe('requests that fail during an event', () => {
   })
 
   it('are told apart from those that no proxy can prevent', () => {
-    const found = difference(before, after, flows, ({ kind }) => kind === 'lasting')
+    const found = difference(before, after, flows, ({ kind }) => (kind === 'lasting' ? 4 : 0))
     expect(found).toMatchObject({ kinds: { lasting: { sent: 0 } }, allowed: { sent: 15, failed: 4 } })
     const running = { proxy: 'kprobe', mode: 'nftables', form: 'daemonset' } as const
     const [, row] = lifeTable({ ...running, events: [{ name: 'drain', seconds: 1, ...found }] })
     expect(row?.split(/\s{2,}/)).toEqual(['drain', '2 of 40', '-', '-', '-', '4 of 15'])
+  })
+
+  it('are failures above what may fail', () => {
+    const found = difference(before, after, flows, ({ kind }) => (kind === 'lasting' ? 3 : 0))
+    expect(found).toMatchObject({ kinds: { lasting: { failed: 1 } }, allowed: { sent: 15, failed: 3 } })
+    expect(found.failures).toHaveLength(3)
+  })
+
+  it('cannot be counted where nothing is sent', () => {
+    const dead: Counts = { ...after, ...before }
+    expect(() => difference(before, dead, flows, () => 0)).toThrow('nothing was sent from pod to stable, tcp')
   })
 })
 
