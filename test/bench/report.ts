@@ -1,7 +1,11 @@
 import { spawnSync } from 'node:child_process'
 
+/** The mean of the two in the middle where there is no one there. */
 export function median(values: readonly number[]): number {
-  return quantile(values, 0.5)
+  const isOdd = values.length % 2 === 1
+  return isOdd
+    ? quantile(values, 0.5)
+    : (quantile(values, 0.5) + quantile(values, 0.5 - 1 / values.length)) / 2
 }
 
 export function quantile(values: readonly number[], q: number): number {

@@ -1,7 +1,6 @@
 import type { ApiAddress } from '../../src/api/grpc/address.ts'
 import type { Call, CallHandler } from '../../src/api/grpc/rpc.ts'
 import { MessageReader, RpcError, UNAVAILABLE } from '../../src/api/grpc/rpc.ts'
-import type { Cancel, Clock } from '../../src/base/clock.ts'
 import { parseIp } from '../../src/base/ip.ts'
 import { RelayClient } from '../../src/relay/client.ts'
 import type { RelayCall, RelayCallHandlers, RelayLink } from '../../src/relay/connection.ts'
@@ -23,36 +22,11 @@ import { Semantics } from './apiserver/semantics.ts'
 import { Store } from './apiserver/store.ts'
 import { FakeClock } from './fake-clock.ts'
 import { Follower } from './follower.ts'
+import { MachineClock } from './machine-clock.ts'
 
 export const PROTOBUF = 'application/vnd.kubernetes.protobuf'
 const NAMESPACE = 'namespace-0'
 const PULSE_MS = 30_000
-
-/** The clock of one machine: it has an origin of its own, and leaps when the machine was suspended. */
-class MachineClock implements Clock {
-  readonly #time: Clock
-  #aheadMs = 1e9
-
-  constructor(time: Clock) {
-    this.#time = time
-  }
-
-  nowMs(): number {
-    return this.#time.nowMs() + this.#aheadMs
-  }
-
-  after(delayMs: number, run: () => void): Cancel {
-    return this.#time.after(delayMs, run)
-  }
-
-  breathe(): Promise<void> {
-    return this.#time.breathe()
-  }
-
-  leap(ms: number): void {
-    this.#aheadMs += ms
-  }
-}
 
 /** A relay without sockets. It can be killed, stopped, restarted, and cut off from its source. */
 export class MemoryRelay {
