@@ -1,5 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, expect, test } from 'vitest'
@@ -252,7 +252,7 @@ test('F193: the API server names the node of a token that is bound to a pod, and
   expect(says(status(), 'loose', 'silent')).toBe(true)
 })
 
-/** The command of the former version, built with the packages and the addon of this one. */
+/** The command of the former version, built with the packages of this one. */
 function buildFormer(): string {
   const tree = join(ROOT, '.cache/former', FORMER_COMMIT)
   if (existsSync(join(tree, 'dist/kprobe.mjs'))) return join(tree, 'dist/kprobe.mjs')
@@ -261,8 +261,8 @@ function buildFormer(): string {
   const archive = execFileSync('git', ['archive', FORMER_COMMIT], { cwd: ROOT, maxBuffer: 1 << 28 })
   execFileSync('tar', ['-x', '-C', tree], { input: archive })
   symlinkSync(join(ROOT, 'node_modules'), join(tree, 'node_modules'))
-  cpSync(join(ROOT, 'build'), join(tree, 'build'), { recursive: true })
-  execFileSync(process.execPath, ['deploy/build.mjs'], { cwd: tree, stdio: ['ignore', 'ignore', 'pipe'] })
+  for (const script of ['native/build.mjs', 'deploy/build.mjs'])
+    execFileSync(process.execPath, [script], { cwd: tree, stdio: ['ignore', 'ignore', 'pipe'] })
   return join(tree, 'dist/kprobe.mjs')
 }
 
