@@ -47,7 +47,10 @@ export class Marksman {
     })
     try {
       while (open.size > 0) {
-        if (performance.now() - since > timeoutMs) throw new Error(`${open.size} Services never answered`)
+        if (performance.now() - since > timeoutMs)
+          throw new Error(
+            `${open.size} of ${vips.length} Services that were asked did not answer within ${timeoutMs / 1000} s`,
+          )
         this.#shoot([...open])
         await sleep(5)
         this.topology.node.forgetConnections()
