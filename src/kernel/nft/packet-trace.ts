@@ -3,7 +3,7 @@ import type { ByteView } from '../../netlink/attribute.ts'
 import { watchGroups } from '../../netlink/batch.ts'
 import { NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTRACE, NLMSG_OVERRUN } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
+import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_TRACE, NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RETURN, NFT_TRACETYPE_RULE } from './constants.ts'
@@ -65,8 +65,7 @@ const TRACE_MESSAGE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_TRACE
 export function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
   if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
   if (message.type !== TRACE_MESSAGE) return undefined
-  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
-  const step = readAttributes(view, TRACE, span)
+  const step = readAttributes(view, TRACE, nfSpan(message))
   const { table, chain, id, policy, network } = step
   // The kernel reports the end of a chain as a rule without a handle.
   const type = step.type === NFT_TRACETYPE_RULE && step.handle === undefined ? 'return' : typeOf(step.type)
