@@ -1,4 +1,4 @@
-import { contains, FAMILIES, type Family, familyOf, isLoopback } from '../../base/ip.ts'
+import { contains, familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config, IptablesConfig } from '../../config/config.ts'
 import { type FlagReader, type FlagSpec, grouped } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
@@ -10,7 +10,7 @@ import {
   wantedSysctl,
 } from '../../kernel/sysctl/sysctls.ts'
 import type { Promises } from '../../model/promises.ts'
-import { type DetectorOption, detectorOf } from '../common/expressions.ts'
+import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { LOG_FLAG, logFlagText } from '../common/logs.ts'
 import type { KernelSockets, ModeSettings, Proving } from '../mode.ts'
@@ -88,7 +88,7 @@ export interface IptablesOptions {
   readonly names: ChainNames
   readonly masqueradeAll: boolean
   readonly masqueradeBit: number
-  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  readonly detector: Detectors
   /** `--iptables-localhost-nodeports`: node ports are served on 127.0.0.1. */
   readonly localhostNodePorts: boolean
   /** nf_conntrack_tcp_be_liberal is set: no rule drops packets in state INVALID. */
@@ -127,13 +127,12 @@ export function iptablesOptions(
   { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
 ): IptablesOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, iptables, conntrack, serviceProxyName } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {
     ...DEFAULT_IPTABLES_OPTIONS,
     names: chainNames(serviceProxyName),
     masqueradeAll,
     masqueradeBit,
-    detector: { IPv4, IPv6 },
+    detector: detectorsOf(detectLocal),
     localhostNodePorts: answersAtLoopback(config),
     tcpBeLiberal: conntrack.tcpBeLiberal || (setting(TCP_BE_LIBERAL) ?? 0) !== 0,
     optimize: iptables.optimize,

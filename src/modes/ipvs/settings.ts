@@ -1,10 +1,10 @@
 import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../../base/duration.ts'
-import { type Cidr, FAMILIES, type Family, formatCidr } from '../../base/ip.ts'
+import { type Cidr, formatCidr } from '../../base/ip.ts'
 import type { Config, IpvsConfig } from '../../config/config.ts'
 import { type FieldPath, type PathOf, whyNotValue } from '../../config/fields.ts'
 import { type FlagReader, type FlagSpec, grouped, quote, readCidrs } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
-import { type DetectorOption, detectorOf } from '../common/expressions.ts'
+import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import type { ModeSettings } from '../mode.ts'
 
 const GROUP = 'IPVS mode'
@@ -203,7 +203,6 @@ function durationMs(reader: FlagReader, flag: string): number | undefined {
 /** Where the rules before IPVS are written: in our own tables, or as far as possible in kube-proxy's chains. */
 export type RuleWriter = 'nftables' | 'iptables'
 
-/** The options of IPVS mode. */
 export interface IpvsOptions {
   readonly rules: RuleWriter
   /** The name of our tables; not that of nftables mode, because both exist during a change of mode. */
@@ -218,7 +217,7 @@ export interface IpvsOptions {
   /** The bit of the packet mark, 0 to 31. */
   readonly masqueradeBit: number
   /** How pods of this node are distinguished from other traffic; undefined where they cannot be. */
-  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  readonly detector: Detectors
   /** How long a removed endpoint may keep its connections, milliseconds. */
   readonly drainMs: number
   /** The interval between digests, which find changes that the kernel does not report, milliseconds. */
@@ -243,7 +242,6 @@ export const IPVS_DEVICE = DEFAULT_IPVS_OPTIONS.deviceName
 
 export function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {
     ...DEFAULT_IPVS_OPTIONS,
     rules: ipvs.rules,
@@ -251,7 +249,7 @@ export function ipvsOptions(config: Config): IpvsOptions {
     excludeCidrs: ipvs.excludeCidrs,
     masqueradeAll,
     masqueradeBit,
-    detector: { IPv4, IPv6 },
+    detector: detectorsOf(detectLocal),
     drainMs: ipvs.drainTimeoutMs,
     digestMs: ipvs.digestPeriodMs,
   }
