@@ -1,6 +1,13 @@
 import { contains, familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config, IptablesConfig } from '../../config/config.ts'
-import { type FlagReader, type FlagSpec, grouped } from '../../config/flag.ts'
+import {
+  boolFlag,
+  durationFlag,
+  type FlagReader,
+  type FlagSpec,
+  grouped,
+  integerFlag,
+} from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
 import {
   missingFails,
@@ -20,44 +27,34 @@ const GROUP = 'iptables mode'
 
 /** Flags of kube-proxy, which are checked in every mode, as in kube-proxy. */
 const FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'iptables-masquerade-bit',
-    kind: 'integer',
-    placeholder: 'BIT',
-    default: '14',
-    help: "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
-  },
-  {
-    name: 'iptables-localhost-nodeports',
-    kind: 'bool',
-    default: 'true',
-    help: 'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
-  },
+  integerFlag(
+    'iptables-masquerade-bit',
+    'BIT',
+    "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
+    { default: '14' },
+  ),
+  boolFlag(
+    'iptables-localhost-nodeports',
+    'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
+    { default: 'true' },
+  ),
 ])
 
 const PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'iptables-min-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '20ms',
-    help: "kube-proxy's name for --min-sync-period, in every mode except IPVS",
-  },
-  {
-    name: 'iptables-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '10m',
-    help: "kube-proxy's name for --sync-period, in every mode except IPVS",
-  },
+  durationFlag(
+    'iptables-min-sync-period',
+    '20ms',
+    "kube-proxy's name for --min-sync-period, in every mode except IPVS",
+  ),
+  durationFlag(
+    'iptables-sync-period',
+    '10m',
+    "kube-proxy's name for --sync-period, in every mode except IPVS",
+  ),
 ])
 
 const OWN_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'iptables-optimize',
-    kind: 'bool',
-    help: "fewer rules per packet, same result; chains differ from kube-proxy's",
-  },
+  boolFlag('iptables-optimize', "fewer rules per packet, same result; chains differ from kube-proxy's"),
 ])
 
 export const IPTABLES_SETTINGS: ModeSettings = {
