@@ -38,15 +38,6 @@ export interface Refused<T> extends Acknowledgement {
   readonly sequence: number | undefined
 }
 
-/** The kernel's answers to operations that it carries out independently. */
-export interface Answers<Failure> {
-  /** Set when the outcome of some operations is unknown; the caller must read them back. */
-  readonly unknown: Error | undefined
-  readonly failures: readonly Failure[]
-  readonly bytes: number
-  readonly messages: number
-}
-
 export interface FollowUp<T> {
   readonly refused: readonly Refused<T>[]
   /** Sent before all waiting messages. */

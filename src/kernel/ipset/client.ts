@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
-import type { Answers, Refused } from '../../netlink/batch.ts'
-import { Connection } from '../../netlink/connection.ts'
+import type { Refused } from '../../netlink/batch.ts'
+import { type Answers, Connection } from '../../netlink/connection.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Request } from '../../netlink/message.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
