@@ -1,5 +1,5 @@
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
-import { type FlagSpec, grouped } from './flag.ts'
+import { boolFlag, durationFlag, type FlagSpec, grouped, integerFlag, listFlag, textFlag } from './flag.ts'
 
 /** Joins words: `a, b or c`. */
 function listOf(words: readonly string[], last: 'and' | 'or'): string {
@@ -13,100 +13,68 @@ const EVERY_ADDRESS = listOf(
 
 /** Flags of the connection to relays. */
 export const RELAY_CLIENT_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
-  {
-    name: 'relay-tls-ca',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'CA certificates that the certificates of relays must be signed by (PEM); needed at every address that is not loopback',
-  },
-  {
-    name: 'relay-tls-server-name',
-    kind: 'text',
-    placeholder: 'NAME',
-    help: 'DNS name in the certificates of relays; empty: the names of dns:///NAME:PORT, otherwise their IP addresses',
-  },
-  {
-    name: 'relay-tls-cert',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'certificate of this node for relays, of group system:nodes (PEM)',
-  },
-  { name: 'relay-tls-key', kind: 'text', placeholder: 'FILE', help: 'key of that certificate (PEM)' },
-  {
-    name: 'relay-token-file',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'ServiceAccount token for relays, instead of a certificate; kprobe reads the file for each stream, so that it may rotate',
-  },
-  {
-    name: 'relay-zone',
-    kind: 'text',
-    placeholder: 'ZONE',
-    help: 'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
-  },
+  textFlag(
+    'relay-tls-ca',
+    'FILE',
+    'CA certificates that the certificates of relays must be signed by (PEM); needed at every address that is not loopback',
+  ),
+  textFlag(
+    'relay-tls-server-name',
+    'NAME',
+    'DNS name in the certificates of relays; empty: the names of dns:///NAME:PORT, otherwise their IP addresses',
+  ),
+  textFlag('relay-tls-cert', 'FILE', 'certificate of this node for relays, of group system:nodes (PEM)'),
+  textFlag('relay-tls-key', 'FILE', 'key of that certificate (PEM)'),
+  textFlag(
+    'relay-token-file',
+    'FILE',
+    'ServiceAccount token for relays, instead of a certificate; kprobe reads the file for each stream, so that it may rotate',
+  ),
+  textFlag(
+    'relay-zone',
+    'ZONE',
+    'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
+  ),
 ])
 
 /** Flags of the source and the node. */
 export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
-  {
-    name: 'source',
-    kind: 'text',
-    placeholder: 'SOURCE',
-    default: 'kube',
-    help: 'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],...',
-  },
-  {
-    name: 'relay-fallback',
-    kind: 'text',
-    placeholder: 'SOURCE',
-    help: 'kube: read from the API server while no relay has answered for 30 to 60 s; empty: keep the last known state and wait for a relay',
-  },
+  textFlag(
+    'source',
+    'SOURCE',
+    'where Services come from: kube (the API server), file:PATH (YAML or JSON, or a folder), relay:ADDRESS[@ZONE],...',
+    { default: 'kube' },
+  ),
+  textFlag(
+    'relay-fallback',
+    'SOURCE',
+    'kube: read from the API server while no relay has answered for 30 to 60 s; empty: keep the last known state and wait for a relay',
+  ),
   ...RELAY_CLIENT_FLAGS,
-  {
-    name: 'config',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With --config all other kube-proxy flags are ignored except logging, --hostname-override, --master and those that `kprobe run --help` lists under "What to do"',
-  },
-  {
-    name: 'hostname-override',
-    kind: 'text',
-    placeholder: 'NAME',
+  textFlag(
+    'config',
+    'FILE',
+    'KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With --config all other kube-proxy flags are ignored except logging, --hostname-override, --master and those that `kprobe run --help` lists under "What to do"',
+  ),
+  textFlag('hostname-override', 'NAME', 'name of the Node object of this machine', {
     default: 'the host name',
-    help: 'name of the Node object of this machine',
-  },
-  {
-    name: 'service-proxy-name',
-    kind: 'text',
-    placeholder: 'NAME',
-    help: 'handle only Services with this value in the label service.kubernetes.io/service-proxy-name, including headless ones with externalIPs; empty: Services without the label. Proxies of several names run beside each other (not in IPVS mode)',
-  },
-  {
-    name: 'bind-address',
-    kind: 'text',
-    placeholder: 'IP',
-    default: '0.0.0.0',
-    help: "node IP to use instead of the Node object's; also sets the primary IP family. kprobe does not listen on it. An unspecified address has no effect",
-  },
-  {
-    name: 'kubeconfig',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'kubeconfig file; empty: the credentials of this pod',
-  },
-  {
-    name: 'master',
-    kind: 'text',
-    placeholder: 'URL',
-    help: 'API server URL; overrides that of the kubeconfig',
-  },
-  {
-    name: 'kube-api-content-type',
-    kind: 'text',
-    placeholder: 'TYPE',
+  }),
+  textFlag(
+    'service-proxy-name',
+    'NAME',
+    'handle only Services with this value in the label service.kubernetes.io/service-proxy-name, including headless ones with externalIPs; empty: Services without the label. Proxies of several names run beside each other (not in IPVS mode)',
+  ),
+  textFlag(
+    'bind-address',
+    'IP',
+    "node IP to use instead of the Node object's; also sets the primary IP family. kprobe does not listen on it. An unspecified address has no effect",
+    { default: '0.0.0.0' },
+  ),
+  textFlag('kubeconfig', 'FILE', 'kubeconfig file; empty: the credentials of this pod'),
+  textFlag('master', 'URL', 'API server URL; overrides that of the kubeconfig'),
+  textFlag('kube-api-content-type', 'TYPE', 'content type to request from the API server', {
     default: 'application/vnd.kubernetes.protobuf',
-    help: 'content type to request from the API server',
-  },
+  }),
   {
     name: 'kube-api-qps',
     kind: 'number',
@@ -114,19 +82,14 @@ export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
     default: '5',
     help: 'requests per second to the API server, on average; negative: no limit',
   },
-  {
-    name: 'kube-api-burst',
-    kind: 'integer',
-    placeholder: 'COUNT',
+  integerFlag('kube-api-burst', 'COUNT', 'requests to the API server that may be sent in a burst', {
     default: '10',
-    help: 'requests to the API server that may be sent in a burst',
-  },
-  {
-    name: 'feature-gates',
-    kind: 'list',
-    placeholder: 'NAME=BOOL,...',
-    help: 'Kubernetes feature gates; AllowServiceExternalIPs=false ignores externalIPs',
-  },
+  }),
+  listFlag(
+    'feature-gates',
+    'NAME=BOOL,...',
+    'Kubernetes feature gates; AllowServiceExternalIPs=false ignores externalIPs',
+  ),
 ])
 
 /** Flags that decide the path of packets. */
@@ -141,136 +104,77 @@ export const TRAFFIC_FLAGS: readonly FlagSpec[] = grouped('Traffic', [
       'or',
     ),
   },
-  {
-    name: 'detect-local-mode',
-    kind: 'text',
-    placeholder: 'MODE',
-    default: 'ClusterCIDR',
-    help: 'how traffic from pods of this node is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix',
-  },
-  {
-    name: 'cluster-cidr',
-    kind: 'text',
-    placeholder: 'CIDR[,CIDR]',
-    help: 'pod CIDR, at most one per IP family (for ClusterCIDR)',
-  },
-  {
-    name: 'pod-bridge-interface',
-    kind: 'text',
-    placeholder: 'NAME',
-    help: 'bridge that pods are attached to (for BridgeInterface)',
-  },
-  {
-    name: 'pod-interface-name-prefix',
-    kind: 'text',
-    placeholder: 'PREFIX',
-    help: 'name prefix of pod interfaces (for InterfaceNamePrefix)',
-  },
-  { name: 'masquerade-all', kind: 'bool', help: 'masquerade all traffic to cluster IPs' },
-  {
-    name: 'masquerade-bit',
-    kind: 'integer',
-    placeholder: 'BIT',
+  textFlag(
+    'detect-local-mode',
+    'MODE',
+    'how traffic from pods of this node is recognized: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix',
+    { default: 'ClusterCIDR' },
+  ),
+  textFlag('cluster-cidr', 'CIDR[,CIDR]', 'pod CIDR, at most one per IP family (for ClusterCIDR)'),
+  textFlag('pod-bridge-interface', 'NAME', 'bridge that pods are attached to (for BridgeInterface)'),
+  textFlag('pod-interface-name-prefix', 'PREFIX', 'name prefix of pod interfaces (for InterfaceNamePrefix)'),
+  boolFlag('masquerade-all', 'masquerade all traffic to cluster IPs'),
+  integerFlag('masquerade-bit', 'BIT', 'bit of the packet mark that requests masquerading, 0 to 31', {
     default: '14',
-    help: 'bit of the packet mark that requests masquerading, 0 to 31',
-  },
-  {
-    name: 'nodeport-addresses',
-    kind: 'list',
-    placeholder: 'CIDR,...',
-    default: 'primary',
-    help: `node addresses that accept NodePort traffic: CIDRs, primary (the Node's first of each family), localhost and all, in any mixture; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
-  },
-  {
-    name: 'allowed-external-cidrs',
-    kind: 'list',
-    placeholder: 'CIDR,...',
-    help: 'ignore externalIPs outside these ranges; unset: allow all except addresses of this node',
-  },
-  {
-    name: 'allowed-load-balancer-cidrs',
-    kind: 'list',
-    placeholder: 'CIDR,...',
-    help: 'ignore load-balancer IPs outside these ranges; unset: allow all',
-  },
-  {
-    name: 'connection-metrics-max',
-    kind: 'integer',
-    placeholder: 'COUNT',
-    default: '0',
-    help: 'count new connections per Service and endpoint while there are at most this many time series; 0 disables it',
-  },
+  }),
+  listFlag(
+    'nodeport-addresses',
+    'CIDR,...',
+    `node addresses that accept NodePort traffic: CIDRs, primary (the Node's first of each family), localhost and all, in any mixture; unset in ${EVERY_ADDRESS} mode: all addresses of the node`,
+    { default: 'primary' },
+  ),
+  listFlag(
+    'allowed-external-cidrs',
+    'CIDR,...',
+    'ignore externalIPs outside these ranges; unset: allow all except addresses of this node',
+  ),
+  listFlag(
+    'allowed-load-balancer-cidrs',
+    'CIDR,...',
+    'ignore load-balancer IPs outside these ranges; unset: allow all',
+  ),
+  integerFlag(
+    'connection-metrics-max',
+    'COUNT',
+    'count new connections per Service and endpoint while there are at most this many time series; 0 disables it',
+    { default: '0' },
+  ),
 ])
 
 const PACE_FLAGS: readonly FlagSpec[] = grouped('Pace', [
-  {
-    name: 'min-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '20ms',
-    help: 'minimum time between two commits; 0 means the default',
-  },
-  {
-    name: 'sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '10m',
-    help: 'maximum interval between full resyncs; unset in IPVS mode: 30s',
-  },
+  durationFlag('min-sync-period', '20ms', 'minimum time between two commits; 0 means the default'),
+  durationFlag('sync-period', '10m', 'maximum interval between full resyncs; unset in IPVS mode: 30s'),
 ])
 
 /** Heading of the flags that choose what `kprobe run` does. */
 export const PROCESS_GROUP = 'What to do'
 
 const PROCESS_FLAGS: readonly FlagSpec[] = grouped(PROCESS_GROUP, [
-  {
-    name: 'backend',
-    kind: 'text',
-    placeholder: 'BACKEND',
+  textFlag('backend', 'BACKEND', 'netlink (write to the kernel) or dry-run (print the plan, write nothing)', {
     default: 'netlink',
-    help: 'netlink (write to the kernel) or dry-run (print the plan, write nothing)',
-  },
-  { name: 'once', kind: 'bool', help: 'sync once, report, and exit 0 if the kernel holds the desired state' },
-  {
-    name: 'init-only',
-    kind: 'bool',
-    help: 'do what needs full privileges, then exit; afterwards the daemon needs only CAP_NET_ADMIN',
-  },
-  { name: 'cleanup', kind: 'bool', help: "remove kprobe's objects from the kernel, then exit" },
-  {
-    name: 'write-config-to',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'write the effective KubeProxyConfiguration to this file, then exit',
-  },
-  {
-    name: 'node-condition',
-    kind: 'bool',
-    help: 'set the condition ServiceProxyReady of this Node once Services are verified in the kernel; --node-condition=TYPE sets that one. Needs the right to patch nodes/status',
-  },
-  {
-    name: 'state-dir',
-    kind: 'text',
-    placeholder: 'DIR',
-    help: 'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
-  },
-  {
-    name: 'prove',
-    kind: 'bool',
-    help: 'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables, iptables and IPVS mode',
-  },
-  {
-    name: 'version',
-    kind: 'bool',
-    help: 'print the version, then exit; --version=raw prints one field a line',
-  },
-  {
-    name: 'oom-score-adj',
-    kind: 'integer',
-    placeholder: 'SCORE',
-    default: '-999',
-    help: 'oom_score_adj of this process, -1000 to 1000',
-  },
+  }),
+  boolFlag('once', 'sync once, report, and exit 0 if the kernel holds the desired state'),
+  boolFlag(
+    'init-only',
+    'do what needs full privileges, then exit; afterwards the daemon needs only CAP_NET_ADMIN',
+  ),
+  boolFlag('cleanup', "remove kprobe's objects from the kernel, then exit"),
+  textFlag('write-config-to', 'FILE', 'write the effective KubeProxyConfiguration to this file, then exit'),
+  boolFlag(
+    'node-condition',
+    'set the condition ServiceProxyReady of this Node once Services are verified in the kernel; --node-condition=TYPE sets that one. Needs the right to patch nodes/status',
+  ),
+  textFlag(
+    'state-dir',
+    'DIR',
+    'folder for the last known Services, which are served after a reboot while the API server does not answer; empty: none are kept',
+  ),
+  boolFlag(
+    'prove',
+    'follow every packet through the rules in the kernel and report differences from what Kubernetes says: each change, and everything after the start, after repairs and every sync period (changes); --prove=full: everything after each sync; --prove=off: never; nftables, iptables and IPVS mode',
+  ),
+  boolFlag('version', 'print the version, then exit; --version=raw prints one field a line'),
+  integerFlag('oom-score-adj', 'SCORE', 'oom_score_adj of this process, -1000 to 1000', { default: '-999' }),
 ])
 
 const UI_ADDRESS_FLAG: FlagSpec = {
@@ -282,25 +186,18 @@ const UI_ADDRESS_FLAG: FlagSpec = {
 
 /** Flags that mean something beside --ui-address alone. */
 export const UI_FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'ui-token-file',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'file of the token that the web page demands, as a bearer token or as the password of any user',
-  },
-  {
-    name: 'ui-tls-cert',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'server certificate of the web page (PEM)',
-  },
-  { name: 'ui-tls-key', kind: 'text', placeholder: 'FILE', help: 'server key of the web page (PEM)' },
-  {
-    name: 'ui-tls-client-ca',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'CA certificates that the certificates of its viewers must be signed by (PEM)',
-  },
+  textFlag(
+    'ui-token-file',
+    'FILE',
+    'file of the token that the web page demands, as a bearer token or as the password of any user',
+  ),
+  textFlag('ui-tls-cert', 'FILE', 'server certificate of the web page (PEM)'),
+  textFlag('ui-tls-key', 'FILE', 'server key of the web page (PEM)'),
+  textFlag(
+    'ui-tls-client-ca',
+    'FILE',
+    'CA certificates that the certificates of its viewers must be signed by (PEM)',
+  ),
 ]
 
 /** The flag for the daemon's socket, also of commands that query the daemon. */
@@ -319,43 +216,30 @@ export const MODEL_SOCKET_FLAG: FlagSpec = {
 }
 
 const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
-  {
-    name: 'healthz-bind-address',
-    kind: 'text',
-    placeholder: 'IP[:PORT]',
+  textFlag('healthz-bind-address', 'IP[:PORT]', 'address for /healthz and /livez (default port 10256)', {
     default: '0.0.0.0:10256',
-    help: 'address for /healthz and /livez (default port 10256)',
-  },
-  {
-    name: 'healthz-port',
-    kind: 'integer',
-    placeholder: 'PORT',
-    default: '10256',
-    help: '0: no health server; another port only goes to an address that has none (deprecated)',
-    hidden: true,
-  },
-  {
-    name: 'metrics-bind-address',
-    kind: 'text',
-    placeholder: 'IP[:PORT]',
-    default: '127.0.0.1:10249',
-    help: 'address for /metrics, /configz, /flagz, /statusz, /proxyMode (default port 10249)',
-  },
-  {
-    name: 'metrics-port',
-    kind: 'integer',
-    placeholder: 'PORT',
-    default: '10249',
-    help: 'a port other than 0 only goes to an address that has none (deprecated)',
-    hidden: true,
-  },
-  {
-    name: 'bind-address-hard-fail',
-    kind: 'bool',
-    help: 'exit if the health or metrics address is in use, instead of retrying',
-  },
+  }),
+  integerFlag(
+    'healthz-port',
+    'PORT',
+    '0: no health server; another port only goes to an address that has none (deprecated)',
+    { default: '10256', hidden: true },
+  ),
+  textFlag(
+    'metrics-bind-address',
+    'IP[:PORT]',
+    'address for /metrics, /configz, /flagz, /statusz, /proxyMode (default port 10249)',
+    { default: '127.0.0.1:10249' },
+  ),
+  integerFlag(
+    'metrics-port',
+    'PORT',
+    'a port other than 0 only goes to an address that has none (deprecated)',
+    { default: '10249', hidden: true },
+  ),
+  boolFlag('bind-address-hard-fail', 'exit if the health or metrics address is in use, instead of retrying'),
   ADMIN_SOCKET_FLAG,
-  { name: 'logging-format', kind: 'text', placeholder: 'FORMAT', default: 'text', help: 'text or json' },
+  textFlag('logging-format', 'FORMAT', 'text or json', { default: 'text' }),
   {
     name: 'v',
     short: 'v',
@@ -369,72 +253,44 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
 ])
 
 const CONNTRACK_FLAGS: readonly FlagSpec[] = grouped('Connection tracking', [
-  {
-    name: 'conntrack-max-per-core',
-    kind: 'integer',
-    placeholder: 'COUNT',
-    default: '32768',
-    help: 'conntrack entries per core; 0 keeps nf_conntrack_max and ignores --conntrack-min',
-  },
-  {
-    name: 'conntrack-min',
-    kind: 'integer',
-    placeholder: 'COUNT',
-    default: '131072',
-    help: 'minimum nf_conntrack_max',
-  },
-  {
-    name: 'conntrack-tcp-timeout-established',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '24h',
-    help: "nf_conntrack_tcp_timeout_established; 0 keeps the kernel's value",
-  },
-  {
-    name: 'conntrack-tcp-timeout-close-wait',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1h',
-    help: "nf_conntrack_tcp_timeout_close_wait; 0 keeps the kernel's value",
-  },
-  {
-    name: 'conntrack-tcp-timeout-fin-wait',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "nf_conntrack_tcp_timeout_fin_wait; 0 keeps the kernel's value",
-  },
-  {
-    name: 'conntrack-tcp-timeout-time-wait',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "nf_conntrack_tcp_timeout_time_wait; 0 keeps the kernel's value",
-  },
-  {
-    name: 'conntrack-tcp-be-liberal',
-    kind: 'bool',
-    help: 'accept TCP segments outside the window (nf_conntrack_tcp_be_liberal)',
-  },
-  {
-    name: 'conntrack-udp-timeout',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "nf_conntrack_udp_timeout; 0 keeps the kernel's value",
-  },
-  {
-    name: 'conntrack-udp-timeout-stream',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "nf_conntrack_udp_timeout_stream; 0 keeps the kernel's value",
-  },
-  {
-    name: 'conntrack-lower',
-    kind: 'bool',
-    help: 'also lower conntrack values that an operator has raised, as kube-proxy does',
-  },
+  integerFlag(
+    'conntrack-max-per-core',
+    'COUNT',
+    'conntrack entries per core; 0 keeps nf_conntrack_max and ignores --conntrack-min',
+    { default: '32768' },
+  ),
+  integerFlag('conntrack-min', 'COUNT', 'minimum nf_conntrack_max', { default: '131072' }),
+  durationFlag(
+    'conntrack-tcp-timeout-established',
+    '24h',
+    "nf_conntrack_tcp_timeout_established; 0 keeps the kernel's value",
+  ),
+  durationFlag(
+    'conntrack-tcp-timeout-close-wait',
+    '1h',
+    "nf_conntrack_tcp_timeout_close_wait; 0 keeps the kernel's value",
+  ),
+  durationFlag(
+    'conntrack-tcp-timeout-fin-wait',
+    '0s',
+    "nf_conntrack_tcp_timeout_fin_wait; 0 keeps the kernel's value",
+  ),
+  durationFlag(
+    'conntrack-tcp-timeout-time-wait',
+    '0s',
+    "nf_conntrack_tcp_timeout_time_wait; 0 keeps the kernel's value",
+  ),
+  boolFlag(
+    'conntrack-tcp-be-liberal',
+    'accept TCP segments outside the window (nf_conntrack_tcp_be_liberal)',
+  ),
+  durationFlag('conntrack-udp-timeout', '0s', "nf_conntrack_udp_timeout; 0 keeps the kernel's value"),
+  durationFlag(
+    'conntrack-udp-timeout-stream',
+    '0s',
+    "nf_conntrack_udp_timeout_stream; 0 keeps the kernel's value",
+  ),
+  boolFlag('conntrack-lower', 'also lower conntrack values that an operator has raised, as kube-proxy does'),
 ])
 
 /** Flags that only the daemon uses. */

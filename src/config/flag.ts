@@ -29,14 +29,33 @@ export interface FlagSpec {
   readonly check?: (reader: FlagReader) => unknown
 }
 
+type MoreOfFlag = Partial<Omit<FlagSpec, 'name' | 'kind' | 'help'>>
+
+export function boolFlag(name: string, help: string, more: MoreOfFlag = {}): FlagSpec {
+  return { name, kind: 'bool', help, ...more }
+}
+
 /** A flag with a value of any text. */
-export function textFlag(
+export function textFlag(name: string, placeholder: string, help: string, more: MoreOfFlag = {}): FlagSpec {
+  return { name, kind: 'text', placeholder, help, ...more }
+}
+
+export function listFlag(name: string, placeholder: string, help: string, more: MoreOfFlag = {}): FlagSpec {
+  return { name, kind: 'list', placeholder, help, ...more }
+}
+
+export function integerFlag(
   name: string,
   placeholder: string,
   help: string,
-  rest: Partial<FlagSpec> = {},
+  more: MoreOfFlag = {},
 ): FlagSpec {
-  return { name, kind: 'text', placeholder, help, ...rest }
+  return { name, kind: 'integer', placeholder, help, ...more }
+}
+
+/** `usual` is the default. */
+export function durationFlag(name: string, usual: string, help: string, more: MoreOfFlag = {}): FlagSpec {
+  return { name, kind: 'duration', placeholder: 'DURATION', default: usual, help, ...more }
 }
 
 /** Gives the value of an unset flag as text. */

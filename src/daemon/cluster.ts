@@ -88,7 +88,6 @@ export class Cluster {
     })
   }
 
-  /** Takes what the reconciler reports, for the relays. */
   takeEvent(event: ReconcilerEvent): void {
     this.#report?.take(event)
   }

@@ -55,7 +55,6 @@ interface IntakeOptions {
   readonly confirmed?: () => void
 }
 
-/** A reader of Snapshots. */
 interface SnapshotReader {
   offer(snapshot: Snapshot): void
   /**
@@ -65,7 +64,6 @@ interface SnapshotReader {
   paced?(): Promise<void> | undefined
 }
 
-/** The run of one source. */
 interface Run {
   readonly source: Source
   /** Objects of this source, until it is complete; later events go into the common Snapshot. */
@@ -215,7 +213,6 @@ export class Intake implements PartsHolder {
     this.#become(applyEvents(this.#snapshot, [{ kind: 'LocalIps', value }]))
   }
 
-  /** Takes the endpoints of the API server. */
   takeApiEndpoints(value: readonly ApiEndpoint[]): void {
     this.#become(applyEvents(this.#snapshot, [{ kind: 'ApiEndpoints', value }]))
   }

@@ -36,7 +36,6 @@ export interface DaemonIo {
   readonly openRoute?: () => Transport
   /** Opens a socket that lists the sockets of other processes; without it, listeners are not checked. */
   readonly openSockDiag?: () => Transport
-  /** Opens a socket to generic netlink. */
   readonly openGeneric?: () => Transport
   /** Opens a socket to conntrack; without it, no flows are removed. */
   readonly openConntrack?: () => Transport

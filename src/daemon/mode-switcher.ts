@@ -262,7 +262,6 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 }
 
 export interface ModeSwitcherOptions extends ActiveModeOptions {
-  /** Begins a mode: startMode. */
   readonly start?: typeof startMode
 }
 

@@ -26,7 +26,6 @@ interface NetworkLockOptions {
   readonly clock: Clock
   /** Uniform in [0, 1). */
   readonly random: () => number
-  /** Opens a socket of NETLINK_NETFILTER. */
   readonly openSocket: () => LockSocket
   /** Reads /proc/net/netlink. */
   readonly listSockets: () => Promise<string>

@@ -10,7 +10,6 @@ import type { NodeInfo } from '../model/snapshot.ts'
 interface NodeWatchOptions {
   readonly clock: Clock
   readonly log: Log
-  /** The configuration in use. */
   readonly config: () => Pick<Config, 'nodeName' | 'nodePortAddresses' | 'detectLocal' | 'source'>
   /** Origin of the name: a flag, a field of the configuration, or `hostname`. */
   readonly nameFrom: string

@@ -27,7 +27,6 @@ interface Saved {
 const FIRST_MS = 1_000
 /** Minimum time between two saves. */
 const REST_MS = 10_000
-/** Maximum share of a processor that saves use. */
 const PROCESSOR_SHARE = 0.01
 /** Maximum average rate of writing: what a disk of a small machine bears for years. */
 const BYTES_PER_MS = 128

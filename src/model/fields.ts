@@ -48,7 +48,6 @@ export function isPort(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 1 && value <= 65535
 }
 
-/** The kinds of objects that are watched. */
 export type WatchedKind = 'Service' | 'EndpointSlice' | 'Node' | 'ServiceCIDR'
 
 /** An object, and its kind and names as they are written in it. Read once; whether they are valid shows `readIdentity`. */

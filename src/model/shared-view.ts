@@ -47,7 +47,6 @@ export function nodesOf(slices: SliceList): ReadonlySet<string> {
   return nodes
 }
 
-/** Whether the node is one of them. */
 export function isNamedIn(slices: SliceList, node: string): boolean {
   return slices.some(({ endpoints }) =>
     endpoints.some(({ traits }) => traits.nodeName === node || traits.hints.forNodes.includes(node)),

@@ -242,7 +242,6 @@ export interface KernelRead extends Pick<ModeContext, 'sockets' | 'clock'> {
 /** One mode whose rules the kernel holds. */
 export interface HeldMode {
   readonly mode: string
-  /** The rows of all Services. */
   readonly rows: readonly ServiceRow[]
   readonly rules: ReadRules
   /**

@@ -346,33 +346,27 @@ export const u32host: Codec<number> = wordCodec(4, 'host')
 
 const U64_MAX = 0xffff_ffff_ffff_ffffn
 
-/** A number of eight bytes in network order. */
-export const u64be: Codec<bigint> = {
-  write(out, type, value) {
-    if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
-    out.open(type)
-    out.out.u64be(value)
-    out.close()
-  },
-  read(view, start, end) {
-    exactly(8, start, end)
-    return view.data.getBigUint64(start)
-  },
+function wideCodec(order: WordCodec['order']): Codec<bigint> {
+  return {
+    write(out, type, value) {
+      if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
+      out.open(type)
+      if (order === 'host') out.out.u64(value)
+      else out.out.u64be(value)
+      out.close()
+    },
+    read(view, start, end) {
+      exactly(8, start, end)
+      return view.data.getBigUint64(start, order === 'host')
+    },
+  }
 }
 
+/** A number of eight bytes in network order. */
+export const u64be: Codec<bigint> = wideCodec('network')
+
 /** A number of eight bytes in host order. */
-export const u64host: Codec<bigint> = {
-  write(out, type, value) {
-    if (value < 0n || value > U64_MAX) throw unencodable(`${value} is not in 0..${U64_MAX}`)
-    out.open(type)
-    out.out.u64(value)
-    out.close()
-  },
-  read(view, start, end) {
-    exactly(8, start, end)
-    return view.data.getBigUint64(start, true)
-  },
-}
+export const u64host: Codec<bigint> = wideCodec('host')
 
 /** A C string in UTF-8; bytes after the first NUL are not part of it. */
 export const string: Codec<string> = {

@@ -188,3 +188,33 @@ export function messageReceiver({ transport, datagramBytes, take, lost }: Receiv
     return count
   }
 }
+
+interface WatchOptions extends ReceiveOptions {
+  /** Multicast groups of the protocol. */
+  readonly groups: readonly number[]
+  /** Bounds the time until other work of the process has its turn. */
+  readonly messagesPerTurn: number
+  /** Called after each turn; `isDrained` unless more may be waiting. */
+  readonly turned?: (isDrained: boolean) => void
+}
+
+/**
+ * Joins the groups and reads what the kernel sends to them, until the returned function is called. The socket stays
+ * open. Throws a SystemError for a group that cannot be joined.
+ */
+export function watchGroups({ groups, messagesPerTurn, turned, ...options }: WatchOptions): () => void {
+  const { transport } = options
+  const receive = messageReceiver(options)
+  for (const group of groups) transport.join(group)
+  const unwatch = transport.watch(() => {
+    const count = receive(messagesPerTurn)
+    turned?.(count < messagesPerTurn)
+  })
+  let isOn = true
+  return () => {
+    if (!isOn) return
+    isOn = false
+    unwatch()
+    for (const group of groups) transport.leave(group)
+  }
+}

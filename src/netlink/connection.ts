@@ -346,6 +346,15 @@ export interface DatagramReplies extends BurstReplies {
   readonly unsent: Acknowledgement | undefined
 }
 
+/** The kernel's answers to operations that it carries out independently. */
+export interface Answers<Failure> {
+  /** Set when the outcome of some operations is unknown; the caller must read them back. */
+  readonly unknown: Error | undefined
+  readonly failures: readonly Failure[]
+  readonly bytes: number
+  readonly messages: number
+}
+
 /** Transient failures of sendmsg: nothing was sent, so a retry is safe. */
 export const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
 const SEND_ATTEMPTS = 4

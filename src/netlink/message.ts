@@ -7,19 +7,7 @@ import {
   string,
   u32host,
 } from './attribute.ts'
-import {
-  NFNETLINK_V0,
-  NLM_F_ACK,
-  NLM_F_ACK_TLVS,
-  NLM_F_CAPPED,
-  NLM_F_DUMP_INTR,
-  NLM_F_REQUEST,
-  NLMSG_DONE,
-  NLMSG_ERROR,
-  NLMSG_HDRLEN,
-  NLMSGERR_ATTR_MSG,
-  NLMSGERR_ATTR_OFFS,
-} from './constants.ts'
+import * as netlink from './constants.ts'
 import { errnoNumber, malformed, NetlinkError, OutcomeUnknownError } from './errors.ts'
 
 /** One message of a datagram; its payload is between `start` and `end` of its view. */
@@ -42,7 +30,7 @@ export interface MessageHead {
 
 /** Begins a message; closeMessage takes the result. */
 export function openMessage(out: ByteWriter, head: MessageHead): number {
-  out.reserve(NLMSG_HDRLEN)
+  out.reserve(netlink.NLMSG_HDRLEN)
   const start = out.length
   const { words } = out
   const at = start >> 2
@@ -50,7 +38,7 @@ export function openMessage(out: ByteWriter, head: MessageHead): number {
   words[at + 1] = head.type | (head.flags << 16)
   words[at + 2] = head.sequence
   words[at + 3] = 0
-  out.length = start + NLMSG_HDRLEN
+  out.length = start + netlink.NLMSG_HDRLEN
   return start
 }
 
@@ -90,10 +78,15 @@ export interface NfGenMsg {
 }
 export const NFGENMSG_LENGTH = 4
 
+/** Returns the position of the attributes of a message of nfnetlink. */
+export function nfSpan({ start, end }: Message): { readonly start: number; readonly end: number } {
+  return { start: start + NFGENMSG_LENGTH, end }
+}
+
 /** Writes struct nfgenmsg, version 0. */
 export function writeNfGenMsg(out: ByteWriter, { family, resourceId }: NfGenMsg): void {
   const resource = (resourceId >> 8) | ((resourceId & 0xff) << 8)
-  out.u32(family | (NFNETLINK_V0 << 8) | (resource << 16))
+  out.u32(family | (netlink.NFNETLINK_V0 << 8) | (resource << 16))
 }
 
 /** Reads struct nfgenmsg after the header. Throws NetlinkError when the message ends before it. */
@@ -113,15 +106,15 @@ export function readMessages(view: ByteView, length: number = view.data.byteLeng
   let at = 0
   while (at < length) {
     const left = length - at
-    if (left < NLMSG_HDRLEN) throw malformed(`${left} stray bytes after the messages`, at)
+    if (left < netlink.NLMSG_HDRLEN) throw malformed(`${left} stray bytes after the messages`, at)
     const bytes = data.getUint32(at, true)
-    if (bytes < NLMSG_HDRLEN || bytes > left) throw malformed(`a message of ${bytes} bytes`, at)
+    if (bytes < netlink.NLMSG_HDRLEN || bytes > left) throw malformed(`a message of ${bytes} bytes`, at)
     messages.push({
       type: data.getUint16(at + 4, true),
       flags: data.getUint16(at + 6, true),
       sequence: data.getUint32(at + SEQUENCE_OFFSET, true),
       portId: data.getUint32(at + 12, true),
-      start: at + NLMSG_HDRLEN,
+      start: at + netlink.NLMSG_HDRLEN,
       end: at + bytes,
     })
     at += align4(bytes)
@@ -145,11 +138,12 @@ export interface Acknowledgement {
 export function readError(view: ByteView, message: Message): Acknowledgement {
   const errno = readErrno(view, message)
   const echoAt = message.start + 4
-  if (message.end - echoAt < NLMSG_HDRLEN)
+  if (message.end - echoAt < netlink.NLMSG_HDRLEN)
     throw malformed('an error without the header it is about', message.start)
   const echoed = view.data.getUint32(echoAt, true)
-  const capped = errno === 0 || (message.flags & NLM_F_CAPPED) !== 0
-  const attributesAt = echoAt + (capped ? NLMSG_HDRLEN : Math.max(align4(echoed), NLMSG_HDRLEN))
+  const capped = errno === 0 || (message.flags & netlink.NLM_F_CAPPED) !== 0
+  const attributesAt =
+    echoAt + (capped ? netlink.NLMSG_HDRLEN : Math.max(align4(echoed), netlink.NLMSG_HDRLEN))
   return acknowledgementOf(errno, { view, message, start: attributesAt })
 }
 
@@ -177,11 +171,11 @@ interface ExtendedAck {
 function acknowledgementOf(errno: number, { view, message, start }: ExtendedAck): Acknowledgement {
   let extendedAck: string | undefined
   let offset: number | undefined
-  if ((message.flags & NLM_F_ACK_TLVS) === 0) return { errno, extendedAck, offset }
+  if ((message.flags & netlink.NLM_F_ACK_TLVS) === 0) return { errno, extendedAck, offset }
   try {
     forEachAttribute(view, start, message.end, (type, from, to) => {
-      if (type === NLMSGERR_ATTR_MSG) extendedAck = string.read(view, from, to, 0)
-      if (type === NLMSGERR_ATTR_OFFS) offset = u32host.read(view, from, to, 0)
+      if (type === netlink.NLMSGERR_ATTR_MSG) extendedAck = string.read(view, from, to, 0)
+      if (type === netlink.NLMSGERR_ATTR_OFFS) offset = u32host.read(view, from, to, 0)
     })
   } catch (error) {
     if (!(error instanceof NetlinkError)) throw error
@@ -267,11 +261,11 @@ export class RequestConversation implements Conversation {
   }
 
   accept(view: ByteView, message: Message): void {
-    if ((message.flags & NLM_F_DUMP_INTR) !== 0) this.interrupted = true
+    if ((message.flags & netlink.NLM_F_DUMP_INTR) !== 0) this.interrupted = true
     this.answered = true
     try {
-      if (message.type === NLMSG_ERROR) this.#end(readError(view, message))
-      else if (message.type === NLMSG_DONE) this.#end(readDone(view, message))
+      if (message.type === netlink.NLMSG_ERROR) this.#end(readError(view, message))
+      else if (message.type === netlink.NLMSG_DONE) this.#end(readDone(view, message))
       else if (this.#failure === undefined) this.#request.onMessage(view, message)
     } catch (error) {
       this.#fail(error)
@@ -317,7 +311,7 @@ export class BurstConversation implements Conversation, BurstReplies {
   }
 
   accept(view: ByteView, message: Message): void {
-    if (message.type !== NLMSG_ERROR) {
+    if (message.type !== netlink.NLMSG_ERROR) {
       this.#burst.onMessage?.(view, message)
       return
     }
@@ -368,7 +362,7 @@ export class Batch<T> {
   /** Begins a message; the bytes written to `out` until `close` are its payload. */
   open(type: number, flags = 0): void {
     const sequence = this.firstSequence + this.#starts.length
-    this.#openedAt = openMessage(this.out.out, { type, flags: flags | NLM_F_REQUEST, sequence })
+    this.#openedAt = openMessage(this.out.out, { type, flags: flags | netlink.NLM_F_REQUEST, sequence })
   }
 
   close(tag: T): void {
@@ -379,7 +373,7 @@ export class Batch<T> {
 
   /** Requests an acknowledgement of the last message, also on success. */
   acknowledgeLast(): void {
-    addFlags(this.out.out, this.#openedAt, NLM_F_ACK)
+    addFlags(this.out.out, this.#openedAt, netlink.NLM_F_ACK)
   }
 
   has(sequence: number): boolean {

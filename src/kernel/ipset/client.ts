@@ -1,6 +1,6 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Refused } from '../../netlink/batch.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { type Answers, Connection } from '../../netlink/connection.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Request } from '../../netlink/message.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
@@ -47,7 +47,7 @@ export interface IpsetClient {
    * failure, whatever its size; destroying a set that is gone is none either. The result has the kernel's answers;
    * only a bug of ours throws.
    */
-  commit(operations: readonly IpsetOperation[]): Promise<IpsetResult>
+  commit(operations: readonly IpsetOperation[]): Promise<Answers<IpsetFailure>>
   /** Returns the kernel's number of a set, by which rules refer to it (IPSET_CMD_GET_BYNAME); undefined for no set. */
   indexOf(name: string): number | undefined
   /** IPSET_CMD_GET_BYINDEX. */
@@ -59,14 +59,6 @@ interface IpsetHeaders {
   readonly headers: readonly IpsetHeader[]
   /** Names of sets of a type that kprobe does not use. */
   readonly foreign: readonly string[]
-}
-
-interface IpsetResult {
-  /** Set when the outcome of some operations is unknown; the caller must read them back. */
-  readonly unknown: Error | undefined
-  readonly failures: readonly IpsetFailure[]
-  readonly bytes: number
-  readonly messages: number
 }
 
 interface IpsetClientOptions {
@@ -113,7 +105,7 @@ class NetlinkIpsetClient implements IpsetClient {
     return listings
   }
 
-  async commit(operations: readonly IpsetOperation[]): Promise<IpsetResult> {
+  async commit(operations: readonly IpsetOperation[]): Promise<Answers<IpsetFailure>> {
     const link = { connection: this.#connection, clock: this.#clock }
     const failures: IpsetFailure[] = []
     let [bytes, messages] = [0, 0]

@@ -5,68 +5,49 @@ import { entryText } from './state.ts'
 
 type Meaning = NonNullable<NetlinkErrorDetails['meaning']>
 
-function meanings(
-  table: readonly (readonly [errno: number, code: string, words: string])[],
-): ReadonlyMap<number, Meaning> {
-  return new Map(table.map(([errno, code, words]) => [errno, { code, words }]))
+type Code = Extract<keyof typeof ipset, `IPSET_ERR_${string}`>
+const NUMBERS: Readonly<Record<Code, number>> = ipset
+
+function meanings(words: Readonly<Partial<Record<Code, string>>>): ReadonlyMap<number, Meaning> {
+  const codes = Object.keys(words).filter(isCode)
+  return new Map(codes.map(code => [NUMBERS[code], { code, words: words[code] ?? '' }]))
+}
+
+function isCode(name: string): name is Code {
+  return Object.hasOwn(NUMBERS, name)
 }
 
 /** ipset's own error numbers, 4096 and above. */
-const COMMON = meanings([
-  [ipset.IPSET_ERR_PROTOCOL, 'IPSET_ERR_PROTOCOL', 'The kernel does not understand the request'],
-  [
-    ipset.IPSET_ERR_FIND_TYPE,
-    'IPSET_ERR_FIND_TYPE',
-    'The kernel has no such type of sets, or not this revision',
-  ],
-  [ipset.IPSET_ERR_MAX_SETS, 'IPSET_ERR_MAX_SETS', 'The kernel has no room for another set'],
-  [
-    ipset.IPSET_ERR_BUSY,
-    'IPSET_ERR_BUSY',
-    'The set is in use: a rule or a set refers to it, or another program lists it',
-  ],
-  [ipset.IPSET_ERR_EXIST_SETNAME2, 'IPSET_ERR_EXIST_SETNAME2', 'There is no set with the second name'],
-  [ipset.IPSET_ERR_TYPE_MISMATCH, 'IPSET_ERR_TYPE_MISMATCH', 'The two sets are of different types'],
-  [ipset.IPSET_ERR_EXIST, 'IPSET_ERR_EXIST', 'The entry to add is in the set, or the entry to delete is not'],
-  [ipset.IPSET_ERR_INVALID_CIDR, 'IPSET_ERR_INVALID_CIDR', 'Invalid length of a prefix'],
-  [ipset.IPSET_ERR_INVALID_NETMASK, 'IPSET_ERR_INVALID_NETMASK', 'Invalid netmask'],
-  [
-    ipset.IPSET_ERR_INVALID_FAMILY,
-    'IPSET_ERR_INVALID_FAMILY',
-    'The type of the set does not support this family',
-  ],
-  [ipset.IPSET_ERR_TIMEOUT, 'IPSET_ERR_TIMEOUT', 'The set has no timeouts'],
-  [ipset.IPSET_ERR_REFERENCED, 'IPSET_ERR_REFERENCED', 'The set is in use: a rule or a set refers to it'],
-  [ipset.IPSET_ERR_IPADDR_IPV4, 'IPSET_ERR_IPADDR_IPV4', 'An IPv4 address is expected'],
-  [ipset.IPSET_ERR_IPADDR_IPV6, 'IPSET_ERR_IPADDR_IPV6', 'An IPv6 address is expected'],
-])
+const COMMON = meanings({
+  IPSET_ERR_PROTOCOL: 'The kernel does not understand the request',
+  IPSET_ERR_FIND_TYPE: 'The kernel has no such type of sets, or not this revision',
+  IPSET_ERR_MAX_SETS: 'The kernel has no room for another set',
+  IPSET_ERR_BUSY: 'The set is in use: a rule or a set refers to it, or another program lists it',
+  IPSET_ERR_EXIST_SETNAME2: 'There is no set with the second name',
+  IPSET_ERR_TYPE_MISMATCH: 'The two sets are of different types',
+  IPSET_ERR_EXIST: 'The entry to add is in the set, or the entry to delete is not',
+  IPSET_ERR_INVALID_CIDR: 'Invalid length of a prefix',
+  IPSET_ERR_INVALID_NETMASK: 'Invalid netmask',
+  IPSET_ERR_INVALID_FAMILY: 'The type of the set does not support this family',
+  IPSET_ERR_TIMEOUT: 'The set has no timeouts',
+  IPSET_ERR_REFERENCED: 'The set is in use: a rule or a set refers to it',
+  IPSET_ERR_IPADDR_IPV4: 'An IPv4 address is expected',
+  IPSET_ERR_IPADDR_IPV6: 'An IPv6 address is expected',
+})
 
 /** Bitmap and hash types share these numbers. */
-const OF_HASHES = meanings([
-  [ipset.IPSET_ERR_HASH_FULL, 'IPSET_ERR_HASH_FULL', 'The set is full'],
-  [
-    ipset.IPSET_ERR_HASH_ELEM,
-    'IPSET_ERR_HASH_ELEM',
-    'The address 0.0.0.0, or ::, cannot be in a set of this type',
-  ],
-  [ipset.IPSET_ERR_INVALID_PROTO, 'IPSET_ERR_INVALID_PROTO', 'Invalid protocol'],
-  [ipset.IPSET_ERR_MISSING_PROTO, 'IPSET_ERR_MISSING_PROTO', 'The protocol is missing'],
-  [
-    ipset.IPSET_ERR_HASH_RANGE_UNSUPPORTED,
-    'IPSET_ERR_HASH_RANGE_UNSUPPORTED',
-    'Ranges cannot be in a set of this type',
-  ],
-  [ipset.IPSET_ERR_HASH_RANGE, 'IPSET_ERR_HASH_RANGE', 'Invalid range'],
-])
-
-const OF_BITMAPS = meanings([
-  [ipset.IPSET_ERR_BITMAP_RANGE, 'IPSET_ERR_BITMAP_RANGE', 'The port is outside the range of the set'],
-  [
-    ipset.IPSET_ERR_BITMAP_RANGE_SIZE,
-    'IPSET_ERR_BITMAP_RANGE_SIZE',
-    'The range is larger than a set of this type can have',
-  ],
-])
+const OF_HASHES = meanings({
+  IPSET_ERR_HASH_FULL: 'The set is full',
+  IPSET_ERR_HASH_ELEM: 'The address 0.0.0.0, or ::, cannot be in a set of this type',
+  IPSET_ERR_INVALID_PROTO: 'Invalid protocol',
+  IPSET_ERR_MISSING_PROTO: 'The protocol is missing',
+  IPSET_ERR_HASH_RANGE_UNSUPPORTED: 'Ranges cannot be in a set of this type',
+  IPSET_ERR_HASH_RANGE: 'Invalid range',
+})
+const OF_BITMAPS = meanings({
+  IPSET_ERR_BITMAP_RANGE: 'The port is outside the range of the set',
+  IPSET_ERR_BITMAP_RANGE_SIZE: 'The range is larger than a set of this type can have',
+})
 
 /** Creates a NetlinkError with ipset's own name and words for the errno, where it has them. */
 export function ipsetError(details: NetlinkErrorDetails, type?: IpsetType): NetlinkError {

@@ -2,13 +2,7 @@ import type { Family, Ip } from '../../base/ip.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
-import {
-  type Batch,
-  encodeMessage,
-  type Message,
-  NFGENMSG_LENGTH,
-  writeNfGenMsg,
-} from '../../netlink/message.ts'
+import { type Batch, encodeMessage, type Message, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import {
   type AttributeSet,
   type Attributes,
@@ -21,7 +15,6 @@ import {
   writerOf,
 } from '../../netlink/schema.ts'
 import * as ipset from './constants.ts'
-import { IPSET_FLAG_NOMATCH } from './constants.ts'
 import {
   type ADDRESS,
   ENTRIES,
@@ -291,7 +284,7 @@ export function decodeAs<F extends Fields>(
   message: Message,
   table: AttributeSet<F>,
 ): Attributes<F> {
-  return readAttributes(view, table, { start: message.start + NFGENMSG_LENGTH, end: message.end })
+  return readAttributes(view, table, nfSpan(message))
 }
 
 /** A set that kprobe could not have created, and the reason as text. */
@@ -338,7 +331,7 @@ function sizeOf(type: IpsetType, shape: Shape): Pick<Ipset, 'maxElements' | 'has
 /** Appends the entries of a message to `into`. Throws NetlinkError for an entry without the fields of the set's type. */
 export function appendEntries(into: IpsetEntry[], type: IpsetType, message: SetMessage): void {
   for (const entry of message.entries ?? []) {
-    const isException = ((entry.flags ?? 0) & IPSET_FLAG_NOMATCH) !== 0
+    const isException = ((entry.flags ?? 0) & ipset.IPSET_FLAG_NOMATCH) !== 0
     const its = entryOf(type, entry)
     into.push(isException ? { ...its, nomatch: true } : its)
   }

@@ -57,7 +57,6 @@ interface SetType {
    * them.
    */
   readonly revisionMax: number
-  /** The fields of an entry. */
   readonly fields: readonly (keyof IpsetEntry)[]
 }
 

@@ -1,7 +1,7 @@
 import { type Clock, Slice, slicingOf } from '../../base/clock.ts'
 import { familyOf } from '../../base/ip.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { type Answers, Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { findFamily } from '../../netlink/genetlink.ts'
@@ -50,13 +50,7 @@ export interface IpvsClient {
   close(): Promise<void>
 }
 
-export interface IpvsResult {
-  /** Set when the outcome of some operations is unknown; the caller must read them back. */
-  readonly unknown: Error | undefined
-  readonly failures: readonly IpvsFailure[]
-  readonly bytes: number
-  readonly messages: number
-}
+export type IpvsResult = Answers<IpvsFailure>
 
 interface IpvsFailure {
   readonly operation: IpvsOperation

@@ -14,26 +14,7 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
-import {
-  AF_INET,
-  AF_INET6,
-  IP_VS_CONN_F_FWD_MASK,
-  IP_VS_SVC_F_HASHED,
-  IPPROTO_SCTP,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
-  IPVS_CMD_DEL_DEST,
-  IPVS_CMD_DEL_SERVICE,
-  IPVS_CMD_GET_DEST,
-  IPVS_CMD_GET_SERVICE,
-  IPVS_CMD_NEW_DEST,
-  IPVS_CMD_NEW_SERVICE,
-  IPVS_CMD_SET_CONFIG,
-  IPVS_CMD_SET_DEST,
-  IPVS_CMD_SET_INFO,
-  IPVS_CMD_SET_SERVICE,
-  IPVS_GENL_VERSION,
-} from './constants.ts'
+import * as ipvs from './constants.ts'
 import { COMMAND, type DESTINATION, INFO, type SERVICE, STATS, type STATS64 } from './schema.ts'
 import type {
   IpvsInfo,
@@ -48,9 +29,9 @@ import type {
 } from './state.ts'
 
 const PROTOCOL_NUMBERS: Readonly<Record<IpvsProtocol, number>> = {
-  TCP: IPPROTO_TCP,
-  UDP: IPPROTO_UDP,
-  SCTP: IPPROTO_SCTP,
+  TCP: ipvs.IPPROTO_TCP,
+  UDP: ipvs.IPPROTO_UDP,
+  SCTP: ipvs.IPPROTO_SCTP,
 }
 
 /** An operation and the command that sends it. */
@@ -64,13 +45,13 @@ export interface Step {
 export function firstStep(operation: IpvsOperation): Step {
   switch (operation.verb) {
     case 'set-server':
-      return { operation, command: operation.isNew ? IPVS_CMD_NEW_SERVICE : IPVS_CMD_SET_SERVICE }
+      return { operation, command: operation.isNew ? ipvs.IPVS_CMD_NEW_SERVICE : ipvs.IPVS_CMD_SET_SERVICE }
     case 'delete-server':
-      return { operation, command: IPVS_CMD_DEL_SERVICE }
+      return { operation, command: ipvs.IPVS_CMD_DEL_SERVICE }
     case 'set-destination':
-      return { operation, command: operation.isNew ? IPVS_CMD_NEW_DEST : IPVS_CMD_SET_DEST }
+      return { operation, command: operation.isNew ? ipvs.IPVS_CMD_NEW_DEST : ipvs.IPVS_CMD_SET_DEST }
     case 'delete-destination':
-      return { operation, command: IPVS_CMD_DEL_DEST }
+      return { operation, command: ipvs.IPVS_CMD_DEL_DEST }
     default:
       return unreachable(operation)
   }
@@ -85,7 +66,6 @@ export function stepBytesMax({ operation }: Step): number {
     : STEP_BYTES_MAX
 }
 
-/** The start of every message of a family. */
 interface MessageStart {
   /** The number of the generic netlink family IPVS. */
   readonly family: number
@@ -98,7 +78,7 @@ export function writeStep(batch: Batch<Step>, step: Step, family: number): void 
   const { operation, command } = step
   const { out } = batch
   batch.open(family)
-  writeGenlMsgHdr(out.out, { command, version: IPVS_GENL_VERSION })
+  writeGenlMsgHdr(out.out, { command, version: ipvs.IPVS_GENL_VERSION })
   switch (operation.verb) {
     case 'set-server':
       writeServer(out, operation)
@@ -174,13 +154,13 @@ export function encodeCommand(command: number, head: MessageStart, values: Comma
 }
 
 export function encodeListServers(family: number, sequence: number): Uint8Array {
-  return encodeCommand(IPVS_CMD_GET_SERVICE, { family, flags: NLM_F_DUMP, sequence })
+  return encodeCommand(ipvs.IPVS_CMD_GET_SERVICE, { family, flags: NLM_F_DUMP, sequence })
 }
 
 /** Encodes a request for the real servers of one virtual server, the only way to list them. */
 export function encodeListDestinations(family: number, sequence: number, server: VirtualAddress): Uint8Array {
   const head = { family, flags: NLM_F_DUMP, sequence }
-  return encode(IPVS_CMD_GET_DEST, head, out => writeAddress(out, { server }))
+  return encode(ipvs.IPVS_CMD_GET_DEST, head, out => writeAddress(out, { server }))
 }
 
 function encode(
@@ -189,13 +169,13 @@ function encode(
   write: (out: AttributeWriter) => void,
 ): Uint8Array {
   return encodeMessage({ type: family, flags: NLM_F_REQUEST | flags, sequence }, out => {
-    writeGenlMsgHdr(out.out, { command, version: IPVS_GENL_VERSION })
+    writeGenlMsgHdr(out.out, { command, version: ipvs.IPVS_GENL_VERSION })
     write(out)
   })
 }
 
 function familyNumber(ip: Ip): number {
-  return ip.length === 4 ? AF_INET : AF_INET6
+  return ip.length === 4 ? ipvs.AF_INET : ipvs.AF_INET6
 }
 
 function netmaskOctets({ ip, netmask }: VirtualServer): Octets {
@@ -203,14 +183,14 @@ function netmaskOctets({ ip, netmask }: VirtualServer): Octets {
 }
 
 const PROTOCOLS: ReadonlyMap<number, IpvsProtocol> = new Map([
-  [IPPROTO_TCP, 'TCP'],
-  [IPPROTO_UDP, 'UDP'],
-  [IPPROTO_SCTP, 'SCTP'],
+  [ipvs.IPPROTO_TCP, 'TCP'],
+  [ipvs.IPPROTO_UDP, 'UDP'],
+  [ipvs.IPPROTO_SCTP, 'SCTP'],
 ])
 
 /** Decodes a virtual server; undefined for one of a mark, an unknown family or protocol. Throws NetlinkError. */
 export function decodeServer(view: ByteView, message: Message): VirtualServer | undefined {
-  const { service } = commandOf(view, message, IPVS_CMD_NEW_SERVICE) ?? {}
+  const { service } = commandOf(view, message, ipvs.IPVS_CMD_NEW_SERVICE) ?? {}
   if (service === undefined) return undefined
   const { mark, scheduler, flags, timeoutS, netmask } = service
   const family = familyOfServer(service)
@@ -229,7 +209,7 @@ export function decodeServer(view: ByteView, message: Message): VirtualServer | 
     ip: ipOf(address, family),
     port,
     scheduler,
-    flags: (flags & ~IP_VS_SVC_F_HASHED) >>> 0,
+    flags: (flags & ~ipvs.IP_VS_SVC_F_HASHED) >>> 0,
     timeoutS,
     netmask: family === 'IPv4' ? readU32be(netmask) : readU32host(netmask),
   }
@@ -241,7 +221,7 @@ export function decodeDestination(
   message: Message,
   family: Family,
 ): ListedDestination | undefined {
-  const { destination } = commandOf(view, message, IPVS_CMD_NEW_DEST) ?? {}
+  const { destination } = commandOf(view, message, ipvs.IPVS_CMD_NEW_DEST) ?? {}
   if (destination === undefined) return undefined
   const { address, port, weight, forwarding } = destination
   if (address === undefined || port === undefined || weight === undefined || forwarding === undefined)
@@ -249,7 +229,12 @@ export function decodeDestination(
   const own = destination.family === undefined ? family : familyOfNumber(destination.family)
   if (own === undefined) return undefined
   return {
-    destination: { ip: ipOf(address, own), port, weight, forwarding: forwarding & IP_VS_CONN_F_FWD_MASK },
+    destination: {
+      ip: ipOf(address, own),
+      port,
+      weight,
+      forwarding: forwarding & ipvs.IP_VS_CONN_F_FWD_MASK,
+    },
     stats: statsOf(destination),
     activeConnections: destination.activeConnections ?? 0,
     inactiveConnections: destination.inactiveConnections ?? 0,
@@ -258,14 +243,14 @@ export function decodeDestination(
 
 /** Decodes the timeouts. A kernel built without one of the protocols omits its timeouts: they are 0. */
 export function decodeTimeouts(view: ByteView, message: Message): IpvsTimeouts | undefined {
-  const values = commandOf(view, message, IPVS_CMD_SET_CONFIG)
+  const values = commandOf(view, message, ipvs.IPVS_CMD_SET_CONFIG)
   if (values === undefined) return undefined
   const { tcpS = 0, tcpFinS = 0, udpS = 0 } = values
   return { tcpS, tcpFinS, udpS }
 }
 
 export function decodeInfo(view: ByteView, message: Message): IpvsInfo | undefined {
-  if (readGenlMsgHdr(view, message).command !== IPVS_CMD_SET_INFO) return undefined
+  if (readGenlMsgHdr(view, message).command !== ipvs.IPVS_CMD_SET_INFO) return undefined
   const { version, connectionTableSize = 0 } = readAttributes(view, INFO, genericSpan(message))
   if (version === undefined) throw malformed('an answer without the version of IPVS', message.start)
   return {
@@ -291,8 +276,8 @@ function familyOfServer({ family, address = '' }: HasFamily): Family | undefined
 }
 
 function familyOfNumber(family: number): Family | undefined {
-  if (family === AF_INET) return 'IPv4'
-  return family === AF_INET6 ? 'IPv6' : undefined
+  if (family === ipvs.AF_INET) return 'IPv4'
+  return family === ipvs.AF_INET6 ? 'IPv6' : undefined
 }
 
 function ipOf(address: Octets, family: Family): Ip {

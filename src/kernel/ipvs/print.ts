@@ -1,17 +1,7 @@
 import { compareIps, familyOf, formatIp, formatIpPort } from '../../base/ip.ts'
 import { u32be } from '../../base/octets.ts'
 import { compareTexts } from '../../base/text.ts'
-import {
-  IP_VS_CONN_F_BYPASS,
-  IP_VS_CONN_F_DROUTE,
-  IP_VS_CONN_F_LOCALNODE,
-  IP_VS_CONN_F_MASQ,
-  IP_VS_CONN_F_TUNNEL,
-  IP_VS_SVC_F_ONEPACKET,
-  IP_VS_SVC_F_SCHED1,
-  IP_VS_SVC_F_SCHED2,
-  IP_VS_SVC_F_SCHED3,
-} from './constants.ts'
+import * as ipvs from './constants.ts'
 import {
   type IpvsProtocol,
   isPersistent,
@@ -21,7 +11,6 @@ import {
   WHOLE_ADDRESS,
 } from './state.ts'
 
-/** A virtual server with its real servers. */
 interface PrintedServer {
   readonly server: VirtualServer
   readonly destinations: readonly RealServer[]
@@ -50,7 +39,7 @@ function printServer(server: VirtualServer): string {
   const { scheduler, flags, timeoutS } = server
   const parts = [`${printAddress(server)} -s ${scheduler}`]
   if (isPersistent(server)) parts.push(`-p ${timeoutS}`, ...printNetmask(server))
-  if ((flags & IP_VS_SVC_F_ONEPACKET) !== 0) parts.push('-o')
+  if ((flags & ipvs.IP_VS_SVC_F_ONEPACKET) !== 0) parts.push('-o')
   const names = schedulerFlags(scheduler, flags)
   if (names.length > 0) parts.push(`-b ${names.join(',')}`)
   return parts.join(' ')
@@ -66,20 +55,20 @@ function printNetmask({ ip, netmask }: VirtualServer): readonly string[] {
 function schedulerFlags(scheduler: string, flags: number): readonly string[] {
   const hasNames = scheduler === 'sh' || scheduler === 'mh'
   const names = [
-    [IP_VS_SVC_F_SCHED1, hasNames ? `${scheduler}-fallback` : 'flag-1'],
-    [IP_VS_SVC_F_SCHED2, hasNames ? `${scheduler}-port` : 'flag-2'],
-    [IP_VS_SVC_F_SCHED3, 'flag-3'],
+    [ipvs.IP_VS_SVC_F_SCHED1, hasNames ? `${scheduler}-fallback` : 'flag-1'],
+    [ipvs.IP_VS_SVC_F_SCHED2, hasNames ? `${scheduler}-port` : 'flag-2'],
+    [ipvs.IP_VS_SVC_F_SCHED3, 'flag-3'],
   ] as const
   return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
 }
 
 /** A method without an ipvsadm option is printed as masquerading, as ipvsadm does. */
 const FORWARDING_OPTIONS: ReadonlyMap<number, string> = new Map([
-  [IP_VS_CONN_F_MASQ, '-m'],
-  [IP_VS_CONN_F_LOCALNODE, '-g'],
-  [IP_VS_CONN_F_TUNNEL, '-i'],
-  [IP_VS_CONN_F_DROUTE, '-g'],
-  [IP_VS_CONN_F_BYPASS, '-b'],
+  [ipvs.IP_VS_CONN_F_MASQ, '-m'],
+  [ipvs.IP_VS_CONN_F_LOCALNODE, '-g'],
+  [ipvs.IP_VS_CONN_F_TUNNEL, '-i'],
+  [ipvs.IP_VS_CONN_F_DROUTE, '-g'],
+  [ipvs.IP_VS_CONN_F_BYPASS, '-b'],
 ])
 
 function printDestination(server: VirtualAddress, { ip, port, forwarding, weight }: RealServer): string {

@@ -7,7 +7,6 @@ import {
   wantedSysctl as wanted,
 } from '../sysctl/sysctls.ts'
 
-/** The IPVS sysctl settings of an operator. */
 interface IpvsSysctlSettings {
   /** The node answers ARP only for addresses of the receiving interface, so not for those of kube-ipvs0. */
   readonly strictArp: boolean

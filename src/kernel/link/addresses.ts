@@ -1,9 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
-import { viewOf } from '../../netlink/attribute.ts'
+import { watchGroups } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
-import { NetlinkError } from '../../netlink/errors.ts'
-import { type Message, readMessages } from '../../netlink/message.ts'
 import { SystemError, type Transport } from '../../netlink/transport.ts'
 import { RTM_DELADDR, RTM_NEWADDR, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR } from './constants.ts'
 import { findLink, ipsOf, listAddresses, readIfAddrMsg } from './links.ts'
@@ -68,8 +66,8 @@ export function createAddressReader({ openTransport, clock, except }: AddressRea
   return { read, watch: changed => watchAddresses(openTransport, isExcepted, changed), close }
 }
 
-/** Each notification is read only up to its device. More at a time take several turns of the event loop. */
 const NOTIFICATION_BYTES = 16_384
+/** More at a time take several turns of the event loop. */
 const NOTIFICATIONS_PER_TURN = 64
 
 function watchAddresses(
@@ -77,55 +75,35 @@ function watchAddresses(
   isExcepted: (index: number) => boolean,
   changed: () => void,
 ): (() => Promise<void>) | undefined {
-  const buffer = new Uint8Array(NOTIFICATION_BYTES)
+  let mayMatter = false
   let transport: Transport | undefined
   try {
-    transport = openTransport()
-    transport.join(RTNLGRP_IPV4_IFADDR)
-    transport.join(RTNLGRP_IPV6_IFADDR)
+    const open = openTransport()
+    transport = open
+    const stop = watchGroups({
+      transport: open,
+      groups: [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR],
+      datagramBytes: NOTIFICATION_BYTES,
+      messagesPerTurn: NOTIFICATIONS_PER_TURN,
+      take(view, message) {
+        const isAddress = message.type === RTM_NEWADDR || message.type === RTM_DELADDR
+        mayMatter ||= !isAddress || !isExcepted(readIfAddrMsg(view, message).index)
+      },
+      lost() {
+        mayMatter = true
+      },
+      turned() {
+        if (mayMatter) changed()
+        mayMatter = false
+      },
+    })
+    return async () => {
+      stop()
+      await open.close()
+    }
   } catch (error) {
     if (!(error instanceof SystemError)) throw error
     void transport?.close()
     return undefined
-  }
-  const open = transport
-  const unwatch = open.watch(() => {
-    let hinted = false
-    for (let count = 0; count < NOTIFICATIONS_PER_TURN; count++) {
-      const datagram = receiveFrom(open, buffer)
-      if (datagram === undefined) break
-      hinted ||= datagram === 'lost' || mayMatter(datagram, isExcepted)
-    }
-    if (hinted) changed()
-  })
-  return async () => {
-    unwatch()
-    await open.close()
-  }
-}
-
-/** Receives a datagram; `lost` means that the kernel dropped one, or that it did not fit the buffer. */
-function receiveFrom(transport: Transport, buffer: Uint8Array): Uint8Array | 'lost' | undefined {
-  try {
-    const length = transport.receive(buffer)
-    return length === undefined ? undefined : buffer.subarray(0, length)
-  } catch (error) {
-    if (error instanceof SystemError) return 'lost'
-    throw error
-  }
-}
-
-/** Returns whether a datagram is about other devices than the excepted one; an unreadable datagram may be. */
-function mayMatter(datagram: Uint8Array, isExcepted: (index: number) => boolean): boolean {
-  const view = viewOf(datagram)
-  const isOfExcepted = (message: Message): boolean => {
-    const isAddress = message.type === RTM_NEWADDR || message.type === RTM_DELADDR
-    return isAddress && isExcepted(readIfAddrMsg(view, message).index)
-  }
-  try {
-    return !readMessages(view).every(isOfExcepted)
-  } catch (error) {
-    if (error instanceof NetlinkError) return true
-    throw error
   }
 }

@@ -1,7 +1,7 @@
 import type { Clock } from '../../base/clock.ts'
 import { formatIp, type Ip } from '../../base/ip.ts'
 import { type Refused, sendEach } from '../../netlink/batch.ts'
-import { Connection } from '../../netlink/connection.ts'
+import { type Answers, Connection } from '../../netlink/connection.ts'
 import { errnoName, errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Words } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
@@ -32,21 +32,13 @@ export interface DummyClient {
    * Adds (/32 or /128, without duplicate address detection), then removes. It is idempotent; removing from a device
    * that is gone succeeds. Rejects when the device is not a dummy: then nothing was done.
    */
-  commit(name: string, changes: AddressChanges): Promise<AddressResult>
+  commit(name: string, changes: AddressChanges): Promise<Answers<AddressFailure>>
   close(): Promise<void>
 }
 
 interface AddressChanges {
   readonly add: readonly Ip[]
   readonly remove: readonly Ip[]
-}
-
-interface AddressResult {
-  /** Set when the outcome of some changes is unknown; the caller must read them back. */
-  readonly unknown: Error | undefined
-  readonly failures: readonly AddressFailure[]
-  readonly bytes: number
-  readonly messages: number
 }
 
 interface AddressFailure {
@@ -114,7 +106,7 @@ class RouteDummyClient implements DummyClient {
     }
   }
 
-  async commit(name: string, { add, remove }: AddressChanges): Promise<AddressResult> {
+  async commit(name: string, { add, remove }: AddressChanges): Promise<Answers<AddressFailure>> {
     const changes = [...add.map(ip => changeOf('add', ip)), ...remove.map(ip => changeOf('remove', ip))]
     if (changes.length === 0) return NOTHING
     const link = this.#find('commit addresses of', name)
@@ -153,7 +145,7 @@ class RouteDummyClient implements DummyClient {
   }
 }
 
-const NOTHING: AddressResult = { unknown: undefined, failures: [], bytes: 0, messages: 0 }
+const NOTHING: Answers<AddressFailure> = { unknown: undefined, failures: [], bytes: 0, messages: 0 }
 
 function changeOf(verb: AddressChange['verb'], ip: Ip): AddressChange {
   return { verb, ip }
@@ -163,7 +155,7 @@ function codeOf(error: unknown): string | undefined {
   return error instanceof NetlinkError ? error.code : undefined
 }
 
-function withoutDevice(name: string, add: readonly Ip[]): AddressResult {
+function withoutDevice(name: string, add: readonly Ip[]): Answers<AddressFailure> {
   const failures = add.map(ip => {
     const words = wordsFor(changeOf('add', ip), name)
     const extendedAck = 'there is no such device'

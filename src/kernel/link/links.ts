@@ -6,31 +6,14 @@ import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '
 import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
 import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
-import {
-  AF_INET,
-  AF_INET6,
-  AF_UNSPEC,
-  IFA_ADDRESS,
-  IFA_F_NODAD,
-  IFA_F_SECONDARY,
-  IFA_LOCAL,
-  IFLA_IFNAME,
-  IFLA_INFO_KIND,
-  IFLA_LINKINFO,
-  RTM_DELADDR,
-  RTM_DELLINK,
-  RTM_GETADDR,
-  RTM_GETLINK,
-  RTM_NEWADDR,
-  RTM_NEWLINK,
-} from './constants.ts'
+import * as route from './constants.ts'
 
 /** The attributes of an interface address that kprobe uses, as linux/if_addr.h describes them. */
 export const ADDRESS = attributeSet({
   /** The address of the peer on a point-to-point interface, otherwise the own address. */
-  address: [IFA_ADDRESS, octets],
+  address: [route.IFA_ADDRESS, octets],
   /** The own address; IPv6 has it only where `address` is the peer's. */
-  local: [IFA_LOCAL, octets],
+  local: [route.IFA_LOCAL, octets],
 })
 
 /** struct ifaddrmsg. */
@@ -67,13 +50,13 @@ export function readIfAddrMsg(view: ByteView, { start, end }: Message): IfAddrMs
 
 const LINK_INFO = attributeSet({
   /** struct rtnl_link_ops.kind: `dummy`; absent for hardware. */
-  kind: [IFLA_INFO_KIND, string],
+  kind: [route.IFLA_INFO_KIND, string],
 })
 
 /** The attributes of a device that kprobe uses, as linux/if_link.h describes them. */
 export const LINK = attributeSet({
-  name: [IFLA_IFNAME, string],
-  info: [IFLA_LINKINFO, nested(LINK_INFO)],
+  name: [route.IFLA_IFNAME, string],
+  info: [route.IFLA_LINKINFO, nested(LINK_INFO)],
 })
 
 export const IFINFOMSG_LENGTH = 16
@@ -108,7 +91,7 @@ export function findLink(connection: Connection, name: string): Link | undefined
       object: `device ${name}`,
       build: sequence => encodeGetLink({ name }, sequence),
       onMessage(view, message) {
-        if (message.type === RTM_NEWLINK) found.push(decodeLink(view, message))
+        if (message.type === route.RTM_NEWLINK) found.push(decodeLink(view, message))
       },
     })
   } catch (error) {
@@ -128,7 +111,7 @@ export function nameOfLink(connection: Connection, index: number): string | unde
       build: sequence => encodeGetLink({ index }, sequence),
       onMessage(view, message) {
         const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
-        if (message.type === RTM_NEWLINK) name = readAttributes(view, LINK, span).name
+        if (message.type === route.RTM_NEWLINK) name = readAttributes(view, LINK, span).name
       },
     })
   } catch (error) {
@@ -141,7 +124,7 @@ function encodeGetLink(
   link: { readonly name: string } | { readonly index: number },
   sequence: number,
 ): Uint8Array {
-  return encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
+  return encodeMessage({ type: route.RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
     writeIfInfoMsg(out.out, 'index' in link ? link.index : 0)
     writeAttributes(out, LINK, 'name' in link ? { name: link.name } : {})
   })
@@ -155,14 +138,14 @@ function decodeLink(view: ByteView, message: Message): Link {
 /** Encodes a request to create a device; it stays down. */
 export function encodeNewLink(link: { readonly name: string; readonly kind: string }, sequence: number) {
   const flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
-  return encodeMessage({ type: RTM_NEWLINK, flags, sequence }, out => {
+  return encodeMessage({ type: route.RTM_NEWLINK, flags, sequence }, out => {
     writeIfInfoMsg(out.out, 0)
     writeAttributes(out, LINK, { name: link.name, info: { kind: link.kind } })
   })
 }
 
 export function encodeDelLink(index: number, sequence: number): Uint8Array {
-  const head = { type: RTM_DELLINK, flags: NLM_F_REQUEST | NLM_F_ACK, sequence }
+  const head = { type: route.RTM_DELLINK, flags: NLM_F_REQUEST | NLM_F_ACK, sequence }
   return encodeMessage(head, out => writeIfInfoMsg(out.out, index))
 }
 
@@ -178,14 +161,14 @@ export const CHANGE_BYTES_MAX = 64
 export function writeChange(batch: Batch<AddressChange>, change: AddressChange, index: number): void {
   const { verb, ip } = change
   const adds = verb === 'add'
-  if (adds) batch.open(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL)
-  else batch.open(RTM_DELADDR)
-  const family = ip.length === 4 ? AF_INET : AF_INET6
+  if (adds) batch.open(route.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL)
+  else batch.open(route.RTM_DELADDR)
+  const family = ip.length === 4 ? route.AF_INET : route.AF_INET6
   // A dummy device has no neighbors, so duplicate address detection is useless (only IPv6 would do it).
-  const flags = adds && family === AF_INET6 ? IFA_F_NODAD : 0
+  const flags = adds && family === route.AF_INET6 ? route.IFA_F_NODAD : 0
   writeIfAddrMsg(batch.out.out, { family, prefixLength: ip.length * 8, flags, scope: 0, index })
   // Without `address` the kernel removes an IPv4 address whatever its prefix is (inet_rtm_deladdr).
-  const attributes = adds && family === AF_INET ? { address: ip, local: ip } : { local: ip }
+  const attributes = adds && family === route.AF_INET ? { address: ip, local: ip } : { local: ip }
   writeAttributes(batch.out, ADDRESS, attributes)
   batch.close(change)
 }
@@ -250,24 +233,24 @@ export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
 }
 
 function encodeGetAddresses(sequence: number): Uint8Array {
-  const all = { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 }
-  const head = { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  const all = { family: route.AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 }
+  const head = { type: route.RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   return encodeMessage(head, ({ out }) => writeIfAddrMsg(out, all))
 }
 
 /** Decodes an IP address; undefined for other families, which have addresses, too. */
 function decodeAddress(view: ByteView, message: Message): LinkAddress | undefined {
-  if (message.type !== RTM_NEWADDR) return undefined
+  if (message.type !== route.RTM_NEWADDR) return undefined
   const { family, index, prefixLength, flags } = readIfAddrMsg(view, message)
-  if (family !== AF_INET && family !== AF_INET6) return undefined
+  if (family !== route.AF_INET && family !== route.AF_INET6) return undefined
   const start = message.start + IFADDRMSG_LENGTH
   const { local, address } = readAttributes(view, ADDRESS, { start, end: message.end })
   const ip = local ?? address
   if (ip === undefined) return undefined
-  const length = family === AF_INET ? 4 : 16
+  const length = family === route.AF_INET ? 4 : 16
   if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in family ${family}`, start)
   // In IPv6 the same bit means a temporary address.
-  const secondary = family === AF_INET && (flags & IFA_F_SECONDARY) !== 0
+  const secondary = family === route.AF_INET && (flags & route.IFA_F_SECONDARY) !== 0
   return { ip, index, prefixLength, secondary }
 }
 

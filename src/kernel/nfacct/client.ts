@@ -3,7 +3,7 @@ import { type ByteView, string, u32be, u64be } from '../../netlink/attribute.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError, OutcomeUnknownError, unencodable } from '../../netlink/errors.ts'
-import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, type Message, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 
@@ -139,8 +139,7 @@ export function encodeAccount(
 
 /** Decodes a counter. Throws NetlinkError for another message. */
 export function decodeAccount(view: ByteView, message: Message): AccountCounts & { readonly name: string } {
-  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
-  const { name, packets, bytes } = readAttributes(view, ACCOUNT, span)
+  const { name, packets, bytes } = readAttributes(view, ACCOUNT, nfSpan(message))
   if (name === undefined || packets === undefined || bytes === undefined)
     throw malformed('a counter of nfacct without its name or counts', message.start)
   return { name, packets, bytes }

@@ -6,7 +6,7 @@ import { messageReceiver } from '../../netlink/batch.ts'
 import { Connection } from '../../netlink/connection.ts'
 import { NFNL_SUBSYS_ULOG, NLM_F_ACK, NLM_F_REQUEST, NLMSG_OVERRUN } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import { encodeMessage, type Message, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import * as nflog from './constants.ts'
@@ -39,7 +39,6 @@ interface LogOptions {
   /** A dedicated socket: packets would fill the queue of any other. */
   readonly transport: Transport
   readonly clock: Clock
-  /** The number of the group. */
   readonly group: number
   readonly onPacket: (packet: LoggedPacket) => void
   /** Called with the number of packets that the kernel dropped because the queue was full. */
@@ -91,7 +90,6 @@ function encodeBind(group: number, sequence: number): Uint8Array {
 
 /** Takes packets, and finds by their sequence numbers how many the kernel dropped. */
 function logTaker({ onPacket, onLost }: LogOptions) {
-  /** The sequence number of the next packet. */
   let next: number | undefined
   return (view: ByteView, message: Message): void => {
     const packet = decodeLogged(view, message)
@@ -113,8 +111,7 @@ export function decodeLogged(
 ): (LoggedPacket & { readonly sequence: number | undefined }) | undefined {
   if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
   if (message.type !== ((NFNL_SUBSYS_ULOG << 8) | nflog.NFULNL_MSG_PACKET)) return undefined
-  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
-  const { prefix = '', payload, inputInterface, sequence } = readAttributes(view, PACKET, span)
+  const { prefix = '', payload, inputInterface, sequence } = readAttributes(view, PACKET, nfSpan(message))
   const head = payload === undefined ? undefined : readPacketHead(payload)
   return { prefix, head, inputInterface, sequence }
 }

@@ -1,7 +1,7 @@
 import { bytesFromOctets, type Octets } from '../../base/octets.ts'
 import { type ByteView, viewOf } from '../../netlink/attribute.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
+import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import {
   type AttributeSet,
   type Attributes,
@@ -42,7 +42,7 @@ function attributesIn<F extends Fields>(
   message: Message,
   set: AttributeSet<F>,
 ): Attributes<F> {
-  return readAttributes(view, set, { start: message.start + NFGENMSG_LENGTH, end: message.end })
+  return readAttributes(view, set, nfSpan(message))
 }
 
 function required<T>(value: T | undefined, name: string, message: Message): T {

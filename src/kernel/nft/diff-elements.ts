@@ -7,7 +7,6 @@ import type { OwnedElements } from './transaction.ts'
 /** The group of elements whose removal waits for the next transaction. No Service, and so no wanted state, has it. */
 export const LATE_GROUP = '\0late'
 
-/** The changes to the elements of one set. */
 interface SetChanges {
   readonly set: NftSet
   /** Elements to delete, and the old form of elements to replace. */

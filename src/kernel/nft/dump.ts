@@ -23,7 +23,6 @@ const GETGEN = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_GETGEN
 const NEWGEN = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_NEWGEN
 const WORDS: Words = { operation: 'read', object: 'nf_tables generation' }
 
-/** Encodes NFT_MSG_GETGEN. */
 export function generationRequest(): Uint8Array {
   return encodeMessage({ type: GETGEN, flags: NLM_F_REQUEST, sequence: 0 }, out =>
     writeNfGenMsg(out.out, { family: 0, resourceId: 0 }),
@@ -239,7 +238,6 @@ export class Attempt {
     }
   }
 
-  /** Notes whether a dump was consistent. */
   note(consistent: boolean): void {
     if (consistent) return
     this.#torn = true

@@ -1,16 +1,10 @@
-import {
-  NFT_DATA_VERDICT,
-  NFT_META_IIFNAME,
-  NFT_META_OIFNAME,
-  NFT_REG32_00,
-  NFT_REG32_15,
-} from './constants.ts'
+import * as nft from './constants.ts'
 import type { Expression, Rule } from './expression.ts'
 import type { NftSet } from './state.ts'
 import { sameUserdata } from './userdata.ts'
 
 /** Of four octets each. */
-const REGISTERS = NFT_REG32_15 - NFT_REG32_00 + 1
+const REGISTERS = nft.NFT_REG32_15 - nft.NFT_REG32_00 + 1
 
 /* What makes two rules, or two sets, equal: whatever nft loads from its own listing equals what was listed. */
 
@@ -33,7 +27,7 @@ export function sameShape(a: NftSet, b: NftSet): boolean {
     a.counted === b.counted &&
     a.dataType === b.dataType &&
     // The kernel reports the size of its own structure for verdicts.
-    (a.dataLength === b.dataLength || a.dataType === NFT_DATA_VERDICT)
+    (a.dataLength === b.dataLength || a.dataType === nft.NFT_DATA_VERDICT)
   )
 }
 
@@ -115,7 +109,7 @@ function registersOf(
   }
 }
 
-const NAMES: readonly number[] = [NFT_META_IIFNAME, NFT_META_OIFNAME]
+const NAMES: readonly number[] = [nft.NFT_META_IIFNAME, nft.NFT_META_OIFNAME]
 const NAME_LENGTH = 16
 
 /** A foreign rule may name any length. */

@@ -10,7 +10,15 @@ import * as nft from './constants.ts'
 import { decodeChain, decodeTable } from './decode.ts'
 import { type Attempt, dumpRequest, getRequest, type OnMessage, readSettled, type Settled } from './dump.ts'
 import { CHAIN, RULE, TABLE } from './schema.ts'
-import type { NftFamily, Observed, ObservedChain, ObservedRule, TableName } from './state.ts'
+import type {
+  AnyTable,
+  HookFamily,
+  NftFamily,
+  Observed,
+  ObservedChain,
+  ObservedRule,
+  TableName,
+} from './state.ts'
 import { familyNumber } from './transaction.ts'
 
 /** The chains to read from a table that other programs use as well. */
@@ -74,22 +82,31 @@ export async function listChains(
 /** Reads the rules of one chain with their counts; none when it does not exist. Not bracketed by the generation. */
 export async function readRuleCounters(
   connection: Connection,
-  { family, table, chain }: ChainName,
+  place: ChainName,
 ): Promise<readonly CountedRule[]> {
   const rules: CountedRule[] = []
-  const spans = new RuleSpans()
-  const request = dumpRequest(chainDump({ family, name: table }, chain), (view, message) => {
-    spans.walk(view, message)
-    if (!spans.isInChain(view, chain) || spans.table(view) !== table) return
+  await dumpChain(connection, place, (spans, view) => {
     const packets = spans.packets(view)
     rules.push({ handle: spans.handle(view), compiled: spans.compiled(view), packets })
   })
-  await connection.dump(request)
   return rules
 }
 
-/** Dumps the rules of one chain. */
-function chainDump(table: TableName, chain: string) {
+/** Dumps the rules of one chain; none when it does not exist. Throws NetlinkError: ENOENT without its table. */
+export async function dumpChain(
+  connection: Connection,
+  { family, table, chain }: Omit<ChainName, 'family'> & { readonly family: HookFamily },
+  onRule: (spans: RuleSpans, view: ByteView, message: Message) => void,
+): Promise<void> {
+  const spans = new RuleSpans()
+  const request = dumpRequest(chainDump({ family, name: table }, chain), (view, message) => {
+    spans.walk(view, message)
+    if (spans.isInChain(view, chain) && spans.table(view) === table) onRule(spans, view, message)
+  })
+  await connection.dump(request)
+}
+
+function chainDump(table: Pick<AnyTable, 'family' | 'name'>, chain: string) {
   const what = `rules of ${chain} in table`
   return { type: nft.NFT_MSG_GETRULE, what, table, set: RULE, filter: { table: table.name, chain } }
 }

@@ -4,7 +4,6 @@ import type { Octets } from '../../base/octets.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import * as nft from './constants.ts'
-import { NFT_MSG_GETSETELEM } from './constants.ts'
 import {
   decodeChain,
   decodeCounters,
@@ -56,7 +55,8 @@ export async function listTables(
     const tables: Table[] = []
     for (const name of names) {
       if (attempt.isOver) break
-      const head = await readHead(attempt, name)
+      const heads = await readHeads(attempt, name, 'table')
+      const head = heads.find(each => each.name === name.name)
       if (head !== undefined) tables.push(await readTable(attempt, head, nameOf))
     }
     return tables
@@ -103,7 +103,7 @@ export async function listAllTables({
     const { nameOf } = rememberIpsets(ipsets)
     const tables: AnyTable[] = []
     for (const family of HOOK_FAMILIES) {
-      for (const head of await readHeads(attempt, family)) {
+      for (const head of await readHeads(attempt, { family, name: '' }, 'tables of family')) {
         if (attempt.isOver) return tables
         tables.push(known?.(head) ?? (await readTable(attempt, head, nameOf)))
       }
@@ -115,36 +115,18 @@ export async function listAllTables({
 
 const HOOK_FAMILIES: readonly HookFamily[] = ['ip', 'ip6', 'inet']
 
-function readHeads<F extends HookFamily>(
-  attempt: Attempt,
-  family: F,
-): Promise<readonly (Omit<TableHead, 'family'> & { readonly family: F })[]> {
-  const dump = {
-    type: nft.NFT_MSG_GETTABLE,
-    what: 'tables of family',
-    table: { family, name: '' },
-    set: TABLE,
-    filter: {},
-  }
-  return attempt.steadily(async () => {
-    const heads: (Omit<TableHead, 'family'> & { readonly family: F })[] = []
-    await attempt.dump(dump, (view, message) => void heads.push({ family, ...decodeTable(view, message) }))
-    return heads
-  })
-}
-
 type TableHead = Pick<AnyTable, 'family' | 'name' | 'flags' | 'comment'>
 type AnyTableName = Pick<AnyTable, 'family' | 'name'>
 
-function readHead(attempt: Attempt, table: TableName) {
-  const dump = { type: nft.NFT_MSG_GETTABLE, what: 'table', table, set: TABLE, filter: {} }
+/** Reads the tables of a family, which errors call `what`. */
+function readHeads<T extends AnyTableName>(attempt: Attempt, table: T, what: string) {
+  const dump = { type: nft.NFT_MSG_GETTABLE, what, table, set: TABLE, filter: {} }
   return attempt.steadily(async () => {
-    let found: Pick<Table, 'family' | 'name' | 'flags' | 'comment'> | undefined
+    const heads: (Omit<TableHead, 'family'> & Pick<T, 'family'>)[] = []
     await attempt.dump(dump, (view, message) => {
-      const head = decodeTable(view, message)
-      if (head.name === table.name) found = { family: table.family, ...head }
+      heads.push({ family: table.family, ...decodeTable(view, message) })
     })
-    return found
+    return heads
   })
 }
 
@@ -216,7 +198,7 @@ export function readCounters(
 ): Promise<boolean> {
   const filter = { table: table.name, set }
   const dump = {
-    type: NFT_MSG_GETSETELEM,
+    type: nft.NFT_MSG_GETSETELEM,
     what: `counters of ${set} in table`,
     table,
     set: SET_ELEMENTS,

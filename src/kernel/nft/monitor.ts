@@ -1,13 +1,14 @@
-import { type ByteView, viewOf } from '../../netlink/attribute.ts'
+import type { ByteView } from '../../netlink/attribute.ts'
+import { watchGroups } from '../../netlink/batch.ts'
 import {
   NFNL_SUBSYS_NFTABLES,
   NFNLGRP_NFTABLES,
   NLMSG_MIN_TYPE,
   NLMSG_OVERRUN,
 } from '../../netlink/constants.ts'
-import { malformed, NetlinkError } from '../../netlink/errors.ts'
-import { type Message, readMessages, readNfGenMsg } from '../../netlink/message.ts'
-import { SystemError, type Transport } from '../../netlink/transport.ts'
+import { malformed } from '../../netlink/errors.ts'
+import { type Message, readNfGenMsg } from '../../netlink/message.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import {
   NFPROTO_IPV4,
   NFPROTO_IPV6,
@@ -64,10 +65,9 @@ export interface ForeignCommits {
   stop(): void
 }
 
-/** This socket receives no dumps; notifications fit into a page or two, several per datagram. */
-const RECEIVE_BYTES = 128 * 1024
-/** Datagrams per turn of the event loop; the socket stays readable if more are waiting. */
-const DATAGRAMS_PER_TURN = 64
+/** Notifications fit into a page or two, several per datagram. */
+const RECEIVE_BYTES = 32 * 1024
+const MESSAGES_PER_TURN = 1_024
 /** Maximum tables listed per commit; `nft flush ruleset` on a busy node may change more. */
 const TABLES_MAX = 32
 
@@ -77,31 +77,22 @@ const TABLES_MAX = 32
  */
 export function watchForeignCommits(options: ForeignCommitsOptions): ForeignCommits {
   const { transport, onOverrun } = options
-  const buffer = new Uint8Array(RECEIVE_BYTES)
   const commits = new CommitCollector(options)
-  transport.join(NFNLGRP_NFTABLES)
-  const unwatch = transport.watch(() => {
-    for (let count = 0; count < DATAGRAMS_PER_TURN; count++) {
-      try {
-        const length = transport.receive(buffer)
-        if (length === undefined) return commits.drained()
-        commits.datagram(viewOf(buffer.subarray(0, length)))
-      } catch (error) {
-        if (!(error instanceof SystemError) && !(error instanceof NetlinkError)) throw error
-        commits.lost()
-        onOverrun(error)
-      }
-    }
-  })
-  let listening = true
-  return {
-    stop() {
-      if (!listening) return
-      listening = false
-      unwatch()
-      transport.leave(NFNLGRP_NFTABLES)
+  const stop = watchGroups({
+    transport,
+    groups: [NFNLGRP_NFTABLES],
+    datagramBytes: RECEIVE_BYTES,
+    messagesPerTurn: MESSAGES_PER_TURN,
+    take: (view, message) => commits.take(view, message),
+    lost(error) {
+      commits.lost()
+      onOverrun(error)
     },
-  }
+    turned(isDrained) {
+      if (isDrained) commits.drained()
+    },
+  })
+  return { stop }
 }
 
 /** Collects the notifications of a commit. The kernel announces the changes first, and then the new generation. */
@@ -120,10 +111,6 @@ class CommitCollector {
     this.#options = options
   }
 
-  datagram(view: ByteView): void {
-    for (const message of readMessages(view)) this.#message(view, message)
-  }
-
   lost(): void {
     this.#forget()
     this.#gap = 'ahead'
@@ -140,7 +127,7 @@ class CommitCollector {
     this.#concerned = false
   }
 
-  #message(view: ByteView, message: Message): void {
+  take(view: ByteView, message: Message): void {
     if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
     if (message.type < NLMSG_MIN_TYPE || message.type >> 8 !== NFNL_SUBSYS_NFTABLES) return
     if ((message.type & 0xff) === NFT_MSG_NEWGEN) this.#generation(view, message)

@@ -1,9 +1,9 @@
 import { type PacketHead, readPacketHead } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
-import { messageReceiver } from '../../netlink/batch.ts'
+import { watchGroups } from '../../netlink/batch.ts'
 import { NFNL_SUBSYS_NFTABLES, NFNLGRP_NFTRACE, NLMSG_OVERRUN } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
+import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { NFT_MSG_TRACE, NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RETURN, NFT_TRACETYPE_RULE } from './constants.ts'
@@ -42,29 +42,21 @@ interface TraceOptions {
 
 /** Several steps come in one datagram; none is longer than a page. */
 const RECEIVE_BYTES = 64 * 1024
-/** Datagrams per turn of the event loop. */
 const MESSAGES_PER_TURN = 64
 
 /** Receives the steps of all traced packets of this network namespace, until the returned function is called. */
 export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): () => void {
-  const receive = messageReceiver({
+  return watchGroups({
     transport,
+    groups: [NFNLGRP_NFTRACE],
     datagramBytes: RECEIVE_BYTES,
+    messagesPerTurn: MESSAGES_PER_TURN,
     take(view, message) {
       const event = decodeTrace(view, message)
       if (event !== undefined) onEvent(event)
     },
     lost: onLost,
   })
-  transport.join(NFNLGRP_NFTRACE)
-  const unwatch = transport.watch(() => receive(MESSAGES_PER_TURN))
-  let isOn = true
-  return () => {
-    if (!isOn) return
-    isOn = false
-    unwatch()
-    transport.leave(NFNLGRP_NFTRACE)
-  }
 }
 
 const TRACE_MESSAGE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_TRACE
@@ -73,8 +65,7 @@ const TRACE_MESSAGE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_TRACE
 export function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
   if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
   if (message.type !== TRACE_MESSAGE) return undefined
-  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
-  const step = readAttributes(view, TRACE, span)
+  const step = readAttributes(view, TRACE, nfSpan(message))
   const { table, chain, id, policy, network } = step
   // The kernel reports the end of a chain as a rule without a handle.
   const type = step.type === NFT_TRACETYPE_RULE && step.handle === undefined ? 'return' : typeOf(step.type)

@@ -1,20 +1,6 @@
 import { formatIp } from '../../base/ip.ts'
 import { hex, type Octets, readU16be, readU32host } from '../../base/octets.ts'
-import {
-  IPPROTO_ICMP,
-  IPPROTO_ICMPV6,
-  IPPROTO_SCTP,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
-  NF_ACCEPT,
-  NF_DROP,
-  NFT_BREAK,
-  NFT_CONTINUE,
-  NFT_DATA_VERDICT,
-  NFT_GOTO,
-  NFT_JUMP,
-  NFT_RETURN,
-} from './constants.ts'
+import * as nft from './constants.ts'
 import {
   TYPE_CLASSID,
   TYPE_INET_PROTOCOL,
@@ -35,11 +21,11 @@ interface Datatype {
 }
 
 const PROTOCOLS: Readonly<Record<number, string>> = {
-  [IPPROTO_ICMP]: 'icmp',
-  [IPPROTO_TCP]: 'tcp',
-  [IPPROTO_UDP]: 'udp',
-  [IPPROTO_ICMPV6]: 'ipv6-icmp',
-  [IPPROTO_SCTP]: 'sctp',
+  [nft.IPPROTO_ICMP]: 'icmp',
+  [nft.IPPROTO_TCP]: 'tcp',
+  [nft.IPPROTO_UDP]: 'udp',
+  [nft.IPPROTO_ICMPV6]: 'ipv6-icmp',
+  [nft.IPPROTO_SCTP]: 'sctp',
 }
 
 /** The length is that of the value. */
@@ -56,18 +42,26 @@ const DATATYPES: ReadonlyMap<number, Datatype> = new Map([
 ])
 
 const VERDICT_WORDS: ReadonlyMap<number, string> = new Map([
-  [NF_DROP, 'drop'],
-  [NF_ACCEPT, 'accept'],
-  [NFT_CONTINUE, 'continue'],
-  [NFT_BREAK, 'break'],
-  [NFT_JUMP, 'jump'],
-  [NFT_GOTO, 'goto'],
-  [NFT_RETURN, 'return'],
+  [nft.NF_DROP, 'drop'],
+  [nft.NF_ACCEPT, 'accept'],
+  [nft.NFT_CONTINUE, 'continue'],
+  [nft.NFT_BREAK, 'break'],
+  [nft.NFT_JUMP, 'jump'],
+  [nft.NFT_GOTO, 'goto'],
+  [nft.NFT_RETURN, 'return'],
 ])
+
+/** Gives the names of the bits that are set. */
+export function flagNames(
+  flags: number,
+  names: readonly (readonly [bit: number, name: string])[],
+): readonly string[] {
+  return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
+}
 
 /** Formats a type: `ipv4_addr . inet_proto`; a type that we do not use shows its number. */
 export function formatType(type: number): string {
-  if (type === NFT_DATA_VERDICT) return 'verdict'
+  if (type === nft.NFT_DATA_VERDICT) return 'verdict'
   return fieldsOf(type)
     .map(field => DATATYPES.get(field)?.name ?? `type ${field}`)
     .join(' . ')

@@ -1,27 +1,6 @@
 import { unreachable } from '../../base/errors.ts'
 import { cString, hex, type Octets, readU32host, u32host } from '../../base/octets.ts'
-import {
-  ICMP_PORT_UNREACH,
-  ICMPV6_PORT_UNREACH,
-  IPS_DST_NAT,
-  NF_NAT_RANGE_PERSISTENT,
-  NF_NAT_RANGE_PROTO_RANDOM,
-  NF_NAT_RANGE_PROTO_RANDOM_FULLY,
-  NFT_CT_STATE,
-  NFT_CT_STATUS,
-  NFT_META_IIFNAME,
-  NFT_META_L4PROTO,
-  NFT_META_MARK,
-  NFT_META_NFPROTO,
-  NFT_META_NFTRACE,
-  NFT_META_OIFNAME,
-  NFT_META_PRIORITY,
-  NFT_PAYLOAD_NETWORK_HEADER,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
-  NFTA_FIB_F_DADDR,
-  NFTA_FIB_F_IIF,
-  NFTA_FIB_F_SADDR,
-} from './constants.ts'
+import * as nft from './constants.ts'
 import {
   TYPE_CLASSID,
   TYPE_INET_PROTOCOL,
@@ -31,7 +10,7 @@ import {
   TYPE_MARK,
 } from './datatypes.ts'
 import { COMMENT_MATCH, type Expression, type Rule } from './expression.ts'
-import { formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
+import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
 import type { NftFamily, NftSet } from './state.ts'
 
 interface RuleContext {
@@ -200,7 +179,7 @@ function comparison(source: Source, expression: Extract<Expression, { kind: 'cmp
 }
 
 function ctStatus(source: Source): string {
-  return source.masked?.mask === u32host(IPS_DST_NAT) ? 'ct status dnat' : `${source.text} != 0x0`
+  return source.masked?.mask === u32host(nft.IPS_DST_NAT) ? 'ct status dnat' : `${source.text} != 0x0`
 }
 
 function constant(source: Source, data: Octets): string {
@@ -240,29 +219,25 @@ function dynset(state: RuleState, expression: Extract<Expression, { kind: 'dynse
 }
 
 function reject(code: number, family: NftFamily): string {
-  if (code === (family === 'ip' ? ICMP_PORT_UNREACH : ICMPV6_PORT_UNREACH)) return 'reject'
+  if (code === (family === 'ip' ? nft.ICMP_PORT_UNREACH : nft.ICMPV6_PORT_UNREACH)) return 'reject'
   return `reject with ${family === 'ip' ? 'icmp' : 'icmpv6'} ${code}`
 }
 
 function natFlags(flags: number): readonly string[] {
-  const names: readonly (readonly [number, string])[] = [
-    [NF_NAT_RANGE_PROTO_RANDOM, 'random'],
-    [NF_NAT_RANGE_PROTO_RANDOM_FULLY, 'fully-random'],
-    [NF_NAT_RANGE_PERSISTENT, 'persistent'],
-  ]
-  return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
+  return flagNames(flags, [
+    [nft.NF_NAT_RANGE_PROTO_RANDOM, 'random'],
+    [nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY, 'fully-random'],
+    [nft.NF_NAT_RANGE_PERSISTENT, 'persistent'],
+  ])
 }
 
 function fibFlags(flags: number): string {
-  const names: readonly (readonly [number, string])[] = [
-    [NFTA_FIB_F_SADDR, 'saddr'],
-    [NFTA_FIB_F_DADDR, 'daddr'],
-    [NFTA_FIB_F_IIF, 'iif'],
-  ]
-  return names
-    .filter(([bit]) => (flags & bit) !== 0)
-    .map(([, name]) => name)
-    .join(' . ')
+  const names = flagNames(flags, [
+    [nft.NFTA_FIB_F_SADDR, 'saddr'],
+    [nft.NFTA_FIB_F_DADDR, 'daddr'],
+    [nft.NFTA_FIB_F_IIF, 'iif'],
+  ])
+  return names.join(' . ')
 }
 
 /** Returns the number of leading ones if only zeros follow. */
@@ -312,18 +287,18 @@ function payloadSource(field: Field, family: NftFamily): Source {
   const { base, offset, length } = field
   const type = family === 'ip' ? TYPE_IPADDR : TYPE_IP6ADDR
   const address = ADDRESSES[family]
-  if (base === NFT_PAYLOAD_NETWORK_HEADER && length <= address.length) {
+  if (base === nft.NFT_PAYLOAD_NETWORK_HEADER && length <= address.length) {
     const beginningOf = length < address.length ? { beginningOf: address.length } : {}
     const of = { length, type, prefixes: true, ...beginningOf }
     if (offset === address.saddr) return { text: `${family} saddr`, ...of }
     if (offset === address.daddr) return { text: `${family} daddr`, ...of }
   }
-  if (base === NFT_PAYLOAD_TRANSPORT_HEADER && length === 2) {
+  if (base === nft.NFT_PAYLOAD_TRANSPORT_HEADER && length === 2) {
     if (offset === 0) return { text: 'th sport', length, type: TYPE_INET_SERVICE }
     if (offset === 2) return { text: 'th dport', length, type: TYPE_INET_SERVICE }
   }
   const header =
-    base === NFT_PAYLOAD_NETWORK_HEADER ? 'nh' : base === NFT_PAYLOAD_TRANSPORT_HEADER ? 'th' : 'll'
+    base === nft.NFT_PAYLOAD_NETWORK_HEADER ? 'nh' : base === nft.NFT_PAYLOAD_TRANSPORT_HEADER ? 'th' : 'll'
   return { text: `@${header},${offset * 8},${length * 8}`, length, type: 0 }
 }
 
@@ -335,19 +310,19 @@ const ADDRESSES = {
 
 export function metaSource(key: number): Source {
   switch (key) {
-    case NFT_META_MARK:
+    case nft.NFT_META_MARK:
       return { text: 'meta mark', length: 4, type: TYPE_MARK }
-    case NFT_META_PRIORITY:
+    case nft.NFT_META_PRIORITY:
       return { text: 'meta priority', length: 4, type: TYPE_CLASSID }
-    case NFT_META_L4PROTO:
+    case nft.NFT_META_L4PROTO:
       return { text: 'meta l4proto', length: 1, type: TYPE_INET_PROTOCOL }
-    case NFT_META_NFTRACE:
+    case nft.NFT_META_NFTRACE:
       return { text: 'meta nftrace', length: 1, type: 0 }
-    case NFT_META_NFPROTO:
+    case nft.NFT_META_NFPROTO:
       return { text: 'meta nfproto', length: 1, type: 0 }
-    case NFT_META_IIFNAME:
+    case nft.NFT_META_IIFNAME:
       return { text: 'iifname', length: 16, type: 0, isName: true }
-    case NFT_META_OIFNAME:
+    case nft.NFT_META_OIFNAME:
       return { text: 'oifname', length: 16, type: 0, isName: true }
     default:
       return { text: `meta ${key}`, length: 4, type: 0 }
@@ -360,6 +335,6 @@ function numgenSource({ modulus, offset = 0 }: Extract<Expression, { kind: 'numg
 }
 
 function ctSource(key: number): Source {
-  const name = key === NFT_CT_STATE ? 'state' : key === NFT_CT_STATUS ? 'status' : String(key)
+  const name = key === nft.NFT_CT_STATE ? 'state' : key === nft.NFT_CT_STATUS ? 'status' : String(key)
   return { text: `ct ${name}`, length: 4, type: 0, isNumber: true }
 }

@@ -13,6 +13,7 @@ import * as nft from './datatypes.ts'
 import { readCompiled } from './decode.ts'
 import { isCompiled } from './expression.ts'
 import {
+  flagNames,
   formatComment,
   formatDuration,
   formatElement,
@@ -135,7 +136,7 @@ function setType(set: NftSet): string {
 }
 
 function setFlags(set: NftSet): readonly string[] {
-  return named(set.flags, [
+  return flagNames(set.flags, [
     [NFT_SET_CONSTANT, 'constant'],
     [NFT_SET_INTERVAL, 'interval'],
     [NFT_SET_EVAL, 'dynamic'],
@@ -144,15 +145,11 @@ function setFlags(set: NftSet): readonly string[] {
 }
 
 function tableFlags(table: Table): readonly string[] {
-  return named(table.flags, [
+  return flagNames(table.flags, [
     [NFT_TABLE_F_DORMANT, 'dormant'],
     [NFT_TABLE_F_OWNER, 'owner'],
     [NFT_TABLE_F_PERSIST, 'persist'],
   ])
-}
-
-function named(flags: number, names: readonly (readonly [number, string])[]): readonly string[] {
-  return names.filter(([bit]) => (flags & bit) !== 0).map(([, name]) => name)
 }
 
 /** Names and comments come from the kernel, where any program can write them. */

@@ -1,6 +1,6 @@
 import { append, PersistentMap } from '../../base/collections.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
+import { type Message, nfSpan } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeChain, decodeElements, decodeRule, decodeSet, decodeTable, familyOf } from './decode.ts'
@@ -73,10 +73,7 @@ function addPart(
       return
     }
     case nft.NFT_MSG_NEWSETELEM: {
-      const { table, set = '' } = readAttributes(view, SET_ELEMENTS, {
-        start: message.start + NFGENMSG_LENGTH,
-        end: message.end,
-      })
+      const { table, set = '' } = readAttributes(view, SET_ELEMENTS, nfSpan(message))
       const { sets, elements } = draftFor(table ?? '')
       const expirations = ((sets.get(set)?.flags ?? 0) & nft.NFT_SET_EVAL) !== 0
       const { value } = decodeElements(view, message, { expirations })

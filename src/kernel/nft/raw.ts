@@ -16,8 +16,8 @@ import { errnoName, errnoWords, malformed } from '../../netlink/errors.ts'
 import {
   Batch,
   type Message,
-  NFGENMSG_LENGTH,
   type NfGenMsg,
+  nfSpan,
   readMessages,
   readNfGenMsg,
   writeNfGenMsg,
@@ -176,7 +176,7 @@ class RawMessages {
   add(view: ByteView, message: Message): void {
     const { type, start, end } = message
     if (type === ((NFNL_SUBSYS_NFTABLES << 8) | nft.NFT_MSG_NEWSET)) {
-      const { table = '', name = '' } = readAttributes(view, SET, attributesOf(message))
+      const { table = '', name = '' } = readAttributes(view, SET, nfSpan(message))
       this.sets.push({ family: readNfGenMsg(view, message).family, table, set: name })
     }
     const copy = Buffer.alloc(NLMSG_HDRLEN + ((end - start + 3) & ~3))
@@ -187,10 +187,6 @@ class RawMessages {
     if (this.#length > this.#bytesMax) throw new Error(`the rules take more than ${this.#bytesMax} bytes`)
     this.#chunks.push(copy)
   }
-}
-
-function attributesOf({ start, end }: Message) {
-  return { start: start + NFGENMSG_LENGTH, end }
 }
 
 /** One object of a copy. */
@@ -221,7 +217,7 @@ export function readObjects(
     for (const each of names) name(each)
     const key = [family, ...names].join(' ')
     if (kind.word === 'set') {
-      const { flags = 0 } = readAttributes(view, SET, attributesOf(message))
+      const { flags = 0 } = readAttributes(view, SET, nfSpan(message))
       if ((flags & nft.NFT_SET_ANONYMOUS) !== 0) anonymous.add(key)
     }
     return {
@@ -240,7 +236,7 @@ export function readObjects(
 function namesOf(view: ByteView, message: Message, { word, keep }: Kind): readonly string[] {
   const wanted: readonly number[] = word === 'table' ? keep.slice(0, 1) : keep.slice(0, 2)
   const names: string[] = wanted.map(() => '')
-  const { start, end } = attributesOf(message)
+  const { start, end } = nfSpan(message)
   forEachAttribute(view, start, end, (type, from, to) => {
     const at = wanted.indexOf(type)
     if (at >= 0) names[at] = view.bytes.toString('utf8', from, to).replace(/\0.*$/s, '')
@@ -366,7 +362,7 @@ function writeObject(batch: Batch<RawObject | undefined>, object: RawObject, id:
   batch.open(message.type, NLM_F_CREATE | (isRule ? NLM_F_APPEND : 0))
   writeNfGenMsg(batch.out.out, { family, resourceId: 0 })
   const keep: readonly number[] = kind.keep
-  const { start, end } = attributesOf(message)
+  const { start, end } = nfSpan(message)
   forEachAttribute(view, start, end, (type, from, to) => {
     if (keep.includes(type)) batch.out.octets(typeAt(view, from), view.bytes.toString('latin1', from, to))
     else if (kind.word === 'table' && type === nft.NFTA_TABLE_FLAGS)

@@ -1,12 +1,9 @@
 import type { Octets } from '../../base/octets.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import * as nft from './constants.ts'
 import { decodeRule } from './decode.ts'
-import { dumpRequest } from './dump.ts'
 import type { Rule } from './expression.ts'
-import { RuleSpans } from './list-chains.ts'
-import { RULE } from './schema.ts'
+import { dumpChain } from './list-chains.ts'
 import type { HookFamily } from './state.ts'
 
 /** A rule of any program, with the kernel's number for it. */
@@ -25,21 +22,15 @@ export interface HandledRule {
  */
 export async function listHandles(
   connection: Connection,
-  { family, table, chain }: { readonly family: HookFamily; readonly table: string; readonly chain: string },
+  place: { readonly family: HookFamily; readonly table: string; readonly chain: string },
 ): Promise<readonly HandledRule[]> {
   const rules: HandledRule[] = []
-  const spans = new RuleSpans()
-  const what = `rules of ${chain} in table`
-  const dump = { type: nft.NFT_MSG_GETRULE, what, table: { family, name: table }, set: RULE }
-  const request = dumpRequest({ ...dump, filter: { table, chain } }, (view, message) => {
-    spans.walk(view, message)
-    if (!spans.isInChain(view, chain) || spans.table(view) !== table) return
-    const { value } = decodeRule(view, message)
-    const [handle, packets] = [spans.handle(view), spans.packets(view)]
-    rules.push({ handle, rule: value, compiled: spans.compiled(view), packets })
-  })
   try {
-    await connection.dump(request)
+    await dumpChain(connection, place, (spans, view, message) => {
+      const { value } = decodeRule(view, message)
+      const [handle, packets] = [spans.handle(view), spans.packets(view)]
+      rules.push({ handle, rule: value, compiled: spans.compiled(view), packets })
+    })
   } catch (error) {
     if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
     return []

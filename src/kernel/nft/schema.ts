@@ -246,7 +246,6 @@ export const SET_ELEMENT = attributeSet({
   keyEnd: [nft.NFTA_SET_ELEM_KEY_END, nested(DATA)],
 })
 
-/** One element of a list. */
 export const LIST_ELEMENT = attributeSet({ element: [nft.NFTA_LIST_ELEM, nested(SET_ELEMENT)] })
 
 export const SET_ELEMENTS = attributeSet({
@@ -260,7 +259,6 @@ const COMPAT = attributeSet({
   flags: [nft.NFTA_RULE_COMPAT_FLAGS, u32be],
 })
 
-/** The expressions of a rule. */
 export const EXPRESSION_LIST = listOf(nft.NFTA_LIST_ELEM, EXPRESSION)
 
 export const RULE = attributeSet({

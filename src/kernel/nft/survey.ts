@@ -3,10 +3,9 @@ import type { ByteView } from '../../netlink/attribute.ts'
 import type { Connection } from '../../netlink/connection.ts'
 import { NLM_F_DUMP } from '../../netlink/constants.ts'
 import { malformed } from '../../netlink/errors.ts'
-import { type Message, NFGENMSG_LENGTH, readNfGenMsg } from '../../netlink/message.ts'
+import { type Message, nfSpan, readNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
-import { NFPROTO_UNSPEC, NFT_MSG_GETCHAIN } from './constants.ts'
 import { NFTNL_UDATA_RULE_COMMENT } from './datatypes.ts'
 import { decodeChain } from './decode.ts'
 import { dumpRequest, getRequest } from './dump.ts'
@@ -46,7 +45,7 @@ export async function surveyChains(connection: Connection): Promise<readonly Sur
       operation: 'list',
       object: 'chains',
       build: sequence =>
-        getRequest({ type: NFT_MSG_GETCHAIN, flags: NLM_F_DUMP, family: NFPROTO_UNSPEC, sequence }),
+        getRequest({ type: nft.NFT_MSG_GETCHAIN, flags: NLM_F_DUMP, family: nft.NFPROTO_UNSPEC, sequence }),
       onMessage(view, message) {
         const { table, value } = decodeChain(view, message)
         chains.push({ family: familyName(view, message), table, chain: value })
@@ -125,8 +124,7 @@ interface PlacedRule {
 
 /** Decodes NFT_MSG_NEWRULE of any program. */
 export function decodeForeignRule(view: ByteView, message: Message): PlacedRule {
-  const span = { start: message.start + NFGENMSG_LENGTH, end: message.end }
-  const { table, chain, handle, expressions = [], userdata } = readAttributes(view, RULE, span)
+  const { table, chain, handle, expressions = [], userdata } = readAttributes(view, RULE, nfSpan(message))
   if (table === undefined || chain === undefined || handle === undefined)
     throw malformed('a rule without its table, chain or handle', message.start)
   const values = expressions.map(each => expressionOf(each))
@@ -157,7 +155,6 @@ export interface Owner {
 
 export interface Removal {
   readonly transaction: Transaction
-  /** Chains that are removed. */
   readonly chains: readonly string[]
   /** Number of rules of other chains that are removed with them. */
   readonly jumps: number

@@ -234,7 +234,6 @@ const ECHOED_MAX = 200
 /** The same for all chains together: answers that overflow the socket's queue make the commit's outcome unknown. */
 const ECHOED_ALL_MAX = 1_000
 
-/** The operations of a scope as nf_tables operations. */
 interface Batch {
   readonly transaction: Operation[]
   /** The scope operation of each nf_tables operation. */

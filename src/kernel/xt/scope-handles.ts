@@ -1,11 +1,18 @@
 import { append } from '../../base/collections.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftClient } from '../nft/client.ts'
-import type { NftFamily, ObservedChain, ObservedRule } from '../nft/state.ts'
+import type { NftFamily, Observed, ObservedChain, ObservedRule } from '../nft/state.ts'
 import { bytesOf, type RuleCodec } from './compile.ts'
 import { printRule } from './print.ts'
 import { readRule } from './read.ts'
-import { chainKey, type DeleteRule, isObservedRule, type ScopeOperations } from './scope.ts'
+import {
+  chainKey,
+  type DeleteRule,
+  isObservedRule,
+  placeOfTable,
+  type ScopeOperations,
+  type XtTableName,
+} from './scope.ts'
 
 /**
  * Caches the kernel's rule handles for chains from which single rules are deleted, from listings and from answers to
@@ -33,6 +40,26 @@ export class HandleCache {
   /** Stores all rules of a chain at the generation that was reached last. */
   learn(key: string, rules: ObservedChain['rules']): void {
     this.#chains.set(key, { epoch: this.#epoch, rules, byBytes: undefined })
+  }
+
+  /**
+   * Stores the wanted chains of a listing, and forgets all others. `generation` is undefined for an unsettled listing,
+   * whose handles may be gone.
+   */
+  learnAll(
+    observed: Observed,
+    generation: number | undefined,
+    isWanted: (table: XtTableName, chain: string) => boolean = () => true,
+  ): void {
+    this.forgetAll()
+    if (generation === undefined) return
+    this.reached(generation)
+    for (const [key, { chains }] of observed) {
+      const place = placeOfTable(key)
+      if (place === undefined) continue
+      for (const { name, rules } of chains.values())
+        if (isWanted(place.table, name)) this.learn(chainKey(place, name), rules)
+    }
   }
 
   forget(key: string): void {

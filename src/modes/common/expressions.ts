@@ -1,19 +1,7 @@
 import { type Cidr, type Family, familyOf } from '../../base/ip.ts'
 import { type Octets, u32host, zeros } from '../../base/octets.ts'
 import type { DetectLocal } from '../../config/config.ts'
-import {
-  NF_DROP,
-  NFT_GOTO,
-  NFT_JUMP,
-  NFT_META_IIFNAME,
-  NFT_META_L4PROTO,
-  NFT_META_MARK,
-  NFT_META_PRIORITY,
-  NFT_PAYLOAD_NETWORK_HEADER,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
-  NFTA_FIB_F_SADDR,
-  RTN_LOCAL,
-} from '../../kernel/nft/constants.ts'
+import * as nft from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { FamilyLayout } from './tables.ts'
@@ -42,17 +30,17 @@ export function rule(expressions: Expressions, comment = ''): Rule {
 /** Counts and drops the packet. */
 export const dropCounted: Expressions = [
   { kind: 'counter' },
-  { kind: 'verdict', verdict: { code: NF_DROP, chain: undefined } },
+  { kind: 'verdict', verdict: { code: nft.NF_DROP, chain: undefined } },
 ]
 
 /** Continues in another chain without return. */
 export function goTo(chain: string): Expression {
-  return { kind: 'verdict', verdict: { code: NFT_GOTO, chain } }
+  return { kind: 'verdict', verdict: { code: nft.NFT_GOTO, chain } }
 }
 
 /** Continues in another chain and returns at its end. */
 export function jumpTo(chain: string): Expression {
-  return { kind: 'verdict', verdict: { code: NFT_JUMP, chain } }
+  return { kind: 'verdict', verdict: { code: nft.NFT_JUMP, chain } }
 }
 
 /** Loads the source address of the packet. */
@@ -66,27 +54,27 @@ export function destinationAddress(layout: FamilyLayout, dreg: number): Expressi
 }
 
 function address(layout: FamilyLayout, offset: number, dreg: number): Expression {
-  return { kind: 'payload', base: NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
+  return { kind: 'payload', base: nft.NFT_PAYLOAD_NETWORK_HEADER, offset, length: layout.addressLength, dreg }
 }
 
 /** Loads the packet mark. */
 export function readMark(dreg: number): Expression {
-  return { kind: 'meta', key: NFT_META_MARK, dreg }
+  return { kind: 'meta', key: nft.NFT_META_MARK, dreg }
 }
 
 /** Sets the packet mark. */
 export function writeMark(sreg: number): Expression {
-  return { kind: 'meta-set', key: NFT_META_MARK, sreg }
+  return { kind: 'meta-set', key: nft.NFT_META_MARK, sreg }
 }
 
 /** Loads the packet's priority. */
 export function readPriority(dreg: number): Expression {
-  return { kind: 'meta', key: NFT_META_PRIORITY, dreg }
+  return { kind: 'meta', key: nft.NFT_META_PRIORITY, dreg }
 }
 
 /** Sets the packet's priority. */
 export function writePriority(sreg: number): Expression {
-  return { kind: 'meta-set', key: NFT_META_PRIORITY, sreg }
+  return { kind: 'meta-set', key: nft.NFT_META_PRIORITY, sreg }
 }
 
 /** Continues only if the set contains the value in the registers from `sreg` on. */
@@ -120,8 +108,8 @@ export function compare(op: 'eq' | 'neq', sreg: number, data: Octets): Expressio
 /** Loads protocol and destination port into two registers, in the format of portKey(). */
 export function portOfPacket(dreg: number): Expressions {
   return [
-    { kind: 'meta', key: NFT_META_L4PROTO, dreg },
-    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: 2, length: 2, dreg: dreg + 1 },
+    { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg },
+    { kind: 'payload', base: nft.NFT_PAYLOAD_TRANSPORT_HEADER, offset: 2, length: 2, dreg: dreg + 1 },
   ]
 }
 
@@ -139,7 +127,7 @@ export function fromPod(context: RuleContext, detector: Detector, negated: boole
   }
   // A comparison of fewer than the 16 bytes of a name matches a prefix.
   const name = detector.kind === 'interface' ? detector.name.padEnd(16, '\0') : detector.prefix
-  return [{ kind: 'meta', key: NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
+  return [{ kind: 'meta', key: nft.NFT_META_IIFNAME, dreg: WORK }, compare(op, WORK, name)]
 }
 
 interface PrefixMatch extends Cidr {
@@ -165,8 +153,8 @@ export function inPrefix(
 
 /** Continues only if the source address is one of this node. */
 export const fromThisNode: Expressions = [
-  { kind: 'fib', flags: NFTA_FIB_F_SADDR, dreg: WORK },
-  compare('eq', WORK, u32host(RTN_LOCAL)),
+  { kind: 'fib', flags: nft.NFTA_FIB_F_SADDR, dreg: WORK },
+  compare('eq', WORK, u32host(nft.RTN_LOCAL)),
 ]
 
 /** Translates the destination to the address and port in the registers from `reg` on. */
@@ -205,7 +193,7 @@ export type DetectorOption =
 /** Gives the detector of one family; undefined when pods cannot be distinguished. */
 export function detectorFor(
   family: Family,
-  options: { readonly detector: Readonly<Record<Family, DetectorOption | undefined>> },
+  options: { readonly detector: Detectors },
   node: FrontendTable['node'],
 ): Detector | undefined {
   const option = options.detector[family]
@@ -214,8 +202,14 @@ export function detectorFor(
   return cidr === undefined ? undefined : { kind: 'cidr', cidr }
 }
 
-/** Gives how planes distinguish pods of this node from other traffic; undefined where they cannot. */
-export function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undefined {
+/** How planes distinguish pods of this node from other traffic, by family; undefined where they cannot. */
+export type Detectors = Readonly<Record<Family, DetectorOption | undefined>>
+
+export function detectorsOf(detect: DetectLocal): Detectors {
+  return { IPv4: detectorOf(detect, 'IPv4'), IPv6: detectorOf(detect, 'IPv6') }
+}
+
+function detectorOf(detect: DetectLocal, family: Family): DetectorOption | undefined {
   switch (detect.kind) {
     case 'NodeCIDR':
       return { kind: 'node-cidr' }

@@ -1,17 +1,8 @@
 import type { Cidr } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
-import {
-  NF_INET_LOCAL_OUT,
-  NF_INET_POST_ROUTING,
-  NF_INET_PRE_ROUTING,
-  NF_IP_PRI_NAT_DST,
-  NF_IP_PRI_NAT_SRC,
-  NF_NAT_RANGE_PROTO_RANDOM_FULLY,
-  NFTA_FIB_F_DADDR,
-  RTN_LOCAL,
-} from '../../kernel/nft/constants.ts'
+import * as nft from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
-import type { Chain } from '../../kernel/nft/state.ts'
+import type { Chain, NftFamily } from '../../kernel/nft/state.ts'
 import type { NodePortAddresses } from '../../model/frontend.ts'
 import {
   compare,
@@ -31,7 +22,6 @@ import {
 } from './expressions.ts'
 import type { FamilyLayout } from './tables.ts'
 
-/** The comment of the tables of every mode. */
 export const TABLE_COMMENT = 'rules of kprobe'
 
 /** Names of the chains that the tables of every mode have. */
@@ -51,7 +41,7 @@ export const CHAIN_FIREWALL = 'firewall-check'
 export const CHAIN_LOCALHOST = 'localhost-nodeports'
 
 /** kube-proxy's priority of the hooks that translate destinations. */
-export const NAT_PRIORITY = NF_IP_PRI_NAT_DST
+export const NAT_PRIORITY = nft.NF_IP_PRI_NAT_DST
 /**
  * The priority of named proxies. It fixes which proxy comes first, independently of the order in which they
  * started.
@@ -70,9 +60,9 @@ export function natPriorityOf(proxy: string | undefined): number {
 export function hookChains(postrouting: readonly Rule[], priority = NAT_PRIORITY): readonly Chain[] {
   const toServices = [rule([jumpTo(CHAIN_SERVICES)])]
   return [
-    natChain(CHAIN_PREROUTING, NF_INET_PRE_ROUTING, priority, toServices),
-    natChain(CHAIN_OUTPUT, NF_INET_LOCAL_OUT, priority, toServices),
-    natChain(CHAIN_POSTROUTING, NF_INET_POST_ROUTING, NF_IP_PRI_NAT_SRC, postrouting),
+    natChain(CHAIN_PREROUTING, nft.NF_INET_PRE_ROUTING, priority, toServices),
+    natChain(CHAIN_OUTPUT, nft.NF_INET_LOCAL_OUT, priority, toServices),
+    natChain(CHAIN_POSTROUTING, nft.NF_INET_POST_ROUTING, nft.NF_IP_PRI_NAT_SRC, postrouting),
   ]
 }
 
@@ -101,8 +91,8 @@ export function unallocatedChains(
   if (serviceCidrs.length === 0) return []
   const rules = [...except, ...unallocatedRules(layout, serviceCidrs)]
   return [
-    natChain(CHAIN_LATE_PREROUTING, NF_INET_PRE_ROUTING, LATE_NAT_PRIORITY, rules),
-    natChain(CHAIN_LATE_OUTPUT, NF_INET_LOCAL_OUT, LATE_NAT_PRIORITY, rules),
+    natChain(CHAIN_LATE_PREROUTING, nft.NF_INET_PRE_ROUTING, LATE_NAT_PRIORITY, rules),
+    natChain(CHAIN_LATE_OUTPUT, nft.NF_INET_LOCAL_OUT, LATE_NAT_PRIORITY, rules),
   ]
 }
 
@@ -114,7 +104,7 @@ function unallocatedRules(layout: FamilyLayout, serviceCidrs: readonly Cidr[]): 
 }
 
 /** Gives the connection the address of the interface that it leaves by, and a random port. */
-export const masquerade: Expression = { kind: 'masquerade', flags: NF_NAT_RANGE_PROTO_RANDOM_FULLY }
+export const masquerade: Expression = { kind: 'masquerade', flags: nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY }
 
 /** Masquerades packets that one of our chains marked, and clears the mark. */
 export function masqueradeMarked({ masqueradeMark }: RuleContext): Rule {
@@ -151,17 +141,19 @@ interface NodePortPlace {
 export function toNodePortAddress({ layout, nodePorts }: NodePortPlace): Expressions {
   if (nodePorts.kind === 'only') return [destinationAddress(layout, WORK), matches('nodeport-ips')]
   const local: Expressions = [
-    { kind: 'fib', flags: NFTA_FIB_F_DADDR, dreg: WORK },
-    compare('eq', WORK, u32host(RTN_LOCAL)),
+    { kind: 'fib', flags: nft.NFTA_FIB_F_DADDR, dreg: WORK },
+    compare('eq', WORK, u32host(nft.RTN_LOCAL)),
   ]
   return [...local, ...toLoopback(layout, 'neq')]
 }
 
 /** Continues only if the destination is, or is not, a loopback address. */
 export function toLoopback(layout: FamilyLayout, op: 'eq' | 'neq'): Expressions {
-  const loopback = layout.model === 'IPv4' ? LOOPBACK_4 : LOOPBACK_6
-  return inPrefix(layout, 'destination', { ...loopback, op })
+  return inPrefix(layout, 'destination', { ...LOOPBACKS[layout.family], op })
 }
 
-const LOOPBACK_4: Cidr = { ip: '\x7f\0\0\0', bits: 8 }
-const LOOPBACK_6: Cidr = { ip: `${'\0'.repeat(15)}\x01`, bits: 128 }
+/** The loopback addresses of each family. */
+export const LOOPBACKS: Readonly<Record<NftFamily, Cidr>> = {
+  ip: { ip: '\x7f\0\0\0', bits: 8 },
+  ip6: { ip: `${'\0'.repeat(15)}\x01`, bits: 128 },
+}

@@ -2,15 +2,7 @@ import { append, PersistentMap } from '../../base/collections.ts'
 import type { Family } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
-import {
-  ICMP_PORT_UNREACH,
-  ICMPV6_PORT_UNREACH,
-  IPPROTO_SCTP,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
-  NFPROTO_IPV4,
-  NFPROTO_IPV6,
-} from '../../kernel/nft/constants.ts'
+import * as nft from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_IP6ADDR, TYPE_IPADDR } from '../../kernel/nft/datatypes.ts'
 import { sameElement } from '../../kernel/nft/diff-elements.ts'
 import type { OperationFailure } from '../../kernel/nft/failures.ts'
@@ -54,28 +46,27 @@ export interface FamilyLayout {
 const IPV4: FamilyLayout = {
   family: 'ip',
   model: 'IPv4',
-  nfproto: NFPROTO_IPV4,
+  nfproto: nft.NFPROTO_IPV4,
   addressLength: 4,
   addressRegs: 1,
   addressType: TYPE_IPADDR,
   sourceOffset: 12,
   destinationOffset: 16,
-  rejectCode: ICMP_PORT_UNREACH,
+  rejectCode: nft.ICMP_PORT_UNREACH,
 }
 
 const IPV6: FamilyLayout = {
   family: 'ip6',
   model: 'IPv6',
-  nfproto: NFPROTO_IPV6,
+  nfproto: nft.NFPROTO_IPV6,
   addressLength: 16,
   addressRegs: 4,
   addressType: TYPE_IP6ADDR,
   sourceOffset: 8,
   destinationOffset: 24,
-  rejectCode: ICMPV6_PORT_UNREACH,
+  rejectCode: nft.ICMPV6_PORT_UNREACH,
 }
 
-/** The layout of each family. */
 export const LAYOUTS: Readonly<Record<NftFamily, FamilyLayout>> = { ip: IPV4, ip6: IPV6 }
 /** The families of the tables that contain Services. */
 export const NFT_FAMILIES: readonly NftFamily[] = ['ip', 'ip6']
@@ -146,9 +137,9 @@ export function plainSet(
 }
 
 export const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {
-  TCP: IPPROTO_TCP,
-  UDP: IPPROTO_UDP,
-  SCTP: IPPROTO_SCTP,
+  TCP: nft.IPPROTO_TCP,
+  UDP: nft.IPPROTO_UDP,
+  SCTP: nft.IPPROTO_SCTP,
 }
 
 /** Encodes protocol and port: the last 8 bytes of a frontends key, and all of a nodeports key. */
@@ -299,8 +290,25 @@ function setName({ family, table, set }: ElementOperation): string {
  * the transaction; its set declarations define how elements are printed.
  */
 export function* describeTransaction(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
+  yield* sharedFirst(linesOf(transaction, after), ({ service }) => service)
+}
+
+/** Gives what concerns shared objects first, then what concerns one Service after the other. */
+export function* sharedFirst<T>(
+  items: Iterable<T>,
+  serviceOf: (item: T) => string | undefined,
+): IterableIterator<T> {
+  const byService = new Map<string, T[]>()
+  for (const item of items) {
+    const service = serviceOf(item)
+    if (service === undefined) yield item
+    else append(byService, service, item)
+  }
+  for (const [, its] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* its
+}
+
+function* linesOf(transaction: Transaction, after: Ruleset): IterableIterator<PlanLine> {
   const replaced = replacements(transaction)
-  const byService = new Map<string, PlanLine[]>()
   for (const operation of transaction) {
     if (!isOnElements(operation)) {
       yield* describeShared(operation, after)
@@ -310,13 +318,10 @@ export function* describeTransaction(transaction: Transaction, after: Ruleset): 
     for (const [i, element] of operation.elements.entries()) {
       const old = again?.get(element.key)
       if (operation.verb === 'delete-elements' && old !== undefined) continue
-      const group = operation.groups[i] ?? ''
-      const line = { ...describeElement(operation, element, old), service: serviceOfGroup(group) }
-      if (line.service === undefined) yield line
-      else append(byService, line.service, line)
+      const service = serviceOfGroup(operation.groups[i] ?? '')
+      yield { ...describeElement(operation, element, old), service }
     }
   }
-  for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines
 }
 
 function* describeShared(operation: Operation, after: Ruleset): IterableIterator<PlanLine> {

@@ -2,21 +2,7 @@ import type { Clock } from '../../base/clock.ts'
 import { type Cidr, familyOf, type Ip, type IpFilter } from '../../base/ip.ts'
 import { u32host } from '../../base/octets.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
-import {
-  IPPROTO_TCP,
-  NF_INET_LOCAL_IN,
-  NF_INET_LOCAL_OUT,
-  NF_INET_POST_ROUTING,
-  NF_INET_PRE_ROUTING,
-  NF_IP_PRI_RAW,
-  NFT_META_L4PROTO,
-  NFT_META_NFTRACE,
-  NFT_PAYLOAD_TRANSPORT_HEADER,
-  NFT_RETURN,
-  NFT_TABLE_F_OWNER,
-  NFTA_FIB_F_DADDR,
-  RTN_LOCAL,
-} from '../../kernel/nft/constants.ts'
+import * as nft from '../../kernel/nft/constants.ts'
 import { TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import { constant } from '../../kernel/nft/expression-attributes.ts'
@@ -81,7 +67,7 @@ const SET_PLACES = 'places'
 const SET_NODE_PORTS = 'node-ports'
 const SET_PROTOCOLS = 'with-ports'
 const SET_EXCEPT = 'except'
-const LEAVE: Expression = { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } }
+const LEAVE: Expression = { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } }
 
 /** Gives the name of the tables of the process whose socket has this port id: no two sockets of a network namespace share it. */
 export function traceTableName(portId: number): string {
@@ -110,7 +96,7 @@ export function traceTables(
       {
         ...at,
         verb: 'add-table',
-        flags: owned ? NFT_TABLE_F_OWNER : 0,
+        flags: owned ? nft.NFT_TABLE_F_OWNER : 0,
         comment: 'removed when kprobe trace ends',
       },
       ...sets.flatMap(({ set, elements }): Operation[] => [
@@ -191,10 +177,10 @@ function chainsOf(layout: FamilyLayout, match: TraceMatch, sets: ReadonlySet<str
   return [
     { name: CHAIN_START, hook: undefined, rules: [rule(startTrace(match.perSecond))] },
     ...(match.allPackets ? [] : [{ name: CHAIN_FIRST, hook: undefined, rules: FIRST_PACKETS }]),
-    { name: 'arriving', hook: hook(NF_INET_PRE_ROUTING, NF_IP_PRI_RAW), rules },
-    { name: 'made-here', hook: hook(NF_INET_LOCAL_OUT, NF_IP_PRI_RAW), rules },
-    { name: CHAIN_DELIVERED, hook: hook(NF_INET_LOCAL_IN, LAST_PRIORITY), rules: [] },
-    { name: CHAIN_SENT, hook: hook(NF_INET_POST_ROUTING, LAST_PRIORITY), rules: [] },
+    { name: 'arriving', hook: hook(nft.NF_INET_PRE_ROUTING, nft.NF_IP_PRI_RAW), rules },
+    { name: 'made-here', hook: hook(nft.NF_INET_LOCAL_OUT, nft.NF_IP_PRI_RAW), rules },
+    { name: CHAIN_DELIVERED, hook: hook(nft.NF_INET_LOCAL_IN, LAST_PRIORITY), rules: [] },
+    { name: CHAIN_SENT, hook: hook(nft.NF_INET_POST_ROUTING, LAST_PRIORITY), rules: [] },
   ]
 }
 
@@ -230,9 +216,9 @@ function exceptedHosts({ model }: FamilyLayout, filter: IpFilter | undefined): r
 /** TCP, UDP and SCTP have their ports at the same position; packets of other protocols do not match. */
 function toPort(port: number): Expressions {
   return [
-    { kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK },
+    { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg: WORK },
     matches(SET_PROTOCOLS),
-    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: 2, length: 2, dreg: WORK },
+    { kind: 'payload', base: nft.NFT_PAYLOAD_TRANSPORT_HEADER, offset: 2, length: 2, dreg: WORK },
     compare('eq', WORK, portData(port).slice(0, 2)),
   ]
 }
@@ -244,11 +230,11 @@ function toPlace(layout: FamilyLayout): Expressions {
 const toNodePort: Expressions = [
   ...portOfPacket(WORK),
   matches(SET_NODE_PORTS),
-  { kind: 'fib', flags: NFTA_FIB_F_DADDR, dreg: WORK },
-  compare('eq', WORK, u32host(RTN_LOCAL)),
+  { kind: 'fib', flags: nft.NFTA_FIB_F_DADDR, dreg: WORK },
+  compare('eq', WORK, u32host(nft.RTN_LOCAL)),
 ]
 
-const TCP = String.fromCharCode(IPPROTO_TCP)
+const TCP = String.fromCharCode(nft.IPPROTO_TCP)
 const FLAGS_OFFSET = 13
 const SYN = '\x02'
 const SYN_AND_ACK = '\x12'
@@ -256,14 +242,18 @@ const SYN_AND_ACK = '\x12'
 /** The first packet of a TCP connection, and every packet of other protocols. */
 const FIRST_PACKETS: readonly Rule[] = [
   rule([
-    { kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK },
+    { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg: WORK },
     compare('eq', WORK, TCP),
-    { kind: 'payload', base: NFT_PAYLOAD_TRANSPORT_HEADER, offset: FLAGS_OFFSET, length: 1, dreg: WORK },
+    { kind: 'payload', base: nft.NFT_PAYLOAD_TRANSPORT_HEADER, offset: FLAGS_OFFSET, length: 1, dreg: WORK },
     maskBytes(WORK, SYN_AND_ACK),
     compare('eq', WORK, SYN),
     goTo(CHAIN_START),
   ]),
-  rule([{ kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK }, compare('neq', WORK, TCP), goTo(CHAIN_START)]),
+  rule([
+    { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg: WORK },
+    compare('neq', WORK, TCP),
+    goTo(CHAIN_START),
+  ]),
 ]
 
 /** Counts first: the difference between the packets that matched and those that were traced is reported. */
@@ -272,7 +262,7 @@ function startTrace(perSecond: number): Expressions {
     { kind: 'counter' },
     { kind: 'limit', perSecond, burst: perSecond },
     constant(WORK, '\x01'),
-    { kind: 'meta-set', key: NFT_META_NFTRACE, sreg: WORK },
+    { kind: 'meta-set', key: nft.NFT_META_NFTRACE, sreg: WORK },
   ]
 }
 

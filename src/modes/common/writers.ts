@@ -1,8 +1,15 @@
-import type { CommitResult, NftClient, TableName } from '../../kernel/nft/client.ts'
+import type { Clock } from '../../base/clock.ts'
+import {
+  type CommitResult,
+  createNftClient,
+  type NftClient,
+  type TableName,
+} from '../../kernel/nft/client.ts'
 import { GenerationWatch } from '../../kernel/nft/dump.ts'
 import { type ForeignCommitsOptions, type Touched, watchForeignCommits } from '../../kernel/nft/monitor.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
+import type { Transport } from '../../netlink/transport.ts'
 import {
   counterOf,
   type Dataplane,
@@ -10,11 +17,35 @@ import {
   generationOf,
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
+import { NFT_FAMILIES } from './tables.ts'
 
 export interface WatchedSocket {
   readonly openTransport: () => ForeignCommitsOptions['transport']
   /** The port id of the socket that our own commits come from. */
   readonly own: number
+}
+
+interface ClientContext {
+  readonly sockets: { readonly netfilter: () => Transport }
+  readonly clock: Clock
+}
+
+/** Makes a client of nf_tables for the duration of `use`. */
+export async function withNftClient<T>(
+  { sockets, clock }: ClientContext,
+  use: (client: NftClient) => Promise<T>,
+): Promise<T> {
+  const client = createNftClient({ transport: sockets.netfilter(), clock })
+  try {
+    return await use(client)
+  } finally {
+    await client.close()
+  }
+}
+
+/** Reads the tables `ip` and `ip6` of this name. */
+export async function tablesNamed(client: NftClient, name: string): Promise<readonly Table[]> {
+  return (await client.list(NFT_FAMILIES.map(family => ({ family, name })))).ruleset.tables
 }
 
 /** Watches the generation over a socket of its own, which is closed with the watch. */

@@ -1,6 +1,5 @@
 import { count } from '../../base/text.ts'
 import { listIpsetNames } from '../../kernel/ipset/client.ts'
-import { createNftClient } from '../../kernel/nft/client.ts'
 import type { TableName } from '../../kernel/nft/state.ts'
 import {
   type ForeignChain,
@@ -18,7 +17,7 @@ import {
   isKubeProxyTable,
   KUBE_PROXY,
 } from '../common/kube-proxy.ts'
-import { commitAsRead, deleteTable } from '../common/writers.ts'
+import { commitAsRead, deleteTable, withNftClient } from '../common/writers.ts'
 import type { ModeContext } from '../mode.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
@@ -224,25 +223,21 @@ function nameOf({ family, name }: TableName): string {
  * what it had to keep.
  */
 export async function removeLeftovers(
-  { sockets, clock }: Pick<ModeContext, 'sockets' | 'clock'>,
+  context: Pick<ModeContext, 'sockets' | 'clock'>,
   tableName: string,
   { iptables }: { readonly iptables: boolean },
 ): Promise<Pick<Leftovers, 'nftables' | 'iptables'>> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const transport = sockets.netfilter()
+  const transport = context.sockets.netfilter()
+  const connection = new Connection({ transport, clock: context.clock })
+  const read = async () => {
+    const there = await lookInNfTables(connection, tableName)
+    const found = iptables ? there : { ...there, iptables: [] }
+    const chains = found.iptables.flatMap(({ transaction }) => transaction)
+    return { value: found, transaction: [...chains, ...found.nftables.map(deleteTable)] }
+  }
   try {
-    const connection = new Connection({ transport, clock })
-    return await commitAsRead(client, async () => {
-      const there = await lookInNfTables(connection, tableName)
-      const found = iptables ? there : { ...there, iptables: [] }
-      const tables = found.nftables.map(deleteTable)
-      return {
-        value: found,
-        transaction: [...found.iptables.flatMap(({ transaction }) => transaction), ...tables],
-      }
-    })
+    return await withNftClient(context, client => commitAsRead(client, read))
   } finally {
-    await client.close()
     await transport.close()
   }
 }

@@ -1,21 +1,22 @@
-import { cidrOf, hostCidr, isLoopback } from '../../base/ip.ts'
+import { isLoopback } from '../../base/ip.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtJump, XtTableName } from '../../kernel/xt/scope.ts'
+import { LOOPBACKS } from '../common/rules.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import { type ChainNames, KUBE_PROXY_CANARY } from '../xt-common/layout.ts'
 import {
-  ACCEPT,
   addressOf,
   comment,
   DROP,
+  forwardRules,
   hostAddress,
   INVALID,
   jump,
-  KNOWN,
   MARTIAN,
+  markRule,
+  masqueradeRules,
   NEW,
-  NO_MATCHES,
   TO_LOCAL,
 } from '../xt-common/rules-parts.ts'
 import { optimizeFixed } from './optimize/optimize.ts'
@@ -32,17 +33,18 @@ function chainsOf(statics: Statics, family: NftFamily): readonly XtChain[] {
   const chain = (table: XtTableName, name: string, rules: readonly XtRule[] = NONE): XtChain => {
     return { family, table, name, rules, last: NONE }
   }
-  const { names } = statics.options
+  const { names, masqueradeBit } = statics.options
+  const mark = (1 << masqueradeBit) >>> 0
   return [
     chain('filter', names.services),
     chain('filter', names.externalServices),
     chain('filter', names.nodePorts),
     chain('filter', names.proxyFirewall),
-    chain('filter', names.forward, forwardRules(statics)),
+    chain('filter', names.forward, [...invalidRules(statics), ...forwardRules(mark)]),
     { ...chain('nat', names.services), last: nodePortJumps(statics, family) },
     chain('nat', names.nodePorts),
-    chain('nat', names.postrouting, postroutingRules(statics)),
-    chain('nat', names.markMasq, [markRule(statics)]),
+    chain('nat', names.postrouting, masqueradeRules(mark)),
+    chain('nat', names.markMasq, [markRule(mark)]),
     ...outerChains(names, statics.families[family].loopback).map(([table, name, rules]) =>
       chain(table, name, rules),
     ),
@@ -64,48 +66,18 @@ function outerChains(
 
 const NONE: readonly XtRule[] = []
 
-function markOf({ options }: Statics): number {
-  return (1 << options.masqueradeBit) >>> 0
-}
-
-function forwardRules(statics: Statics): readonly XtRule[] {
-  const { tcpBeLiberal, nfacct } = statics.options
-  const mark = markOf(statics)
+/** These packets would reset connections of clients whose packets arrive out of window: k/k#74839. */
+function invalidRules({ options: { tcpBeLiberal, nfacct } }: Statics): readonly XtRule[] {
+  if (tcpBeLiberal) return NONE
   const counted: readonly XtMatch[] = nfacct.invalidDropped
     ? [INVALID, { kind: 'nfacct', name: NFACCT_INVALID_DROPPED }]
     : [INVALID]
-  const marked: XtMatch = { kind: 'mark', mark, mask: mark, inverted: false }
-  return [
-    // These packets would reset connections of clients whose packets arrive out of window: k/k#74839.
-    ...(tcpBeLiberal ? [] : [{ matches: counted, target: DROP }]),
-    { matches: [comment('kubernetes forwarding rules'), marked], target: ACCEPT },
-    { matches: [comment('kubernetes forwarding conntrack rule'), KNOWN], target: ACCEPT },
-  ]
-}
-
-function postroutingRules(statics: Statics): readonly XtRule[] {
-  const mark = markOf(statics)
-  return [
-    { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: { kind: 'RETURN' } },
-    // A packet that passes these chains a second time is not masqueraded again.
-    { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
-    {
-      matches: [comment('kubernetes service traffic requiring SNAT')],
-      target: { kind: 'MASQUERADE', randomFully: true },
-    },
-  ]
-}
-
-function markRule(statics: Statics): XtRule {
-  const mark = markOf(statics)
-  return { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: mark } }
+  return [{ matches: counted, target: DROP }]
 }
 
 const NODE_PORTS_COMMENT = comment(
   'kubernetes service nodeports; NOTE: this must be the last rule in this chain',
 )
-const LOOPBACK_V4 = cidrOf('\x7f\0\0\0', 8)
-const LOOPBACK_V6 = hostCidr(`${'\0'.repeat(15)}\x01`)
 
 /** Makes the jumps to the chain of node ports, for packets that no other rule has matched. */
 function nodePortJumps(statics: Statics, family: NftFamily): readonly XtRule[] {
@@ -120,7 +92,7 @@ function nodePortJumps(statics: Statics, family: NftFamily): readonly XtRule[] {
         target,
       }))
   }
-  const except = addressOf(family === 'ip' ? LOOPBACK_V4 : LOOPBACK_V6, true)
+  const except = addressOf(LOOPBACKS[family], true)
   return [
     {
       ...(loopback ? {} : { destination: except }),

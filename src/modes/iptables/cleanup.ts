@@ -1,10 +1,11 @@
 import { count } from '../../base/text.ts'
 import type { Config } from '../../config/config.ts'
-import { type CommitResult, createNftClient, type NftClient } from '../../kernel/nft/client.ts'
+import type { CommitResult, NftClient } from '../../kernel/nft/client.ts'
 import type { Observed } from '../../kernel/nft/state.ts'
 import type { Operation } from '../../kernel/nft/transaction.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/sysctls.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
+import { withNftClient } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, CleanupRest, ModeContext, RecordKernel, Retired } from '../mode.ts'
 import {
   type ChainNames,
@@ -19,18 +20,6 @@ import { NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
 import { createIptablesPlane } from './plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, ROUTE_LOCALNET } from './settings.ts'
 
-async function withClient<T>(
-  { sockets, clock }: Pick<ModeContext, 'sockets' | 'clock'>,
-  use: (client: NftClient) => Promise<T>,
-): Promise<T> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    return await use(client)
-  } finally {
-    await client.close()
-  }
-}
-
 /**
  * Removes the chains of an iptables mode and the rules that lead to them, then the counters of nfacct. The tables
  * stay, with all objects of other programs. Throws when the kernel rejects a change.
@@ -40,7 +29,7 @@ export async function cleanIptables(context: CleanupContext): Promise<Cleaned> {
   const isNamed = proxy !== undefined
   const counters = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, true)
   try {
-    const removed = await withClient(context, client => removeChains(client, chainNames(proxy)))
+    const removed = await withNftClient(context, client => removeChains(client, chainNames(proxy)))
     counters.remove()
     return { removed, foreign: [] }
   } finally {
@@ -78,7 +67,7 @@ export async function retireIptables(
   isKnown: boolean,
 ): Promise<Retired> {
   const names = chainNames(context.config.serviceProxyName)
-  return await withClient(context, async client => {
+  return await withNftClient(context, async client => {
     if (!(await hasChains(client, names))) return 'nothing'
     if (!isKnown && names.proxy === undefined) return { kept: KEPT }
     if (signal.aborted) return 'nothing'
@@ -117,7 +106,7 @@ interface IptablesRecord {
 }
 
 export async function readIptablesRecord(kernel: RecordKernel): Promise<IptablesRecord | undefined> {
-  return await withClient(kernel, read)
+  return await withNftClient(kernel, read)
 }
 
 /**
@@ -131,7 +120,7 @@ export async function writeIptablesRecord(
 ): Promise<void> {
   if (serviceProxyName !== undefined) return
   const before = written.find(({ name }) => name === ROUTE_LOCALNET.sysctl.name)?.before
-  await withClient(kernel, async client => {
+  await withNftClient(kernel, async client => {
     const held = await read(client)
     if (held !== undefined && (before === undefined || held.routeLocalnet !== undefined)) return
     const add: Operation = { ...RECORD, verb: 'add-table', flags: 0, comment: commentOf(before) }
@@ -140,7 +129,7 @@ export async function writeIptablesRecord(
 }
 
 async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
-  await withClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
+  await withNftClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
 }
 
 const DELETE: Operation = { ...RECORD, verb: 'delete-table' }
@@ -198,7 +187,7 @@ async function restore(former: number): Promise<readonly string[]> {
 /** Returns whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
 async function hasNamedChains(kernel: RecordKernel): Promise<boolean> {
   const chains = (name: string): boolean => namedPrefixOf(name) !== undefined
-  const { observed } = await withClient(kernel, client =>
+  const { observed } = await withNftClient(kernel, client =>
     client.listChains([{ family: 'ip', table: 'nat', chains }]),
   )
   return [...observed.values()].some(table => [...table.chains.keys()].some(chains))

@@ -1,7 +1,7 @@
 import { type Slicing, type Steps, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
-import { chainKey, type IsOurs, placeOfTable, type ScopeOperations } from '../../kernel/xt/scope.ts'
+import type { IsOurs, ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
 import { removalOf } from '../../kernel/xt/scope-diff.ts'
 import { HandleCache } from '../../kernel/xt/scope-handles.ts'
@@ -121,7 +121,9 @@ class KernelIptablesPlane implements IptablesPlane {
     this.#given.beforeObserve?.()
     const { observed, generation, unsettled } = await this.#given.client.listChains(PLACES)
     this.counts.observed(observed)
-    this.#learn(observed, unsettled ? undefined : generation)
+    // Service chains are only written and flushed whole.
+    const isWanted: IsOurs = (table, name) => !isServiceChain(this.#given.options.names, table, name)
+    this.#handleCache.learnAll(observed, unsettled ? undefined : generation, isWanted)
     const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
     return { state, generation: this.#shifted(generation), unsettled }
   }
@@ -168,23 +170,5 @@ class KernelIptablesPlane implements IptablesPlane {
       slicing,
       generation,
     })
-  }
-
-  /**
-   * Stores the observed rule handles. Those of Service chains are not needed, because such chains are only written
-   * and flushed whole.
-   */
-  #learn(observed: ObservedState['observed'], generation: number | undefined): void {
-    const handleCache = this.#handleCache
-    const { options } = this.#given
-    handleCache.forgetAll()
-    if (generation === undefined) return
-    handleCache.reached(generation)
-    for (const [table, { chains }] of observed) {
-      const place = placeOfTable(table)
-      if (place === undefined) continue
-      for (const { name, rules } of chains.values())
-        if (!isServiceChain(options.names, place.table, name)) handleCache.learn(chainKey(place, name), rules)
-    }
   }
 }

@@ -339,7 +339,6 @@ function masqueradeRules(port: PortRules, name: string): readonly XtRule[] {
   })
 }
 
-/** Returns the chain that a ClusterIP leads to. */
 function chainOf({ chains }: PortRules, { kind, route }: Frontend): string | undefined {
   if (kind !== 'ClusterIP' || route.kind !== 'internal') return undefined
   return route.over === 'local' ? chains.svl : chains.svc

@@ -1,6 +1,13 @@
-import { contains, FAMILIES, type Family, familyOf, isLoopback } from '../../base/ip.ts'
+import { contains, familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config, IptablesConfig } from '../../config/config.ts'
-import { type FlagReader, type FlagSpec, grouped } from '../../config/flag.ts'
+import {
+  boolFlag,
+  durationFlag,
+  type FlagReader,
+  type FlagSpec,
+  grouped,
+  integerFlag,
+} from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
 import {
   missingFails,
@@ -10,7 +17,7 @@ import {
   wantedSysctl,
 } from '../../kernel/sysctl/sysctls.ts'
 import type { Promises } from '../../model/promises.ts'
-import { type DetectorOption, detectorOf } from '../common/expressions.ts'
+import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { LOG_FLAG, logFlagText } from '../common/logs.ts'
 import type { KernelSockets, ModeSettings, Proving } from '../mode.ts'
@@ -20,44 +27,34 @@ const GROUP = 'iptables mode'
 
 /** Flags of kube-proxy, which are checked in every mode, as in kube-proxy. */
 const FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'iptables-masquerade-bit',
-    kind: 'integer',
-    placeholder: 'BIT',
-    default: '14',
-    help: "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
-  },
-  {
-    name: 'iptables-localhost-nodeports',
-    kind: 'bool',
-    default: 'true',
-    help: 'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
-  },
+  integerFlag(
+    'iptables-masquerade-bit',
+    'BIT',
+    "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
+    { default: '14' },
+  ),
+  boolFlag(
+    'iptables-localhost-nodeports',
+    'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
+    { default: 'true' },
+  ),
 ])
 
 const PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'iptables-min-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '20ms',
-    help: "kube-proxy's name for --min-sync-period, in every mode except IPVS",
-  },
-  {
-    name: 'iptables-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '10m',
-    help: "kube-proxy's name for --sync-period, in every mode except IPVS",
-  },
+  durationFlag(
+    'iptables-min-sync-period',
+    '20ms',
+    "kube-proxy's name for --min-sync-period, in every mode except IPVS",
+  ),
+  durationFlag(
+    'iptables-sync-period',
+    '10m',
+    "kube-proxy's name for --sync-period, in every mode except IPVS",
+  ),
 ])
 
 const OWN_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'iptables-optimize',
-    kind: 'bool',
-    help: "fewer rules per packet, same result; chains differ from kube-proxy's",
-  },
+  boolFlag('iptables-optimize', "fewer rules per packet, same result; chains differ from kube-proxy's"),
 ])
 
 export const IPTABLES_SETTINGS: ModeSettings = {
@@ -88,7 +85,7 @@ export interface IptablesOptions {
   readonly names: ChainNames
   readonly masqueradeAll: boolean
   readonly masqueradeBit: number
-  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  readonly detector: Detectors
   /** `--iptables-localhost-nodeports`: node ports are served on 127.0.0.1. */
   readonly localhostNodePorts: boolean
   /** nf_conntrack_tcp_be_liberal is set: no rule drops packets in state INVALID. */
@@ -127,13 +124,12 @@ export function iptablesOptions(
   { setting = () => undefined }: Pick<KernelSockets, 'setting'>,
 ): IptablesOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, iptables, conntrack, serviceProxyName } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {
     ...DEFAULT_IPTABLES_OPTIONS,
     names: chainNames(serviceProxyName),
     masqueradeAll,
     masqueradeBit,
-    detector: { IPv4, IPv6 },
+    detector: detectorsOf(detectLocal),
     localhostNodePorts: answersAtLoopback(config),
     tcpBeLiberal: conntrack.tcpBeLiberal || (setting(TCP_BE_LIBERAL) ?? 0) !== 0,
     optimize: iptables.optimize,

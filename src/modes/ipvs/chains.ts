@@ -1,5 +1,4 @@
 import type { Steps } from '../../base/clock.ts'
-import { cidrOf, hostCidr } from '../../base/ip.ts'
 import type { IpsetClient } from '../../kernel/ipset/client.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import type { NftFamily, Observed } from '../../kernel/nft/state.ts'
@@ -9,7 +8,6 @@ import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import {
-  chainKey,
   placeOfTable,
   type ScopeOperations,
   type XtChain,
@@ -17,10 +15,10 @@ import {
   type XtTableName,
 } from '../../kernel/xt/scope.ts'
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
-import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import { Committed, commonOf, heldInKernel, NOTHING_COMMON } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { type Detector, detectorFor } from '../common/expressions.ts'
+import { LOOPBACKS } from '../common/rules.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import {
   isIpvsChain,
@@ -39,9 +37,11 @@ import {
   addressOf,
   comment,
   DROP,
+  forwardRules,
   fromPods,
   jump,
-  KNOWN,
+  markRule,
+  masqueradeRules,
   NEW,
   NO_MATCHES,
   PROTOCOLS,
@@ -50,14 +50,13 @@ import {
 } from '../xt-common/rules-parts.ts'
 import { commentOfSet, NODE_PORT_SETS, type SetStem, setName } from './layout.ts'
 import type { IpvsOptions, RuleWriter } from './settings.ts'
-import type { Chains, IpvsState } from './state.ts'
+import type { Chains } from './state.ts'
 
 /*
  * Wants, observes and compares the chains of kube-proxy's IPVS mode (1.36), in tables that other programs also use.
  * People and tools expect their names, order and comments.
  */
 
-/** The inputs of the chains of one family. */
 interface ChainInputs {
   readonly family: NftFamily
   readonly masqueradeMark: number
@@ -71,21 +70,24 @@ interface ChainInputs {
  * Services come and go.
  */
 function chainsOf(inputs: ChainInputs): readonly XtChain[] {
-  const { family } = inputs
+  const { family, masqueradeMark: mark } = inputs
   const chain = (table: XtTableName, name: string, rules: readonly XtRule[]): XtChain => {
     return { family, table, name, rules, last: [] }
   }
   const portal = new Words(inputs)
   return [
     chain('nat', KUBE_CHAINS.services, servicesRules(inputs, portal)),
-    chain('nat', KUBE_CHAINS.postrouting, postroutingRules(inputs, portal)),
+    chain('nat', KUBE_CHAINS.postrouting, [
+      portal.named('LOOP-BACK', FROM, { kind: 'MASQUERADE', randomFully: false }),
+      ...masqueradeRules(mark),
+    ]),
     chain('nat', KUBE_NODE_PORT, nodePortRules(portal)),
     chain('nat', KUBE_LOAD_BALANCER, [
       portal.named('LOAD-BALANCER-LOCAL', BOTH, RETURN),
       { matches: NO_MATCHES, target: MASQUERADE_LATER },
     ]),
-    chain('nat', KUBE_CHAINS.markMasq, [markRule(inputs)]),
-    chain('filter', KUBE_CHAINS.forward, forwardRules(inputs)),
+    chain('nat', KUBE_CHAINS.markMasq, [markRule(mark)]),
+    chain('filter', KUBE_CHAINS.forward, forwardRules(mark)),
     chain('filter', KUBE_NODE_PORT, [portal.named('HEALTH-CHECK-NODE-PORT', PORT, ACCEPT)]),
     chain('filter', KUBE_CHAINS.proxyFirewall, [
       portal.named('LOAD-BALANCER-FW', BOTH, jump(KUBE_SOURCE_RANGES_FIREWALL)),
@@ -169,14 +171,9 @@ class Words {
   }
 }
 
-const LOOPBACK: Readonly<Record<NftFamily, ReturnType<typeof addressOf>>> = {
-  ip: addressOf(cidrOf('\x7f\0\0\0', 8)),
-  ip6: addressOf(hostCidr(`${'\0'.repeat(15)}\x01`)),
-}
-
 function servicesRules(inputs: ChainInputs, portal: Words): readonly XtRule[] {
   return [
-    { source: LOOPBACK[inputs.family], matches: NO_MATCHES, target: RETURN },
+    { source: addressOf(LOOPBACKS[inputs.family]), matches: NO_MATCHES, target: RETURN },
     portal.named('LOAD-BALANCER', BOTH, jump(KUBE_LOAD_BALANCER)),
     clusterIpRule(inputs, portal),
     portal.named('EXTERNAL-IP', BOTH, MASQUERADE_LATER),
@@ -219,31 +216,6 @@ function nodePortRules(portal: Words): readonly XtRule[] {
       { protocol: PROTOCOLS[protocol], ...portal.named(all, dimensions, MASQUERADE_LATER) },
     ]
   })
-}
-
-function postroutingRules({ masqueradeMark: mark }: ChainInputs, portal: Words): readonly XtRule[] {
-  return [
-    portal.named('LOOP-BACK', FROM, { kind: 'MASQUERADE', randomFully: false }),
-    { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: RETURN },
-    // A packet that passes these chains a second time is not masqueraded again.
-    { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
-    {
-      matches: [comment('kubernetes service traffic requiring SNAT')],
-      target: { kind: 'MASQUERADE', randomFully: true },
-    },
-  ]
-}
-
-function markRule({ masqueradeMark: mark }: ChainInputs): XtRule {
-  return { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: mark } }
-}
-
-function forwardRules({ masqueradeMark: mark }: ChainInputs): readonly XtRule[] {
-  const marked: XtMatch = { kind: 'mark', mark, mask: mark, inverted: false }
-  return [
-    { matches: [comment('kubernetes forwarding rules'), marked], target: ACCEPT },
-    { matches: [comment('kubernetes forwarding conntrack rule'), KNOWN], target: ACCEPT },
-  ]
 }
 
 /** Makes the rules that hide the node's own ports behind addresses of Services: k/k#72236. */
@@ -308,25 +280,6 @@ export async function observeChains(
   return await nft.listChains(
     PLACES.map(place => ({ ...place, chains: name => !isServiceChain(KUBE_CHAINS, place.table, name) })),
   )
-}
-
-/** Stores the observed chains with the kernel's rule numbers. */
-export function learnChains(
-  handleCache: HandleCache,
-  {
-    state,
-    generation,
-    unsettled,
-  }: { readonly state: IpvsState; readonly generation: number; readonly unsettled: boolean },
-): void {
-  handleCache.forgetAll()
-  if (unsettled || state.chains.kind !== 'observed') return
-  handleCache.reached(generation)
-  for (const [table, { chains }] of state.chains.observed) {
-    const place = placeOfTable(table)
-    if (place === undefined) continue
-    for (const { name, rules } of chains.values()) handleCache.learn(chainKey(place, name), rules)
-  }
 }
 
 /** Whether the chains contain a rule that kube-proxy does not write. */

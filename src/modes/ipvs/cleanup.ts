@@ -1,4 +1,5 @@
-import { type Clock, pause } from '../../base/clock.ts'
+import { type Clock, finish, pause } from '../../base/clock.ts'
+import { PersistentMap } from '../../base/collections.ts'
 import { anyContains, formatIp, type Ip } from '../../base/ip.ts'
 import { count } from '../../base/text.ts'
 import type { IpvsClient } from '../../kernel/ipvs/client.ts'
@@ -9,16 +10,19 @@ import {
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
 import { NF_INET_LOCAL_OUT, NF_INET_PRE_ROUTING, NF_IP_PRI_NAT_DST } from '../../kernel/nft/constants.ts'
-import type { NftFamily, Observed, Ruleset } from '../../kernel/nft/state.ts'
-import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
+import { diffRulesets } from '../../kernel/nft/diff.ts'
+import type { Chain, NftFamily, Observed, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { Transaction } from '../../kernel/nft/transaction.ts'
 import { placeOfTable } from '../../kernel/xt/scope.ts'
 import type { ApiEndpoint } from '../../model/reserved.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { goTo, rule } from '../common/expressions.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, rejectChain } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
+import { deleteTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
+import { NO_LATE_SETS } from './diff.ts'
 import { readIpvsState } from './dump.ts'
 import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { setName } from './layout.ts'
@@ -198,32 +202,31 @@ async function shrink({ nft }: IpvsKernel, { tables }: Ruleset, { tableName }: I
 const PRIORITY = NF_IP_PRI_NAT_DST + 1
 
 /** Makes the guard. Without it, an untranslated packet to a bound address would reach the node's own ports. */
-function guardOf(family: NftFamily, table: string): Transaction {
+function guardOf(family: NftFamily, name: string): Transaction {
   const layout = LAYOUTS[family]
   const bound = setName('IPVS-IPS', layout.model)
   const rules = [
     rule([{ kind: 'ipset', set: bound, dimensions: ['dst'], inverted: false }, goTo(CHAIN_REJECT)]),
   ]
-  const hooked = (name: string, hooknum: number): readonly Operation[] => [
-    {
-      verb: 'add-chain',
-      family,
-      table,
-      chain: { name, hook: { type: 'nat', hooknum, priority: PRIORITY }, rules: [] },
-    },
-    ...rules.map((its): Operation => ({ verb: 'add-rule', family, table, chain: name, rule: its })),
+  const hooked = (chain: string, hooknum: number): Chain => {
+    return { name: chain, hook: { type: 'nat', hooknum, priority: PRIORITY }, rules }
+  }
+  const chains = [
+    rejectChain(layout),
+    hooked(CHAIN_PREROUTING, NF_INET_PRE_ROUTING),
+    hooked(CHAIN_OUTPUT, NF_INET_LOCAL_OUT),
   ]
-  const reject = rejectChain(layout)
-  return [
-    { verb: 'delete-table', family, table },
-    { verb: 'add-table', family, table, flags: 0, comment: undefined },
-    { verb: 'add-chain', family, table, chain: { ...reject, rules: [] } },
-    ...reject.rules.map(
-      (its): Operation => ({ verb: 'add-rule', family, table, chain: CHAIN_REJECT, rule: its }),
-    ),
-    ...hooked(CHAIN_PREROUTING, NF_INET_PRE_ROUTING),
-    ...hooked(CHAIN_OUTPUT, NF_INET_LOCAL_OUT),
-  ]
+  const guard: Table = {
+    family,
+    name,
+    flags: 0,
+    comment: undefined,
+    chains: new Map(chains.map(chain => [chain.name, chain])),
+    sets: new Map(),
+    elements: PersistentMap.empty(),
+  }
+  const { transaction } = finish(diffRulesets({ tables: [] }, { tables: [guard] }, NO_LATE_SETS))
+  return [deleteTable(guard), ...transaction]
 }
 
 async function hasConnections({ ipvs }: IpvsKernel, servers: readonly VirtualAddress[]): Promise<boolean> {

@@ -10,6 +10,7 @@ import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope } from '../../kernel/xt/scope-commit.ts'
 import type { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { ServiceKey } from '../../model/service.ts'
+import type { Answers } from '../../netlink/connection.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
@@ -326,14 +327,6 @@ function mustStop({ kind }: Phase, { refusals }: Step): boolean {
     kind === 'add-redirects' ||
     refusals.some(({ services }) => services.length === 0)
   )
-}
-
-/** The kernel's answers to operations that it carries out independently. */
-interface Answers<F> {
-  readonly unknown: Error | undefined
-  readonly failures: readonly F[]
-  readonly bytes: number
-  readonly messages: number
 }
 
 function stepOf<F extends { readonly error: Error }>(

@@ -19,7 +19,7 @@ import type { IpvsOptions } from './settings.ts'
 import type { IpvsState, PlacedAddress, PlacedEntry, PlacedServer } from './state.ts'
 import { countEntries, type SetCounts } from './upkeep.ts'
 
-const NO_LATE_SETS = { lateSets: new Set<string>() } as const
+export const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
 interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
   /** The codec of rules in the tables of iptables. */
@@ -126,7 +126,6 @@ interface ServersDiff {
 interface ServerPiles {
   readonly add: IpvsOperation[]
   readonly remove: IpvsOperation[]
-  /** Servers with draining real servers. */
   readonly draining: [string, PlacedServer][]
 }
 

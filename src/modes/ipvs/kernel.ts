@@ -3,7 +3,7 @@ import { createIpsetClient, type IpsetClient } from '../../kernel/ipset/client.t
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import { createDummyClient, type DummyClient } from '../../kernel/link/dummy.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
+import { tablesNamed, withNftClient } from '../common/writers.ts'
 import type { KernelSockets, ModeContext } from '../mode.ts'
 import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 
@@ -52,13 +52,7 @@ export async function withIpvsKernel<T>(
 }
 
 /** Whether our own table exists, which no other program makes: the mode runs, or ran and left its objects. */
-export async function hasIpvsTable({ clock, sockets }: KernelContext): Promise<boolean> {
-  const { tableName: name } = DEFAULT_IPVS_OPTIONS
-  const nft = createNftClient({ transport: sockets.netfilter(), clock })
-  try {
-    const { ruleset } = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
-    return ruleset.tables.length > 0
-  } finally {
-    await nft.close()
-  }
+export async function hasIpvsTable(context: KernelContext): Promise<boolean> {
+  const { tableName } = DEFAULT_IPVS_OPTIONS
+  return await withNftClient(context, async client => (await tablesNamed(client, tableName)).length > 0)
 }

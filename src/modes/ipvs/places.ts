@@ -169,7 +169,6 @@ function privateServerOf(work: PortWork, { localIps }: Surroundings): VirtualAdd
 
 /** The inputs that all Services are rendered with, besides themselves. */
 export interface Surroundings {
-  /** The addresses that serve node ports. */
   readonly nodePortIps: Readonly<Record<Family, readonly Ip[]>>
   /** The addresses of other devices, which need no binding and must not be removed from the node. */
   readonly localIps: ReadonlySet<Ip>

@@ -1,4 +1,3 @@
-import { append } from '../../base/collections.ts'
 import { familyOf, formatIp } from '../../base/ip.ts'
 import type { Growth } from '../../kernel/ipset/grow.ts'
 import type { GroupedEntries, Ipset } from '../../kernel/ipset/state.ts'
@@ -10,7 +9,7 @@ import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
-import { countChanges, describeTransaction } from '../common/tables.ts'
+import { countChanges, describeTransaction, sharedFirst } from '../common/tables.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import type { IpvsState, PlacedAddress } from './state.ts'
 
@@ -106,7 +105,7 @@ export function makePlan(
     complete,
     // IPVS keeps its own persistence, and virtual servers are changed in place.
     rebuilds: false,
-    describe: () => describePhases(phases, after.ruleset),
+    describe: () => sharedFirst(linesOfAll(phases, after.ruleset), ({ service }) => service),
   }
 }
 
@@ -141,16 +140,8 @@ function changesOf(phase: Phase): number {
   }
 }
 
-/** Describes the phases: shared objects first, then one Service after the other. */
-function* describePhases(phases: readonly Phase[], after: Ruleset): IterableIterator<PlanLine> {
-  const byService = new Map<string, PlanLine[]>()
-  for (const phase of phases) {
-    for (const line of linesOf(phase, after)) {
-      if (line.service === undefined) yield line
-      else append(byService, line.service, line)
-    }
-  }
-  for (const [, lines] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1))) yield* lines
+function* linesOfAll(phases: readonly Phase[], after: Ruleset): IterableIterator<PlanLine> {
+  for (const phase of phases) yield* linesOf(phase, after)
 }
 
 function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {

@@ -21,7 +21,7 @@ import {
 import type { ModeContext } from '../mode.ts'
 import { isIpvsChain } from '../xt-common/layout.ts'
 import { touchesScope } from '../xt-common/touches.ts'
-import { codecOf, learnChains } from './chains.ts'
+import { codecOf } from './chains.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
 import type { IpvsKernel } from './kernel.ts'
@@ -200,7 +200,9 @@ class KernelIpvsPlane implements IpvsPlane {
   async #read(): Promise<Seen> {
     const known = { remembered: this.#entries, servers: this.#servers }
     const seen = await observeKernel(this.#given, { ...this.#given.options, ...known })
-    learnChains(this.#handleCache, seen)
+    const { state, generation, unsettled } = seen
+    if (state.chains.kind === 'observed')
+      this.#handleCache.learnAll(state.chains.observed, unsettled ? undefined : generation)
     return seen
   }
 

@@ -1,14 +1,5 @@
 import { type Cidr, familyOf } from '../../base/ip.ts'
-import {
-  NF_ACCEPT,
-  NF_INET_LOCAL_OUT,
-  NF_INET_POST_ROUTING,
-  NF_INET_PRE_ROUTING,
-  NF_IP_PRI_NAT_DST,
-  NF_IP_PRI_NAT_SRC,
-  NFT_META_L4PROTO,
-  NFT_RETURN,
-} from '../../kernel/nft/constants.ts'
+import * as nft from '../../kernel/nft/constants.ts'
 import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain, ChainHook, NftFamily } from '../../kernel/nft/state.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
@@ -118,20 +109,20 @@ function earlyChains(inputs: RuleInputs): readonly Chain[] {
   }
   const toServices = rule([jumpTo(CHAIN_SERVICES)])
   const unmark = [readMark(WORK), maskNumber(WORK, ~inputs.masqueradeMark >>> 0), writeMark(WORK)]
-  const [early, late] = [NF_IP_PRI_NAT_DST - 1, NF_IP_PRI_NAT_SRC - 1]
+  const [early, late] = [nft.NF_IP_PRI_NAT_DST - 1, nft.NF_IP_PRI_NAT_SRC - 1]
   return [
-    chain(CHAIN_PREROUTING, { hooknum: NF_INET_PRE_ROUTING, priority: early }, toServices),
-    chain(CHAIN_OUTPUT, { hooknum: NF_INET_LOCAL_OUT, priority: early }, toServices),
+    chain(CHAIN_PREROUTING, { hooknum: nft.NF_INET_PRE_ROUTING, priority: early }, toServices),
+    chain(CHAIN_OUTPUT, { hooknum: nft.NF_INET_LOCAL_OUT, priority: early }, toServices),
     chain(
       CHAIN_POSTROUTING,
-      { hooknum: NF_INET_POST_ROUTING, priority: late },
+      { hooknum: nft.NF_INET_POST_ROUTING, priority: late },
       rule([inSet(inputs, 'LOOP-BACK', 'dst', 'dst', 'src'), ...unmark], 'masqueraded without it'),
     ),
   ]
 }
 
-const accept: Expression = { kind: 'verdict', verdict: { code: NF_ACCEPT, chain: undefined } }
-const giveBack: Expression = { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } }
+const accept: Expression = { kind: 'verdict', verdict: { code: nft.NF_ACCEPT, chain: undefined } }
+const giveBack: Expression = { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } }
 
 type Side = 'src' | 'dst'
 
@@ -199,7 +190,7 @@ function nodePortRules(inputs: RuleInputs): readonly Rule[] {
     const sides: readonly Side[] = protocol === 'SCTP' ? ['dst', 'dst'] : ['dst']
     const of = (stem: SetStem, chain: string) =>
       rule([
-        { kind: 'meta', key: NFT_META_L4PROTO, dreg: WORK },
+        { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg: WORK },
         compare('eq', WORK, String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
         inSet(inputs, stem, ...sides),
         goTo(chain),

@@ -1,96 +1,64 @@
 import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../../base/duration.ts'
-import { type Cidr, FAMILIES, type Family, formatCidr } from '../../base/ip.ts'
+import { type Cidr, formatCidr } from '../../base/ip.ts'
 import type { Config, IpvsConfig } from '../../config/config.ts'
 import { type FieldPath, type PathOf, whyNotValue } from '../../config/fields.ts'
-import { type FlagReader, type FlagSpec, grouped, quote, readCidrs } from '../../config/flag.ts'
+import {
+  boolFlag,
+  durationFlag,
+  type FlagReader,
+  type FlagSpec,
+  grouped,
+  listFlag,
+  quote,
+  readCidrs,
+  textFlag,
+} from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
-import { type DetectorOption, detectorOf } from '../common/expressions.ts'
+import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import type { ModeSettings } from '../mode.ts'
 
 const GROUP = 'IPVS mode'
 
 /** Flags of kube-proxy for the pace of syncs. */
 const PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'ipvs-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '30s',
-    help: 'maximum interval between full resyncs',
-  },
-  {
-    name: 'ipvs-min-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '20ms',
-    help: 'minimum time between two commits; 0 means the default',
-  },
+  durationFlag('ipvs-sync-period', '30s', 'maximum interval between full resyncs'),
+  durationFlag('ipvs-min-sync-period', '20ms', 'minimum time between two commits; 0 means the default'),
 ])
 
 /** Flags of kube-proxy, which are checked in every mode, but have no effect in other modes, as in kube-proxy. */
 const FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'ipvs-scheduler',
-    kind: 'text',
-    placeholder: 'NAME',
-    help: 'default IPVS scheduler; the annotation kprobe.io/ipvs-scheduler of a Service overrides it. Any scheduler of the kernel (rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf); empty: rr',
-  },
-  {
-    name: 'ipvs-exclude-cidrs',
-    kind: 'list',
-    placeholder: 'CIDR,...',
-    help: 'never change virtual servers in these ranges',
-  },
-  {
-    name: 'ipvs-strict-arp',
-    kind: 'bool',
-    help: 'answer ARP for an address only on the interface that has it (arp_ignore=1, arp_announce=2)',
-  },
-  {
-    name: 'ipvs-tcp-timeout',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "IPVS timeout of idle TCP connections; 0 keeps the kernel's value",
-  },
-  {
-    name: 'ipvs-tcpfin-timeout',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "IPVS timeout of TCP connections after a FIN; 0 keeps the kernel's value",
-  },
-  {
-    name: 'ipvs-udp-timeout',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0s',
-    help: "IPVS timeout of UDP flows; 0 keeps the kernel's value",
-  },
+  textFlag(
+    'ipvs-scheduler',
+    'NAME',
+    'default IPVS scheduler; the annotation kprobe.io/ipvs-scheduler of a Service overrides it. Any scheduler of the kernel (rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf); empty: rr',
+  ),
+  listFlag('ipvs-exclude-cidrs', 'CIDR,...', 'never change virtual servers in these ranges'),
+  boolFlag(
+    'ipvs-strict-arp',
+    'answer ARP for an address only on the interface that has it (arp_ignore=1, arp_announce=2)',
+  ),
+  durationFlag('ipvs-tcp-timeout', '0s', "IPVS timeout of idle TCP connections; 0 keeps the kernel's value"),
+  durationFlag(
+    'ipvs-tcpfin-timeout',
+    '0s',
+    "IPVS timeout of TCP connections after a FIN; 0 keeps the kernel's value",
+  ),
+  durationFlag('ipvs-udp-timeout', '0s', "IPVS timeout of UDP flows; 0 keeps the kernel's value"),
 ])
 
 const OWN_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  {
-    name: 'ipvs-rules',
-    kind: 'text',
-    placeholder: 'RULES',
-    default: 'nftables',
-    help: "what filters and masquerades before IPVS balances: nftables (kprobe's own table), or iptables (kube-proxy's chains of IPVS mode, and a smaller table of kprobe's)",
-  },
-  {
-    name: 'ipvs-drain-timeout',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '15m',
-    help: 'how long a removed endpoint keeps its TCP and SCTP connections; 0 ends them at once',
-  },
-  {
-    name: 'ipvs-digest-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1s',
-    help: 'how often IPVS and ipsets are checked for changes by others',
-  },
+  textFlag(
+    'ipvs-rules',
+    'RULES',
+    "what filters and masquerades before IPVS balances: nftables (kprobe's own table), or iptables (kube-proxy's chains of IPVS mode, and a smaller table of kprobe's)",
+    { default: 'nftables' },
+  ),
+  durationFlag(
+    'ipvs-drain-timeout',
+    '15m',
+    'how long a removed endpoint keeps its TCP and SCTP connections; 0 ends them at once',
+  ),
+  durationFlag('ipvs-digest-period', '1s', 'how often IPVS and ipsets are checked for changes by others'),
 ])
 
 export const IPVS_SETTINGS: ModeSettings = {
@@ -203,7 +171,6 @@ function durationMs(reader: FlagReader, flag: string): number | undefined {
 /** Where the rules before IPVS are written: in our own tables, or as far as possible in kube-proxy's chains. */
 export type RuleWriter = 'nftables' | 'iptables'
 
-/** The options of IPVS mode. */
 export interface IpvsOptions {
   readonly rules: RuleWriter
   /** The name of our tables; not that of nftables mode, because both exist during a change of mode. */
@@ -218,7 +185,7 @@ export interface IpvsOptions {
   /** The bit of the packet mark, 0 to 31. */
   readonly masqueradeBit: number
   /** How pods of this node are distinguished from other traffic; undefined where they cannot be. */
-  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  readonly detector: Detectors
   /** How long a removed endpoint may keep its connections, milliseconds. */
   readonly drainMs: number
   /** The interval between digests, which find changes that the kernel does not report, milliseconds. */
@@ -243,7 +210,6 @@ export const IPVS_DEVICE = DEFAULT_IPVS_OPTIONS.deviceName
 
 export function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   return {
     ...DEFAULT_IPVS_OPTIONS,
     rules: ipvs.rules,
@@ -251,7 +217,7 @@ export function ipvsOptions(config: Config): IpvsOptions {
     excludeCidrs: ipvs.excludeCidrs,
     masqueradeAll,
     masqueradeBit,
-    detector: { IPv4, IPv6 },
+    detector: detectorsOf(detectLocal),
     drainMs: ipvs.drainTimeoutMs,
     digestMs: ipvs.digestPeriodMs,
   }

@@ -29,7 +29,6 @@ export interface UpkeepOptions {
   readonly drains: Drains
   /** The applied state; undefined while it is unknown. */
   readonly held: () => IpvsState | undefined
-  /** Called when the kernel state drifted. */
   readonly drifted: () => void
   /** Calls `changed` when addresses may have changed; undefined where the kernel cannot be watched. */
   readonly watchAddresses: ((changed: () => void) => (() => Promise<void>) | undefined) | undefined

@@ -1,5 +1,4 @@
 import { count } from '../../base/text.ts'
-import { createNftClient } from '../../kernel/nft/client.ts'
 import type { NftSet, Table } from '../../kernel/nft/state.ts'
 import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import { isKubeProxyTable, outlinesOf } from '../common/kube-proxy.ts'
@@ -10,8 +9,14 @@ import {
   CHAIN_LOCALHOST,
   CHAIN_REJECT,
 } from '../common/rules.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
-import { type AsRead, commitAsRead, deleteTable, nameOfTable } from '../common/writers.ts'
+import {
+  type AsRead,
+  commitAsRead,
+  deleteTable,
+  nameOfTable,
+  tablesNamed,
+  withNftClient,
+} from '../common/writers.ts'
 import type { Cleaned, CleanupContext } from '../mode.ts'
 import { parseChain } from './chains.ts'
 import { ENDPOINTS, SET_NAMES, type SetName } from './layout.ts'
@@ -35,23 +40,16 @@ interface RemovedTables {
   readonly remains: readonly Remains[]
 }
 
-async function removeOurs({ sockets, clock }: CleanupContext, name: string): Promise<RemovedTables> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const tables = async (): Promise<readonly Table[]> => {
-    const places = NFT_FAMILIES.map(family => ({ family, name }))
-    return (await client.list(places)).ruleset.tables
-  }
-  try {
-    const done = await commitAsRead(client, async () => firstStep(await tables()))
+async function removeOurs(context: CleanupContext, name: string): Promise<RemovedTables> {
+  return await withNftClient(context, async client => {
+    const done = await commitAsRead(client, async () => firstStep(await tablesNamed(client, name)))
     if (done.remains.length > 0)
       await commitAsRead(client, async () => ({
         value: undefined,
-        transaction: remainsOf(await tables()).flatMap(({ second }) => second),
+        transaction: remainsOf(await tablesNamed(client, name)).flatMap(({ second }) => second),
       }))
     return done
-  } finally {
-    await client.close()
-  }
+  })
 }
 
 function firstStep(tables: readonly Table[]): AsRead<RemovedTables> {

@@ -72,7 +72,6 @@ export class RelayDraft {
     this.#continuing = base.frontends !== undefined && before.join() === relayedAtLocalhost.join()
   }
 
-  /** Replaces the relays of a Service. */
   replace(before: ServiceFrontends | undefined, after: ServiceFrontends | undefined): void {
     if (!this.#continuing || this.#families.length === 0) return
     for (const { key } of this.#relaysOf(before)) this.#changes.set(key, undefined)

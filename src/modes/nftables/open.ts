@@ -1,11 +1,10 @@
 import { finish, finishInSlices, slicingOf } from '../../base/clock.ts'
-import { FAMILIES } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { createTracer } from '../../kernel/evaluate/trace.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import { elementExtent } from '../common/elements.ts'
-import { detectorOf } from '../common/expressions.ts'
+import { detectorsOf } from '../common/expressions.ts'
 import { limitsWithin } from '../common/relay/limits.ts'
 import { natPriorityOf } from '../common/rules.ts'
 import { generationWatch, watchTableWriters } from '../common/writers.ts'
@@ -82,16 +81,14 @@ export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer
 
 function nftablesOptions(config: Config): NftablesOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, serviceProxyName } = config
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
   const connectionCounters = config.connectionMetricsMax > 0
-  const detector = { IPv4, IPv6 }
   return {
     ...DEFAULT_NFTABLES_OPTIONS,
     tableName: tableNameOf(serviceProxyName),
     natPriority: natPriorityOf(serviceProxyName),
     masqueradeAll,
     masqueradeBit,
-    detector,
+    detector: detectorsOf(detectLocal),
     connectionCounters,
     logGroup: config.logRejects,
   }

@@ -1,13 +1,6 @@
 import { type Cidr, familyOf } from '../../base/ip.ts'
 import { hex, u32host } from '../../base/octets.ts'
-import {
-  IPS_DST_NAT,
-  NF_INET_POST_ROUTING,
-  NF_IP_PRI_NAT_SRC,
-  NFT_CT_STATUS,
-  NFT_META_L4PROTO,
-  NFT_RETURN,
-} from '../../kernel/nft/constants.ts'
+import * as nft from '../../kernel/nft/constants.ts'
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
@@ -106,7 +99,7 @@ function listOf({ local }: { readonly local: boolean }): Expressions {
 
 function ofProtocol(protocol: Protocol): Expressions {
   return [
-    { kind: 'meta', key: NFT_META_L4PROTO, dreg: KEY },
+    { kind: 'meta', key: nft.NFT_META_L4PROTO, dreg: KEY },
     compare('eq', KEY, String.fromCharCode(PROTOCOL_NUMBERS[protocol])),
   ]
 }
@@ -264,7 +257,7 @@ export function fixedChains(skeleton: Skeleton): readonly Chain[] {
  */
 const earlyPostrouting: Chain = {
   name: CHAIN_EARLY_POSTROUTING,
-  hook: { type: 'nat', hooknum: NF_INET_POST_ROUTING, priority: NF_IP_PRI_NAT_SRC - 1 },
+  hook: { type: 'nat', hooknum: nft.NF_INET_POST_ROUTING, priority: nft.NF_IP_PRI_NAT_SRC - 1 },
   rules: [
     rule([
       readPriority(WORK),
@@ -337,7 +330,7 @@ function firewallRules({ layout, prefixLengths }: Skeleton): readonly Rule[] {
       sourceAddress(layout, WORK + 1),
       ...masked,
       matches('ranges'),
-      { kind: 'verdict', verdict: { code: NFT_RETURN, chain: undefined } },
+      { kind: 'verdict', verdict: { code: nft.NFT_RETURN, chain: undefined } },
     ])
   })
   return [...rules, rule(dropCounted, 'source not in loadBalancerSourceRanges')]
@@ -345,8 +338,8 @@ function firewallRules({ layout, prefixLengths }: Skeleton): readonly Rule[] {
 
 function hairpinRule({ layout }: Skeleton): Rule {
   const hairpin: Expressions = [
-    { kind: 'ct', key: NFT_CT_STATUS, dreg: WORK },
-    maskNumber(WORK, IPS_DST_NAT),
+    { kind: 'ct', key: nft.NFT_CT_STATUS, dreg: WORK },
+    maskNumber(WORK, nft.IPS_DST_NAT),
     compare('neq', WORK, u32host(0)),
     sourceAddress(layout, WORK),
     destinationAddress(layout, WORK + layout.addressRegs),

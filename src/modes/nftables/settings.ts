@@ -1,6 +1,5 @@
-import type { Family } from '../../base/ip.ts'
 import { isDnsLabel } from '../../model/fields.ts'
-import type { DetectorOption } from '../common/expressions.ts'
+import type { Detectors } from '../common/expressions.ts'
 import { LOG_FLAG, logFlagText } from '../common/logs.ts'
 import { NAT_PRIORITY } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
@@ -29,7 +28,7 @@ export interface NftablesOptions {
   readonly masqueradeAll: boolean
   /** The bit of the packet mark, 0 to 31, that means "masquerade" between our hooks. */
   readonly masqueradeBit: number
-  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  readonly detector: Detectors
   /** Adds the Service to the comment of each endpoint too: easier to read, 15 to 25 % more bytes to send. */
   readonly endpointComments: boolean
   /** Counts new connections at each endpoint. The table is replaced when this changes. */

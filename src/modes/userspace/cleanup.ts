@@ -1,39 +1,28 @@
-import { createNftClient } from '../../kernel/nft/client.ts'
-import { NFT_FAMILIES } from '../common/tables.ts'
-import { commitAsRead, deleteTable, nameOfTable } from '../common/writers.ts'
+import { commitAsRead, deleteTable, nameOfTable, tablesNamed, withNftClient } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, ModeContext, Retired } from '../mode.ts'
 import { createUserspacePlane, isOurs } from './plane.ts'
 import { tableNameOf, userspaceOptions } from './settings.ts'
 
 /** Deletes our tables. Relayed connections continue as long as the process that relays them. */
-export async function cleanUserspace({ sockets, clock, proxy }: CleanupContext): Promise<Cleaned> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const name = tableNameOf(proxy)
-  try {
-    const removed = await commitAsRead(client, async () => {
-      const { tables } = (await client.list(NFT_FAMILIES.map(family => ({ family, name })))).ruleset
-      const ours = tables.filter(isOurs)
+export async function cleanUserspace(context: CleanupContext): Promise<Cleaned> {
+  const name = tableNameOf(context.proxy)
+  const removed = await withNftClient(context, client =>
+    commitAsRead(client, async () => {
+      const ours = (await tablesNamed(client, name)).filter(isOurs)
       return { value: ours.map(nameOfTable), transaction: ours.map(deleteTable) }
-    })
-    return { removed: removed.map(table => `table ${table}`), foreign: [] }
-  } finally {
-    await client.close()
-  }
+    }),
+  )
+  return { removed: removed.map(table => `table ${table}`), foreign: [] }
 }
 
 /** Deletes our tables at once. Redirected connections continue as long as the process that relays them. */
-export async function retireUserspace(
-  { config, clock, sockets }: ModeContext,
-  signal: AbortSignal,
-): Promise<Retired> {
-  const client = createNftClient({ transport: sockets.netfilter(), clock })
-  const plane = createUserspacePlane({ client, clock, options: userspaceOptions(config) })
-  try {
+export async function retireUserspace(context: ModeContext, signal: AbortSignal): Promise<Retired> {
+  const { config, clock } = context
+  return await withNftClient(context, async client => {
+    const plane = createUserspacePlane({ client, clock, options: userspaceOptions(config) })
     const { state } = await plane.observe()
     const isHere = state.ruleset.tables.some(isOurs)
     if (isHere && !signal.aborted) await plane.cleanup()
     return isHere ? 'removed' : 'nothing'
-  } finally {
-    await client.close()
-  }
+  })
 }

@@ -1,6 +1,5 @@
-import { FAMILIES, type Family } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
-import { type DetectorOption, detectorOf } from '../common/expressions.ts'
+import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/limits.ts'
 import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
@@ -19,7 +18,7 @@ export interface UserspaceOptions {
   /** The priority of the hooks that translate destinations: NAT_PRIORITY unless another proxy serves this node too. */
   readonly natPriority: number
   /** Distinguishes pods, which policy Local sends to endpoints everywhere, from other clients. */
-  readonly detector: Readonly<Record<Family, DetectorOption | undefined>>
+  readonly detector: Detectors
   readonly limits: RelayLimits
 }
 
@@ -44,6 +43,5 @@ export function proxyOfTable(table: string): string | undefined {
 export function userspaceOptions({ detectLocal, serviceProxyName }: Config): UserspaceOptions {
   const tableName = tableNameOf(serviceProxyName)
   const natPriority = natPriorityOf(serviceProxyName)
-  const [IPv4, IPv6] = FAMILIES.map(family => detectorOf(detectLocal, family))
-  return { ...DEFAULT_USERSPACE_OPTIONS, tableName, natPriority, detector: { IPv4, IPv6 } }
+  return { ...DEFAULT_USERSPACE_OPTIONS, tableName, natPriority, detector: detectorsOf(detectLocal) }
 }

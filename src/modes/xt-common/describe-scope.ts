@@ -1,4 +1,3 @@
-import { append } from '../../base/collections.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { printRule } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
@@ -10,6 +9,7 @@ import {
   type ScopeOperations,
 } from '../../kernel/xt/scope.ts'
 import type { PlanLine } from '../../reconcile/dataplane.ts'
+import { sharedFirst } from '../common/tables.ts'
 
 /** Counts changes. A chain that is rewritten is one change. */
 export function countScopeChanges(operations: ScopeOperations): number {
@@ -52,14 +52,9 @@ export function* describeScope(
   nameOfIpset?: RuleCodec['nameOfIpset'],
 ): IterableIterator<PlanLine> {
   const context = { ...flushedChains(operations), nameOfIpset }
-  const byService = new Map<string, ScopeOperation[]>()
-  for (const operation of operations) {
-    if (!isChange(operation, context)) continue
-    if (operation.owner === undefined) yield describeOperation(operation, context)
-    else append(byService, operation.owner, operation)
-  }
-  for (const [, same] of [...byService].sort(([a], [b]) => (a < b ? -1 : 1)))
-    for (const operation of same) yield describeOperation(operation, context)
+  const changes = operations.filter(operation => isChange(operation, context))
+  for (const operation of sharedFirst(changes, ({ owner }) => owner))
+    yield describeOperation(operation, context)
 }
 
 interface Describing extends FlushedChains {

@@ -1,21 +1,12 @@
-import { type Cidr, cidrOf, type Ip } from '../../base/ip.ts'
+import type { Cidr, Ip } from '../../base/ip.ts'
 import type { Octets } from '../../base/octets.ts'
 import type { NftFamily } from '../../kernel/nft/state.ts'
-import {
-  IPPROTO_SCTP,
-  IPPROTO_TCP,
-  IPPROTO_UDP,
-  XT_ADDRTYPE_LOCAL,
-  XT_CONNTRACK_STATE_DNAT,
-  XT_CONNTRACK_STATE_ESTABLISHED,
-  XT_CONNTRACK_STATE_INVALID,
-  XT_CONNTRACK_STATE_NEW,
-  XT_CONNTRACK_STATE_RELATED,
-} from '../../kernel/xt/constants.ts'
+import * as xt from '../../kernel/xt/constants.ts'
 import type { XtAddress, XtInterface, XtMatch, XtProtocol, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { Protocol } from '../../model/service.ts'
 import type { Detector } from '../common/expressions.ts'
 import { LOG_LIMIT, LOGGED_BYTES, logPrefix, nameOfPrefix } from '../common/logs.ts'
+import { LOOPBACKS } from '../common/rules.ts'
 import type { VerdictReason } from '../common/verdict-reason.ts'
 
 /* Matches, targets and conditions that the rules of iptables mode and IPVS mode consist of. */
@@ -38,9 +29,9 @@ export function comment(text: string): XtMatch {
 }
 
 export const PROTOCOLS: Readonly<Record<Protocol, XtProtocol>> = {
-  TCP: { number: IPPROTO_TCP, inverted: false },
-  UDP: { number: IPPROTO_UDP, inverted: false },
-  SCTP: { number: IPPROTO_SCTP, inverted: false },
+  TCP: { number: xt.IPPROTO_TCP, inverted: false },
+  UDP: { number: xt.IPPROTO_UDP, inverted: false },
+  SCTP: { number: xt.IPPROTO_SCTP, inverted: false },
 }
 
 const MATCH_KINDS: Readonly<Record<Protocol, 'tcp' | 'udp' | 'sctp'>> = {
@@ -56,14 +47,14 @@ export function transport(protocol: Protocol, port?: number): XtMatch {
   return { kind, destinationPorts: { from: port, to: port, inverted: false } }
 }
 
-const KNOWN_STATES = XT_CONNTRACK_STATE_RELATED | XT_CONNTRACK_STATE_ESTABLISHED
+const KNOWN_STATES = xt.XT_CONNTRACK_STATE_RELATED | xt.XT_CONNTRACK_STATE_ESTABLISHED
 
-export const NEW: XtMatch = states(XT_CONNTRACK_STATE_NEW)
-export const INVALID: XtMatch = states(XT_CONNTRACK_STATE_INVALID)
+export const NEW: XtMatch = states(xt.XT_CONNTRACK_STATE_NEW)
+export const INVALID: XtMatch = states(xt.XT_CONNTRACK_STATE_INVALID)
 export const KNOWN: XtMatch = states(KNOWN_STATES)
 const NEITHER_KNOWN_NOR_TRANSLATED: XtMatch = {
   kind: 'conntrack',
-  states: KNOWN_STATES | XT_CONNTRACK_STATE_DNAT,
+  states: KNOWN_STATES | xt.XT_CONNTRACK_STATE_DNAT,
   inverted: true,
 }
 
@@ -71,8 +62,12 @@ function states(bits: number): XtMatch {
   return { kind: 'conntrack', states: bits, inverted: false }
 }
 
-export const FROM_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: XT_ADDRTYPE_LOCAL, destinationTypes: 0 }
-export const TO_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: 0, destinationTypes: XT_ADDRTYPE_LOCAL }
+export const FROM_LOCAL: XtMatch = {
+  kind: 'addrtype',
+  sourceTypes: xt.XT_ADDRTYPE_LOCAL,
+  destinationTypes: 0,
+}
+export const TO_LOCAL: XtMatch = { kind: 'addrtype', sourceTypes: 0, destinationTypes: xt.XT_ADDRTYPE_LOCAL }
 
 export function addressOf({ ip, bits }: Cidr, inverted = false): XtAddress {
   return { ip, mask: (ip.length === 4 ? MASKS_V4 : MASKS_V6)[bits] ?? '', inverted }
@@ -112,17 +107,42 @@ function interfaceOf(detector: Exclude<Detector, { kind: 'cidr' }>, inverted: bo
   return { name, inverted }
 }
 
-const LOOPBACK = cidrOf('\x7f\0\0\0', 8)
-
 /**
  * The rule against martian packets. With route_localnet, neighbors could reach sockets that listen on loopback
  * addresses only (CVE-2020-8558). kubelet writes the same rule.
  */
 export const MARTIAN: XtRule = {
-  source: addressOf(LOOPBACK, true),
-  destination: addressOf(LOOPBACK),
+  source: addressOf(LOOPBACKS.ip, true),
+  destination: addressOf(LOOPBACKS.ip),
   matches: [comment('block incoming localnet connections'), NEITHER_KNOWN_NOR_TRANSLATED],
   target: DROP,
+}
+
+/** Makes the rule of KUBE-MARK-MASQ. */
+export function markRule(mark: number): XtRule {
+  return { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: mark } }
+}
+
+/** Makes the rules of KUBE-POSTROUTING that masquerade marked packets. */
+export function masqueradeRules(mark: number): readonly XtRule[] {
+  return [
+    { matches: [{ kind: 'mark', mark, mask: mark, inverted: true }], target: { kind: 'RETURN' } },
+    // A packet that passes these chains a second time is not masqueraded again.
+    { matches: NO_MATCHES, target: { kind: 'MARK', value: mark, mask: 0 } },
+    {
+      matches: [comment('kubernetes service traffic requiring SNAT')],
+      target: { kind: 'MASQUERADE', randomFully: true },
+    },
+  ]
+}
+
+/** Makes the rules of KUBE-FORWARD that accept packets of Services. */
+export function forwardRules(mark: number): readonly XtRule[] {
+  const marked: XtMatch = { kind: 'mark', mark, mask: mark, inverted: false }
+  return [
+    { matches: [comment('kubernetes forwarding rules'), marked], target: ACCEPT },
+    { matches: [comment('kubernetes forwarding conntrack rule'), KNOWN], target: ACCEPT },
+  ]
 }
 
 /** Makes the rule that logs, within the limit, what another rule refuses for this reason. */

@@ -81,7 +81,6 @@ export function beyondShares(wanted: ReadonlyMap<ServiceKey, number>, limit: num
   return beyond
 }
 
-/** A limited resource. */
 type Resource = 'connections' | 'sessions'
 
 /** The share of the reported number below which usage must fall before exhaustion is reported again. */
