@@ -29,6 +29,7 @@ import {
   TYPE_IP6ADDR,
   TYPE_IPADDR,
   TYPE_MARK,
+  TYPE_NFPROTO,
 } from './datatypes.ts'
 import { COMMENT_MATCH, type Expression, type Rule } from './expression.ts'
 import { formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
@@ -344,7 +345,7 @@ export function metaSource(key: number): Source {
     case NFT_META_NFTRACE:
       return { text: 'meta nftrace', length: 1, type: 0 }
     case NFT_META_NFPROTO:
-      return { text: 'meta nfproto', length: 1, type: 0 }
+      return { text: 'meta nfproto', length: 1, type: TYPE_NFPROTO }
     case NFT_META_IIFNAME:
       return { text: 'iifname', length: 16, type: 0, isName: true }
     case NFT_META_OIFNAME:

@@ -88,8 +88,8 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
   const whole = encodeBundle({ facts: FACTS, files: [file('a.json', '{}')], missing: [] }).bytes
 
   it.each([
-    ['no gzip', Buffer.from('text'), 'is no whole gzip file'],
-    ['torn', whole.subarray(0, whole.length - 9), 'is no whole gzip file'],
+    ['no gzip', Buffer.from('text'), 'is not a complete gzip file'],
+    ['torn', whole.subarray(0, whole.length - 9), 'is not a complete gzip file'],
     ['no tar', gzipSync(Buffer.alloc(600, 1)), 'no tar file'],
     ['empty', gzipSync(tarEnd()), 'it has no kprobe-bundle/manifest.json'],
     ['without entries', gzipSync(Buffer.alloc(0)), 'the archive ends within an entry'],

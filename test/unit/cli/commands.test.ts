@@ -53,7 +53,7 @@ describe('kprobe', () => {
 
   it('names the command that was probably meant', async () => {
     expect(await kprobe('dupm')).toBe(2)
-    expect(io.stderr).toContain('no such command: "dupm"; did you mean dump?')
+    expect(io.stderr).toBe('kprobe: no such command: "dupm"; did you mean dump?\nsee `kprobe --help`\n')
   })
 
   it('does not call a flag a command', async () => {
