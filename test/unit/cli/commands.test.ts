@@ -56,6 +56,11 @@ describe('kprobe', () => {
     expect(io.stderr).toBe('kprobe: no such command: "dupm"; did you mean dump?\nsee `kprobe --help`\n')
   })
 
+  it('begins the flags of a command with those that it has alone', async () => {
+    expect(await kprobe('why', '--help')).toBe(0)
+    expect(io.stdout).toMatch(/^Flags of this command:$[^]*^ {2}--from [^]*^Source and node:$/m)
+  })
+
   it('does not call a flag a command', async () => {
     expect(await kprobe('-v')).toBe(2)
     expect(io.stderr).toContain('kprobe: no such flag without a command: "-v"\n')
