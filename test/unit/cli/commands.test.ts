@@ -58,7 +58,7 @@ describe('kprobe', () => {
 
   it('begins the flags of a command with those that it has alone', async () => {
     expect(await kprobe('why', '--help')).toBe(0)
-    expect(io.stdout).toMatch(/^Flags of this command:$[^]*^ {2}--from [^]*^Source and node:$/m)
+    expect(io.stdout).toMatch(/^Flags of this command:$[\s\S]*^ {2}--from [\s\S]*^Source and node:$/m)
   })
 
   it('does not call a flag a command', async () => {
