@@ -24,6 +24,12 @@ function saysCause(text: string, cause: SystemError): boolean {
 
 type SystemError = NodeJS.ErrnoException & { readonly address?: string }
 
+/** Gives the code of a system error, such as ENOENT; the message of any other. */
+export function codeOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return 'code' in error && typeof error.code === 'string' ? error.code : error.message
+}
+
 /** What was thrown, which may be anything, as an Error. */
 export function errorOf(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown))

@@ -1,4 +1,5 @@
 import { request } from 'node:http'
+import { systemClock } from '../base/clock.ts'
 import { formatIpPort, parseIp } from '../base/ip.ts'
 import { fieldOf, listAt, textAt } from '../base/plain-data.ts'
 import { namesIn, noted, type ServiceNames } from '../modes/common/show.ts'
@@ -16,17 +17,22 @@ export function usualSocket(proxyName: string | undefined): string {
 
 /** Maximum time without data from the daemon. */
 const TIMEOUT_MS = 5_000
+/** Maximum time of a whole answer: what sends an octet now and then is not a daemon. */
+const ANSWER_MS_MAX = 120_000
 /** Exceeds the state of 100,000 Services. */
 const ANSWER_BYTES_MAX = 512 * 1024 * 1024
 /** For pages of a few numbers or flags, which commands request first: what floods them is not a daemon. */
 const SHORT_ANSWER_BYTES_MAX = 16 * 1024 * 1024
 const SHORT_PAGES: ReadonlySet<string> = new Set(['/config', '/status'])
 
-/** Requests one page of this node's daemon, such as /state, until `signal` aborts. Rejects on a malformed or failed answer. */
+/**
+ * Requests one page of this node's daemon, such as /state, until `signal` aborts. Rejects on a malformed or failed
+ * answer, and on one that takes longer than `answerMs`.
+ */
 export function askDaemon(
   socketPath: string,
   path: string,
-  { signal }: { readonly signal?: AbortSignal } = {},
+  { signal, answerMs = ANSWER_MS_MAX }: { readonly signal?: AbortSignal; readonly answerMs?: number } = {},
 ): Promise<AdminAnswer> {
   const bytesMax = SHORT_PAGES.has(path) ? SHORT_ANSWER_BYTES_MAX : ANSWER_BYTES_MAX
   return new Promise((resolve, reject) => {
@@ -58,6 +64,12 @@ export function askDaemon(
     asked.on('timeout', () =>
       asked.destroy(new Error(`${socketPath}: no answer within ${TIMEOUT_MS / 1_000} s`)),
     )
+    const cancel = systemClock.after(answerMs, () =>
+      asked.destroy(
+        new Error(`${socketPath}: the answer to ${path} is not complete after ${answerMs / 1_000} s`),
+      ),
+    )
+    asked.on('close', cancel)
     asked.on('error', error => {
       const isAbsent = 'code' in error && (error.code === 'ENOENT' || error.code === 'ECONNREFUSED')
       if (isAbsent) resolve({ kind: 'absent' })

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
+import { codeOf, failureText } from '../base/errors.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import type { HttpServer } from '../http/server.ts'
 import { isJson } from '../model/fields.ts'
@@ -16,6 +16,7 @@ export async function openBundle(path: string): Promise<Bundle> {
   try {
     return await readBundle(path)
   } catch (error) {
+    if (error instanceof Error && 'code' in error) throw new Error(`cannot read ${path} (${codeOf(error)})`)
     throw new Error(`${path}: ${failureText(error)}`)
   }
 }

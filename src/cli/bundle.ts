@@ -1,6 +1,6 @@
 import { open, readFile, rename, rm, stat } from 'node:fs/promises'
 import { constants, gunzipSync, gzipSync } from 'node:zlib'
-import { errorOf } from '../base/errors.ts'
+import { codeOf, errorOf } from '../base/errors.ts'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../base/tar.ts'
 import { bytesText } from '../base/text.ts'
 import { isJson } from '../model/fields.ts'
@@ -80,7 +80,7 @@ export function encodeBundle({ facts, files, missing }: BundleContent): {
   return { bytes: gzipSync(tar, { level: constants.Z_DEFAULT_COMPRESSION }), missing: without }
 }
 
-/** Replaces a file as a whole. Only its owner may read it. Throws what the file system throws. */
+/** Replaces a file as a whole. Only its owner may read it. Throws an Error that names the file. */
 export async function writeBundle(path: string, bytes: Buffer, processId: number): Promise<void> {
   const draft = `${path}.${processId}.tmp`
   try {
@@ -94,7 +94,7 @@ export async function writeBundle(path: string, bytes: Buffer, processId: number
     await rename(draft, path)
   } catch (error) {
     await rm(draft, { force: true })
-    throw error
+    throw new Error(`cannot write ${path} (${codeOf(error)})`, { cause: error })
   }
 }
 
@@ -148,7 +148,7 @@ function unpacked(bytes: Buffer): Buffer {
     throw new Error(
       isTooLong
         ? `takes more than ${bytesText(maxOutputLength)} unpacked, which no bundle does`
-        : `is no whole gzip file: ${error.message}`,
+        : `is not a complete gzip file: ${error.message}`,
     )
   }
 }

@@ -183,7 +183,7 @@ function unknownCommand(name: string, io: Io): number {
   )
   const hint = near === undefined ? '' : `; did you mean ${near}?`
   const what = name.startsWith('-') ? 'flag without a command' : 'command'
-  io.err(`kprobe: no such ${what}: ${JSON.stringify(name)}${hint}\n\n${usage(io)}`)
+  io.err(`kprobe: no such ${what}: ${JSON.stringify(name)}${hint}\nsee \`kprobe --help\`\n`)
   return EXIT_USAGE
 }
 

@@ -1,6 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
-import { type IpFilter, isSelected } from '../base/ip.ts'
+import { isSelected } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
@@ -23,13 +23,21 @@ import { Connection } from '../netlink/connection.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
+import { isTarget } from './peers.ts'
 import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import { PACKET_FLAGS, type PacketRequest, readPacketRequest, resolvePeers } from './trace-request.ts'
+import {
+  PACKET_FLAGS,
+  type PacketRequest,
+  type Peers,
+  readPacketRequest,
+  resolvePeers,
+} from './trace-request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,
+  PACKET_FLAGS.to,
   {
     name: 'follow',
     short: 'f',
@@ -57,6 +65,7 @@ export const command: Command = {
         'Example:',
         '  kprobe drops --follow',
         '  kprobe drops --service shop/cart -o json --duration 5m',
+        '  kprobe drops --from outside --to 10.96.1.1:81',
         '',
         'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
         'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
@@ -66,9 +75,7 @@ export const command: Command = {
   run,
 }
 
-interface DropsRequest extends Omit<PacketRequest, 'from'> {
-  /** Undefined for all clients. */
-  readonly from: IpFilter | undefined
+interface DropsRequest extends Omit<PacketRequest, 'from' | 'to'>, Peers {
   readonly follow: boolean
 }
 
@@ -83,8 +90,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
   if (reader.errors.length > 0) return usageErrors(io, 'drops', reader.errors)
   try {
-    const { from } = await resolvePeers({ ...request, to: undefined })
-    await drops({ ...request, from }, io)
+    await drops({ ...request, ...(await resolvePeers(request)) }, io)
     return EXIT_FINE
   } catch (error) {
     io.err(`kprobe drops: ${oneLine(failureText(error))}\n`)
@@ -240,13 +246,14 @@ interface Drop {
 /** Formats a packet; undefined for one that is not asked for. */
 async function dropText(
   { prefix, head, inputInterface }: LoggedPacket,
-  { service, from, output }: DropsRequest,
+  { service, from, to, output }: DropsRequest,
   names: RuleNames,
 ): Promise<string | undefined> {
   const atMs = Date.now()
   const name = nameOfPrefix(prefix)
-  if (name === undefined || head === undefined || (from !== undefined && !isSelected(from, head.source)))
-    return undefined
+  if (name === undefined || head === undefined) return undefined
+  if (from !== undefined && !isSelected(from, head.source)) return undefined
+  if (to !== undefined && !isTarget(to, head.destination, head.ports?.destination)) return undefined
   await names.refresh()
   const row = names.rowAt(head)
   if (service !== '' && !isOfService(row === undefined ? [] : [row.service], service)) return undefined

@@ -1,4 +1,4 @@
-import { type Family, familyOf, type Ip, whyNotIp } from '../base/ip.ts'
+import { type Family, familyOf, type Ip } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { isPort } from '../model/fields.ts'
@@ -12,6 +12,7 @@ import {
   portsText,
   serviceAt,
   splitPort,
+  whyNotPeer,
   withNamespace,
 } from './peers.ts'
 import { OUTSIDE_CLIENT } from './programmed.ts'
@@ -132,7 +133,7 @@ const FORMS = {
 function readPeer(reader: FlagReader, flag: keyof typeof FORMS, text: string): Peer | undefined {
   const peer = parsePeer(text)
   if (peer !== undefined) return peer
-  const problem = text === '' ? 'is required' : `${quote(text)} is ${whyNotIp(text)}`
+  const problem = text === '' ? 'is required' : `${quote(text)} is ${whyNotPeer(text)}`
   reader.fail(flag, `${problem}; ${FORMS[flag]}`)
   return undefined
 }

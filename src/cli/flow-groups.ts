@@ -14,6 +14,7 @@ import type { ByteView } from '../netlink/attribute.ts'
 import type { Message } from '../netlink/message.ts'
 import type { FlowNames } from './flow-names.ts'
 import { PairTable } from './pair-table.ts'
+import { isTarget, type TargetFilter } from './peers.ts'
 
 /** Selects connections. */
 export interface FlowFilter {
@@ -21,6 +22,8 @@ export interface FlowFilter {
   readonly service: string
   /** Each selects clients; empty for all. */
   readonly from: readonly IpFilter[]
+  /** Selects the destination, or the endpoint that it was translated to; undefined for all. */
+  readonly to: TargetFilter | undefined
   readonly endpoint: { readonly ip: Ip; readonly port: number | undefined } | undefined
   readonly protocol: PortProtocol | undefined
   /** Also connections that go to no Service. */
@@ -38,11 +41,18 @@ export function namedFlow(
   record: FlowRecord,
   { names, filter }: { readonly names: Pick<FlowNames, 'serviceOf'>; readonly filter: FlowFilter },
 ): NamedFlow | undefined {
-  const { from, endpoint, protocol } = filter
+  const { from, to, endpoint, protocol } = filter
   if (protocol !== undefined && record.protocol !== protocol) return undefined
   if (from.length > 0 && !from.some(each => isSelected(each, record.client))) return undefined
-  if (endpoint !== undefined && record.answerer !== endpoint.ip) return undefined
-  if (endpoint?.port !== undefined && record.answererPort !== endpoint.port) return undefined
+  const { destination, destinationPort, answerer, answererPort } = record
+  if (
+    to !== undefined &&
+    !isTarget(to, destination, destinationPort) &&
+    !isTarget(to, answerer, answererPort)
+  )
+    return undefined
+  if (endpoint !== undefined && answerer !== endpoint.ip) return undefined
+  if (endpoint?.port !== undefined && answererPort !== endpoint.port) return undefined
   const service = names.serviceOf(record, isTranslatedRecord(record))
   const isWanted =
     service === undefined ? filter.all && filter.service === '' : isOfService([service], filter.service)

@@ -7,6 +7,7 @@ import { isJson } from '../model/fields.ts'
 import { namesIn, noted, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import { readModes } from '../modes/read.ts'
+import { quote } from '../config/flag.ts'
 import { askDaemon, serviceNames, usualSocket } from './admin-client.ts'
 import { checkDaemon } from './request.ts'
 
@@ -90,13 +91,15 @@ export class FlowNames {
     )
   }
 
-  /** Whether there is a Service `namespace/name`; undefined if only the kernel was asked, which omits idle ones. */
-  async has(service: string): Promise<boolean | undefined> {
-    if (this.socket === undefined) return undefined
+  /**
+   * Says that there is no Service `namespace/name`; nothing for an empty text, and where only the kernel was asked,
+   * which omits idle Services.
+   */
+  async noticesAbout(service: string): Promise<readonly string[]> {
+    if (service === '' || this.socket === undefined) return []
     const answer = await askDaemon(this.socket, '/services')
-    return answer.kind === 'answer' && Array.isArray(answer.value)
-      ? answer.value.includes(service)
-      : undefined
+    const isKnown = answer.kind !== 'answer' || !Array.isArray(answer.value) || answer.value.includes(service)
+    return isKnown ? [] : [`the daemon has no Service ${quote(service)}`]
   }
 
   /**

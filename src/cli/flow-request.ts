@@ -9,7 +9,15 @@ import { type FlowFilter, GROUPINGS, type Grouping } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
 import type { FlowSettings } from './flow-watch.ts'
 import type { Io } from './io.ts'
-import { FilterNames, type FilterPeer, readFilterClient, splitPort } from './peers.ts'
+import {
+  FilterNames,
+  type FilterPeer,
+  type FilterTarget,
+  readFilterClient,
+  readFilterTarget,
+  splitPort,
+} from './peers.ts'
+import { given } from './trace-request.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
@@ -38,6 +46,13 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
     kind: 'list',
     placeholder: 'CLIENT',
     help: 'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
+  },
+  {
+    name: 'to',
+    kind: 'text',
+    placeholder: 'TARGET',
+    namesService: true,
+    help: 'only connections to this destination, before or after the translation: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
   },
   {
     name: 'endpoint',
@@ -108,6 +123,8 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 export interface FlowsRequest {
   /** The clients as given. */
   readonly clients: readonly FilterPeer[]
+  /** The destination as given; undefined for all. */
+  readonly target: FilterTarget | undefined
   readonly filter: FlowFilter
   readonly follow: boolean
   readonly events: readonly FlowEventKind[]
@@ -150,6 +167,7 @@ export function readFlowsRequest(reader: FlagReader): FlowsRequest {
     clients: reader
       .list('from')
       .flatMap((text, index) => readFilterClient(reader, `--from[${index}]`, text) ?? []),
+    target: given(reader, 'to', readFilterTarget),
     follow,
     events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
     durationMs: reader.durationMs('duration', {}),
@@ -181,6 +199,7 @@ function readFilter(reader: FlagReader): FlowFilter {
   return {
     service,
     from: [],
+    to: undefined,
     endpoint: readEndpoint(reader),
     protocol:
       protocol === ''
@@ -192,12 +211,13 @@ function readFilter(reader: FlagReader): FlowFilter {
 
 const PROTOCOLS = { tcp: 'TCP', udp: 'UDP', sctp: 'SCTP', TCP: 'TCP', UDP: 'UDP', SCTP: 'SCTP' } as const
 
-/** Puts the addresses of the clients into the filter. Throws for a name that no object has. */
-export async function withClients(request: FlowsRequest): Promise<FlowsRequest> {
+/** Puts the addresses of clients and destination into the filter. Throws for a name that no object has. */
+export async function withPeers(request: FlowsRequest): Promise<FlowsRequest> {
   const names = new FilterNames(request)
   const from: IpFilter[] = []
   for (const client of request.clients) from.push(await names.addresses(client))
-  return { ...request, filter: { ...request.filter, from } }
+  const to = request.target && (await names.target(request.target))
+  return { ...request, filter: { ...request.filter, from, to } }
 }
 
 /** Reads --service; empty for all Services. */

@@ -1,7 +1,7 @@
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
-import { FlagReader, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { HERE } from '../daemon/open.ts'
@@ -10,7 +10,7 @@ import { decodeRecord } from '../kernel/conntrack/record.ts'
 import { followFlows } from './flow-follow.ts'
 import { FlowGroups, type NamedFlow, namedFlow } from './flow-groups.ts'
 import { FlowNames } from './flow-names.ts'
-import { FLOWS_FLAGS, type FlowsSession, readFlowsRequest, withClients } from './flow-request.ts'
+import { FLOWS_FLAGS, type FlowsSession, readFlowsRequest, withPeers } from './flow-request.ts'
 import { flowJson, flowTable, groupJson, groupTable, textOf } from './flow-text.ts'
 import { readFlowSettings } from './flow-watch.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
@@ -28,6 +28,7 @@ export const command: Command = {
         'Example:',
         '  kprobe flows --service shop/cart',
         '  kprobe flows --follow --from 10.1.0.0/16 -o json',
+        '  kprobe flows --to pod/shop/cart-1 --group-by client',
         '  kprobe flows --follow --group-by endpoint --duration 10s',
         '',
         'The kernel counts bytes and packets where net.netfilter.nf_conntrack_acct is 1, and keeps times where net.netfilter.nf_conntrack_timestamp is 1, each for connections that begin after it is set.',
@@ -45,7 +46,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (reader.errors.length > 0) return usageErrors(io, 'flows', reader.errors)
   const settings = readFlowSettings()
   try {
-    const request = await withClients(asked)
+    const request = await withPeers(asked)
     const names = await FlowNames.open({ clock: systemClock, ...request })
     const session = { request, names, settings, clock: systemClock, wallMs: Date.now, io }
     for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
@@ -57,11 +58,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 }
 
 async function noticesOf({ request, names, settings }: FlowsSession): Promise<readonly string[]> {
-  const { service } = request.filter
-  const isUnknown = service !== '' && (await names.has(service)) === false
   return [
     ...(names.notice === undefined ? [] : [names.notice]),
-    ...(isUnknown ? [`the daemon has no Service ${quote(service)}`] : []),
+    ...(await names.noticesAbout(request.filter.service)),
     ...settings.notices,
   ]
 }

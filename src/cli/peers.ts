@@ -7,6 +7,7 @@ import {
   hostCidr,
   type Ip,
   type IpFilter,
+  isSelected,
   parseCidr,
   parseIp,
   whyNotCidr,
@@ -72,6 +73,11 @@ export function parsePeer(text: string): Peer | undefined {
   if (node !== undefined) return { kind: 'node', key: node }
   if (outside !== undefined) return { kind: 'outside' }
   return dns === undefined ? undefined : { kind: 'service', key: dns.split('.').reverse().join('/') }
+}
+
+/** Says why a text is no peer: a name gets no advice on how to write an address. */
+export function whyNotPeer(text: string): string {
+  return /^[a-z][a-z0-9-]*$/.test(text) ? 'a name without its kind or namespace' : whyNotIp(text)
 }
 
 export function serviceAt({ services }: Snapshot, key: string): Service {
@@ -155,6 +161,18 @@ export interface FilterTarget {
   readonly port: string
 }
 
+/** The resolved destination of a filter. */
+export interface TargetFilter {
+  readonly addresses: IpFilter
+  /** Undefined for all ports. */
+  readonly port: number | undefined
+}
+
+/** Tests whether a filter selects a destination. Pure. */
+export function isTarget({ addresses, port }: TargetFilter, ip: Ip, ipPort: number | undefined): boolean {
+  return (port === undefined || port === ipPort) && isSelected(addresses, ip)
+}
+
 /** Reads the destination of a filter. Reports errors to the reader. */
 export function readFilterTarget(reader: FlagReader, flag: string, text: string): FilterTarget | undefined {
   const forms = `${CLIENTS}, [svc/]NAMESPACE/NAME or NAME.NAMESPACE.svc, all but a CIDR with :PORT where it matters`
@@ -179,7 +197,7 @@ function readFilterPeer(
   const peer = isCidr ? undefined : parsePeer(text)
   if (peer?.kind === 'address') return { kind: 'cidr', cidr: hostCidr(peer.ip) }
   if (peer !== undefined) return peer
-  reader.fail(flag, `${quote(text)} is ${isCidr ? whyNotCidr(text) : whyNotIp(text)}; give ${forms}`)
+  reader.fail(flag, `${quote(text)} is ${isCidr ? whyNotCidr(text) : whyNotPeer(text)}; give ${forms}`)
   return undefined
 }
 
@@ -208,8 +226,13 @@ export class FilterNames {
     return these(ips.map(hostCidr))
   }
 
+  /** Gives all addresses of a destination, and its port. */
+  async target(target: FilterTarget): Promise<TargetFilter> {
+    return { addresses: await this.addresses(target.peer), port: await this.#port(target) }
+  }
+
   /** Gives the number of the port; undefined for all ports. */
-  async port({ peer, port }: FilterTarget): Promise<number | undefined> {
+  async #port({ peer, port }: FilterTarget): Promise<number | undefined> {
     if (port === '') return undefined
     if (peer.kind !== 'service' || isPort(Number(port))) return Number(port)
     const { key, ports } = serviceAt((await this.#read(addressOf(peer))).snapshot, peer.key)

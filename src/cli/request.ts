@@ -86,7 +86,7 @@ export async function readModelRequest(
     return EXIT_FAILED
   }
   if (daemon.kind === 'absent') {
-    const notice = `kprobe ${options.command}: no daemon answers at ${daemon.socket}; reading the API server`
+    const notice = `kprobe ${options.command}: no daemon answers at ${daemon.socket} (--admin-socket names another socket); reading the API server`
     return { ...request, daemon: undefined, notices: hasSource ? [] : [notice] }
   }
   const differing = flagDifferences(modelFlags(request.config), daemon.flags)

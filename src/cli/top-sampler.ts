@@ -54,7 +54,7 @@ export class TopSampler {
   constructor(options: TopSamplerOptions) {
     const { clock, service } = options
     this.#options = options
-    this.#filter = { service, from: [], endpoint: undefined, protocol: undefined, all: false }
+    this.#filter = { service, from: [], to: undefined, endpoint: undefined, protocol: undefined, all: false }
     this.#begun = this.#groups()
     this.#whyNoEvents = readFlowSettings().whyNoEvents
     this.#watch =

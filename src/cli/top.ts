@@ -137,6 +137,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (reader.errors.length > 0) return usageErrors(io, 'top', reader.errors)
   try {
     const names = await FlowNames.open({ clock: systemClock, ...request })
+    if (request.once)
+      for (const notice of await names.noticesAbout(request.service))
+        io.err(`kprobe top: ${oneLine(notice)}\n`)
     const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
     try {
       if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)

@@ -1,14 +1,14 @@
-import { type Cidr, familyOf } from '../base/ip.ts'
+import { type Cidr, familyOf, type IpFilter } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import type { TraceMatch } from '../modes/common/trace-table.ts'
 import {
   FilterNames,
   type FilterPeer,
   type FilterTarget,
   readFilterClient,
   readFilterTarget,
+  type TargetFilter,
 } from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
@@ -30,6 +30,13 @@ export const PACKET_FLAGS = {
     kind: 'text',
     placeholder: 'CLIENT',
     help: 'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
+  },
+  to: {
+    name: 'to',
+    kind: 'text',
+    placeholder: 'TARGET',
+    namesService: true,
+    help: 'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
   },
   count: {
     name: 'count',
@@ -60,13 +67,7 @@ export const PACKET_FLAGS = {
 export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,
-  {
-    name: 'to',
-    kind: 'text',
-    placeholder: 'TARGET',
-    namesService: true,
-    help: 'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
-  },
+  PACKET_FLAGS.to,
   {
     name: 'reject-only',
     kind: 'bool',
@@ -99,6 +100,7 @@ export interface PacketRequest {
   /** Empty for all Services. */
   readonly service: string
   readonly from: FilterPeer | undefined
+  readonly to: FilterTarget | undefined
   readonly packets: number
   readonly durationMs: number
   readonly output: (typeof OUTPUTS)[number]
@@ -110,9 +112,14 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
   const service = reader.text('service') ?? ''
   if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
+  const from = given(reader, 'from', readFilterClient)
+  const to = given(reader, 'to', readFilterTarget)
+  if (from?.kind === 'cidr' && to?.peer.kind === 'cidr')
+    checkFamilies([from.cidr], [to.peer.cidr], (flag, message) => reader.fail(flag, message))
   return {
     service,
-    from: given(reader, 'from', readFilterClient),
+    from,
+    to,
     packets: reader.integer('count', COUNT),
     durationMs: reader.durationMs('duration', DURATION),
     output: reader.oneOf('output', OUTPUTS, 'text'),
@@ -122,7 +129,6 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
 
 /** What `kprobe trace` is asked. */
 export interface TraceRequest extends PacketRequest {
-  readonly to: FilterTarget | undefined
   readonly rejectOnly: boolean
   readonly allPackets: boolean
   readonly perSecond: number
@@ -131,14 +137,8 @@ export interface TraceRequest extends PacketRequest {
 
 /** Reads the flags. Reports errors to the reader. */
 export function readTraceRequest(reader: FlagReader): TraceRequest {
-  const packets = readPacketRequest(reader)
-  const { from } = packets
-  const to = given(reader, 'to', readFilterTarget)
-  if (from?.kind === 'cidr' && to?.peer.kind === 'cidr')
-    checkFamilies([from.cidr], [to.peer.cidr], (flag, message) => reader.fail(flag, message))
   return {
-    ...packets,
-    to,
+    ...readPacketRequest(reader),
     rejectOnly: reader.bool('reject-only'),
     allPackets: reader.bool('all-packets'),
     perSecond: reader.integer('rate', RATE),
@@ -146,7 +146,8 @@ export function readTraceRequest(reader: FlagReader): TraceRequest {
   }
 }
 
-function given<T>(
+/** Reads a peer; undefined where the flag is not given. */
+export function given<T>(
   reader: FlagReader,
   name: string,
   read: (reader: FlagReader, flag: string, text: string) => T | undefined,
@@ -165,9 +166,10 @@ function checkFamilies(
     fail('--to', `is ${its?.join(' and ')} while --from is ${own.join(' and ')}`)
 }
 
-interface Peers {
-  readonly from: TraceMatch['from']
-  readonly to: TraceMatch['to']
+/** The peers of a request; undefined for all. */
+export interface Peers {
+  readonly from: IpFilter | undefined
+  readonly to: TargetFilter | undefined
 }
 
 /** Resolves the names of a request. Throws for a name that no object has, and without a common family. */
@@ -180,10 +182,10 @@ export async function resolvePeers({
   const names = new FilterNames({ adminSocket, proxyName })
   const clients = from && (await names.addresses(from))
   if (to === undefined) return { from: clients, to: undefined }
-  const addresses = await names.addresses(to.peer)
-  if (clients?.isExcept === false && !addresses.isExcept)
-    checkFamilies(clients.cidrs, addresses.cidrs, (flag, message) => {
+  const target = await names.target(to)
+  if (clients?.isExcept === false && !target.addresses.isExcept)
+    checkFamilies(clients.cidrs, target.addresses.cidrs, (flag, message) => {
       throw new Error(`${flag} ${message}`)
     })
-  return { from: clients, to: { addresses, port: await names.port(to) } }
+  return { from: clients, to: target }
 }

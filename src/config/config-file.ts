@@ -1,4 +1,5 @@
 import { open, stat } from 'node:fs/promises'
+import { codeOf } from '../base/errors.ts'
 import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import { type ConfigError, quote } from './flag.ts'
 
@@ -30,7 +31,7 @@ export async function readConfigFile(path: string): Promise<string> {
     }
   } catch (error) {
     if (error instanceof ConfigFileError) throw error
-    throw new ConfigFileError(`cannot be read (${reasonOf(error)})`, { cause: error })
+    throw new ConfigFileError(`cannot be read (${codeOf(error)})`, { cause: error })
   }
   throw new ConfigFileError(`is larger than ${CONFIG_BYTES_MAX} bytes`)
 }
@@ -45,7 +46,7 @@ async function isRegular(path: string): Promise<boolean> {
   try {
     return (await stat(path)).isFile()
   } catch (error) {
-    throw new ConfigFileError(`cannot be read (${reasonOf(error)})`, { cause: error })
+    throw new ConfigFileError(`cannot be read (${codeOf(error)})`, { cause: error })
   }
 }
 
@@ -55,11 +56,6 @@ function decode(bytes: Uint8Array): string {
   } catch (error) {
     throw new ConfigFileError('is not UTF-8 text', { cause: error })
   }
-}
-
-function reasonOf(error: unknown): string {
-  if (typeof error === 'object' && error !== null && 'code' in error) return String(error.code)
-  return String(error)
 }
 
 export type Environment = Readonly<Record<string, string | undefined>>

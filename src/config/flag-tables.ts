@@ -216,9 +216,14 @@ export const MODEL_SOCKET_FLAG: FlagSpec = {
 }
 
 const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs', [
-  textFlag('healthz-bind-address', 'IP[:PORT]', 'address for /healthz and /livez (default port 10256)', {
-    default: '0.0.0.0:10256',
-  }),
+  textFlag(
+    'healthz-bind-address',
+    'IP[:PORT]',
+    'address for /healthz and /livez; an address alone gets port 10256',
+    {
+      default: '0.0.0.0:10256',
+    },
+  ),
   integerFlag(
     'healthz-port',
     'PORT',
@@ -228,7 +233,7 @@ const TELEMETRY_FLAGS: readonly FlagSpec[] = grouped('Health, metrics and logs',
   textFlag(
     'metrics-bind-address',
     'IP[:PORT]',
-    'address for /metrics, /configz, /flagz, /statusz, /proxyMode (default port 10249)',
+    'address for /metrics, /configz, /flagz, /statusz, /proxyMode; an address alone gets port 10249',
     { default: '127.0.0.1:10249' },
   ),
   integerFlag(

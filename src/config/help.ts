@@ -79,13 +79,15 @@ interface FlagGroup {
   readonly flags: readonly FlagSpec[]
 }
 
-/** Groups flags in the order of the groups' first flags; flags without a group come last. */
+/** Groups flags in the order of the groups' first flags; the flags of the command alone, without a group, come first. */
 function groupsOf(flags: readonly FlagSpec[]): readonly FlagGroup[] {
   const titles = new Set(flags.flatMap(({ group }) => group ?? []))
   const groups = [...titles].map(title => ({ title, flags: flags.filter(({ group }) => group === title) }))
   const others = flags.filter(({ group }) => group === undefined)
-  const last = { title: groups.length === 0 ? 'Flags' : 'Other flags', flags: others }
-  return [...groups, ...(others.length === 0 ? [] : [last])].map(sorted)
+  if (others.every(({ name }) => name === HELP_ALL.name || name === 'help'))
+    return [...groups, ...(others.length === 0 ? [] : [{ title: 'Help', flags: others }])].map(sorted)
+  const title = groups.length === 0 ? 'Flags' : 'Flags of this command'
+  return [{ title, flags: others }, ...groups].map(sorted)
 }
 
 function sorted({ title, flags }: FlagGroup): FlagGroup {

@@ -80,13 +80,19 @@ function readSource(reader: FlagReader): SourceConfig {
   if (path !== '') return { kind: 'file', path }
   if (text === 'file:') reader.fail('--source', 'file: needs a path')
   else {
-    const near = nearest(text, ['kube']) ?? `file:${text}`
-    reader.fail(
-      '--source',
-      `${quote(text)} is neither kube nor file:PATH nor relay:ADDRESS; did you mean ${near}?`,
-    )
+    const near = nearSource(text)
+    const hint = near === undefined ? '' : `; did you mean ${near}?`
+    reader.fail('--source', `${quote(text)} is neither kube nor file:PATH nor relay:ADDRESS${hint}`)
   }
   return { kind: 'kube' }
+}
+
+/** Gives what was probably meant; undefined for a kind of source that resembles none. */
+function nearSource(text: string): string | undefined {
+  const border = text.indexOf(':')
+  if (border < 0) return nearest(text, ['kube']) ?? `file:${text}`
+  const kind = nearest(text.slice(0, border), ['file', 'relay'])
+  return kind === undefined ? undefined : kind + text.slice(border)
 }
 
 const RELAY_FALLBACK = 'relay-fallback'

@@ -327,7 +327,7 @@ describe('kprobe verify --prove --kernel=FILE', () => {
         missing: [],
       }).bytes
     const whole = rules(Buffer.alloc(0))
-    expect(await refused(whole.subarray(0, 40))).toContain(`--kernel: ${path}: is no whole gzip file: `)
+    expect(await refused(whole.subarray(0, 40))).toContain(`--kernel: ${path}: is not a complete gzip file: `)
     expect(await refused(gzipSync('no archive'))).toContain(`--kernel: ${path}: `)
     expect(await refused(whole)).toContain(
       'the bundle has no config.json and no snapshot.json: no daemon answered',

@@ -315,6 +315,14 @@ describe('kprobe drops', () => {
     expect(drops.map(({ from }) => from.split(':')[0])).toEqual(flows.map(({ source }) => source))
   })
 
+  it('prints only the packets to the destination of --to', async () => {
+    await program('nftables', ...LOGGED)
+    const reading = new Tracing(['--count=1', '--to=10.96.1.1:81'], { command: 'drops', running })
+    await eventually(() => hasReader(7) || reading.code !== undefined, { describe: () => reading.err })
+    await lab.trace([flowTo('10.96.1.3', 80), flowTo('10.96.1.1', 81)])
+    expect(await reading.ended()).toMatchObject([{ to: '10.96.1.1:81' }])
+  })
+
   it.each([[], ['--iptables-optimize']])('names them in iptables mode, too %j', async (...more) => {
     await program('iptables', ...LOGGED, ...more)
     const flows = [flowTo('10.96.1.3', 80), flowTo('192.168.7.7', 80), flowTo('192.168.7.8', 80)]

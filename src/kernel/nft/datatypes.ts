@@ -2,6 +2,7 @@
  * Numbers of nft (include/datatype.h, include/rule.h) and libnftnl (include/libnftnl/udata.h) for data that the
  * kernel only stores. They decide how `nft list` prints kprobe's tables.
  */
+export const TYPE_NFPROTO = 2
 export const TYPE_INTEGER = 4
 export const TYPE_IPADDR = 7
 export const TYPE_IP6ADDR = 8

@@ -9,6 +9,7 @@ import {
   TYPE_IP6ADDR,
   TYPE_IPADDR,
   TYPE_MARK,
+  TYPE_NFPROTO,
 } from './datatypes.ts'
 import type { Verdict } from './expression.ts'
 import type { Element, ElementData, NftSet } from './state.ts'
@@ -32,6 +33,7 @@ const PROTOCOLS: Readonly<Record<number, string>> = {
 const INTEGER: Datatype = { name: 'integer', length: 0, format: formatInteger }
 
 const DATATYPES: ReadonlyMap<number, Datatype> = new Map([
+  [TYPE_NFPROTO, { name: 'nf_proto', length: 1, format: formatFamily }],
   [TYPE_INTEGER, INTEGER],
   [TYPE_IPADDR, { name: 'ipv4_addr', length: 4, format: formatIp }],
   [TYPE_IP6ADDR, { name: 'ipv6_addr', length: 16, format: formatIp }],
@@ -159,6 +161,11 @@ function formatClassid(data: Octets): string {
 /** Formats a number of one register in host order; a longer value is part of a header. */
 function formatInteger(data: Octets): string {
   return data.length === 4 ? String(readU32host(data)) : `0x${hex(data).replace(/^0+(?=.)/, '')}`
+}
+
+function formatFamily(data: Octets): string {
+  const number = data.charCodeAt(0)
+  return number === nft.NFPROTO_IPV4 ? 'ipv4' : number === nft.NFPROTO_IPV6 ? 'ipv6' : String(number)
 }
 
 function formatProtocol(data: Octets): string {

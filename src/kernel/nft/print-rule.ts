@@ -8,6 +8,7 @@ import {
   TYPE_IP6ADDR,
   TYPE_IPADDR,
   TYPE_MARK,
+  TYPE_NFPROTO,
 } from './datatypes.ts'
 import { COMMENT_MATCH, type Expression, type Rule } from './expression.ts'
 import { flagNames, formatComment, formatDuration, formatValue, formatVerdict } from './print-data.ts'
@@ -319,7 +320,7 @@ export function metaSource(key: number): Source {
     case nft.NFT_META_NFTRACE:
       return { text: 'meta nftrace', length: 1, type: 0 }
     case nft.NFT_META_NFPROTO:
-      return { text: 'meta nfproto', length: 1, type: 0 }
+      return { text: 'meta nfproto', length: 1, type: TYPE_NFPROTO }
     case nft.NFT_META_IIFNAME:
       return { text: 'iifname', length: 16, type: 0, isName: true }
     case nft.NFT_META_OIFNAME:

@@ -8,7 +8,11 @@ import { askDaemon } from '../../../src/cli/admin-client.ts'
 const folder = mkdtempSync(join(tmpdir(), 'kprobe-admin-'))
 const socket = join(folder, 'admin.sock')
 const LONG = JSON.stringify('x'.repeat(17 * 1024 * 1024))
-const server = createServer((_, response) => response.end(LONG))
+const server = createServer(({ url }, response) => {
+  if (url !== '/slow') return response.end(LONG)
+  const drip = setInterval(() => response.write(' '), 5)
+  response.on('close', () => clearInterval(drip))
+})
 
 beforeAll(() => new Promise<void>(listening => server.listen(socket, listening)))
 afterAll(() => {
@@ -21,4 +25,10 @@ it('reads long answers where there are any, and not at the pages of a few number
   expect(await askDaemon(socket, '/services')).toMatchObject({ kind: 'answer' })
   for (const path of ['/config', '/status'])
     await expect(askDaemon(socket, path)).rejects.toThrow(`${socket}: the answer to ${path} is too long`)
+})
+
+it('ends an answer that comes octet by octet', async () => {
+  await expect(askDaemon(socket, '/slow', { answerMs: 100 })).rejects.toThrow(
+    `${socket}: the answer to /slow is not complete after 0.1 s`,
+  )
 })

@@ -279,6 +279,8 @@ describe('kprobe api', () => {
     [['--listen=tcp://0.0.0.0:1', '--api-tls-cert=a'], '--api-tls-key: is missing'],
     [['surplus'], '"surplus": no such argument'],
     [['--nonsense'], '--nonsense: no such flag'],
+    [['--source=filee:/x'], 'nor relay:ADDRESS; did you mean file:/x?\n'],
+    [['--source=http://x'], 'nor relay:ADDRESS\n'],
   ])('refuses %j', async (argv, message) => {
     expect(await api(...argv)).toBe(2)
     expect(err).toContain(message)

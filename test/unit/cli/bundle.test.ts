@@ -76,7 +76,8 @@ describe('a bundle', () => {
     writeFileSync(path, 'before', { mode: 0o666 })
     await writeBundle(path, Buffer.from('after'), 1)
     expect([readFileSync(path, 'utf8'), statSync(path).mode & 0o777]).toEqual(['after', 0o600])
-    await expect(writeBundle(join(folder, 'no/b'), Buffer.from('x'), 1)).rejects.toThrow('ENOENT')
+    const lost = join(folder, 'no/b')
+    await expect(writeBundle(lost, Buffer.from('x'), 1)).rejects.toThrow(`cannot write ${lost} (ENOENT)`)
     // A link in the place of the draft leads nowhere.
     symlinkSync(join(folder, 'elsewhere'), `${path}.2.tmp`)
     await expect(writeBundle(path, Buffer.from('x'), 2)).rejects.toThrow('EEXIST')
@@ -88,8 +89,8 @@ describe('F175: a bundle that somebody else has made is refused:', () => {
   const whole = encodeBundle({ facts: FACTS, files: [file('a.json', '{}')], missing: [] }).bytes
 
   it.each([
-    ['no gzip', Buffer.from('text'), 'is no whole gzip file'],
-    ['torn', whole.subarray(0, whole.length - 9), 'is no whole gzip file'],
+    ['no gzip', Buffer.from('text'), 'is not a complete gzip file'],
+    ['torn', whole.subarray(0, whole.length - 9), 'is not a complete gzip file'],
     ['no tar', gzipSync(Buffer.alloc(600, 1)), 'no tar file'],
     ['empty', gzipSync(tarEnd()), 'it has no kprobe-bundle/manifest.json'],
     ['without entries', gzipSync(Buffer.alloc(0)), 'the archive ends within an entry'],

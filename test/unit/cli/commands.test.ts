@@ -53,7 +53,12 @@ describe('kprobe', () => {
 
   it('names the command that was probably meant', async () => {
     expect(await kprobe('dupm')).toBe(2)
-    expect(io.stderr).toContain('no such command: "dupm"; did you mean dump?')
+    expect(io.stderr).toBe('kprobe: no such command: "dupm"; did you mean dump?\nsee `kprobe --help`\n')
+  })
+
+  it('begins the flags of a command with those that it has alone', async () => {
+    expect(await kprobe('why', '--help')).toBe(0)
+    expect(io.stdout).toMatch(/^Flags of this command:$[\s\S]*^ {2}--from [\s\S]*^Source and node:$/m)
   })
 
   it('does not call a flag a command', async () => {

@@ -142,7 +142,7 @@ describe('the command', () => {
     const io = new FakeIo()
     expect(await runCommand(['completion', 'tcsh'], io)).toBe(2)
     expect(io.stderr).toContain(
-      'kprobe completion: "tcsh": no shell that kprobe knows: bash, zsh, fish, or services\n',
+      'kprobe completion: "tcsh": is not one of bash, zsh, fish, services\n',
     )
   })
 

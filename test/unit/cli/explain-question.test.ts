@@ -142,7 +142,7 @@ describe('a question', () => {
     [
       '192.0.2.1',
       'web',
-      '--to: "web" is not an IP address; write it like 192.0.2.1 or 2001:db8::1; give ADDRESS:PORT, NAMESPACE/SERVICE',
+      '--to: "web" is a name without its kind or namespace; give ADDRESS:PORT, NAMESPACE/SERVICE',
     ],
     ['', '10.96.0.1:80', '--from: is required; give an address, pod/NAMESPACE/NAME, node/NAME or outside'],
     ['192.0.2.1', '', '--to: is required; give ADDRESS:PORT, '],

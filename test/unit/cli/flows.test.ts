@@ -14,7 +14,14 @@ import { FakeIo } from '../../support/fake-io.ts'
 import { ScriptedTransport } from '../../support/scripted-transport.ts'
 import { appendNew, type Entry, entry } from '../kernel/conntrack/flows.ts'
 
-const EVERYTHING: FlowFilter = { service: '', from: [], endpoint: undefined, protocol: undefined, all: false }
+const EVERYTHING: FlowFilter = {
+  service: '',
+  from: [],
+  to: undefined,
+  endpoint: undefined,
+  protocol: undefined,
+  all: false,
+}
 const NODE_PORT = 30_080
 
 const known = namesOfRows([
@@ -139,6 +146,10 @@ describe('namedFlow', () => {
       : namedFlow(record, { names, filter: { ...EVERYTHING, ...filter } })
   }
   const ip = parseIp('10.1.0.1') ?? ''
+  const to = (address: string, port: number | undefined) => ({
+    addresses: { cidrs: [], ips: new Set([parseIp(address) ?? '']), isExcept: false },
+    port,
+  })
 
   it.each([
     ['the Service', { service: 'shop/cart' }, true],
@@ -146,6 +157,11 @@ describe('namedFlow', () => {
     ['the endpoint', { endpoint: { ip, port: 8_080 } }, true],
     ['another port of it', { endpoint: { ip, port: 8_081 } }, false],
     ['another protocol', { protocol: 'UDP' }, false],
+    ['the destination', { to: to('10.96.0.1', 80) }, true],
+    ['another port of it', { to: to('10.96.0.1', 8_080) }, false],
+    ['the endpoint as destination', { to: to('10.1.0.1', 8_080) }, true],
+    ['any port of it', { to: to('10.1.0.1', undefined) }, true],
+    ['the client as destination', { to: to('10.2.0.1', undefined) }, false],
   ] as const)('selects by %s', (_, filter, isSelected) => {
     expect(flow(cart(1, '10.1.0.1:8080'), filter) !== undefined).toBe(isSelected)
   })

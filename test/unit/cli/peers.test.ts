@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { buildInfo, buildText } from '../../../src/base/build-info.ts'
 import { formatCidr, formatIp, type IpFilter, isSelected, parseIp } from '../../../src/base/ip.ts'
-import { FLOWS_FLAGS, readFlowsRequest, withClients } from '../../../src/cli/flow-request.ts'
+import { FLOWS_FLAGS, readFlowsRequest, withPeers } from '../../../src/cli/flow-request.ts'
 import { readTraceRequest, resolvePeers, TRACE_FLAGS } from '../../../src/cli/trace-request.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
 import { networkNamespace } from '../../../src/daemon/instance-lock.ts'
@@ -137,14 +137,19 @@ describe('the peers of kprobe trace', () => {
   })
 })
 
-it('the clients of kprobe flows are named alike', async () => {
-  const argv = [`--admin-socket=${socket}`, '--from=10.9.0.0/16,pod/ns/web-a,192.0.2.1,outside']
+it('the clients and the destination of kprobe flows are named alike', async () => {
+  const argv = [
+    `--admin-socket=${socket}`,
+    '--from=10.9.0.0/16,pod/ns/web-a,192.0.2.1,outside',
+    '--to=ns/web:http',
+  ]
   const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined))
-  const { filter } = await withClients(readFlowsRequest(reader))
+  const { filter } = await withPeers(readFlowsRequest(reader))
   expect([reader.errors, filter.from.map(filterText)]).toEqual([
     [],
     ['10.9.0.0/16', '10.1.0.9/32,fd02::9/128', '192.0.2.1/32', CLUSTER],
   ])
+  expect([filterText(filter.to?.addresses), filter.to?.port]).toEqual(['10.96.0.1/32,fd00::1/128', 80])
   const isFrom = (text: string) => filter.from.some(each => isSelected(each, parseIp(text) ?? ''))
   expect(['10.1.7.7', '10.96.0.1', '198.51.100.1', '192.0.2.1'].map(isFrom)).toEqual([
     false,

@@ -97,7 +97,7 @@ describe('readModelRequest', () => {
     const argv = ['--service-proxy-name=nobody-runs-this-one']
     const request = await readModelRequest(argv, io, { command: 'plan', extra: [] })
     const notice =
-      'kprobe plan: no daemon answers at /run/kprobe/admin-nobody-runs-this-one.sock; reading the API server'
+      'kprobe plan: no daemon answers at /run/kprobe/admin-nobody-runs-this-one.sock (--admin-socket names another socket); reading the API server'
     expect(request).toMatchObject({
       daemon: undefined,
       config: { source: { kind: 'kube' } },

@@ -2,6 +2,7 @@ import { open } from 'node:fs/promises'
 import { isIP } from 'node:net'
 import { dirname, isAbsolute, join } from 'node:path'
 import type { Clock } from '../../../base/clock.ts'
+import { codeOf } from '../../../base/errors.ts'
 import { oneLine, PLACEHOLDER_REASON, placeholderIn } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
@@ -324,11 +325,6 @@ async function readUpTo(file: Awaited<ReturnType<typeof open>>, path: string, wh
 }
 
 /** The code of a system error, or its message. */
-export function codeOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  return 'code' in error && typeof error.code === 'string' ? error.code : error.message
-}
-
 /** As client-go: projected tokens are replaced when they have a fifth of their time left, which is minutes. */
 const KEPT_MS = 60_000
 

@@ -83,6 +83,12 @@ function text(...expressions: Expression[]): string {
 
 // The expected texts are those of nft 1.0.6 for the same expressions.
 describe('a rule is written as nft writes it', () => {
+  test('when it matches a family by name', () => {
+    const family = (data: string) =>
+      text({ kind: 'meta', key: 15, dreg: 1 }, { kind: 'cmp', op: 'eq', sreg: 1, data })
+    expect(['\x02', '\x0a'].map(family)).toEqual(['meta nfproto ipv4', 'meta nfproto ipv6'])
+  })
+
   test('when it dispatches by a verdict map', () => {
     const rule = text(...frontend, bits(8, '\xff\x0f\0\0'), {
       kind: 'lookup',
