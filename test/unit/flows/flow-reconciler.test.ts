@@ -98,6 +98,7 @@ describe('FlowReconciler', () => {
       examined: 2,
       deleted: 0,
       cut: 0,
+      halfOpen: 0,
       durationMs: 0,
     })
   })

@@ -5,7 +5,10 @@ import { RuleBook } from '../../../src/flows/stale.ts'
 import { socket } from '../kernel/conntrack/flows.ts'
 
 function book(family: Family, sockets: readonly string[], nodePorts: readonly number[] = []): RuleBook {
-  const made = new RuleBook(family, 'UDP', { ips: new Set(), isOpen: false })
+  const made = new RuleBook(
+    { family, protocol: 'UDP', phase: 'under way' },
+    { ips: new Set(), isOpen: false },
+  )
   const port = {
     service: 'ns/dns',
     family,

@@ -25,21 +25,25 @@ export interface Entry {
   readonly to: string
   readonly answeredBy: string
   readonly zone: number | undefined
+  /** The kernel translates it, and has seen no answer yet. */
+  readonly isHalfOpen: boolean
 }
 
 interface EntryWords {
   readonly protocol?: FlowProtocol
   readonly zone?: number
+  readonly isHalfOpen?: boolean
 }
 
 /** Nobody translated it when nobody else answers. */
 export function entry(from: string, to: string, answeredBy = to, words: EntryWords = {}): Entry {
-  return { protocol: words.protocol ?? 'UDP', from, to, answeredBy, zone: words.zone }
+  const { protocol = 'UDP', zone, isHalfOpen = false } = words
+  return { protocol, from, to, answeredBy, zone, isHalfOpen }
 }
 
 /** What the kernel tells of an entry. */
 export function flow(from: string, to: string, answeredBy = to, words: EntryWords = {}): Flow {
-  const { protocol, zone } = entry(from, to, answeredBy, words)
+  const { protocol, zone, isHalfOpen } = entry(from, to, answeredBy, words)
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
   const out = new ByteWriter(128)
   writeAttributes(new AttributeWriter(out), TUPLE, tuple(client, service, protocol))
@@ -50,6 +54,7 @@ export function flow(from: string, to: string, answeredBy = to, words: EntryWord
     destinationPort: service.port,
     answerer: endpoint.ip,
     answererPort: endpoint.port,
+    isAnswered: !isHalfOpen,
     tuple: octetsFromBytes(out.written()),
     id: 7,
     zone,
