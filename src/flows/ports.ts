@@ -73,14 +73,19 @@ export function hasOtherTcpEndpoints(before: Version, after: Version): boolean {
   return before.slices !== after.slices && (before.frontends?.ports ?? []).some(isTcp)
 }
 
-export function* flowPorts(version: Version, phase: FlowPhase = 'under way'): Steps<readonly FlowPort[]> {
+/** `isReadyOnly` leaves out endpoints that serve without being ready. */
+export function* flowPorts(
+  version: Version,
+  phase: FlowPhase = 'under way',
+  isReadyOnly = false,
+): Steps<readonly FlowPort[]> {
   const ports: FlowPort[] = []
   const pauses = new Pauses()
   for (const port of version.frontends?.ports ?? []) {
     const { protocol } = port
     const isMeant = phase === 'half-open' ? isTcp(port) : !isTcp(port) || version.drainMs !== undefined
     if (protocol === 'SCTP' || !isMeant) continue
-    const flowPort = flowPortOf(version, port, { protocol, phase })
+    const flowPort = flowPortOf(version, port, { protocol, phase, isReadyOnly })
     ports.push(flowPort)
     if (pauses.due(flowPort.endpoints.size + 1)) yield
   }
@@ -94,6 +99,7 @@ function isTcp({ protocol }: PortFrontends): boolean {
 interface FlowKind {
   readonly protocol: FlowProtocol
   readonly phase: FlowPhase
+  readonly isReadyOnly: boolean
 }
 
 function flowPortOf(version: Version, port: PortFrontends, kind: FlowKind): FlowPort {
@@ -131,8 +137,9 @@ function endpointsOf(slices: SliceList, port: PortFrontends, kind: FlowKind): Re
   return found
 }
 
-function mayAnswer({ ready, serving }: EndpointConditions, { protocol, phase }: FlowKind): boolean {
-  if (phase === 'half-open') return ready || serving
+function mayAnswer({ ready, serving }: EndpointConditions, kind: FlowKind): boolean {
+  const { protocol, phase, isReadyOnly } = kind
+  if (phase === 'half-open') return ready || (serving && !isReadyOnly)
   return protocol === 'TCP' || serving
 }
 
@@ -175,19 +182,28 @@ export function* lookAt(former: readonly Version[], now: Version): Steps<FlowChe
 }
 
 /**
- * As lookAt(), about connection attempts: undefined when no TCP endpoint of the Service has gone. Cost follows the
+ * As lookAt(), about connection attempts: undefined when no TCP endpoint has gone that took new connections. Cost follows the
  * slices that changed, unless one has.
  */
 export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
   const same = new Set(now.slices.filter(slice => former.every(({ slices }) => slices.includes(slice))))
-  const changed = (version: Version) =>
-    flowPorts({ ...version, slices: version.slices.filter(slice => !same.has(slice)) }, 'half-open')
+  const changed = (version: Version, isReadyOnly: boolean) =>
+    flowPorts(
+      { ...version, slices: version.slices.filter(slice => !same.has(slice)) },
+      'half-open',
+      isReadyOnly,
+    )
   const before: FlowPort[] = []
-  for (const version of former) before.push(...(yield* changed(version)))
-  if (!losesEndpoint(byPlace(before), byPlace(yield* changed(now)))) return undefined
+  // A pod that terminates gets no new connections beside others that are ready: its end is a rollout's everyday.
+  for (const version of former) before.push(...(yield* changed(version, hasReady(version))))
+  if (!losesEndpoint(byPlace(before), byPlace(yield* changed(now, false)))) return undefined
   // An endpoint that moved to another slice is still there.
   const current = yield* flowPorts(now, 'half-open')
   return losesEndpoint(byPlace(before), byPlace(current)) ? { current, former: before } : undefined
+}
+
+function hasReady({ slices }: Version): boolean {
+  return slices.some(({ endpoints }) => endpoints.some(({ traits }) => traits.conditions.ready))
 }
 
 type Places = ReadonlyMap<Octets, readonly FlowPort[]>

@@ -220,7 +220,10 @@ class Echo {
   }
 
   async until(words: string): Promise<void> {
-    await eventually(() => this.#heard.includes(words))
+    await eventually(() => {
+      if (this.#heard.includes('ETIMEDOUT')) throw new Error(`no connection: ${this.#heard}`)
+      return this.#heard.includes(words)
+    })
   }
 
   async says(words: string): Promise<void> {

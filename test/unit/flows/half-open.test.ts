@@ -64,6 +64,16 @@ describe('a connection attempt without an answer', () => {
     expect(stale([both], of(slice({ [B]: READY, [C]: READY })))).toEqual(ALL_TO_A)
   })
 
+  it('is stale when the last endpoint terminated while it served, and then went', () => {
+    expect(stale([of(slice({ [A]: SERVING }))], of(slice({})))).toEqual(ALL_TO_A)
+  })
+
+  it('is not looked for when an endpoint goes that terminated beside one that is ready', () => {
+    const terminating = of(slice({ [A]: SERVING, [B]: READY }))
+    expect(looked([terminating], of(slice({ [B]: READY })))).toBeUndefined()
+    expect(stale([both, terminating], of(slice({ [B]: READY })))).toEqual(ALL_TO_A)
+  })
+
   it('is stale when all endpoints listen at another port now', () => {
     expect(stale([both], of(slice({ [A]: READY, [B]: READY }, 'dns-a', 9999)))).toContain(ALL_TO_A[0])
   })
