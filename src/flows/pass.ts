@@ -1,4 +1,4 @@
-import { type Clock, finishInSlices, Mutex, type Slicing } from '../base/clock.ts'
+import { type Clock, finishInSlices, type Slicing } from '../base/clock.ts'
 import { FAMILIES, type Family } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
@@ -47,19 +47,13 @@ const DELETES_A_SEND = 256
 /** One pass through conntrack: deletes stale entries while it reads, and keeps no more than one send of them. */
 export class FlowPass {
   readonly #options: PassOptions
-  /** The client lists one thing at a time. */
-  readonly #turns = new Mutex()
 
   constructor(options: PassOptions) {
     this.#options = options
   }
 
   /** Rejects when not all could be read or deleted; what was deleted stays so. */
-  run(work: PassWork): Promise<readonly FamilyResult[]> {
-    return this.#turns.run(() => this.#run(work))
-  }
-
-  async #run({ looks, node, phase }: PassWork): Promise<readonly FamilyResult[]> {
+  async run({ looks, node, phase }: PassWork): Promise<readonly FamilyResult[]> {
     const { clock, drains, slicing } = this.#options
     const books = await finishInSlices(ruleBooks({ looks: looks.values(), node, phase }), slicing)
     const results: FamilyResult[] = []
