@@ -153,8 +153,7 @@ function isStale({ place, flow, endpoint, isTold }: Case): boolean {
 
 /** An attempt that no endpoint has answered goes to one that has left: its next SYN is to be balanced anew. */
 function isLost({ place: { port, known }, flow, endpoint }: Case): boolean {
-  if (flow.isAnswered || !isTranslated(flow)) return false
-  return known.has(endpoint) && port?.endpoints.has(endpoint) !== true
+  return !flow.isAnswered && known.has(endpoint) && port?.endpoints.has(endpoint) !== true
 }
 
 function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
