@@ -104,10 +104,10 @@ export class Flows {
   #report(event: FlowEvent): void {
     const { log, metrics } = this.#options
     if (event.kind === 'reconciled') {
-      const { family, durationMs, deleted, cut, examined, reason } = event
-      metrics.proxy.conntrackPass({ family, durationMs, deleted: deleted + cut })
+      const { family, durationMs, deleted, cut, halfOpen, examined, reason } = event
+      metrics.proxy.conntrackPass({ family, durationMs, deleted: deleted + cut + halfOpen })
       log.debug(
-        { family, reason, examined, deleted, cut, durationMs: Math.round(durationMs) },
+        { family, reason, examined, deleted, cut, halfOpen, durationMs: Math.round(durationMs) },
         'deleted stale conntrack entries',
       )
       return

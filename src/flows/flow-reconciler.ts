@@ -15,8 +15,19 @@ import type { ConntrackClient } from '../kernel/conntrack/client.ts'
 import type { FrontendTable } from '../model/frontend.ts'
 import type { ServiceKey } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
+import { HalfOpenChecks } from './half-open.ts'
 import { Drains, FlowPass, Stopped } from './pass.ts'
-import { type FlowCheck, flowPorts, isWatched, lookAt, type Version, type View, versionOf } from './ports.ts'
+import {
+  flowPorts,
+  isWatched,
+  type Looks,
+  lookAt,
+  type Pending,
+  remember,
+  type Version,
+  type View,
+  versionOf,
+} from './ports.ts'
 import { nodeAddresses } from './stale.ts'
 
 interface FlowReconcilerOptions {
@@ -44,16 +55,10 @@ const SETTLE_MS = 10
 /** Minimum time between two passes: changes coalesce in it. */
 const DISTANCE_MS = 100
 const RETRY: Omit<BackoffOptions, 'random'> = { minMs: 500, maxMs: 60_000 }
-/** Maximum number of Services to check one by one; with more, all are checked, and former versions of the rest are dropped. */
-const PENDING_MAX = 5_000
-/** Maximum number of versions of one Service while passes fail; the oldest is dropped first. */
-const VERSIONS_MAX = 32
-
-type Pending = Map<ServiceKey, readonly Version[]>
 
 /**
  * Removes flows from connection tracking that no rule would make any more: datagrams would go on to an endpoint that is
- * gone for as long as the sender keeps sending. It runs beside the syncs and never delays them. What it checks
+ * gone for as long as the sender keeps sending, and the SYNs of a client for as long as it tries. It runs beside the syncs and never delays them. What it checks
  * follows from what changed; what it deletes follows from what is, so that a restart or a lost event deletes nothing
  * that is right and misses nothing that is wrong.
  */
@@ -62,6 +67,7 @@ export class FlowReconciler {
   readonly #slicing: Slicing
   readonly #drains = new Drains()
   readonly #pass: FlowPass
+  readonly #halfOpen: HalfOpenChecks
   readonly #pacer: Pacer
   #view: View | undefined
   /** The versions of each Service since the last complete pass. */
@@ -85,6 +91,12 @@ export class FlowReconciler {
       slicing: this.#slicing,
       isStopped: () => this.#pacer.isStopped,
     })
+    this.#halfOpen = new HalfOpenChecks({
+      clock,
+      pass: this.#pass,
+      report: result => options.report({ kind: 'reconciled', reason: 'removal', ...result }),
+      failed: (thrown, pacer) => this.#reportFailure(errorOf(thrown), pacer),
+    })
   }
 
   get status(): FlowStatus {
@@ -98,11 +110,12 @@ export class FlowReconciler {
     this.#view = view
     if (before === undefined) this.#wake('start')
     else if (this.#note(before, view)) this.#wake('change')
+    this.#halfOpen.offer(view)
   }
 
   /** Ends the pass that is running and starts no other. */
-  stop(): Promise<void> {
-    return this.#pacer.stop()
+  async stop(): Promise<void> {
+    await Promise.all([this.#pacer.stop(), this.#halfOpen.stop()])
   }
 
   /** Remembers what changed; false when flows do not depend on it. */
@@ -116,7 +129,9 @@ export class FlowReconciler {
     if (isNews) this.#isAllPending = true
     for (const key of keys) {
       const was = versionOf(before, key)
-      if (!isWatched(was) && !isWatched(versionOf(after, key))) continue
+      const is = versionOf(after, key)
+      this.#halfOpen.note(key, was, is)
+      if (!isWatched(was) && !isWatched(is)) continue
       isNews = true
       this.#remember(key, [was])
     }
@@ -125,9 +140,7 @@ export class FlowReconciler {
 
   /** Adds to what is known of a Service. */
   #remember(key: ServiceKey, versions: readonly Version[]): void {
-    const known = this.#pending.get(key)
-    if (known === undefined && this.#pending.size >= PENDING_MAX) this.#isAllPending = true
-    else this.#pending.set(key, [...(known ?? []), ...versions].slice(-VERSIONS_MAX))
+    if (!remember(this.#pending, key, versions)) this.#isAllPending = true
   }
 
   #wake(reason: FlowReason): void {
@@ -174,7 +187,7 @@ export class FlowReconciler {
     const steps = isAll ? looksAtAll(view, pending) : looksAtSome(view, pending, due)
     const looks = await finishInSlices(steps, this.#slicing)
     if (looks.size === 0) return
-    for (const result of await this.#pass.run({ looks, node: nodeAddresses(view) }))
+    for (const result of await this.#pass.run({ looks, node: nodeAddresses(view), phase: 'under way' }))
       this.#options.report({ kind: 'reconciled', reason, ...result })
   }
 
@@ -186,11 +199,15 @@ export class FlowReconciler {
   }
 
   #fail(thrown: unknown): void {
-    const { random, report } = this.#options
     this.#error = errorOf(thrown)
     this.#reason = 'retry'
-    const retryMs = this.#pacer.failed({ ...RETRY, random })
-    report({ kind: 'failed', error: this.#error, retryMs })
+    this.#reportFailure(this.#error, this.#pacer)
+  }
+
+  /** Has the pass tried again. */
+  #reportFailure(error: Error, pacer: Pacer): void {
+    const { random, report } = this.#options
+    report({ kind: 'failed', error, retryMs: pacer.failed({ ...RETRY, random }) })
   }
 }
 
@@ -202,8 +219,6 @@ function isElsewhere(before: View, after: View): boolean {
     before.snapshot.localIps !== after.snapshot.localIps
   )
 }
-
-type Looks = Map<ServiceKey, FlowCheck>
 
 function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
   const looks: Looks = new Map()
@@ -232,8 +247,8 @@ function* looksAtAll(view: View, pending: Pending): Steps<Looks> {
   return looks
 }
 
-/** Why flows were checked; `drain`: connections were due to be cut. */
-type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain'
+/** Why flows were checked; `drain`: connections were due to be cut; `removal`: a TCP endpoint has gone. */
+type FlowReason = 'start' | 'change' | 'period' | 'retry' | 'drain' | 'removal'
 
 /** What the flow reconciler reports: values for metrics and logs. */
 export type FlowEvent =
@@ -248,6 +263,8 @@ export type FlowEvent =
       readonly deleted: number
       /** TCP connections cut, as their Service's drain policy says. */
       readonly cut: number
+      /** TCP entries removed that had no answer from an endpoint that is gone. */
+      readonly halfOpen: number
       readonly durationMs: number
     }
   /** A pass did not get through and is tried again; what it has removed is removed. */

@@ -4,7 +4,7 @@ import type { Octets } from '../base/octets.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
 import type { Flow, FlowFilter } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { FlowCheck } from './ports.ts'
+import type { FlowCheck, FlowPhase } from './ports.ts'
 import { type Draining, type Judging, type RuleBook, ruleBooks } from './stale.ts'
 
 interface PassOptions {
@@ -21,13 +21,15 @@ interface PassOptions {
 interface PassWork {
   readonly looks: ReadonlyMap<ServiceKey, FlowCheck>
   readonly node: Judging['node']
+  readonly phase: FlowPhase
 }
 
-interface FamilyResult {
+export interface FamilyResult {
   readonly family: Family
   readonly examined: number
   readonly deleted: number
   readonly cut: number
+  readonly halfOpen: number
   readonly durationMs: number
 }
 
@@ -51,24 +53,25 @@ export class FlowPass {
   }
 
   /** Rejects when not all could be read or deleted; what was deleted stays so. */
-  async run({ looks, node }: PassWork): Promise<readonly FamilyResult[]> {
+  async run({ looks, node, phase }: PassWork): Promise<readonly FamilyResult[]> {
     const { clock, drains, slicing } = this.#options
-    const books = await finishInSlices(ruleBooks({ looks: looks.values(), node }), slicing)
+    const books = await finishInSlices(ruleBooks({ looks: looks.values(), node, phase }), slicing)
     const results: FamilyResult[] = []
-    drains.begin()
+    if (phase === 'under way') drains.begin()
     for (const family of FAMILIES) {
       const ofFamily = books.filter(book => book.family === family)
       if (ofFamily.length === 0) continue
       const startMs = clock.nowMs()
-      const counts = { examined: 0, deleted: 0, cut: 0 }
+      const counts = { examined: 0, deleted: 0, cut: 0, halfOpen: 0 }
       for (const book of ofFamily) {
         const { examined, deleted } = await this.#apply(book)
         counts.examined += examined
-        counts[book.protocol === 'UDP' ? 'deleted' : 'cut'] += deleted
+        if (phase === 'half-open') counts.halfOpen += deleted
+        else counts[book.protocol === 'UDP' ? 'deleted' : 'cut'] += deleted
       }
       results.push({ family, ...counts, durationMs: clock.nowMs() - startMs })
     }
-    drains.finish(new Set(looks.keys()), clock.nowMs())
+    if (phase === 'under way') drains.finish(new Set(looks.keys()), clock.nowMs())
     return results
   }
 
@@ -168,9 +171,12 @@ export const WALKS_MAX = 9
 
 /** The dumps that together list every flow the book is about, and as few others as that allows. */
 export function dumpsFor(book: RuleBook): readonly FlowFilter[] {
-  const { family, protocol } = book
+  const { family, protocol, phase } = book
   const filters = family === 'IPv4' ? byAddress(book) : byPort(book)
-  return filters.length > WALKS_MAX ? [{ family, protocol }] : filters
+  if (phase === 'under way') return filters.length > WALKS_MAX ? [{ family, protocol }] : filters
+  // Attempts without an answer are few: one walk lists them all.
+  const [only = { family, protocol }, ...others] = filters
+  return [{ ...(others.length === 0 ? only : { family, protocol }), isHalfOpen: true }]
 }
 
 function byAddress({ family, protocol, addresses, nodePorts }: RuleBook): FlowFilter[] {

@@ -4,7 +4,7 @@ import type { Family, Ip } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { type FlowProtocol, socketKey } from '../kernel/conntrack/flow.ts'
 import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/frontend.ts'
-import type { ServiceKey, SliceList } from '../model/service.ts'
+import type { EndpointConditions, ServiceKey, SliceList } from '../model/service.ts'
 import type { Snapshot } from '../model/snapshot.ts'
 
 /** A Snapshot, and what was computed from it or from one shortly before it. */
@@ -21,6 +21,9 @@ export interface Version {
   readonly drainMs: number | undefined
 }
 
+/** Which flows a check is about: those that are under way, or attempts of TCP that no endpoint has answered. */
+export type FlowPhase = 'under way' | 'half-open'
+
 /** One port of a Service in one family, with the flows that are fine there. */
 export interface FlowPort {
   readonly service: ServiceKey
@@ -32,7 +35,8 @@ export interface FlowPort {
   readonly nodePort: number
   /**
    * Who may answer (socketKey). UDP: endpoints that serve; policies, topology and termination decide about new flows
-   * alone. TCP: all that are listed, since a pod that serves no longer may still finish what it began.
+   * alone. TCP: all that are listed, since a pod that serves no longer may still finish what it began. Half-open:
+   * endpoints that are ready or serve, since only they take new connections.
    */
   readonly endpoints: ReadonlySet<Octets>
   /** The drain time of TCP ports; undefined for UDP. */
@@ -64,26 +68,48 @@ export function isWatched({ frontends, drainMs }: Version): boolean {
   return false
 }
 
-export function* flowPorts(version: Version): Steps<readonly FlowPort[]> {
+/** Tests whether the endpoints of a TCP port have changed: connection attempts may go to one that is gone. */
+export function hasOtherTcpEndpoints(before: Version, after: Version): boolean {
+  return before.slices !== after.slices && (before.frontends?.ports ?? []).some(isTcp)
+}
+
+/** `isReadyOnly` leaves out endpoints that serve without being ready. */
+export function* flowPorts(
+  version: Version,
+  phase: FlowPhase = 'under way',
+  isReadyOnly = false,
+): Steps<readonly FlowPort[]> {
   const ports: FlowPort[] = []
   const pauses = new Pauses()
   for (const port of version.frontends?.ports ?? []) {
     const { protocol } = port
-    if (protocol === 'SCTP' || (protocol === 'TCP' && version.drainMs === undefined)) continue
-    const flowPort = flowPortOf(version, port, protocol)
+    const isMeant = phase === 'half-open' ? isTcp(port) : !isTcp(port) || version.drainMs !== undefined
+    if (protocol === 'SCTP' || !isMeant) continue
+    const flowPort = flowPortOf(version, port, { protocol, phase, isReadyOnly })
     ports.push(flowPort)
     if (pauses.due(flowPort.endpoints.size + 1)) yield
   }
   return ports
 }
 
-function flowPortOf(version: Version, port: PortFrontends, protocol: FlowProtocol): FlowPort {
+function isTcp({ protocol }: PortFrontends): boolean {
+  return protocol === 'TCP'
+}
+
+interface FlowKind {
+  readonly protocol: FlowProtocol
+  readonly phase: FlowPhase
+  readonly isReadyOnly: boolean
+}
+
+function flowPortOf(version: Version, port: PortFrontends, kind: FlowKind): FlowPort {
   const sockets: FlowSocket[] = []
   let nodePort = 0
   for (const { ip, port: number } of port.frontends) {
     if (ip === undefined) nodePort = number
     else sockets.push({ ip, port: number })
   }
+  const { protocol } = kind
   const drainMs = protocol === 'TCP' ? version.drainMs : undefined
   return {
     service: port.service,
@@ -91,24 +117,30 @@ function flowPortOf(version: Version, port: PortFrontends, protocol: FlowProtoco
     protocol,
     sockets,
     nodePort,
-    endpoints: endpointsOf(version.slices, port, protocol),
+    endpoints: endpointsOf(version.slices, port, kind),
     drainMs,
   }
 }
 
-/** The serving endpoints of a port: one serving entry of an address is enough. */
-function endpointsOf(slices: SliceList, port: PortFrontends, protocol: FlowProtocol): ReadonlySet<Octets> {
+/** The endpoints of a port that may answer: one entry of an address that says so is enough. */
+function endpointsOf(slices: SliceList, port: PortFrontends, kind: FlowKind): ReadonlySet<Octets> {
   const found = new Set<Octets>()
   const name = nameOf(port)
   for (const slice of slices) {
     if (slice.family !== port.family) continue
     for (const its of slice.ports) {
-      if (its.name !== name || its.protocol !== protocol) continue
+      if (its.name !== name || its.protocol !== kind.protocol) continue
       for (const { ip, traits } of slice.endpoints)
-        if (protocol === 'TCP' || traits.conditions.serving) found.add(socketKey(ip, its.port))
+        if (mayAnswer(traits.conditions, kind)) found.add(socketKey(ip, its.port))
     }
   }
   return found
+}
+
+function mayAnswer({ ready, serving }: EndpointConditions, kind: FlowKind): boolean {
+  const { protocol, phase, isReadyOnly } = kind
+  if (phase === 'half-open') return ready || (serving && !isReadyOnly)
+  return protocol === 'TCP' || serving
 }
 
 /** The name of the port, by which slices refer to it. */
@@ -123,6 +155,24 @@ export interface FlowCheck {
   readonly former: readonly FlowPort[]
 }
 
+export type Looks = Map<ServiceKey, FlowCheck>
+
+/** Services that are to be checked, with their versions since the last pass that got through. */
+export type Pending = Map<ServiceKey, readonly Version[]>
+
+/** Maximum number of Services to check one by one. */
+const PENDING_MAX = 5_000
+/** Maximum number of versions of one Service while passes fail; the oldest is dropped first. */
+const VERSIONS_MAX = 32
+
+/** Adds to what is known of a Service; false, and nothing is added, when there are too many others. */
+export function remember(pending: Pending, key: ServiceKey, versions: readonly Version[]): boolean {
+  const known = pending.get(key)
+  if (known === undefined && pending.size >= PENDING_MAX) return false
+  pending.set(key, [...(known ?? []), ...versions].slice(-VERSIONS_MAX))
+  return true
+}
+
 /** Undefined when nothing that changed can have left a flow behind: endpoints were added to others, say. */
 export function* lookAt(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
   const current = yield* flowPorts(now)
@@ -131,10 +181,42 @@ export function* lookAt(former: readonly Version[], now: Version): Steps<FlowChe
   return leavesFlows(before, current) ? { current, former: before } : undefined
 }
 
+/**
+ * As lookAt(), about connection attempts: undefined when no TCP endpoint has gone that took new connections. Cost follows the
+ * slices that changed, unless one has.
+ */
+export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps<FlowCheck | undefined> {
+  const same = new Set(now.slices.filter(slice => former.every(({ slices }) => slices.includes(slice))))
+  const changed = (version: Version, isReadyOnly: boolean) =>
+    flowPorts(
+      { ...version, slices: version.slices.filter(slice => !same.has(slice)) },
+      'half-open',
+      isReadyOnly,
+    )
+  const before: FlowPort[] = []
+  // A pod that terminates gets no new connections beside others that are ready: its end is a rollout's everyday.
+  for (const version of former) before.push(...(yield* changed(version, hasReady(version))))
+  if (!losesEndpoint(byPlace(before), byPlace(yield* changed(now, false)))) return undefined
+  // An endpoint that moved to another slice is still there.
+  const current = yield* flowPorts(now, 'half-open')
+  return losesEndpoint(byPlace(before), byPlace(current)) ? { current, former: before } : undefined
+}
+
+function hasReady({ slices }: Version): boolean {
+  return slices.some(({ endpoints }) => endpoints.some(({ traits }) => traits.conditions.ready))
+}
+
+type Places = ReadonlyMap<Octets, readonly FlowPort[]>
+
+function losesEndpoint(before: Places, now: Places): boolean {
+  for (const [place, ports] of before) if (ports.some(port => hasLost(port, now.get(place)?.[0]))) return true
+  return false
+}
+
 function leavesFlows(former: readonly FlowPort[], current: readonly FlowPort[]): boolean {
   const now = byPlace(current)
   const before = byPlace(former)
-  for (const [place, ports] of before) if (ports.some(port => hasLost(port, now.get(place)?.[0]))) return true
+  if (losesEndpoint(before, now)) return true
   for (const [place, ports] of now) if (isNew(ports[0], before.get(place))) return true
   return false
 }
@@ -154,7 +236,7 @@ function isNew(now: FlowPort | undefined, before: readonly FlowPort[] | undefine
   return now.endpoints.size > 0 && before.some(({ endpoints }) => endpoints.size === 0)
 }
 
-function byPlace(ports: readonly FlowPort[]): ReadonlyMap<Octets, readonly FlowPort[]> {
+function byPlace(ports: readonly FlowPort[]): Places {
   const found = new Map<Octets, FlowPort[]>()
   for (const port of ports) {
     const { protocol, family, nodePort } = port

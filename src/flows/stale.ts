@@ -3,7 +3,7 @@ import { FAMILIES, type Family, familyOf, type Ip, isLoopback } from '../base/ip
 import type { Octets } from '../base/octets.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { FlowCheck, FlowPort, View } from './ports.ts'
+import type { FlowCheck, FlowPhase, FlowPort, View } from './ports.ts'
 
 /** What is to become of a flow. */
 export type Judgment =
@@ -40,6 +40,12 @@ interface Place {
 const KEEP: Judgment = { kind: 'keep' }
 const STALE: Judgment = { kind: 'stale' }
 
+export interface BookKind {
+  readonly family: Family
+  readonly protocol: FlowProtocol
+  readonly phase: FlowPhase
+}
+
 /**
  * Which flows of one protocol and family are stale. The decision is by what is, never by what happened: a flow whose
  * endpoint serves is kept whatever came before. Only flows to places of Services are touched, by address and port; and
@@ -48,15 +54,17 @@ const STALE: Judgment = { kind: 'stale' }
 export class RuleBook {
   readonly family: Family
   readonly protocol: FlowProtocol
+  readonly phase: FlowPhase
   readonly #node: NodeAddresses
   readonly #sockets = new Map<Octets, Place>()
   readonly #nodePorts = new Map<number, Place>()
   /** The checked ports by address. */
   readonly #addresses = new Map<Ip, number[]>()
 
-  constructor(family: Family, protocol: FlowProtocol, node: NodeAddresses) {
+  constructor({ family, protocol, phase }: BookKind, node: NodeAddresses) {
     this.family = family
     this.protocol = protocol
+    this.phase = phase
     this.#node = node
   }
 
@@ -92,6 +100,7 @@ export class RuleBook {
     if (place === undefined) return KEEP
     const endpoint = socketKey(flow.answerer, flow.answererPort)
     const isTold = !place.isNodePort || this.#node.ips.has(destination)
+    if (this.phase === 'half-open') return isLost({ place, flow, endpoint, isTold }) ? STALE : KEEP
     if (flow.protocol === 'TCP') return judgeTcp({ place, flow, endpoint, isTold })
     return isStale({ place, flow, endpoint, isTold }) ? STALE : KEEP
   }
@@ -142,6 +151,11 @@ function isStale({ place, flow, endpoint, isTold }: Case): boolean {
   return port === undefined && !isNodePort
 }
 
+/** An attempt that no endpoint has answered goes to one that has left: its next SYN is to be balanced anew. */
+function isLost({ place: { port, known }, flow, endpoint }: Case): boolean {
+  return !flow.isAnswered && known.has(endpoint) && port?.endpoints.has(endpoint) !== true
+}
+
 function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
   const { port, known } = place
   if (port?.drainMs === undefined || !isTranslated(flow) || port.endpoints.has(endpoint)) return KEEP
@@ -153,14 +167,15 @@ function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
 export interface Judging {
   readonly looks: Iterable<FlowCheck>
   readonly node: Readonly<Record<Family, NodeAddresses>>
+  readonly phase: FlowPhase
 }
 
 /** Builds one book for each protocol and family with something to check. */
-export function* ruleBooks({ looks, node }: Judging): Steps<readonly RuleBook[]> {
+export function* ruleBooks({ looks, node, phase }: Judging): Steps<readonly RuleBook[]> {
   const books = new Map<string, RuleBook>()
   const bookOf = ({ family, protocol }: FlowPort): RuleBook => {
     const key = protocol + family
-    const book = books.get(key) ?? new RuleBook(family, protocol, node[family])
+    const book = books.get(key) ?? new RuleBook({ family, protocol, phase }, node[family])
     books.set(key, book)
     return book
   }

@@ -1,8 +1,9 @@
 import { spawnSync } from 'node:child_process'
 import { monitorEventLoopDelay, performance } from 'node:perf_hooks'
-import { finish, systemClock } from '../../src/base/clock.ts'
+import { finish, processCpuMs, systemClock } from '../../src/base/clock.ts'
 import { type FlowEvent, FlowReconciler } from '../../src/flows/flow-reconciler.ts'
 import { type ConntrackClient, createConntrackClient } from '../../src/kernel/conntrack/client.ts'
+import type { FlowProtocol } from '../../src/kernel/conntrack/flow.ts'
 import { isRefusal } from '../../src/model/fields.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { type Resolved, resolve } from '../../src/model/resolve.ts'
@@ -19,8 +20,10 @@ const SHAPES = [
   'one VIP, 300 stale',
   'all flows stale',
   'start: everything is looked at',
+  'TCP: 300 attempts without an answer',
 ] as const
 type Shape = (typeof SHAPES)[number]
+const protocolOf = (shape: Shape): FlowProtocol => (shape.startsWith('TCP') ? 'TCP' : 'UDP')
 const RUNS = 3
 const RSS_MIB_MAX = 64
 
@@ -29,6 +32,7 @@ interface PassResult {
   readonly deleted: number
   readonly examined: number
   readonly ms: number
+  readonly cpuMs: number
   readonly stallMs: number
   readonly rssMiB: number
   readonly listMs: number
@@ -60,12 +64,13 @@ async function measure(entries: number, shapeIndex: number): Promise<void> {
     random: Math.random,
     report: event => events.push(event),
   })
-  const before = resolved(undefined, [service(), slice([A, B])])
+  const protocol = protocolOf(shape)
+  const before = resolved(undefined, [service(protocol), slice([A, B], protocol)])
   if (!shape.startsWith('start')) {
     flows.offer(before.snapshot, before.table)
-    await next(events)
+    if (protocol === 'UDP') await next(events)
   }
-  const after = resolved(before, [slice([B])])
+  const after = resolved(before, [slice([B], protocol)])
   globalThis.gc?.()
   const rss = process.memoryUsage.rss()
   const peak = watchRss()
@@ -73,17 +78,21 @@ async function measure(entries: number, shapeIndex: number): Promise<void> {
   delay.enable()
   await new Promise(done => setTimeout(done, 50))
   delay.reset()
+  const cpuStartMs = processCpuMs()
   flows.offer(after.snapshot, after.table)
   const event = await next(events)
+  const cpuMs = processCpuMs() - cpuStartMs
   const stallMs = delay.max / 1e6
   await flows.stop()
   await Promise.all([client.close(), injector.close()])
-  const { deleted, examined, durationMs: ms } = event
+  const { examined, durationMs: ms } = event
+  const deleted = event.deleted + event.halfOpen
   const result: PassResult = {
     taken,
     deleted,
     examined,
     ms,
+    cpuMs,
     stallMs,
     rssMiB: (peak() - rss) / 2 ** 20,
     listMs,
@@ -94,10 +103,12 @@ async function measure(entries: number, shapeIndex: number): Promise<void> {
 
 function* entriesOf(entries: number, shape: Shape): Generator<Entry> {
   const stale = shape === 'all flows stale' ? entries : Number(/\d+/.exec(shape)?.[0] ?? 300)
+  const protocol = protocolOf(shape)
+  const isHalfOpen = protocol === 'TCP'
   for (let n = 0; n < entries; n++) {
     const from = `10.${1 + (n >> 16)}.${(n >> 8) & 255}.${n & 255}:4000`
-    if (n < stale) yield entry(from, '10.96.0.10:53', `${A}:1053`)
-    else yield entry(from, `10.97.${(n >> 8) & 255}.${n & 255}:53`)
+    if (n < stale) yield entry(from, '10.96.0.10:53', `${A}:1053`, { protocol, isHalfOpen })
+    else yield entry(from, `10.97.${(n >> 8) & 255}.${n & 255}:53`, undefined, { protocol })
   }
 }
 
@@ -138,13 +149,13 @@ function watchRss(): () => number {
   }
 }
 
-function service(): object {
-  const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }]
+function service(protocol: FlowProtocol): object {
+  const ports = [{ name: 'dns', port: 53, protocol }]
   const metadata = { namespace: 'kube-system', name: 'kube-dns' }
   return { apiVersion: 'v1', kind: 'Service', metadata, spec: { clusterIP: '10.96.0.10', ports } }
 }
 
-function slice(addresses: readonly string[]): object {
+function slice(addresses: readonly string[], protocol: FlowProtocol): object {
   return {
     apiVersion: 'discovery.k8s.io/v1',
     kind: 'EndpointSlice',
@@ -155,7 +166,7 @@ function slice(addresses: readonly string[]): object {
     },
     addressType: 'IPv4',
     endpoints: addresses.map(address => ({ addresses: [address], conditions: { ready: true } })),
-    ports: [{ name: 'dns', port: 1053, protocol: 'UDP' }],
+    ports: [{ name: 'dns', port: 1053, protocol }],
   }
 }
 
@@ -188,6 +199,7 @@ function compare(): void {
       return {
         change: shape,
         'pass ms': pick('ms').toFixed(0),
+        'CPU ms': pick('cpuMs').toFixed(0),
         examined: pick('examined').toFixed(0),
         deleted: pick('deleted').toFixed(0),
         'longest stall ms': pick('stallMs').toFixed(0),
@@ -197,7 +209,7 @@ function compare(): void {
         'tool / pass': (pick('toolMs') / pick('ms')).toFixed(1),
       }
     })
-    print(`one UDP endpoint is gone, ${size} entries in the kernel, medians of ${RUNS} cold processes`, rows)
+    print(`one endpoint is gone, ${size} entries in the kernel, medians of ${RUNS} cold processes`, rows)
   }
   if (isOver) throw new Error(`memory grew by more than ${RSS_MIB_MAX} MiB`)
 }

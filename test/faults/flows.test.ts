@@ -3,6 +3,12 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import type { Readable, Writable } from 'node:stream'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { systemClock } from '../../src/base/clock.ts'
+import { formatIpPort } from '../../src/base/ip.ts'
+import { createConntrackClient } from '../../src/kernel/conntrack/client.ts'
+import type { Flow } from '../../src/kernel/conntrack/flow.ts'
+import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
+import { openNetlink } from '../../src/netlink/native.ts'
 import { Daemons } from '../support/daemon.ts'
 import { closeTopology, inNamespace, openTopology, type Topology } from '../support/lab/topology.ts'
 import { startClient, startServers } from '../support/lab/traffic.ts'
@@ -123,6 +129,70 @@ describe('a segment outside the window of a translated connection', () => {
   )
 })
 
+describe.each(['nftables', 'iptables'])('in %s mode, when a TCP endpoint is gone', mode => {
+  const OTHER = '10.180.0.2'
+  /** Swallows what it gets, as a node that has died. */
+  const DEAD = '10.180.0.9'
+  const daemons = new Daemons()
+  const openTransport = () => openNetlink({ protocol: NETLINK_NETFILTER })
+
+  it('F214: an attempt to connect succeeds by its next SYN, and an open connection goes on', async () => {
+    const topology = await openTopology([], () => undefined)
+    const servers = await startServers(topology, [`${POD}:8080`, `${OTHER}:8080`])
+    const conntrack = createConntrackClient({ openTransport, clock: systemClock })
+    const echoes: Echo[] = []
+    onTestFinished(async () => {
+      await Promise.all([...echoes.map(echo => echo.end()), daemons.end(), conntrack.close()])
+      await servers.close()
+      await closeTopology(topology)
+    })
+    const connection = (pid: number, words: readonly string[]) => {
+      const echo = new Echo(pid, words)
+      echoes.push(echo)
+      return echo
+    }
+    const unanswered = async () => {
+      const found: string[] = []
+      const visit = (flow: Flow) => found.push(formatIpPort(flow.answerer, flow.answererPort))
+      await conntrack.dump(
+        { family: 'IPv4', protocol: 'TCP', isHalfOpen: true },
+        { isWanted: () => true, visit },
+      )
+      return found.filter(endpoint => endpoint === `${DEAD}:8080`).length
+    }
+    inNamespace(topology.outside.pid, ['ip', 'addr', 'add', `${CLIENT}/32`, 'dev', 'e0'])
+    inNamespace(topology.pods.pid, ['ip', 'route', 'add', 'blackhole', DEAD])
+    // The laboratory's client knows how to give a namespace its way back.
+    await startClient(topology, {
+      from: 'outside',
+      source: CLIENT,
+      destination: NODE,
+      port: 1,
+      rate: 1,
+    }).stop()
+
+    const folder = daemons.folder()
+    const program = (endpoint: string) =>
+      writeObjects(folder, [node({ ips: [NODE] }), nodePorted, sliceOf('web', [endpoint])])
+    program(POD)
+    const daemon = await daemons.running({ source: folder, args: [`--proxy-mode=${mode}`] })
+    const open = connection(process.pid, [NODE, VIP, '80'])
+    await open.until(`${POD} 8080\n`)
+
+    program(DEAD)
+    await eventually(() => daemon.records.some(({ reason }) => reason === 'removal'))
+    const attempts = [
+      connection(process.pid, [NODE, VIP, '80']),
+      connection(topology.outside.pid, [CLIENT, NODE, String(NODE_PORT)]),
+    ]
+    await eventually(async () => (await unanswered()) === attempts.length)
+    program(OTHER)
+    for (const attempt of attempts) await attempt.until(`${OTHER} 8080\n`)
+    expect(await unanswered()).toBe(0)
+    await open.says('one')
+  })
+})
+
 function isLiberal(): boolean {
   return readFileSync('/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal', 'utf8').trim() === '1'
 }
@@ -150,7 +220,10 @@ class Echo {
   }
 
   async until(words: string): Promise<void> {
-    await eventually(() => this.#heard.includes(words))
+    await eventually(() => {
+      if (this.#heard.includes('ETIMEDOUT')) throw new Error(`no connection: ${this.#heard}`)
+      return this.#heard.includes(words)
+    })
   }
 
   async says(words: string): Promise<void> {

@@ -122,6 +122,8 @@ export const GROUPS = {
     F80: 'segments outside the window',
     F81: 'very many connections from one source',
     F82: 'a daemon that was stopped for a while',
+    F214: 'attempts to connect to a TCP endpoint that is gone',
+    F215: 'a cleanup of attempts to connect that fails, or comes before the kernel has caught up',
   },
   'The process': {
     F83: 'kill -9 at any moment',

@@ -100,6 +100,21 @@ it('lets the kernel compare: only what passes the filter comes to user space', a
   expect(await listedByKernel({ family: 'IPv4', protocol: 'TCP' })).toBe(1)
 })
 
+it('lists only attempts that were translated and have no answer, and has the kernel compare', async () => {
+  const tcp = { protocol: 'TCP' } as const
+  const [to, by] = ['10.96.0.10:80', '10.200.0.1:8080']
+  const attempt = entry('10.1.0.5:4004', to, by, { ...tcp, isHalfOpen: true })
+  const untranslated = entry('10.1.0.5:4005', to, to, { ...tcp, isHalfOpen: true })
+  expect(inject(injector, [DNS, TCP, attempt, untranslated, entry('10.1.0.5:4006', to, by, tcp)])).toBe(5)
+  const filter = { family: 'IPv4', ...tcp, isHalfOpen: true } as const
+  expect(await texts({ family: 'IPv4', ...tcp })).toHaveLength(4)
+  expect((await dumped(filter)).map(each => [flowText(each), each.isAnswered])).toEqual([
+    [entryText(attempt), false],
+  ])
+  expect(await listedByKernel(filter)).toBe(1)
+  expect(await listedByKernel({ ...filter, destinationPort: 81 })).toBe(0)
+})
+
 it('deletes what it is given and nothing else', async () => {
   inject(injector, [DNS, DNS_METRICS, OTHER, TCP, V6])
   const found = await dumped({ family: 'IPv4', protocol: 'UDP', destination: socket('10.96.0.10:53').ip })

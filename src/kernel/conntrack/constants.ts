@@ -19,6 +19,7 @@ export const CTA_ID = 12
 export const CTA_ZONE = 18
 export const CTA_TIMESTAMP = 20
 export const CTA_FILTER = 25
+export const CTA_STATUS_MASK = 26
 
 export const CTA_TUPLE_IP = 1
 export const CTA_TUPLE_PROTO = 2
@@ -51,6 +52,7 @@ export const CTA_STATS_GLOBAL_MAX_ENTRIES = 2
 export const IPS_SEEN_REPLY = 2
 export const IPS_ASSURED = 4
 export const IPS_CONFIRMED = 8
+export const IPS_DST_NAT = 32
 
 export const NFPROTO_UNSPEC = 0
 export const NFPROTO_IPV4 = 2

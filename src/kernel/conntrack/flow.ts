@@ -17,6 +17,8 @@ import {
   IPCTNL_MSG_CT_GET,
   IPPROTO_TCP,
   IPPROTO_UDP,
+  IPS_DST_NAT,
+  IPS_SEEN_REPLY,
   NFNL_SUBSYS_CTNETLINK,
   NFPROTO_IPV4,
   NFPROTO_IPV6,
@@ -37,6 +39,8 @@ export interface Flow {
   /** Source of the replies: the endpoint, where the destination was translated. */
   readonly answerer: Ip
   readonly answererPort: number
+  /** The answerer has sent a packet (IPS_SEEN_REPLY). */
+  readonly isAnswered: boolean
   /** CTA_TUPLE_ORIG as the kernel wrote it: addresses, protocol, ports, and the zone of this direction if it has one. */
   readonly tuple: Octets
   /** CTA_ID: distinguishes this entry from a later one with the same tuple. */
@@ -87,12 +91,24 @@ export function decodeFlow(
   message: Message,
   { family, protocol, destination, destinationPort }: FlowKind & FlowHead,
 ): Flow {
-  const { tuple, reply, id, zone } = readAttributes(view, REST, spanOf(message))
+  const { tuple, reply, status, id, zone } = readAttributes(view, REST, spanOf(message))
   const answerer = reply?.ip?.v4Source ?? reply?.ip?.v6Source
   const answererPort = reply?.proto?.sourcePort
   if (tuple === undefined || id === undefined || answerer === undefined || answererPort === undefined)
     throw malformed('an entry of conntrack without its tuples or its id', message.start)
-  return { family, protocol, destination, destinationPort, answerer, answererPort, tuple, id, zone }
+  const isAnswered = status === undefined || (status & IPS_SEEN_REPLY) !== 0
+  return {
+    family,
+    protocol,
+    destination,
+    destinationPort,
+    answerer,
+    answererPort,
+    isAnswered,
+    tuple,
+    id,
+    zone,
+  }
 }
 
 /** Returns the attributes' part of a message. */
@@ -110,6 +126,8 @@ export interface FlowFilter {
   readonly protocol: FlowProtocol
   readonly destination?: Ip
   readonly destinationPort?: number
+  /** Only entries with a translated destination and no answer yet; Linux before 5.15 lists the others, too. */
+  readonly isHalfOpen?: boolean
 }
 
 /** CTA_FILTER_F_* of net/netfilter/nf_internals.h, which no userspace header exports. */
@@ -149,8 +167,14 @@ export function encodeDump(filter: FlowFilter, sequence: number): Uint8Array {
   const head = { type: messageType(IPCTNL_MSG_CT_GET), flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   return encodeMessage(head, out => {
     writeNfGenMsg(out.out, { family: familyNumber(family), resourceId: 0 })
-    writeAttributes(out, CONNTRACK, { original, filter: { originalFlags: flags } })
+    const state = filter.isHalfOpen === true ? HALF_OPEN : {}
+    writeAttributes(out, CONNTRACK, { original, ...state, filter: { originalFlags: flags } })
   })
+}
+
+const HALF_OPEN: ValuesOf<typeof CONNTRACK> = {
+  status: IPS_DST_NAT,
+  statusMask: IPS_DST_NAT | IPS_SEEN_REPLY,
 }
 
 /** Maximum bytes of a deletion, without its tuple. */

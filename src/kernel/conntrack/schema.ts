@@ -22,6 +22,7 @@ import {
   CTA_STATS_GLOBAL_MAX_ENTRIES,
   CTA_STATS_INSERT_FAILED,
   CTA_STATUS,
+  CTA_STATUS_MASK,
   CTA_TIMEOUT,
   CTA_TIMESTAMP,
   CTA_TIMESTAMP_START,
@@ -63,6 +64,7 @@ export const CONNTRACK = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
   status: [CTA_STATUS, u32be],
+  statusMask: [CTA_STATUS_MASK, u32be],
   timeoutS: [CTA_TIMEOUT, u32be],
   mark: [CTA_MARK, u32be],
   zone: [CTA_ZONE, u16be],
@@ -103,6 +105,7 @@ const SOURCE_TUPLE = attributeSet({
 export const REST = attributeSet({
   tuple: [CTA_TUPLE_ORIG, nestedOctets],
   reply: [CTA_TUPLE_REPLY, nested(SOURCE_TUPLE)],
+  status: [CTA_STATUS, u32be],
   id: [CTA_ID, u32be],
   zone: [CTA_ZONE, u16be],
 })

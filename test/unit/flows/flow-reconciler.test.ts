@@ -98,6 +98,7 @@ describe('FlowReconciler', () => {
       examined: 2,
       deleted: 0,
       cut: 0,
+      halfOpen: 0,
       durationMs: 0,
     })
   })
@@ -274,5 +275,74 @@ describe('connections of TCP', () => {
     await offer(view([sliceOf({ [A]: READY, [B]: READY })], now))
     await clock.advance(60_000)
     expect([texts(), reconciler.status.draining]).toEqual([[flowText(tcp)], 0])
+  })
+})
+
+describe('connection attempts', () => {
+  const ports = [{ name: 'dns', port: 53, protocol: 'TCP' }]
+  const web = (endpoints: EndpointWords) =>
+    view(
+      [dns({ ports }), dnsSlice(endpoints, { ports: [{ name: 'dns', port: 1053, protocol: 'TCP' }] })],
+      now,
+    )
+  const tcp = (isHalfOpen: boolean) =>
+    flow(CLIENT, '10.96.0.10:53', `${A}:1053`, { protocol: 'TCP', isHalfOpen })
+  const [attempt, open] = [tcp(true), tcp(false)]
+
+  beforeEach(async () => {
+    kernel.flows = [attempt, open]
+    await offer(web({ [A]: READY, [B]: READY }))
+  })
+
+  it('to an endpoint that is gone are deleted, after those to endpoints that live were answered', async () => {
+    await offer(web({ [B]: READY }), 199)
+    expect(kernel.dumps).toEqual([])
+    await clock.advance(1)
+    expect(kernel.flows).toEqual([open])
+    expect(kernel.dumps).toEqual([
+      {
+        ...{ family: 'IPv4', protocol: 'TCP' },
+        destination: attempt.destination,
+        destinationPort: 53,
+        isHalfOpen: true,
+      },
+    ])
+    expect(events).toEqual([
+      expect.objectContaining({ reason: 'removal', examined: 2, deleted: 0, cut: 0, halfOpen: 1 }),
+    ])
+  })
+
+  it('are looked for once a second while endpoints go, and not at all while they come', async () => {
+    for (let n = 0; n < 30; n++) await offer(web({ [A]: READY, [`10.2.1.${n}`]: READY }), 100)
+    expect([kernel.dumps.length, kernel.flows.length]).toEqual([3, 2])
+    await clock.advance(5_000)
+    const before = kernel.dumps.length
+    for (let n = 0; n < 30; n++)
+      await offer(web({ [A]: READY, '10.2.1.29': READY, [`10.3.1.${n % 2}`]: READY, '10.3.1.0': READY }), 100)
+    expect(kernel.dumps.length - before).toBeLessThanOrEqual(3)
+    await offer(web({ '10.2.1.29': READY }), 1_300)
+    expect(kernel.flows).toEqual([open])
+  })
+
+  it('are kept when their endpoint is back before they are looked for', async () => {
+    await offer(web({ [B]: READY }), 100)
+    await offer(web({ [A]: READY, [B]: READY }), 3_000)
+    expect(kernel.flows).toEqual([attempt, open])
+  })
+
+  it('F215 are looked for again after a failure, and after the kernel has caught up', async () => {
+    kernel.failure = new Error('list flows: EPERM')
+    await offer(web({ [B]: READY }), 2_000)
+    expect(events.some(({ kind }) => kind === 'failed')).toBe(true)
+    kernel.failure = undefined
+    const lagging = web({ [B]: READY, '10.2.0.9': READY })
+    reconciler.offer(lagging.snapshot, now.table)
+    await clock.advance(3_000)
+    expect(kernel.flows).toEqual([open])
+    kernel.flows.push(attempt)
+    await offer(lagging, 3_000)
+    expect(kernel.flows).toEqual([open])
+    await reconciler.stop()
+    expect(clock.pending).toBe(0)
   })
 })

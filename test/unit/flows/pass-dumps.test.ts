@@ -1,11 +1,17 @@
 import { describe, expect, it } from 'vitest'
 import type { Family } from '../../../src/base/ip.ts'
 import { dumpsFor, WALKS_MAX } from '../../../src/flows/pass.ts'
+import type { FlowPhase } from '../../../src/flows/ports.ts'
 import { RuleBook } from '../../../src/flows/stale.ts'
 import { socket } from '../kernel/conntrack/flows.ts'
 
-function book(family: Family, sockets: readonly string[], nodePorts: readonly number[] = []): RuleBook {
-  const made = new RuleBook(family, 'UDP', { ips: new Set(), isOpen: false })
+function book(
+  family: Family,
+  sockets: readonly string[],
+  nodePorts: readonly number[] = [],
+  phase: FlowPhase = 'under way',
+): RuleBook {
+  const made = new RuleBook({ family, protocol: 'UDP', phase }, { ips: new Set(), isOpen: false })
   const port = {
     service: 'ns/dns',
     family,
@@ -52,5 +58,14 @@ describe('dumpsFor', () => {
     expect(dumpsFor(book('IPv4', addresses))).toEqual([UDP4])
     expect(dumpsFor(book('IPv4', addresses.slice(1)))).toHaveLength(WALKS_MAX)
     expect(dumpsFor(book('IPv4', addresses.slice(1), [30053]))).toEqual([UDP4])
+  })
+
+  it('asks once for attempts without an answer, whatever their addresses', () => {
+    const { ip } = socket('10.96.0.10:53')
+    const asked = (...words: readonly string[]) => dumpsFor(book('IPv4', words, [], 'half-open'))
+    expect(asked('10.96.0.10:53')).toEqual([
+      { ...UDP4, destination: ip, destinationPort: 53, isHalfOpen: true },
+    ])
+    expect(asked('10.96.0.10:53', '10.96.0.11:53')).toEqual([{ ...UDP4, isHalfOpen: true }])
   })
 })

@@ -16,7 +16,7 @@ function judged(each: Flow, now: View, before: readonly View[] = []): Judgment['
     current: finish(flowPorts(versionOf(now, 'ns/dns'))),
     former: before.flatMap(one => finish(flowPorts(versionOf(one, 'ns/dns')))),
   }
-  const books = finish(ruleBooks({ looks: [look], node: nodeAddresses(now) }))
+  const books = finish(ruleBooks({ looks: [look], node: nodeAddresses(now), phase: 'under way' }))
   const book = books.find(({ family, protocol }) => family === each.family && protocol === each.protocol)
   if (book?.concerns(each.destination, each.destinationPort) !== true) return 'keep'
   return book.judge(each).kind
@@ -185,7 +185,7 @@ describe('a TCP connection', () => {
   it('is counted together with the others between the same place and endpoint', () => {
     const now = view([dns({ ports }, draining), sliceOf({ [B]: READY })])
     const look = { current: finish(flowPorts(versionOf(now, 'ns/dns'))), former: [] }
-    const [book] = finish(ruleBooks({ looks: [look], node: nodeAddresses(now) }))
+    const [book] = finish(ruleBooks({ looks: [look], node: nodeAddresses(now), phase: 'under way' }))
     expect(book?.judge(tcp(`${A}:1053`))).toEqual({
       kind: 'drain',
       service: 'ns/dns',

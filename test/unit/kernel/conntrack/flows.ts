@@ -1,6 +1,11 @@
 import { type Family, familyOf, formatIpPort, type Ip, parseIp } from '../../../../src/base/ip.ts'
 import { bytesFromOctets, octetsFromBytes } from '../../../../src/base/octets.ts'
-import { IPCTNL_MSG_CT_NEW } from '../../../../src/kernel/conntrack/constants.ts'
+import {
+  IPCTNL_MSG_CT_NEW,
+  IPS_ASSURED,
+  IPS_CONFIRMED,
+  IPS_SEEN_REPLY,
+} from '../../../../src/kernel/conntrack/constants.ts'
 import {
   type Flow,
   type FlowProtocol,
@@ -9,14 +14,28 @@ import {
   protocolNumber,
 } from '../../../../src/kernel/conntrack/flow.ts'
 import { CONNTRACK, TUPLE } from '../../../../src/kernel/conntrack/schema.ts'
-import { AttributeWriter, ByteWriter, viewOf } from '../../../../src/netlink/attribute.ts'
+import { AttributeWriter, ByteWriter, octets, u16be, viewOf } from '../../../../src/netlink/attribute.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST } from '../../../../src/netlink/constants.ts'
 import { closeMessage, openMessage, writeNfGenMsg } from '../../../../src/netlink/message.ts'
-import { readAttributes, type ValuesOf, writeAttributes } from '../../../../src/netlink/schema.ts'
+import {
+  attributeSet,
+  nested,
+  readAttributes,
+  type ValuesOf,
+  writeAttributes,
+} from '../../../../src/netlink/schema.ts'
 import type { Transport } from '../../../../src/netlink/transport.ts'
 
-/** IPS_CONFIRMED, IPS_ASSURED and IPS_SEEN_REPLY: an entry that the kernel does not give up when room is short. */
-const STATUS = 14
+/** An entry that the kernel does not give up when room is short. */
+const STATUS = IPS_CONFIRMED | IPS_ASSURED | IPS_SEEN_REPLY
+
+/** CTA_NAT_DST of an IPv4 address and port: has the kernel translate, which no status says to it. */
+const NAT_RANGE = attributeSet({
+  first: [1, octets],
+  last: [2, octets],
+  ports: [3, nested(attributeSet({ first: [1, u16be], last: [2, u16be] }))],
+})
+const NAT = attributeSet({ destination: [13, nested(NAT_RANGE)] })
 
 /** An entry to be made: `10.1.0.5:4000` sends to `10.96.0.10:53`, and `10.200.0.1:1053` answers. */
 export interface Entry {
@@ -25,21 +44,25 @@ export interface Entry {
   readonly to: string
   readonly answeredBy: string
   readonly zone: number | undefined
+  /** The kernel translates it, and has seen no answer yet. */
+  readonly isHalfOpen: boolean
 }
 
 interface EntryWords {
   readonly protocol?: FlowProtocol
   readonly zone?: number
+  readonly isHalfOpen?: boolean
 }
 
 /** Nobody translated it when nobody else answers. */
 export function entry(from: string, to: string, answeredBy = to, words: EntryWords = {}): Entry {
-  return { protocol: words.protocol ?? 'UDP', from, to, answeredBy, zone: words.zone }
+  const { protocol = 'UDP', zone, isHalfOpen = false } = words
+  return { protocol, from, to, answeredBy, zone, isHalfOpen }
 }
 
 /** What the kernel tells of an entry. */
 export function flow(from: string, to: string, answeredBy = to, words: EntryWords = {}): Flow {
-  const { protocol, zone } = entry(from, to, answeredBy, words)
+  const { protocol, zone, isHalfOpen } = entry(from, to, answeredBy, words)
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
   const out = new ByteWriter(128)
   writeAttributes(new AttributeWriter(out), TUPLE, tuple(client, service, protocol))
@@ -50,6 +73,7 @@ export function flow(from: string, to: string, answeredBy = to, words: EntryWord
     destinationPort: service.port,
     answerer: endpoint.ip,
     answererPort: endpoint.port,
+    isAnswered: !isHalfOpen,
     tuple: octetsFromBytes(out.written()),
     id: 7,
     zone,
@@ -96,7 +120,7 @@ export function entryText({ protocol, from, to, answeredBy }: Entry): string {
 /** IPCTNL_MSG_CT_NEW: an entry as if packets had made it. */
 export function appendNew(
   out: ByteWriter,
-  { protocol, from, to, answeredBy, zone }: Entry,
+  { protocol, from, to, answeredBy, zone, isHalfOpen }: Entry,
   sequence: number,
 ): void {
   const [client, service, endpoint] = [socket(from), socket(to), socket(answeredBy)]
@@ -104,14 +128,16 @@ export function appendNew(
   const flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK
   const start = openMessage(out, { type: messageType(IPCTNL_MSG_CT_NEW), flags, sequence })
   writeNfGenMsg(out, { family: familyNumber(family), resourceId: 0 })
-  const [original, reply] = [tuple(client, service, protocol), tuple(endpoint, client, protocol)]
-  writeAttributes(new AttributeWriter(out), CONNTRACK, {
-    original,
-    reply,
-    status: STATUS,
-    timeoutS: 600,
-    zone,
-  })
+  const original = tuple(client, service, protocol)
+  const reply = tuple(isHalfOpen ? service : endpoint, client, protocol)
+  const status = isHalfOpen ? IPS_CONFIRMED : STATUS
+  const attributes = new AttributeWriter(out)
+  writeAttributes(attributes, CONNTRACK, { original, reply, status, timeoutS: 600, zone })
+  if (isHalfOpen) {
+    const [ip, port] = [endpoint.ip, endpoint.port]
+    const ports = { first: port, last: port }
+    writeAttributes(attributes, NAT, { destination: { first: ip, last: ip, ports } })
+  }
   closeMessage(out, start)
 }
 
