@@ -25,7 +25,7 @@ interface HalfOpenOptions {
 const SETTLE_MS = 200
 /** Minimum time between two passes, and the largest share of the time that they take. */
 const DISTANCE_MS = 1_000
-const SHARE = 0.05
+const SHARE = 0.01
 
 /**
  * Removes connection attempts that go to a TCP endpoint that is gone, so that the client's next SYN is balanced anew.
