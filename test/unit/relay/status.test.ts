@@ -211,11 +211,13 @@ describe('relay: status of nodes', () => {
     const { relay, clock } = await begin({}, 0)
     const { reports } = relay.state
     const text = encodeReport(REPORT)
-    for (let index = 0; index < 16_384; index++) reports.take(`gone-${index}`, text)
-    reports.take('node-0', text)
+    for (let index = 0; index < 16_384; index++) reports.take(`made-up-${index}`, text)
+    reports.take('made-up-too', text)
     expect(reports.refused.get('too-many')).toBe(1)
-    await clock.advance(101_000)
+    // A node that exists has a place, however many names a client makes up.
     reports.take('node-0', text)
+    await clock.advance(101_000)
+    reports.take('made-up-too', text)
     expect(reports.refused.get('too-many')).toBe(1)
     expect(judged(relay).get('node-0')?.report?.number).toBe(1)
   })
