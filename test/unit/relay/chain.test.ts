@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { framed } from '../../../src/api/grpc/rpc.ts'
+import { type Call, framed } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode } from '../../../src/relay/judgement.ts'
 import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
@@ -188,8 +188,10 @@ describe('a relay behind a relay', () => {
   it('F208: a client that may report for all names nodes alone, and so many of them', () => {
     const clock = new FakeClock()
     const state = new RelayState({ clock, proxyName: '' })
-    const { deltas } = new DiscoveryServer({ state, clock, isTrusted: () => true })
+    const userOf = ({ commonName = '' }: Pick<Call, 'commonName'>) => commonName
+    const { deltas } = new DiscoveryServer({ state, clock, isTrusted: () => true, userOf })
     const handler = deltas({
+      commonName: 'a',
       organizations: [],
       write: () => true,
       end: () => undefined,
@@ -203,13 +205,12 @@ describe('a relay behind a relay', () => {
       )
     expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['node-1', 'node-2'])
     expect(state.reports.refused.get('other-node')).toBe(3)
-    handler.closed?.()
     let most = 0
-    while (most < 100_000 && state.reports.joined(`node-${most}`, 'a', false)) most++
-    expect(most).toBe(65_536)
+    while (most < 100_000 && state.reports.joined(`more-${most}`, 'a', false)) most++
+    expect(most).toBe(65_534)
     expect(state.reports.joined('node-1', 'a', true)).toBe(true)
     state.reports.left('node-1', 'a')
-    state.reports.left('node-2', 'a')
+    handler.closed?.()
     expect(state.reports.joined('node-2', 'a', false)).toBe(true)
     // Another one that may report for all has places of its own.
     expect(state.reports.joined('node-3', 'b', false)).toBe(true)
