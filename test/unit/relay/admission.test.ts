@@ -315,7 +315,7 @@ describe('a relay that takes tokens', () => {
     expect(relay.counts.unauthorized).toBe(0)
   })
 
-  it('F205: takes short requests alone for Sets and the status, also while a token is reviewed', async () => {
+  it('takes short requests alone for Sets and the status, also while a token is reviewed', async () => {
     const long = Buffer.concat([Buffer.from([0, 0, 0, 0x13, 0x88]), Buffer.alloc(5_000)])
     for (const method of [SETS_METHOD, STATUS_METHOD])
       expect(await endOf(method, long, {}, `good-${method.length}`)).toBe(
