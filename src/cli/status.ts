@@ -275,7 +275,7 @@ function documentOf({ node, state, why, sinceMs, report }: NodeVerdict) {
 function summaryOf(verdicts: readonly NodeVerdict[], { revisions, service }: Goal): string {
   const others = NODE_STATES.filter(state => state !== 'holds').flatMap(state => {
     const nodes = verdicts.filter(each => each.state === state).length
-    const note = state === 'silent' ? ' (unknown: no relay that was asked hears of them)' : ''
+    const note = state === 'silent' ? ' (unknown)' : ''
     return nodes === 0 ? [] : [`${nodes} ${state}${note}`]
   })
   const what = service === undefined ? '' : `${service} at `
