@@ -148,14 +148,14 @@ export class Outlet {
 
   /** Resolves when all output is written or lost, or `stop` is aborted. */
   async written(stop: AbortSignal): Promise<void> {
-    if (this.#used && this.#failure === undefined) await Promise.race([this.#taken(), aborted(stop)])
+    if (this.#used && this.#failure === undefined) await unlessAborted(this.#taken(), stop)
   }
 
   /** Waits in the same way. Gives a stalled reader a moment more after `stop`, and then records a failure. */
   async drained({ stop, clock }: { readonly stop: AbortSignal; readonly clock: Clock }): Promise<void> {
     if (!this.#used || this.#failure !== undefined) return
     const taken = this.#taken()
-    await Promise.race([taken, aborted(stop)])
+    await unlessAborted(taken, stop)
     if (!(await within(clock, PATIENCE_MS, taken)))
       this.#failure ??= new Error(`reader stopped with ${this.backlogBytes} bytes unwritten`)
     // Node reports an error one turn after the write has ended.
@@ -172,6 +172,19 @@ export class Outlet {
     this.#failure = error
     this.#lost.abort(error)
   }
+}
+
+/** Waits for the work or the signal. Nothing of it stays at the signal, which lives for as long as the process. */
+function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    const end = (): void => {
+      signal.removeEventListener('abort', end)
+      resolve()
+    }
+    signal.addEventListener('abort', end)
+    void work.then(end)
+    if (signal.aborted) end()
+  })
 }
 
 /** Resolves when the signal is aborted. */

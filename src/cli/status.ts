@@ -58,7 +58,7 @@ export const command: Command = {
         '  behind       some changes are not in its kernel',
         '  failing      the last write to its kernel failed',
         '  incomplete   it leaves Services out: quarantined or refused',
-        '  silent       it has not reported for 100 s, or not since the relay started',
+        '  silent       it has not reported for 100 s, or not since the relay started: what it holds is unknown',
         '',
         'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
           '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',
@@ -275,7 +275,8 @@ function documentOf({ node, state, why, sinceMs, report }: NodeVerdict) {
 function summaryOf(verdicts: readonly NodeVerdict[], { revisions, service }: Goal): string {
   const others = NODE_STATES.filter(state => state !== 'holds').flatMap(state => {
     const nodes = verdicts.filter(each => each.state === state).length
-    return nodes === 0 ? [] : [`${nodes} ${state}`]
+    const note = state === 'silent' ? ' (unknown)' : ''
+    return nodes === 0 ? [] : [`${nodes} ${state}${note}`]
   })
   const what = service === undefined ? '' : `${service} at `
   const of = `Services of revision ${revisions.Service || 'none'}, EndpointSlices of ${revisions.EndpointSlice || 'none'}`

@@ -7,7 +7,7 @@ import { errorOf } from '../base/errors.ts'
 import type { ResolveOptions } from '../model/node-context.ts'
 import type { PartsRoom } from '../model/object-budget.ts'
 import type { Resolved } from '../model/resolve.ts'
-import { isEntangled, nobodyIn } from '../model/shared-view.ts'
+import { Entanglement, nobodyIn } from '../model/shared-view.ts'
 import type { NodeInfo, Snapshot } from '../model/snapshot.ts'
 import type { StateSource } from '../relay/state-source.ts'
 import { Intake } from './intake.ts'
@@ -143,38 +143,48 @@ export class NodeViews {
 
   /** Every node gets each state of what it shares: differences are between neighbors. */
   async #pass(snapshot: Snapshot, run: Run): Promise<void> {
-    const used = new Set<string>()
     const slicing = slicingOf(this.#options.clock)
-    const stepOf = async (key: string, node: NodeInfo) => {
+    const stepOf = async (view: NodeView, key: string, node: NodeInfo) => {
       // Numbers of Snapshots are those of one run.
       const shared = this.#run === run ? (this.#shared.get(key) ?? this.#make(key, node)) : undefined
       if (shared === undefined) return undefined
-      used.add(key)
+      view.uses.push(key)
       await finishInSlices(shared.next(snapshot), slicing)
       return shared.step
     }
     const slice = new Slice(slicing)
-    for (const view of [...this.#views.values()]) {
+    const follow = async (view: NodeView): Promise<boolean> => {
       if (slice.isOver) await slice.next()
       const node = view.seenAs(run.source.nodeOf(view.name))
       const zone = node?.zone ?? ''
-      const ofZone = await stepOf(`zone ${zone}`, nobodyIn(zone))
+      view.uses = []
+      const ofZone = await stepOf(view, `zone ${zone}`, nobodyIn(zone))
       const isAlone = node !== undefined && ofZone !== undefined && view.isEntangledIn(ofZone.now.resolved)
-      const step = isAlone ? await stepOf(JSON.stringify(node), node) : ofZone
+      const step = isAlone ? await stepOf(view, JSON.stringify(node), node) : ofZone
       // The last client, or that of this node, may have gone in the meantime, and have come back.
-      if (this.#run !== run) return
-      if (this.#views.get(view.name) !== view) continue
-      if (step === undefined) {
+      if (this.#run !== run || this.#views.get(view.name) !== view) return true
+      if (step === undefined) return false
+      await finishInSlices(view.state.next(step, node), slicing)
+      view.publish()
+      return true
+    }
+    const late: NodeView[] = []
+    for (const view of [...this.#views.values()]) if (!(await follow(view))) late.push(view)
+    // Nodes that have moved may want the place of what they have left, and all of them that of nodes without clients.
+    if (late.length > 0) for (const view of [...this.#views.values()]) if (view.isIdle) this.#drop(view)
+    if (this.#run !== run) return
+    this.#forgetUnused()
+    for (const view of late)
+      if (this.#views.get(view.name) === view && !(await follow(view)))
         this.#drop(
           view,
           `${SHARED_MAX} zones, and nodes whose addresses Services want, are asked for already`,
         )
-        continue
-      }
-      await finishInSlices(view.state.next(step, node), slicing)
-      view.publish()
-    }
-    if (this.#run !== run) return
+    if (this.#run === run) this.#forgetUnused()
+  }
+
+  #forgetUnused(): void {
+    const used = new Set([...this.#views.values()].flatMap(({ uses }) => uses))
     for (const key of this.#shared.keys()) if (!used.has(key)) this.#shared.delete(key)
   }
 
@@ -203,9 +213,10 @@ class NodeView {
   readonly #feed: ApiFeed
   readonly #sets: Sets
   readonly #calls = new Set<Call>()
+  /** Keys of the states that it shares. */
+  uses: string[] = []
   #node: NodeInfo | undefined
-  #judgedBy: unknown
-  #isEntangled = false
+  #entanglement: Entanglement | undefined
   #cancelIdle: Cancel = () => undefined
   #isClosed = false
 
@@ -241,18 +252,16 @@ class NodeView {
 
   /** The Node as it is now; of one that is gone, what it said last: a kubelet registers it again within seconds. */
   seenAs(now: NodeInfo | undefined): NodeInfo | undefined {
-    if (now !== undefined && now !== this.#node) this.#judgedBy = undefined
-    this.#node = now ?? this.#node
+    if (now !== undefined && now !== this.#node) {
+      this.#node = now
+      this.#entanglement = new Entanglement(now)
+    }
     return this.#node
   }
 
-  /** See isEntangled(); looked at again where the Node or Services have changed. */
+  /** See Entanglement. */
   isEntangledIn(resolved: Resolved): boolean {
-    const { claims } = resolved.memo
-    if (this.#judgedBy !== claims && this.#node !== undefined)
-      this.#isEntangled = isEntangled(resolved, this.#node)
-    this.#judgedBy = claims
-    return this.#isEntangled
+    return this.#entanglement?.in(resolved) === true
   }
 
   publish(): void {

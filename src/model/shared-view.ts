@@ -2,7 +2,7 @@ import type { Steps } from '../base/clock.ts'
 import { PersistentMap } from '../base/collections.ts'
 import { anyContains, familyOf, type Ip } from '../base/ip.ts'
 import { admittedSnapshot } from './admission.ts'
-import { nodePortPlace } from './claims.ts'
+import { type Claims, nodePortPlace } from './claims.ts'
 import type { ServiceFrontends } from './frontend.ts'
 import type { NodeContext } from './node-context.ts'
 import { isApiAddress } from './reserved.ts'
@@ -21,7 +21,7 @@ export function nobodyIn(zone: string): NodeInfo {
 /**
  * Resolves these Services for a node; addresses have the owners that they have in `shared`, which was resolved for
  * NO_NODE in the zone of the node. The result is that of resolve() for the node unless its addresses matter
- * (isEntangled). Services that no slice names the node in are the same in `shared`.
+ * (Entanglement). Services that no slice names the node in are the same in `shared`.
  */
 export function* resolveFor(
   here: NodeContext,
@@ -53,21 +53,46 @@ export function isNamedIn(slices: SliceList, node: string): boolean {
   )
 }
 
-/** Whether an external address of a Service has another owner, or none, on this node because of the node's own addresses. */
-export function isEntangled({ memo, snapshot }: Resolved, { ips, podCidrs }: NodeInfo): boolean {
+/** Follows whether an external address of a Service has another owner, or none, on a node because of the node's own addresses. */
+export class Entanglement {
+  readonly #node: NodeInfo
+  /** External addresses within the pod CIDRs of the node. */
+  readonly #inPods = new Set<Ip>()
+  #claims: Claims | undefined
+  #isEntangled = false
+
+  constructor(node: NodeInfo) {
+    this.#node = node
+  }
+
+  /** Costs the external addresses that have changed since the last call, and those that the node has. */
+  in({ memo, snapshot }: Resolved): boolean {
+    const { claims, here } = memo
+    if (claims === this.#claims) return this.#isEntangled
+    const { ips, podCidrs } = this.#node
+    const before = this.#claims?.externals
+    const changed =
+      before === undefined ? claims.externals.keys() : PersistentMap.changes(before, claims.externals)
+    for (const ip of changed)
+      if (claims.externals.has(ip) && anyContains(podCidrs, ip)) this.#inPods.add(ip)
+      else this.#inPods.delete(ip)
+    this.#claims = claims
+    const met = [...ips, ...here.apiServers.endpoints.map(({ ip }) => ip), ...this.#inPods]
+    this.#isEntangled = met.some(ip => isMet(ip, { memo, snapshot }, ips.includes(ip)))
+    return this.#isEntangled
+  }
+}
+
+/** The address is one of the node, of its pods, or of an API server. */
+function isMet(ip: Ip, { memo, snapshot }: Pick<Resolved, 'memo' | 'snapshot'>, isOwn: boolean): boolean {
   const { externals, places } = memo.claims
-  if (externals.size === 0) return false
-  for (const ip of externals.keys()) {
-    const isOwn = ips.includes(ip)
-    if (!isOwn && !anyContains(podCidrs, ip) && !isApiAddress(memo.here.apiServers, ip)) continue
-    const claimants = externals.get(ip) ?? []
-    for (const key of typeof claimants === 'string' ? [claimants] : claimants) {
-      const service = snapshot.services.get(key)
-      if (service === undefined) continue
-      if (!service.loadBalancerIps.includes(ip) || service.externalIps.includes(ip)) return true
-      if (service.sourceRanges.length > 0 && isApiAddress(memo.here.apiServers, ip)) return true
-      if (isOwn && service.ports.some(port => places.has(nodePortOf(ip, port)))) return true
-    }
+  const claimants = externals.get(ip) ?? []
+  for (const key of typeof claimants === 'string' ? [claimants] : claimants) {
+    const service = snapshot.services.get(key)
+    if (service === undefined) continue
+    if (!service.loadBalancerIps.includes(ip) || service.externalIps.includes(ip)) return true
+    if (service.sourceRanges.length > 0 && isApiAddress(memo.here.apiServers, ip)) return true
+    if (isOwn && service.ports.some(port => places.has(nodePortOf(ip, port)))) return true
   }
   return false
 }

@@ -28,6 +28,8 @@ export interface DiscoveryOptions {
   readonly nodeOf?: (call: Call) => string | undefined
   /** The client may report for any node, as relays do for those that read from them. */
   readonly isTrusted?: (call: Call) => boolean
+  /** The name by which a client was admitted; absent where clients have none. */
+  readonly userOf?: (call: Call) => string
 }
 
 export interface DiscoveryCounts {
@@ -118,6 +120,8 @@ class DeltaStream implements CallHandler {
   #metadata: Metadata = {}
   /** The Node that this client is, once it has reported; null for a client that reports for all. */
   #name: string | null | undefined
+  /** Who has reported here: a node, or a client that reports for all. */
+  #user: string | undefined
   /** Nodes whose reports have come here. */
   readonly #joined = new Set<string>()
 
@@ -144,7 +148,7 @@ class DeltaStream implements CallHandler {
 
   /** Before the request is judged: a node says what it holds also to a relay that does not serve it. */
   #takeReport(id: string, text: string): void {
-    const { state, nodeOf, isTrusted } = this.#options
+    const { state, nodeOf, isTrusted, userOf } = this.#options
     // Reading a certificate takes longer than reading a report.
     if (this.#name === undefined)
       this.#name =
@@ -153,7 +157,9 @@ class DeltaStream implements CallHandler {
       state.reports.refuseOther()
       return
     }
-    if (!this.#joined.has(id) && state.reports.joined(id, this.#joined.size === 0)) this.#joined.add(id)
+    this.#user ??= this.#name ?? userOf?.(this.#call) ?? ''
+    const isFirst = this.#joined.size === 0
+    if (!this.#joined.has(id) && state.reports.joined(id, this.#user, isFirst)) this.#joined.add(id)
     state.reports.take(id, text)
   }
 
@@ -179,7 +185,7 @@ class DeltaStream implements CallHandler {
     this.#options.closed(this)
     for (const subscription of this.#subscriptions.values()) subscription.close()
     this.#subscriptions.clear()
-    for (const name of this.#joined) this.#options.state.reports.left(name)
+    for (const name of this.#joined) this.#options.state.reports.left(name, this.#user ?? '')
     this.#joined.clear()
   }
 

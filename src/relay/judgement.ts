@@ -53,9 +53,10 @@ export function judgeNode(node: KnownNode, goal: Goal): NodeVerdict {
     const note = report?.isDirect === true ? 'reads the API server itself' : ''
     return { node: name, state, why: [why, note].filter(Boolean).join('; '), sinceMs, report }
   }
-  if (report === undefined)
-    return verdict('silent', 'no report since the relay started; what its kernel holds is unknown', ageMs)
-  if (ageMs > SILENT_MS) return verdict('silent', `the last report is too old`, ageMs)
+  if (report === undefined || ageMs > SILENT_MS) {
+    const last = report === undefined ? 'no report since the relay started' : 'the last report is too old'
+    return verdict('silent', `${last}; what its kernel holds is unknown`, ageMs)
+  }
   const { held, failure, cluster } = report
   if (failure !== '') return verdict('failing', failure, behindMs || undefined)
   if (held === undefined) return verdict('behind', 'its first sync is not complete', behindMs || undefined)

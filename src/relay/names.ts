@@ -20,6 +20,8 @@ const ADDRESSES_MAX = 64
 const PERIOD_MS = 30_000
 /** Minimum time between two lookups when no relay answers. */
 const HURRY_MS = 5_000
+/** A lookup that takes longer has failed, as far as anybody hears of it. */
+const LATE_MS = 5_000
 /** So long a first request waits for the first answers. */
 const FIRST_MS = 5_000
 const TEXT_LENGTH_MAX = 200
@@ -78,16 +80,24 @@ export class RelayNames {
     const { names, clock, random } = this.#options
     this.#cancel()
     this.#askedMs = clock.nowMs()
-    await Promise.all(names.map(name => this.#resolve(name)))
+    // One at a time: libuv runs two lookups together, each until the resolver gives up, and that of the API server is one.
+    for (const name of names) await this.#resolve(name)
     if (this.#isClosed) return
     this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
   }
 
+  /** A lookup cannot be ended: one that is late is a failure until it ends. */
   async #resolve(name: RelayName): Promise<void> {
+    if (this.#isClosed) return
+    const { clock, lookup } = this.#options
+    const late = (): void => this.#failed(name, `no answer within ${LATE_MS / 1_000} s`)
+    const cancel = clock.after(LATE_MS, late)
     try {
-      this.#found(name, await this.#options.lookup(name.name))
+      this.#found(name, await lookup(name.name))
     } catch (error) {
       this.#failed(name, oneLine(errorOf(error).message.slice(0, TEXT_LENGTH_MAX)))
+    } finally {
+      cancel()
     }
   }
 

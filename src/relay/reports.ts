@@ -60,9 +60,16 @@ interface Entry {
   budget: number
 }
 
+interface Judged {
+  readonly name: string
+  readonly known: Entry | undefined
+  readonly report: NodeReport
+  readonly nowMs: number
+}
+
 /** Names that are remembered. */
 const NODES_MAX = 16_384
-/** Nodes of all streams: each has four. */
+/** Nodes of the streams of one user: each may have four. */
 const JOINS_MAX = 4 * NODES_MAX
 /** Reports that a node may send together, as after a pause of the network. */
 const BURST_MAX = 8
@@ -81,8 +88,8 @@ export class NodeReports {
   readonly #entries = new Map<string, Entry>()
   /** Open streams of nodes that have reported there. */
   readonly #streams = new Map<string, number>()
-  /** The sum of them. */
-  #joins = 0
+  /** The sum of them by the user who reports there. */
+  readonly #joins = new Map<string, number>()
   readonly #refused = new Map<ReportRefusal, number>()
   readonly #times: Readonly<Record<Kind, ChangeTimes>> = {
     Service: new ChangeTimes(),
@@ -115,30 +122,28 @@ export class NodeReports {
   }
 
   /**
-   * A node reports on a stream, until it leaves. False where streams that bear many nodes have too many: the node then counts
-   * only where it reports by itself.
+   * A node reports on a stream of a user, until it leaves. False where the streams of this user bear too many nodes: the node
+   * then counts only where it reports by itself.
    */
-  joined(name: string, isFirst: boolean): boolean {
-    if (!isFirst && this.#joins >= JOINS_MAX) return false
-    this.#joins++
+  joined(name: string, user: string, isFirst: boolean): boolean {
+    const joins = this.#joins.get(user) ?? 0
+    if (!isFirst && joins >= JOINS_MAX) return false
+    this.#joins.set(user, joins + 1)
     this.#streams.set(name, (this.#streams.get(name) ?? 0) + 1)
     return true
   }
 
-  left(name: string): void {
-    this.#joins--
-    const streams = (this.#streams.get(name) ?? 0) - 1
-    if (streams > 0) this.#streams.set(name, streams)
-    else this.#streams.delete(name)
+  left(name: string, user: string): void {
+    decrease(this.#joins, user)
+    decrease(this.#streams, name)
   }
 
   /** Takes the report of a node. Its cost does not depend on the number of nodes. */
   take(name: string, text: string): void {
     const nowMs = this.#options.clock.nowMs()
-    if (this.#entries.size >= NODES_MAX) this.#count(nowMs)
     const known = this.#entries.get(name)
     const report = decodeReport(text)
-    const refusal = report === undefined ? 'malformed' : this.#whyNot(known, report, nowMs)
+    const refusal = report === undefined ? 'malformed' : this.#whyNot({ name, known, report, nowMs })
     if (report === undefined || refusal !== undefined) {
       this.#refuse(refusal ?? 'malformed')
       return
@@ -248,8 +253,19 @@ export class NodeReports {
     this.#refused.set(why, (this.#refused.get(why) ?? 0) + 1)
   }
 
-  #whyNot(known: Entry | undefined, report: NodeReport, nowMs: number): ReportRefusal | undefined {
-    if (known === undefined) return this.#entries.size >= NODES_MAX ? 'too-many' : undefined
+  /** Who reports for any node may make up names: these give way to nodes that exist. */
+  #hasPlaceFor(name: string, nowMs: number): boolean {
+    if (this.#entries.size >= NODES_MAX) this.#count(nowMs)
+    if (this.#entries.size < NODES_MAX) return true
+    const nodes = this.#collection('Node')
+    if (nodes?.get(name) === undefined) return false
+    for (const other of this.#entries.keys())
+      if (nodes.get(other) === undefined) return this.#entries.delete(other)
+    return false
+  }
+
+  #whyNot({ name, known, report, nowMs }: Judged): ReportRefusal | undefined {
+    if (known === undefined) return this.#hasPlaceFor(name, nowMs) ? undefined : 'too-many'
     if (budgetOf(known, nowMs) < 0) return 'too-often'
     const { startedMs, number, held } = known.report
     const isOfBefore = report.startedMs < startedMs && nowMs - known.heardMs < SILENT_MS
@@ -306,6 +322,12 @@ const TYPE_URLS: ReadonlyMap<ApiKind, string> = new Map(
 
 function* namesOf(collection: Collection): Generator<string, undefined, undefined> {
   for (const [name] of collection.entries()) yield name
+}
+
+function decrease(counts: Map<string, number>, key: string): void {
+  const rest = (counts.get(key) ?? 0) - 1
+  if (rest > 0) counts.set(key, rest)
+  else counts.delete(key)
 }
 
 function budgetOf(known: Entry | undefined, nowMs: number): number {

@@ -45,6 +45,11 @@ const CALLS_PER_CONNECTION = 5
 
 type Method = (call: Call) => CallHandler
 
+/** A method whose requests are short, also while its client waits to be admitted. */
+function short(method: Method): Method {
+  return call => Object.assign(method(call), { requestBytesMax: SHORT_REQUEST_BYTES_MAX })
+}
+
 /** Methods of a relay: incremental xDS, status and health. A handler of a test calls them without a socket. */
 export function relayMethods(
   discovery: DiscoveryServer,
@@ -55,16 +60,13 @@ export function relayMethods(
   const health = new GrpcHealth(['envoy.service.discovery.v3.AggregatedDiscoveryService'])
   const methods: Methods = new Map([
     [DELTA_METHOD, forNodes(discovery.deltas)],
-    [
-      STATUS_METHOD,
-      forNodes(call => ({ ...statusAnswers.answer(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX })),
-    ],
+    [STATUS_METHOD, short(forNodes(call => statusAnswers.answer(call)))],
     [
       HEALTH_METHOD,
-      (call: Call) => {
+      short(call => {
         health.isServing = state.isComplete && !state.isStale
-        return { ...health.check(call), requestBytesMax: SHORT_REQUEST_BYTES_MAX }
-      },
+        return health.check(call)
+      }),
     ],
   ])
   return { methods, health }
@@ -78,13 +80,14 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   const nodeOf = (call: Call): string | undefined =>
     isNode(call) ? nodeOfCertificate(call) : verdicts.get(call)?.node
   const trusted = new Set(options.trustedUsers)
-  const isTrusted = (call: Call): boolean =>
-    isOpen || trusted.has((isNode(call) ? call.commonName : verdicts.get(call)?.user) ?? '')
+  const userOf = (call: Call): string => (isNode(call) ? call.commonName : verdicts.get(call)?.user) ?? ''
+  const isTrusted = (call: Call): boolean => isOpen || trusted.has(userOf(call))
   const discovery = new DiscoveryServer({
     state,
     clock,
     nodeOf,
     isTrusted,
+    userOf,
     ...(rejected === undefined ? {} : { rejected }),
   })
   let unauthorized = 0
@@ -101,7 +104,7 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   const forNodes = (method: Method): Method =>
     admitting(method, call => (isOpen || isNode(call) ? undefined : admit(call)))
   const { methods } = relayMethods(discovery, state, forNodes)
-  const setsMethod = sets && forNodes(nodeSets({ watch: sets, nodeOf, isTrusted }))
+  const setsMethod = sets && short(forNodes(nodeSets({ watch: sets, nodeOf, isTrusted })))
   const server = await startGrpcServer({
     ...options,
     ...(tls === undefined ? {} : { tls: { ...tls, takesTokens: tokens !== undefined } }),

@@ -4,7 +4,7 @@ import { ApiFeed } from '../../../src/api/feed.ts'
 import { NodeState, SharedState } from '../../../src/api/node-state.ts'
 import { type ApiState, difference } from '../../../src/api/state.ts'
 import { finish } from '../../../src/base/clock.ts'
-import { isEntangled, nobodyIn } from '../../../src/model/shared-view.ts'
+import { Entanglement, nobodyIn } from '../../../src/model/shared-view.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type NodeInfo, type SourceEvent } from '../../../src/model/snapshot.ts'
 import { messageIn } from '../../support/api/states.ts'
 import { runs } from '../../support/runs.ts'
@@ -116,6 +116,7 @@ class Shared {
   readonly #nodes = new Map<string, NodeState>(
     NAMES.map(nodeName => [nodeName, new NodeState({ ...OPTIONS, nodeName })]),
   )
+  readonly #entanglements = new Map<NodeInfo, Entanglement>()
   snapshot = EMPTY_SNAPSHOT
 
   take(events: Iterable<SourceEvent>): void {
@@ -125,7 +126,9 @@ class Shared {
   stateOf(node: NodeInfo): ApiState | undefined {
     const zone = this.#of(`zone ${node.zone}`, nobodyIn(node.zone))
     const resolved = zone.step?.now.resolved
-    const isAlone = resolved !== undefined && isEntangled(resolved, node)
+    const entanglement = this.#entanglements.get(node) ?? new Entanglement(node)
+    this.#entanglements.set(node, entanglement)
+    const isAlone = resolved !== undefined && entanglement.in(resolved)
     const { step } = isAlone ? this.#of(`node ${JSON.stringify(node)}`, node) : zone
     const its = this.#nodes.get(node.name)
     if (step !== undefined) finish(its?.next(step, node) ?? none())
@@ -209,6 +212,31 @@ describe('the state of a node that shares with others of its zone', () => {
       }),
       { numRuns: runs(500) },
     )
+  })
+
+  it('reads the addresses of Services that have changed alone', () => {
+    const many = Array.from({ length: 100 }, (_, index) =>
+      balanced(`s${index}`, `203.0.113.${index}`, { clusterIP: `10.96.1.${index}` }),
+    )
+    let reads = 0
+    const pods = [{ ip: ip('10.2.0.0'), bits: 24 }]
+    const podCidrs = Object.assign([...pods], {
+      [Symbol.iterator]: () => {
+        reads++
+        return pods[Symbol.iterator]()
+      },
+    })
+    const node = { ...nobodyIn('z1'), name: 'n1', podCidrs }
+    const shared = new Shared()
+    const readsOf = (objects: readonly Fields[]): number => {
+      reads = 0
+      shared.take(objects.map(detailed))
+      shared.stateOf(node)
+      return reads
+    }
+    expect(readsOf(many)).toBe(100)
+    expect(readsOf([balanced('s3', '203.0.113.200', { clusterIP: '10.96.1.3' })])).toBe(1)
+    expect(readsOf([service('other', { clusterIP: '10.96.2.1' })])).toBe(0)
   })
 
   const balanced = (name: string, address: string, spec: Fields = {}): Fields =>

@@ -1,3 +1,4 @@
+import { getEventListeners } from 'node:events'
 import { Writable } from 'node:stream'
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
@@ -51,6 +52,16 @@ describe('a standard stream', () => {
     outlet.write('b')
     await outlet.drained({ stop, clock: systemClock })
     expect(outlet.failure?.message).toBe("ENOSPC: the kernel's words")
+  })
+
+  it('leaves nothing at the signal of a command that writes again and again', async () => {
+    const outlet = new Outlet(streamThatFails(99, done => done(errno('EIO'))))
+    for (const text of ['a', 'b', 'c']) {
+      outlet.write(text)
+      await outlet.written(stop)
+    }
+    await outlet.drained({ stop, clock: systemClock })
+    expect(getEventListeners(stop, 'abort')).toHaveLength(0)
   })
 
   it('does not write at all when it was not used', async () => {

@@ -12,7 +12,13 @@ import { encodeReport } from '../../../src/relay/node-report.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { type RelayServer, startRelayServer } from '../../../src/relay/server.ts'
 import { RelayState } from '../../../src/relay/state.ts'
-import { DELTA_METHOD, METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
+import {
+  DELTA_METHOD,
+  METADATA,
+  RELAYED_TYPES,
+  SETS_METHOD,
+  STATUS_METHOD,
+} from '../../../src/relay/types.ts'
 import type { ApiClient } from '../../../src/source/kube/api-client.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { configFrom } from '../../support/parse-flags.ts'
@@ -247,6 +253,7 @@ describe('a relay that takes tokens', () => {
       address: 'tcp://127.0.0.1:0',
       tls,
       trustedUsers,
+      sets: () => expect.fail('no request was short enough'),
       tokens: new TokenReviews({
         client: api,
         clock: systemClock,
@@ -263,6 +270,18 @@ describe('a relay that takes tokens', () => {
 
   /** How a request for an unknown type ends: who is let in hears that it is unknown. */
   function answer(pems: Partial<RelayTlsPems>, token?: string, id = ''): Promise<string> {
+    const fields = [{ key: METADATA.report, value: { string_value: REPORT } }]
+    const node = id === '' ? undefined : { id, metadata: { fields } }
+    const request = framed(discovery.DeltaDiscoveryRequest, { node, type_url: 'unknown' })
+    return endOf(DELTA_METHOD, request, pems, token)
+  }
+
+  function endOf(
+    method: string,
+    request: Buffer,
+    pems: Partial<RelayTlsPems>,
+    token?: string,
+  ): Promise<string> {
     const link = new Http2Link({
       address: parseApiAddress(relay.address),
       tls: async () => ({
@@ -277,13 +296,11 @@ describe('a relay that takes tokens', () => {
     })
     ends.push(() => link.close())
     return new Promise(resolve => {
-      const call = link.call(DELTA_METHOD, {
+      const call = link.call(method, {
         message: () => undefined,
         ended: (code, text) => resolve(`${code} ${text}`),
       })
-      const fields = [{ key: METADATA.report, value: { string_value: REPORT } }]
-      const node = id === '' ? undefined : { id, metadata: { fields } }
-      call.send(framed(discovery.DeltaDiscoveryRequest, { node, type_url: 'unknown' }))
+      call.send(request)
       call.finish()
     })
   }
@@ -296,6 +313,14 @@ describe('a relay that takes tokens', () => {
     expect(await answer({ cert: node.certPem, key: node.keyPem })).toBe(KNOWN)
     expect(api.asked).toHaveLength(1)
     expect(relay.counts.unauthorized).toBe(0)
+  })
+
+  it('takes short requests alone for Sets and the status, also while a token is reviewed', async () => {
+    const long = Buffer.concat([Buffer.from([0, 0, 0, 0x13, 0x88]), Buffer.alloc(5_000)])
+    for (const method of [SETS_METHOD, STATUS_METHOD])
+      expect(await endOf(method, long, {}, `good-${method.length}`)).toBe(
+        '8 a message of 5000 bytes is too long; the limit is 4096',
+      )
   })
 
   it('F201: believes no certificate that its authority has not signed, and no other token', async () => {

@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { framed } from '../../../src/api/grpc/rpc.ts'
+import { type Call, framed } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode } from '../../../src/relay/judgement.ts'
 import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
@@ -9,7 +9,7 @@ import { RelayState } from '../../../src/relay/state.ts'
 import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { MemoryRelay, RelayWorld } from '../../support/relay.ts'
+import { MemoryRelay, RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 import { ReportingNode } from '../../support/relay-node.ts'
 
 const stop: (() => Promise<void>)[] = []
@@ -19,8 +19,8 @@ afterEach(async () => {
 })
 
 /** A relay at the API server, one behind it, and a node at that one. */
-async function begin() {
-  const world = new RelayWorld()
+async function begin(options: RelayWorldOptions = {}) {
+  const world = new RelayWorld(options)
   const { clock, relays } = world
   const [near] = relays
   if (near === undefined) throw new Error('no relay')
@@ -114,6 +114,28 @@ describe('a relay behind a relay', () => {
     await here.stop()
   })
 
+  it('F209: that reads the API server itself hands nothing on, and what its nodes hold is unknown above', async () => {
+    const { world, clock, near, far } = await begin({ fallsBack: true })
+    const node = await new ReportingNode(world, 'node-2', [far]).start()
+    const verdictAt = ({ state: { reports } }: MemoryRelay) =>
+      [...reports.nodes()].flatMap(its => (its.name === 'node-2' ? judgeNode(its, reports.goal) : []))[0]
+    await clock.advance(5_000)
+    expect(verdictAt(near)?.state).toBe('holds')
+    await near.kill()
+    await clock.advance(120_000)
+    world.store.put('services', serviceOf(3, { namespaces: 1 }, { port: 4_321 }))
+    await clock.advance(1_000)
+    near.start()
+    await clock.advance(3_000)
+    expect(world.said.join()).toContain('reading from the API server')
+    expect(verdictAt(far)?.state).toBe('holds')
+    expect(verdictAt(near)).toMatchObject({ state: 'silent', why: expect.stringContaining('is unknown') })
+    expect(near.state.reports.states().get('holds')).toBe(0)
+    await clock.advance(130_000)
+    expect(verdictAt(near)?.state).toBe('holds')
+    await node.stop()
+  })
+
   it('F209: hands on the newest report of each node, so many at a time, when the relay above reads again', async () => {
     const clock = new FakeClock()
     const { reports } = new RelayState({ clock, proxyName: '' })
@@ -166,8 +188,10 @@ describe('a relay behind a relay', () => {
   it('F208: a client that may report for all names nodes alone, and so many of them', () => {
     const clock = new FakeClock()
     const state = new RelayState({ clock, proxyName: '' })
-    const { deltas } = new DiscoveryServer({ state, clock, isTrusted: () => true })
+    const userOf = ({ commonName = '' }: Pick<Call, 'commonName'>) => commonName
+    const { deltas } = new DiscoveryServer({ state, clock, isTrusted: () => true, userOf })
     const handler = deltas({
+      commonName: 'a',
       organizations: [],
       write: () => true,
       end: () => undefined,
@@ -181,14 +205,15 @@ describe('a relay behind a relay', () => {
       )
     expect([...state.reports.nodes()].map(({ name }) => name)).toEqual(['node-1', 'node-2'])
     expect(state.reports.refused.get('other-node')).toBe(3)
-    handler.closed?.()
     let most = 0
-    while (most < 100_000 && state.reports.joined(`node-${most}`, false)) most++
-    expect(most).toBe(65_536)
-    expect(state.reports.joined('node-1', true)).toBe(true)
-    state.reports.left('node-1')
-    state.reports.left('node-2')
-    expect(state.reports.joined('node-2', false)).toBe(true)
+    while (most < 100_000 && state.reports.joined(`more-${most}`, 'a', false)) most++
+    expect(most).toBe(65_534)
+    expect(state.reports.joined('node-1', 'a', true)).toBe(true)
+    state.reports.left('node-1', 'a')
+    handler.closed?.()
+    expect(state.reports.joined('node-2', 'a', false)).toBe(true)
+    // Another one that may report for all has places of its own.
+    expect(state.reports.joined('node-3', 'b', false)).toBe(true)
   })
 })
 

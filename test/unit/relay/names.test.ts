@@ -104,6 +104,41 @@ describe('names of relays', () => {
     expect(isOver).toBe(true)
   })
 
+  it('F207: are looked up one at a time, and one that hangs says so', async () => {
+    const clock = new FakeClock()
+    const open: (() => void)[] = []
+    let running = 0
+    const its = new RelayNames({
+      names: ['a.test', 'b.test', 'c.test'].map(name => ({ name, port: 1, zone: '' })),
+      clock,
+      random: () => 0.5,
+      say: () => undefined,
+      lookup: async () => {
+        running++
+        await new Promise<void>(resolve => open.push(resolve))
+        running--
+        return ['10.0.0.1']
+      },
+    })
+    void its.ready()
+    for (let times = 0; times < 10; times++) {
+      await clock.advance(6_000)
+      its.hurry()
+    }
+    expect(running).toBe(1)
+    expect(its.troubles).toEqual(['a.test: no answer within 5 s'])
+    for (const name of ['b.test', 'c.test']) {
+      open.at(-1)?.()
+      await clock.advance(6_000)
+      expect(running).toBe(1)
+      expect(its.troubles).toEqual([`${name}: no answer within 5 s`])
+    }
+    open.at(-1)?.()
+    await clock.advance(1)
+    expect([running, its.troubles, its.addresses.length]).toEqual([0, [], 3])
+    its.close()
+  })
+
   it.each([
     'dns://r.test:1',
     'dns:///r.test',

@@ -190,6 +190,12 @@ describe('F205: a client of a relay', () => {
   })
 })
 
+function inZone(index: number, zone: number): ApiObject {
+  const node = nodeOf(`node-${index}`, index)
+  const labels = { 'topology.kubernetes.io/zone': `z${zone}` }
+  return { ...node, metadata: { ...(isJson(node.metadata) ? node.metadata : {}), labels } }
+}
+
 describe('F206: Sets of many nodes', () => {
   interface Extras {
     readonly partsRoom?: PartsRoom
@@ -203,12 +209,7 @@ describe('F206: Sets of many nodes', () => {
     const world = new RelayWorld()
     const [relay] = world.relays
     if (relay === undefined) throw new Error('no relay')
-    for (let index = 3; index < 60; index++) {
-      const node = nodeOf(`node-${index}`, index)
-      const metadata: unknown = node.metadata
-      const labels = { 'topology.kubernetes.io/zone': `z${zoneOf(index)}` }
-      world.store.create('nodes', { ...node, metadata: { ...(isJson(metadata) ? metadata : {}), labels } })
-    }
+    for (let index = 3; index < 60; index++) world.store.create('nodes', inZone(index, zoneOf(index)))
     relay.start()
     await world.clock.advance(2_000)
     const errors: Error[] = []
@@ -269,6 +270,27 @@ describe('F206: Sets of many nodes', () => {
     expect(views.counts).toEqual({ nodes: 32, shared: 32 })
     expect(calls.filter(({ code }) => code === 8)).toHaveLength(8)
     expect(calls.find(({ code }) => code === 8)?.text).toMatch(/^32 zones/)
+    await end()
+  })
+
+  it('move to another zone while all are taken, and take the places of nodes without clients', async () => {
+    const { world, views, ask, end } = await begin(index => index)
+    const calls = Array.from({ length: 32 }, (_, index) => ask(`node-${5 + index}`))
+    await world.clock.advance(100)
+    world.store.put('nodes', inZone(7, 70))
+    world.store.put('services', serviceOf(77, { namespaces: 1 }))
+    await world.clock.advance(1_000)
+    for (const call of calls) call.again()
+    await world.clock.advance(100)
+    expect(calls.map(({ code }) => code)).toEqual(calls.map(() => undefined))
+    for (const { bytes } of calls) expect(bytes).toContain('service-77')
+    expect(views.counts).toEqual({ nodes: 32, shared: 32 })
+    calls[0]?.leave()
+    const last = ask('node-50')
+    await world.clock.advance(100)
+    expect(last.code).toBeUndefined()
+    expect(last.bytes).toContain('service-77')
+    expect(views.counts).toEqual({ nodes: 32, shared: 32 })
     await end()
   })
 
