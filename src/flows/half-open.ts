@@ -24,7 +24,7 @@ interface HalfOpenOptions {
 /** A living endpoint has answered by then the SYNs of before the commit; a client repeats its first one after 1 s. */
 const SETTLE_MS = 200
 /** Minimum time between two passes, and the largest share of the time that they take. */
-const DISTANCE_MS = 1_000
+const DISTANCE_MS = 5_000
 const SHARE = 0.01
 
 /**
