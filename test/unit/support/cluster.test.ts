@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process'
 import { createSocket } from 'node:dgram'
 import { once } from 'node:events'
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ import { difference, lifeTable } from '../../cluster/life.ts'
 import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
 import { clustersFolder, DEFAULTS, nameOfProcess, planSite } from '../../cluster/site.ts'
-import { SUITES } from '../../cluster/suites.ts'
+import { SUITES, skipOf } from '../../cluster/suites.ts'
 import { type Counts, dnsQuery, type Flow, hasAddress, type Kind, Sender } from '../../cluster/traffic.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
@@ -326,5 +326,21 @@ describe('the sets of tests', () => {
     expect(chosenBy('[sig-network] LoadBalancers should work [Feature:LoadBalancer]')).toEqual(['lb'])
     expect(chosenBy('[sig-network] Traffic Distribution should route')).toEqual(['network'])
     expect(chosenBy('[sig-network] Services with ingress [Disruptive]')).toEqual([])
+  })
+
+  it('leave in userspace mode the tests in which an endpoint has to see its client', () => {
+    const { tests } = JSON.parse(
+      readFileSync('test/cluster/baseline/kube-proxy-nftables-services.json', 'utf8'),
+    )
+    const leftIn = (mode: string) =>
+      SUITES.filter(({ name }) => name === 'services').flatMap(suite =>
+        Object.keys(tests).filter(name => new RegExp(skipOf(suite, mode)).test(name)),
+      )
+    expect(leftIn('nftables')).toEqual([])
+    expect(leftIn('userspace').map(name => name.slice('[sig-network] Services should '.length))).toEqual([
+      'implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes',
+      'preserve source pod IP for traffic thru service cluster IP [LinuxOnly]',
+      'support externalTrafficPolicy=Local for type=NodePort',
+    ])
   })
 })
