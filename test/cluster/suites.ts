@@ -74,10 +74,11 @@ function feature(name: string): string {
   return `\\[Feature:${name}\\]`
 }
 
-/** The pattern of a set's names, and of those with `only` before its last tag. */
+/** The pattern of a set's names, and of those with `only` before or after its last tag. */
 export function focusOf({ focus }: Suite, only: string | undefined): string {
   if (only === undefined) return focus
-  return focus.includes('.*') ? focus.replace('.*', () => `.*${only}.*`) : `${focus}.*${only}`
+  const [head = '', tag] = focus.split('.*')
+  return tag === undefined ? `${head}.*${only}` : `${head}.*(${only}.*${tag}|${tag}.*${only})`
 }
 
 export interface RunOptions {

@@ -12,7 +12,7 @@ import { difference, lifeTable } from '../../cluster/life.ts'
 import { parseOptions } from '../../cluster/options.ts'
 import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
 import { clustersFolder, DEFAULTS, nameOfProcess, planSite } from '../../cluster/site.ts'
-import { SUITES, skipOf } from '../../cluster/suites.ts'
+import { focusOf, SUITES, skipOf } from '../../cluster/suites.ts'
 import { type Counts, dnsQuery, type Flow, hasAddress, type Kind, Sender } from '../../cluster/traffic.ts'
 
 const spec = (name: string, State: string, Message = '', LeafNodeType = 'It') => ({
@@ -331,6 +331,16 @@ describe('the sets of tests', () => {
     expect(chosenBy('[sig-network] LoadBalancers should work [Feature:LoadBalancer]')).toEqual(['lb'])
     expect(chosenBy('[sig-network] Traffic Distribution should route')).toEqual(['network'])
     expect(chosenBy('[sig-network] Services with ingress [Disruptive]')).toEqual([])
+  })
+
+  it.each([
+    '[sig-network] LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] [Slow] should work',
+    '[sig-network] LoadBalancers should work [Feature:LoadBalancer]',
+  ])('find by --only the test %s', title => {
+    const foundBy = (only: string) =>
+      SUITES.filter(suite => new RegExp(focusOf(suite, only)).test(title)).map(({ name }) => name)
+    expect(foundBy('should work')).toEqual(['network', 'lb'])
+    expect(foundBy('should fail')).toEqual([])
   })
 
   it('leave in userspace mode the tests in which an endpoint has to see its client', () => {
