@@ -17,7 +17,7 @@ import {
   requiredVersion,
   skip,
 } from '../support/go-programs.mjs'
-import { buildImages, imagesFolder } from './images.mjs'
+import { buildImages, COREDNS, imagesFolder } from './images.mjs'
 
 const module = name => fileURLToPath(new URL(`programs/${name}`, import.meta.url))
 const VERSIONS = {
@@ -71,7 +71,7 @@ const PROGRAMS = [
   kubernetes('ginkgo', 'github.com/onsi/ginkgo/v2/ginkgo'),
   kubernetes('agnhost', 'k8s.io/kubernetes/test/images/agnhost'),
   kubernetes('regression-issue-74839', 'k8s.io/kubernetes/test/images/regression-issue-74839'),
-  { name: 'coredns', module: module('coredns'), main: '.', ldflags: '-s -w' },
+  { name: COREDNS, module: module('coredns'), main: '.', ldflags: '-s -w' },
 ]
 const folder = join(
   CACHE,

@@ -40,12 +40,17 @@ const PATH = 'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 /** The image of test/cluster/addons.ts. */
 export const COREDNS_IMAGE = 'kprobe.example/coredns:test'
 
-/** The store in the folder of the programs; another one when this file has changed. */
+/** The name of the program: another one when its plugins have changed. */
+export const COREDNS = `coredns-${digestOf('programs/coredns/main.go')}`
+
+/** The store in the folder of the programs; another one when this file or CoreDNS has changed. */
 export function imagesFolder(folder) {
-  const sum = createHash('sha256')
-    .update(readFileSync(fileURLToPath(import.meta.url)))
-    .digest('hex')
-  return join(folder, `images-${sum.slice(0, 12)}`)
+  return join(folder, `images-${digestOf('images.mjs')}-${COREDNS}`)
+}
+
+function digestOf(file) {
+  const sum = createHash('sha256').update(readFileSync(fileURLToPath(new URL(file, import.meta.url))))
+  return sum.digest('hex').slice(0, 12)
 }
 
 /** Builds the store from the programs in `folder`; `kubernetes` is the folder of the Go module of that name. */
@@ -98,7 +103,7 @@ function addImages(layout, { folder, kubernetes, root, names, work }) {
   const debian = layout.blobOf(root)
   const agnhost = layer('agnhost', [
     program('agnhost'),
-    program('coredns'),
+    { path: 'coredns', from: join(folder, COREDNS) },
     program('regression-issue-74839'),
     { path: 'agnhost-2', target: 'agnhost' },
     { path: 'usr/local/bin/iperf', target: '/usr/bin/iperf' },

@@ -201,7 +201,10 @@ async function runOne(cluster: Cluster, { proxy, suite, options }: Run): Promise
   )
   const { procs, only } = options
   const startedMs = performance.now()
-  const tests = await runSuite(site, tools, { suite, procs, only, folder, progress, signal: abort.signal })
+  const tests = await runSuite(site, tools, {
+    ...{ suite, mode: proxy.mode, procs, only, folder, progress },
+    signal: abort.signal,
+  })
   const seconds = Math.round((performance.now() - startedMs) / 1000)
   const kubernetes =
     tools.namespaces

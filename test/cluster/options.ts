@@ -72,7 +72,7 @@ Options, with their defaults:
   --nodes ${DEFAULTS.nodes}
   --zones ${DEFAULTS.zones}              the nodes are spread over them by turns
   --families ipv4,ipv6   or one of them; the first one is the primary family
-  --net ${DEFAULTS.net}               every address is in 10.N.0.0/16 and fd00:N::/32
+  --net ${DEFAULTS.net}               every address is in 10.N.0.0/16 and fd00:N::/32, but a client's outside: 198.18.N.1
   --proxy kprobe         or kube-proxy, or both with a comma
   --mode nftables        or iptables, or userspace (kprobe), or several with commas
   --as process           kprobe is a process of the checkout; daemonset: pods of deploy/kubernetes with the project's

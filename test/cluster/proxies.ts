@@ -231,6 +231,9 @@ function configurationOf(site: Site, node: NodePlan, mode: string): object {
     mode,
     clientConnection: { kubeconfig: kubeconfigOf(site, 'proxy') },
     clusterCIDR: site.subnets.map(({ pods }) => pods).join(','),
+    // By clusterCIDR, pods of other nodes are local as well, as in kube-proxy: policy Local sends them everywhere. In other
+    // modes such a connection breaks, because its reply does not pass this node; a relay serves it.
+    ...(mode === 'userspace' ? { detectLocalMode: 'NodeCIDR' } : {}),
     hostnameOverride: node.name,
     // What belongs to the whole machine stays as it is.
     conntrack: { maxPerCore: 0, min: 0 },

@@ -17,7 +17,7 @@ export interface Parameters {
   readonly families: readonly FamilyName[]
   /** Zones that the nodes are spread over, by turns. */
   readonly zones: number
-  /** N of 10.N.0.0/16 and fd00:N::/32, which hold every address of the cluster. */
+  /** N of 10.N.0.0/16 and fd00:N::/32, which hold every address of the cluster, and of 198.18.N.1, which is outside. */
   readonly net: number
   /** Of etcd: one, or three, of which two may be lost with the quorum. */
   readonly members: number
@@ -117,10 +117,11 @@ export function cgroupPrefix(name: string): string {
 }
 
 function subnetsOf(family: FamilyName, net: number): Subnets {
-  return family === 'ipv4' ? ipv4Subnets(`10.${net}`) : ipv6Subnets(`fd00:${net}`)
+  return family === 'ipv4' ? ipv4Subnets(net) : ipv6Subnets(`fd00:${net}`)
 }
 
-function ipv4Subnets(prefix: string): Subnets {
+function ipv4Subnets(net: number): Subnets {
+  const prefix = `10.${net}`
   return {
     family: 'ipv4',
     gateway: `${prefix}.0.1`,
@@ -129,7 +130,8 @@ function ipv4Subnets(prefix: string): Subnets {
     services: `${prefix}.16.0/20`,
     dns: `${prefix}.16.10`,
     apiService: `${prefix}.16.1`,
-    client: `${prefix}.2.1`,
+    // Upstream's tests take a client of the same /16 for a node.
+    client: `198.18.${net}.1`,
     hostBits: 32,
     loadBalancer: index => `${prefix}.1.${index}`,
     node: index => `${prefix}.0.${10 + index}`,

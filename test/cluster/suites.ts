@@ -2,6 +2,8 @@ import { createWriteStream, mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Readable } from 'node:stream'
+import { KEEPS_CLIENT } from '../scenarios/upstream/parts.ts'
+import { UPSTREAM_SERVICES } from '../scenarios/upstream/services.ts'
 import { kubeconfigOf } from './control-plane.ts'
 import { interruptAttached } from './namespaces.ts'
 import type { NodeTools } from './node.ts'
@@ -56,18 +58,33 @@ export const SUITES: readonly Suite[] = [
   },
 ]
 
+/** Tests that ask for what a mode does not promise: in userspace mode, endpoints do not see the client. */
+const OUTSIDE: Readonly<Record<string, readonly string[]>> = {
+  userspace: UPSTREAM_SERVICES.filter(({ notInUserspace }) => notInUserspace === KEEPS_CLIENT).map(
+    ({ title }) => title.replace(/[[\]]/g, '\\$&'),
+  ),
+}
+
+/** The pattern of the names that a set leaves in this mode. */
+export function skipOf({ skip }: Suite, mode: string): string {
+  return [...skip, ...(OUTSIDE[mode] ?? [])].join('|')
+}
+
 function feature(name: string): string {
   return `\\[Feature:${name}\\]`
 }
 
-/** The pattern of a set's names, and of those with `only` before its last tag. */
+/** The pattern of a set's names, and of those with `only` before or after its last tag. */
 export function focusOf({ focus }: Suite, only: string | undefined): string {
   if (only === undefined) return focus
-  return focus.includes('.*') ? focus.replace('.*', () => `.*${only}.*`) : `${focus}.*${only}`
+  const [head = '', tag] = focus.split('.*')
+  return tag === undefined ? `${head}.*${only}` : `${head}.*(${only}.*${tag}|${tag}.*${only})`
 }
 
 export interface RunOptions {
   readonly suite: Suite
+  /** Of the proxy. */
+  readonly mode: string
   /** Tests at once. */
   readonly procs: number
   /** Only tests whose name has this pattern as well. */
@@ -120,7 +137,7 @@ export async function runSuite(
 function ginkgoArguments(
   site: Site,
   { binaries }: NodeTools,
-  { suite, procs, only, folder }: RunOptions,
+  { suite, mode, procs, only, folder }: RunOptions,
 ): readonly string[] {
   const e2e = {
     kubeconfig: kubeconfigOf(site, 'admin'),
@@ -139,7 +156,7 @@ function ginkgoArguments(
     'run',
     ...[`--procs=${procs}`, '--timeout=3h', '--keep-going', '--no-color', '-v'],
     `--focus=${focusOf(suite, only)}`,
-    `--skip=${suite.skip.join('|')}`,
+    `--skip=${skipOf(suite, mode)}`,
     ...['--json-report=report.json', `--output-dir=${folder}`],
     ...[binaries.path('e2e.test'), '--'],
     ...Object.entries(e2e).map(([flag, value]) => `--${flag}=${value}`),

@@ -125,6 +125,8 @@ export class Sender {
   }
 
   send(): void {
+    // It would wait in this process for one of the connections, and no proxy can make it wait less.
+    if (this.#agent !== undefined && this.#open.size >= this.#agent.maxSockets) return
     const number = ++this.#sent
     const answer = this.flow.kind === 'udp' ? this.#ask(number) : this.#get(number)
     const one = answer
@@ -179,7 +181,7 @@ export class Sender {
           response.on('end', () => this.#expectServer(text, resolve, reject)).on('error', reject)
         },
       )
-      // A request that waits for an open connection reports its end only when it gets one.
+      // Until it has a socket, it does not report its end.
       this.#limit(number, error => {
         reject(error)
         sent.destroy(error)
