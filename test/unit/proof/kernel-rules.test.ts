@@ -62,6 +62,7 @@ async function readWhile(change: Change, times: number) {
     clock: systemClock,
     usesIpsets: true,
     usesIpvs: true,
+    device: undefined,
     isPassing: () => false,
   })
   return { ...rules, requests }
