@@ -79,7 +79,7 @@ export async function proveKernel(
 const ADDRESSES_OF_THIS_MACHINE =
   'the machine of the file has the addresses of this one: the bundle, of an older build, does not say its own'
 
-interface HeldKernel extends Omit<KernelRules, 'unsettled' | 'ipvs'> {
+interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
   readonly ipvs: IpvsHeld | undefined
   readonly ownAddresses?: readonly Ip[] | undefined
 }
