@@ -35,7 +35,7 @@ const SIZES: readonly (ClusterSize & { readonly goalMs: number; readonly goalMiB
 
 const IPVS_SIZES: typeof SIZES = [
   { services: 1_000, endpoints: 10, goalMs: 5_000, goalMiB: 300 },
-  { services: 4_000, endpoints: 10, goalMs: 20_000, goalMiB: 600 },
+  { services: 10_000, endpoints: 10, goalMs: 20_000, goalMiB: 600 },
 ]
 const IPTABLES_SIZES: typeof SIZES = [{ services: 1_000, endpoints: 10, goalMs: 5_000, goalMiB: 300 }]
 
