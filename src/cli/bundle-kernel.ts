@@ -4,11 +4,10 @@ import { FAMILIES, formatIp, type Ip, parseIp } from '../base/ip.ts'
 import { KERNEL } from '../daemon/open.ts'
 import { BITMAP_ELEMENTS_MAX, type IpsetEntry, setTypeOf } from '../kernel/ipset/state.ts'
 import type { HeldIpset, HeldServer, IpvsHeld } from '../kernel/ipvs/held.ts'
-import { createAddressReader } from '../kernel/link/addresses.ts'
 import type { Listener } from '../kernel/socket/listeners.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { MODE_DEVICE } from '../modes/registry.ts'
-import { readIpvs, withOutside } from '../proof/kernel-rules.ts'
+import { type OutsideHeld, readIpvs, withOutside } from '../proof/kernel-rules.ts'
 import { type Bundle, jsonIn } from './bundle.ts'
 import { readListeners } from './programmed.ts'
 
@@ -18,30 +17,24 @@ export const KERNEL_FILE = 'kernel.json'
 
 /** Reads the file. What this kernel lacks is named in it. */
 export async function kernelText(): Promise<string> {
-  const clock = systemClock
-  const own = createAddressReader({ openTransport: KERNEL.route, clock, except: MODE_DEVICE })
-  try {
-    return await withOutside(KERNEL, clock, async clients => {
-      let held: IpvsHeld | undefined
-      let lacking: string | undefined
-      try {
-        held = await readIpvs(clients)
-      } catch (error) {
-        lacking = failureText(error)
-      }
-      const addresses = await own.read()
-      return JSON.stringify({
-        addresses: (held?.addresses ?? addresses).map(formatIp),
-        ownAddresses: addresses.map(formatIp),
-        listeners: readListeners()?.map(({ protocol, ip, port }) => ({ protocol, ip: formatIp(ip), port })),
-        ...(lacking === undefined ? {} : { lacking }),
-        ...(held && { ipsets: held.ipsets.map(its => ipsetJson(its, clients.names.indexOf(its.set.name))) }),
-        ...(held && { servers: held.servers.map(serverJson) }),
-      })
+  return await withOutside(KERNEL, { clock: systemClock, device: MODE_DEVICE }, async clients => {
+    let held: OutsideHeld | undefined
+    let lacking: string | undefined
+    try {
+      held = await readIpvs(clients)
+    } catch (error) {
+      lacking = failureText(error)
+    }
+    const ownAddresses = held?.ownAddresses ?? (await clients.ownAddresses.read())
+    return JSON.stringify({
+      addresses: (held?.addresses ?? ownAddresses).map(formatIp),
+      ownAddresses: ownAddresses.map(formatIp),
+      listeners: readListeners()?.map(({ protocol, ip, port }) => ({ protocol, ip: formatIp(ip), port })),
+      ...(lacking === undefined ? {} : { lacking }),
+      ...(held && { ipsets: held.ipsets.map(its => ipsetJson(its, clients.names.indexOf(its.set.name))) }),
+      ...(held && { servers: held.servers.map(serverJson) }),
     })
-  } finally {
-    await own.close()
-  }
+  })
 }
 
 function ipsetJson({ set: { name, ...set }, entries }: HeldIpset, index: number | undefined): Json {

@@ -4,10 +4,11 @@ import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { KERNEL } from '../daemon/open.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
+import type { IpvsHeld } from '../kernel/ipvs/held.ts'
 import { decodeRaw } from '../kernel/nft/raw-decode.ts'
 import { admittedSnapshot } from '../model/admission.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, MODE_DEVICE } from '../modes/registry.ts'
 import { assumptionsOf, demandSettled, type KernelRules, readRules } from '../proof/kernel-rules.ts'
 import { meaningOf } from '../proof/meanings.ts'
 import { type Proof, prove } from '../proof/prove.ts'
@@ -43,8 +44,11 @@ export async function proveKernel(
   const usesIpvs = proving?.usesIpvs === true
   const held = bundle === undefined ? await readKernel(usesIpvs) : kernelIn(bundle, usesIpvs)
   const { tables, assumptions, ipvs, ownAddresses } = held
+  const isLive = bundle === undefined
   const its =
-    takesAddresses && ownAddresses !== undefined ? { ...snapshot, localIps: ownAddresses } : snapshot
+    (isLive || takesAddresses) && ownAddresses !== undefined
+      ? { ...snapshot, localIps: ownAddresses }
+      : snapshot
   const admitted = admittedSnapshot(its, memo.admission)
   const question = {
     meanings: meaningOf(admitted, { ...config, ...(proving && { promises: proving.promises }) }),
@@ -75,7 +79,8 @@ export async function proveKernel(
 const ADDRESSES_OF_THIS_MACHINE =
   'the machine of the file has the addresses of this one: the bundle, of an older build, does not say its own'
 
-interface HeldKernel extends Omit<KernelRules, 'unsettled'> {
+interface HeldKernel extends Pick<KernelRules, 'tables' | 'assumptions'> {
+  readonly ipvs: IpvsHeld | undefined
   readonly ownAddresses?: readonly Ip[] | undefined
 }
 
@@ -86,11 +91,16 @@ async function readKernel(usesIpvs: boolean): Promise<HeldKernel> {
     clock: systemClock,
     usesIpsets: usesIpvs,
     usesIpvs,
+    device: MODE_DEVICE,
     isPassing: isTraceTable,
   })
   demandSettled(held)
   const { ipvs, assumptions } = held
-  return { ...held, assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))] }
+  return {
+    ...held,
+    ownAddresses: ipvs?.ownAddresses,
+    assumptions: [...assumptions, ...(ipvs === undefined ? [] : ipvsAssumptions(ipvs))],
+  }
 }
 
 /** Gives the rules of a bundle. Throws an Error that says what it lacks. */

@@ -1,14 +1,15 @@
 import { type Clock, Pacer, pause, restMs, type Steps } from '../base/clock.ts'
 import { errorText } from '../base/errors.ts'
+import { compareIps } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import type { Config, Proving } from '../config/config.ts'
-import type { IpvsHeld } from '../kernel/ipvs/held.ts'
 import type { AnyTable } from '../kernel/nft/state.ts'
+import { isSame } from '../model/fields.ts'
 import { isTraceTable } from '../modes/common/trace-table.ts'
-import { findMode, whyNotProvable } from '../modes/registry.ts'
+import { findMode, MODE_DEVICE, whyNotProvable } from '../modes/registry.ts'
 import { RunningProof } from '../proof/changes.ts'
 import type { ProofDifference } from '../proof/examine.ts'
-import { type RulesSockets, readRules } from '../proof/kernel-rules.ts'
+import { type OutsideHeld, type RulesSockets, readRules } from '../proof/kernel-rules.ts'
 import type { Proof } from '../proof/prove.ts'
 import type { ReconcilerEvent } from '../reconcile/pass.ts'
 import type { KernelState } from '../source/source.ts'
@@ -51,7 +52,7 @@ const LOGGED_MAX = 10
 interface Subject {
   readonly held: HeldRules
   readonly tables: readonly AnyTable[]
-  readonly ipvs?: IpvsHeld | undefined
+  readonly ipvs?: OutsideHeld | undefined
   /** Our own tables were read from the kernel, too. */
   readonly isRead: boolean
 }
@@ -274,7 +275,8 @@ export class Prover {
       // What happens from here on is not in this proof. A read of rules alone leaves out IPVS.
       if (what === 'all' || held.outsideSince === undefined) this.#wantsWhole = false
       const { tookMs, unsettled, ...read } = await this.#readOnce(undefined, { held, what })
-      const isSteady = !unsettled && activeMode()?.held()?.passes === held.passes
+      const isSteady =
+        !unsettled && activeMode()?.held()?.passes === held.passes && hasAddressesOf(held, read.ipvs)
       await this.#rest(tookMs)
       if (isSteady) return { held, ...read, isRead: true }
       metrics.readDiscarded()
@@ -312,6 +314,7 @@ export class Prover {
         clock,
         usesIpsets,
         usesIpvs: usesIpsets && what === 'all',
+        device: MODE_DEVICE,
         attemptsMax: 1,
         known,
         isPassing: isTraceTable,
@@ -389,6 +392,11 @@ export class Prover {
     tell(packetsAsWanted(nodeName, first))
     this.#episode = undefined
   }
+}
+
+/** The meaning follows from the addresses that the daemon knows: those of the kernel may have changed since. */
+function hasAddressesOf({ snapshot }: HeldRules, outside: OutsideHeld | undefined): boolean {
+  return outside === undefined || isSame(outside.ownAddresses.toSorted(compareIps), snapshot.localIps)
 }
 
 type TableName = Pick<AnyTable, 'family' | 'name'>

@@ -316,7 +316,6 @@ class FamilyChanges {
     const { examiner } = this.proof
     const units = this.#units
     const space = spaceOf(this.meaning)
-    const pauses = new Pauses()
     examiner.again()
     for (const unit of units) for (const other of examiner.forget(unit)) units.add(other)
     for (const unit of units) {
@@ -324,7 +323,7 @@ class FamilyChanges {
       examiner.leave(unit)
       for (const its of this.#classesOf(unit, space)) {
         this.#examine(its, found, unit)
-        if (pauses.due(8)) yield
+        yield
       }
       for (const other of examiner.sharing(unit)) units.add(other)
     }
@@ -333,7 +332,7 @@ class FamilyChanges {
       this.#wrongElsewhere.delete(unit)
       for (const each of this.#elsewhereOf(its, space)) {
         this.#examine(each, found, unit)
-        if (pauses.due(8)) yield
+        yield
       }
       if (this.proof.wrong.has(unit)) this.#wrongElsewhere.set(unit, its)
     }

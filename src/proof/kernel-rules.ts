@@ -1,4 +1,5 @@
 import { type Clock, Slice, slicingOf } from '../base/clock.ts'
+import type { Ip } from '../base/ip.ts'
 import { createIpsetClient, type IpsetClient } from '../kernel/ipset/client.ts'
 import { entryKey } from '../kernel/ipset/state.ts'
 import { createIpvsClient, type IpvsClient } from '../kernel/ipvs/client.ts'
@@ -16,11 +17,17 @@ import type { Transport } from '../netlink/transport.ts'
 export interface KernelRules {
   readonly tables: readonly AnyTable[]
   /** Undefined where IPVS and ipsets were not asked for. */
-  readonly ipvs: IpvsHeld | undefined
+  readonly ipvs: OutsideHeld | undefined
   /** Other programs, or the daemon itself, changed the kernel during each attempt: it may be of several moments. */
   readonly unsettled: boolean
   /** What is not read, by name. */
   readonly assumptions: readonly string[]
+}
+
+/** What decides outside of nf_tables, and the addresses of this machine at the same moment. */
+export interface OutsideHeld extends IpvsHeld {
+  /** Those of all devices but that of the mode. */
+  readonly ownAddresses: readonly Ip[]
 }
 
 /** Opens sockets of this network namespace. */
@@ -37,6 +44,8 @@ interface RulesReading {
   readonly usesIpsets: boolean
   /** IPVS, ipsets and addresses are read, too. */
   readonly usesIpvs: boolean
+  /** The device with the addresses of Services. */
+  readonly device: string | undefined
   readonly attemptsMax?: number
   /** Whether a table of this name only follows packets, and goes with the command that made it. */
   readonly isPassing: (table: string) => boolean
@@ -54,12 +63,12 @@ const ATTEMPTS_MAX = 5
 
 /** Reads what a proof follows packets through. */
 export async function readRules(reading: RulesReading): Promise<KernelRules> {
-  const { sockets, clock, usesIpsets, usesIpvs } = reading
-  const connection = new Connection({ transport: sockets.netfilter(), clock })
+  const { sockets, usesIpsets, usesIpvs } = reading
+  const connection = new Connection({ transport: sockets.netfilter(), clock: reading.clock })
   try {
     const read = (ipsets?: IpsetNames) => readTables(connection, { ...reading, ipsets })
     if (!usesIpsets && !usesIpvs) return await read()
-    return await withOutside(sockets, clock, clients =>
+    return await withOutside(sockets, reading, clients =>
       usesIpvs ? readAll(clients, () => read(clients.names), reading) : read(clients.names),
     )
   } finally {
@@ -108,7 +117,7 @@ async function readAll(
   }
 }
 
-async function isSame(a: IpvsHeld, b: IpvsHeld, clock: Clock): Promise<boolean> {
+async function isSame(a: OutsideHeld, b: OutsideHeld, clock: Clock): Promise<boolean> {
   const slice = new Slice(slicingOf(clock))
   const others = partsOf(b)
   for (const part of partsOf(a)) {
@@ -118,8 +127,10 @@ async function isSame(a: IpvsHeld, b: IpvsHeld, clock: Clock): Promise<boolean> 
   return others.next().done === true
 }
 
-function* partsOf({ servers, ipsets, addresses }: IpvsHeld): Generator<string, void, undefined> {
+function* partsOf(held: OutsideHeld): Generator<string, void, undefined> {
+  const { servers, ipsets, addresses, ownAddresses } = held
   yield addresses.join()
+  yield ownAddresses.join()
   for (const server of servers) yield JSON.stringify(server)
   for (const { set, entries } of ipsets) {
     yield `${set.name} ${set.type} ${set.family}`
@@ -147,6 +158,7 @@ interface IpvsReading {
   readonly ipset: Pick<IpsetClient, 'headers' | 'list'>
   readonly ipvs: Pick<IpvsClient, 'servers' | 'destinations'>
   readonly addresses: Pick<AddressReader, 'read'>
+  readonly ownAddresses: Pick<AddressReader, 'read'>
 }
 
 /** The clients for what decides outside of nf_tables. */
@@ -157,21 +169,23 @@ interface OutsideClients extends IpvsReading {
 /** Opens clients while `use` runs. */
 export async function withOutside<R>(
   { netfilter, generic, route: openTransport }: RulesSockets,
-  clock: Clock,
+  { clock, device: except }: Pick<RulesReading, 'clock' | 'device'>,
   use: (clients: OutsideClients) => Promise<R>,
 ): Promise<R> {
   const ipset = createIpsetClient({ transport: netfilter(), clock })
-  const ipvs = createIpvsClient({ transport: generic(), clock })
   const addresses = createAddressReader({ openTransport, clock })
+  const ownAddresses = createAddressReader({ openTransport, clock, except })
+  let ipvs: IpvsClient | undefined
   try {
-    return await use({ ipset, ipvs, addresses, names: ipset })
+    ipvs = createIpvsClient({ transport: generic(), clock })
+    return await use({ ipset, ipvs, addresses, ownAddresses, names: ipset })
   } finally {
-    await Promise.all([ipset.close(), ipvs.close(), addresses.close()])
+    await Promise.all([ipset, ipvs, addresses, ownAddresses].map(its => its?.close()))
   }
 }
 
 /** Reads what decides outside of nf_tables, of all programs. Ipsets of types that kprobe does not read are left out. */
-export async function readIpvs({ ipset, ipvs, addresses }: IpvsReading): Promise<IpvsHeld> {
+export async function readIpvs({ ipset, ipvs, ...clients }: IpvsReading): Promise<OutsideHeld> {
   const { headers } = await ipset.headers()
   const servers = await ipvs.servers()
   const destinations = await ipvs.destinations(servers)
@@ -181,6 +195,7 @@ export async function readIpvs({ ipset, ipvs, addresses }: IpvsReading): Promise
       server,
       destinations: (destinations[index] ?? []).map(({ destination }) => destination),
     })),
-    addresses: await addresses.read(),
+    addresses: await clients.addresses.read(),
+    ownAddresses: await clients.ownAddresses.read(),
   }
 }

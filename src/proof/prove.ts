@@ -1,4 +1,4 @@
-import { Pauses, type Steps } from '../base/clock.ts'
+import type { Steps } from '../base/clock.ts'
 import { sizeOf } from '../base/region.ts'
 import type { Box } from '../kernel/evaluate/box.ts'
 import type { Ownership } from '../kernel/evaluate/compiled.ts'
@@ -130,19 +130,15 @@ export class FamilyProof {
   /** Examines every class. */
   *whole(found: Findings): Steps<void> {
     yield* this.walker.fill()
-    const pauses = new Pauses()
     const groups = new Groups(this.meaning)
     const { refusesBehind, bindsAddresses } = this.meaning.promises
     const { examiner } = this
     const note = (its: PacketClass) => this.note(its, examiner.examine(its), found)
     function* examineAll(classes: readonly PacketClass[]): Steps<void> {
-      if (classes.length > 1) {
-        yield
-        if (examiner.meetTogether(classes)) return
-      }
+      yield
+      if (classes.length > 1 && examiner.meetTogether(classes)) return
       for (const its of classes) {
-        // Those to no Service have as many addresses as there are Services.
-        if (typeof its.at === 'string' || pauses.due(8)) yield
+        yield
         note(its)
       }
     }
@@ -157,10 +153,9 @@ export class FamilyProof {
 
   /** Examines classes again whose clients may be remembered. */
   *remembered(found: Findings): Steps<void> {
-    const pauses = new Pauses()
     for (const [its, difference] of this.examiner.examineRemembered()) {
       this.note(its, difference, found)
-      if (pauses.due(8)) yield
+      yield
     }
   }
 

@@ -60,6 +60,7 @@ export class Sources {
   }
 
   #serviceAddresses: Region | undefined
+  readonly #ownParts = new WeakMap<Region, { readonly inside: Region; readonly outside: Region }>()
 
   /** A process of this node sends to an address of a Service from that address: no endpoint could reply to it. */
   #withOwn({ ip }: Place, sources: readonly Source[]): readonly Source[] {
@@ -72,9 +73,14 @@ export class Sources {
     return sources.flatMap(its => {
       const { source, fate } = its
       if (fate.kind !== 'endpoints' || fate.masquerade) return [its]
+      const { inside, outside } = this.#ownParts.get(source) ?? {
+        inside: intersection(source, own),
+        outside: difference(source, own),
+      }
+      this.#ownParts.set(source, { inside, outside })
       const parts = [
-        { ...its, source: difference(source, own) },
-        { ...its, source: intersection(source, own), fate: { ...fate, masquerade: true } },
+        { ...its, source: outside },
+        { ...its, source: inside, fate: { ...fate, masquerade: true } },
       ]
       return parts.filter(part => part.source.length > 0)
     })

@@ -11,6 +11,7 @@ import { diffStates } from '../../src/modes/iptables/diff.ts'
 import { renderIptablesState } from '../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
+import { ipvsHeld } from '../../src/modes/ipvs/trace.ts'
 import { renderState } from '../../src/modes/nftables/render.ts'
 import { DEFAULT_NFTABLES_OPTIONS } from '../../src/modes/nftables/settings.ts'
 import { EMPTY_STATE, type NftablesState } from '../../src/modes/nftables/state.ts'
@@ -18,8 +19,10 @@ import { type ProofState, RunningProof } from '../../src/proof/changes.ts'
 import type { MeaningConfig } from '../../src/proof/meaning.ts'
 import { meaningOf } from '../../src/proof/meanings.ts'
 import { prove, type Question } from '../../src/proof/prove.ts'
-import { IPTABLES } from '../support/pipeline.ts'
+import { IPTABLES, IPVS, resolveOptionsOf } from '../support/pipeline.ts'
+import { meaningConfigOf } from '../support/proof.ts'
 import { PROVING, tablesOfIptables } from '../support/proof-iptables.ts'
+import { OWN_IPVS, PROVING_IPVS } from '../support/proof-ipvs.ts'
 import { type ClusterSize, clusterObjects, sliceObject } from './cluster.ts'
 import { childResult, goal, print } from './report.ts'
 
@@ -30,6 +33,10 @@ const SIZES: readonly (ClusterSize & { readonly goalMs: number; readonly goalMiB
   { services: 50_000, endpoints: 2, goalMs: 8_000, goalMiB: 600 },
 ]
 
+const IPVS_SIZES: typeof SIZES = [
+  { services: 1_000, endpoints: 10, goalMs: 5_000, goalMiB: 300 },
+  { services: 10_000, endpoints: 10, goalMs: 20_000, goalMiB: 600 },
+]
 const IPTABLES_SIZES: typeof SIZES = [{ services: 1_000, endpoints: 10, goalMs: 5_000, goalMiB: 300 }]
 
 interface Result {
@@ -39,6 +46,8 @@ interface Result {
   readonly peakMiB: number
   readonly classes: number
   readonly wrong: number
+  /** Between two offers to pause. */
+  readonly longestMs: number
 }
 
 const NODE = 'node-1'
@@ -101,12 +110,14 @@ const [, , child, services, endpoints] = process.argv
 const asked = { services: Number(services), endpoints: Number(endpoints) }
 if (child === 'prove') console.log(JSON.stringify(proveOnce(asked)))
 else if (child === 'prove-iptables') console.log(JSON.stringify(proveIptables(asked)))
+else if (child === 'prove-ipvs') console.log(JSON.stringify(proveIpvs(asked)))
 else if (child === 'changes-iptables') console.log(JSON.stringify(proveIptablesChanges(asked)))
 else if (child === 'here' || child === 'elsewhere')
   console.log(JSON.stringify(proveChanges(asked, CHANGED[child])))
 else {
-  compare()
-  compareIptables()
+  compareSizes('nftables', 'prove', SIZES)
+  compareSizes('iptables', 'prove-iptables', IPTABLES_SIZES)
+  compareSizes('IPVS', 'prove-ipvs', IPVS_SIZES)
   compareChanges()
   compareIptablesChanges()
 }
@@ -169,6 +180,20 @@ function proveIptables(size: ClusterSize): Result {
   return measured(() => ({ meanings: meaningOf(snapshot, IPTABLES_CONFIG), tables, ownName: '', owns }))
 }
 
+function proveIpvs(size: ClusterSize): Result {
+  const snapshot = snapshotOf(size)
+  const config = { nodePortAddresses: [] }
+  const resolved = finish(resolve({ ...resolveOptionsOf(config), ...IPVS.resolving }, undefined, snapshot))
+  const state = finish(IPVS.render(resolved.table, IPVS.empty, config))
+  const meaning = { ...meaningConfigOf(config), promises: PROVING_IPVS.promises }
+  return measured(() => ({
+    meanings: meaningOf(snapshot, meaning),
+    tables: state.ruleset.tables,
+    ownName: OWN_IPVS,
+    ipvs: ipvsHeld(state),
+  }))
+}
+
 /** CPU of what the daemon does after a change of one endpoint: the tables with what was committed, and the proof. */
 function proveIptablesChanges(size: ClusterSize): IptablesChangesResult {
   let snapshot = snapshotOf(size)
@@ -208,14 +233,18 @@ function measured(questionOf: () => Question): Result {
   const question = questionOf()
   const meaningMs = performance.now() - start
   const steps = prove(question)
-  let step = steps.next()
-  for (let count = 0; step.done !== true; step = steps.next())
+  let [step, count, longestMs] = [steps.next(), 0, 0]
+  while (step.done !== true) {
     if (++count % 50 === 0) peak = Math.max(peak, process.memoryUsage.rss())
+    const began = performance.now()
+    step = steps.next()
+    longestMs = Math.max(longestMs, performance.now() - began)
+  }
   const proofMs = performance.now() - start
   const { classes, wrong } = step.value
   const cpuMs = cpuMsSince(usage)
   peak = Math.max(peak, process.memoryUsage.rss())
-  return { meaningMs, proofMs, cpuMs, peakMiB: (peak - before) / 2 ** 20, classes, wrong }
+  return { meaningMs, proofMs, cpuMs, peakMiB: (peak - before) / 2 ** 20, classes, wrong, longestMs }
 }
 
 /** CPU of the same changes with and without proofs: to ask for it after each change would cost more than the proof. */
@@ -287,14 +316,6 @@ function change(from: At, { size, among, changes }: Series, prove: (state: Proof
   return { snapshot, now }
 }
 
-function compare(): void {
-  compareSizes('nftables', 'prove', SIZES)
-}
-
-function compareIptables(): void {
-  compareSizes('iptables', 'prove-iptables', IPTABLES_SIZES)
-}
-
 function compareSizes(mode: string, name: string, sizes: typeof SIZES): void {
   print(
     `kprobe verify --prove, ${mode} mode`,
@@ -307,6 +328,7 @@ function compareSizes(mode: string, name: string, sizes: typeof SIZES): void {
         'meaning ms': result.meaningMs.toFixed(0),
         'whole ms': `${result.proofMs.toFixed(0)} ${goal(result.proofMs, goalMs)}`,
         'CPU ms': result.cpuMs.toFixed(0),
+        'longest step ms': result.longestMs.toFixed(0),
         'beside the objects MiB': `${result.peakMiB.toFixed(0)} ${goal(result.peakMiB, goalMiB)}`,
       }
     }),

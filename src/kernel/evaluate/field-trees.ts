@@ -1,5 +1,5 @@
 import type { Octets } from '../../base/octets.ts'
-import { difference, includes, type Region, union } from '../../base/region.ts'
+import { difference, includes, isSameRegion, type Region, union } from '../../base/region.ts'
 import { type ClassMachine, classIn } from './class-machine.ts'
 import { chosen, type Effect, type Field, type Machine } from './machine.ts'
 import { byRolled } from './random.ts'
@@ -7,7 +7,15 @@ import { byRolled } from './random.ts'
 /* Entries that packets are looked up by, field by field. */
 
 /** Values of fields in the order of the levels; below the last one what an entry holds. */
-type Tree<T> = Map<Octets, Tree<T> | Leaf<T>>
+export class Tree<T> extends Map<Octets, Tree<T> | Leaf<T>> {
+  /** At the last level: how regions of packets are divided, of which many classes have the same. */
+  divisions: WeakMap<Region, Division<T>> | undefined
+}
+
+interface Division<T> {
+  readonly parts: readonly { readonly below: Tree<T> | Leaf<T>; readonly part: Region }[]
+  readonly rest: Region
+}
 
 class Leaf<T> {
   readonly value: T
@@ -33,12 +41,13 @@ export function plant<T>(
   if (key === undefined) return
   const known = tree.get(key)
   if (rest.length > 0) {
-    const below: Tree<T> = known instanceof Map ? known : new Map()
+    const below: Tree<T> = known instanceof Tree ? known : new Tree()
     plant(below, rest, holding)
     if (below.size > 0) tree.set(key, below)
     else tree.delete(key)
     return
   }
+  tree.divisions = undefined
   const value = holding(known instanceof Leaf ? known.value : undefined)
   if (value === undefined) tree.delete(key)
   else tree.set(key, new Leaf(value))
@@ -62,7 +71,7 @@ export function descend<T>(
   at: Descent<T>,
 ): Effect {
   const field = at.fields[at.level]
-  if (!(node instanceof Map) || field === undefined)
+  if (!(node instanceof Tree) || field === undefined)
     return at.found(machine, node instanceof Leaf ? node.value : undefined)
   const next = { ...at, level: at.level + 1 }
   const known = machine.known(field)
@@ -82,16 +91,11 @@ function divide<T>(
   { field, next }: { readonly field: Field; readonly next: Descent<T> },
 ): Effect {
   const region = machine.region(field)
-  const groups = new Map<unknown, { readonly below: Tree<T> | Leaf<T>; readonly values: Octets[] }>()
-  for (const [value, below] of node) {
-    if (!includes(region, value) || !isMet(machine, below, next)) continue
-    const key = below instanceof Leaf ? below.value : below
-    const group = groups.get(key)
-    if (group === undefined) groups.set(key, { below, values: [value] })
-    else group.values.push(value)
-  }
-  const parts = [...groups.values()].map(({ below, values }) => ({ below, part: regionOfValues(values) }))
-  const rest = difference(region, union(parts.flatMap(({ part }) => part)))
+  const isLast = next.level === next.fields.length
+  const kept = isLast ? node.divisions?.get(region) : undefined
+  const division = kept ?? divisionOf(region, node, below => isMet(machine, below, next))
+  if (isLast) node.divisions = (node.divisions ?? new WeakMap()).set(region, division)
+  const { parts, rest } = division
   const branches = [...parts, { below: undefined, part: rest }].flatMap(({ below, part }) =>
     part.length === 0
       ? []
@@ -108,6 +112,26 @@ function divide<T>(
   return parts.length === 0 ? next.found(machine, undefined) : { kind: 'split', branches }
 }
 
+function divisionOf<T>(
+  region: Region,
+  node: Tree<T>,
+  isMet: (below: Tree<T> | Leaf<T>) => boolean,
+): Division<T> {
+  const groups = new Map<unknown, { readonly below: Tree<T> | Leaf<T>; readonly values: Octets[] }>()
+  for (const [value, below] of node) {
+    if (!includes(region, value) || !isMet(below)) continue
+    const key = below instanceof Leaf ? below.value : below
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, { below, values: [value] })
+    else group.values.push(value)
+  }
+  const parts = [...groups.values()].map(({ below, values }) => {
+    const part = regionOfValues(values)
+    return { below, part: isSameRegion(part, region) ? region : part }
+  })
+  return { parts, rest: difference(region, union(parts.flatMap(({ part }) => part))) }
+}
+
 function regionOfValues(values: readonly Octets[]): Region {
   return union(values.map(value => ({ from: value, to: value })))
 }
@@ -115,7 +139,7 @@ function regionOfValues(values: readonly Octets[]): Region {
 /** Whether some packets of a class have the fields of an entry. */
 function isMet<T>(machine: ClassMachine, node: Tree<T> | Leaf<T>, at: Descent<T>): boolean {
   const field = at.fields[at.level]
-  if (!(node instanceof Map) || field === undefined) return true
+  if (!(node instanceof Tree) || field === undefined) return true
   const next = { ...at, level: at.level + 1 }
   const known = machine.known(field)
   if (typeof known === 'string') {

@@ -15,7 +15,7 @@ import {
 import { NF_ACCEPT } from '../nft/constants.ts'
 import { NUMBERS } from './box.ts'
 import { type ClassMachine, classIn } from './class-machine.ts'
-import { descend, type Index, keyOf, plant } from './field-trees.ts'
+import { descend, type Index, keyOf, plant, Tree } from './field-trees.ts'
 import {
   BeyondEvaluator,
   chosen,
@@ -86,7 +86,7 @@ export class IpvsClasses {
   readonly lookups: SetAccess = noSets(newLog())
   readonly #servers: Index<HeldServer> = {
     fields: ['destination', 'protocol', 'destinationPort'],
-    tree: new Map(),
+    tree: new Tree(),
   }
   readonly #sets = new Map<string, KnownSet>()
   readonly #family: Family
@@ -204,7 +204,7 @@ function wordsOf(machine: ClassMachine, field: Field): readonly Word[] {
 }
 
 function indexOf({ set, entries }: KnownSet, dimensions: Of<'ipset'>['dimensions']): Index<Member> {
-  const tree: Index<Member>['tree'] = new Map()
+  const tree = new Tree<Member>()
   for (const entry of entries.values())
     for (const path of pathsOf(entry, set.type))
       plant(tree, path, member => memberOf(set, { member, entry, isThere: true }))

@@ -4,6 +4,7 @@ import type { Config } from '../../../src/config/config.ts'
 import type { HeldRules } from '../../../src/daemon/mode-switcher.ts'
 import { Prover } from '../../../src/daemon/prover.ts'
 import { admittedSnapshot } from '../../../src/model/admission.ts'
+import { applyEvents } from '../../../src/model/snapshot.ts'
 import { advancedTables, outsideChange } from '../../../src/modes/ipvs/proving.ts'
 import type { IpvsState } from '../../../src/modes/ipvs/state.ts'
 import { HealthTracker } from '../../../src/telemetry/health.ts'
@@ -166,4 +167,20 @@ it('follows every packet after a repair that a read of rules alone was repeated 
   its.prover.report(LOOKED)
   await its.wait(5_000)
   expect(await its.number('duration_seconds_count{kind="whole"}'), its.lines.join('')).toBe(2)
+})
+
+it('reports nothing while this machine has other addresses than the daemon knows', async () => {
+  const its = new World()
+  open.push(its)
+  its.node.links.addAddress('eth0', { family: 2, ip: ip('192.0.2.77'), prefixLength: 24, flags: 0 })
+  its.rig.offer(service(1, '10.1.0.1'))
+  await its.wait(2_000)
+  expect(await its.number('reads_discarded_total'), its.lines.join('')).toBeGreaterThan(0)
+  expect(await its.number('duration_seconds_count{kind="whole"}')).toBe(0)
+
+  const value = [NODE_IP, '192.0.2.77'].map(ip)
+  its.rig.reconciler.offer(applyEvents(its.rig.snapshot, [{ kind: 'LocalIps', value }]))
+  await its.wait(2_000)
+  expect(await its.number('duration_seconds_count{kind="whole"}'), its.lines.join('')).toBe(1)
+  expect(await its.number('differences')).toBe(0)
 })

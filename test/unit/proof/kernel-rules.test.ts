@@ -1,4 +1,4 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, vi } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
 import { demandSettled, readRules } from '../../../src/proof/kernel-rules.ts'
 import { IpvsNode, type Part } from '../../support/ipvs-node.ts'
@@ -62,6 +62,7 @@ async function readWhile(change: Change, times: number) {
     clock: systemClock,
     usesIpsets: true,
     usesIpvs: true,
+    device: undefined,
     isPassing: () => false,
   })
   return { ...rules, requests }
@@ -79,4 +80,17 @@ describe.each(CHANGES)('where another program changes %s', (_, change) => {
     expect(rules.unsettled).toBe(true)
     expect(() => demandSettled(rules)).toThrow('the kernel changed meanwhile, during each attempt to read it')
   })
+})
+
+it('closes its sockets where one cannot be opened', async () => {
+  const node = new IpvsNode({ nowMs: () => 0 })
+  const opened = (['nft', 'ipset'] as const).map(part => node.open(part))
+  const closes = opened.map(its => vi.spyOn(its, 'close'))
+  const refuse = () => {
+    throw new Error('no socket')
+  }
+  const reading = { usesIpsets: true, usesIpvs: true, device: undefined, isPassing: () => false }
+  const sockets = { netfilter: () => opened.shift() ?? refuse(), generic: refuse, route: refuse }
+  await expect(readRules({ sockets, clock: systemClock, ...reading })).rejects.toThrow('no socket')
+  for (const close of closes) expect(close).toHaveBeenCalledOnce()
 })

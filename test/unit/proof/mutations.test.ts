@@ -2,11 +2,12 @@ import { expect, test } from 'vitest'
 import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
 import type { Rule } from '../../../src/kernel/nft/expression.ts'
 import type { Chain } from '../../../src/kernel/nft/state.ts'
+import { CHAIN_EARLY_POSTROUTING } from '../../../src/modes/common/rules.ts'
 import { classesOf } from '../../../src/proof/atoms.ts'
 import { meaningOf } from '../../../src/proof/meanings.ts'
 import { nameOf } from '../../../src/proof/packet-class.ts'
 import type { Proof } from '../../../src/proof/prove.ts'
-import { ip, NFTABLES } from '../../support/pipeline.ts'
+import { compute, ip, NFTABLES } from '../../support/pipeline.ts'
 import { meaningConfigOf, proofOf } from '../../support/proof.ts'
 import { mutate } from '../../support/proof-mutations.ts'
 import { outcomesOf, packetOf } from '../../support/proof-packets.ts'
@@ -62,6 +63,25 @@ test(`each of ${MUTATIONS} changes of the kernel's state is found, or changes no
   // Spare chains for the next endpoint, fallbacks of a commit in flight, and rules without packets: see docs/proof.md.
   expect(caught, survivors.join('\n')).toBeGreaterThan(MUTATIONS / 4)
   if (process.env.PROOF_SURVIVORS === '1') process.stderr.write(`${survivors.join('\n')}\n${caught} caught\n`)
+})
+
+test('a priority of the rules on packets to no Service is found, also where its value stays', () => {
+  const { config, resolved, state } = compute({}, LOCAL_IPS)
+  const tables = state.ruleset.tables.map(table => {
+    const chains = new Map(table.chains)
+    const chain = chains.get(CHAIN_EARLY_POSTROUTING)
+    if (chain === undefined) throw new Error(`${table.family} has no ${CHAIN_EARLY_POSTROUTING}`)
+    const all = (its: Rule): Rule => ({
+      ...its,
+      expressions: its.expressions.map(each =>
+        each.kind === 'cmp' ? { ...each, data: '\xff\xff\xff\xff' } : each,
+      ),
+    })
+    return { ...table, chains: chains.set(chain.name, { ...chain, rules: chain.rules.map(all) }) }
+  })
+  const { wrong, differences } = proofOf(config, resolved.snapshot, tables)
+  expect(wrong).toBeGreaterThan(0)
+  expect(differences.map(({ kernel }) => kernel)).toContain('pass, with a priority of the rules')
 })
 
 test('a client that is remembered where no rule looks it up is found', () => {
