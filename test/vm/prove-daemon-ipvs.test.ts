@@ -1,0 +1,71 @@
+import { cpSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { afterEach, expect, it } from 'vitest'
+import { runInProcess, tool } from '../support/command.ts'
+import { Daemons, EXAMPLES } from '../support/daemon.ts'
+import { AGAIN, DIFFERS, metric, proving, until, verbose, wholes } from '../support/proving-daemon.ts'
+
+/* The proof in the daemon, of virtual servers, ipsets and rules as a kernel with IPVS holds them. */
+
+const NODE = '00-node.yaml'
+const daemons = new Daemons()
+const nft = (line: string): string => tool('nft', ...line.split(' '))
+const changes = (): Promise<number> => metric('duration_seconds_count{kind="changes"}')
+
+afterEach(async () => {
+  await daemons.end()
+  // Of a try that ended early: what it drops is a difference from the start of the next one.
+  tool('nft', 'flush', 'ruleset')
+  await runInProcess(['cleanup', '--force'])
+})
+
+const objects = (last: number) => `
+apiVersion: v1
+kind: Service
+metadata: { name: more, namespace: default }
+spec: { clusterIP: 10.96.77.7, clusterIPs: [10.96.77.7], ports: [{ port: 80 }] }
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: more-1, namespace: default, labels: { kubernetes.io/service-name: more } }
+addressType: IPv4
+endpoints: [{ addresses: ['10.244.9.${last}'] }]
+ports: [{ name: '', port: 8080, protocol: TCP }]
+`
+
+it.each(['nftables', 'iptables'])(
+  'follows what changes, damage and chains of others, with rules of %s',
+  async rules => {
+    const folder = daemons.folder()
+    // Few objects: a proof may take a tenth of a processor, which the guest emulates.
+    cpSync(join(EXAMPLES, NODE), join(folder, NODE))
+    const file = join(folder, 'more.yaml')
+    writeFileSync(file, objects(1))
+    // The time of the guest jumps: a period between two reads could take the place of each proof of changes.
+    const more = [`--ipvs-rules=${rules}`, '--ipvs-sync-period=1h']
+    const daemon = await proving(daemons, folder, { prove: 'changes', mode: 'ipvs', more })
+    await until(async () => (await wholes()) > 0)
+    expect(await verbose()).toContain('[+]proof ok: everything was proved')
+    const [first, whole] = [await changes(), await wholes()]
+    writeFileSync(file, objects(2))
+    await until(async () => (await changes()) > first)
+    expect(await wholes()).toBe(whole)
+    expect(await metric('differences')).toBe(0)
+
+    nft('add table ip other')
+    nft('add chain ip other first { type filter hook prerouting priority -300; }')
+    nft('add rule ip other first tcp dport 80 drop')
+    await daemon.until(() => daemon.said(DIFFERS).length > 0)
+    expect(daemon.said(DIFFERS)[0]).toMatchObject({ kernel: 'drop', rule: 'ip other first, rule 1' })
+    nft('delete table ip other')
+    await daemon.until(() => daemon.said(AGAIN).length > 0)
+
+    const [before, told] = [await wholes(), daemon.said(DIFFERS).length]
+    tool('ipvsadm', '-D', '-t', '10.96.77.7:80')
+    const isRepaired = () => tool('ipvsadm', '-L', '-n').includes('10.96.77.7:80')
+    await until(async () => isRepaired() && (await wholes()) > before && (await metric('differences')) === 0)
+    // A proof may come between the damage and its repair.
+    for (const { kernel } of daemon.said(DIFFERS).slice(told))
+      expect(kernel).toBe('this node itself: a device has the address, and no virtual server')
+  },
+)
