@@ -282,7 +282,12 @@ function flatWriter<S>(steps: readonly Step<S>[]): Writer<S> {
     for (let i = 0; i < steps.length; i++) {
       const step = steps[i]
       if (step === undefined) break
-      if (step.kind === 'number') {
+      if (step.kind === 'octets') {
+        const value = step.octetsOf(source)
+        if (value === undefined) continue
+        if (value.length > OCTETS_MAX) writeLong(out, step, value)
+        else writeOctets(buffer, step, value)
+      } else if (step.kind === 'number') {
         const value = step.numberOf(source)
         if (value === undefined) continue
         if (buffer.bytes.length - buffer.length < 8) buffer.reserve(8)
@@ -290,11 +295,6 @@ function flatWriter<S>(steps: readonly Step<S>[]): Writer<S> {
         buffer.words[at] = (step.type << 16) | (NLA_HDRLEN + step.word.bytes)
         buffer.words[at + 1] = wordOf(step.word, value)
         buffer.length += 8
-      } else if (step.kind === 'octets') {
-        const value = step.octetsOf(source)
-        if (value === undefined) continue
-        if (value.length > OCTETS_MAX) writeLong(out, step, value)
-        else writeOctets(buffer, step, value)
       } else if (step.kind === 'nest') {
         if (buffer.bytes.length - buffer.length < NLA_HDRLEN) buffer.reserve(NLA_HDRLEN)
         starts[depth++] = buffer.length
@@ -325,12 +325,14 @@ function writeOctets<S>(buffer: ByteWriter, { type, around, padTo }: Step<S>, va
     words[at >> 2] = (around << 16) | (NLA_HDRLEN + ((size + 3) & ~3))
     at += NLA_HDRLEN
   }
-  const end = at + size
+  const end = (at + size + 3) & ~3
+  // The padding; what the value and the header take is written over.
+  words[(end >> 2) - 1] = 0
   words[at >> 2] = (type << 16) | size
   at += NLA_HDRLEN
+  if (length < padTo) bytes.fill(0, at, end)
   for (let i = 0; i < length; i++) bytes[at++] = value.charCodeAt(i)
-  while (at < end || (at & 3) !== 0) bytes[at++] = 0
-  buffer.length = at
+  buffer.length = end
 }
 
 function writeLong<S>(out: AttributeWriter, { type, around, codec }: Step<S>, value: Octets): void {

@@ -6,7 +6,13 @@ import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import { parseObject } from '../../src/model/parse.ts'
 import { resolve } from '../../src/model/resolve.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../src/model/snapshot.ts'
+import {
+  applyEvents,
+  EMPTY_SNAPSHOT,
+  type Snapshot,
+  type SourceEvent,
+  ValuePool,
+} from '../../src/model/snapshot.ts'
 import { createIptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import { createIpvsPlane, type IpvsPlane } from '../../src/modes/ipvs/plane.ts'
@@ -120,6 +126,7 @@ export function pipelineOf<State, P extends Plan<State>>(
     },
   })
   let snapshot: Snapshot = EMPTY_SNAPSHOT
+  const pool = new ValuePool()
   const until = (kind: ReconcilerEvent['kind']): Promise<void> =>
     new Promise(done => {
       const listener = (event: ReconcilerEvent): void => {
@@ -134,7 +141,7 @@ export function pipelineOf<State, P extends Plan<State>>(
       const synced = until('synced')
       let events: SourceEvent[] = []
       for (const object of objects) {
-        events.push(eventOf(object))
+        events.push(eventOf(object, pool))
         if (events.length < PARSE_SLICE) continue
         snapshot = applyEvents(snapshot, events)
         events = []
@@ -146,7 +153,7 @@ export function pipelineOf<State, P extends Plan<State>>(
     },
     change(object) {
       const committed = until('committed')
-      snapshot = applyEvents(snapshot, [eventOf(object)])
+      snapshot = applyEvents(snapshot, [eventOf(object, pool)])
       reconciler.offer(snapshot)
       return committed
     },
@@ -181,12 +188,17 @@ const PLANE_OPTIONS = {
 
 /** What the objects mean, in one go. */
 export function tableOf(objects: Iterable<object>): FrontendTable {
-  const snapshot = applyEvents(EMPTY_SNAPSHOT, [...objects].map(eventOf))
+  const pool = new ValuePool()
+  const snapshot = applyEvents(
+    EMPTY_SNAPSHOT,
+    [...objects].map(object => eventOf(object, pool)),
+  )
   return finish(resolve(RESOLVE_OPTIONS, undefined, snapshot)).table
 }
 
-function eventOf(object: object): SourceEvent {
-  const event = parseObject(object)
+/** With the pool that a source of the daemon has. */
+function eventOf(object: object, pool: ValuePool): SourceEvent {
+  const event = parseObject(object, pool)
   if (event === undefined || 'reason' in event)
     throw new Error(`not accepted: ${JSON.stringify(event ?? object)}`)
   return event

@@ -1,3 +1,4 @@
+import { trimmed } from '../../base/collections.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import type { Element, ElementGroup } from '../../kernel/nft/state.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
@@ -61,9 +62,8 @@ export class ElementDraft {
   readonly #context: ElementContext
   /** The result of u32host for each slot. */
   readonly #slotOctets: Octets[] = []
-  /** The elements of the current Service: the first `#count` of a list that serves all Services. */
-  readonly #out: Element[] = []
-  #count = 0
+  /** The elements of the current Service. A list that serves all Services would be old, and what it names survive with it. */
+  #out: Element[] = []
 
   constructor(context: ElementContext) {
     this.#context = context
@@ -73,7 +73,7 @@ export class ElementDraft {
   make(service: ServiceFrontends, before: ElementGroup | undefined): ElementGroup | OutOfNumbers {
     const { model, addressLength } = this.#context.layout
     const { clusterIps, ports } = service
-    this.#count = 0
+    this.#out = []
     for (let i = 0; i < clusterIps.length; i++) {
       const ip = clusterIps[i]
       if (ip?.length === addressLength)
@@ -85,11 +85,11 @@ export class ElementDraft {
       const failure = this.#addPort(port, before)
       if (failure !== undefined) return failure
     }
-    return this.#count === 0 ? NONE : this.#out.slice(0, this.#count)
+    return trimmed(this.#out)
   }
 
   #add(element: Element): void {
-    this.#out[this.#count++] = element
+    this.#out.push(element)
   }
 
   #addPort(port: PortFrontends, before: ElementGroup | undefined): OutOfNumbers | undefined {
@@ -161,7 +161,6 @@ export class ElementDraft {
   /** Adds a list without affinity, slot by slot. */
   #addEndpoints(backends: readonly Backend[], list: number, rendering: Rendering): void {
     const out = this.#out
-    const first = this.#count
     const prefix = u32host(list)
     const set = ENDPOINTS[rendering.port.protocol]
     const comment = rendering.endpointComment
@@ -175,9 +174,8 @@ export class ElementDraft {
         portOctets = portData(port)
       }
       const key = prefix + (this.#slotOctets[slot] ?? this.#octetsOf(slot))
-      out[first + slot] = { set, key, data: backend.ip + portOctets, comment }
+      out.push({ set, key, data: backend.ip + portOctets, comment })
     }
-    this.#count = first + backends.length
   }
 
   /** Callers pass slots in order, so that the list has no gaps. */
