@@ -2,7 +2,7 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
 import type { ProxyMode } from '../config/config.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, flag, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
@@ -26,27 +26,17 @@ import { processesNamed, readLines } from './doctor.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { usageErrors } from './request.ts'
 
-const FORCE: FlagSpec = {
-  name: 'force',
-  kind: 'bool',
-  help: 'run even while kprobe runs here (it will restore everything)',
-}
-const LEFTOVERS_OF: FlagSpec = {
-  name: 'leftovers-of',
-  kind: 'text',
-  placeholder: 'PROXY',
-  help:
-    "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. " +
+const FORCE = flag('--force', 'run even while kprobe runs here (it will restore everything)')
+const LEFTOVERS_OF = flag(
+  '--leftovers-of PROXY',
+  "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. " +
     'kprobe may be running, the other proxy must not',
-}
-const PROXY_MODE: FlagSpec = {
-  name: 'proxy-mode',
-  kind: 'text',
-  placeholder: 'MODE',
-  help:
-    "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, " +
+)
+const PROXY_MODE = flag(
+  '--proxy-mode MODE',
+  "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, " +
     'so cleanup keeps them without this flag',
-}
+)
 const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE, INSTANCE_FLAG]
 
 export const command: Command = {

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { failureText } from '../base/errors.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, flags, quote, readArguments } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -13,24 +13,13 @@ import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { usageErrors } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'output',
-    short: 'o',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
-  },
-  {
-    name: 'redact',
-    kind: 'bool',
-    help: 'rename namespaces, Services, EndpointSlices, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
-  },
-  {
-    name: 'log-file',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'log of the daemon, whose end goes into the bundle; the daemon itself keeps no log',
-  },
+  ...flags({
+    '-o, --output FILE':
+      'file to write, or - for standard output; unset: kprobe-bundle-NODE-TIME.tar.gz in the current folder',
+    '--redact':
+      'rename namespaces, Services, EndpointSlices, pods, nodes and zones, in every file alike; addresses, ports and their names stay, because verdicts follow from them',
+    '--log-file FILE': 'log of the daemon, whose end goes into the bundle; the daemon itself keeps no log',
+  }),
   MODEL_SOCKET_FLAG,
   INSTANCE_FLAG,
 ]

@@ -3,7 +3,7 @@ import { failureText } from '../base/errors.ts'
 import { type IpFilter, isSelected } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, flag, quote, readArguments } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -30,12 +30,7 @@ import { PACKET_FLAGS, type PacketRequest, readPacketRequest, resolvePeers } fro
 const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,
-  {
-    name: 'follow',
-    short: 'f',
-    kind: 'bool',
-    help: 'go on until Ctrl-C, whatever --count and --duration say',
-  },
+  flag('-f, --follow', 'go on until Ctrl-C, whatever --count and --duration say'),
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
   {

@@ -1,4 +1,4 @@
-import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { type HelpPage, helpText } from '../config/help.ts'
@@ -28,38 +28,26 @@ const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
 ])
 
 export const DUMP_FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'service',
-    kind: 'text',
-    placeholder: 'NAMESPACE/NAME',
-    help: 'only what serves this Service, with all its endpoints',
-    namesService: true,
-  },
-  { name: 'family', kind: 'text', placeholder: 'FAMILY', help: 'only IPv4 or IPv6 (or ip, ip6)' },
+  ...flags({
+    '--service NAMESPACE/NAME': [
+      'only what serves this Service, with all its endpoints',
+      { namesService: true },
+    ],
+    '--family FAMILY': 'only IPv4 or IPv6 (or ip, ip6)',
+  }),
   {
     ...ADMIN_SOCKET_FLAG,
     help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
   },
   INSTANCE_FLAG,
   { ...NAMESPACE_FLAG, help: 'only Services of this namespace; with it, --service may be a bare NAME' },
-  {
-    name: 'all-namespaces',
-    short: 'A',
-    kind: 'bool',
-    help: 'Services of all namespaces, as without --namespace',
-  },
-  {
-    name: 'sort-by',
-    kind: 'text',
-    placeholder: 'PATH',
-    help: 'order of the rows: the JSONPath of a field of -o json, such as .frontend or .endpoints[0]',
-  },
-  {
-    name: 'watch',
-    short: 'w',
-    kind: 'bool',
-    help: 'print each row anew that is added or changes, until Ctrl-C; a row that goes has the endpoints "gone"',
-  },
+  ...flags({
+    '-A, --all-namespaces': 'Services of all namespaces, as without --namespace',
+    '--sort-by PATH':
+      'order of the rows: the JSONPath of a field of -o json, such as .frontend or .endpoints[0]',
+    '-w, --watch':
+      'print each row anew that is added or changes, until Ctrl-C; a row that goes has the endpoints "gone"',
+  }),
   outputFlag(OUTPUTS, ['custom-columns=HEADING:PATH,...']),
 ]
 

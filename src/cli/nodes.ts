@@ -2,7 +2,7 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { failureText } from '../base/errors.ts'
 import { bytesText, compareTexts, count, oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments, textFlag } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, flags, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { Json } from '../model/fields.ts'
@@ -35,35 +35,26 @@ type Action = (typeof ACTIONS)[number]
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
 
 const FLAGS: readonly FlagSpec[] = [
-  { name: 'node', kind: 'list', placeholder: 'NAME', help: 'only these nodes; unset: all' },
-  { name: 'all', kind: 'bool', help: 'every node, which is what happens without --node' },
-  textFlag('from', 'CLIENT', 'for why: the client, as `kprobe why` takes it'),
-  textFlag('to', 'TARGET', 'for why: the target'),
-  textFlag('folder', 'FOLDER', 'for bundle: where the files go, one a node', { default: '.' }),
-  { name: 'redact', kind: 'bool', help: 'for bundle: rename names of objects, for each node on its own' },
-  {
-    name: 'once',
-    kind: 'bool',
-    help: 'for top: ask each node once, print the table, and exit; so does a standard output that is no terminal',
-  },
-  textFlag('sort-by', 'COLUMN', `for top: ${NODE_SORTS.join(', ')}`, {
-    default: 'name',
-    choices: NODE_SORTS,
+  ...flags({
+    '--node NAME': ['only these nodes; unset: all', { kind: 'list' }],
+    '--all': 'every node, which is what happens without --node',
+    '--from CLIENT': 'for why: the client, as `kprobe why` takes it',
+    '--to TARGET': 'for why: the target',
+    '--folder FOLDER = .': 'for bundle: where the files go, one a node',
+    '--redact': 'for bundle: rename names of objects, for each node on its own',
+    '--once':
+      'for top: ask each node once, print the table, and exit; so does a standard output that is no terminal',
+    '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
+    '--interval DURATION = 1s':
+      'for top: time that each node measures, and between two rounds; at least 200ms',
+    '--kubeconfig FILE': 'unset: the file of $KUBECONFIG, or ~/.kube/config',
+    '--context NAME': 'context of the kubeconfig; unset: the current one',
+    '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
+    '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
+    '-c, --container NAME = kprobe': 'container with kprobe',
+    '--concurrency N = 20': 'nodes at once',
+    '--timeout SECONDS = 60': 'limit for each node',
   }),
-  {
-    name: 'interval',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1s',
-    help: 'for top: time that each node measures, and between two rounds; at least 200ms',
-  },
-  textFlag('kubeconfig', 'FILE', 'unset: the file of $KUBECONFIG, or ~/.kube/config'),
-  textFlag('context', 'NAME', 'context of the kubeconfig; unset: the current one'),
-  textFlag('namespace', 'NAMESPACE', "namespace of kprobe's pods", { short: 'n', default: 'kube-system' }),
-  textFlag('selector', 'LABELS', "labels of kprobe's pods", { short: 'l', default: 'k8s-app=kprobe' }),
-  textFlag('container', 'NAME', 'container with kprobe', { short: 'c', default: 'kprobe' }),
-  { name: 'concurrency', kind: 'integer', placeholder: 'N', default: '20', help: 'nodes at once' },
-  { name: 'timeout', kind: 'integer', placeholder: 'SECONDS', default: '60', help: 'limit for each node' },
   outputFlag(OUTPUTS),
 ]
 

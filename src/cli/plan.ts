@@ -1,6 +1,6 @@
 import { failureText } from '../base/errors.ts'
 import { count, oneLine } from '../base/text.ts'
-import type { FlagSpec } from '../config/flag.ts'
+import { type FlagSpec, flag } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -13,7 +13,7 @@ import { refusalText, withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
-  { name: 'summary', kind: 'bool', help: 'print how much would change, without the objects' },
+  flag('--summary', 'print how much would change, without the objects'),
   outputFlag(OUTPUTS),
 ]
 

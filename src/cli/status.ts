@@ -2,7 +2,7 @@ import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import type { RelaySourceConfig } from '../config/config.ts'
-import { FlagReader, type FlagSpec, quote, readArguments, textFlag } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, flag, flags, quote, readArguments } from '../config/flag.ts'
 import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -29,19 +29,19 @@ const OUTPUTS = ['text', 'wide', 'json', 'yaml'] as const
 const DEFAULT_RELAY = 'unix:///run/kprobe/relay.sock'
 
 const FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'relay',
-    kind: 'list',
-    placeholder: 'ADDRESS',
-    default: DEFAULT_RELAY,
-    help: 'relays to ask, each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
-  },
+  flag(
+    `--relay ADDRESS = ${DEFAULT_RELAY}`,
+    'relays to ask, each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
+    { kind: 'list' },
+  ),
   ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
-  { name: 'wait', kind: 'bool', help: 'return when the nodes hold the state of the moment of the question' },
-  textFlag('service', 'NAMESPACE/NAME', 'ask for this Service alone: a node that leaves out others holds it'),
-  textFlag('revision', 'REVISION', 'the state has to include this resourceVersion of a Service'),
-  textFlag('at-least', 'N|PERCENT%', 'nodes that have to hold the state', { default: '100%' }),
-  { name: 'timeout', kind: 'integer', placeholder: 'SECONDS', default: '300', help: 'limit of --wait' },
+  ...flags({
+    '--wait': 'return when the nodes hold the state of the moment of the question',
+    '--service NAMESPACE/NAME': 'ask for this Service alone: a node that leaves out others holds it',
+    '--revision REVISION': 'the state has to include this resourceVersion of a Service',
+    '--at-least N|PERCENT% = 100%': 'nodes that have to hold the state',
+    '--timeout SECONDS = 300': 'limit of --wait',
+  }),
   outputFlag(OUTPUTS),
 ]
 

@@ -1,7 +1,7 @@
 import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, type FlagSpec, flags, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
@@ -32,41 +32,14 @@ const TEXT_COLUMNS = 100
 const FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
   { ...NAMESPACE_FLAG, help: 'only Services of this namespace' },
-  {
-    name: 'by',
-    kind: 'text',
-    placeholder: 'WHAT',
-    default: 'service',
-    help: 'a row for each service or endpoint',
-    choices: ['service', 'endpoint'],
-  },
-  {
-    name: 'sort-by',
-    kind: 'text',
-    placeholder: 'COLUMN',
-    default: 'rate',
-    help: SORTS.join(', '),
-    choices: SORTS,
-  },
-  {
-    name: 'interval',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1s',
-    help: 'time between two pictures, at least 200ms',
-  },
-  {
-    name: 'once',
-    kind: 'bool',
-    help: 'measure one interval, print the table, and exit; so does a standard output that is no terminal',
-  },
-  {
-    name: 'limit',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${LIMIT.fallback}`,
-    help: 'with --once: rows to print',
-  },
+  ...flags({
+    '--by WHAT = service': ['a row for each service or endpoint', { choices: ['service', 'endpoint'] }],
+    '--sort-by COLUMN = rate': [SORTS.join(', '), { choices: SORTS }],
+    '--interval DURATION = 1s': 'time between two pictures, at least 200ms',
+    '--once':
+      'measure one interval, print the table, and exit; so does a standard output that is no terminal',
+    [`--limit N = ${LIMIT.fallback}`]: 'with --once: rows to print',
+  }),
   SOCKET_FLAG,
   INSTANCE_FLAG,
   outputFlag(OUTPUTS),

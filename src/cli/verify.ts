@@ -1,6 +1,6 @@
 import { failureText } from '../base/errors.ts'
 import { count, oneLine } from '../base/text.ts'
-import { type FlagSpec, parseBool } from '../config/flag.ts'
+import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -38,21 +38,21 @@ export const command: Command = {
 
 const OWN_FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
-  {
-    name: 'prove',
-    kind: 'bool',
-    help: 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
-  },
-  {
-    name: 'kernel',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'with --prove: the rules are those of a file of `kprobe debug bundle`, and not of this kernel; without a source, so are objects and settings',
-    check: reader =>
-      reader.given('kernel') && !isProofAsked(reader.text('prove'))
-        ? reader.fail('--kernel', 'works only with --prove: `kprobe replay` runs other commands on a bundle')
-        : undefined,
-  },
+  ...flags({
+    '--prove': 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
+    '--kernel FILE': [
+      'with --prove: the rules are those of a file of `kprobe debug bundle`, and not of this kernel; without a source, so are objects and settings',
+      {
+        check: reader =>
+          reader.given('kernel') && !isProofAsked(reader.text('prove'))
+            ? reader.fail(
+                '--kernel',
+                'works only with --prove: `kprobe replay` runs other commands on a bundle',
+              )
+            : undefined,
+      },
+    ],
+  }),
 ]
 
 /** One Service, or the shared rules (''), on which source, daemon and kernel differ. */

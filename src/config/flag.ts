@@ -1,4 +1,5 @@
 import { formatGoDuration, parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
+import { assert } from '../base/errors.ts'
 import { type Cidr, parseCidr, whyNotCidr } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 
@@ -29,14 +30,56 @@ export interface FlagSpec {
   readonly check?: (reader: FlagReader) => unknown
 }
 
-/** A flag with a value of any text. */
-export function textFlag(
-  name: string,
-  placeholder: string,
-  help: string,
-  rest: Partial<FlagSpec> = {},
-): FlagSpec {
-  return { name, kind: 'text', placeholder, help, ...rest }
+/** Kinds by the word for the value; a word that ends with `,...` is that of a list, and any other that of a text. */
+const KINDS: Readonly<Record<string, FlagSpec['kind']>> = {
+  DURATION: 'duration',
+  RATE: 'number',
+  BIT: 'integer',
+  COUNT: 'integer',
+  LEVEL: 'integer',
+  N: 'integer',
+  PORT: 'integer',
+  SCORE: 'integer',
+  SECONDS: 'integer',
+}
+
+const USAGE = /^(?:-(?<short>\w), )?--(?<name>\S+)(?: (?<placeholder>[^\s=]\S*))?(?: = (?<fallback>.+))?$/
+
+/** What a flag may have besides its usage and its help. */
+type MoreOfFlag = Partial<Omit<FlagSpec, 'name' | 'short' | 'placeholder' | 'default' | 'help'>>
+
+/** Makes a flag of its usage, as help prints it, with its default: `-o, --output FORMAT = text`. */
+export function flag(usage: string, help: string, more: MoreOfFlag = {}): FlagSpec {
+  const { short, name, placeholder, fallback } = USAGE.exec(usage)?.groups ?? {}
+  assert(name !== undefined, `not the usage of a flag: ${usage}`)
+  return {
+    name,
+    ...(short === undefined ? {} : { short }),
+    kind: kindOf(placeholder),
+    ...(placeholder === undefined ? {} : { placeholder }),
+    ...(fallback === undefined ? {} : { default: fallback }),
+    help,
+    ...more,
+  }
+}
+
+function kindOf(placeholder: string | undefined): FlagSpec['kind'] {
+  if (placeholder === undefined) return 'bool'
+  return placeholder.endsWith(',...') ? 'list' : (KINDS[placeholder] ?? 'text')
+}
+
+/** Helps of flags by usage, in order. */
+type FlagTable = Readonly<Record<string, string | readonly [help: string, more: MoreOfFlag]>>
+
+export function flags(table: FlagTable): readonly FlagSpec[] {
+  return Object.entries(table).map(([usage, its]) =>
+    typeof its === 'string' ? flag(usage, its) : flag(usage, ...its),
+  )
+}
+
+/** Makes flags with a heading in help texts. */
+export function flagGroup(heading: string, table: FlagTable): readonly FlagSpec[] {
+  return grouped(heading, flags(table))
 }
 
 /** Gives the value of an unset flag as text. */

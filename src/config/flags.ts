@@ -1,132 +1,55 @@
 import { MODES } from '../modes/registry.ts'
-import { type ExplainFlag, type FlagSpec, grouped } from './flag.ts'
+import { type ExplainFlag, type FlagSpec, flag, flagGroup, grouped } from './flag.ts'
 import { DAEMON_FLAGS, RELAY_CLIENT_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
 
 /** Flags of `kprobe api`. */
-export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
-  {
-    name: 'listen',
-    kind: 'text',
-    placeholder: 'ADDRESS',
-    default: 'unix:///run/kprobe/api.sock',
-    help: 'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only). With --print or --exec the server runs only if --listen is given. With --service-proxy-name=NAME the default is unix:///run/kprobe/api-NAME.sock',
-  },
-  {
-    name: 'print',
-    kind: 'bool',
-    help: 'print the state as JSON lines, one Service with its endpoints a line, then exit',
-  },
-  {
-    name: 'watch',
-    kind: 'bool',
-    help: 'with --print: print the whole state again after each change, followed by an empty line',
-  },
-  {
-    name: 'diff',
-    kind: 'bool',
-    help: 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch',
-  },
-  {
-    name: 'exec',
-    kind: 'text',
-    placeholder: 'CMD',
-    help: 'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash 0.5.12 has not). May be repeated',
-  },
-  {
-    name: 'exec-timeout',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1m0s',
-    help: 'kill a run and its children after this time; 0: no limit',
-  },
-])
+export const API_FLAGS = flagGroup('API', {
+  '--listen ADDRESS = unix:///run/kprobe/api.sock':
+    'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only). With --print or --exec the server runs only if --listen is given. With --service-proxy-name=NAME the default is unix:///run/kprobe/api-NAME.sock',
+  '--print': 'print the state as JSON lines, one Service with its endpoints a line, then exit',
+  '--watch': 'with --print: print the whole state again after each change, followed by an empty line',
+  '--diff': 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch',
+  '--exec CMD':
+    'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash 0.5.12 has not). May be repeated',
+  '--exec-timeout DURATION = 1m0s': 'kill a run and its children after this time; 0: no limit',
+})
 
 /** Flags for certificate, key and the clients' authority, in this order. */
-export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
-  { name: 'api-tls-cert', kind: 'text', placeholder: 'FILE', help: 'server certificate (PEM)' },
-  { name: 'api-tls-key', kind: 'text', placeholder: 'FILE', help: 'server key (PEM)' },
-  {
-    name: 'api-tls-client-ca',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'CA certificates that client certificates must be signed by (PEM)',
-  },
-])
+export const API_TLS_FLAGS = flagGroup('API', {
+  '--api-tls-cert FILE': 'server certificate (PEM)',
+  '--api-tls-key FILE': 'server key (PEM)',
+  '--api-tls-client-ca FILE': 'CA certificates that client certificates must be signed by (PEM)',
+})
 
 /** Flags of `kprobe run`. */
 const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
-  {
-    name: 'api',
-    kind: 'text',
-    placeholder: 'ADDRESS',
-    help: 'serve the back-end API at this address, unix:///PATH or tcp://IP:PORT; empty disables it; not with --once',
-  },
+  flag(
+    '--api ADDRESS',
+    'serve the back-end API at this address, unix:///PATH or tcp://IP:PORT; empty disables it; not with --once',
+  ),
   ...API_TLS_FLAGS,
 ])
 
 /** Flags of `kprobe run` with another meaning for `kprobe api`, for its help. */
-const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
-  {
-    name: 'metrics-bind-address',
-    kind: 'text',
-    placeholder: 'IP:PORT',
-    help: 'serve metrics at this address; empty disables it',
-  },
-  {
-    name: 'once',
-    kind: 'bool',
-    help: 'with --exec: exit after the first run of each program, with 0 if all succeeded',
-  },
-])
+const API_BESIDE_FLAGS = flagGroup('API', {
+  '--metrics-bind-address IP:PORT': 'serve metrics at this address; empty disables it',
+  '--once': 'with --exec: exit after the first run of each program, with 0 if all succeeded',
+})
 
 /** Flags that kprobe accepts for the sake of kube-proxy manifests; a warning names those that are set. */
-const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
-  { name: 'boot-id-file', kind: 'text', placeholder: 'FILE', help: 'belongs to a library of kube-proxy' },
-  { name: 'machine-id-file', kind: 'text', placeholder: 'FILE', help: 'belongs to a library of kube-proxy' },
-  {
-    name: 'config-sync-period',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '15m',
-    help: 'kprobe watches and needs no informer resync',
-  },
-  {
-    name: 'log-flush-frequency',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '5s',
-    help: 'log lines are written at once',
-  },
-  {
-    name: 'log-json-info-buffer-size',
-    kind: 'text',
-    placeholder: 'SIZE',
-    default: '0',
-    help: 'log lines are written at once',
-  },
-  { name: 'log-json-split-stream', kind: 'bool', help: 'log lines go to standard error' },
-  {
-    name: 'log-text-info-buffer-size',
-    kind: 'text',
-    placeholder: 'SIZE',
-    default: '0',
-    help: 'log lines are written at once',
-  },
-  { name: 'log-text-split-stream', kind: 'bool', help: 'log lines go to standard error' },
-  { name: 'profiling', kind: 'bool', help: 'no profiles are served' },
-  {
-    name: 'show-hidden-metrics-for-version',
-    kind: 'text',
-    placeholder: 'VERSION',
-    help: 'no metric is hidden',
-  },
-  {
-    name: 'vmodule',
-    kind: 'list',
-    placeholder: 'PATTERN=LEVEL,...',
-    help: "log levels of kube-proxy's source files",
-  },
-])
+const UNUSED_FLAGS = flagGroup('Without effect here', {
+  '--boot-id-file FILE': 'belongs to a library of kube-proxy',
+  '--machine-id-file FILE': 'belongs to a library of kube-proxy',
+  '--config-sync-period DURATION = 15m': 'kprobe watches and needs no informer resync',
+  '--log-flush-frequency DURATION = 5s': 'log lines are written at once',
+  '--log-json-info-buffer-size SIZE = 0': 'log lines are written at once',
+  '--log-json-split-stream': 'log lines go to standard error',
+  '--log-text-info-buffer-size SIZE = 0': 'log lines are written at once',
+  '--log-text-split-stream': 'log lines go to standard error',
+  '--profiling': 'no profiles are served',
+  '--show-hidden-metrics-for-version VERSION': 'no metric is hidden',
+  '--vmodule PATTERN=LEVEL,...': "log levels of kube-proxy's source files",
+})
 
 /** Flags that only kube-proxy's builds for Windows have. */
 const WINDOWS_FLAGS: Readonly<Record<string, 'bool' | 'text'>> = {
@@ -200,39 +123,17 @@ const API_RUN_FLAGS: readonly string[] = [
 ]
 
 /** Flags of `kprobe relay` besides those of `run`. */
-export const RELAY_FLAGS: readonly FlagSpec[] = grouped('Relay', [
-  {
-    name: 'listen',
-    kind: 'text',
-    placeholder: 'ADDRESS',
-    default: 'unix:///run/kprobe/relay.sock',
-    help: 'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only)',
-  },
-  {
-    name: 'token-service-accounts',
-    kind: 'list',
-    placeholder: 'NAMESPACE/NAME,...',
-    help: 'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
-  },
-  {
-    name: 'token-audience',
-    kind: 'text',
-    placeholder: 'NAME',
-    default: 'kprobe-relay',
-    help: 'audience that these tokens must be for',
-  },
-  {
-    name: 'sets',
-    kind: 'bool',
-    help: 'also serve what `kprobe api` of each node would (localv1.Sets); computed for the nodes that are asked for',
-  },
-  {
-    name: 'trusted-users',
-    kind: 'list',
-    placeholder: 'NAME,...',
-    help: 'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
-  },
-])
+export const RELAY_FLAGS = flagGroup('Relay', {
+  '--listen ADDRESS = unix:///run/kprobe/relay.sock':
+    'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only)',
+  '--token-service-accounts NAMESPACE/NAME,...':
+    'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
+  '--token-audience NAME = kprobe-relay': 'audience that these tokens must be for',
+  '--sets':
+    'also serve what `kprobe api` of each node would (localv1.Sets); computed for the nodes that are asked for',
+  '--trusted-users NAME,...':
+    'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
+})
 
 /** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
 const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'config']
@@ -308,4 +209,4 @@ export const BESIDE_FILE_FLAGS: readonly string[] = [
   'write-config-to',
 ]
 
-export const HELP_FLAG: FlagSpec = { name: 'help', short: 'h', kind: 'bool', help: 'print this help' }
+export const HELP_FLAG = flag('-h, --help', 'print this help')
