@@ -1,12 +1,9 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
 import { type IpFilter, isSelected } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
-import { FlagReader, type FlagSpec, flag, quote, readArguments } from '../config/flag.ts'
+import { type FlagSpec, flag } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
 import { HERE, openNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
@@ -20,10 +17,10 @@ import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/read.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
 import { Connection } from '../netlink/connection.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ownCommand } from './command.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
-import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
 import { PACKET_FLAGS, type PacketRequest, readPacketRequest, resolvePeers } from './trace-request.ts'
 
@@ -41,50 +38,36 @@ const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.output,
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe drops [flags]',
-      description:
-        "Prints the packets that kprobe's rules reject or drop, live: Service, client, and the reason. Needs the daemon's\n" +
-        'flag --log-rejects=GROUP, in nftables or iptables mode. Ends after --duration or --count packets.',
-      details: [
-        'Example:',
-        '  kprobe drops --follow',
-        '  kprobe drops --service shop/cart -o json --duration 5m',
-        '',
-        'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
-        'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
-  run,
-}
+export const command = ownCommand({
+  name: 'drops',
+  description:
+    "Prints the packets that kprobe's rules reject or drop, live: Service, client, and the reason. Needs the daemon's\n" +
+    'flag --log-rejects=GROUP, in nftables or iptables mode. Ends after --duration or --count packets.',
+  details: [
+    'Example:',
+    '  kprobe drops --follow',
+    '  kprobe drops --service shop/cart -o json --duration 5m',
+    '',
+    'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
+    'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
+  ],
+  flags: FLAGS,
+  read: reader => ({
+    ...readPacketRequest(reader),
+    follow: reader.bool('follow'),
+    adminSocket: readSocketPath(reader),
+  }),
+  async run(request, io) {
+    const { from } = await resolvePeers({ ...request, to: undefined })
+    await drops({ ...request, from }, io)
+    return EXIT_FINE
+  },
+})
 
 interface DropsRequest extends Omit<PacketRequest, 'from'> {
   /** Undefined for all clients. */
   readonly from: IpFilter | undefined
   readonly follow: boolean
-}
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readArguments(argv, FLAGS, () => undefined)
-  const reader = new FlagReader(given)
-  for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
-  const request = {
-    ...readPacketRequest(reader),
-    follow: reader.bool('follow'),
-    adminSocket: readSocketPath(reader),
-  }
-  if (reader.errors.length > 0) return usageErrors(io, 'drops', reader.errors)
-  try {
-    const { from } = await resolvePeers({ ...request, to: undefined })
-    await drops({ ...request, from }, io)
-    return EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe drops: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
 }
 
 async function drops(request: DropsRequest, io: Io): Promise<void> {

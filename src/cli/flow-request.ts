@@ -90,7 +90,6 @@ export interface FlowsSession {
 
 /** Reads the flags. Reports errors to the reader. */
 export function readFlowsRequest(reader: FlagReader): FlowsRequest {
-  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
   const follow = reader.bool('follow')
   const by = GROUPINGS.find(each => each === reader.text('group-by'))
   if (by === undefined && (reader.text('group-by') ?? '') !== '')

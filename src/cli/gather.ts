@@ -24,7 +24,7 @@ export interface Gathered {
   readonly missing: readonly Missing[]
 }
 
-interface Gathering {
+export interface Gathering {
   readonly io: Io
   readonly socket: string
   /** The user has named the socket: a bundle without the daemon is not what was asked for. */

@@ -2,14 +2,13 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { failureText } from '../base/errors.ts'
 import { bytesText, compareTexts, count, oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, flags, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import type { Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
+import { ownCommand } from './command.ts'
 import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import {
   NodePods,
   type NodeResult,
@@ -21,7 +20,6 @@ import {
 } from './node-pods.ts'
 import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
 import { tableText } from './output.ts'
-import { usageErrors } from './request.ts'
 
 const MARKS: Readonly<Record<NodeResult['result'], string>> = {
   fine: 'ok',
@@ -58,27 +56,27 @@ const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe nodes status|verify|why|top|bundle [flags]',
-      description:
-        'Runs a command in the pods of kprobe, through the API server, and prints one table over all nodes. `kubectl kprobe`\n' +
-        'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
-      details: [
-        'What:',
-        '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
-        '  verify   whether objects, daemon and kernel agree',
-        '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
-        '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
-        '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
-        '',
-        'It needs the rights to list pods, and to create pods/exec, in their namespace.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'nodes',
+  usage: 'status|verify|why|top|bundle [flags]',
+  description:
+    'Runs a command in the pods of kprobe, through the API server, and prints one table over all nodes. `kubectl kprobe`\n' +
+    'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
+  details: [
+    'What:',
+    '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
+    '  verify   whether objects, daemon and kernel agree',
+    '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
+    '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
+    '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
+    '',
+    'It needs the rights to list pods, and to create pods/exec, in their namespace.',
+  ],
+  flags: FLAGS,
+  takesArguments: true,
+  read: readRequest,
   run,
-}
+})
 
 interface Request extends PodOptions {
   readonly action: Action
@@ -90,10 +88,7 @@ interface Request extends PodOptions {
   readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
 }
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const request = readRequest(reader, io)
-  if (reader.errors.length > 0 || request === undefined) return usageErrors(io, 'nodes', reader.errors)
+async function run(request: Request, io: Io): Promise<number> {
   try {
     const pods = await NodePods.open(request, io)
     try {
@@ -102,8 +97,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       pods.close()
     }
   } catch (error) {
+    if (!(error instanceof ApiError) || error.kind !== 'credentials') throw error
     io.err(`kprobe nodes: ${oneLine(failureText(error))}\n`)
-    return error instanceof ApiError && error.kind === 'credentials' ? EXIT_USAGE : EXIT_FAILED
+    return EXIT_USAGE
   }
 }
 

@@ -1,8 +1,7 @@
 import { processCpuMs, systemClock } from '../base/clock.ts'
-import { errorOf, failureText } from '../base/errors.ts'
+import { errorOf } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
-import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
@@ -32,7 +31,8 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createRelayMetrics, type RelayNumbers } from '../telemetry/relay-metrics.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { orFailed } from './command.ts'
+import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { readRequest, usageErrors } from './request.ts'
 
 export const command: Command = {
@@ -69,12 +69,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   // By default, both signals end the process without removal of the socket.
   for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
     io.on(signal, () => log.info(`${signal} ignored: kprobe relay has no configuration file to read again`))
-  try {
+  return await orFailed(io, 'relay', async () => {
     return await new Session({ config, wanted, io, log }).run()
-  } catch (error) {
-    io.err(`kprobe relay: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 interface Wanted {

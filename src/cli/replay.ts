@@ -1,7 +1,6 @@
 import { readFile, readlink } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
 import { count, oneLine } from '../base/text.ts'
 import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
@@ -18,7 +17,8 @@ import { Connection } from '../netlink/connection.ts'
 import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
 import { openBundle, recordIn, withDaemon } from './bundle-daemon.ts'
 import { outsideIn } from './bundle-kernel.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { orFailed } from './command.ts'
+import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { loadOutside, openListeners } from './replay-kernel.ts'
 import { usageErrors } from './request.ts'
 
@@ -62,7 +62,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (name !== undefined && !Object.hasOwn(COMMANDS, name))
     reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
   if (reader.errors.length > 0 || path === undefined) return usageErrors(io, 'replay', reader.errors)
-  try {
+  return await orFailed(io, 'replay', async () => {
     const bundle = await openBundle(path)
     if (name === undefined) {
       io.out(summaryOf(bundle))
@@ -80,10 +80,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
       runCommand(name, [...rest, `--admin-socket=${socket}`], io),
     )
-  } catch (error) {
-    io.err(`kprobe replay: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 async function runCommand(name: string, argv: readonly string[], io: Io): Promise<number> {

@@ -2,10 +2,8 @@ import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
 import type { RelaySourceConfig } from '../config/config.ts'
-import { FlagReader, type FlagSpec, flag, flags, quote, readArguments } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { readRelays } from '../config/own-flags.ts'
 import { isDnsLabel } from '../model/fields.ts'
 import { askStatus, type RelayAnswer } from '../relay/ask-status.ts'
@@ -20,10 +18,10 @@ import {
 } from '../relay/judgement.ts'
 import { openLinks } from '../relay/open.ts'
 import { isOlder } from '../source/kube/object-index.ts'
+import { ownCommand } from './command.ts'
 import { isDocument, type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { tableText } from './output.ts'
-import { usageErrors } from './request.ts'
 
 const OUTPUTS = ['text', 'wide', 'json', 'yaml'] as const
 const DEFAULT_RELAY = 'unix:///run/kprobe/relay.sock'
@@ -45,28 +43,26 @@ const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe status [flags]',
-      description:
-        'Asks relays which nodes hold the present state of the cluster in their kernels, and prints those that do not, since\n' +
-        'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows.',
-      details: [
-        'A node is',
-        '  holds        its kernel holds all changes that the relay has',
-        '  behind       some changes are not in its kernel',
-        '  failing      the last write to its kernel failed',
-        '  incomplete   it leaves Services out: quarantined or refused',
-        '  silent       it has not reported for 100 s, or not since the relay started',
-        '',
-        'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
-          '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'status',
+  description:
+    'Asks relays which nodes hold the present state of the cluster in their kernels, and prints those that do not, since\n' +
+    'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows.',
+  details: [
+    'A node is',
+    '  holds        its kernel holds all changes that the relay has',
+    '  behind       some changes are not in its kernel',
+    '  failing      the last write to its kernel failed',
+    '  incomplete   it leaves Services out: quarantined or refused',
+    '  silent       it has not reported for 100 s, or not since the relay started',
+    '',
+    'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
+      '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',
+  ],
+  flags: FLAGS,
+  read: readWanted,
   run,
-}
+})
 
 interface Request extends Pick<RelaySourceConfig, 'addresses' | 'tls' | 'tokenFile'> {
   readonly waits: boolean
@@ -94,10 +90,7 @@ const ASK_MS = 500
 const PROGRESS_MS = 2_000
 const NODES_SHOWN = 100
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const request = readWanted(reader)
-  if (reader.errors.length > 0) return usageErrors(io, 'status', reader.errors)
+async function run(request: Request, io: Io): Promise<number> {
   const opened = await Promise.allSettled(
     request.addresses.map(address => openLinks(address, request, systemClock)),
   )
@@ -116,7 +109,6 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
 }
 
 function readWanted(reader: FlagReader): Request {
-  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
   const relays = reader.list('relay')
   const service = reader.text('service') || undefined
   const [namespace = '', name = '', ...more] = (service ?? '').split('/')

@@ -1,16 +1,13 @@
 import { pause, systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
-import { oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, flags, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
+import { ownCommand } from './command.ts'
 import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { LiveTable } from './live-table.ts'
-import { NAMESPACE_FLAG, readNamespace, usageErrors } from './request.ts'
+import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 import { TopSampler } from './top-sampler.ts'
 import {
   FIRST_VIEW,
@@ -45,28 +42,26 @@ const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe top [flags]',
-      description:
-        'Shows a live table of Services and endpoints by new connections a second, with the use of the connection table,\n' +
-        'rejects, and the state of the daemon. Reads the kernel and the daemon, and changes nothing.',
-      details: [
-        'Keys:',
-        '  q         quit',
-        '  s         sort by the next column',
-        '  e         Services, or their endpoints',
-        '  /         filter by a text in the name',
-        '  arrows    scroll',
-        '  ?         help',
-        '',
-        'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'top',
+  description:
+    'Shows a live table of Services and endpoints by new connections a second, with the use of the connection table,\n' +
+    'rejects, and the state of the daemon. Reads the kernel and the daemon, and changes nothing.',
+  details: [
+    'Keys:',
+    '  q         quit',
+    '  s         sort by the next column',
+    '  e         Services, or their endpoints',
+    '  /         filter by a text in the name',
+    '  arrows    scroll',
+    '  ?         help',
+    '',
+    'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
+  ],
+  flags: FLAGS,
+  read: readTopRequest,
   run,
-}
+})
 
 interface TopRequest {
   readonly view: TopView
@@ -82,7 +77,6 @@ interface TopRequest {
 
 /** Reads the flags. Reports errors to the reader. */
 function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest {
-  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
   const output = readOutput(reader, OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
   if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
@@ -104,24 +98,16 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest
   }
 }
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const request = readTopRequest(reader, io)
-  if (reader.errors.length > 0) return usageErrors(io, 'top', reader.errors)
+async function run(request: TopRequest, io: Io): Promise<number> {
+  const names = await FlowNames.open({ clock: systemClock, ...request })
+  const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
   try {
-    const names = await FlowNames.open({ clock: systemClock, ...request })
-    const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
-    try {
-      if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
-      else await showLive(request, sampler, { io, suspend: io.suspend })
-    } finally {
-      await sampler.close()
-    }
-    return EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe top: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
+    if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
+    else await showLive(request, sampler, { io, suspend: io.suspend })
+  } finally {
+    await sampler.close()
   }
+  return EXIT_FINE
 }
 
 async function printOnce(

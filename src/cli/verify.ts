@@ -1,5 +1,4 @@
-import { failureText } from '../base/errors.ts'
-import { count, oneLine } from '../base/text.ts'
+import { count } from '../base/text.ts'
 import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
@@ -13,8 +12,9 @@ import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
 import type { Bundle } from './bundle.ts'
 import { openBundle, withDaemon } from './bundle-daemon.ts'
+import { orFailed } from './command.ts'
 import { type DocumentFormat, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
 import { tableText } from './output.ts'
@@ -68,16 +68,13 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const given = readFlags(argv, { extra: OWN_FLAGS })
   const path = given.text('kernel') ?? ''
   if (path === '' || !isProofAsked(given.text('prove'))) return await verify(argv, io)
-  try {
+  return await orFailed(io, 'verify: --kernel', async () => {
     const bundle = await openBundle(path)
     if (namesSource(given) || given.given('admin-socket')) return await verify(argv, io, bundle)
     return await withDaemon(bundle, { io, remedy: 'give the objects with --source' }, socket =>
       verify([...argv, `--admin-socket=${socket}`], io, bundle),
     )
-  } catch (error) {
-    io.err(`kprobe verify: --kernel: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise<number> {
@@ -86,7 +83,7 @@ async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise
   const { config, extra, daemon } = request
   const output = readOutput(extra, OUTPUTS, 'text')
   if (isProofAsked(extra.text('prove'))) return await runProof(request, io, { output, bundle })
-  try {
+  return await orFailed(io, 'verify', async () => {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
       const computed = await daemonServices(daemon ?? config.adminSocket)
@@ -102,10 +99,7 @@ async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise
       return facts.differences
     })
     return differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
-  } catch (error) {
-    io.err(`kprobe verify: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 /** Any time at which the daemon may prove means now. */
@@ -118,7 +112,7 @@ async function runProof(
   io: Io,
   { output, bundle }: { readonly output: DocumentFormat | 'text'; readonly bundle: Bundle | undefined },
 ): Promise<number> {
-  try {
+  return await orFailed(io, 'verify', async () => {
     const why = whyNotProvable(request.config)
     if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
     const isProved = await withLoaded(request, io, async (loaded, { progress }) => {
@@ -130,10 +124,7 @@ async function runProof(
       return facts.isProved
     })
     return isProved ? EXIT_FINE : EXIT_DIFFERENT
-  } catch (error) {
-    io.err(`kprobe verify: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 /** Reads each Service of the daemon's state; undefined without a socket. */
