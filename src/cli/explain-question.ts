@@ -43,7 +43,6 @@ export interface Question {
   readonly isFromOutside?: true
 }
 
-/** The flags of a question. */
 export const QUESTION_FLAGS: readonly FlagSpec[] = [
   ...flags({
     '--from CLIENT':

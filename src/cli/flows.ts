@@ -8,7 +8,13 @@ import { ownCommand } from './command.ts'
 import { followFlows } from './flow-follow.ts'
 import { FlowGroups, type NamedFlow, namedFlow } from './flow-groups.ts'
 import { FlowNames } from './flow-names.ts'
-import { FLOWS_FLAGS, type FlowsSession, readFlowsRequest, withClients } from './flow-request.ts'
+import {
+  FLOWS_FLAGS,
+  type FlowsRequest,
+  type FlowsSession,
+  readFlowsRequest,
+  withClients,
+} from './flow-request.ts'
 import { flowJson, flowTable, groupJson, groupTable, textOf } from './flow-text.ts'
 import { readFlowSettings } from './flow-watch.ts'
 import { EXIT_FINE, type Io } from './io.ts'

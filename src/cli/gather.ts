@@ -154,7 +154,6 @@ async function readText(path: string): Promise<string | undefined> {
   }
 }
 
-/** Maximum bytes of the log. */
 const LOG_BYTES_MAX = 4 * 1024 * 1024
 
 async function readLog(path: string | undefined): Promise<Buffer> {

@@ -142,7 +142,6 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
   }
 }
 
-/** Flags of one action. */
 const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
   ['redact', 'bundle'],
   ['folder', 'bundle'],

@@ -33,6 +33,7 @@ import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server
 import { createRelayMetrics, type RelayNumbers } from '../telemetry/relay-metrics.ts'
 import { orFailed } from './command.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
+import { aborted } from './output.ts'
 import { readRequest, usageErrors } from './request.ts'
 
 export const command: Command = {
@@ -289,11 +290,4 @@ class Session {
   get #isServing(): boolean {
     return this.#state.isComplete && !this.#state.isStale
   }
-}
-
-function aborted(signal: AbortSignal): Promise<void> {
-  return new Promise(resolve => {
-    signal.addEventListener('abort', () => resolve(), { once: true })
-    if (signal.aborted) resolve()
-  })
 }

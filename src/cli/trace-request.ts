@@ -32,7 +32,6 @@ export const PACKET_FLAGS = {
   output: flag('-o, --output FORMAT = text', 'text, or json: one object a line', { choices: OUTPUTS }),
 } as const satisfies Readonly<Record<string, FlagSpec>>
 
-/** The flags of `kprobe trace`. */
 export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,

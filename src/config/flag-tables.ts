@@ -11,7 +11,6 @@ const EVERY_ADDRESS = listOf(
   'and',
 )
 
-/** Flags of the connection to relays. */
 export const RELAY_CLIENT_FLAGS = flagGroup('Source and node', {
   '--relay-tls-ca FILE':
     'CA certificates that the certificates of relays must be signed by (PEM); needed at every address that is not loopback',
@@ -25,7 +24,6 @@ export const RELAY_CLIENT_FLAGS = flagGroup('Source and node', {
     'zone of this node: kprobe asks the relays of --source=relay:ADDRESS@ZONE of this zone first',
 })
 
-/** Flags of the source and the node. */
 export const SOURCE_FLAGS: readonly FlagSpec[] = grouped('Source and node', [
   ...flags({
     '--source SOURCE = kube':

@@ -2,7 +2,6 @@ import { MODES } from '../modes/registry.ts'
 import { type ExplainFlag, type FlagSpec, flag, flagGroup, grouped } from './flag.ts'
 import { DAEMON_FLAGS, RELAY_CLIENT_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
 
-/** Flags of `kprobe api`. */
 export const API_FLAGS = flagGroup('API', {
   '--listen ADDRESS = unix:///run/kprobe/api.sock':
     'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only). With --print or --exec the server runs only if --listen is given. With --service-proxy-name=NAME the default is unix:///run/kprobe/api-NAME.sock',
