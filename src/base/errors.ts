@@ -29,6 +29,12 @@ export function errorOf(thrown: unknown): Error {
   return thrown instanceof Error ? thrown : new Error(String(thrown))
 }
 
+/** The code of a system error, or its message. */
+export function codeOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  return 'code' in error && typeof error.code === 'string' ? error.code : error.message
+}
+
 /** What to do about a failure that says EPERM anywhere among its causes; undefined for all others. */
 export function privilegeHint(error: unknown): string | undefined {
   for (let at = error, depth = 0; at instanceof Error && depth < 10; at = at.cause, depth++)

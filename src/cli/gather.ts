@@ -2,6 +2,7 @@ import { open, readFile } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
+import { listAt } from '../base/plain-data.ts'
 import { rfc3339 } from '../base/text.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { openNetfilter } from '../daemon/open.ts'
@@ -282,14 +283,14 @@ function parsed(data: Buffer): unknown {
 
 /** Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the pseudonyms. */
 function* hashesOf(state: unknown, rename: (text: string) => string): Generator<readonly [string, string]> {
-  for (const service of listIn(state, 'services'))
-    for (const port of listIn(service, 'ports')) {
+  for (const service of listAt(state, 'services'))
+    for (const port of listAt(service, 'ports')) {
       const { name, protocol } = isJson(port) ? port : {}
       if (typeof name !== 'string' || (protocol !== 'TCP' && protocol !== 'UDP' && protocol !== 'SCTP'))
         continue
       const hashes = (displayName: string) => [
         portChains(NAMES, displayName, protocol).svc,
-        ...[...listIn(port, 'cluster'), ...listIn(port, 'local')].map(backend => {
+        ...[...listAt(port, 'cluster'), ...listAt(port, 'local')].map(backend => {
           const { ip, port: number } = isJson(backend) ? backend : {}
           const text = String(ip)
           const ipPort = `${text.includes(':') ? `[${text}]` : text}:${String(number)}`
@@ -304,8 +305,3 @@ function* hashesOf(state: unknown, rename: (text: string) => string): Generator<
 
 const NAMES = chainNames(undefined)
 const HASH_LENGTH = 16
-
-function listIn(value: unknown, field: string): readonly unknown[] {
-  const list = isJson(value) ? value[field] : undefined
-  return Array.isArray(list) ? list : []
-}

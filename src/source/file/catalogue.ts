@@ -1,7 +1,8 @@
 import { type FSWatcher, watch } from 'node:fs'
 import { readdir, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import { Pauses, type Steps } from '../../base/clock.ts'
+import { Pauses } from '../../base/clock.ts'
+import { codeOf } from '../../base/errors.ts'
 import { isSame } from '../../model/fields.ts'
 import { KINDS_READ } from './object-doubts.ts'
 import type { ObjectEvent } from './read-objects.ts'
@@ -240,11 +241,6 @@ function isManifest(name: string): boolean {
 
 function isGone(error: unknown): boolean {
   return ['ENOENT', 'ENOTDIR', 'ELOOP'].includes(codeOf(error))
-}
-
-function codeOf(error: unknown): string {
-  if (error instanceof Error && 'code' in error) return String(error.code)
-  return error instanceof Error ? error.message : String(error)
 }
 
 /** What was read of a file that has no object for this node. */

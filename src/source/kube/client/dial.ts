@@ -3,9 +3,9 @@ import { request } from 'node:http'
 import { connect as connectTcp, isIP, type LookupFunction, type Socket } from 'node:net'
 import { connect as connectTls, createSecureContext, type SecureContext, type TLSSocket } from 'node:tls'
 import type { Clock } from '../../../base/clock.ts'
+import { codeOf } from '../../../base/errors.ts'
 import { contains, hostCidr, type Ip, isLoopback, parseCidr, parseIp } from '../../../base/ip.ts'
 import { ApiError } from '../api-client.ts'
-import { codeOf } from './kubeconfig.ts'
 
 /**
  * Linux asks a peer that is silent for so long, and ends the connection after 10 s more without an answer (libuv sets

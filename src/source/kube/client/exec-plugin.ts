@@ -1,10 +1,11 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Clock } from '../../../base/clock.ts'
+import { codeOf } from '../../../base/errors.ts'
 import { signalGroup } from '../../../base/process-group.ts'
 import { bytesText } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { ApiError } from '../api-client.ts'
-import { codeOf, type ExecConfig } from './kubeconfig.ts'
+import type { ExecConfig } from './kubeconfig.ts'
 
 /** What a credential plugin gave. Holds secrets: never to be printed. */
 export interface ExecCredential {

@@ -2,6 +2,7 @@ import { open } from 'node:fs/promises'
 import { isIP } from 'node:net'
 import { dirname, isAbsolute, join } from 'node:path'
 import type { Clock } from '../../../base/clock.ts'
+import { codeOf } from '../../../base/errors.ts'
 import { oneLine, PLACEHOLDER_REASON, placeholderIn } from '../../../base/text.ts'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { YamlTextError, yamlDocuments } from '../../file/yaml-documents.ts'
@@ -321,12 +322,6 @@ async function readUpTo(file: Awaited<ReturnType<typeof open>>, path: string, wh
   }
   if (length > BYTES_MAX) throw new ApiError('credentials', `${what} ${path} is larger than 1 MiB`)
   return new TextDecoder().decode(buffer.subarray(0, length))
-}
-
-/** The code of a system error, or its message. */
-export function codeOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  return 'code' in error && typeof error.code === 'string' ? error.code : error.message
 }
 
 /** As client-go: projected tokens are replaced when they have a fifth of their time left, which is minutes. */
