@@ -6,7 +6,7 @@ import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-f
 import { usualSocket } from './admin-client.ts'
 import { BUNDLE_BYTES_MAX, encodeBundle, FILE_BYTES_MAX, writeBundle } from './bundle.ts'
 import { orFailed, ownCommand } from './command.ts'
-import { type Gathered, type Gathering, gather, redacted } from './gather.ts'
+import { type Gathered, gather, redacted } from './gather.ts'
 import { EXIT_FINE, type Io } from './io.ts'
 
 const FLAGS: readonly FlagSpec[] = [
@@ -43,12 +43,9 @@ export const command = ownCommand({
   run: (request, io) => orFailed(io, 'debug bundle', () => writeAll(request, io)),
 })
 
-interface Request extends Pick<Gathering, 'socket' | 'isGiven' | 'proxy' | 'logFile'> {
-  readonly output: string | undefined
-  readonly redact: boolean
-}
+type Request = ReturnType<typeof read>
 
-function read(reader: FlagReader, io: Io): Request {
+function read(reader: FlagReader, io: Io) {
   const [what, ...more] = reader.positionals
   if (what !== 'bundle')
     reader.fail(quote(what ?? ''), 'no such argument; there is bundle: `kprobe debug bundle`')

@@ -3,13 +3,12 @@ import { type IpFilter, parseIp } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import { isPort } from '../model/fields.ts'
-import { type FlowFilter, GROUPINGS, type Grouping } from './flow-groups.ts'
+import { type FlowFilter, GROUPINGS } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
 import type { FlowSettings } from './flow-watch.ts'
 import type { Io } from './io.ts'
-import { FilterNames, type FilterPeer, readFilterClient, splitPort } from './peers.ts'
+import { FilterNames, readFilterClient, splitPort } from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
@@ -59,23 +58,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
 ]
 
 /** What `kprobe flows` is to do. */
-export interface FlowsRequest {
-  /** The clients as given. */
-  readonly clients: readonly FilterPeer[]
-  readonly filter: FlowFilter
-  readonly follow: boolean
-  readonly events: readonly FlowEventKind[]
-  /** 0: until Ctrl-C. */
-  readonly durationMs: number
-  readonly by: Grouping | undefined
-  /** 0: one table at the end. */
-  readonly intervalMs: number
-  readonly limit: number
-  readonly rate: number
-  readonly output: (typeof OUTPUTS)[number]
-  readonly adminSocket: string
-  readonly proxyName: string | undefined
-}
+export type FlowsRequest = ReturnType<typeof readFlowsRequest>
 
 /** The parts of the machine that a session uses. */
 export interface FlowsSession {
@@ -89,7 +72,7 @@ export interface FlowsSession {
 }
 
 /** Reads the flags. Reports errors to the reader. */
-export function readFlowsRequest(reader: FlagReader): FlowsRequest {
+export function readFlowsRequest(reader: FlagReader) {
   const follow = reader.bool('follow')
   const by = GROUPINGS.find(each => each === reader.text('group-by'))
   if (by === undefined && (reader.text('group-by') ?? '') !== '')

@@ -75,22 +75,13 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   })
 }
 
-interface Wanted {
-  readonly address: string
-  readonly tls: ReturnType<typeof readApiTls>
-  readonly hasMetrics: boolean
-  /** `namespace/name` of ServiceAccounts whose tokens are taken; none for certificates alone. */
-  readonly serviceAccounts: readonly string[]
-  readonly audience: string
-  readonly hasSets: boolean
-  readonly trustedUsers: readonly string[]
-}
+type Wanted = ReturnType<typeof readWanted>
 
 /** Reviews of tokens have a limit of their own: nodes that come at once do not wait for watches, and strangers are few. */
 const REVIEWS = { qps: 200, burst: 200 } as const
 const REFUSED_LINE_MS = 10_000
 
-function readWanted(reader: FlagReader): Wanted {
+function readWanted(reader: FlagReader) {
   const serviceAccounts = reader.list('token-service-accounts')
   for (const name of serviceAccounts)
     if (!SERVICE_ACCOUNT.test(name))

@@ -1,7 +1,6 @@
 import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
-import type { RelaySourceConfig } from '../config/config.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
 import { readRelays } from '../config/own-flags.ts'
@@ -19,7 +18,7 @@ import {
 import { openLinks } from '../relay/open.ts'
 import { isOlder } from '../source/kube/object-index.ts'
 import { ownCommand } from './command.ts'
-import { isDocument, type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
+import { isDocument, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { tableText } from './output.ts'
 
@@ -64,15 +63,7 @@ export const command = ownCommand({
   run,
 })
 
-interface Request extends Pick<RelaySourceConfig, 'addresses' | 'tls' | 'tokenFile'> {
-  readonly waits: boolean
-  readonly service: string | undefined
-  /** Empty for any. */
-  readonly revision: string
-  readonly atLeast: { readonly number: number; readonly isPercent: boolean }
-  readonly timeoutMs: number
-  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
-}
+type Request = ReturnType<typeof readWanted>
 
 /** The nodes at one moment. */
 interface Round {
@@ -108,7 +99,7 @@ async function run(request: Request, io: Io): Promise<number> {
   }
 }
 
-function readWanted(reader: FlagReader): Request {
+function readWanted(reader: FlagReader) {
   const relays = reader.list('relay')
   const service = reader.text('service') || undefined
   const [namespace = '', name = '', ...more] = (service ?? '').split('/')
@@ -130,7 +121,7 @@ function readWanted(reader: FlagReader): Request {
   }
 }
 
-function readAtLeast(reader: FlagReader): Request['atLeast'] {
+function readAtLeast(reader: FlagReader) {
   const given = reader.text('at-least') || '100%'
   const [, digits = '', percent = ''] = /^(\d{1,6}(?:\.\d{1,3})?)(%?)$/.exec(given) ?? []
   const [number, isPercent] = [Number(digits), percent !== '']

@@ -2,7 +2,7 @@ import { pause, systemClock } from '../base/clock.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import { ownCommand } from './command.ts'
-import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { EXIT_FINE, type Io } from './io.ts'
@@ -63,20 +63,10 @@ export const command = ownCommand({
   run,
 })
 
-interface TopRequest {
-  readonly view: TopView
-  readonly service: string
-  readonly namespace: string
-  readonly intervalMs: number
-  readonly once: boolean
-  readonly limit: number
-  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
-  readonly adminSocket: string
-  readonly proxyName: string | undefined
-}
+type TopRequest = ReturnType<typeof readTopRequest>
 
 /** Reads the flags. Reports errors to the reader. */
-function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest {
+function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
   const output = readOutput(reader, OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
   if (output !== 'text' && !once) reader.fail('--output', 'is for --once')

@@ -3,13 +3,7 @@ import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/fl
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
 import type { TraceMatch } from '../modes/common/trace-table.ts'
-import {
-  FilterNames,
-  type FilterPeer,
-  type FilterTarget,
-  readFilterClient,
-  readFilterTarget,
-} from './peers.ts'
+import { FilterNames, readFilterClient, readFilterTarget } from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
@@ -58,18 +52,10 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
 ]
 
 /** What all commands that print packets are asked. */
-export interface PacketRequest {
-  /** Empty for all Services. */
-  readonly service: string
-  readonly from: FilterPeer | undefined
-  readonly packets: number
-  readonly durationMs: number
-  readonly output: (typeof OUTPUTS)[number]
-  readonly proxyName: string | undefined
-}
+export type PacketRequest = ReturnType<typeof readPacketRequest>
 
 /** Reads the flags of PacketRequest. Reports errors to the reader. */
-export function readPacketRequest(reader: FlagReader): PacketRequest {
+export function readPacketRequest(reader: FlagReader) {
   const service = reader.text('service') ?? ''
   if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
@@ -84,16 +70,10 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
 }
 
 /** What `kprobe trace` is asked. */
-export interface TraceRequest extends PacketRequest {
-  readonly to: FilterTarget | undefined
-  readonly rejectOnly: boolean
-  readonly allPackets: boolean
-  readonly perSecond: number
-  readonly adminSocket: string
-}
+export type TraceRequest = ReturnType<typeof readTraceRequest>
 
 /** Reads the flags. Reports errors to the reader. */
-export function readTraceRequest(reader: FlagReader): TraceRequest {
+export function readTraceRequest(reader: FlagReader) {
   const packets = readPacketRequest(reader)
   const { from } = packets
   const to = given(reader, 'to', readFilterTarget)
