@@ -96,7 +96,7 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
     if (!stats.isFile() && !stats.isDirectory()) throw new FileError('not a regular file')
     if (path.endsWith('.json')) await readJson(handle, collector)
     else await readYaml(handle, stats.size, collector)
-    return collector.result()
+    return collector
   } catch (error) {
     throw fileError(error)
   } finally {
@@ -192,17 +192,17 @@ function ofList(item: unknown, list: unknown): unknown {
 }
 
 /** Gathers what a file says, and keeps an eye on the time that this takes. */
-class Collector {
+class Collector implements FileObjects {
   readonly #options: ReadOptions
-  readonly #objects = new Map<string, ObjectEvent>()
-  readonly #refusals: Refusal[] = []
-  readonly #repeated: string[] = []
-  readonly #doubts: FileDoubt[] = []
-  #moreDoubts = 0
-  readonly #otherKinds = new Set<string>()
-  readonly #otherNodes = new Set<string>()
+  readonly objects = new Map<string, ObjectEvent>()
+  readonly refusals: Refusal[] = []
+  readonly repeated: string[] = []
+  readonly doubts: FileDoubt[] = []
+  moreDoubts = 0
+  readonly otherKinds = new Set<string>()
+  readonly otherNodes = new Set<string>()
   readonly #slice: Slice
-  #parts = 0
+  parts = 0
   bytes = 0
 
   constructor(options: ReadOptions) {
@@ -220,17 +220,17 @@ class Collector {
       return
     }
     if (!('kind' in result)) {
-      if (this.#refusals.length < REFUSALS_MAX) this.#refusals.push(result)
+      if (this.refusals.length < REFUSALS_MAX) this.refusals.push(result)
     }
     // Without a value: of a watched kind, but not of interest.
     else if (result.kind === 'Node' && result.value === undefined) {
       this.#skip(object)
-      if (this.#otherNodes.size < OTHER_NODES_MAX) this.#otherNodes.add(result.key)
+      if (this.otherNodes.size < OTHER_NODES_MAX) this.otherNodes.add(result.key)
     } else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
   }
 
   #skip({ kind }: Json): void {
-    if (this.#otherKinds.size < OTHER_KINDS_MAX) this.#otherKinds.add(printable(kind))
+    if (this.otherKinds.size < OTHER_KINDS_MAX) this.otherKinds.add(printable(kind))
   }
 
   async breathe(): Promise<void> {
@@ -239,38 +239,24 @@ class Collector {
     if (this.#options.signal?.aborted === true) throw new FileError('interrupted')
   }
 
-  result(): FileObjects {
-    return {
-      objects: this.#objects,
-      refusals: this.#refusals,
-      repeated: this.#repeated,
-      doubts: this.#doubts,
-      moreDoubts: this.#moreDoubts,
-      otherKinds: this.#otherKinds,
-      otherNodes: this.#otherNodes,
-      bytes: this.bytes,
-      parts: this.#parts,
-    }
-  }
-
   #doubt(object: Json, lineOf: Located['lineOf']): void {
     for (const { path, text } of this.#options.findDoubts?.(object) ?? []) {
-      if (this.#doubts.length < DOUBTS_MAX) this.#doubts.push({ line: lineOf(path), text })
-      else this.#moreDoubts++
+      if (this.doubts.length < DOUBTS_MAX) this.doubts.push({ line: lineOf(path), text })
+      else this.moreDoubts++
     }
   }
 
   #add(event: ObjectEvent): void {
     const id = `${event.kind}/${event.key}`
-    if (this.#objects.has(id)) {
-      if (this.#repeated.length < DOUBTS_MAX) this.#repeated.push(id)
+    if (this.objects.has(id)) {
+      if (this.repeated.length < DOUBTS_MAX) this.repeated.push(id)
       return
     }
-    this.#objects.set(id, event)
+    this.objects.set(id, event)
     const isLarge = isCounted(event) && event.value !== undefined
-    this.#parts += isLarge ? partsOf(event.value) : OBJECT_PARTS
+    this.parts += isLarge ? partsOf(event.value) : OBJECT_PARTS
     const { partsMax = Number.POSITIVE_INFINITY } = this.#options
-    if (this.#parts > partsMax) throw new FileError(tooMany(this.#objects.size, partsMax))
+    if (this.parts > partsMax) throw new FileError(tooMany(this.objects.size, partsMax))
   }
 }
 
