@@ -70,22 +70,13 @@ function addBuildInfo(registry: Registry, { version, commit, date }: BuildInfo):
     compiler: `node ${process.version}`,
     platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
   }
-  const { gauge } = metricSet(registry, 'kubernetes_')
-  const labelNames = [
-    'major',
-    'minor',
-    'git_version',
-    'git_commit',
-    'git_tree_state',
-    'build_date',
-    'go_version',
-    'compiler',
-    'platform',
-  ] as const
-  gauge('build_info', 'Build of this program; always 1.', labelNames).set(info, 1)
   const own = { version, commit, date, node_version: process.version }
-  const ownNames = ['version', 'commit', 'date', 'node_version'] as const
-  metricSet(registry, 'kprobe_').gauge('build_info', 'Build of kprobe; always 1.', ownNames).set(own, 1)
+  setInfo(registry, 'kubernetes_', 'Build of this program; always 1.', info)
+  setInfo(registry, 'kprobe_', 'Build of kprobe; always 1.', own)
+}
+
+function setInfo(registry: Registry, prefix: string, help: string, info: Readonly<Record<string, string>>) {
+  metricSet(registry, prefix).gauge('build_info', help, Object.keys(info)).set(info, 1)
 }
 
 /**

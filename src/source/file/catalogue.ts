@@ -1,7 +1,7 @@
 import { type FSWatcher, watch } from 'node:fs'
 import { readdir, realpath, stat } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
-import { Pauses } from '../../base/clock.ts'
+import { Pauses, type Steps } from '../../base/clock.ts'
 import { codeOf } from '../../base/errors.ts'
 import { isSame } from '../../model/fields.ts'
 import { KINDS_READ } from './object-doubts.ts'
