@@ -5,7 +5,7 @@ import { count, oneLine, rfc3339 } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
-import { HERE, openNetfilter } from '../daemon/open.ts'
+import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
 import { listHandles } from '../kernel/nft/rule-handles.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
@@ -16,7 +16,6 @@ import { isRejecting, loggedReason, reasonText, type VerdictReason } from '../mo
 import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/read.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
-import { Connection } from '../netlink/connection.ts'
 import { ownCommand } from './command.ts'
 import { EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
@@ -181,16 +180,13 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
 type Refused = ReadonlyMap<string, bigint>
 
 async function countRefused(chains: readonly LoggingChain[]): Promise<Refused> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
+  return await withNetfilter(async connection => {
     const packets = new Map<string, bigint>()
     for (const place of chains)
       for (const each of countingRules(await listHandles(connection, place)))
         packets.set(`${place.family} ${place.table} ${place.chain} ${each.handle}`, each.packets)
     return packets
-  } finally {
-    await connection.close()
-  }
+  })
 }
 
 /** Gives the packets between two counts; undefined where a rule is gone, or counts anew. Pure. */

@@ -5,13 +5,12 @@ import { failureText } from '../base/errors.ts'
 import { listAt } from '../base/plain-data.ts'
 import { rfc3339 } from '../base/text.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { openNetfilter } from '../daemon/open.ts'
+import { withNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { readObjects, readRaw } from '../kernel/nft/raw.ts'
 import { isJson } from '../model/fields.ts'
 import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
-import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
 import { type BundleFacts, type BundleFile, FILE_BYTES_MAX, type Missing, RULES_FILE } from './bundle.ts'
 import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
@@ -115,12 +114,9 @@ async function addPages(
 }
 
 async function readRules(): Promise<Buffer> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
+  return await withNetfilter(async connection => {
     return (await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })).bytes
-  } finally {
-    await connection.close()
-  }
+  })
 }
 
 /** Settings and counts of the kernel, as their paths below /proc. */

@@ -6,14 +6,13 @@ import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { openNetfilter } from '../daemon/open.ts'
+import { openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { createNfacctClient } from '../kernel/nfacct/client.ts'
 import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
-import { Connection } from '../netlink/connection.ts'
 import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
 import { openBundle, recordIn, withDaemon } from './bundle-daemon.ts'
 import { outsideIn } from './bundle-kernel.ts'
@@ -122,20 +121,11 @@ async function requirePrivate(): Promise<void> {
     .find(device => device !== '' && !FRESH_DEVICES.test(device))
   if (used !== undefined)
     throw new Error(`this network namespace is in use: it has the device ${used}; ${HOW}`)
-  await withConnection(async connection => {
+  await withNetfilter(async connection => {
     const { bytes } = await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })
     if (bytes.length > 0)
       throw new Error(`this network namespace is in use: it has rules of nf_tables; ${HOW}`)
   })
-}
-
-async function withConnection<T>(use: (connection: Connection) => Promise<T>): Promise<T> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
-    return await use(connection)
-  } finally {
-    await connection.close()
-  }
 }
 
 /** What a reader of the answers has to know. */
@@ -187,7 +177,7 @@ async function loadRules({ files }: Bundle): Promise<readonly string[]> {
   const bytes = files.get(RULES_FILE)
   if (bytes === undefined) return ['not loaded: the bundle has no nf_tables.bin']
   await makeAccounts(accountsIn(bytes))
-  return await withConnection(async connection => {
+  return await withNetfilter(async connection => {
     const unloaded = await loadRaw(bytes, { connection, clock: systemClock })
     const more = unloaded.length - UNLOADED_SHOWN
     return [
