@@ -67,7 +67,7 @@ export const DUMP_HELP = {
     "IPVS objects have no names: the daemon at --admin-socket knows which Service each belongs to. Without it, only objects that kprobe's nf_tables elements mention have a name.",
   ],
   flags: DUMP_FLAGS,
-}
+} as const
 
 /** What `kprobe dump` is asked for. */
 export interface Request {
