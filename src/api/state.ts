@@ -26,7 +26,6 @@ export interface Run extends Frame {
 export interface ApiState {
   /** Grows with every change. */
   readonly number: number
-  /** Services by path. */
   readonly services: PersistentMap<ApiObject>
   readonly endpoints: PersistentMap<ApiObject>
   /** The frames of all objects of a state that was made at once, in the order of difference(). */

@@ -19,6 +19,7 @@ import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server
 import { createApiMetrics } from '../telemetry/server-metrics.ts'
 import { type ApiArguments, type ApiProgram, type ApiWanted, readApiWanted } from './api-wanted.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { aborted } from './output.ts'
 import { readRequest, usageErrors } from './request.ts'
 
 export const command: Command = {
@@ -96,11 +97,11 @@ class Session {
 
   async run(): Promise<number> {
     const stop = this.#stop
-    const aborted = () => stop.abort()
+    const end = () => stop.abort()
     for (const signal of [this.#io.signal, this.#io.outLost]) {
       if (signal === this.#io.outLost && this.#wanted.print === undefined) continue
-      signal.addEventListener('abort', aborted, { once: true })
-      if (signal.aborted) aborted()
+      signal.addEventListener('abort', end, { once: true })
+      if (signal.aborted) end()
     }
     try {
       const server = await this.#serve()
@@ -134,7 +135,7 @@ class Session {
     const { signal } = stop
     const printing = print === undefined ? [] : [this.#print(print, signal)]
     const running = programs.map(program => this.#runProgram(program, signal))
-    const serving = listen === undefined ? [] : [untilAborted(signal)]
+    const serving = listen === undefined ? [] : [aborted(signal).then(() => true)]
     const tasks = [...printing, ...running, ...serving]
     // A failed task stops the others. The command waits for these, so that no program outlives this process.
     for (const task of tasks) task.catch(() => stop.abort())
@@ -210,11 +211,4 @@ class Session {
     })
     return http
   }
-}
-
-function untilAborted(signal: AbortSignal): Promise<boolean> {
-  return new Promise(resolve => {
-    signal.addEventListener('abort', () => resolve(true), { once: true })
-    if (signal.aborted) resolve(true)
-  })
 }

@@ -15,10 +15,8 @@ export const BUNDLE_BYTES_MAX = 192 * 1024 * 1024
 const OVERHEAD_BYTES = 1024 * 1024
 const FOLDER = 'kprobe-bundle'
 const MANIFEST = 'manifest.json'
-/** The rules of nf_tables in a bundle. */
 export const RULES_FILE = 'nf_tables.bin'
 
-/** One file of a bundle. */
 export interface BundleFile {
   readonly name: string
   /** What it is, for the reader of the manifest. */

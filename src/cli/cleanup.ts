@@ -1,10 +1,6 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
-import { oneLine } from '../base/text.ts'
 import type { ProxyMode } from '../config/config.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, whyNotInstance } from '../config/own-flags.ts'
 import { type InstanceLock, instanceOf, lockInstance } from '../daemon/instance-lock.ts'
 import { systemLock } from '../daemon/network-lock.ts'
@@ -22,70 +18,45 @@ import {
 } from '../modes/foreign/leftovers.ts'
 import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
+import { ownCommand } from './command.ts'
 import { processesNamed, readLines } from './doctor.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { usageErrors } from './request.ts'
+import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 
-const FORCE: FlagSpec = {
-  name: 'force',
-  kind: 'bool',
-  help: 'run even while kprobe runs here (it will restore everything)',
-}
-const LEFTOVERS_OF: FlagSpec = {
-  name: 'leftovers-of',
-  kind: 'text',
-  placeholder: 'PROXY',
-  help:
-    "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. " +
-    'kprobe may be running, the other proxy must not',
-}
-const PROXY_MODE: FlagSpec = {
-  name: 'proxy-mode',
-  kind: 'text',
-  placeholder: 'MODE',
-  help:
-    "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, " +
-    'so cleanup keeps them without this flag',
-}
-const FLAGS: readonly FlagSpec[] = [FORCE, LEFTOVERS_OF, PROXY_MODE, INSTANCE_FLAG]
+const FLAGS: readonly FlagSpec[] = [
+  ...flags({
+    '--force': 'run even while kprobe runs here (it will restore everything)',
+    '--leftovers-of PROXY':
+      "remove the leftovers of another proxy instead of kprobe's objects; the only value is kube-proxy. kprobe may be running, the other proxy must not",
+    '--proxy-mode MODE':
+      "iptables: also remove the chains of iptables mode. They have the names of kube-proxy's chains, so cleanup keeps them without this flag",
+  }),
+  INSTANCE_FLAG,
+]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe cleanup [flags]',
-      description:
-        "Removes kprobe's objects from the kernel: Services stop working on this node. Safe to run again. Names what\n" +
-        'kube-proxy left, and removes it only with --leftovers-of=kube-proxy.',
-      details: [
-        "kprobe and kube-proxy write the same chains in iptables mode. --proxy-mode=iptables removes these chains and the rules that lead to them from the tables of iptables-nft. kubelet's KUBE-FIREWALL, the tables, and everything that other programs have in them stay. Without the flag, cleanup names the chains that kprobe has recorded as its own. Once they are gone, cleanup restores the value that route_localnet had before kprobe.",
-        '',
-        "--leftovers-of=kube-proxy removes in one transaction the tables of its nftables mode, and from the tables of iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in those tables stays: kubelet's KUBE-FIREWALL, rules of other programs, and chains of kube-proxy that these use. Then cleanup removes the virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others stay. cleanup only names legacy iptables chains: `kube-proxy --cleanup` removes them. It also only names chains that kprobe has recorded as its own.",
-        '',
-        'With --service-proxy-name=NAME, cleanup removes only the objects of that named proxy, its iptables chains included. Without it, the objects of named proxies stay.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
-  run,
-}
+export const command = ownCommand({
+  name: 'cleanup',
+  description:
+    "Removes kprobe's objects from the kernel: Services stop working on this node. Safe to run again. Names what\n" +
+    'kube-proxy left, and removes it only with --leftovers-of=kube-proxy.',
+  details: [
+    "kprobe and kube-proxy write the same chains in iptables mode. --proxy-mode=iptables removes these chains and the rules that lead to them from the tables of iptables-nft. kubelet's KUBE-FIREWALL, the tables, and everything that other programs have in them stay. Without the flag, cleanup names the chains that kprobe has recorded as its own. Once they are gone, cleanup restores the value that route_localnet had before kprobe.",
+    '',
+    "--leftovers-of=kube-proxy removes in one transaction the tables of its nftables mode, and from the tables of iptables-nft its chains (KUBE-SERVICES, KUBE-SVC-*, ...) with the rules that lead to them. Everything else in those tables stays: kubelet's KUBE-FIREWALL, rules of other programs, and chains of kube-proxy that these use. Then cleanup removes the virtual servers and the addresses of kube-ipvs0 that the ipsets of its IPVS mode name, and these ipsets; others stay. cleanup only names legacy iptables chains: `kube-proxy --cleanup` removes them. It also only names chains that kprobe has recorded as its own.",
+    '',
+    'With --service-proxy-name=NAME, cleanup removes only the objects of that named proxy, its iptables chains included. Without it, the objects of named proxies stay.',
+  ],
+  flags: FLAGS,
+  read,
+  run: (extent, io) => (extent.leftovers ? cleanLeftovers(io) : cleanOurs(io, extent)),
+})
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readArguments(argv, FLAGS, () => undefined)
-  const reader = new FlagReader(given)
-  for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
+function read(reader: FlagReader): Extent & { readonly leftovers: boolean } {
   const force = reader.bool('force')
   reader.oneOf('leftovers-of', ['kube-proxy'], 'kube-proxy')
   const mode = reader.given('proxy-mode') ? reader.oneOf('proxy-mode', MODE_NAMES, DEFAULT_MODE) : ''
   const name = readInstanceName(reader)
   if (name !== undefined) refuseBeside(reader, name, mode)
-  if (reader.errors.length > 0) return usageErrors(io, 'cleanup', reader.errors)
-  try {
-    return reader.given('leftovers-of')
-      ? await cleanLeftovers(io)
-      : await cleanOurs(io, { force, mode, name })
-  } catch (error) {
-    io.err(`kprobe cleanup: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  return { force, mode, name, leftovers: reader.given('leftovers-of') }
 }
 
 /** Refuses a mode that a named proxy cannot use, and --leftovers-of, because kube-proxy serves other Services. */

@@ -12,105 +12,71 @@ interface Entry {
   readonly load: () => Promise<{ readonly command: Command }>
 }
 
-const COMMANDS: readonly Entry[] = [
-  {
-    name: 'run',
-    summary: 'the daemon: program Services into the kernel and keep them there',
-    load: () => import('./run.ts'),
-  },
-  {
-    name: 'api',
-    summary: 'publish the Services of this node: over gRPC, as JSON lines, or to programs that it runs',
-    load: () => import('./api.ts'),
-  },
-  {
-    name: 'relay',
-    summary: 'watch the API server once for many nodes, which read with run --source=relay:ADDRESS',
-    load: () => import('./relay.ts'),
-  },
-  {
-    name: 'status',
-    summary: 'ask relays which nodes hold the present state in their kernels, and wait for it',
-    load: () => import('./status.ts'),
-  },
-  {
-    name: 'dump',
-    summary: 'print what the kernel holds, and for which Service',
-    load: () => import('./dump.ts'),
-  },
-  { name: 'plan', summary: 'print what run would change; change nothing', load: () => import('./plan.ts') },
-  {
-    name: 'verify',
-    summary: 'compare source, daemon and kernel; name every Service that differs',
-    load: () => import('./verify.ts'),
-  },
-  {
-    name: 'why',
-    summary: 'say in one sentence what becomes of a connection, then its path and every endpoint',
-    load: () => import('./why.ts'),
-  },
-  {
-    name: 'explain',
-    summary: 'trace one packet through the rules; print where it goes and why',
-    load: () => import('./explain.ts'),
-  },
-  {
-    name: 'trace',
-    summary: 'trace real packets through the rules, live: the rule that decided, and what became of them',
-    load: () => import('./trace.ts'),
-  },
-  {
-    name: 'drops',
-    summary: "print packets that kprobe's rules reject or drop, live, with the reason (--log-rejects)",
-    load: () => import('./drops.ts'),
-  },
-  {
-    name: 'flows',
-    summary: 'print who talks to what: connections with their Service, client and endpoint',
-    load: () => import('./flows.ts'),
-  },
-  {
-    name: 'top',
-    summary: 'show Services and endpoints by new connections a second, live',
-    load: () => import('./top.ts'),
-  },
-  {
-    name: 'doctor',
-    summary: 'check kernel features and settings; list other programs that change the same packets',
-    load: () => import('./doctor.ts'),
-  },
-  {
-    name: 'debug',
-    summary: 'write a bundle for a bug report: objects, kernel state, metrics, findings of doctor',
-    load: () => import('./debug.ts'),
-  },
-  {
-    name: 'replay',
-    summary: 'load a bundle into a network namespace of its own, and run why, dump, verify there',
-    load: () => import('./replay.ts'),
-  },
-  {
-    name: 'nodes',
-    summary: 'run status, verify, why, top or bundle on every node, through the API server (kubectl kprobe)',
-    load: () => import('./nodes.ts'),
-  },
-  {
-    name: 'init',
-    summary: 'set sysctls and probe the kernel, then exit; for an init container',
-    load: () => import('./init.ts'),
-  },
-  {
-    name: 'cleanup',
-    summary: "remove kprobe's objects from the kernel",
-    load: () => import('./cleanup.ts'),
-  },
-  { name: 'version', summary: 'print the version', load: () => import('./version.ts') },
-  {
-    name: 'completion',
-    summary: 'print a script with which bash, zsh or fish completes commands, flags and values',
-    load: async () => ({ command: (await import('./completion.ts')).completionCommand(completed) }),
-  },
-]
+const TABLE: Readonly<Record<string, readonly [summary: string, load: Entry['load']]>> = {
+  run: ['the daemon: program Services into the kernel and keep them there', () => import('./run.ts')],
+  api: [
+    'publish the Services of this node: over gRPC, as JSON lines, or to programs that it runs',
+    () => import('./api.ts'),
+  ],
+  relay: [
+    'watch the API server once for many nodes, which read with run --source=relay:ADDRESS',
+    () => import('./relay.ts'),
+  ],
+  status: [
+    'ask relays which nodes hold the present state in their kernels, and wait for it',
+    () => import('./status.ts'),
+  ],
+  dump: ['print what the kernel holds, and for which Service', () => import('./dump.ts')],
+  plan: ['print what run would change; change nothing', () => import('./plan.ts')],
+  verify: ['compare source, daemon and kernel; name every Service that differs', () => import('./verify.ts')],
+  why: [
+    'say in one sentence what becomes of a connection, then its path and every endpoint',
+    () => import('./why.ts'),
+  ],
+  explain: ['trace one packet through the rules; print where it goes and why', () => import('./explain.ts')],
+  trace: [
+    'trace real packets through the rules, live: the rule that decided, and what became of them',
+    () => import('./trace.ts'),
+  ],
+  drops: [
+    "print packets that kprobe's rules reject or drop, live, with the reason (--log-rejects)",
+    () => import('./drops.ts'),
+  ],
+  flows: [
+    'print who talks to what: connections with their Service, client and endpoint',
+    () => import('./flows.ts'),
+  ],
+  top: ['show Services and endpoints by new connections a second, live', () => import('./top.ts')],
+  doctor: [
+    'check kernel features and settings; list other programs that change the same packets',
+    () => import('./doctor.ts'),
+  ],
+  debug: [
+    'write a bundle for a bug report: objects, kernel state, metrics, findings of doctor',
+    () => import('./debug.ts'),
+  ],
+  replay: [
+    'load a bundle into a network namespace of its own, and run why, dump, verify there',
+    () => import('./replay.ts'),
+  ],
+  nodes: [
+    'run status, verify, why, top or bundle on every node, through the API server (kubectl kprobe)',
+    () => import('./nodes.ts'),
+  ],
+  init: ['set sysctls and probe the kernel, then exit; for an init container', () => import('./init.ts')],
+  cleanup: ["remove kprobe's objects from the kernel", () => import('./cleanup.ts')],
+  version: ['print the version', () => import('./version.ts')],
+  completion: [
+    'print a script with which bash, zsh or fish completes commands, flags and values',
+    async () => ({ command: (await import('./completion.ts')).completionCommand(completed) }),
+  ],
+}
+
+const COMMANDS: readonly Entry[] = Object.entries(TABLE).map(([name, [summary, load]]) => ({
+  name,
+  summary,
+  load,
+}))
 
 /** Loads all commands, and gives what a shell may complete. */
 function completed(): Promise<readonly Completed[]> {

@@ -61,7 +61,6 @@ export function bashScript(commands: readonly Completed[]): string {
   ].join('\n')
 }
 
-/** Gives the cases of flags with values. */
 function bashValues({ name: command, flags }: Completed): readonly string[] {
   const pattern = (flag: FlagSpec) =>
     namesOf(flag)
@@ -143,7 +142,6 @@ function zshText(text: string): string {
   return text.replace(/[[\]\\:]/g, '\\$&')
 }
 
-/** Makes a fish script. */
 export function fishScript(commands: readonly Completed[]): string {
   const names = commands.map(({ name }) => name).join(' ')
   const isFirst = '-n __fish_use_subcommand'

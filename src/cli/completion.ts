@@ -1,11 +1,10 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
-import { oneLine } from '../base/text.ts'
 import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
+import { orFailed } from './command.ts'
 import { bashScript, type Completed, fishScript, zshScript } from './completion-scripts.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { usageErrors } from './request.ts'
@@ -50,13 +49,10 @@ async function run(
   if (reader.errors.length > 0) return usageErrors(io, 'completion', reader.errors)
   if (what === 'services') return await printServices(reader.text('admin-socket') || socketIn(more), io)
   if (!isShell(what)) return EXIT_USAGE
-  try {
+  return await orFailed(io, 'completion', async () => {
     io.out(SCRIPTS[what](await commands()))
     return EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe completion: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 function isShell(word: string): word is keyof typeof SCRIPTS {

@@ -6,7 +6,7 @@ import type { Config } from '../config/config.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { HERE, openNetfilter } from '../daemon/open.ts'
+import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls, SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { createNftClient } from '../kernel/nft/client.ts'
 import { probe } from '../kernel/nft/probe.ts'
@@ -16,7 +16,6 @@ import { ipvsTexts, lookElsewhere } from '../modes/foreign/leftovers.ts'
 import { neighborsOf } from '../modes/foreign/neighbors.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
-import { Connection } from '../netlink/connection.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { tableText } from './output.ts'
@@ -94,9 +93,7 @@ async function modeFindings(config: Config): Promise<readonly Finding[]> {
 }
 
 async function neighborFindings(config: Config, wroteIptables: boolean): Promise<readonly Finding[]> {
-  const transport = openNetfilter()
-  try {
-    const connection = new Connection({ transport, clock: systemClock })
+  return await withNetfilter(async connection => {
     const chains = await surveyChains(connection)
     const elsewhere = await lookElsewhere(connection, readLines)
     const proxy = config.serviceProxyName
@@ -123,9 +120,7 @@ async function neighborFindings(config: Config, wroteIptables: boolean): Promise
       ({ severity, what, advice }): Finding => ({ kind: severity, subject: what, text: advice }),
     )
     return [...(isNamed ? [] : await kubeProxyFindings()), ...told]
-  } finally {
-    await transport.close()
-  }
+  })
 }
 
 /** Warns of a running kube-proxy, which restores its rules when another program removes them. */

@@ -1,6 +1,6 @@
 import { errorOf } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
-import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flag, quote } from '../config/flag.ts'
 import type { Io } from './io.ts'
 import {
   fillTemplate,
@@ -29,16 +29,11 @@ const JSONPATH = 'jsonpath='
  * template selects of it.
  */
 export function outputFlag(formats: readonly string[], more: readonly string[] = []): FlagSpec {
-  return {
-    name: 'output',
-    short: 'o',
-    kind: 'text',
-    placeholder: 'FORMAT',
-    default: formats[0] ?? '',
-    help: [...formats, 'jsonpath=TEMPLATE', ...more].join(', '),
-    choices: formats,
-    check: reader => readOutput(reader, formats, formats[0] ?? ''),
-  }
+  return flag(
+    `-o, --output FORMAT = ${formats[0] ?? ''}`,
+    [...formats, 'jsonpath=TEMPLATE', ...more].join(', '),
+    { choices: formats, check: reader => readOutput(reader, formats, formats[0] ?? '') },
+  )
 }
 
 /** Reads the flag. Reports errors to the reader. */

@@ -1,14 +1,11 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
 import { isSelected } from '../base/ip.ts'
 import { endText, protocolText } from '../base/ip-packet.ts'
 import { count, oneLine, rfc3339 } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { type FlagSpec, flag } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
-import { HERE, openNetfilter } from '../daemon/open.ts'
+import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
 import { listHandles } from '../kernel/nft/rule-handles.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
@@ -19,12 +16,11 @@ import { isRejecting, loggedReason, reasonText, type VerdictReason } from '../mo
 import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/read.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
-import { Connection } from '../netlink/connection.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ownCommand } from './command.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
 import { isTarget } from './peers.ts'
-import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
 import {
   PACKET_FLAGS,
@@ -38,12 +34,7 @@ const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,
   PACKET_FLAGS.to,
-  {
-    name: 'follow',
-    short: 'f',
-    kind: 'bool',
-    help: 'go on until Ctrl-C, whatever --count and --duration say',
-  },
+  flag('-f, --follow', 'go on until Ctrl-C, whatever --count and --duration say'),
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
   {
@@ -54,48 +45,34 @@ const FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.output,
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe drops [flags]',
-      description:
-        "Prints the packets that kprobe's rules reject or drop, live: Service, client, and the reason. Needs the daemon's\n" +
-        'flag --log-rejects=GROUP, in nftables or iptables mode. Ends after --duration or --count packets.',
-      details: [
-        'Example:',
-        '  kprobe drops --follow',
-        '  kprobe drops --service shop/cart -o json --duration 5m',
-        '  kprobe drops --from outside --to 10.96.1.1:81',
-        '',
-        'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
-        'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
-  run,
-}
-
-interface DropsRequest extends Omit<PacketRequest, 'from' | 'to'>, Peers {
-  readonly follow: boolean
-}
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readArguments(argv, FLAGS, () => undefined)
-  const reader = new FlagReader(given)
-  for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
-  const request = {
+export const command = ownCommand({
+  name: 'drops',
+  description:
+    "Prints the packets that kprobe's rules reject or drop, live: Service, client, and the reason. Needs the daemon's\n" +
+    'flag --log-rejects=GROUP, in nftables or iptables mode. Ends after --duration or --count packets.',
+  details: [
+    'Example:',
+    '  kprobe drops --follow',
+    '  kprobe drops --service shop/cart -o json --duration 5m',
+    '  kprobe drops --from outside --to 10.96.1.1:81',
+    '',
+    'The kernel logs at most 20 packets a second for each rule that rejects or drops. What that leaves out, and what the kernel lost because the command was too slow, is reported at the end. One process can read an NFLOG group at a time.',
+    'Without the flag, in the other modes, and for packets that other programs drop: `kprobe trace --reject-only`.',
+  ],
+  flags: FLAGS,
+  read: reader => ({
     ...readPacketRequest(reader),
     follow: reader.bool('follow'),
     adminSocket: readSocketPath(reader),
-  }
-  if (reader.errors.length > 0) return usageErrors(io, 'drops', reader.errors)
-  try {
+  }),
+  async run(request, io) {
     await drops({ ...request, ...(await resolvePeers(request)) }, io)
     return EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe drops: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  },
+})
+
+interface DropsRequest extends Omit<PacketRequest, 'from' | 'to'>, Peers {
+  readonly follow: boolean
 }
 
 async function drops(request: DropsRequest, io: Io): Promise<void> {
@@ -209,16 +186,13 @@ async function follow(request: DropsRequest, io: Io, { names, group, chains }: L
 type Refused = ReadonlyMap<string, bigint>
 
 async function countRefused(chains: readonly LoggingChain[]): Promise<Refused> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
+  return await withNetfilter(async connection => {
     const packets = new Map<string, bigint>()
     for (const place of chains)
       for (const each of countingRules(await listHandles(connection, place)))
         packets.set(`${place.family} ${place.table} ${place.chain} ${each.handle}`, each.packets)
     return packets
-  } finally {
-    await connection.close()
-  }
+  })
 }
 
 /** Gives the packets between two counts; undefined where a rule is gone, or counts anew. Pure. */

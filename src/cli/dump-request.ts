@@ -1,7 +1,5 @@
-import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { type HelpPage, helpText } from '../config/help.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath, whyNotInstance } from '../config/own-flags.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import { DEFAULT_MODE, MODES } from '../modes/registry.ts'
@@ -27,62 +25,49 @@ const OUTPUT_OF: ReadonlyMap<string, string> = new Map([
   ...DUMPS.map(({ saveFormat, what }): [string, string] => [saveFormat, what]),
 ])
 
-export const DUMP_FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'service',
-    kind: 'text',
-    placeholder: 'NAMESPACE/NAME',
-    help: 'only what serves this Service, with all its endpoints',
-    namesService: true,
-  },
-  { name: 'family', kind: 'text', placeholder: 'FAMILY', help: 'only IPv4 or IPv6 (or ip, ip6)' },
+const DUMP_FLAGS: readonly FlagSpec[] = [
+  ...flags({
+    '--service NAMESPACE/NAME': [
+      'only what serves this Service, with all its endpoints',
+      { namesService: true },
+    ],
+    '--family FAMILY': 'only IPv4 or IPv6 (or ip, ip6)',
+  }),
   {
     ...ADMIN_SOCKET_FLAG,
     help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to; unset: none',
   },
   INSTANCE_FLAG,
   { ...NAMESPACE_FLAG, help: 'only Services of this namespace; with it, --service may be a bare NAME' },
-  {
-    name: 'all-namespaces',
-    short: 'A',
-    kind: 'bool',
-    help: 'Services of all namespaces, as without --namespace',
-  },
-  {
-    name: 'sort-by',
-    kind: 'text',
-    placeholder: 'PATH',
-    help: 'order of the rows: the JSONPath of a field of -o json, such as .frontend or .endpoints[0]',
-  },
-  {
-    name: 'watch',
-    short: 'w',
-    kind: 'bool',
-    help: 'print each row anew that is added or changes, until Ctrl-C; a row that goes has the endpoints "gone"',
-  },
+  ...flags({
+    '-A, --all-namespaces': 'Services of all namespaces, as without --namespace',
+    '--sort-by PATH':
+      'order of the rows: the JSONPath of a field of -o json, such as .frontend or .endpoints[0]',
+    '-w, --watch':
+      'print each row anew that is added or changes, until Ctrl-C; a row that goes has the endpoints "gone"',
+  }),
   outputFlag(OUTPUTS, ['custom-columns=HEADING:PATH,...']),
 ]
 
-export function dumpHelp(): HelpPage {
-  return helpText({
-    usage: 'kprobe dump [services|nft|ipvs|ipset|iptables|all] [flags]',
-    description:
-      "Prints kprobe's objects in the kernel, read over netlink, and the Service that each object serves. Exits 1 when\n" +
-      'packets do not reach a listed frontend, and when the kernel has nothing for the Service of --service.',
-    details: [
-      'What:',
-      '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode looks whether a process listens',
-      "  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when libnftables is on this machine, by kprobe's own printer otherwise",
-      '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
-      '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
-      '  iptables   rules of iptables mode and what leads to them, or of kube-proxy, whose chains are the same; with -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',
-      '  all        everything',
-      '',
-      "IPVS objects have no names: the daemon at --admin-socket knows which Service each belongs to. Without it, only objects that kprobe's nf_tables elements mention have a name.",
-    ],
-    flags: [...DUMP_FLAGS, HELP_FLAG],
-  })
-}
+export const DUMP_HELP = {
+  name: 'dump',
+  usage: '[services|nft|ipvs|ipset|iptables|all] [flags]',
+  description:
+    "Prints kprobe's objects in the kernel, read over netlink, and the Service that each object serves. Exits 1 when\n" +
+    'packets do not reach a listed frontend, and when the kernel has nothing for the Service of --service.',
+  details: [
+    'What:',
+    '  services   each address and port that is served, and its endpoints (default, except with -o nft); in userspace mode the listener of the daemon, because only the daemon knows the endpoints. -o wide lists every endpoint. For each row, dump follows a packet from outside and one from this node through these rules, and in userspace mode looks whether a process listens',
+    "  nft        tables, chains, rules, sets and elements; with -o nft as `nft list ruleset` prints them when libnftables is on this machine, by kprobe's own printer otherwise",
+    '  ipvs       virtual servers with their destinations (IPVS mode); with -o ipvsadm-save as `ipvsadm -S -n`',
+    '  ipset      sets and entries (IPVS mode); with -o ipset-save as `ipset save`',
+    '  iptables   rules of iptables mode and what leads to them, or of kube-proxy, whose chains are the same; with -o iptables-save the whole tables filter, nat and mangle as iptables-save prints them',
+    '  all        everything',
+    '',
+    "IPVS objects have no names: the daemon at --admin-socket knows which Service each belongs to. Without it, only objects that kprobe's nf_tables elements mention have a name.",
+  ],
+  flags: DUMP_FLAGS,
+} as const
 
 /** What `kprobe dump` is asked for. */
 export interface Request {
@@ -104,10 +89,10 @@ export interface Request {
 }
 
 /** Reads the flags and arguments. Reports errors to the reader. */
-export function readRequest(reader: FlagReader, positionals: readonly string[]): Request {
+export function readRequest(reader: FlagReader): Request {
   const { output, columns } = readFormat(reader)
   const only = OUTPUT_OF.get(output)
-  const [first = only ?? 'services', ...rest] = positionals
+  const [first = only ?? 'services', ...rest] = reader.positionals
   const what = WHAT.find(word => word === first)
   if (what === undefined) reader.fail(quote(first), `no such argument; there are ${WHAT.join(', ')}`)
   for (const argument of rest) reader.fail(quote(argument), 'no such argument')

@@ -4,7 +4,6 @@ import { createNftClient } from '../kernel/nft/client.ts'
 import type { ServiceRow } from '../modes/common/show.ts'
 import type { Io } from './io.ts'
 
-/** One read of the rows. */
 export interface RowsRead {
   readonly rows: readonly ServiceRow[]
   /** All rows come from nf_tables, whose generation tells whether any has changed. */
@@ -19,7 +18,6 @@ const SHARE = 0.1
 interface RowsSource {
   /** Prints all rows, and gives them. */
   readonly first: () => Promise<RowsRead>
-  /** Reads all rows. */
   readonly read: () => Promise<RowsRead>
   /** Formats some rows, with a heading. */
   readonly textOf: (rows: readonly ServiceRow[]) => string

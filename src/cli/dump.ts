@@ -1,6 +1,4 @@
-import { failureText } from '../base/errors.ts'
-import { oneLine } from '../base/text.ts'
-import { FlagReader, quote, readArguments } from '../config/flag.ts'
+import { quote } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { Ruleset } from '../kernel/nft/state.ts'
@@ -8,10 +6,11 @@ import { isOfService, namesOfElements, type ServiceNames, type ServiceRow } from
 import type { DumpFilter, KernelRead, Mode } from '../modes/mode.ts'
 import { type ReadModes, readModes, readTables } from '../modes/read.ts'
 import { askServiceNames } from './admin-client.ts'
+import { ownCommand } from './command.ts'
 import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
-import { DUMP_FLAGS, DUMPS, dumpHelp, type Request, readRequest } from './dump-request.ts'
+import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
 import { type RowsRead, watchRows } from './dump-watch.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
 import { tableText, writeWarnings } from './output.ts'
 import {
@@ -22,32 +21,22 @@ import {
   remedyText,
   withRelays,
 } from './programmed.ts'
-import { usageErrors } from './request.ts'
 import { serviceTable, sortedRows } from './service-rows.ts'
 
-export const command: Command = { help: dumpHelp, run }
+export const command = ownCommand({ ...DUMP_HELP, takesArguments: true, read: readRequest, run })
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readArguments(argv, DUMP_FLAGS, () => undefined)
-  const reader = new FlagReader(given)
-  const request = readRequest(reader, given.positionals)
-  if (reader.errors.length > 0) return usageErrors(io, 'dump', reader.errors)
-  try {
-    const names = await askServiceNames(request.adminSocket)
-    const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
-    const dump = DUMPS.find(({ what }) => what === request.what)
-    if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
-    if (!request.isWatched) return (await dumpTables(request, io, ask)).code
-    await watchRows(io, {
-      first: async () => rowsRead(request, (await dumpTables(request, io, ask)).dump),
-      read: async () => rowsRead(request, await readKernel(request, ask)),
-      textOf: rows => rowsText(rows, request, io),
-    })
-    return EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe dump: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+async function run(request: Request, io: Io): Promise<number> {
+  const names = await askServiceNames(request.adminSocket)
+  const ask: KernelRead['names'] = isNeeded => daemonNames(request, names, isNeeded)
+  const dump = DUMPS.find(({ what }) => what === request.what)
+  if (dump !== undefined) return await dumpObjects(request, io, { dump, ask })
+  if (!request.isWatched) return (await dumpTables(request, io, ask)).code
+  await watchRows(io, {
+    first: async () => rowsRead(request, (await dumpTables(request, io, ask)).dump),
+    read: async () => rowsRead(request, await readKernel(request, ask)),
+    textOf: rows => rowsText(rows, request, io),
+  })
+  return EXIT_FINE
 }
 
 async function dumpTables(

@@ -1,5 +1,5 @@
 import { type Family, familyOf, type Ip } from '../base/ip.ts'
-import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { IPPROTO_SCTP, IPPROTO_TCP, IPPROTO_UDP } from '../kernel/nft/constants.ts'
 import { isPort } from '../model/fields.ts'
 import type { Protocol, Service, ServicePortSpec } from '../model/service.ts'
@@ -44,37 +44,21 @@ export interface Question {
   readonly isFromOutside?: true
 }
 
-/** The flags of a question. */
 export const QUESTION_FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'from',
-    kind: 'text',
-    placeholder: 'CLIENT',
-    help: 'client: an address, pod/NAMESPACE/NAME, node/NAME or outside (a client outside the cluster); an address of this Node, or its name, stands for one of its processes (in IPVS mode its source is the Service address, which is bound here)',
-  },
-  {
-    name: 'to',
-    kind: 'text',
-    placeholder: 'TARGET',
-    namesService: true,
-    help: 'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
-  },
-  {
-    name: 'proto',
-    kind: 'text',
-    placeholder: 'PROTOCOL',
-    help: 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
-  },
+  ...flags({
+    '--from CLIENT':
+      'client: an address, pod/NAMESPACE/NAME, node/NAME or outside (a client outside the cluster); an address of this Node, or its name, stands for one of its processes (in IPVS mode its source is the Service address, which is bound here)',
+    '--to TARGET': [
+      'destination: ADDRESS:PORT, [svc/]NAMESPACE/SERVICE[:PORT], SERVICE.NAMESPACE[.svc][:PORT], pod/NAMESPACE/NAME:PORT or node/NAME:PORT; a port of a Service is a number or a name, and PORT/PROTOCOL, as `kprobe dump` prints it, is short for --proto',
+      { namesService: true },
+    ],
+    '--proto PROTOCOL': 'tcp, udp or sctp; unset: the protocol of the Service port, or tcp',
+  }),
   {
     ...NAMESPACE_FLAG,
     help: 'namespace of pods and Services that are named without one: svc/NAME, pod/NAME',
   },
-  {
-    name: 'interface',
-    kind: 'text',
-    placeholder: 'NAME',
-    help: 'interface that the packet arrives at, when pods are recognized by interface',
-  },
+  flag('--interface NAME', 'interface that the packet arrives at, when pods are recognized by interface'),
 ]
 
 const PROTOCOL_NUMBERS: Readonly<Record<Protocol, number>> = {

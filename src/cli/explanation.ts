@@ -1,6 +1,4 @@
-import { failureText } from '../base/errors.ts'
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
-import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import type { FlagSpec } from '../config/flag.ts'
@@ -12,10 +10,11 @@ import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
 import { answerOf } from './answer.ts'
+import { orFailed } from './command.ts'
 import { type JsonPathOutput, readOutput } from './document.ts'
 import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import {
   askKernel,
@@ -97,7 +96,7 @@ export async function runQuestion<Output extends string>(
   const output = readOutput(extra, outputs, outputs[0])
   if (extra.errors.length > 0 || question === undefined) return usageErrors(io, command, extra.errors)
   const hasDaemon = request.daemon !== undefined
-  try {
+  return await orFailed(io, command, async () => {
     const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
       const path = followed(resolveQuestion(question, loaded.snapshot), config, loaded)
       const kernel = await askKernel(config, path.asked)
@@ -106,10 +105,7 @@ export async function runQuestion<Output extends string>(
       return explanation
     })
     return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe ${command}: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 /** What the model says about one connection, and the question to the kernel about it. */

@@ -1,22 +1,14 @@
 import type { Clock } from '../base/clock.ts'
 import { type IpFilter, parseIp } from '../base/ip.ts'
-import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import { isPort } from '../model/fields.ts'
-import { type FlowFilter, GROUPINGS, type Grouping } from './flow-groups.ts'
+import { type FlowFilter, GROUPINGS } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
 import type { FlowSettings } from './flow-watch.ts'
 import type { Io } from './io.ts'
-import {
-  FilterNames,
-  type FilterPeer,
-  type FilterTarget,
-  readFilterClient,
-  readFilterTarget,
-  splitPort,
-} from './peers.ts'
+import { FilterNames, readFilterClient, readFilterTarget, splitPort } from './peers.ts'
 import { given } from './trace-request.ts'
 
 const OUTPUTS = ['text', 'json'] as const
@@ -25,13 +17,9 @@ const RATE = { min: 1, max: 1_000_000, fallback: 1_000 } as const
 const EVENTS = { all: ['new', 'ended'], new: ['new'], ended: ['ended'] } as const
 const INTERVAL = { minMs: 200, fallbackMs: 5_000 } as const
 
-export const SERVICE_FLAG: FlagSpec = {
-  name: 'service',
-  kind: 'text',
-  placeholder: 'NAMESPACE/NAME',
-  help: 'only connections to this Service',
+export const SERVICE_FLAG = flag('--service NAMESPACE/NAME', 'only connections to this Service', {
   namesService: true,
-}
+})
 
 export const SOCKET_FLAG: FlagSpec = {
   ...ADMIN_SOCKET_FLAG,
@@ -41,104 +29,41 @@ export const SOCKET_FLAG: FlagSpec = {
 
 export const FLOWS_FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
-  {
-    name: 'from',
-    kind: 'list',
-    placeholder: 'CLIENT',
-    help: 'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
-  },
-  {
-    name: 'to',
-    kind: 'text',
-    placeholder: 'TARGET',
-    namesService: true,
-    help: 'only connections to this destination, before or after the translation: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
-  },
-  {
-    name: 'endpoint',
-    kind: 'text',
-    placeholder: 'ADDRESS[:PORT]',
-    help: 'only connections to this endpoint',
-  },
-  { name: 'protocol', kind: 'text', placeholder: 'PROTOCOL', help: 'only tcp, udp or sctp' },
-  { name: 'all', short: 'A', kind: 'bool', help: 'connections that go to no Service, too' },
-  { name: 'follow', short: 'f', kind: 'bool', help: 'print connections as they begin and end' },
-  {
-    name: 'events',
-    kind: 'text',
-    placeholder: 'KIND',
-    default: 'all',
-    help: 'with --follow: all, only new connections (half the cost), or only those that ended',
-    choices: ['all', 'new', 'ended'],
-  },
-  {
-    name: 'duration',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '0',
-    help: 'with --follow: end after this time; 0: at Ctrl-C',
-  },
-  {
-    name: 'group-by',
-    kind: 'text',
-    placeholder: 'WHAT',
-    help: `count connections by ${GROUPINGS.join(', ')} instead of printing each`,
-    choices: GROUPINGS,
-  },
-  {
-    name: 'interval',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '5s',
-    help: 'with --follow and --group-by: time between two tables, at least 200ms; 0: one at the end',
-  },
-  {
-    name: 'limit',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${LIMIT.fallback}`,
-    help: 'lines of a table; what it leaves out is counted',
-  },
-  {
-    name: 'rate',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${RATE.fallback}`,
-    help: 'with --follow: connections to print in a second; further ones are counted',
-  },
+  ...flags({
+    '--from CLIENT': [
+      'only connections of these clients: addresses, CIDRs, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
+      { kind: 'list' },
+    ],
+    '--to TARGET': [
+      'only connections to this destination, before or after the translation: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
+      { namesService: true },
+    ],
+    '--endpoint ADDRESS[:PORT]': 'only connections to this endpoint',
+    '--protocol PROTOCOL': 'only tcp, udp or sctp',
+    '-A, --all': 'connections that go to no Service, too',
+    '-f, --follow': 'print connections as they begin and end',
+    '--events KIND = all': [
+      'with --follow: all, only new connections (half the cost), or only those that ended',
+      { choices: ['all', 'new', 'ended'] },
+    ],
+    '--duration DURATION = 0': 'with --follow: end after this time; 0: at Ctrl-C',
+    '--group-by WHAT': [
+      `count connections by ${GROUPINGS.join(', ')} instead of printing each`,
+      { choices: GROUPINGS },
+    ],
+    '--interval DURATION = 5s':
+      'with --follow and --group-by: time between two tables, at least 200ms; 0: one at the end',
+    [`--limit N = ${LIMIT.fallback}`]: 'lines of a table; what it leaves out is counted',
+    [`--rate N = ${RATE.fallback}`]:
+      'with --follow: connections to print in a second; further ones are counted',
+  }),
   SOCKET_FLAG,
   INSTANCE_FLAG,
-  {
-    name: 'output',
-    short: 'o',
-    kind: 'text',
-    placeholder: 'FORMAT',
-    default: OUTPUTS[0],
-    help: 'text, json (an object a line)',
-    choices: OUTPUTS,
-  },
+  flag(`-o, --output FORMAT = ${OUTPUTS[0]}`, 'text, json (an object a line)', { choices: OUTPUTS }),
 ]
 
 /** What `kprobe flows` is to do. */
-export interface FlowsRequest {
-  /** The clients as given. */
-  readonly clients: readonly FilterPeer[]
-  /** The destination as given; undefined for all. */
-  readonly target: FilterTarget | undefined
-  readonly filter: FlowFilter
-  readonly follow: boolean
-  readonly events: readonly FlowEventKind[]
-  /** 0: until Ctrl-C. */
-  readonly durationMs: number
-  readonly by: Grouping | undefined
-  /** 0: one table at the end. */
-  readonly intervalMs: number
-  readonly limit: number
-  readonly rate: number
-  readonly output: (typeof OUTPUTS)[number]
-  readonly adminSocket: string
-  readonly proxyName: string | undefined
-}
+export type FlowsRequest = ReturnType<typeof readFlowsRequest>
 
 /** The parts of the machine that a session uses. */
 export interface FlowsSession {
@@ -152,8 +77,7 @@ export interface FlowsSession {
 }
 
 /** Reads the flags. Reports errors to the reader. */
-export function readFlowsRequest(reader: FlagReader): FlowsRequest {
-  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
+export function readFlowsRequest(reader: FlagReader) {
   const follow = reader.bool('follow')
   const by = GROUPINGS.find(each => each === reader.text('group-by'))
   if (by === undefined && (reader.text('group-by') ?? '') !== '')

@@ -131,7 +131,6 @@ export function groupTable(groups: readonly FlowGroup[], { by, of }: GroupCounts
   }
 }
 
-/** A group as one line of JSON. */
 export function groupJson(group: FlowGroup, { of }: GroupCounts, wallMs: number): object {
   const { protocol, service, endpoint, client, begun, ended, volume } = group
   const counts = of === 'open' ? { open: begun } : { new: begun, ended }

@@ -1,60 +1,52 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
-import { FlagReader, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { HERE } from '../daemon/open.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
 import { decodeRecord } from '../kernel/conntrack/record.ts'
+import { ownCommand } from './command.ts'
 import { followFlows } from './flow-follow.ts'
 import { FlowGroups, type NamedFlow, namedFlow } from './flow-groups.ts'
 import { FlowNames } from './flow-names.ts'
-import { FLOWS_FLAGS, type FlowsSession, readFlowsRequest, withPeers } from './flow-request.ts'
+import {
+  FLOWS_FLAGS,
+  type FlowsRequest,
+  type FlowsSession,
+  readFlowsRequest,
+  withPeers,
+} from './flow-request.ts'
 import { flowJson, flowTable, groupJson, groupTable, textOf } from './flow-text.ts'
 import { readFlowSettings } from './flow-watch.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
-import { usageErrors } from './request.ts'
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe flows [flags]',
-      description:
-        'Prints who talks to what: the tracked connections of this network namespace with their Service, client and\n' +
-        'endpoint. With --follow, connections as they begin and end. Reads the kernel, and the daemon for the names.',
-      details: [
-        'Example:',
-        '  kprobe flows --service shop/cart',
-        '  kprobe flows --follow --from 10.1.0.0/16 -o json',
-        '  kprobe flows --to pod/shop/cart-1 --group-by client',
-        '  kprobe flows --follow --group-by endpoint --duration 10s',
-        '',
-        'The kernel counts bytes and packets where net.netfilter.nf_conntrack_acct is 1, and keeps times where net.netfilter.nf_conntrack_timestamp is 1, each for connections that begin after it is set.',
-        'Since Linux 5.19, --follow reports the end only of connections that began while a program listened.',
-        'Events that the kernel had to drop are counted and named.',
-      ],
-      flags: [...FLOWS_FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'flows',
+  description:
+    'Prints who talks to what: the tracked connections of this network namespace with their Service, client and\n' +
+    'endpoint. With --follow, connections as they begin and end. Reads the kernel, and the daemon for the names.',
+  details: [
+    'Example:',
+    '  kprobe flows --service shop/cart',
+    '  kprobe flows --follow --from 10.1.0.0/16 -o json',
+    '  kprobe flows --to pod/shop/cart-1 --group-by client',
+    '  kprobe flows --follow --group-by endpoint --duration 10s',
+    '',
+    'The kernel counts bytes and packets where net.netfilter.nf_conntrack_acct is 1, and keeps times where net.netfilter.nf_conntrack_timestamp is 1, each for connections that begin after it is set.',
+    'Since Linux 5.19, --follow reports the end only of connections that began while a program listened.',
+    'Events that the kernel had to drop are counted and named.',
+  ],
+  flags: FLOWS_FLAGS,
+  read: readFlowsRequest,
   run,
-}
+})
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined))
-  const asked = readFlowsRequest(reader)
-  if (reader.errors.length > 0) return usageErrors(io, 'flows', reader.errors)
+async function run(asked: FlowsRequest, io: Io): Promise<number> {
   const settings = readFlowSettings()
-  try {
-    const request = await withPeers(asked)
-    const names = await FlowNames.open({ clock: systemClock, ...request })
-    const session = { request, names, settings, clock: systemClock, wallMs: Date.now, io }
-    for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
-    return request.follow ? await followFlows(session) : await listFlows(session)
-  } catch (error) {
-    io.err(`kprobe flows: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  const request = await withPeers(asked)
+  const names = await FlowNames.open({ clock: systemClock, ...request })
+  const session = { request, names, settings, clock: systemClock, wallMs: Date.now, io }
+  for (const notice of await noticesOf(session)) io.err(`kprobe flows: ${oneLine(notice)}\n`)
+  return request.follow ? await followFlows(session) : await listFlows(session)
 }
 
 async function noticesOf({ request, names, settings }: FlowsSession): Promise<readonly string[]> {

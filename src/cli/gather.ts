@@ -2,15 +2,15 @@ import { open, readFile } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
+import { listAt } from '../base/plain-data.ts'
 import { rfc3339 } from '../base/text.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { openNetfilter } from '../daemon/open.ts'
+import { withNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { readObjects, readRaw } from '../kernel/nft/raw.ts'
 import { isJson } from '../model/fields.ts'
 import { MODES } from '../modes/registry.ts'
 import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
-import { Connection } from '../netlink/connection.ts'
 import { askDaemon } from './admin-client.ts'
 import { type BundleFacts, type BundleFile, FILE_BYTES_MAX, type Missing, RULES_FILE } from './bundle.ts'
 import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
@@ -24,7 +24,7 @@ export interface Gathered {
   readonly missing: readonly Missing[]
 }
 
-interface Gathering {
+export interface Gathering {
   readonly io: Io
   readonly socket: string
   /** The user has named the socket: a bundle without the daemon is not what was asked for. */
@@ -114,12 +114,9 @@ async function addPages(
 }
 
 async function readRules(): Promise<Buffer> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
+  return await withNetfilter(async connection => {
     return (await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })).bytes
-  } finally {
-    await connection.close()
-  }
+  })
 }
 
 /** Settings and counts of the kernel, as their paths below /proc. */
@@ -154,7 +151,6 @@ async function readText(path: string): Promise<string | undefined> {
   }
 }
 
-/** Maximum bytes of the log. */
 const LOG_BYTES_MAX = 4 * 1024 * 1024
 
 async function readLog(path: string | undefined): Promise<Buffer> {
@@ -283,14 +279,14 @@ function parsed(data: Buffer): unknown {
 
 /** Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the pseudonyms. */
 function* hashesOf(state: unknown, rename: (text: string) => string): Generator<readonly [string, string]> {
-  for (const service of listIn(state, 'services'))
-    for (const port of listIn(service, 'ports')) {
+  for (const service of listAt(state, 'services'))
+    for (const port of listAt(service, 'ports')) {
       const { name, protocol } = isJson(port) ? port : {}
       if (typeof name !== 'string' || (protocol !== 'TCP' && protocol !== 'UDP' && protocol !== 'SCTP'))
         continue
       const hashes = (displayName: string) => [
         portChains(NAMES, displayName, protocol).svc,
-        ...[...listIn(port, 'cluster'), ...listIn(port, 'local')].map(backend => {
+        ...[...listAt(port, 'cluster'), ...listAt(port, 'local')].map(backend => {
           const { ip, port: number } = isJson(backend) ? backend : {}
           const text = String(ip)
           const ipPort = `${text.includes(':') ? `[${text}]` : text}:${String(number)}`
@@ -305,8 +301,3 @@ function* hashesOf(state: unknown, rename: (text: string) => string): Generator<
 
 const NAMES = chainNames(undefined)
 const HASH_LENGTH = 16
-
-function listIn(value: unknown, field: string): readonly unknown[] {
-  const list = isJson(value) ? value[field] : undefined
-  return Array.isArray(list) ? list : []
-}

@@ -100,33 +100,20 @@ interface SettingRow {
 }
 
 function settingRows({ written, left, failed }: TuneReport): readonly SettingRow[] {
+  const row = (result: SettingRow['result'], { name, value }: Named, text: string): SettingRow => ({
+    setting: name,
+    value,
+    result,
+    text,
+  })
   return [
-    ...written.map(
-      ({ name, value, before }): SettingRow => ({
-        setting: name,
-        value,
-        result: 'set',
-        text: `was ${before}`,
-      }),
-    ),
-    ...left.map(
-      (each): SettingRow => ({
-        setting: each.name,
-        value: each.value,
-        result: 'left',
-        text: whyLeft(each),
-      }),
-    ),
-    ...failed.map(
-      ({ name, value, error }): SettingRow => ({
-        setting: name,
-        value,
-        result: 'failed',
-        text: failureText(error),
-      }),
-    ),
+    ...written.map(each => row('set', each, `was ${each.before}`)),
+    ...left.map(each => row('left', each, whyLeft(each))),
+    ...failed.map(each => row('failed', each, failureText(each.error))),
   ]
 }
+
+type Named = { readonly name: string; readonly value: number | undefined }
 
 function whyLeft({ reason, wanted }: SysctlLeft): string {
   switch (reason) {

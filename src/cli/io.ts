@@ -40,7 +40,6 @@ export const EXIT_FAILED = 1
 export const EXIT_USAGE = 2
 export const EXIT_DIFFERENT = 3
 
-/** One subcommand. */
 export interface Command {
   help(): HelpPage
   /** Runs the command. Gives the exit code. */

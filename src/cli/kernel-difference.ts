@@ -17,7 +17,6 @@ export async function kernelDifference(config: Config, table: FrontendTable): Pr
 }
 
 const SIGNS: Readonly<Record<PlanLine['verb'], string>> = { add: '+', change: '~', remove: '-' }
-/** Lines in one write. */
 const LINES_PER_TEXT = 1_000
 
 /** Formats a plan as text: a heading for each Service, a line for each object. Gives texts of many lines. */

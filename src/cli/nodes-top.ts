@@ -1,5 +1,6 @@
 import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
+import { listAt, numberAt, textAt } from '../base/plain-data.ts'
 import { compareTexts, oneLine } from '../base/text.ts'
 import { isJson, type Json } from '../model/fields.ts'
 import { secondsText } from './flow-text.ts'
@@ -95,34 +96,29 @@ export function nodeRow({ node, pod = '' }: Target, answer: PodAnswer, time: str
     return unknown(failureText(error))
   }
   const daemon = isJson(state.daemon) ? state.daemon : undefined
-  const table = isJson(state.table) ? state.table : {}
-  const commits: readonly unknown[] = Array.isArray(daemon?.commits) ? daemon.commits : []
-  const last = commits.at(-1)
+  const failure = textAt(daemon, 'error')
+  const quarantined = numberAt(daemon, 'quarantined') ?? 0
+  const lost = numberAt(state, 'lost') ?? 0
   const errors = [
-    ...(typeof daemon?.error === 'string' ? [`sync fails: ${daemon.error}`] : []),
-    ...(numberOf(daemon?.quarantined) ? [`${numberOf(daemon?.quarantined)} quarantined`] : []),
+    ...(failure === '' ? [] : [`sync fails: ${failure}`]),
+    ...(quarantined === 0 ? [] : [`${quarantined} quarantined`]),
   ]
-  const notices = Array.isArray(state.notices) ? state.notices.map(String) : []
-  const lost = numberOf(state.lost) ? [`${numberOf(state.lost)} events lost`] : []
+  const notices = listAt(state, 'notices').map(String)
   return {
     node,
     pod,
     result: daemon === undefined || errors.length > 0 ? 'differs' : 'fine',
-    detail: [...errors, ...notices, ...lost].join('; '),
+    detail: [...errors, ...notices, ...(lost === 0 ? [] : [`${lost} events lost`])].join('; '),
     time,
-    mode: typeof daemon?.mode === 'string' ? daemon.mode : undefined,
-    perSecond: numberOf(state.perSecond),
-    rejectsPerSecond: numberOf(state.rejectsPerSecond),
-    entries: numberOf(table.entries),
-    entriesMax: numberOf(table.entriesMax),
-    sourceAgeMs: numberOf(daemon?.sourceAgeMs),
-    lastCommit: isJson(last) && typeof last.time === 'string' ? last.time : undefined,
-    repairs: numberOf(daemon?.repairs),
+    mode: textAt(daemon, 'mode') || undefined,
+    perSecond: numberAt(state, 'perSecond'),
+    rejectsPerSecond: numberAt(state, 'rejectsPerSecond'),
+    entries: numberAt(state.table, 'entries'),
+    entriesMax: numberAt(state.table, 'entriesMax'),
+    sourceAgeMs: numberAt(daemon, 'sourceAgeMs'),
+    lastCommit: textAt(listAt(daemon, 'commits').at(-1), 'time') || undefined,
+    repairs: numberAt(daemon, 'repairs'),
   }
-}
-
-function numberOf(value: unknown): number | undefined {
-  return typeof value === 'number' ? value : undefined
 }
 
 const RESULTS: readonly NodeResult['result'][] = ['unknown', 'differs', 'fine']

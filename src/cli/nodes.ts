@@ -2,14 +2,13 @@ import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { failureText } from '../base/errors.ts'
 import { bytesText, compareTexts, count, oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments, textFlag } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import type { Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
+import { ownCommand } from './command.ts'
 import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import {
   NodePods,
   type NodeResult,
@@ -21,7 +20,6 @@ import {
 } from './node-pods.ts'
 import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
 import { tableText } from './output.ts'
-import { usageErrors } from './request.ts'
 
 const MARKS: Readonly<Record<NodeResult['result'], string>> = {
   fine: 'ok',
@@ -35,59 +33,50 @@ type Action = (typeof ACTIONS)[number]
 const INTERVAL = { minMs: 200, fallbackMs: 1_000 } as const
 
 const FLAGS: readonly FlagSpec[] = [
-  { name: 'node', kind: 'list', placeholder: 'NAME', help: 'only these nodes; unset: all' },
-  { name: 'all', kind: 'bool', help: 'every node, which is what happens without --node' },
-  textFlag('from', 'CLIENT', 'for why: the client, as `kprobe why` takes it'),
-  textFlag('to', 'TARGET', 'for why: the target'),
-  textFlag('folder', 'FOLDER', 'for bundle: where the files go, one a node', { default: '.' }),
-  { name: 'redact', kind: 'bool', help: 'for bundle: rename names of objects, for each node on its own' },
-  {
-    name: 'once',
-    kind: 'bool',
-    help: 'for top: ask each node once, print the table, and exit; so does a standard output that is no terminal',
-  },
-  textFlag('sort-by', 'COLUMN', `for top: ${NODE_SORTS.join(', ')}`, {
-    default: 'name',
-    choices: NODE_SORTS,
+  ...flags({
+    '--node NAME': ['only these nodes; unset: all', { kind: 'list' }],
+    '--all': 'every node, which is what happens without --node',
+    '--from CLIENT': 'for why: the client, as `kprobe why` takes it',
+    '--to TARGET': 'for why: the target',
+    '--folder FOLDER = .': 'for bundle: where the files go, one a node',
+    '--redact': 'for bundle: rename names of objects, for each node on its own',
+    '--once':
+      'for top: ask each node once, print the table, and exit; so does a standard output that is no terminal',
+    '--sort-by COLUMN = name': [`for top: ${NODE_SORTS.join(', ')}`, { choices: NODE_SORTS }],
+    '--interval DURATION = 1s':
+      'for top: time that each node measures, and between two rounds; at least 200ms',
+    '--kubeconfig FILE': 'unset: the file of $KUBECONFIG, or ~/.kube/config',
+    '--context NAME': 'context of the kubeconfig; unset: the current one',
+    '-n, --namespace NAMESPACE = kube-system': "namespace of kprobe's pods",
+    '-l, --selector LABELS = k8s-app=kprobe': "labels of kprobe's pods",
+    '-c, --container NAME = kprobe': 'container with kprobe',
+    '--concurrency N = 20': 'nodes at once',
+    '--timeout SECONDS = 60': 'limit for each node',
   }),
-  {
-    name: 'interval',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1s',
-    help: 'for top: time that each node measures, and between two rounds; at least 200ms',
-  },
-  textFlag('kubeconfig', 'FILE', 'unset: the file of $KUBECONFIG, or ~/.kube/config'),
-  textFlag('context', 'NAME', 'context of the kubeconfig; unset: the current one'),
-  textFlag('namespace', 'NAMESPACE', "namespace of kprobe's pods", { short: 'n', default: 'kube-system' }),
-  textFlag('selector', 'LABELS', "labels of kprobe's pods", { short: 'l', default: 'k8s-app=kprobe' }),
-  textFlag('container', 'NAME', 'container with kprobe', { short: 'c', default: 'kprobe' }),
-  { name: 'concurrency', kind: 'integer', placeholder: 'N', default: '20', help: 'nodes at once' },
-  { name: 'timeout', kind: 'integer', placeholder: 'SECONDS', default: '60', help: 'limit for each node' },
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe nodes status|verify|why|top|bundle [flags]',
-      description:
-        'Runs a command in the pods of kprobe, through the API server, and prints one table over all nodes. `kubectl kprobe`\n' +
-        'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
-      details: [
-        'What:',
-        '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
-        '  verify   whether objects, daemon and kernel agree',
-        '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
-        '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
-        '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
-        '',
-        'It needs the rights to list pods, and to create pods/exec, in their namespace.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'nodes',
+  usage: 'status|verify|why|top|bundle [flags]',
+  description:
+    'Runs a command in the pods of kprobe, through the API server, and prints one table over all nodes. `kubectl kprobe`\n' +
+    'is the same command. Exits 0 when all nodes are fine, 3 when some differ, and 1 when some did not answer.',
+  details: [
+    'What:',
+    '  status   version of each kprobe, and whether its pod is ready; `kprobe status` asks relays what kernels hold',
+    '  verify   whether objects, daemon and kernel agree',
+    '  why      what becomes of a connection on each node: --from CLIENT --to TARGET',
+    '  top      new connections and rejects a second, connection table, source, commits and repairs, live (q quits)',
+    '  bundle   writes the file of `kprobe debug bundle` of each node into --folder',
+    '',
+    'It needs the rights to list pods, and to create pods/exec, in their namespace.',
+  ],
+  flags: FLAGS,
+  takesArguments: true,
+  read: readRequest,
   run,
-}
+})
 
 interface Request extends PodOptions {
   readonly action: Action
@@ -99,10 +88,7 @@ interface Request extends PodOptions {
   readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
 }
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const request = readRequest(reader, io)
-  if (reader.errors.length > 0 || request === undefined) return usageErrors(io, 'nodes', reader.errors)
+async function run(request: Request, io: Io): Promise<number> {
   try {
     const pods = await NodePods.open(request, io)
     try {
@@ -111,8 +97,9 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       pods.close()
     }
   } catch (error) {
+    if (!(error instanceof ApiError) || error.kind !== 'credentials') throw error
     io.err(`kprobe nodes: ${oneLine(failureText(error))}\n`)
-    return error instanceof ApiError && error.kind === 'credentials' ? EXIT_USAGE : EXIT_FAILED
+    return EXIT_USAGE
   }
 }
 
@@ -155,7 +142,6 @@ function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | und
   }
 }
 
-/** Flags of one action. */
 const ONLY_FOR: readonly (readonly [flag: string, action: Action])[] = [
   ['redact', 'bundle'],
   ['folder', 'bundle'],

@@ -3,7 +3,7 @@ import { failureText } from '../base/errors.ts'
 import { familyOf, formatIpPort, type Ip } from '../base/ip.ts'
 import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { KERNEL, openNetfilter } from '../daemon/open.ts'
+import { KERNEL, withNetfilter } from '../daemon/open.ts'
 import type { TracePacket, TraceStep, Way } from '../kernel/evaluate/trace.ts'
 import {
   NF_INET_FORWARD,
@@ -21,7 +21,6 @@ import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
 import { findMode, MODES } from '../modes/registry.ts'
 import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.ts'
-import { Connection } from '../netlink/connection.ts'
 import { type IsListening, readListening, whyNotRelayed } from './programmed.ts'
 
 /** One endpoint or verdict that connections may end in. */
@@ -120,8 +119,7 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
   const names = chainNames(proxyName)
   const isOurs = (name: string) => XT_TABLES.some(xt => isOurChain(names, xt, name) || isIpvsChain(xt, name))
   const isTheirs = ({ targets }: ForeignRule) => targets.length === 0 || !targets.every(isOurs)
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
+  return await withNetfilter(async connection => {
     const found: SurveyedChain[] = []
     const rules = new Map<string, readonly ForeignRule[]>()
     for (const surveyed of await surveyChains(connection)) {
@@ -139,9 +137,7 @@ async function readOthers(proxyName: string | undefined): Promise<readonly Surve
       if (isDropping || rules.get(`${key}${chain.name}`)?.some(isTheirs) === true) found.push(surveyed)
     }
     return found
-  } finally {
-    await connection.close()
-  }
+  })
 }
 
 const XT_TABLES = ['mangle', 'filter', 'nat'] as const

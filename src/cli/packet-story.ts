@@ -174,7 +174,6 @@ export function isRefused({ verdict }: StoryOutcome): boolean {
   return verdict === 'reject' || verdict === 'drop' || verdict === 'lost'
 }
 
-/** Formats a story for people. */
 export function storyLines(story: PacketStory): readonly string[] {
   const { time, protocol, from, to, service, frontend, arrivedBy, outcome, steps, conntrack } = story
   const name = service === undefined ? '' : ` ${service} (${frontend})`

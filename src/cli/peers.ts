@@ -154,7 +154,6 @@ export function readFilterClient(reader: FlagReader, flag: string, text: string)
   return undefined
 }
 
-/** The destination of a filter. */
 export interface FilterTarget {
   readonly peer: FilterPeer
   /** A number, or the name of a port of the Service; empty for all ports. */
@@ -216,7 +215,6 @@ export class FilterNames {
     this.#socket = adminSocket === '' ? usualSocket(proxyName) : adminSocket
   }
 
-  /** Gives all addresses of a peer. */
   async addresses(peer: FilterPeer): Promise<IpFilter> {
     if (peer.kind === 'cidr') return these([peer.cidr])
     const known = await this.#read(peer.kind === 'outside' ? 'the addresses of the cluster' : addressOf(peer))

@@ -1,19 +1,19 @@
-import { failureText } from '../base/errors.ts'
-import { count, oneLine } from '../base/text.ts'
-import type { FlagSpec } from '../config/flag.ts'
+import { count } from '../base/text.ts'
+import { type FlagSpec, flag } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { COMMITS_MAX } from '../reconcile/difference.ts'
+import { orFailed } from './command.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
 import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
-  { name: 'summary', kind: 'bool', help: 'print how much would change, without the objects' },
+  flag('--summary', 'print how much would change, without the objects'),
   outputFlag(OUTPUTS),
 ]
 
@@ -37,7 +37,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const output = readOutput(extra, OUTPUTS, 'text')
   const isSummary = extra.bool('summary')
   if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
-  try {
+  return await orFailed(io, 'plan', async () => {
     const listed = { ...request, allWarnings: !isSummary }
     const changes = await withLoaded(listed, io, async ({ table, refusedSlices }, { progress, warn }) => {
       // A source that is read here has warned of them already.
@@ -53,10 +53,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       return lines.length
     })
     return changes === 0 ? EXIT_FINE : EXIT_DIFFERENT
-  } catch (error) {
-    io.err(`kprobe plan: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 function printText(lines: readonly PlanLine[], isSummary: boolean, io: Io): void {

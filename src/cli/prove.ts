@@ -16,7 +16,6 @@ import { type Bundle, RULES_FILE } from './bundle.ts'
 import { outsideIn } from './bundle-kernel.ts'
 import type { Loaded } from './load.ts'
 
-/** A proof, for machines. */
 interface ProofFacts extends Proof {
   readonly mode: string
   readonly services: number

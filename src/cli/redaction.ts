@@ -6,7 +6,6 @@ import { MODE_NAMES } from '../modes/registry.ts'
 export interface Redaction {
   /** Number of names that are renamed. */
   readonly names: number
-  /** Renames the names in a text. */
   text(text: string): string
   /** Renames the names in the values of plain data, and in keys of objects that are names. */
   json(value: unknown): unknown

@@ -1,8 +1,7 @@
 import { processCpuMs, systemClock } from '../base/clock.ts'
-import { errorOf, failureText } from '../base/errors.ts'
+import { errorOf } from '../base/errors.ts'
 import { type Log, openLog } from '../base/log.ts'
 import { NONE_OVER_SHARE } from '../base/shares.ts'
-import { oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
@@ -32,7 +31,8 @@ import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createRelayMetrics, type RelayNumbers } from '../telemetry/relay-metrics.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { orFailed } from './command.ts'
+import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { aborted } from './output.ts'
 import { readRequest, usageErrors } from './request.ts'
 
@@ -70,30 +70,18 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   // By default, both signals end the process without removal of the socket.
   for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
     io.on(signal, () => log.info(`${signal} ignored: kprobe relay has no configuration file to read again`))
-  try {
+  return await orFailed(io, 'relay', async () => {
     return await new Session({ config, wanted, io, log }).run()
-  } catch (error) {
-    io.err(`kprobe relay: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
-interface Wanted {
-  readonly address: string
-  readonly tls: ReturnType<typeof readApiTls>
-  readonly hasMetrics: boolean
-  /** `namespace/name` of ServiceAccounts whose tokens are taken; none for certificates alone. */
-  readonly serviceAccounts: readonly string[]
-  readonly audience: string
-  readonly hasSets: boolean
-  readonly trustedUsers: readonly string[]
-}
+type Wanted = ReturnType<typeof readWanted>
 
 /** Reviews of tokens have a limit of their own: nodes that come at once do not wait for watches, and strangers are few. */
 const REVIEWS = { qps: 200, burst: 200 } as const
 const REFUSED_LINE_MS = 10_000
 
-function readWanted(reader: FlagReader): Wanted {
+function readWanted(reader: FlagReader) {
   const serviceAccounts = reader.list('token-service-accounts')
   for (const name of serviceAccounts)
     if (!SERVICE_ACCOUNT.test(name))

@@ -1,24 +1,23 @@
 import { readFile, readlink } from 'node:fs/promises'
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
 import { count, oneLine } from '../base/text.ts'
 import { FlagReader, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
-import { openNetfilter } from '../daemon/open.ts'
+import { openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
 import { createNfacctClient } from '../kernel/nfacct/client.ts'
 import { accountsIn, loadRaw, readRaw } from '../kernel/nft/raw.ts'
 import { writeSysctl } from '../kernel/sysctl/sysctls.ts'
 import { isJson } from '../model/fields.ts'
 import { findMode, MODE_NAMES } from '../modes/registry.ts'
-import { Connection } from '../netlink/connection.ts'
 import { type Bundle, FILE_BYTES_MAX, RULES_FILE } from './bundle.ts'
 import { openBundle, recordIn, withDaemon } from './bundle-daemon.ts'
 import { outsideIn } from './bundle-kernel.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { orFailed } from './command.ts'
+import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { loadOutside, openListeners } from './replay-kernel.ts'
 import { usageErrors } from './request.ts'
 
@@ -62,7 +61,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   if (name !== undefined && !Object.hasOwn(COMMANDS, name))
     reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
   if (reader.errors.length > 0 || path === undefined) return usageErrors(io, 'replay', reader.errors)
-  try {
+  return await orFailed(io, 'replay', async () => {
     const bundle = await openBundle(path)
     if (name === undefined) {
       io.out(summaryOf(bundle))
@@ -80,10 +79,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
     return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
       runCommand(name, [...rest, `--admin-socket=${socket}`], io),
     )
-  } catch (error) {
-    io.err(`kprobe replay: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 async function runCommand(name: string, argv: readonly string[], io: Io): Promise<number> {
@@ -125,20 +121,11 @@ async function requirePrivate(): Promise<void> {
     .find(device => device !== '' && !FRESH_DEVICES.test(device))
   if (used !== undefined)
     throw new Error(`this network namespace is in use: it has the device ${used}; ${HOW}`)
-  await withConnection(async connection => {
+  await withNetfilter(async connection => {
     const { bytes } = await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })
     if (bytes.length > 0)
       throw new Error(`this network namespace is in use: it has rules of nf_tables; ${HOW}`)
   })
-}
-
-async function withConnection<T>(use: (connection: Connection) => Promise<T>): Promise<T> {
-  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
-  try {
-    return await use(connection)
-  } finally {
-    await connection.close()
-  }
 }
 
 /** What a reader of the answers has to know. */
@@ -190,7 +177,7 @@ async function loadRules({ files }: Bundle): Promise<readonly string[]> {
   const bytes = files.get(RULES_FILE)
   if (bytes === undefined) return ['not loaded: the bundle has no nf_tables.bin']
   await makeAccounts(accountsIn(bytes))
-  return await withConnection(async connection => {
+  return await withNetfilter(async connection => {
     const unloaded = await loadRaw(bytes, { connection, clock: systemClock })
     const more = unloaded.length - UNLOADED_SHOWN
     return [

@@ -106,7 +106,6 @@ export class RuleNames {
     if (isOld && this.#readGeneration() !== this.#generation) await this.load()
   }
 
-  /** Names the steps of a packet. */
   async steps(packet: TracedPacket): Promise<readonly NamedStep[]> {
     await this.refresh()
     const generation = this.#readGeneration()

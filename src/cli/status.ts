@@ -1,11 +1,8 @@
 import { pause, systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { compareTexts, count, oneLine } from '../base/text.ts'
-import type { RelaySourceConfig } from '../config/config.ts'
-import { FlagReader, type FlagSpec, quote, readArguments, textFlag } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { RELAY_CLIENT_FLAGS } from '../config/flag-tables.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { readRelays } from '../config/own-flags.ts'
 import { isDnsLabel } from '../model/fields.ts'
 import { askStatus, type RelayAnswer } from '../relay/ask-status.ts'
@@ -20,63 +17,53 @@ import {
 } from '../relay/judgement.ts'
 import { openLinks } from '../relay/open.ts'
 import { isOlder } from '../source/kube/object-index.ts'
-import { isDocument, type JsonPathOutput, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ownCommand } from './command.ts'
+import { isDocument, outputFlag, readOutput, writeDocument } from './document.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { tableText } from './output.ts'
-import { usageErrors } from './request.ts'
 
 const OUTPUTS = ['text', 'wide', 'json', 'yaml'] as const
 const DEFAULT_RELAY = 'unix:///run/kprobe/relay.sock'
 
 const FLAGS: readonly FlagSpec[] = [
-  {
-    name: 'relay',
-    kind: 'list',
-    placeholder: 'ADDRESS',
-    default: DEFAULT_RELAY,
-    help: 'relays to ask, each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
-  },
+  flag(
+    `--relay ADDRESS = ${DEFAULT_RELAY}`,
+    'relays to ask, each knows the nodes that read from it: unix:///PATH, tcp://IP:PORT or dns:///NAME:PORT',
+    { kind: 'list' },
+  ),
   ...RELAY_CLIENT_FLAGS.filter(({ name }) => name !== 'relay-zone'),
-  { name: 'wait', kind: 'bool', help: 'return when the nodes hold the state of the moment of the question' },
-  textFlag('service', 'NAMESPACE/NAME', 'ask for this Service alone: a node that leaves out others holds it'),
-  textFlag('revision', 'REVISION', 'the state has to include this resourceVersion of a Service'),
-  textFlag('at-least', 'N|PERCENT%', 'nodes that have to hold the state', { default: '100%' }),
-  { name: 'timeout', kind: 'integer', placeholder: 'SECONDS', default: '300', help: 'limit of --wait' },
+  ...flags({
+    '--wait': 'return when the nodes hold the state of the moment of the question',
+    '--service NAMESPACE/NAME': 'ask for this Service alone: a node that leaves out others holds it',
+    '--revision REVISION': 'the state has to include this resourceVersion of a Service',
+    '--at-least N|PERCENT% = 100%': 'nodes that have to hold the state',
+    '--timeout SECONDS = 300': 'limit of --wait',
+  }),
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe status [flags]',
-      description:
-        'Asks relays which nodes hold the present state of the cluster in their kernels, and prints those that do not, since\n' +
-        'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows.',
-      details: [
-        'A node is',
-        '  holds        its kernel holds all changes that the relay has',
-        '  behind       some changes are not in its kernel',
-        '  failing      the last write to its kernel failed',
-        '  incomplete   it leaves Services out: quarantined or refused',
-        '  silent       it has not reported for 100 s, or not since the relay started: what it holds is unknown',
-        '',
-        'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
-          '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'status',
+  description:
+    'Asks relays which nodes hold the present state of the cluster in their kernels, and prints those that do not, since\n' +
+    'when and why. Exits 0 when enough nodes hold it, 3 when not, also after --timeout, and 1 when no relay knows.',
+  details: [
+    'A node is',
+    '  holds        its kernel holds all changes that the relay has',
+    '  behind       some changes are not in its kernel',
+    '  failing      the last write to its kernel failed',
+    '  incomplete   it leaves Services out: quarantined or refused',
+    '  silent       it has not reported for 100 s, or not since the relay started: what it holds is unknown',
+    '',
+    'Nodes report to relays by themselves (kprobe run --source=relay:ADDRESS). `kubectl kprobe status` is another command:\n' +
+      '`kprobe nodes status` runs `kprobe version` in every pod, through the API server, and needs no relay.',
+  ],
+  flags: FLAGS,
+  read: readWanted,
   run,
-}
+})
 
-interface Request extends Pick<RelaySourceConfig, 'addresses' | 'tls' | 'tokenFile'> {
-  readonly waits: boolean
-  readonly service: string | undefined
-  /** Empty for any. */
-  readonly revision: string
-  readonly atLeast: { readonly number: number; readonly isPercent: boolean }
-  readonly timeoutMs: number
-  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
-}
+type Request = ReturnType<typeof readWanted>
 
 /** The nodes at one moment. */
 interface Round {
@@ -94,10 +81,7 @@ const ASK_MS = 500
 const PROGRESS_MS = 2_000
 const NODES_SHOWN = 100
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const request = readWanted(reader)
-  if (reader.errors.length > 0) return usageErrors(io, 'status', reader.errors)
+async function run(request: Request, io: Io): Promise<number> {
   const opened = await Promise.allSettled(
     request.addresses.map(address => openLinks(address, request, systemClock)),
   )
@@ -115,8 +99,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   }
 }
 
-function readWanted(reader: FlagReader): Request {
-  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
+function readWanted(reader: FlagReader) {
   const relays = reader.list('relay')
   const service = reader.text('service') || undefined
   const [namespace = '', name = '', ...more] = (service ?? '').split('/')
@@ -138,7 +121,7 @@ function readWanted(reader: FlagReader): Request {
   }
 }
 
-function readAtLeast(reader: FlagReader): Request['atLeast'] {
+function readAtLeast(reader: FlagReader) {
   const given = reader.text('at-least') || '100%'
   const [, digits = '', percent = ''] = /^(\d{1,6}(?:\.\d{1,3})?)(%?)$/.exec(given) ?? []
   const [number, isPercent] = [Number(digits), percent !== '']

@@ -31,7 +31,6 @@ interface TopSamplerOptions {
 const TABLE_SHARE = 0.005
 const TABLE_REST_MS_MIN = 5_000
 const LARGEST_SHOWN = 5
-/** Rows that are kept. */
 const ROWS_MAX = 10_000
 
 /** Measures what `kprobe top` shows. It costs nothing between two samples but counting the new connections. */

@@ -42,7 +42,6 @@ export interface TopState {
   readonly notices: readonly string[]
 }
 
-/** What the daemon says of itself. */
 export interface DaemonState {
   readonly mode: string
   readonly services: number | undefined

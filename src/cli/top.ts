@@ -1,16 +1,14 @@
 import { pause, systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { ownCommand } from './command.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { LiveTable } from './live-table.ts'
-import { NAMESPACE_FLAG, readNamespace, usageErrors } from './request.ts'
+import { NAMESPACE_FLAG, readNamespace } from './request.ts'
 import { TopSampler } from './top-sampler.ts'
 import {
   FIRST_VIEW,
@@ -32,84 +30,44 @@ const TEXT_COLUMNS = 100
 const FLAGS: readonly FlagSpec[] = [
   SERVICE_FLAG,
   { ...NAMESPACE_FLAG, help: 'only Services of this namespace' },
-  {
-    name: 'by',
-    kind: 'text',
-    placeholder: 'WHAT',
-    default: 'service',
-    help: 'a row for each service or endpoint',
-    choices: ['service', 'endpoint'],
-  },
-  {
-    name: 'sort-by',
-    kind: 'text',
-    placeholder: 'COLUMN',
-    default: 'rate',
-    help: SORTS.join(', '),
-    choices: SORTS,
-  },
-  {
-    name: 'interval',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '1s',
-    help: 'time between two pictures, at least 200ms',
-  },
-  {
-    name: 'once',
-    kind: 'bool',
-    help: 'measure one interval, print the table, and exit; so does a standard output that is no terminal',
-  },
-  {
-    name: 'limit',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${LIMIT.fallback}`,
-    help: 'with --once: rows to print',
-  },
+  ...flags({
+    '--by WHAT = service': ['a row for each service or endpoint', { choices: ['service', 'endpoint'] }],
+    '--sort-by COLUMN = rate': [SORTS.join(', '), { choices: SORTS }],
+    '--interval DURATION = 1s': 'time between two pictures, at least 200ms',
+    '--once':
+      'measure one interval, print the table, and exit; so does a standard output that is no terminal',
+    [`--limit N = ${LIMIT.fallback}`]: 'with --once: rows to print',
+  }),
   SOCKET_FLAG,
   INSTANCE_FLAG,
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe top [flags]',
-      description:
-        'Shows a live table of Services and endpoints by new connections a second, with the use of the connection table,\n' +
-        'rejects, and the state of the daemon. Reads the kernel and the daemon, and changes nothing.',
-      details: [
-        'Keys:',
-        '  q         quit',
-        '  s         sort by the next column',
-        '  e         Services, or their endpoints',
-        '  /         filter by a text in the name',
-        '  arrows    scroll',
-        '  ?         help',
-        '',
-        'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
-      ],
-      flags: [...FLAGS, HELP_FLAG],
-    }),
+export const command = ownCommand({
+  name: 'top',
+  description:
+    'Shows a live table of Services and endpoints by new connections a second, with the use of the connection table,\n' +
+    'rejects, and the state of the daemon. Reads the kernel and the daemon, and changes nothing.',
+  details: [
+    'Keys:',
+    '  q         quit',
+    '  s         sort by the next column',
+    '  e         Services, or their endpoints',
+    '  /         filter by a text in the name',
+    '  arrows    scroll',
+    '  ?         help',
+    '',
+    'Rejects are packets that rules of kprobe rejected, where the rules count them. OPEN is counted by a read of the connection table, at most every 5 s.',
+  ],
+  flags: FLAGS,
+  read: readTopRequest,
   run,
-}
+})
 
-interface TopRequest {
-  readonly view: TopView
-  readonly service: string
-  readonly namespace: string
-  readonly intervalMs: number
-  readonly once: boolean
-  readonly limit: number
-  readonly output: (typeof OUTPUTS)[number] | JsonPathOutput
-  readonly adminSocket: string
-  readonly proxyName: string | undefined
-}
+type TopRequest = ReturnType<typeof readTopRequest>
 
 /** Reads the flags. Reports errors to the reader. */
-function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest {
-  for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
+function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>) {
   const output = readOutput(reader, OUTPUTS, 'text')
   const once = reader.bool('once') || io.suspend === undefined
   if (output !== 'text' && !once) reader.fail('--output', 'is for --once')
@@ -131,27 +89,18 @@ function readTopRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): TopRequest
   }
 }
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const request = readTopRequest(reader, io)
-  if (reader.errors.length > 0) return usageErrors(io, 'top', reader.errors)
+async function run(request: TopRequest, io: Io): Promise<number> {
+  const names = await FlowNames.open({ clock: systemClock, ...request })
+  if (request.once)
+    for (const notice of await names.noticesAbout(request.service)) io.err(`kprobe top: ${oneLine(notice)}\n`)
+  const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
   try {
-    const names = await FlowNames.open({ clock: systemClock, ...request })
-    if (request.once)
-      for (const notice of await names.noticesAbout(request.service))
-        io.err(`kprobe top: ${oneLine(notice)}\n`)
-    const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
-    try {
-      if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
-      else await showLive(request, sampler, { io, suspend: io.suspend })
-    } finally {
-      await sampler.close()
-    }
-    return EXIT_FINE
-  } catch (error) {
-    io.err(`kprobe top: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
+    if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
+    else await showLive(request, sampler, { io, suspend: io.suspend })
+  } finally {
+    await sampler.close()
   }
+  return EXIT_FINE
 }
 
 async function printOnce(

@@ -1,15 +1,8 @@
 import { type Cidr, familyOf, type IpFilter } from '../base/ip.ts'
-import { type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
+import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import {
-  FilterNames,
-  type FilterPeer,
-  type FilterTarget,
-  readFilterClient,
-  readFilterTarget,
-  type TargetFilter,
-} from './peers.ts'
+import { FilterNames, readFilterClient, readFilterTarget, type TargetFilter } from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
@@ -18,75 +11,39 @@ const DURATION = { minMs: 1, maxMs: 3_600_000, fallbackMs: 30_000 } as const
 
 /** The flags of all commands that print packets. */
 export const PACKET_FLAGS = {
-  service: {
-    name: 'service',
-    kind: 'text',
-    placeholder: 'NAMESPACE/NAME[:PORT]',
-    help: 'only packets to this Service, at all its addresses and node ports; a port is a name, as `kprobe dump` prints it',
-    namesService: true,
-  },
-  from: {
-    name: 'from',
-    kind: 'text',
-    placeholder: 'CLIENT',
-    help: 'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
-  },
-  to: {
-    name: 'to',
-    kind: 'text',
-    placeholder: 'TARGET',
-    namesService: true,
-    help: 'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
-  },
-  count: {
-    name: 'count',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${COUNT.fallback}`,
-    help: `end after so many packets, 1 to ${COUNT.max}`,
-  },
-  duration: {
-    name: 'duration',
-    kind: 'duration',
-    placeholder: 'DURATION',
-    default: '30s',
-    help: 'end after this time, at most 1h',
-  },
-  output: {
-    name: 'output',
-    short: 'o',
-    kind: 'text',
-    placeholder: 'FORMAT',
-    default: 'text',
-    choices: OUTPUTS,
-    help: 'text, or json: one object a line',
-  },
+  service: flag(
+    '--service NAMESPACE/NAME[:PORT]',
+    'only packets to this Service, at all its addresses and node ports; a port is a name, as `kprobe dump` prints it',
+    { namesService: true },
+  ),
+  from: flag(
+    '--from CLIENT',
+    'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
+  ),
+  to: flag(
+    '--to TARGET',
+    'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
+    { namesService: true },
+  ),
+  count: flag(`--count N = ${COUNT.fallback}`, `end after so many packets, 1 to ${COUNT.max}`),
+  duration: flag('--duration DURATION = 30s', 'end after this time, at most 1h'),
+  output: flag('-o, --output FORMAT = text', 'text, or json: one object a line', { choices: OUTPUTS }),
 } as const satisfies Readonly<Record<string, FlagSpec>>
 
-/** The flags of `kprobe trace`. */
 export const TRACE_FLAGS: readonly FlagSpec[] = [
   PACKET_FLAGS.service,
   PACKET_FLAGS.from,
   PACKET_FLAGS.to,
-  {
-    name: 'reject-only',
-    kind: 'bool',
-    help: 'print only packets that are rejected, dropped or lost; --count counts only these',
-  },
-  {
-    name: 'all-packets',
-    kind: 'bool',
-    help: 'trace every packet of TCP, and not only those that open a connection',
-  },
+  ...flags({
+    '--reject-only': 'print only packets that are rejected, dropped or lost; --count counts only these',
+    '--all-packets': 'trace every packet of TCP, and not only those that open a connection',
+  }),
   PACKET_FLAGS.count,
   PACKET_FLAGS.duration,
-  {
-    name: 'rate',
-    kind: 'integer',
-    placeholder: 'N',
-    default: `${RATE.fallback}`,
-    help: `packets a second in each address family that the kernel traces at most, 1 to ${RATE.max}`,
-  },
+  flag(
+    `--rate N = ${RATE.fallback}`,
+    `packets a second in each address family that the kernel traces at most, 1 to ${RATE.max}`,
+  ),
   {
     ...ADMIN_SOCKET_FLAG,
     help: 'unix socket of the daemon, which knows which Service an IPVS object belongs to, and the addresses of names; unset: the usual one, for names alone',
@@ -96,19 +53,10 @@ export const TRACE_FLAGS: readonly FlagSpec[] = [
 ]
 
 /** What all commands that print packets are asked. */
-export interface PacketRequest {
-  /** Empty for all Services. */
-  readonly service: string
-  readonly from: FilterPeer | undefined
-  readonly to: FilterTarget | undefined
-  readonly packets: number
-  readonly durationMs: number
-  readonly output: (typeof OUTPUTS)[number]
-  readonly proxyName: string | undefined
-}
+export type PacketRequest = ReturnType<typeof readPacketRequest>
 
 /** Reads the flags of PacketRequest. Reports errors to the reader. */
-export function readPacketRequest(reader: FlagReader): PacketRequest {
+export function readPacketRequest(reader: FlagReader) {
   const service = reader.text('service') ?? ''
   if (service !== '' && !/^[^/:]+\/[^/:]+(?::[^/:]*)?$/.test(service))
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
@@ -128,15 +76,10 @@ export function readPacketRequest(reader: FlagReader): PacketRequest {
 }
 
 /** What `kprobe trace` is asked. */
-export interface TraceRequest extends PacketRequest {
-  readonly rejectOnly: boolean
-  readonly allPackets: boolean
-  readonly perSecond: number
-  readonly adminSocket: string
-}
+export type TraceRequest = ReturnType<typeof readTraceRequest>
 
 /** Reads the flags. Reports errors to the reader. */
-export function readTraceRequest(reader: FlagReader): TraceRequest {
+export function readTraceRequest(reader: FlagReader) {
   return {
     ...readPacketRequest(reader),
     rejectOnly: reader.bool('reject-only'),

@@ -1,9 +1,6 @@
 import { systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
-import { nearest, oneLine } from '../base/text.ts'
-import { FlagReader, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { nearest } from '../base/text.ts'
+import { quote } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
 import { familyName, isOfService, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
@@ -11,46 +8,30 @@ import type { TracePlace } from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/read.ts'
 import { askServiceNames } from './admin-client.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ownCommand } from './command.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { placeOf } from './programmed.ts'
-import { usageErrors } from './request.ts'
 import { RuleNames } from './rule-names.ts'
 import { readTraceRequest, resolvePeers, TRACE_FLAGS, type TraceRequest } from './trace-request.ts'
 import { followPackets, TraceTables } from './trace-session.ts'
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe trace [flags]',
-      description:
-        'Traces real packets through the rules of all programs in nf_tables, live: which rule decided at each step, the\n' +
-        'conntrack entry, and what became of the packet. Needs no daemon. Ends after --duration or --count packets.',
-      details: [
-        'Example:',
-        '  kprobe trace --service shop/cart',
-        '  kprobe trace --from 203.0.113.0/24 --reject-only --duration 5m',
-        '',
-        'A table of its own starts the trace (`meta nftrace set 1`). The kernel removes it when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel matches, and limits the rate: other packets and the rest of a flood only meet the lookup. What the limit leaves out and what the kernel lost is reported at the end.',
-        'The trace sees rules of nftables mode, of iptables-nft, and of IPVS and userspace mode. It does not see legacy iptables, tc, XDP, eBPF and IPVS itself: a packet that ends there is reported as not seen again. Places of --service are those at the start.',
-      ],
-      flags: [...TRACE_FLAGS, HELP_FLAG],
-    }),
-  run,
-}
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readArguments(argv, TRACE_FLAGS, () => undefined)
-  const reader = new FlagReader(given)
-  for (const argument of given.positionals) reader.fail(quote(argument), 'no such argument')
-  const request = readTraceRequest(reader)
-  if (reader.errors.length > 0) return usageErrors(io, 'trace', reader.errors)
-  try {
-    return await trace(request, io)
-  } catch (error) {
-    io.err(`kprobe trace: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
-}
+export const command = ownCommand({
+  name: 'trace',
+  description:
+    'Traces real packets through the rules of all programs in nf_tables, live: which rule decided at each step, the\n' +
+    'conntrack entry, and what became of the packet. Needs no daemon. Ends after --duration or --count packets.',
+  details: [
+    'Example:',
+    '  kprobe trace --service shop/cart',
+    '  kprobe trace --from 203.0.113.0/24 --reject-only --duration 5m',
+    '',
+    'A table of its own starts the trace (`meta nftrace set 1`). The kernel removes it when the command ends, also after SIGKILL (Linux 5.12; before, `kprobe cleanup` and the next start of the daemon remove it). The kernel matches, and limits the rate: other packets and the rest of a flood only meet the lookup. What the limit leaves out and what the kernel lost is reported at the end.',
+    'The trace sees rules of nftables mode, of iptables-nft, and of IPVS and userspace mode. It does not see legacy iptables, tc, XDP, eBPF and IPVS itself: a packet that ends there is reported as not seen again. Places of --service are those at the start.',
+  ],
+  flags: TRACE_FLAGS,
+  read: readTraceRequest,
+  run: trace,
+})
 
 /** Gives the places of a Service in the kernel. Throws when it has none. */
 function placesOf(held: readonly HeldMode[], service: string): readonly TracePlace[] {

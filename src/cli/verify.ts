@@ -1,6 +1,5 @@
-import { failureText } from '../base/errors.ts'
-import { count, oneLine } from '../base/text.ts'
-import { type FlagSpec, parseBool } from '../config/flag.ts'
+import { count } from '../base/text.ts'
+import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
@@ -13,8 +12,9 @@ import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
 import type { Bundle } from './bundle.ts'
 import { openBundle, withDaemon } from './bundle-daemon.ts'
+import { orFailed } from './command.ts'
 import { type DocumentFormat, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { withLoaded } from './load.ts'
 import { tableText } from './output.ts'
@@ -38,21 +38,21 @@ export const command: Command = {
 
 const OWN_FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
-  {
-    name: 'prove',
-    kind: 'bool',
-    help: 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
-  },
-  {
-    name: 'kernel',
-    kind: 'text',
-    placeholder: 'FILE',
-    help: 'with --prove: the rules are those of a file of `kprobe debug bundle`, and not of this kernel; without a source, so are objects and settings',
-    check: reader =>
-      reader.given('kernel') && !isProofAsked(reader.text('prove'))
-        ? reader.fail('--kernel', 'works only with --prove: `kprobe replay` runs other commands on a bundle')
-        : undefined,
-  },
+  ...flags({
+    '--prove': 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
+    '--kernel FILE': [
+      'with --prove: the rules are those of a file of `kprobe debug bundle`, and not of this kernel; without a source, so are objects and settings',
+      {
+        check: reader =>
+          reader.given('kernel') && !isProofAsked(reader.text('prove'))
+            ? reader.fail(
+                '--kernel',
+                'works only with --prove: `kprobe replay` runs other commands on a bundle',
+              )
+            : undefined,
+      },
+    ],
+  }),
 ]
 
 /** One Service, or the shared rules (''), on which source, daemon and kernel differ. */
@@ -68,16 +68,13 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
   const given = readFlags(argv, { extra: OWN_FLAGS })
   const path = given.text('kernel') ?? ''
   if (path === '' || !isProofAsked(given.text('prove'))) return await verify(argv, io)
-  try {
+  return await orFailed(io, 'verify: --kernel', async () => {
     const bundle = await openBundle(path)
     if (namesSource(given) || given.given('admin-socket')) return await verify(argv, io, bundle)
     return await withDaemon(bundle, { io, remedy: 'give the objects with --source' }, socket =>
       verify([...argv, `--admin-socket=${socket}`], io, bundle),
     )
-  } catch (error) {
-    io.err(`kprobe verify: --kernel: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise<number> {
@@ -86,7 +83,7 @@ async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise
   const { config, extra, daemon } = request
   const output = readOutput(extra, OUTPUTS, 'text')
   if (isProofAsked(extra.text('prove'))) return await runProof(request, io, { output, bundle })
-  try {
+  return await orFailed(io, 'verify', async () => {
     const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
       progress.begin('comparing with the daemon and the kernel')
       const computed = await daemonServices(daemon ?? config.adminSocket)
@@ -102,10 +99,7 @@ async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise
       return facts.differences
     })
     return differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
-  } catch (error) {
-    io.err(`kprobe verify: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 /** Any time at which the daemon may prove means now. */
@@ -118,7 +112,7 @@ async function runProof(
   io: Io,
   { output, bundle }: { readonly output: DocumentFormat | 'text'; readonly bundle: Bundle | undefined },
 ): Promise<number> {
-  try {
+  return await orFailed(io, 'verify', async () => {
     const why = whyNotProvable(request.config)
     if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
     const isProved = await withLoaded(request, io, async (loaded, { progress }) => {
@@ -130,10 +124,7 @@ async function runProof(
       return facts.isProved
     })
     return isProved ? EXIT_FINE : EXIT_DIFFERENT
-  } catch (error) {
-    io.err(`kprobe verify: ${oneLine(failureText(error))}\n`)
-    return EXIT_FAILED
-  }
+  })
 }
 
 /** Reads each Service of the daemon's state; undefined without a socket. */

@@ -1,15 +1,12 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
-import { FlagReader, quote, readArguments } from '../config/flag.ts'
+import { FlagReader, flag, quote, readArguments } from '../config/flag.ts'
 import { HELP_FLAG } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { usageErrors } from './request.ts'
 
-const FLAGS = [
-  outputFlag(OUTPUTS),
-  { name: 'version', kind: 'bool', default: 'true', help: 'true, or raw for one field a line' },
-] as const
+const FLAGS = [outputFlag(OUTPUTS), flag('--version = true', 'true, or raw for one field a line')] as const
 
 export const command: Command = {
   help: () =>

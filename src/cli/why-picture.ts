@@ -103,7 +103,6 @@ function mermaidEscaped(text: string): string {
   return text.replace(/[#"<>&`\\]/g, character => `#${character.charCodeAt(0)};`)
 }
 
-/** Formats a picture for Graphviz. */
 export function dotText({ title, path, ends }: Picture): string {
   const text = (lines: readonly string[]) =>
     `"${lines.map(line => line.replaceAll('\\', '\\\\').replaceAll('"', '\\"')).join('\\n')}"`

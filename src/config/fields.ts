@@ -42,6 +42,8 @@ interface Field {
   readonly pointer?: true
   /** The flag of kube-proxy for the field, without dashes. */
   readonly flag?: string
+  /** The flag that sets the field besides the table: for several fields, in some modes, or also with --config. */
+  readonly ownFlag?: string
   /** A written file omits the field if it is empty. */
   readonly omitEmpty?: true
   /** kprobe does not use the field; a warning names it if it is set. */
@@ -81,8 +83,16 @@ const FIELDS = {
     flag: 'conntrack-tcp-timeout-established',
   },
   // These two are kprobe's own. A written file contains them only if they are set, so that kube-proxy can read it.
-  'conntrack.tcpFinWaitTimeout': { kind: 'duration', omitEmpty: true },
-  'conntrack.tcpTimeWaitTimeout': { kind: 'duration', omitEmpty: true },
+  'conntrack.tcpFinWaitTimeout': {
+    kind: 'duration',
+    omitEmpty: true,
+    ownFlag: 'conntrack-tcp-timeout-fin-wait',
+  },
+  'conntrack.tcpTimeWaitTimeout': {
+    kind: 'duration',
+    omitEmpty: true,
+    ownFlag: 'conntrack-tcp-timeout-time-wait',
+  },
   'conntrack.udpStreamTimeout': { kind: 'duration', flag: 'conntrack-udp-timeout-stream' },
   'conntrack.udpTimeout': { kind: 'duration', flag: 'conntrack-udp-timeout' },
   'detectLocal.bridgeInterface': { kind: 'text', flag: 'pod-bridge-interface' },
@@ -91,22 +101,22 @@ const FIELDS = {
   enableProfiling: { kind: 'bool', flag: 'profiling', unused: true },
   featureGates: { kind: 'gates', flag: 'feature-gates', omitEmpty: true },
   healthzBindAddress: { kind: 'text', flag: 'healthz-bind-address' },
-  hostnameOverride: { kind: 'text' },
+  hostnameOverride: { kind: 'text', ownFlag: 'hostname-override' },
   'iptables.localhostNodePorts': {
     kind: 'bool',
     pointer: true,
     fallback: true,
     flag: 'iptables-localhost-nodeports',
   },
-  'iptables.masqueradeAll': { kind: 'bool' },
+  'iptables.masqueradeAll': { kind: 'bool', ownFlag: 'masquerade-all' },
   'iptables.masqueradeBit': { kind: 'int32', pointer: true, fallback: 14, flag: 'iptables-masquerade-bit' },
-  'iptables.minSyncPeriod': { kind: 'duration' },
-  'iptables.syncPeriod': { kind: 'duration' },
+  'iptables.minSyncPeriod': { kind: 'duration', ownFlag: 'min-sync-period' },
+  'iptables.syncPeriod': { kind: 'duration', ownFlag: 'sync-period' },
   'ipvs.excludeCIDRs': { kind: 'texts', flag: 'ipvs-exclude-cidrs' },
-  'ipvs.minSyncPeriod': { kind: 'duration' },
+  'ipvs.minSyncPeriod': { kind: 'duration', ownFlag: 'min-sync-period' },
   'ipvs.scheduler': { kind: 'text', flag: 'ipvs-scheduler' },
   'ipvs.strictARP': { kind: 'bool', flag: 'ipvs-strict-arp' },
-  'ipvs.syncPeriod': { kind: 'duration' },
+  'ipvs.syncPeriod': { kind: 'duration', ownFlag: 'sync-period' },
   'ipvs.tcpFinTimeout': { kind: 'duration', flag: 'ipvs-tcpfin-timeout' },
   'ipvs.tcpTimeout': { kind: 'duration', flag: 'ipvs-tcp-timeout' },
   'ipvs.udpTimeout': { kind: 'duration', flag: 'ipvs-udp-timeout' },
@@ -145,20 +155,20 @@ const FIELDS = {
   'logging.vmodule': { kind: 'vmodule', flag: 'vmodule', omitEmpty: true, unused: true },
   metricsBindAddress: { kind: 'text', flag: 'metrics-bind-address' },
   mode: { kind: 'text', flag: 'proxy-mode' },
-  'nftables.masqueradeAll': { kind: 'bool' },
-  'nftables.masqueradeBit': { kind: 'int32', pointer: true, fallback: 14 },
-  'nftables.minSyncPeriod': { kind: 'duration' },
-  'nftables.syncPeriod': { kind: 'duration' },
+  'nftables.masqueradeAll': { kind: 'bool', ownFlag: 'masquerade-all' },
+  'nftables.masqueradeBit': { kind: 'int32', pointer: true, fallback: 14, ownFlag: 'masquerade-bit' },
+  'nftables.minSyncPeriod': { kind: 'duration', ownFlag: 'min-sync-period' },
+  'nftables.syncPeriod': { kind: 'duration', ownFlag: 'sync-period' },
   // kprobe's own, as the two above.
-  nodeCondition: { kind: 'text', omitEmpty: true },
+  nodeCondition: { kind: 'text', omitEmpty: true, ownFlag: 'node-condition' },
   nodePortAddresses: { kind: 'texts', flag: 'nodeport-addresses' },
   oomScoreAdj: { kind: 'int32', pointer: true, fallback: -999, flag: 'oom-score-adj' },
   portRange: { kind: 'text', unused: true },
   // kprobe's own.
-  prove: { kind: 'switch', omitEmpty: true },
+  prove: { kind: 'switch', omitEmpty: true, ownFlag: 'prove' },
   showHiddenMetricsForVersion: { kind: 'text', flag: 'show-hidden-metrics-for-version', unused: true },
   // kprobe's own, as the two above.
-  stateDir: { kind: 'text', omitEmpty: true },
+  stateDir: { kind: 'text', omitEmpty: true, ownFlag: 'state-dir' },
   windowsRunAsService: { kind: 'bool', omitEmpty: true, unused: true },
   'winkernel.enableDSR': { kind: 'bool', unused: true },
   'winkernel.forwardHealthCheckVip': { kind: 'bool', unused: true },

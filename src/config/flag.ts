@@ -1,4 +1,5 @@
 import { formatGoDuration, parseDurationMs, TIMER_MS_MAX } from '../base/duration.ts'
+import { assert } from '../base/errors.ts'
 import { type Cidr, parseCidr, whyNotCidr } from '../base/ip.ts'
 import { nearest } from '../base/text.ts'
 
@@ -29,33 +30,56 @@ export interface FlagSpec {
   readonly check?: (reader: FlagReader) => unknown
 }
 
-type MoreOfFlag = Partial<Omit<FlagSpec, 'name' | 'kind' | 'help'>>
-
-export function boolFlag(name: string, help: string, more: MoreOfFlag = {}): FlagSpec {
-  return { name, kind: 'bool', help, ...more }
+/** Kinds by the word for the value; a word that ends with `,...` is that of a list, and any other that of a text. */
+const KINDS: Readonly<Record<string, FlagSpec['kind']>> = {
+  DURATION: 'duration',
+  RATE: 'number',
+  BIT: 'integer',
+  COUNT: 'integer',
+  LEVEL: 'integer',
+  N: 'integer',
+  PORT: 'integer',
+  SCORE: 'integer',
+  SECONDS: 'integer',
 }
 
-/** A flag with a value of any text. */
-export function textFlag(name: string, placeholder: string, help: string, more: MoreOfFlag = {}): FlagSpec {
-  return { name, kind: 'text', placeholder, help, ...more }
+const USAGE = /^(?:-(?<short>\w), )?--(?<name>\S+)(?: (?<placeholder>[^\s=]\S*))?(?: = (?<fallback>.+))?$/
+
+/** What a flag may have besides its usage and its help. */
+type MoreOfFlag = Partial<Omit<FlagSpec, 'name' | 'short' | 'placeholder' | 'default' | 'help'>>
+
+/** Makes a flag of its usage, as help prints it, with its default: `-o, --output FORMAT = text`. */
+export function flag(usage: string, help: string, more: MoreOfFlag = {}): FlagSpec {
+  const { short, name, placeholder, fallback } = USAGE.exec(usage)?.groups ?? {}
+  assert(name !== undefined, `not the usage of a flag: ${usage}`)
+  return {
+    name,
+    ...(short === undefined ? {} : { short }),
+    kind: kindOf(placeholder),
+    ...(placeholder === undefined ? {} : { placeholder }),
+    ...(fallback === undefined ? {} : { default: fallback }),
+    help,
+    ...more,
+  }
 }
 
-export function listFlag(name: string, placeholder: string, help: string, more: MoreOfFlag = {}): FlagSpec {
-  return { name, kind: 'list', placeholder, help, ...more }
+function kindOf(placeholder: string | undefined): FlagSpec['kind'] {
+  if (placeholder === undefined) return 'bool'
+  return placeholder.endsWith(',...') ? 'list' : (KINDS[placeholder] ?? 'text')
 }
 
-export function integerFlag(
-  name: string,
-  placeholder: string,
-  help: string,
-  more: MoreOfFlag = {},
-): FlagSpec {
-  return { name, kind: 'integer', placeholder, help, ...more }
+/** Helps of flags by usage, in order. */
+type FlagTable = Readonly<Record<string, string | readonly [help: string, more: MoreOfFlag]>>
+
+export function flags(table: FlagTable): readonly FlagSpec[] {
+  return Object.entries(table).map(([usage, its]) =>
+    typeof its === 'string' ? flag(usage, its) : flag(usage, ...its),
+  )
 }
 
-/** `usual` is the default. */
-export function durationFlag(name: string, usual: string, help: string, more: MoreOfFlag = {}): FlagSpec {
-  return { name, kind: 'duration', placeholder: 'DURATION', default: usual, help, ...more }
+/** Makes flags with a heading in help texts. */
+export function flagGroup(heading: string, table: FlagTable): readonly FlagSpec[] {
+  return grouped(heading, flags(table))
 }
 
 /** Gives the value of an unset flag as text. */

@@ -1,71 +1,54 @@
 import { MODES } from '../modes/registry.ts'
-import {
-  boolFlag,
-  durationFlag,
-  type ExplainFlag,
-  type FlagSpec,
-  grouped,
-  listFlag,
-  textFlag,
-} from './flag.ts'
+import { type ExplainFlag, type FlagSpec, flag, flagGroup, grouped } from './flag.ts'
 import { DAEMON_FLAGS, RELAY_CLIENT_FLAGS, SOURCE_FLAGS, TRAFFIC_FLAGS, UI_FLAGS } from './flag-tables.ts'
 
-/** Flags of `kprobe api`. */
-export const API_FLAGS: readonly FlagSpec[] = grouped('API', [
-  textFlag(
-    'listen',
-    'ADDRESS',
+export const API_FLAGS = flagGroup('API', {
+  '--listen ADDRESS = unix:///run/kprobe/api.sock':
     'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only). With --print or --exec the server runs only if --listen is given. With --service-proxy-name=NAME the default is unix:///run/kprobe/api-NAME.sock',
-    { default: 'unix:///run/kprobe/api.sock' },
-  ),
-  boolFlag('print', 'print the state as JSON lines, one Service with its endpoints a line, then exit'),
-  boolFlag('watch', 'with --print: print the whole state again after each change, followed by an empty line'),
-  boolFlag('diff', 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch'),
-  textFlag(
-    'exec',
-    'CMD',
+  '--print': 'print the state as JSON lines, one Service with its endpoints a line, then exit',
+  '--watch': 'with --print: print the whole state again after each change, followed by an empty line',
+  '--diff': 'with --print: print only changes (Set, Delete), followed by a Sync; not with --watch',
+  '--exec CMD':
     'run this for each state, with the output of --print on its standard input: a program (arguments follow --), or a line for /bin/sh -c if it has spaces and names no program. One run at a time, the newest state wins; a failed run is retried with backoff from 1 s to 1 min. The exit code of a pipe is that of its last command, unless the shell has pipefail (dash 0.5.12 has not). May be repeated',
-  ),
-  durationFlag('exec-timeout', '1m0s', 'kill a run and its children after this time; 0: no limit'),
-])
+  '--exec-timeout DURATION = 1m0s': 'kill a run and its children after this time; 0: no limit',
+})
 
 /** Flags for certificate, key and the clients' authority, in this order. */
-export const API_TLS_FLAGS: readonly FlagSpec[] = grouped('API', [
-  textFlag('api-tls-cert', 'FILE', 'server certificate (PEM)'),
-  textFlag('api-tls-key', 'FILE', 'server key (PEM)'),
-  textFlag('api-tls-client-ca', 'FILE', 'CA certificates that client certificates must be signed by (PEM)'),
-])
+export const API_TLS_FLAGS = flagGroup('API', {
+  '--api-tls-cert FILE': 'server certificate (PEM)',
+  '--api-tls-key FILE': 'server key (PEM)',
+  '--api-tls-client-ca FILE': 'CA certificates that client certificates must be signed by (PEM)',
+})
 
 /** Flags of `kprobe run`. */
 const RUN_API_FLAGS: readonly FlagSpec[] = grouped('API', [
-  textFlag(
-    'api',
-    'ADDRESS',
+  flag(
+    '--api ADDRESS',
     'serve the back-end API at this address, unix:///PATH or tcp://IP:PORT; empty disables it; not with --once',
   ),
   ...API_TLS_FLAGS,
 ])
 
 /** Flags of `kprobe run` with another meaning for `kprobe api`, for its help. */
-const API_BESIDE_FLAGS: readonly FlagSpec[] = grouped('API', [
-  textFlag('metrics-bind-address', 'IP:PORT', 'serve metrics at this address; empty disables it'),
-  boolFlag('once', 'with --exec: exit after the first run of each program, with 0 if all succeeded'),
-])
+const API_BESIDE_FLAGS = flagGroup('API', {
+  '--metrics-bind-address IP:PORT': 'serve metrics at this address; empty disables it',
+  '--once': 'with --exec: exit after the first run of each program, with 0 if all succeeded',
+})
 
 /** Flags that kprobe accepts for the sake of kube-proxy manifests; a warning names those that are set. */
-const UNUSED_FLAGS: readonly FlagSpec[] = grouped('Without effect here', [
-  textFlag('boot-id-file', 'FILE', 'belongs to a library of kube-proxy'),
-  textFlag('machine-id-file', 'FILE', 'belongs to a library of kube-proxy'),
-  durationFlag('config-sync-period', '15m', 'kprobe watches and needs no informer resync'),
-  durationFlag('log-flush-frequency', '5s', 'log lines are written at once'),
-  textFlag('log-json-info-buffer-size', 'SIZE', 'log lines are written at once', { default: '0' }),
-  boolFlag('log-json-split-stream', 'log lines go to standard error'),
-  textFlag('log-text-info-buffer-size', 'SIZE', 'log lines are written at once', { default: '0' }),
-  boolFlag('log-text-split-stream', 'log lines go to standard error'),
-  boolFlag('profiling', 'no profiles are served'),
-  textFlag('show-hidden-metrics-for-version', 'VERSION', 'no metric is hidden'),
-  listFlag('vmodule', 'PATTERN=LEVEL,...', "log levels of kube-proxy's source files"),
-])
+const UNUSED_FLAGS = flagGroup('Without effect here', {
+  '--boot-id-file FILE': 'belongs to a library of kube-proxy',
+  '--machine-id-file FILE': 'belongs to a library of kube-proxy',
+  '--config-sync-period DURATION = 15m': 'kprobe watches and needs no informer resync',
+  '--log-flush-frequency DURATION = 5s': 'log lines are written at once',
+  '--log-json-info-buffer-size SIZE = 0': 'log lines are written at once',
+  '--log-json-split-stream': 'log lines go to standard error',
+  '--log-text-info-buffer-size SIZE = 0': 'log lines are written at once',
+  '--log-text-split-stream': 'log lines go to standard error',
+  '--profiling': 'no profiles are served',
+  '--show-hidden-metrics-for-version VERSION': 'no metric is hidden',
+  '--vmodule PATTERN=LEVEL,...': "log levels of kube-proxy's source files",
+})
 
 /** Flags that only kube-proxy's builds for Windows have. */
 const WINDOWS_FLAGS: Readonly<Record<string, 'bool' | 'text'>> = {
@@ -139,29 +122,17 @@ const API_RUN_FLAGS: readonly string[] = [
 ]
 
 /** Flags of `kprobe relay` besides those of `run`. */
-export const RELAY_FLAGS: readonly FlagSpec[] = grouped('Relay', [
-  textFlag(
-    'listen',
-    'ADDRESS',
+export const RELAY_FLAGS = flagGroup('Relay', {
+  '--listen ADDRESS = unix:///run/kprobe/relay.sock':
     'gRPC address: unix:///PATH, or tcp://IP:PORT (without TLS on loopback only)',
-    { default: 'unix:///run/kprobe/relay.sock' },
-  ),
-  listFlag(
-    'token-service-accounts',
-    'NAMESPACE/NAME,...',
+  '--token-service-accounts NAMESPACE/NAME,...':
     'ServiceAccounts whose tokens nodes may show instead of a certificate; the relay asks the API server (TokenReview)',
-  ),
-  textFlag('token-audience', 'NAME', 'audience that these tokens must be for', { default: 'kprobe-relay' }),
-  boolFlag(
-    'sets',
+  '--token-audience NAME = kprobe-relay': 'audience that these tokens must be for',
+  '--sets':
     'also serve what `kprobe api` of each node would (localv1.Sets); computed for the nodes that are asked for',
-  ),
-  listFlag(
-    'trusted-users',
-    'NAME,...',
+  '--trusted-users NAME,...':
     'clients that may ask for Sets of any node, and report for any node as relays behind this one do: the common name of a certificate, or system:serviceaccount:NAMESPACE:NAME',
-  ),
-])
+})
 
 /** Flags of `kprobe run` that do not concern `kprobe relay`, which has no node and no rules. */
 const NO_RELAY_FLAGS: readonly string[] = ['bind-address', 'config']
@@ -237,4 +208,4 @@ export const BESIDE_FILE_FLAGS: readonly string[] = [
   'write-config-to',
 ]
 
-export const HELP_FLAG: FlagSpec = boolFlag('help', 'print this help', { short: 'h' })
+export const HELP_FLAG = flag('-h, --help', 'print this help')

@@ -20,7 +20,7 @@ import type {
   SourceConfig,
   UiConfig,
 } from './config.ts'
-import { type FlagReader, type FlagSpec, quote, readCidrs } from './flag.ts'
+import { type FlagReader, flag, quote, readCidrs } from './flag.ts'
 import { RELAY_CLIENT_FLAGS, UI_FLAGS } from './flag-tables.ts'
 import { API_TLS_FLAGS } from './flags.ts'
 import { readBindAddress } from './settings-from-flags.ts'
@@ -259,12 +259,10 @@ const CLIENT_CA = 'api-tls-client-ca'
 const FLAG = 'service-proxy-name'
 
 /** The flag of commands that read only the kernel. */
-export const INSTANCE_FLAG: FlagSpec = {
-  name: FLAG,
-  kind: 'text',
-  placeholder: 'NAME',
-  help: 'only the objects of the proxy of this name; unset: those of the unnamed proxy',
-}
+export const INSTANCE_FLAG = flag(
+  `--${FLAG} NAME`,
+  'only the objects of the proxy of this name; unset: those of the unnamed proxy',
+)
 
 /** Reads --service-proxy-name; undefined for the unnamed proxy. An invalid name is an error of the reader. */
 export function readInstanceName(reader: FlagReader): string | undefined {

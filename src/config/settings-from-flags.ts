@@ -49,28 +49,9 @@ export function settingsFromFlags(reader: FlagReader): Settings {
   return settings
 }
 
-/** Labels of fields that the table pairs with another flag, or none. */
-const LABELS: Readonly<Partial<Record<FieldPath, string>>> = {
-  'conntrack.tcpFinWaitTimeout': '--conntrack-tcp-timeout-fin-wait',
-  'conntrack.tcpTimeWaitTimeout': '--conntrack-tcp-timeout-time-wait',
-  hostnameOverride: '--hostname-override',
-  nodeCondition: '--node-condition',
-  'iptables.masqueradeAll': '--masquerade-all',
-  'iptables.minSyncPeriod': '--min-sync-period',
-  'iptables.syncPeriod': '--sync-period',
-  'ipvs.minSyncPeriod': '--min-sync-period',
-  'ipvs.syncPeriod': '--sync-period',
-  'nftables.masqueradeAll': '--masquerade-all',
-  'nftables.masqueradeBit': '--masquerade-bit',
-  'nftables.minSyncPeriod': '--min-sync-period',
-  'nftables.syncPeriod': '--sync-period',
-  prove: '--prove',
-  stateDir: '--state-dir',
-}
-
 function flagLabel(path: FieldPath): string {
-  const { flag } = fieldAt(path)
-  return flag === undefined ? (LABELS[path] ?? path) : `--${flag}`
+  const { flag, ownFlag = flag } = fieldAt(path)
+  return ownFlag === undefined ? path : `--${ownFlag}`
 }
 
 /** Applies the flags of logging, which override a file. Their module levels come before those of the file. */

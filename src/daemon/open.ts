@@ -8,6 +8,7 @@ import { type ParseOptions, parseObject } from '../model/parse.ts'
 import { ValuePool } from '../model/snapshot.ts'
 import type { KernelSockets, ModeContext, OpenPlane, PlaneUse } from '../modes/mode.ts'
 import { findMode, MODE_DEVICE } from '../modes/registry.ts'
+import { Connection } from '../netlink/connection.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, NETLINK_SOCK_DIAG } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -45,6 +46,16 @@ async function untilDone<State, P extends Plan<State>, R>(
 /** Opens a socket to nf_tables. Throws if the addon is missing or the kernel denies the socket. */
 export function openNetfilter(): Transport {
   return openNetlink({ protocol: NETLINK_NETFILTER })
+}
+
+/** Lends a connection to nf_tables and conntrack, which ends with `use`. */
+export async function withNetfilter<T>(use: (connection: Connection) => Promise<T>): Promise<T> {
+  const connection = new Connection({ transport: openNetfilter(), clock: systemClock })
+  try {
+    return await use(connection)
+  } finally {
+    await connection.close()
+  }
 }
 
 export function openRoute(): Transport {

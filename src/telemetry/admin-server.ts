@@ -1,11 +1,11 @@
 import type { Clock } from '../base/clock.ts'
-import { inPieces, rfc3339 } from '../base/text.ts'
+import { compareTexts, inPieces, rfc3339 } from '../base/text.ts'
 import { type Handler, JSON_TYPE, listing, NOT_FOUND, readOnly } from '../http/connections.ts'
 import { isOwnHost, misdirected } from '../http/guard.ts'
 import { HttpServer, type ServerNews } from '../http/server.ts'
 
 /** The pages for the commands; plain data without secrets, generators where it may be long. */
-export interface AdminPages {
+export type AdminPages = {
   readonly state: () => unknown
   /** The changes of a pass that would run now. */
   readonly plan: () => unknown
@@ -50,16 +50,8 @@ export function openAdminServer({ path, clock, report, page, ...pages }: AdminSe
 }
 
 function adminHandler(pages: AdminPages, clock: Clock, webPage: Handler | undefined): Handler {
-  const byPath = new Map<string, () => unknown>([
-    ['/config', pages.config],
-    ['/debug', pages.debug],
-    ['/plan', pages.plan],
-    ['/receipts', pages.receipts],
-    ['/services', pages.services],
-    ['/snapshot', pages.snapshot],
-    ['/state', pages.state],
-    ['/status', pages.status],
-  ])
+  const names = Object.entries(pages).sort(([a], [b]) => compareTexts(a, b))
+  const byPath = new Map(names.map(([name, page]) => [`/${name}`, page]))
   const listed = [...byPath.keys(), ...(webPage === undefined ? [] : [PAGE_PATH])]
   return readOnly(async request => {
     const { path, host } = request

@@ -2,16 +2,15 @@ import { readdir, readFile } from 'node:fs/promises'
 import type { BuildInfo } from '../base/build-info.ts'
 import { LabelValues, metricSet, type Registry } from './metric-set.ts'
 
-/** The metrics of every Kubernetes component (component-base): build, features, and API requests. */
-export interface ComponentMetrics {
-  /** Counts one request. `status` is undefined for a request without an answer. */
-  apiRequest(request: {
-    readonly method: string
-    /** Host and port of the API server. */
-    readonly host: string
-    readonly status: number | undefined
-    readonly durationMs: number
-  }): void
+export type ComponentMetrics = ReturnType<typeof createComponentMetrics>
+
+interface ApiRequest {
+  readonly method: string
+  /** Host and port of the API server. */
+  readonly host: string
+  /** Undefined for a request without an answer. */
+  readonly status: number | undefined
+  readonly durationMs: number
 }
 
 export interface FeatureState {
@@ -21,11 +20,12 @@ export interface FeatureState {
   readonly enabled: boolean
 }
 
+/** Creates the metrics of every Kubernetes component (component-base): build, features, and API requests. */
 export function createComponentMetrics(
   registry: Registry,
   build: BuildInfo,
   features: readonly FeatureState[],
-): ComponentMetrics {
+) {
   addBuildInfo(registry, build)
   const feature = metricSet(registry, 'kubernetes_').gauge('feature_enabled', 'Feature gates: 1 is on.', [
     'name',
@@ -44,7 +44,7 @@ export function createComponentMetrics(
   })
   const hosts = new LabelValues()
   return {
-    apiRequest({ method, host, status, durationMs }) {
+    apiRequest({ method, host, status, durationMs }: ApiRequest) {
       const known = hosts.of(host)
       requests.inc({ code: codeText(status), method, host: known })
       duration.observe({ verb: method, host: known }, durationMs / 1000)
@@ -70,22 +70,13 @@ function addBuildInfo(registry: Registry, { version, commit, date }: BuildInfo):
     compiler: `node ${process.version}`,
     platform: `${process.platform}/${process.arch === 'x64' ? 'amd64' : process.arch}`,
   }
-  const { gauge } = metricSet(registry, 'kubernetes_')
-  const labelNames = [
-    'major',
-    'minor',
-    'git_version',
-    'git_commit',
-    'git_tree_state',
-    'build_date',
-    'go_version',
-    'compiler',
-    'platform',
-  ] as const
-  gauge('build_info', 'Build of this program; always 1.', labelNames).set(info, 1)
   const own = { version, commit, date, node_version: process.version }
-  const ownNames = ['version', 'commit', 'date', 'node_version'] as const
-  metricSet(registry, 'kprobe_').gauge('build_info', 'Build of kprobe; always 1.', ownNames).set(own, 1)
+  setInfo(registry, 'kubernetes_', 'Build of this program; always 1.', info)
+  setInfo(registry, 'kprobe_', 'Build of kprobe; always 1.', own)
+}
+
+function setInfo(registry: Registry, prefix: string, help: string, info: Readonly<Record<string, string>>) {
+  metricSet(registry, prefix).gauge('build_info', help, Object.keys(info)).set(info, 1)
 }
 
 /**

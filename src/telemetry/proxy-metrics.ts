@@ -4,29 +4,7 @@ import type { FrontendTable, PortFrontends, ServiceFrontends } from '../model/fr
 import type { Snapshot } from '../model/snapshot.ts'
 import { metricSet, type Registry } from './metric-set.ts'
 
-/**
- * The metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
- * (pkg/proxy/metrics/metrics.go). One pass programs both families, so its values count for each family.
- */
-export interface ProxyMetrics {
-  /** A sync was requested at this wall-clock time. */
-  queued(wallMs: number): void
-  /** A pass succeeded; `full` if it read the whole kernel state. */
-  synced(pass: { readonly full: boolean; readonly durationMs: number; readonly wallMs: number }): void
-  syncFailed(): void
-  cleanupFailed(): void
-  programmed(latencies: readonly ProgrammingLatency[]): void
-  /** Counts changes of the source. */
-  changes(news: { readonly services: number; readonly slices: number }): void
-  pending(now: { readonly services: number; readonly slices: number }): void
-  noLocalEndpoints(counts: LocalPolicyCounts): void
-  conntrackPass(pass: {
-    readonly family: Family
-    readonly durationMs: number
-    readonly deleted: number
-  }): void
-  probed(probe: 'healthz' | 'livez', code: number): void
-}
+export type ProxyMetrics = ReturnType<typeof createProxyMetrics>
 
 /** 1 ms to 16.384 s, doubling. */
 const SYNC_BUCKETS: readonly number[] = Array.from({ length: 15 }, (_, k) => 0.001 * 2 ** k)
@@ -52,7 +30,11 @@ function linear({
   return Array.from({ length: count }, (_, k) => start + k * width)
 }
 
-export function createProxyMetrics(registry: Registry, families: readonly Family[]): ProxyMetrics {
+/**
+ * Creates the metrics of kube-proxy's nftables mode, with the same names, types, labels and buckets
+ * (pkg/proxy/metrics/metrics.go). One pass programs both families, so its values count for each family.
+ */
+export function createProxyMetrics(registry: Registry, families: readonly Family[]) {
   const sync = syncMetrics(registry, families)
   const changes = changeMetrics(registry)
   const { counter, levels, histogram } = metricSet(registry, 'kubeproxy_')
@@ -86,20 +68,25 @@ export function createProxyMetrics(registry: Registry, families: readonly Family
   return {
     ...sync,
     ...changes,
-    noLocalEndpoints(counts) {
+    noLocalEndpoints(counts: LocalPolicyCounts) {
       noLocal = counts
     },
-    conntrackPass({ family, durationMs, deleted }) {
+    conntrackPass({ family, durationMs, deleted }: ConntrackPass) {
       flows.observe({ ip_family: family }, durationMs / 1000)
       flowsDeleted.inc({ ip_family: family }, deleted)
     },
-    probed: (probe, code) => (probe === 'healthz' ? healthz : livez).inc({ code: String(code) }),
+    probed: (probe: 'healthz' | 'livez', code: number) =>
+      (probe === 'healthz' ? healthz : livez).inc({ code: String(code) }),
   }
 }
 
-type SyncPart = Pick<ProxyMetrics, 'queued' | 'synced' | 'syncFailed' | 'cleanupFailed' | 'programmed'>
+interface ConntrackPass {
+  readonly family: Family
+  readonly durationMs: number
+  readonly deleted: number
+}
 
-function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart {
+function syncMetrics(registry: Registry, families: readonly Family[]) {
   const { counter, histogram } = metricSet(registry, 'kubeproxy_')
   const labelNames = ['ip_family'] as const
   const timed = (name: string, help: string) =>
@@ -126,10 +113,12 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
     { buckets: PROGRAMMING_BUCKETS, labelNames },
   )
   return {
-    queued: wallMs => {
+    /** A sync was requested at this wall-clock time. */
+    queued: (wallMs: number) => {
       times.queuedWallMs = wallMs
     },
-    synced(pass) {
+    /** A pass succeeded; `full` if it read the whole kernel state. */
+    synced(pass: { readonly full: boolean; readonly durationMs: number; readonly wallMs: number }) {
       times.syncedWallMs = pass.wallMs
       each(labels => {
         const seconds = pass.durationMs / 1000
@@ -140,7 +129,7 @@ function syncMetrics(registry: Registry, families: readonly Family[]): SyncPart 
     },
     syncFailed: () => each(labels => failures.inc(labels)),
     cleanupFailed: () => each(labels => cleanups.inc(labels)),
-    programmed(latencies) {
+    programmed(latencies: readonly ProgrammingLatency[]) {
       for (const { family, latencyMs } of latencies)
         programming.observe({ ip_family: family }, latencyMs / 1000)
     },
@@ -170,9 +159,9 @@ function syncTimes(registry: Registry, families: readonly Family[]): SyncTimes {
   return times
 }
 
-function changeMetrics(registry: Registry): Pick<ProxyMetrics, 'changes' | 'pending'> {
+function changeMetrics(registry: Registry) {
   const { counter, asked } = metricSet(registry, 'kubeproxy_')
-  let pending = { services: 0, slices: 0 }
+  let pending = NONE
   const total = (noun: string) =>
     counter(`sync_proxy_rules_${noun}_changes_total`, `Changes of objects of kind ${noun}.`)
   const waiting = (noun: string, count: () => number) =>
@@ -186,11 +175,12 @@ function changeMetrics(registry: Registry): Pick<ProxyMetrics, 'changes' | 'pend
   waiting('service', () => pending.services)
   waiting('endpoint', () => pending.slices)
   return {
-    changes(news) {
+    /** Counts changes of the source. */
+    changes(news: Changes) {
       services.inc(news.services)
       endpoints.inc(news.slices)
     },
-    pending(now) {
+    pending(now: Changes) {
       pending = now
     },
   }

@@ -1,6 +1,6 @@
 import { addProcessMetrics } from './component-metrics.ts'
 import { metricSet, Registry } from './metric-set.ts'
-import { addOverShareMetric, type ServerOverShare } from './server-metrics.ts'
+import { addOverShareMetric, type ServerOverShare, seconds } from './server-metrics.ts'
 
 /** Numbers of a relay at the time of a scrape. */
 export interface RelayNumbers {
@@ -74,10 +74,7 @@ export function createRelayMetrics(
   asked(
     'source_silent_seconds',
     'Age of the data: time since the last message from the part of the source that has been silent longest.',
-    () => {
-      const { silentMs } = read()
-      return silentMs === undefined ? undefined : silentMs / 1_000
-    },
+    () => seconds(read().silentMs),
   )
   asked('serving', 'Whether the relay is complete, and its source was heard of lately.', () =>
     read().isServing ? 1 : 0,
@@ -87,10 +84,7 @@ export function createRelayMetrics(
   asked(
     'certificate_expiry_timestamp_seconds',
     'When the certificate that readers are shown expires, in seconds since 1970.',
-    () => {
-      const { expiresMs } = read()
-      return expiresMs === undefined ? undefined : expiresMs / 1_000
-    },
+    () => seconds(read().expiresMs),
   )
   addOverShareMetric(registry, overShare)
   return () => registry.text()

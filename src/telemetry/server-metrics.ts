@@ -86,9 +86,12 @@ export interface ApiNumbers {
   readonly refused?: number
 }
 
+export function seconds(ms: number | undefined): number | undefined {
+  return ms === undefined ? undefined : ms / 1_000
+}
+
 export function addApiMetrics(registry: Registry, read: () => ApiNumbers): void {
   const { asked } = metricSet(registry, 'kprobe_api_')
-  const seconds = (ms: number | undefined) => (ms === undefined ? undefined : ms / 1_000)
   asked(
     'state_number',
     'Number of the state that back ends receive; it grows with each change.',

@@ -2,33 +2,10 @@ import type { Family } from '../base/ip.ts'
 import type { SourceObservation } from '../source/source.ts'
 import { LabelValues, metricSet, type Registry } from './metric-set.ts'
 
-/** kprobe's own metrics of its work on the kernel. */
-export interface WorkMetrics {
-  commit(outcome: { readonly bytes: number; readonly durationMs: number; readonly changes: number }): void
-  /** Another program committed before a commit, which is planned again. */
-  staleCommit(): void
-  failedPass(): void
-  /** Another program committed; with `damage`, it changed kprobe's objects. */
-  foreignCommit(damage?: boolean): void
-  /** Drift of so many objects was repaired. */
-  healed(objects: number): void
-  quarantined(services: number): void
-  refusals(now: number): void
-  /** Sets the number of served Services. */
-  services(now: number): void
-  /** Sets whether this machine's Node object exists. */
-  nodeKnown(isKnown: boolean): void
-  /** Counts a failure to list the listening sockets of this node. */
-  listenersFailed(): void
-  /** A pass over the tracked flows failed. */
-  conntrackFailed(family: Family): void
-  /** A removed endpoint is gone: after its last connection, or together with so many. */
-  endpointGone(outcome: 'drained' | 'expired', connections: number): void
-  /** Counts a new configuration by its result. */
-  configChanged(result: 'applied' | 'refused'): void
-}
+export type WorkMetrics = ReturnType<typeof createWorkMetrics>
 
-export function createWorkMetrics(registry: Registry): WorkMetrics {
+/** Creates kprobe's own metrics of its work on the kernel. */
+export function createWorkMetrics(registry: Registry) {
   const { counter, gauge } = metricSet(registry, 'kprobe_')
   const stale = counter(
     'commit_generation_retries_total',
@@ -54,19 +31,20 @@ export function createWorkMetrics(registry: Registry): WorkMetrics {
     ...commitMetrics(registry),
     ...driftMetrics(registry),
     ...drainMetrics(registry),
+    /** Another program committed before a commit, which is planned again. */
     staleCommit: () => stale.inc(),
     failedPass: () => failed.inc(),
-    quarantined: services => inQuarantine.set(services),
-    refusals: now => refused.set(now),
-    services: now => served.set(now),
-    nodeKnown: isKnown => node.set(isKnown ? 1 : 0),
+    quarantined: (services: number) => inQuarantine.set(services),
+    refusals: (now: number) => refused.set(now),
+    services: (now: number) => served.set(now),
+    nodeKnown: (isKnown: boolean) => node.set(isKnown ? 1 : 0),
     listenersFailed: () => listeners.inc(),
-    conntrackFailed: family => flows.inc({ ip_family: family }),
-    configChanged: result => configs.inc({ result }),
+    conntrackFailed: (family: Family) => flows.inc({ ip_family: family }),
+    configChanged: (result: 'applied' | 'refused') => configs.inc({ result }),
   }
 }
 
-function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
+function commitMetrics(registry: Registry) {
   const { counter, histogram } = metricSet(registry, 'kprobe_')
   const commits = counter('commits_total', 'Commits that the kernel accepted.')
   const bytes = counter('commit_bytes_total', 'Bytes of netlink messages in these commits.')
@@ -82,7 +60,7 @@ function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
     },
   )
   return {
-    commit(outcome) {
+    commit(outcome: { readonly bytes: number; readonly durationMs: number; readonly changes: number }) {
       commits.inc()
       bytes.inc(outcome.bytes)
       changes.inc(outcome.changes)
@@ -91,7 +69,7 @@ function commitMetrics(registry: Registry): Pick<WorkMetrics, 'commit'> {
   }
 }
 
-function drainMetrics(registry: Registry): Pick<WorkMetrics, 'endpointGone'> {
+function drainMetrics(registry: Registry) {
   const { counter } = metricSet(registry, 'kprobe_')
   const gone = counter('drained_endpoints_total', 'Endpoints removed from IPVS after draining, by outcome.', [
     'outcome',
@@ -101,25 +79,28 @@ function drainMetrics(registry: Registry): Pick<WorkMetrics, 'endpointGone'> {
     'Connections cut because the drain time of their endpoint expired.',
   )
   return {
-    endpointGone(outcome, connections) {
+    /** A removed endpoint is gone: after its last connection, or together with so many. */
+    endpointGone(outcome: 'drained' | 'expired', connections: number) {
       gone.inc({ outcome })
       cut.inc(connections)
     },
   }
 }
 
-function driftMetrics(registry: Registry): Pick<WorkMetrics, 'foreignCommit' | 'healed'> {
+function driftMetrics(registry: Registry) {
   const { counter } = metricSet(registry, 'kprobe_')
   const foreign = counter('foreign_commits_total', 'Commits to nf_tables by other programs.')
   const drift = counter('drift_found_total', "Commits by other programs that changed kprobe's objects.")
   const heals = counter('heals_total', "Repairs of kprobe's kernel objects.")
   const objects = counter('healed_objects_total', 'Kernel objects repaired.')
   return {
+    /** Another program committed; with `damage`, it changed kprobe's objects. */
     foreignCommit(damage = false) {
       foreign.inc()
       if (damage) drift.inc()
     },
-    healed(count) {
+    /** Drift of so many objects was repaired. */
+    healed(count: number) {
       heals.inc()
       objects.inc(count)
     },
@@ -131,17 +112,13 @@ interface SourceAnswers {
   readonly isDirect: () => boolean | undefined
 }
 
-export interface SourceMetrics {
-  observed(observation: SourceObservation): void
-  /** Counts a failure of a part of the source. */
-  sourceProblem(): void
-}
+export type SourceMetrics = ReturnType<typeof createSourceMetrics>
 
 /**
  * `staleS` gives the seconds since the last message of the part that has been silent longest; `isDirect` whether a source of
  * relays reads from the API server.
  */
-export function createSourceMetrics(registry: Registry, { staleS, isDirect }: SourceAnswers): SourceMetrics {
+export function createSourceMetrics(registry: Registry, { staleS, isDirect }: SourceAnswers) {
   const { counter, asked, histogram } = metricSet(registry, 'kprobe_source_')
   asked(
     'stale_seconds',
@@ -176,8 +153,9 @@ export function createSourceMetrics(registry: Registry, { staleS, isDirect }: So
     reason: reasons.of(its.reason),
   })
   return {
+    /** Counts a failure of a part of the source. */
     sourceProblem: () => problems.inc(),
-    observed(its) {
+    observed(its: SourceObservation) {
       const { resource } = its
       switch (its.kind) {
         case 'listed':
@@ -201,17 +179,10 @@ export function createSourceMetrics(registry: Registry, { staleS, isDirect }: So
   }
 }
 
-/** Metrics of the state that --state-dir keeps on disk. */
-export interface SavedStateMetrics {
-  /** What is served is the saved state, so many seconds old; undefined when it is not. */
-  serving(staleS: (() => number | undefined) | undefined): void
-  /** A file was not used. */
-  refused(reason: string): void
-  saved(bytes: number): void
-  saveFailed(): void
-}
+export type SavedStateMetrics = ReturnType<typeof createSavedStateMetrics>
 
-export function createSavedStateMetrics(registry: Registry): SavedStateMetrics {
+/** Creates metrics of the state that --state-dir keeps on disk. */
+export function createSavedStateMetrics(registry: Registry) {
   const { counter, gauge, asked } = metricSet(registry, 'kprobe_saved_state_')
   let read: (() => number | undefined) | undefined
   asked(
@@ -230,11 +201,13 @@ export function createSavedStateMetrics(registry: Registry): SavedStateMetrics {
   const saves = counter('saves_total', 'Writes of the saved state, by outcome.', ['outcome'])
   const bytes = gauge('bytes', 'Size of the saved state that was written last.')
   return {
-    serving: staleS => {
+    /** What is served is the saved state, so many seconds old; undefined when it is not. */
+    serving: (staleS: (() => number | undefined) | undefined) => {
       read = staleS
     },
-    refused: reason => refused.inc({ reason }),
-    saved: size => {
+    /** A file was not used. */
+    refused: (reason: string) => refused.inc({ reason }),
+    saved: (size: number) => {
       saves.inc({ outcome: 'saved' })
       bytes.set(size)
     },
@@ -242,14 +215,10 @@ export function createSavedStateMetrics(registry: Registry): SavedStateMetrics {
   }
 }
 
-/** Metrics of --node-condition. */
-export interface NodeConditionMetrics {
-  /** The Node says that this proxy is ready, or that it is not. */
-  condition(isTrue: boolean): void
-  patched(outcome: 'accepted' | 'failed'): void
-}
+export type NodeConditionMetrics = ReturnType<typeof createNodeConditionMetrics>
 
-export function createNodeConditionMetrics(registry: Registry): NodeConditionMetrics {
+/** Creates metrics of --node-condition. */
+export function createNodeConditionMetrics(registry: Registry) {
   const { counter, gauge } = metricSet(registry, 'kprobe_node_condition_')
   const now = gauge(
     'status',
@@ -259,8 +228,9 @@ export function createNodeConditionMetrics(registry: Registry): NodeConditionMet
     'outcome',
   ])
   return {
-    condition: isTrue => now.set(isTrue ? 1 : 0),
-    patched: outcome => patches.inc({ outcome }),
+    /** The Node says that this proxy is ready, or that it is not. */
+    condition: (isTrue: boolean) => now.set(isTrue ? 1 : 0),
+    patched: (outcome: 'accepted' | 'failed') => patches.inc({ outcome }),
   }
 }
 
@@ -273,12 +243,10 @@ interface ConntrackTable {
   readonly droppedEarly: number
 }
 
-export interface ConntrackMetrics {
-  conntrackTable(table: ConntrackTable): void
-}
+export type ConntrackMetrics = ReturnType<typeof createConntrackMetrics>
 
 /** Creates metrics of the table's usage, and of packets lost because it is full or in races of translation (I-22, I-24). */
-export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
+export function createConntrackMetrics(registry: Registry) {
   const { counter, gauge } = metricSet(registry, 'kprobe_conntrack_')
   const entries = gauge('entries', 'Tracked connections.')
   const limit = gauge('entries_limit', 'Maximum number of tracked connections (nf_conntrack_max).')
@@ -300,7 +268,7 @@ export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
   const dropped = follow('dropped')
   const droppedEarly = follow('dropped_early')
   return {
-    conntrackTable(table) {
+    conntrackTable(table: ConntrackTable) {
       entries.set(table.entries)
       if (table.entriesMax !== undefined) limit.set(table.entriesMax)
       insertFailed(table.insertFailed)
@@ -310,18 +278,10 @@ export function createConntrackMetrics(registry: Registry): ConntrackMetrics {
   }
 }
 
-/** Metrics of --prove. */
-export interface ProofMetrics {
-  /** Gives the seconds since the last whole proof. */
-  age(read: () => number): void
-  proved(kind: 'whole' | 'changes', its: { readonly classes: number; readonly durationMs: number }): void
-  differences(now: number): void
-  failed(): void
-  /** The kernel changed while it was read. */
-  readDiscarded(): void
-}
+export type ProofMetrics = ReturnType<typeof createProofMetrics>
 
-export function createProofMetrics(registry: Registry): ProofMetrics {
+/** Creates metrics of --prove. */
+export function createProofMetrics(registry: Registry) {
   const { counter, gauge, asked, histogram } = metricSet(registry, 'kprobe_proof_')
   let read: (() => number) | undefined
   asked(
@@ -345,16 +305,18 @@ export function createProofMetrics(registry: Registry): ProofMetrics {
     'Reads of the kernel that do not count because it changed meanwhile.',
   )
   return {
-    age: value => {
+    /** Gives the seconds since the last whole proof. */
+    age: (value: () => number) => {
       read = value
     },
-    proved(kind, its) {
+    proved(kind: 'whole' | 'changes', its: { readonly classes: number; readonly durationMs: number }) {
       duration.observe({ kind }, its.durationMs / 1000)
       if (kind === 'whole') classes.set(its.classes)
       else changed.inc(its.classes)
     },
-    differences: now => differences.set(now),
+    differences: (now: number) => differences.set(now),
     failed: () => failures.inc(),
+    /** The kernel changed while it was read. */
     readDiscarded: () => discarded.inc(),
   }
 }

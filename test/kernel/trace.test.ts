@@ -3,7 +3,6 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { refusedBetween } from '../../src/cli/drops.ts'
 import { type PacketStory, storyOf } from '../../src/cli/packet-story.ts'
 import { RuleNames } from '../../src/cli/rule-names.ts'
 import type { TracedPacket } from '../../src/cli/traced-packet.ts'
@@ -398,13 +397,6 @@ describe('kprobe drops', () => {
     expect(drops.length).toBeGreaterThan(0)
     expect(drops.length).toBeLessThan(1_000)
     expect(reading.err).toMatch(/left out \d+/)
-  })
-
-  it('says so when the counters went back, instead of a wrong number', () => {
-    const before = new Map([['ip kube-proxy refuse 4', 9n]])
-    expect(refusedBetween(before, new Map([['ip kube-proxy refuse 4', 12n]]))).toBe(3n)
-    expect(refusedBetween(before, new Map([['ip kube-proxy refuse 4', 2n]]))).toBeUndefined()
-    expect(refusedBetween(before, new Map([['ip kube-proxy refuse 7', 40n]]))).toBeUndefined()
   })
 
   it('counts what the limit left out, whatever else is logged to the group', async () => {

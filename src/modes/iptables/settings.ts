@@ -1,13 +1,6 @@
 import { contains, familyOf, isLoopback } from '../../base/ip.ts'
 import type { Config, IptablesConfig } from '../../config/config.ts'
-import {
-  boolFlag,
-  durationFlag,
-  type FlagReader,
-  type FlagSpec,
-  grouped,
-  integerFlag,
-} from '../../config/flag.ts'
+import { type FlagReader, flagGroup } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
 import {
   missingFails,
@@ -26,36 +19,22 @@ import { type ChainNames, chainNames, isOurChain, KUBE_CHAINS } from '../xt-comm
 const GROUP = 'iptables mode'
 
 /** Flags of kube-proxy, which are checked in every mode, as in kube-proxy. */
-const FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  integerFlag(
-    'iptables-masquerade-bit',
-    'BIT',
+const FLAGS = flagGroup(GROUP, {
+  '--iptables-masquerade-bit BIT = 14':
     "kube-proxy's name for --masquerade-bit, in every mode except nftables, and if --proxy-mode is not set",
-    { default: '14' },
-  ),
-  boolFlag(
-    'iptables-localhost-nodeports',
+  '--iptables-localhost-nodeports = true':
     'accept NodePort traffic on 127.0.0.1, unless --nodeport-addresses excludes it; sets route_localnet=1',
-    { default: 'true' },
-  ),
-])
+})
 
-const PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  durationFlag(
-    'iptables-min-sync-period',
-    '20ms',
+const PACE_FLAGS = flagGroup(GROUP, {
+  '--iptables-min-sync-period DURATION = 20ms':
     "kube-proxy's name for --min-sync-period, in every mode except IPVS",
-  ),
-  durationFlag(
-    'iptables-sync-period',
-    '10m',
-    "kube-proxy's name for --sync-period, in every mode except IPVS",
-  ),
-])
+  '--iptables-sync-period DURATION = 10m': "kube-proxy's name for --sync-period, in every mode except IPVS",
+})
 
-const OWN_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  boolFlag('iptables-optimize', "fewer rules per packet, same result; chains differ from kube-proxy's"),
-])
+const OWN_FLAGS = flagGroup(GROUP, {
+  '--iptables-optimize': "fewer rules per packet, same result; chains differ from kube-proxy's",
+})
 
 export const IPTABLES_SETTINGS: ModeSettings = {
   ...IPTABLES_SECTION,

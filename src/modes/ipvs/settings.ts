@@ -2,17 +2,7 @@ import { nsToMs, parseGoDuration, TIMER_MS_MAX } from '../../base/duration.ts'
 import { type Cidr, formatCidr } from '../../base/ip.ts'
 import type { Config, IpvsConfig } from '../../config/config.ts'
 import { type FieldPath, type PathOf, whyNotValue } from '../../config/fields.ts'
-import {
-  boolFlag,
-  durationFlag,
-  type FlagReader,
-  type FlagSpec,
-  grouped,
-  listFlag,
-  quote,
-  readCidrs,
-  textFlag,
-} from '../../config/flag.ts'
+import { type FlagReader, flagGroup, quote, readCidrs } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
 import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import type { ModeSettings } from '../mode.ts'
@@ -20,46 +10,31 @@ import type { ModeSettings } from '../mode.ts'
 const GROUP = 'IPVS mode'
 
 /** Flags of kube-proxy for the pace of syncs. */
-const PACE_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  durationFlag('ipvs-sync-period', '30s', 'maximum interval between full resyncs'),
-  durationFlag('ipvs-min-sync-period', '20ms', 'minimum time between two commits; 0 means the default'),
-])
+const PACE_FLAGS = flagGroup(GROUP, {
+  '--ipvs-sync-period DURATION = 30s': 'maximum interval between full resyncs',
+  '--ipvs-min-sync-period DURATION = 20ms': 'minimum time between two commits; 0 means the default',
+})
 
 /** Flags of kube-proxy, which are checked in every mode, but have no effect in other modes, as in kube-proxy. */
-const FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  textFlag(
-    'ipvs-scheduler',
-    'NAME',
+const FLAGS = flagGroup(GROUP, {
+  '--ipvs-scheduler NAME':
     'default IPVS scheduler; the annotation kprobe.io/ipvs-scheduler of a Service overrides it. Any scheduler of the kernel (rr, wrr, lc, wlc, lblc, lblcr, dh, sh, mh, sed, nq, fo, ovf); empty: rr',
-  ),
-  listFlag('ipvs-exclude-cidrs', 'CIDR,...', 'never change virtual servers in these ranges'),
-  boolFlag(
-    'ipvs-strict-arp',
+  '--ipvs-exclude-cidrs CIDR,...': 'never change virtual servers in these ranges',
+  '--ipvs-strict-arp':
     'answer ARP for an address only on the interface that has it (arp_ignore=1, arp_announce=2)',
-  ),
-  durationFlag('ipvs-tcp-timeout', '0s', "IPVS timeout of idle TCP connections; 0 keeps the kernel's value"),
-  durationFlag(
-    'ipvs-tcpfin-timeout',
-    '0s',
+  '--ipvs-tcp-timeout DURATION = 0s': "IPVS timeout of idle TCP connections; 0 keeps the kernel's value",
+  '--ipvs-tcpfin-timeout DURATION = 0s':
     "IPVS timeout of TCP connections after a FIN; 0 keeps the kernel's value",
-  ),
-  durationFlag('ipvs-udp-timeout', '0s', "IPVS timeout of UDP flows; 0 keeps the kernel's value"),
-])
+  '--ipvs-udp-timeout DURATION = 0s': "IPVS timeout of UDP flows; 0 keeps the kernel's value",
+})
 
-const OWN_FLAGS: readonly FlagSpec[] = grouped(GROUP, [
-  textFlag(
-    'ipvs-rules',
-    'RULES',
+const OWN_FLAGS = flagGroup(GROUP, {
+  '--ipvs-rules RULES = nftables':
     "what filters and masquerades before IPVS balances: nftables (kprobe's own table), or iptables (kube-proxy's chains of IPVS mode, and a smaller table of kprobe's)",
-    { default: 'nftables' },
-  ),
-  durationFlag(
-    'ipvs-drain-timeout',
-    '15m',
+  '--ipvs-drain-timeout DURATION = 15m':
     'how long a removed endpoint keeps its TCP and SCTP connections; 0 ends them at once',
-  ),
-  durationFlag('ipvs-digest-period', '1s', 'how often IPVS and ipsets are checked for changes by others'),
-])
+  '--ipvs-digest-period DURATION = 1s': 'how often IPVS and ipsets are checked for changes by others',
+})
 
 export const IPVS_SETTINGS: ModeSettings = {
   // As in kube-proxy's conversion from v1alpha1, this mode reads the settings of masquerading from the section `iptables`.

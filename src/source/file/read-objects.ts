@@ -2,7 +2,7 @@ import { constants } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { type Clock, Slice, slicingOf } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
-import { printable, type Refusal } from '../../model/fields.ts'
+import { isJson, type Json, printable, type Refusal } from '../../model/fields.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
 import { JsonStream, JsonTextError } from './json-stream.ts'
@@ -48,7 +48,7 @@ const REFUSALS_MAX = 1_000
 export type ParseObject = (object: unknown) => SourceEvent | Refusal | undefined
 
 /** Gives what is probably a mistake in an object. */
-export type FindDoubts = (object: Readonly<Record<string, unknown>>) => readonly ObjectDoubt[]
+export type FindDoubts = (object: Json) => readonly ObjectDoubt[]
 
 interface ReadOptions {
   readonly parseObject: ParseObject
@@ -96,7 +96,7 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
     if (!stats.isFile() && !stats.isDirectory()) throw new FileError('not a regular file')
     if (path.endsWith('.json')) await readJson(handle, collector)
     else await readYaml(handle, stats.size, collector)
-    return collector.result()
+    return collector
   } catch (error) {
     throw fileError(error)
   } finally {
@@ -119,7 +119,7 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
         for (const item of items) collector.take({ ...item, value: ofList(item.value, value) })
         items = []
         collector.take(located)
-      } else if (isRecord(value) && typeof value.kind === 'string') collector.take(located)
+      } else if (isJson(value) && typeof value.kind === 'string') collector.take(located)
       // Items of a typed list (ServiceList) may bear no kind: the list's own says it, and comes with the envelope. Their
       // texts are not kept until then.
       else items.push({ value, lineOf: () => line })
@@ -168,7 +168,7 @@ interface Located {
 /** The objects of a List and the List, or the object itself. */
 function itemsOf(document: Located): readonly Located[] {
   const { value } = document
-  if (!isRecord(value) || !isList(value)) return [document]
+  if (!isJson(value) || !isList(value)) return [document]
   const items = value.items ?? []
   if (!Array.isArray(items)) throw new FileError(`items of a ${String(value.kind)} must be a list`)
   const located = items.map(
@@ -180,33 +180,29 @@ function itemsOf(document: Located): readonly Located[] {
   return [...located, document]
 }
 
-function isList(value: Readonly<Record<string, unknown>>): boolean {
+function isList(value: Json): boolean {
   return isListKind(value.kind)
 }
 
 /** An item with the kind that its typed list implies: `Service` in a ServiceList. */
 function ofList(item: unknown, list: unknown): unknown {
-  if (!isRecord(item) || item.kind !== undefined || !isRecord(list) || !isList(list)) return item
+  if (!isJson(item) || item.kind !== undefined || !isJson(list) || !isList(list)) return item
   const kind = String(list.kind).slice(0, -'List'.length)
   return { apiVersion: list.apiVersion, kind, ...item }
 }
 
-function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
-}
-
 /** Gathers what a file says, and keeps an eye on the time that this takes. */
-class Collector {
+class Collector implements FileObjects {
   readonly #options: ReadOptions
-  readonly #objects = new Map<string, ObjectEvent>()
-  readonly #refusals: Refusal[] = []
-  readonly #repeated: string[] = []
-  readonly #doubts: FileDoubt[] = []
-  #moreDoubts = 0
-  readonly #otherKinds = new Set<string>()
-  readonly #otherNodes = new Set<string>()
+  readonly objects = new Map<string, ObjectEvent>()
+  readonly refusals: Refusal[] = []
+  readonly repeated: string[] = []
+  readonly doubts: FileDoubt[] = []
+  moreDoubts = 0
+  readonly otherKinds = new Set<string>()
+  readonly otherNodes = new Set<string>()
   readonly #slice: Slice
-  #parts = 0
+  parts = 0
   bytes = 0
 
   constructor(options: ReadOptions) {
@@ -215,7 +211,7 @@ class Collector {
   }
 
   take({ value: object, lineOf }: Located): void {
-    if (!isRecord(object)) throw new FileError('an object was expected, with apiVersion and kind')
+    if (!isJson(object)) throw new FileError('an object was expected, with apiVersion and kind')
     this.#doubt(object, lineOf)
     if (isList(object)) return
     const result = this.#options.parseObject(object)
@@ -224,17 +220,17 @@ class Collector {
       return
     }
     if (!('kind' in result)) {
-      if (this.#refusals.length < REFUSALS_MAX) this.#refusals.push(result)
+      if (this.refusals.length < REFUSALS_MAX) this.refusals.push(result)
     }
     // Without a value: of a watched kind, but not of interest.
     else if (result.kind === 'Node' && result.value === undefined) {
       this.#skip(object)
-      if (this.#otherNodes.size < OTHER_NODES_MAX) this.#otherNodes.add(result.key)
+      if (this.otherNodes.size < OTHER_NODES_MAX) this.otherNodes.add(result.key)
     } else if (result.kind !== 'LocalIps' && result.value !== undefined) this.#add(result)
   }
 
-  #skip({ kind }: Readonly<Record<string, unknown>>): void {
-    if (this.#otherKinds.size < OTHER_KINDS_MAX) this.#otherKinds.add(printable(kind))
+  #skip({ kind }: Json): void {
+    if (this.otherKinds.size < OTHER_KINDS_MAX) this.otherKinds.add(printable(kind))
   }
 
   async breathe(): Promise<void> {
@@ -243,38 +239,24 @@ class Collector {
     if (this.#options.signal?.aborted === true) throw new FileError('interrupted')
   }
 
-  result(): FileObjects {
-    return {
-      objects: this.#objects,
-      refusals: this.#refusals,
-      repeated: this.#repeated,
-      doubts: this.#doubts,
-      moreDoubts: this.#moreDoubts,
-      otherKinds: this.#otherKinds,
-      otherNodes: this.#otherNodes,
-      bytes: this.bytes,
-      parts: this.#parts,
-    }
-  }
-
-  #doubt(object: Readonly<Record<string, unknown>>, lineOf: Located['lineOf']): void {
+  #doubt(object: Json, lineOf: Located['lineOf']): void {
     for (const { path, text } of this.#options.findDoubts?.(object) ?? []) {
-      if (this.#doubts.length < DOUBTS_MAX) this.#doubts.push({ line: lineOf(path), text })
-      else this.#moreDoubts++
+      if (this.doubts.length < DOUBTS_MAX) this.doubts.push({ line: lineOf(path), text })
+      else this.moreDoubts++
     }
   }
 
   #add(event: ObjectEvent): void {
     const id = `${event.kind}/${event.key}`
-    if (this.#objects.has(id)) {
-      if (this.#repeated.length < DOUBTS_MAX) this.#repeated.push(id)
+    if (this.objects.has(id)) {
+      if (this.repeated.length < DOUBTS_MAX) this.repeated.push(id)
       return
     }
-    this.#objects.set(id, event)
+    this.objects.set(id, event)
     const isLarge = isCounted(event) && event.value !== undefined
-    this.#parts += isLarge ? partsOf(event.value) : OBJECT_PARTS
+    this.parts += isLarge ? partsOf(event.value) : OBJECT_PARTS
     const { partsMax = Number.POSITIVE_INFINITY } = this.#options
-    if (this.#parts > partsMax) throw new FileError(tooMany(this.#objects.size, partsMax))
+    if (this.parts > partsMax) throw new FileError(tooMany(this.objects.size, partsMax))
   }
 }
 

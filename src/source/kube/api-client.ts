@@ -1,6 +1,5 @@
 import type { KernelState } from '../source.ts'
 
-/** One request to the API server. */
 export interface ApiRequest {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH'
   /** Path and query, encoded, from the server's root: `/api/v1/services?limit=500`. */

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { FlagReader, type FlagSpec, readArguments } from '../../../src/config/flag.ts'
+import { FlagReader, type FlagSpec, flags, readArguments } from '../../../src/config/flag.ts'
 
 const SPECS: readonly FlagSpec[] = [
   { name: 'name', kind: 'text', default: '', help: '' },
@@ -16,6 +16,26 @@ function read(...argv: string[]) {
 function reader(...argv: string[]) {
   return new FlagReader(read(...argv))
 }
+
+describe('flags', () => {
+  it('reads the usage of a flag as help prints it', () => {
+    const [output, gates, period, isOn] = flags({
+      '-o, --output FORMAT = text': ['the form', { choices: ['text', 'json'] }],
+      '--gates NAME=BOOL,...': 'gates',
+      '--period DURATION = 1m0s': 'the time',
+      '--on = true': 'on',
+    })
+    const form = { name: 'output', short: 'o', kind: 'text', placeholder: 'FORMAT', default: 'text' }
+    expect(output).toEqual({ ...form, help: 'the form', choices: ['text', 'json'] })
+    expect(gates).toEqual({ name: 'gates', kind: 'list', placeholder: 'NAME=BOOL,...', help: 'gates' })
+    expect(period).toMatchObject({ kind: 'duration', placeholder: 'DURATION', default: '1m0s' })
+    expect(isOn).toEqual({ name: 'on', kind: 'bool', default: 'true', help: 'on' })
+  })
+
+  it('does not take anything else for a usage', () => {
+    expect(() => flags({ 'output FORMAT': 'the form' })).toThrow('output FORMAT')
+  })
+})
 
 describe('readArguments', () => {
   it.each([[['--name=x']], [['--name', 'x']], [['--name=y', '--name=x']]])('reads the value of %s', argv => {

@@ -272,7 +272,6 @@ function refused(where: string, why: string): ApiError {
   return new ApiError('credentials', `${where} ${why}`)
 }
 
-/** The address of an API server. */
 export interface ServerAddress {
   /** `https://10.96.0.1:443` with its path, for messages. */
   readonly url: string

@@ -4,9 +4,10 @@ import type { Socket } from 'node:net'
 import { isJson, type Json } from '../../../model/fields.ts'
 import { ApiError } from '../api-client.ts'
 import { type Credentials, openCredentials } from './credentials.ts'
-import { dial, parseProxy, parseServer, proxyFromEnvironment } from './dial.ts'
-import type { ClientOptions } from './http-client.ts'
+import { dial } from './dial.ts'
+import { type ClientOptions, wayTo } from './http-client.ts'
 import { SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
+import { mutable } from './pool.ts'
 
 /* Commands in containers, over WebSocket (RFC 6455) with the protocol v5.channel.k8s.io: the first byte of a message is its
    channel. */
@@ -62,12 +63,7 @@ async function exec(
   const { access } = credentials
   const { headers } = await credentials.pass()
   const tls = await credentials.tls()
-  const isSecure = access.ca !== undefined || access.insecure || access.cert !== undefined
-  const address = parseServer(access.server, `${access.where}: the server`, isSecure)
-  const proxy =
-    access.proxyUrl === undefined
-      ? proxyFromEnvironment(env, address)
-      : parseProxy(access.proxyUrl, `${access.where}: proxy-url`)
+  const { address, proxy } = wayTo(access, env)
   const { tlsServerName, insecure } = access
   const { signal } = asked
   const dialed = await dial({
@@ -84,7 +80,7 @@ async function exec(
   const upgraded = await upgrade(dialed.socket, {
     path: `${address.basePath}${pathOf(asked)}`,
     headers: {
-      ...headersOf(headers),
+      ...mutable(headers),
       host: address.authority,
       connection: 'Upgrade',
       upgrade: 'websocket',
@@ -101,14 +97,6 @@ async function exec(
   } finally {
     upgraded.socket.destroy()
   }
-}
-
-function headersOf(
-  headers: Readonly<Record<string, string | readonly string[]>>,
-): Record<string, string | string[]> {
-  return Object.fromEntries(
-    Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : [...value]]),
-  )
 }
 
 function pathOf({ namespace, pod, container, command }: ExecRequest): string {

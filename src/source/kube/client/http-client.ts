@@ -16,7 +16,7 @@ import {
 } from './dial.ts'
 import { openHttp1 } from './http1-connection.ts'
 import { openHttp2 } from './http2-connection.ts'
-import { SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
+import { type Access, SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
 import { closing, type HttpConnection, type Outgoing, Pool, type PoolContext, RateLimit } from './pool.ts'
 
 export interface ClientOptions {
@@ -74,15 +74,18 @@ export async function openApiClient(options: ClientOptions): Promise<ApiClient> 
   const wallMs = connect.wallMs ?? Date.now
   const serviceAccountFolder = connect.serviceAccountFolder ?? SERVICE_ACCOUNT_FOLDER
   const credentials = await openCredentials({ ...options, wallMs, serviceAccountFolder })
-  const { access } = credentials
-  const secureByDefault = access.ca !== undefined || access.insecure || access.cert !== undefined
-  const address = parseServer(access.server, `${access.where}: the server`, secureByDefault)
-  const proxy =
-    access.proxyUrl === undefined
-      ? proxyFromEnvironment(options.env, address)
-      : parseProxy(access.proxyUrl, `${access.where}: proxy-url`)
+  const { address, proxy } = wayTo(credentials.access, options.env)
   for (const text of doubts(credentials, address, options.env)) warn(text)
   return new HttpClient({ ...options, credentials, address, proxy, wallMs })
+}
+
+/** The server, and the proxy in front of it. Throws ApiError 'credentials'. */
+export function wayTo({ where, server, proxyUrl, ca, insecure, cert }: Access, env: ClientOptions['env']) {
+  const secureByDefault = ca !== undefined || insecure || cert !== undefined
+  const address = parseServer(server, `${where}: the server`, secureByDefault)
+  const proxy =
+    proxyUrl === undefined ? proxyFromEnvironment(env, address) : parseProxy(proxyUrl, `${where}: proxy-url`)
+  return { address, proxy }
 }
 
 /** What is unsafe about the configuration. */

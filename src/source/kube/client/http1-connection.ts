@@ -3,7 +3,7 @@ import type { Socket } from 'node:net'
 import { ApiError } from '../api-client.ts'
 import { type Answer, answerOf, type Call, cutOff } from './call.ts'
 import { exchangeFailure, KEEP_ALIVE_MS } from './dial.ts'
-import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './pool.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, mutable, type Outgoing } from './pool.ts'
 
 const HEAD_BYTES_MAX = 64 * 1024
 
@@ -154,11 +154,4 @@ class OneSocketAgent extends Agent {
     setImmediate(this.#freed)
     return true
   }
-}
-
-function mutable(headers: Outgoing['headers']): Record<string, string | string[]> {
-  const copy: Record<string, string | string[]> = {}
-  for (const [name, value] of Object.entries(headers))
-    copy[name] = typeof value === 'string' ? value : [...value]
-  return copy
 }

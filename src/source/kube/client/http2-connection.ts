@@ -12,7 +12,7 @@ import type { Socket } from 'node:net'
 import type { ApiError } from '../api-client.ts'
 import { type Answer, answerOf, type Call, cutOff, Pulse, silence } from './call.ts'
 import { exchangeFailure, TurnedDown } from './dial.ts'
-import { type ConnectionContext, type HttpConnection, isWatch, type Outgoing } from './pool.ts'
+import { type ConnectionContext, type HttpConnection, isWatch, mutable, type Outgoing } from './pool.ts'
 
 /**
  * Lists arrive without waiting for window updates, and in pieces small enough that one is dealt with before the event loop
@@ -169,16 +169,14 @@ class Http2Connection implements HttpConnection {
   }
 
   #head({ method, path, headers }: Outgoing): OutgoingHttpHeaders {
-    const head: OutgoingHttpHeaders = {
+    return {
       ':method': method,
       ':path': path,
       ':authority': this.#options.authority,
       // Never in a compression table (RFC 7541, 7.1).
       [sensitiveHeaders]: ['authorization'],
+      ...mutable(headers),
     }
-    for (const [name, value] of Object.entries(headers))
-      head[name] = typeof value === 'string' ? value : [...value]
-    return head
   }
 
   #answer(

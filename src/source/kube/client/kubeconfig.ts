@@ -324,7 +324,6 @@ async function readUpTo(file: Awaited<ReturnType<typeof open>>, path: string, wh
   return new TextDecoder().decode(buffer.subarray(0, length))
 }
 
-/** The code of a system error, or its message. */
 /** As client-go: projected tokens are replaced when they have a fifth of their time left, which is minutes. */
 const KEPT_MS = 60_000
 

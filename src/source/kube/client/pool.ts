@@ -18,6 +18,13 @@ export interface Outgoing {
   readonly watchIdleMs: number
 }
 
+/** Headers in the form that Node takes. */
+export function mutable(headers: Outgoing['headers']): Record<string, string | string[]> {
+  return Object.fromEntries(
+    Object.entries(headers).map(([name, value]) => [name, typeof value === 'string' ? value : [...value]]),
+  )
+}
+
 /** Whether a response may be silent for as long as its connection lives: a watch that is refused has an end. */
 export function isWatch({ longLived }: Outgoing, status: number): boolean {
   return longLived && status === 200

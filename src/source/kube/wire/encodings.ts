@@ -1,17 +1,16 @@
 import { WireError } from '../../../base/errors.ts'
+import { listAt, numberAt, textAt } from '../../../base/plain-data.ts'
 import { printable } from '../../../model/fields.ts'
 import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { JsonListReader, JsonWatchReader, objectIn } from './json.ts'
 import { openEnvelope, ProtobufListReader, ProtobufWatchReader } from './protobuf.ts'
 import {
   type ApiObject,
-  isMessage,
   type ListReader,
   type ListReaderOptions,
   type Message,
   type ReaderOptions,
   STATUS,
-  textIn,
   type WatchReader,
 } from './tables.ts'
 
@@ -91,13 +90,13 @@ export function readStatus(contentType: string, bytes: Uint8Array): ApiStatus | 
 /** The same of an object, as ERROR events of a watch have it; undefined when it is not a Status. */
 export function statusOf(object: ApiObject): ApiStatus | undefined {
   if (object.kind !== 'Status' || object.apiVersion !== 'v1') return undefined
-  const details = isMessage(object.details) ? object.details : {}
+  const { details } = object
   return {
-    code: numberIn(object.code) ?? 0,
-    reason: textIn(object.reason),
-    message: textIn(object.message),
-    causes: reasonsIn(details.causes),
-    retryAfterSeconds: numberIn(details.retryAfterSeconds),
+    code: numberAt(object, 'code') ?? 0,
+    reason: textAt(object, 'reason'),
+    message: textAt(object, 'message'),
+    causes: listAt(details, 'causes').flatMap(cause => textAt(cause, 'reason') || []),
+    retryAfterSeconds: numberAt(details, 'retryAfterSeconds'),
   }
 }
 
@@ -105,13 +104,4 @@ function fromProtobuf(bytes: Uint8Array): Message {
   const decoder = new ProtobufDecoder()
   const { type, raw } = openEnvelope(decoder, Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength))
   return decoder.decode(STATUS, { bytes: raw, start: 0, end: raw.length }, { ...type })
-}
-
-function numberIn(value: unknown): number | undefined {
-  return typeof value === 'number' ? value : undefined
-}
-
-function reasonsIn(causes: unknown): readonly string[] {
-  if (!Array.isArray(causes)) return []
-  return causes.flatMap(cause => (isMessage(cause) && typeof cause.reason === 'string' ? [cause.reason] : []))
 }

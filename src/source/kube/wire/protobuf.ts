@@ -32,7 +32,6 @@ function hasMagic(bytes: Buffer, at = 0): boolean {
   return MAGIC.every((byte, index) => bytes[at + index] === byte)
 }
 
-/** An object in its envelope. */
 interface Enveloped {
   readonly type: TypeMeta
   /** The object's own bytes. */
