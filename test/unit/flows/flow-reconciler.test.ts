@@ -9,7 +9,7 @@ import { flow, flowText } from '../kernel/conntrack/flows.ts'
 import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
 
 const CLIENT = '10.1.0.5:4000'
-const [A, B] = ['10.2.0.1', '10.2.0.2']
+const [A, B, C] = ['10.2.0.1', '10.2.0.2', '10.2.0.3']
 const TO_A = flow(CLIENT, '10.96.0.10:53', `${A}:1053`)
 const FOREIGN = flow(CLIENT, '203.0.113.9:53')
 
@@ -297,19 +297,41 @@ describe('connection attempts', () => {
   it('to an endpoint that is gone are deleted, after those to endpoints that live were answered', async () => {
     await offer(web({ [B]: READY }), 199)
     expect(kernel.dumps).toEqual([])
+    await clock.advance(1_000)
+    expect(kernel.flows).toEqual([attempt, open])
     await clock.advance(1)
     expect(kernel.flows).toEqual([open])
-    expect(kernel.dumps).toEqual([
-      {
-        ...{ family: 'IPv4', protocol: 'TCP' },
-        destination: attempt.destination,
-        destinationPort: 53,
-        isHalfOpen: true,
-      },
-    ])
-    expect(events).toEqual([
-      expect.objectContaining({ reason: 'removal', examined: 2, deleted: 0, cut: 0, halfOpen: 1 }),
-    ])
+    const filter = {
+      ...{ family: 'IPv4', protocol: 'TCP' },
+      destination: attempt.destination,
+      destinationPort: 53,
+      isHalfOpen: true,
+    }
+    expect(kernel.dumps).toEqual([filter, filter])
+    const result = { reason: 'removal', examined: 2, deleted: 0, cut: 0 }
+    expect(events).toEqual([0, 1].map(halfOpen => expect.objectContaining({ ...result, halfOpen })))
+  })
+
+  it('are kept when the answer took most of a second, and when the endpoint came back with a new attempt', async () => {
+    await offer(web({ [B]: READY }), 1_100)
+    const [answered, later] = [open, { ...attempt, id: attempt.id + 1 }]
+    kernel.flows = [answered, later]
+    await clock.advance(200)
+    expect([kernel.dumps.length, kernel.flows]).toEqual([2, [answered, later]])
+  })
+
+  it('are kept when their endpoint comes back between the two reads', async () => {
+    await offer(web({ [B]: READY }), 600)
+    expect(kernel.dumps).toHaveLength(1)
+    await offer(web({ [A]: READY, [B]: READY }), 6_000)
+    expect(kernel.flows).toEqual([attempt, open])
+  })
+
+  it('lead to a rest of five seconds, whatever a pass waited for', async () => {
+    await offer(web({ [B]: READY, [C]: READY }), 1_200)
+    kernel.flows = [flow(CLIENT, '10.96.0.10:53', `${C}:1053`, { protocol: 'TCP', isHalfOpen: true })]
+    await offer(web({ [B]: READY }), 5_000 + 1_200)
+    expect(kernel.flows).toEqual([])
   })
 
   it('are looked for every five seconds while endpoints go, and not at all while they come', async () => {
