@@ -349,6 +349,14 @@ describe('connection attempts', () => {
     expect(kernel.flows).toEqual([open])
   })
 
+  it('are deleted, however often the Service changed since the pass before', async () => {
+    await offer(web({ [A]: READY, [B]: READY, [C]: READY }), 300)
+    await offer(web({ [A]: READY, [B]: READY }), 300)
+    for (let n = 0; n < 90; n++) await offer(web({ [B]: READY, [`10.2.1.${n}`]: READY }), 50)
+    await clock.advance(6_000)
+    expect(kernel.flows).toEqual([open])
+  })
+
   it('are kept when their endpoint is back before they are looked for', async () => {
     await offer(web({ [B]: READY }), 100)
     await offer(web({ [A]: READY, [B]: READY }), 3_000)
