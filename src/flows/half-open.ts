@@ -29,6 +29,8 @@ const SETTLE_MS = 200
 const ANSWER_MS = 1_000
 /** Maximum number of attempts that one pass waits for, some 10 MB; the next pass takes the others. */
 const WAITING_MAX = 65_536
+/** A client gives up after it (tcp_syn_retries = 6): versions from before a longer failure are not kept. */
+const TRIES_MS = 127_000
 /** Minimum time between two passes, and the largest share of the time that they take. */
 const DISTANCE_MS = 5_000
 const SHARE = 0.01
@@ -45,6 +47,7 @@ export class HalfOpenChecks {
   readonly #stopping = new AbortController()
   #view: View | undefined
   #pending: Pending = new Map()
+  #failingSinceMs: number | undefined
 
   constructor(options: HalfOpenOptions) {
     this.#options = options
@@ -77,9 +80,11 @@ export class HalfOpenChecks {
       const { busyMs, isWhole } = await this.#remove(pending)
       if (busyMs !== undefined) this.#pacer.rest(Math.max(DISTANCE_MS, restMs(busyMs, SHARE)))
       this.#pacer.succeeded()
+      this.#failingSinceMs = undefined
       if (!isWhole) this.#restore(pending)
     } catch (thrown) {
-      this.#restore(pending)
+      this.#failingSinceMs ??= clock.nowMs()
+      if (clock.nowMs() - this.#failingSinceMs < TRIES_MS) this.#restore(pending)
       if (!(thrown instanceof Stopped)) failed(thrown, this.#pacer)
     }
   }

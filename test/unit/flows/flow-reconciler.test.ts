@@ -288,6 +288,7 @@ describe('connection attempts', () => {
   const tcp = (isHalfOpen: boolean) =>
     flow(CLIENT, '10.96.0.10:53', `${A}:1053`, { protocol: 'TCP', isHalfOpen })
   const [attempt, open] = [tcp(true), tcp(false)]
+  const TO_B = flow(CLIENT, '10.96.0.10:53', `${B}:1053`, { protocol: 'TCP', isHalfOpen: true })
 
   beforeEach(async () => {
     kernel.flows = [attempt, open]
@@ -360,6 +361,18 @@ describe('connection attempts', () => {
   it('are kept when their endpoint is back before they are looked for', async () => {
     await offer(web({ [B]: READY }), 100)
     await offer(web({ [A]: READY, [B]: READY }), 3_000)
+    expect(kernel.flows).toEqual([attempt, open])
+  })
+
+  it('are left to their timeout, with the versions of their Service, when passes fail for as long as a client tries', async () => {
+    kernel.failure = new Error('list flows: EPERM')
+    await offer(web({ [B]: READY }), 300_000)
+    kernel.failure = undefined
+    const dumps = kernel.dumps.length
+    await clock.advance(100_000)
+    expect([kernel.dumps.length - dumps, kernel.flows]).toEqual([0, [attempt, open]])
+    kernel.flows.push(TO_B)
+    await offer(web({ [C]: READY }), 6_000)
     expect(kernel.flows).toEqual([attempt, open])
   })
 
