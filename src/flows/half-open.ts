@@ -38,8 +38,8 @@ const SHARE = 0.01
 /**
  * Removes connection attempts that go to a TCP endpoint that is gone, so that the client's next SYN is balanced anew.
  * An attempt is deleted when two reads, ANSWER_MS apart, show the same entry without an answer: the kernel cannot compare
- * the status within a deletion, and an answer between read and deletion would cost a connection. What it has not seen, such as removals before it began,
- * times out in the kernel (nf_conntrack_tcp_timeout_syn_sent).
+ * the status within a deletion, and an answer between read and deletion would cost a connection. What it has not seen,
+ * such as removals before it began, times out in the kernel (nf_conntrack_tcp_timeout_syn_sent).
  */
 export class HalfOpenChecks {
   readonly #options: HalfOpenOptions
@@ -81,7 +81,10 @@ export class HalfOpenChecks {
       if (busyMs !== undefined) this.#pacer.rest(Math.max(DISTANCE_MS, restMs(busyMs, SHARE)))
       this.#pacer.succeeded()
       this.#failingSinceMs = undefined
-      if (!isWhole) this.#restore(pending)
+      if (isWhole) return
+      this.#restore(pending)
+      // Where the rules still lag behind, the next sync does it.
+      if (this.#view !== undefined && !isLagging(this.#view)) this.#pacer.wake()
     } catch (thrown) {
       this.#failingSinceMs ??= clock.nowMs()
       if (clock.nowMs() - this.#failingSinceMs < TRIES_MS) this.#restore(pending)
@@ -98,10 +101,9 @@ export class HalfOpenChecks {
     if (waiting.size === 0) return first
     await pause(this.#options.clock, ANSWER_MS, this.#stopping.signal)
     const second = await this.#look(pending, flow => waiting.has(entryOf(flow)))
-    if (waiting.size === WAITING_MAX) this.#pacer.wake()
     return {
       busyMs: (first.busyMs ?? 0) + (second.busyMs ?? 0),
-      isWhole: second.isWhole && waiting.size < WAITING_MAX,
+      isWhole: first.isWhole && second.isWhole && waiting.size < WAITING_MAX,
     }
   }
 
@@ -109,8 +111,7 @@ export class HalfOpenChecks {
     const { clock, pass, report } = this.#options
     const view = this.#view
     if (view === undefined) return { busyMs: undefined, isWhole: true }
-    // The kernel's rules lag behind: connections may still begin there. The next sync leads to another pass.
-    const isWhole = view.table.number === view.snapshot.number
+    const isWhole = !isLagging(view)
     const looks = await finishInSlices(looksAt(view, pending), slicingOf(clock))
     if (looks.size === 0) return { busyMs: undefined, isWhole }
     let busyMs = 0
@@ -133,6 +134,11 @@ interface Removal {
   readonly busyMs: number | undefined
   /** False: some attempts are for a later pass. */
   readonly isWhole: boolean
+}
+
+/** Whether the kernel's rules are behind the Snapshot: connections may still begin at an endpoint that is gone there. */
+function isLagging({ table, snapshot }: View): boolean {
+  return table.number !== snapshot.number
 }
 
 /** Identifies an entry: a later one with the same tuple has another id. */

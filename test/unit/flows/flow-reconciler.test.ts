@@ -364,6 +364,17 @@ describe('connection attempts', () => {
     expect(kernel.flows).toEqual([attempt, open])
   })
 
+  it('are looked for again when the kernel has caught up between the two reads', async () => {
+    const lagging = web({ [B]: READY })
+    reconciler.offer(lagging.snapshot, now.table)
+    await clock.advance(300)
+    kernel.flows.push({ ...attempt, id: attempt.id + 1 })
+    await offer(lagging, 2_000)
+    expect(kernel.flows).toHaveLength(2)
+    await clock.advance(6_000)
+    expect(kernel.flows).toEqual([open])
+  })
+
   it('are left to their timeout, with the versions of their Service, when passes fail for as long as a client tries', async () => {
     kernel.failure = new Error('list flows: EPERM')
     await offer(web({ [B]: READY }), 300_000)
