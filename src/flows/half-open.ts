@@ -1,4 +1,6 @@
 import { type Clock, finishInSlices, Pacer, pause, restMs, type Steps, slicingOf } from '../base/clock.ts'
+import type { Octets } from '../base/octets.ts'
+import type { Flow } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
 import { type FamilyResult, type FlowPass, Stopped } from './pass.ts'
 import {
@@ -21,16 +23,23 @@ interface HalfOpenOptions {
   readonly failed: (thrown: unknown, pacer: Pacer) => void
 }
 
-/** A living endpoint has answered by then the SYNs of before the commit; a client repeats its first one after 1 s. */
+/** Most living endpoints have answered by then the SYNs of before the commit. */
 const SETTLE_MS = 200
+/** An endpoint that lives answers within it: the first retransmission timeout of TCP (RFC 6298, section 2.1). */
+const ANSWER_MS = 1_000
+/** Maximum number of attempts that one pass waits for, some 10 MB; the next pass takes the others. */
+const WAITING_MAX = 65_536
+/** A client gives up after it (tcp_syn_retries = 6): versions from before a longer failure are not kept. */
+const TRIES_MS = 127_000
 /** Minimum time between two passes, and the largest share of the time that they take. */
 const DISTANCE_MS = 5_000
 const SHARE = 0.01
 
 /**
  * Removes connection attempts that go to a TCP endpoint that is gone, so that the client's next SYN is balanced anew.
- * Connections that an endpoint has answered are never touched. What it has not seen, such as removals before it began,
- * times out in the kernel (nf_conntrack_tcp_timeout_syn_sent).
+ * An attempt is deleted when two reads, ANSWER_MS apart, show the same entry without an answer: the kernel cannot compare
+ * the status within a deletion, and an answer between read and deletion would cost a connection. What it has not seen,
+ * such as removals before it began, times out in the kernel (nf_conntrack_tcp_timeout_syn_sent).
  */
 export class HalfOpenChecks {
   readonly #options: HalfOpenOptions
@@ -38,6 +47,7 @@ export class HalfOpenChecks {
   readonly #stopping = new AbortController()
   #view: View | undefined
   #pending: Pending = new Map()
+  #failingSinceMs: number | undefined
 
   constructor(options: HalfOpenOptions) {
     this.#options = options
@@ -65,29 +75,51 @@ export class HalfOpenChecks {
     const pending = this.#pending
     this.#pending = new Map()
     await pause(clock, SETTLE_MS, this.#stopping.signal)
-    const view = this.#view
-    if (view === undefined || this.#pacer.isStopped) return
-    const startMs = clock.nowMs()
+    if (this.#pacer.isStopped) return
     try {
-      if (await this.#look(view, pending))
-        this.#pacer.rest(Math.max(DISTANCE_MS, restMs(clock.nowMs() - startMs, SHARE)))
+      const { busyMs, isWhole } = await this.#remove(pending)
+      if (busyMs !== undefined) this.#pacer.rest(Math.max(DISTANCE_MS, restMs(busyMs, SHARE)))
       this.#pacer.succeeded()
-      // The kernel's rules lag behind: connections may still begin there. The next sync leads to another pass.
-      if (view.table.number !== view.snapshot.number) this.#restore(pending)
-    } catch (thrown) {
+      this.#failingSinceMs = undefined
+      if (isWhole) return
       this.#restore(pending)
+      // Where the rules still lag behind, the next sync does it.
+      if (this.#view !== undefined && !isLagging(this.#view)) this.#pacer.wake()
+    } catch (thrown) {
+      this.#failingSinceMs ??= clock.nowMs()
+      if (clock.nowMs() - this.#failingSinceMs < TRIES_MS) this.#restore(pending)
       if (!(thrown instanceof Stopped)) failed(thrown, this.#pacer)
     }
   }
 
-  /** Returns whether there was anything to ask the kernel. */
-  async #look(view: View, pending: Pending): Promise<boolean> {
+  async #remove(pending: Pending): Promise<Removal> {
+    const waiting = new Set<Octets>()
+    const first = await this.#look(pending, flow => {
+      if (waiting.size < WAITING_MAX) waiting.add(entryOf(flow))
+      return false
+    })
+    if (waiting.size === 0) return first
+    await pause(this.#options.clock, ANSWER_MS, this.#stopping.signal)
+    const second = await this.#look(pending, flow => waiting.has(entryOf(flow)))
+    return {
+      busyMs: (first.busyMs ?? 0) + (second.busyMs ?? 0),
+      isWhole: first.isWhole && second.isWhole && waiting.size < WAITING_MAX,
+    }
+  }
+
+  async #look(pending: Pending, isChosen: (flow: Flow) => boolean): Promise<Removal> {
     const { clock, pass, report } = this.#options
+    const view = this.#view
+    if (view === undefined) return { busyMs: undefined, isWhole: true }
+    const isWhole = !isLagging(view)
     const looks = await finishInSlices(looksAt(view, pending), slicingOf(clock))
-    if (looks.size === 0) return false
-    for (const result of await pass.run({ looks, node: nodeAddresses(view), phase: 'half-open' }))
+    if (looks.size === 0) return { busyMs: undefined, isWhole }
+    let busyMs = 0
+    for (const result of await pass.run({ looks, node: nodeAddresses(view), phase: 'half-open', isChosen })) {
+      busyMs += result.durationMs
       report(result)
-    return true
+    }
+    return { busyMs, isWhole }
   }
 
   #restore(pending: Pending): void {
@@ -95,6 +127,23 @@ export class HalfOpenChecks {
     this.#pending = pending
     for (const [key, versions] of later) remember(pending, key, versions)
   }
+}
+
+interface Removal {
+  /** Undefined when there was nothing to ask the kernel. */
+  readonly busyMs: number | undefined
+  /** False: some attempts are for a later pass. */
+  readonly isWhole: boolean
+}
+
+/** Whether the kernel's rules are behind the Snapshot: connections may still begin at an endpoint that is gone there. */
+function isLagging({ table, snapshot }: View): boolean {
+  return table.number !== snapshot.number
+}
+
+/** Identifies an entry: a later one with the same tuple has another id. */
+function entryOf({ tuple, id }: Flow): Octets {
+  return `${id} ${tuple}`
 }
 
 function* looksAt(view: View, pending: Pending): Steps<Looks> {

@@ -22,6 +22,8 @@ interface PassWork {
   readonly looks: ReadonlyMap<ServiceKey, FlowCheck>
   readonly node: Judging['node']
   readonly phase: FlowPhase
+  /** Chooses among the stale flows; without it, all are deleted. */
+  readonly isChosen?: (flow: Flow) => boolean
 }
 
 export interface FamilyResult {
@@ -53,7 +55,7 @@ export class FlowPass {
   }
 
   /** Rejects when not all could be read or deleted; what was deleted stays so. */
-  async run({ looks, node, phase }: PassWork): Promise<readonly FamilyResult[]> {
+  async run({ looks, node, phase, isChosen = () => true }: PassWork): Promise<readonly FamilyResult[]> {
     const { clock, drains, slicing } = this.#options
     const books = await finishInSlices(ruleBooks({ looks: looks.values(), node, phase }), slicing)
     const results: FamilyResult[] = []
@@ -64,7 +66,7 @@ export class FlowPass {
       const startMs = clock.nowMs()
       const counts = { examined: 0, deleted: 0, cut: 0, halfOpen: 0 }
       for (const book of ofFamily) {
-        const { examined, deleted } = await this.#apply(book)
+        const { examined, deleted } = await this.#apply(book, isChosen)
         counts.examined += examined
         if (phase === 'half-open') counts.halfOpen += deleted
         else counts[book.protocol === 'UDP' ? 'deleted' : 'cut'] += deleted
@@ -75,7 +77,10 @@ export class FlowPass {
     return results
   }
 
-  async #apply(book: RuleBook): Promise<{ readonly examined: number; readonly deleted: number }> {
+  async #apply(
+    book: RuleBook,
+    isChosen: (flow: Flow) => boolean,
+  ): Promise<{ readonly examined: number; readonly deleted: number }> {
     const deletes = new Deletes(this.#options.client)
     let examined = 0
     const visitor: FlowVisitor = {
@@ -86,7 +91,7 @@ export class FlowPass {
         return book.concerns(destination, port)
       },
       visit: flow => {
-        if (this.#isOver(book, flow)) deletes.add(flow)
+        if (this.#isOver(book, flow) && isChosen(flow)) deletes.add(flow)
       },
     }
     try {

@@ -162,14 +162,15 @@ export type Pending = Map<ServiceKey, readonly Version[]>
 
 /** Maximum number of Services to check one by one. */
 const PENDING_MAX = 5_000
-/** Maximum number of versions of one Service while passes fail; the oldest is dropped first. */
+/** Maximum number of versions of one Service between two passes; the second oldest is dropped first. */
 const VERSIONS_MAX = 32
 
 /** Adds to what is known of a Service; false, and nothing is added, when there are too many others. */
 export function remember(pending: Pending, key: ServiceKey, versions: readonly Version[]): boolean {
   const known = pending.get(key)
   if (known === undefined && pending.size >= PENDING_MAX) return false
-  pending.set(key, [...(known ?? []), ...versions].slice(-VERSIONS_MAX))
+  const all = [...(known ?? []), ...versions]
+  pending.set(key, all.length > VERSIONS_MAX ? [...all.slice(0, 1), ...all.slice(1 - VERSIONS_MAX)] : all)
   return true
 }
 

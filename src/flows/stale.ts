@@ -151,9 +151,12 @@ function isStale({ place, flow, endpoint, isTold }: Case): boolean {
   return port === undefined && !isNodePort
 }
 
-/** An attempt that no endpoint has answered goes to one that has left: its next SYN is to be balanced anew. */
+/**
+ * An attempt that no endpoint has answered goes to one that has left: its next SYN is to be balanced anew. Where the
+ * Service has left the place, another one may have taken it, with the same endpoint.
+ */
 function isLost({ place: { port, known }, flow, endpoint }: Case): boolean {
-  return !flow.isAnswered && known.has(endpoint) && port?.endpoints.has(endpoint) !== true
+  return !flow.isAnswered && known.has(endpoint) && port?.endpoints.has(endpoint) === false
 }
 
 function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {

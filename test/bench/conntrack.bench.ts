@@ -80,12 +80,14 @@ async function measure(entries: number, shapeIndex: number): Promise<void> {
   delay.reset()
   const cpuStartMs = processCpuMs()
   flows.offer(after.snapshot, after.table)
+  const seen = protocol === 'TCP' ? await next(events) : undefined
   const event = await next(events)
   const cpuMs = processCpuMs() - cpuStartMs
   const stallMs = delay.max / 1e6
   await flows.stop()
   await Promise.all([client.close(), injector.close()])
-  const { examined, durationMs: ms } = event
+  const { examined } = event
+  const ms = event.durationMs + (seen?.durationMs ?? 0)
   const deleted = event.deleted + event.halfOpen
   const result: PassResult = {
     taken,

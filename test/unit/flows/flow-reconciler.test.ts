@@ -9,7 +9,7 @@ import { flow, flowText } from '../kernel/conntrack/flows.ts'
 import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
 
 const CLIENT = '10.1.0.5:4000'
-const [A, B] = ['10.2.0.1', '10.2.0.2']
+const [A, B, C] = ['10.2.0.1', '10.2.0.2', '10.2.0.3']
 const TO_A = flow(CLIENT, '10.96.0.10:53', `${A}:1053`)
 const FOREIGN = flow(CLIENT, '203.0.113.9:53')
 
@@ -288,6 +288,7 @@ describe('connection attempts', () => {
   const tcp = (isHalfOpen: boolean) =>
     flow(CLIENT, '10.96.0.10:53', `${A}:1053`, { protocol: 'TCP', isHalfOpen })
   const [attempt, open] = [tcp(true), tcp(false)]
+  const TO_B = flow(CLIENT, '10.96.0.10:53', `${B}:1053`, { protocol: 'TCP', isHalfOpen: true })
 
   beforeEach(async () => {
     kernel.flows = [attempt, open]
@@ -297,19 +298,41 @@ describe('connection attempts', () => {
   it('to an endpoint that is gone are deleted, after those to endpoints that live were answered', async () => {
     await offer(web({ [B]: READY }), 199)
     expect(kernel.dumps).toEqual([])
+    await clock.advance(1_000)
+    expect(kernel.flows).toEqual([attempt, open])
     await clock.advance(1)
     expect(kernel.flows).toEqual([open])
-    expect(kernel.dumps).toEqual([
-      {
-        ...{ family: 'IPv4', protocol: 'TCP' },
-        destination: attempt.destination,
-        destinationPort: 53,
-        isHalfOpen: true,
-      },
-    ])
-    expect(events).toEqual([
-      expect.objectContaining({ reason: 'removal', examined: 2, deleted: 0, cut: 0, halfOpen: 1 }),
-    ])
+    const filter = {
+      ...{ family: 'IPv4', protocol: 'TCP' },
+      destination: attempt.destination,
+      destinationPort: 53,
+      isHalfOpen: true,
+    }
+    expect(kernel.dumps).toEqual([filter, filter])
+    const result = { reason: 'removal', examined: 2, deleted: 0, cut: 0 }
+    expect(events).toEqual([0, 1].map(halfOpen => expect.objectContaining({ ...result, halfOpen })))
+  })
+
+  it('are kept when the answer took most of a second, and when the endpoint came back with a new attempt', async () => {
+    await offer(web({ [B]: READY }), 1_100)
+    const [answered, later] = [open, { ...attempt, id: attempt.id + 1 }]
+    kernel.flows = [answered, later]
+    await clock.advance(200)
+    expect([kernel.dumps.length, kernel.flows]).toEqual([2, [answered, later]])
+  })
+
+  it('are kept when their endpoint comes back between the two reads', async () => {
+    await offer(web({ [B]: READY }), 600)
+    expect(kernel.dumps).toHaveLength(1)
+    await offer(web({ [A]: READY, [B]: READY }), 6_000)
+    expect(kernel.flows).toEqual([attempt, open])
+  })
+
+  it('lead to a rest of five seconds, whatever a pass waited for', async () => {
+    await offer(web({ [B]: READY, [C]: READY }), 1_200)
+    kernel.flows = [flow(CLIENT, '10.96.0.10:53', `${C}:1053`, { protocol: 'TCP', isHalfOpen: true })]
+    await offer(web({ [B]: READY }), 5_000 + 1_200)
+    expect(kernel.flows).toEqual([])
   })
 
   it('are looked for every five seconds while endpoints go, and not at all while they come', async () => {
@@ -327,9 +350,40 @@ describe('connection attempts', () => {
     expect(kernel.flows).toEqual([open])
   })
 
+  it('are deleted, however often the Service changed since the pass before', async () => {
+    await offer(web({ [A]: READY, [B]: READY, [C]: READY }), 300)
+    await offer(web({ [A]: READY, [B]: READY }), 300)
+    for (let n = 0; n < 90; n++) await offer(web({ [B]: READY, [`10.2.1.${n}`]: READY }), 50)
+    await clock.advance(6_000)
+    expect(kernel.flows).toEqual([open])
+  })
+
   it('are kept when their endpoint is back before they are looked for', async () => {
     await offer(web({ [B]: READY }), 100)
     await offer(web({ [A]: READY, [B]: READY }), 3_000)
+    expect(kernel.flows).toEqual([attempt, open])
+  })
+
+  it('are looked for again when the kernel has caught up between the two reads', async () => {
+    const lagging = web({ [B]: READY })
+    reconciler.offer(lagging.snapshot, now.table)
+    await clock.advance(300)
+    kernel.flows.push({ ...attempt, id: attempt.id + 1 })
+    await offer(lagging, 2_000)
+    expect(kernel.flows).toHaveLength(2)
+    await clock.advance(6_000)
+    expect(kernel.flows).toEqual([open])
+  })
+
+  it('are left to their timeout, with the versions of their Service, when passes fail for as long as a client tries', async () => {
+    kernel.failure = new Error('list flows: EPERM')
+    await offer(web({ [B]: READY }), 300_000)
+    kernel.failure = undefined
+    const dumps = kernel.dumps.length
+    await clock.advance(100_000)
+    expect([kernel.dumps.length - dumps, kernel.flows]).toEqual([0, [attempt, open]])
+    kernel.flows.push(TO_B)
+    await offer(web({ [C]: READY }), 6_000)
     expect(kernel.flows).toEqual([attempt, open])
   })
 

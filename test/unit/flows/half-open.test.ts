@@ -60,6 +60,11 @@ describe('a connection attempt without an answer', () => {
     expect(stale([both], now, false)).toEqual([])
   })
 
+  it('is kept where the Service has left an address, which another one may have taken with the same endpoint', () => {
+    const inside = dns({ type: 'NodePort', ports: PORTS })
+    expect(stale([both], view([inside, slice({ [B]: READY })]))).toEqual([ALL_TO_A[0], ALL_TO_A[2]])
+  })
+
   it('is kept to every endpoint that stays', () => {
     expect(stale([both], of(slice({ [B]: READY, [C]: READY })))).toEqual(ALL_TO_A)
   })
