@@ -318,7 +318,10 @@ describe('connection attempts', () => {
     await clock.advance(5_000)
     const before = kernel.dumps.length
     for (let n = 0; n < 30; n++)
-      await offer(web({ [A]: READY, '10.2.1.119': READY, [`10.3.1.${n % 2}`]: READY, '10.3.1.0': READY }), 100)
+      await offer(
+        web({ [A]: READY, '10.2.1.119': READY, [`10.3.1.${n % 2}`]: READY, '10.3.1.0': READY }),
+        100,
+      )
     expect(kernel.dumps.length - before).toBeLessThanOrEqual(1)
     await offer(web({ '10.2.1.119': READY }), 6_000)
     expect(kernel.flows).toEqual([open])
