@@ -118,6 +118,7 @@ export class RelayNames {
   }
 
   #failed(name: RelayName, why: string): void {
+    if (this.#isClosed) return
     const isNew = !this.#failures.has(name)
     this.#failures.set(name, why)
     const known = this.#resolved.get(name)?.length ?? 0
