@@ -70,7 +70,14 @@ function names() {
 
 /** Counts by endpoint until standard input ends, as `kprobe flows --follow --group-by endpoint` does. */
 async function watch(ended: boolean): Promise<void> {
-  const filter = { service: '', from: [], to: undefined, endpoint: undefined, protocol: undefined, all: false }
+  const filter = {
+    service: '',
+    from: [],
+    to: undefined,
+    endpoint: undefined,
+    protocol: undefined,
+    all: false,
+  }
   const groups = new FlowGroups({ names: names(), filter, by: 'endpoint', withVolume: false })
   const flows = new FlowWatch({
     clock: systemClock,
