@@ -80,10 +80,8 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
   const nodeOf = (call: Call): string | undefined =>
     isNode(call) ? nodeOfCertificate(call) : verdicts.get(call)?.node
   const trusted = new Set(options.trustedUsers)
-  const trustedAs = (call: Call): string | undefined => {
-    const user = (isNode(call) ? call.commonName : verdicts.get(call)?.user) ?? ''
-    return isOpen || trusted.has(user) ? user : undefined
-  }
+  const userOf = (call: Call): string => (isNode(call) ? call.commonName : verdicts.get(call)?.user) ?? ''
+  const trustedAs = (call: Call) => [userOf(call)].find(user => isOpen || trusted.has(user))
   const isTrusted = (call: Call): boolean => trustedAs(call) !== undefined
   const discovery = new DiscoveryServer({
     state,
