@@ -45,7 +45,7 @@ async function run(
   const [what = '', ...more] = reader.positionals
   if (what !== 'services') for (const argument of more) reader.fail(quote(argument), 'no such argument')
   if (what !== 'services' && !isShell(what))
-    reader.fail(quote(what), `is not one of ${Object.keys(SCRIPTS).join(', ')}, services`)
+    reader.fail(quote(what), `not one of ${Object.keys(SCRIPTS).join(', ')}, services`)
   if (reader.errors.length > 0) return usageErrors(io, 'completion', reader.errors)
   if (what === 'services') return await printServices(reader.text('admin-socket') || socketIn(more), io)
   if (!isShell(what)) return EXIT_USAGE

@@ -9,7 +9,7 @@ import type { FlowNames } from './flow-names.ts'
 import type { FlowSettings } from './flow-watch.ts'
 import type { Io } from './io.ts'
 import { FilterNames, readFilterClient, readFilterTarget, splitPort } from './peers.ts'
-import { given } from './trace-request.ts'
+import { checkAddresses, checkResolved, given } from './trace-request.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
@@ -86,12 +86,15 @@ export function readFlowsRequest(reader: FlagReader) {
     if (reader.given(flag) && !follow) reader.fail(`--${flag}`, 'is for --follow')
   if (reader.given('rate') && by !== undefined) reader.fail('--rate', 'has no effect with --group-by')
   if (reader.given('interval') && by === undefined) reader.fail('--interval', 'is for --group-by')
+  const clients = reader
+    .list('from')
+    .flatMap((text, index) => readFilterClient(reader, `--from[${index}]`, text) ?? [])
+  const target = given(reader, 'to', readFilterTarget)
+  checkAddresses(reader, clients, target)
   return {
     filter: readFilter(reader),
-    clients: reader
-      .list('from')
-      .flatMap((text, index) => readFilterClient(reader, `--from[${index}]`, text) ?? []),
-    target: given(reader, 'to', readFilterTarget),
+    clients,
+    target,
     follow,
     events: EVENTS[reader.oneOf('events', ['all', 'new', 'ended'], 'all')],
     durationMs: reader.durationMs('duration', {}),
@@ -135,12 +138,13 @@ function readFilter(reader: FlagReader): FlowFilter {
 
 const PROTOCOLS = { tcp: 'TCP', udp: 'UDP', sctp: 'SCTP', TCP: 'TCP', UDP: 'UDP', SCTP: 'SCTP' } as const
 
-/** Puts the addresses of clients and destination into the filter. Throws for a name that no object has. */
+/** Puts the addresses of clients and destination into the filter. Throws for a name that no object has, and without a common family. */
 export async function withPeers(request: FlowsRequest): Promise<FlowsRequest> {
   const names = new FilterNames(request)
   const from: IpFilter[] = []
   for (const client of request.clients) from.push(await names.addresses(client))
   const to = request.target && (await names.target(request.target))
+  if (to !== undefined) checkResolved(from, to)
   return { ...request, filter: { ...request.filter, from, to } }
 }
 

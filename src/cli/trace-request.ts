@@ -2,7 +2,14 @@ import { type Cidr, familyOf, type IpFilter } from '../base/ip.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { FilterNames, readFilterClient, readFilterTarget, type TargetFilter } from './peers.ts'
+import {
+  FilterNames,
+  type FilterPeer,
+  type FilterTarget,
+  readFilterClient,
+  readFilterTarget,
+  type TargetFilter,
+} from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
@@ -62,8 +69,7 @@ export function readPacketRequest(reader: FlagReader) {
     reader.fail('--service', `${quote(service)} is not written NAMESPACE/NAME or NAMESPACE/NAME:PORT`)
   const from = given(reader, 'from', readFilterClient)
   const to = given(reader, 'to', readFilterTarget)
-  if (from?.kind === 'cidr' && to?.peer.kind === 'cidr')
-    checkFamilies([from.cidr], [to.peer.cidr], (flag, message) => reader.fail(flag, message))
+  checkAddresses(reader, from === undefined ? [] : [from], to)
   return {
     service,
     from,
@@ -99,14 +105,34 @@ export function given<T>(
   return text === '' ? undefined : read(reader, `--${name}`, text)
 }
 
-function checkFamilies(
-  from: readonly Cidr[],
-  to: readonly Cidr[],
-  fail: (flag: string, message: string) => void,
+/** Reports a destination of a family that none of the clients has, where all of them are addresses. */
+export function checkAddresses(
+  reader: FlagReader,
+  from: readonly FilterPeer[],
+  to: FilterTarget | undefined,
 ): void {
-  const [own, its] = [from, to].map(cidrs => [...new Set(cidrs.map(({ ip }) => familyOf(ip)))])
-  if (own?.some(family => its?.includes(family)) === false)
-    fail('--to', `is ${its?.join(' and ')} while --from is ${own.join(' and ')}`)
+  const cidrs = from.flatMap(peer => (peer.kind === 'cidr' ? peer.cidr : []))
+  if (to?.peer.kind !== 'cidr' || cidrs.length < from.length) return
+  const problem = familyProblem(cidrs, [to.peer.cidr])
+  if (problem !== undefined) reader.fail('--to', problem)
+}
+
+/** Throws for a destination without a family of the clients. */
+export function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
+  if (to.addresses.isExcept || from.some(({ isExcept }) => isExcept)) return
+  const problem = familyProblem(
+    from.flatMap(({ cidrs }) => cidrs),
+    to.addresses.cidrs,
+  )
+  if (problem !== undefined) throw new Error(`--to ${problem}`)
+}
+
+function familyProblem(from: readonly Cidr[], to: readonly Cidr[]): string | undefined {
+  if (from.length === 0) return undefined
+  const [own = [], its = []] = [from, to].map(cidrs => [...new Set(cidrs.map(({ ip }) => familyOf(ip)))])
+  return own.some(family => its.includes(family))
+    ? undefined
+    : `is ${its.join(' and ')} while --from is ${own.join(' and ')}`
 }
 
 /** The peers of a request; undefined for all. */
@@ -126,9 +152,6 @@ export async function resolvePeers({
   const clients = from && (await names.addresses(from))
   if (to === undefined) return { from: clients, to: undefined }
   const target = await names.target(to)
-  if (clients?.isExcept === false && !target.addresses.isExcept)
-    checkFamilies(clients.cidrs, target.addresses.cidrs, (flag, message) => {
-      throw new Error(`${flag} ${message}`)
-    })
+  checkResolved(clients === undefined ? [] : [clients], target)
   return { from: clients, to: target }
 }

@@ -170,7 +170,7 @@ export class NodeViews {
     }
     const late: NodeView[] = []
     for (const view of [...this.#views.values()]) if (!(await follow(view))) late.push(view)
-    // Nodes that have moved may want the place of what they have left, and all of them that of nodes without clients.
+    // A node that has moved may need the place of the zone that it left, or of a node without clients.
     if (late.length > 0) for (const view of [...this.#views.values()]) if (view.isIdle) this.#drop(view)
     if (this.#run !== run) return
     this.#forgetUnused()

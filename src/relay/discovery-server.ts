@@ -26,10 +26,8 @@ export interface DiscoveryOptions {
   readonly rejected?: (text: string) => void
   /** The Node that this client is; undefined for one that is none. Absent where clients are believed. */
   readonly nodeOf?: (call: Call) => string | undefined
-  /** The client may report for any node, as relays do for those that read from them. */
-  readonly isTrusted?: (call: Call) => boolean
-  /** The name by which a client was admitted; absent where clients have none. */
-  readonly userOf?: (call: Call) => string
+  /** Gives the name of a client that may report for any node, as relays do for their readers; undefined for other clients. */
+  readonly trustedAs?: (call: Call) => string | undefined
 }
 
 export interface DiscoveryCounts {
@@ -121,7 +119,7 @@ class DeltaStream implements CallHandler {
   /** The Node that this client is, once it has reported; null for a client that reports for all. */
   #name: string | null | undefined
   /** Who has reported here: a node, or a client that reports for all. */
-  #user: string | undefined
+  #user = ''
   /** Nodes whose reports have come here. */
   readonly #joined = new Set<string>()
 
@@ -148,16 +146,17 @@ class DeltaStream implements CallHandler {
 
   /** Before the request is judged: a node says what it holds also to a relay that does not serve it. */
   #takeReport(id: string, text: string): void {
-    const { state, nodeOf, isTrusted, userOf } = this.#options
+    const { state, nodeOf, trustedAs } = this.#options
     // Reading a certificate takes longer than reading a report.
-    if (this.#name === undefined)
-      this.#name =
-        nodeOf === undefined || isTrusted?.(this.#call) === true ? null : (nodeOf(this.#call) ?? '')
+    if (this.#name === undefined) {
+      const user = trustedAs?.(this.#call)
+      this.#name = nodeOf === undefined || user !== undefined ? null : (nodeOf(this.#call) ?? '')
+      this.#user = user ?? this.#name ?? ''
+    }
     if (!isDnsSubdomain(id) || (this.#name !== null && this.#name !== id)) {
       state.reports.refuseOther()
       return
     }
-    this.#user ??= this.#name ?? userOf?.(this.#call) ?? ''
     const isFirst = this.#joined.size === 0
     if (!this.#joined.has(id) && state.reports.joined(id, this.#user, isFirst)) this.#joined.add(id)
     state.reports.take(id, text)
@@ -185,7 +184,7 @@ class DeltaStream implements CallHandler {
     this.#options.closed(this)
     for (const subscription of this.#subscriptions.values()) subscription.close()
     this.#subscriptions.clear()
-    for (const name of this.#joined) this.#options.state.reports.left(name, this.#user ?? '')
+    for (const name of this.#joined) this.#options.state.reports.left(name, this.#user)
     this.#joined.clear()
   }
 

@@ -20,7 +20,7 @@ const ADDRESSES_MAX = 64
 const PERIOD_MS = 30_000
 /** Minimum time between two lookups when no relay answers. */
 const HURRY_MS = 5_000
-/** A lookup that takes longer has failed, as far as anybody hears of it. */
+/** A lookup that takes longer is reported as failed. */
 const LATE_MS = 5_000
 /** So long a first request waits for the first answers. */
 const FIRST_MS = 5_000
@@ -80,13 +80,13 @@ export class RelayNames {
     const { names, clock, random } = this.#options
     this.#cancel()
     this.#askedMs = clock.nowMs()
-    // One at a time: libuv runs two lookups together, each until the resolver gives up, and that of the API server is one.
+    // libuv runs two lookups at a time, each until the resolver gives up; the API server's name needs one of them.
     for (const name of names) await this.#resolve(name)
     if (this.#isClosed) return
     this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
   }
 
-  /** A lookup cannot be ended: one that is late is a failure until it ends. */
+  /** Looks one name up. A late lookup, which cannot be cancelled, counts as failed until it ends. */
   async #resolve(name: RelayName): Promise<void> {
     if (this.#isClosed) return
     const { clock, lookup } = this.#options
@@ -118,6 +118,7 @@ export class RelayNames {
   }
 
   #failed(name: RelayName, why: string): void {
+    if (this.#isClosed) return
     const isNew = !this.#failures.has(name)
     this.#failures.set(name, why)
     const known = this.#resolved.get(name)?.length ?? 0

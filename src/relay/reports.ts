@@ -138,7 +138,7 @@ export class NodeReports {
     decrease(this.#streams, name)
   }
 
-  /** Takes the report of a node. Its cost does not depend on the number of nodes. */
+  /** Takes the report of a node. Its cost does not depend on the number of nodes, while there is a place for each. */
   take(name: string, text: string): void {
     const nowMs = this.#options.clock.nowMs()
     const known = this.#entries.get(name)
@@ -253,7 +253,7 @@ export class NodeReports {
     this.#refused.set(why, (this.#refused.get(why) ?? 0) + 1)
   }
 
-  /** Who reports for any node may make up names: these give way to nodes that exist. */
+  /** Tests for a place, and makes one: a name without a Node object, which a trusted client can invent, gives way to a node that exists. */
   #hasPlaceFor(name: string, nowMs: number): boolean {
     if (this.#entries.size >= NODES_MAX) this.#count(nowMs)
     if (this.#entries.size < NODES_MAX) return true

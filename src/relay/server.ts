@@ -81,13 +81,13 @@ export async function startRelayServer(options: RelayServerOptions): Promise<Rel
     isNode(call) ? nodeOfCertificate(call) : verdicts.get(call)?.node
   const trusted = new Set(options.trustedUsers)
   const userOf = (call: Call): string => (isNode(call) ? call.commonName : verdicts.get(call)?.user) ?? ''
-  const isTrusted = (call: Call): boolean => isOpen || trusted.has(userOf(call))
+  const trustedAs = (call: Call) => [userOf(call)].find(user => isOpen || trusted.has(user))
+  const isTrusted = (call: Call): boolean => trustedAs(call) !== undefined
   const discovery = new DiscoveryServer({
     state,
     clock,
     nodeOf,
-    isTrusted,
-    userOf,
+    trustedAs,
     ...(rejected === undefined ? {} : { rejected }),
   })
   let unauthorized = 0

@@ -23,12 +23,14 @@ function constantsOf(page) {
   return Object.fromEntries(rows)
 }
 
+function grouped(value) {
+  return value.toLocaleString('en-US')
+}
+
 function short(value) {
   if (value === 0) return '0'
   const digits = value >= 100 ? 0 : value >= 10 ? 1 : value >= 1 ? 2 : 3
-  return Number(value.toFixed(digits)) === 0
-    ? '< 0.001'
-    : Number(value.toFixed(digits)).toLocaleString('en-US')
+  return Number(value.toFixed(digits)) === 0 ? '< 0.001' : grouped(Number(value.toFixed(digits)))
 }
 
 function table(head, rows) {
@@ -86,7 +88,7 @@ function changesTable(constants, rate) {
       const traffic = readers => (readers * rate * objectBytes) / 1e6
       const share = Math.ceil(nodes / relays)
       return [
-        nodes.toLocaleString('en-US'),
+        grouped(nodes),
         ...[cores(nodes), traffic(nodes)].map(short),
         String(relays),
         ...[cores(relays), traffic(relays), relayCores(constants, share, rate), traffic(share)].map(short),
@@ -115,12 +117,7 @@ function startTable(constants) {
         (readers * OBJECTS * objectBytes) / 1e9,
         (readers * serverKiB) / 1024 ** 2,
       ]
-      return [
-        nodes.toLocaleString('en-US'),
-        ...costs(nodes).map(short),
-        String(relays),
-        ...costs(relays).map(short),
-      ]
+      return [grouped(nodes), ...costs(nodes).map(short), String(relays), ...costs(relays).map(short)]
     }),
   )
 }
@@ -137,11 +134,11 @@ function limitsTable(constants) {
       'a node: KB/s',
     ],
     RATES.map(rate => {
-      const { cpu, network, memory, connections } = readersMax(constants, rate)
+      const limits = Object.values(readersMax(constants, rate))
       const node = (rate * constants.nodeUs) / 1e4
       return [
         String(rate),
-        ...[cpu, network, memory, connections].map(value => value.toLocaleString('en-US')),
+        ...limits.map(value => (value === Math.min(...limits) ? `**${grouped(value)}**` : grouped(value))),
         `${short(node)} %`,
         short((rate * constants.objectBytes) / 1e3),
       ]

@@ -78,7 +78,8 @@ function feature(name: string): string {
 export function focusOf({ focus }: Suite, only: string | undefined): string {
   if (only === undefined) return focus
   const [head = '', tag] = focus.split('.*')
-  return tag === undefined ? `${head}.*${only}` : `${head}.*(${only}.*${tag}|${tag}.*${only})`
+  const its = `(${only})`
+  return tag === undefined ? `${head}.*${its}` : `${head}.*(${its}.*${tag}|${tag}.*${its})`
 }
 
 export interface RunOptions {

@@ -139,7 +139,7 @@ describe('kprobe flows', () => {
     expect(ofOne.every(({ endpoint }) => endpoint === one)).toBe(true)
     const sent = async (to: string) => linesOf((await flows('--to', to, '-o', 'json')).out)
     expect(await sent(one)).toHaveLength(ofOne.length)
-    expect(await sent('ns/web:80')).toHaveLength(served.size)
+    expect(await sent('ns/web:80')).toHaveLength(CONNECTIONS)
     expect(await sent(`${VIP}:81`)).toEqual([])
     expect((await flows('--service=ns/wob')).err).toContain('the daemon has no Service "ns/wob"\n')
     const bounded = await flows('--limit', '1')

@@ -16,7 +16,10 @@ const SNAPSHOT = snapshotOf([
   service('web', { ports: [{ name: 'http', port: 80 }], clusterIPs: ['10.96.0.1', 'fd00::1'] }),
   service('headless', { clusterIP: 'None' }),
   node({ ips: ['192.168.1.7', 'fd01::7'] }),
-  slice('web-4', 'web', [endpoint('10.1.0.9', { targetRef: { kind: 'Pod', name: 'web-a' } })]),
+  slice('web-4', 'web', [
+    endpoint('10.1.0.9', { targetRef: { kind: 'Pod', name: 'web-a' } }),
+    endpoint('10.1.0.10', { targetRef: { kind: 'Pod', name: 'lone' } }),
+  ]),
   slice('web-6', 'web', [endpoint('fd02::9', { targetRef: { kind: 'Pod', name: 'web-a' } })], {
     addressType: 'IPv6',
   }),
@@ -134,6 +137,12 @@ describe('the peers of kprobe trace', () => {
     await expect(traced('--from=2001:db8::1', '--to=pod/ns/web-a')).resolves.toContain('fd02::9')
     const only = ['--from=pod/ns/web-a', '--to=10.0.0.0/8']
     expect(await traced(...only)).toBe('10.1.0.9/32,fd02::9/128 -> 10.0.0.0/8')
+    const none = '--to is IPv4 while --from is IPv6'
+    await expect(traced('--from=2001:db8::1', '--to=pod/ns/lone')).rejects.toThrow(none)
+    const argv = [`--admin-socket=${socket}`, '--from=2001:db8::1,fd02::/64', '--to=pod/ns/lone']
+    const request = readFlowsRequest(new FlagReader(readArguments(argv, FLOWS_FLAGS, () => undefined)))
+    await expect(withPeers(request)).rejects.toThrow(none)
+    await expect(withPeers({ ...request, clients: [] })).resolves.toBeDefined()
   })
 })
 

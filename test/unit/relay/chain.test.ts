@@ -188,8 +188,8 @@ describe('a relay behind a relay', () => {
   it('F208: a client that may report for all names nodes alone, and so many of them', () => {
     const clock = new FakeClock()
     const state = new RelayState({ clock, proxyName: '' })
-    const userOf = ({ commonName = '' }: Pick<Call, 'commonName'>) => commonName
-    const { deltas } = new DiscoveryServer({ state, clock, isTrusted: () => true, userOf })
+    const trustedAs = ({ commonName }: Pick<Call, 'commonName'>) => commonName
+    const { deltas } = new DiscoveryServer({ state, clock, trustedAs })
     const handler = deltas({
       commonName: 'a',
       organizations: [],

@@ -108,11 +108,12 @@ describe('names of relays', () => {
     const clock = new FakeClock()
     const open: (() => void)[] = []
     let running = 0
+    const said: string[] = []
     const its = new RelayNames({
       names: ['a.test', 'b.test', 'c.test'].map(name => ({ name, port: 1, zone: '' })),
       clock,
       random: () => 0.5,
-      say: () => undefined,
+      say: text => said.push(text),
       lookup: async () => {
         running++
         await new Promise<void>(resolve => open.push(resolve))
@@ -136,7 +137,13 @@ describe('names of relays', () => {
     open.at(-1)?.()
     await clock.advance(1)
     expect([running, its.troubles, its.addresses.length]).toEqual([0, [], 3])
+    await clock.advance(5_000)
+    its.hurry()
+    expect(running).toBe(1)
     its.close()
+    said.length = 0
+    await clock.advance(6_000)
+    expect(said).toEqual([])
   })
 
   it.each([

@@ -337,10 +337,12 @@ describe('the sets of tests', () => {
     '[sig-network] LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] [Slow] should work',
     '[sig-network] LoadBalancers should work [Feature:LoadBalancer]',
   ])('find by --only the test %s', title => {
-    const foundBy = (only: string) =>
-      SUITES.filter(suite => new RegExp(focusOf(suite, only)).test(title)).map(({ name }) => name)
+    const foundBy = (only: string, its = title) =>
+      SUITES.filter(suite => new RegExp(focusOf(suite, only)).test(its)).map(({ name }) => name)
     expect(foundBy('should work')).toEqual(['network', 'lb'])
     expect(foundBy('should fail')).toEqual([])
+    expect(foundBy('should fail|should work')).toEqual(['network', 'lb'])
+    expect(foundBy('should fail|should work', '[sig-network] Networking should work')).toEqual(['network'])
   })
 
   it('leave in userspace mode the tests in which an endpoint has to see its client', () => {
