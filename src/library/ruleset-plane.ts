@@ -110,6 +110,7 @@ export interface TableParts {
   readonly elements?: Iterable<readonly [service: string, elements: readonly Element[]]>
 }
 
+/** Makes a table of its parts. */
 export function makeTable({ family, name, comment, chains, sets = [], elements = [] }: TableParts): Table {
   return {
     family,
