@@ -322,26 +322,33 @@ function placed(slots: Slots, slot: number, data: Octets): Slots {
  * length.
  */
 export function assignSlots(wanted: readonly Octets[], before: Slots | undefined): readonly Octets[] {
-  if (before === undefined || same(wanted, before)) return wanted
+  if (before === undefined) return wanted
+  const others: number[] = []
   const slotOf = new Map<Octets, number>()
-  for (let slot = 0; slot < Math.min(before.length, wanted.length); slot++) {
+  // Most of a long list stands where it stood, and needs no place in a Map.
+  for (let slot = 0; slot < wanted.length; slot++) {
     const value = before[slot]
+    if (value === wanted[slot]) continue
+    others.push(slot)
     if (value !== undefined) slotOf.set(value, slot)
   }
-  const dealt: Slots = new Array<Octets | undefined>(wanted.length).fill(undefined)
+  if (others.length === 0) return wanted
+  const dealt = wanted.slice()
+  for (const slot of others) dealt[slot] = GAP
   const waiting: Octets[] = []
-  for (const value of wanted) {
+  for (const at of others) {
+    const value = wanted[at] ?? GAP
     const slot = slotOf.get(value)
     if (slot === undefined) waiting.push(value)
     else dealt[slot] = value
   }
   let next = 0
-  return dealt.map(value => value ?? waiting[next++] ?? '')
+  for (const slot of others) if (dealt[slot] === GAP) dealt[slot] = waiting[next++] ?? GAP
+  return dealt
 }
 
-function same(wanted: readonly Octets[], before: Slots): boolean {
-  return wanted.length === before.length && wanted.every((value, slot) => value === before[slot])
-}
+/** No endpoint. */
+const GAP: Octets = ''
 
 /**
  * Gives each endpoint a number below STABLE_MAX. The number stays the same as long as the endpoint exists, so

@@ -1,3 +1,4 @@
+import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../../src/base/clock.ts'
 import { PersistentMap } from '../../../../src/base/collections.ts'
@@ -19,7 +20,7 @@ import {
 import { adoptRuleset } from '../../../../src/modes/nftables/observe.ts'
 import { assignSlots, stableIds } from '../../../../src/modes/nftables/render-service.ts'
 import type { NftablesState } from '../../../../src/modes/nftables/state.ts'
-import { IS_QUICK } from '../../../support/runs.ts'
+import { IS_QUICK, runs } from '../../../support/runs.ts'
 import { backends, clusterIp, EXTERNAL, ip4, nodePort, service, table, vip } from './frontends.ts'
 import { complaints, differences, lines, listing, render, routes, tableIn } from './inspect.ts'
 
@@ -159,6 +160,24 @@ describe('slots', () => {
     expect(assignSlots(['a', 'x', 'c'], ['a', 'b', 'c'])).toEqual(['a', 'x', 'c'])
     expect(assignSlots(['a', 'b', 'c'], ['c', undefined, 'z', 'a'])).toEqual(['c', 'a', 'b'])
     expect(assignSlots(['a'], [])).toEqual(['a'])
+  })
+
+  it('hold each wanted value once, and those that had one slot of the list in that slot', () => {
+    const value = fc.constantFrom(...'abcdefgh')
+    const anyWanted = fc.uniqueArray(value, { maxLength: 8 })
+    const anyBefore = fc.array(fc.option(value, { nil: undefined }), { maxLength: 10 })
+    fc.assert(
+      fc.property(anyWanted, anyBefore, (wanted, before) => {
+        const slots = assignSlots(wanted, before)
+        expect(slots.toSorted()).toEqual(wanted.toSorted())
+        for (const value of wanted) {
+          const slot = before.indexOf(value)
+          if (slot === before.lastIndexOf(value) && slot >= 0 && slot < wanted.length)
+            expect(slots[slot]).toBe(value)
+        }
+      }),
+      { numRuns: runs(500) },
+    )
   })
 
   it('make one endpoint more or less a change of a few elements, however long the list', () => {
