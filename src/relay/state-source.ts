@@ -104,12 +104,16 @@ export class StateSource implements Source {
     if (!this.#isStopped) this.#working ??= this.#work()
   }
 
+  get #isWhole(): boolean {
+    return [...KINDS, 'Node' as const].every(kind => this.#collection(kind).revision !== undefined)
+  }
+
   async #work(): Promise<void> {
     const slice = new Slice(slicingOf(this.#options.clock))
     // What is published together is read together.
     await slice.next()
     for (;;) {
-      const isWhole = [...KINDS, 'Node' as const].every(kind => this.#collection(kind).revision !== undefined)
+      const isWhole = this.#isWhole
       const batch: SourceEvent[] = []
       for (const kind of KINDS) {
         const changes = [...this.#waiting[kind]]
@@ -124,7 +128,10 @@ export class StateSource implements Source {
         this.#isSynced = true
         this.#handlers?.synced()
       }
-      if (this.#isStopped || KINDS.every(kind => this.#waiting[kind].size === 0)) break
+      if (this.#isStopped) break
+      // The last collection may have become whole meanwhile, with nothing that waits.
+      const isTold = this.#isSynced || !this.#isWhole
+      if (isTold && KINDS.every(kind => this.#waiting[kind].size === 0)) break
     }
     this.#working = undefined
   }
