@@ -64,6 +64,7 @@ export const GROUPS = {
     F208: 'a client of a relay reports for other nodes without being trusted',
     F209: 'reports of many nodes for a relay above that does not read',
     F210: 'readers of a relay that do not read what it wrote for them alone',
+    F216: 'a relay whose last collection becomes whole while it reads the others for Sets',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

@@ -10,13 +10,16 @@ import { NodeViews } from '../../../src/daemon/node-views.ts'
 import { isJson } from '../../../src/model/fields.ts'
 import { PartsRoom } from '../../../src/model/object-budget.ts'
 import { nodeSets } from '../../../src/relay/node-sets.ts'
+import { RelayState } from '../../../src/relay/state.ts'
 import { StateSource } from '../../../src/relay/state-source.ts'
+import { RELAYED_TYPES } from '../../../src/relay/types.ts'
 import type { ApiObject } from '../../../src/source/kube/wire/tables.ts'
 import { encodeLocalv1 } from '../../support/api/localv1.ts'
 import { grpcClient, WatchClient } from '../../support/api/watch-client.ts'
 import { clusterOf, nodeOf, serviceOf, sliceOf } from '../../support/apiserver/generator.ts'
 import { ApiServer } from '../../support/apiserver/http-server.ts'
 import { createRandom } from '../../support/apiserver/random.ts'
+import { FakeClock } from '../../support/fake-clock.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { eventually } from '../../support/patience.ts'
 import { RelayWorld } from '../../support/relay.ts'
@@ -160,6 +163,39 @@ function callOf(facts: Partial<Call> = {}): Call & Ended {
   }
   return call
 }
+
+it('F216: the source of Sets is synced also when its last collection becomes whole while a pass waits', async () => {
+  const clock = new FakeClock()
+  const state = new RelayState({ clock, proxyName: '' })
+  const seal = (typeUrl: string): void => state.collections.get(typeUrl)?.seal('5')
+  const heard: string[] = []
+  let taken = (): void => undefined
+  const source = new StateSource({ clock, state, nodesChanged: () => undefined })
+  await source.start({
+    events: batch => {
+      heard.push(...batch.map(({ kind }) => kind))
+      return new Promise(resolve => {
+        taken = resolve
+      })
+    },
+    synced: () => void heard.push('synced'),
+    refusals: () => undefined,
+    problem: () => undefined,
+  })
+  for (const { kind, typeUrl } of RELAYED_TYPES) {
+    if (kind === 'Service')
+      state.collections.get(typeUrl)?.put('shop/cart', { version: '5', resource: Buffer.alloc(0) })
+    if (kind !== 'Node') seal(typeUrl)
+  }
+  await clock.advance(1)
+  expect(heard).toEqual(['Service'])
+  for (const { kind, typeUrl } of RELAYED_TYPES) if (kind === 'Node') seal(typeUrl)
+  taken()
+  await clock.advance(1)
+  expect(heard).toEqual(['Service', 'synced'])
+  expect(source.status.missing).toEqual([])
+  await source.stop()
+})
 
 const request = (node: string): Buffer => encodeLocalv1('WatchReq', { NodeName: node })
 
