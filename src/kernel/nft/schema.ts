@@ -173,8 +173,8 @@ const LIMIT = attributeSet({
 })
 
 const LOG = attributeSet({
-  group: [nft.NFTA_LOG_GROUP, u16be],
   prefix: [nft.NFTA_LOG_PREFIX, string],
+  group: [nft.NFTA_LOG_GROUP, u16be],
   /** Bytes of the packet that are copied. */
   snaplen: [nft.NFTA_LOG_SNAPLEN, u32be],
   /** Messages that the kernel collects before it sends them. */
@@ -205,10 +205,12 @@ export const EXPRESSIONS = {
   log: LOG,
 } as const
 
-export const EXPRESSION = unionOf(
-  { tag: [nft.NFTA_EXPR_NAME, string], data: [nft.NFTA_EXPR_DATA, nestedOctets] },
-  EXPRESSIONS,
-)
+export const EXPRESSION_FIELDS = {
+  tag: [nft.NFTA_EXPR_NAME, string],
+  data: [nft.NFTA_EXPR_DATA, nestedOctets],
+} as const
+
+export const EXPRESSION = unionOf(EXPRESSION_FIELDS, EXPRESSIONS)
 export type ExpressionAttributes = Tagged<typeof EXPRESSIONS>
 
 const SET_DESC = attributeSet({
