@@ -4,7 +4,6 @@ import {
   type ByteView,
   ByteWriter,
   forEachAttribute,
-  u32be,
   viewOf,
 } from '../../netlink/attribute.ts'
 import { NLA_TYPE_MASK } from '../../netlink/constants.ts'
@@ -12,15 +11,13 @@ import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import {
   type AttributeSet,
   type Attributes,
-  attributeSet,
   type Fields,
-  nested,
   readAttributes,
   type Tagged,
   unionOf,
 } from '../../netlink/schema.ts'
 import * as nft from '../nft/constants.ts'
-import { DATA, EXPRESSION_FIELDS, EXPRESSIONS } from '../nft/schema.ts'
+import { EXPRESSION_FIELDS, EXPRESSIONS, RANGE } from '../nft/schema.ts'
 import { NFT_CMP_GT, NFT_CMP_GTE, NFT_CMP_LT, NFT_CMP_LTE } from './constants.ts'
 
 /**
@@ -36,16 +33,7 @@ export interface RawExpression {
   readonly place?: { readonly view: ByteView; readonly start: number; readonly end: number }
 }
 
-/** The tables of expressions, by nft_expr_type.name. */
-const TABLES = {
-  ...EXPRESSIONS,
-  range: attributeSet({
-    sreg: [1, u32be],
-    op: [2, u32be],
-    from: [3, nested(DATA)],
-    to: [4, nested(DATA)],
-  }),
-} as const
+const TABLES = { ...EXPRESSIONS, range: RANGE } as const
 const EXPRESSION = unionOf(EXPRESSION_FIELDS, TABLES)
 
 /** The kernel lists nests without a flag. */
@@ -110,7 +98,9 @@ export function range(op: number, from: Octets, to: Octets): Octets {
 }
 
 /** What stands before and behind a mask, by its length: that of a number, or of an address of either family. */
-const MASKED = new Map([4, VALUE_LENGTH_MAX].map(length => [length, aroundMask(length)]))
+const MASKED: ReadonlyMap<number, readonly string[]> = new Map(
+  [4, VALUE_LENGTH_MAX].map(length => [length, aroundMask(length)]),
+)
 
 function aroundMask(length: number): readonly string[] {
   const mask = '\xff'.repeat(length)
@@ -237,12 +227,12 @@ interface Compared {
 
 export function comparedIn(one: RawExpression): Compared | undefined {
   const isRange = one.name === 'range'
-  const range = isRange ? attributesOf(TABLES.range, one) : undefined
+  const range = isRange ? attributesOf(RANGE, one) : undefined
   const {
     sreg,
     op,
     data: value,
-  } = one.name === 'cmp' ? (attributesOf(TABLES.cmp, one) ?? {}) : { ...range, data: range?.from }
+  } = one.name === 'cmp' ? (attributesOf(EXPRESSIONS.cmp, one) ?? {}) : { ...range, data: range?.from }
   const from = value?.value
   const to = isRange ? range?.to?.value : from
   if (sreg === undefined || op === undefined || from === undefined || to?.length !== from.length)
