@@ -10,44 +10,16 @@ export const IPCTNL_MSG_CT_GET_STATS = 5
 
 export const CTA_TUPLE_ORIG = 1
 export const CTA_TUPLE_REPLY = 2
-export const CTA_STATUS = 3
-export const CTA_TIMEOUT = 7
-export const CTA_MARK = 8
-export const CTA_COUNTERS_ORIG = 9
-export const CTA_COUNTERS_REPLY = 10
-export const CTA_ID = 12
-export const CTA_ZONE = 18
-export const CTA_TIMESTAMP = 20
-export const CTA_FILTER = 25
-export const CTA_STATUS_MASK = 26
 
 export const CTA_TUPLE_IP = 1
 export const CTA_TUPLE_PROTO = 2
-export const CTA_TUPLE_ZONE = 3
 
 export const CTA_IP_V4_SRC = 1
 export const CTA_IP_V4_DST = 2
-export const CTA_IP_V6_SRC = 3
-export const CTA_IP_V6_DST = 4
 
 export const CTA_PROTO_NUM = 1
 export const CTA_PROTO_SRC_PORT = 2
 export const CTA_PROTO_DST_PORT = 3
-
-export const CTA_FILTER_ORIG_FLAGS = 1
-
-export const CTA_COUNTERS_PACKETS = 1
-export const CTA_COUNTERS_BYTES = 2
-
-export const CTA_TIMESTAMP_START = 1
-export const CTA_TIMESTAMP_STOP = 2
-
-export const CTA_STATS_INSERT_FAILED = 9
-export const CTA_STATS_DROP = 10
-export const CTA_STATS_EARLY_DROP = 11
-
-export const CTA_STATS_GLOBAL_ENTRIES = 1
-export const CTA_STATS_GLOBAL_MAX_ENTRIES = 2
 
 export const IPS_SEEN_REPLY = 2
 export const IPS_ASSURED = 4

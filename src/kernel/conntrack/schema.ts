@@ -1,38 +1,15 @@
 import { nestedOctets, octets, u8, u16be, u32be, u32host, u64be } from '../../netlink/attribute.ts'
 import { attributeSet, nested } from '../../netlink/schema.ts'
 import {
-  CTA_COUNTERS_BYTES,
-  CTA_COUNTERS_ORIG,
-  CTA_COUNTERS_PACKETS,
-  CTA_COUNTERS_REPLY,
-  CTA_FILTER,
-  CTA_FILTER_ORIG_FLAGS,
-  CTA_ID,
   CTA_IP_V4_DST,
   CTA_IP_V4_SRC,
-  CTA_IP_V6_DST,
-  CTA_IP_V6_SRC,
-  CTA_MARK,
   CTA_PROTO_DST_PORT,
   CTA_PROTO_NUM,
   CTA_PROTO_SRC_PORT,
-  CTA_STATS_DROP,
-  CTA_STATS_EARLY_DROP,
-  CTA_STATS_GLOBAL_ENTRIES,
-  CTA_STATS_GLOBAL_MAX_ENTRIES,
-  CTA_STATS_INSERT_FAILED,
-  CTA_STATUS,
-  CTA_STATUS_MASK,
-  CTA_TIMEOUT,
-  CTA_TIMESTAMP,
-  CTA_TIMESTAMP_START,
-  CTA_TIMESTAMP_STOP,
   CTA_TUPLE_IP,
   CTA_TUPLE_ORIG,
   CTA_TUPLE_PROTO,
   CTA_TUPLE_REPLY,
-  CTA_TUPLE_ZONE,
-  CTA_ZONE,
 } from './constants.ts'
 
 /** The ctnetlink attributes that kprobe uses, as linux/netfilter/nfnetlink_conntrack.h describes them. */
@@ -40,8 +17,8 @@ import {
 const TUPLE_IP = attributeSet({
   v4Source: [CTA_IP_V4_SRC, octets],
   v4Destination: [CTA_IP_V4_DST, octets],
-  v6Source: [CTA_IP_V6_SRC, octets],
-  v6Destination: [CTA_IP_V6_DST, octets],
+  v6Source: [3, octets],
+  v6Destination: [4, octets],
 })
 
 const TUPLE_PROTO = attributeSet({
@@ -53,22 +30,22 @@ const TUPLE_PROTO = attributeSet({
 export const TUPLE = attributeSet({
   ip: [CTA_TUPLE_IP, nested(TUPLE_IP)],
   proto: [CTA_TUPLE_PROTO, nested(TUPLE_PROTO)],
-  zone: [CTA_TUPLE_ZONE, u16be],
+  zone: [3, u16be],
 })
 
 /** The parts of the original tuple that a dump compares. */
-const FILTER = attributeSet({ originalFlags: [CTA_FILTER_ORIG_FLAGS, u32host] })
+const FILTER = attributeSet({ originalFlags: [1, u32host] })
 
 /** The attributes that kprobe writes: entries to create, and the filters of dumps. */
 export const CONNTRACK = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
-  status: [CTA_STATUS, u32be],
-  statusMask: [CTA_STATUS_MASK, u32be],
-  timeoutS: [CTA_TIMEOUT, u32be],
-  mark: [CTA_MARK, u32be],
-  zone: [CTA_ZONE, u16be],
-  filter: [CTA_FILTER, nested(FILTER)],
+  status: [3, u32be],
+  statusMask: [26, u32be],
+  timeoutS: [7, u32be],
+  mark: [8, u32be],
+  zone: [18, u16be],
+  filter: [25, nested(FILTER)],
 })
 
 /* A dump has hundreds of thousands of entries, so fields without a use are not decoded. The first table decides
@@ -76,7 +53,7 @@ export const CONNTRACK = attributeSet({
 
 const HEAD_IP = attributeSet({
   v4Destination: [CTA_IP_V4_DST, octets],
-  v6Destination: [CTA_IP_V6_DST, octets],
+  v6Destination: [4, octets],
 })
 
 const HEAD_PROTO = attributeSet({
@@ -93,7 +70,7 @@ export const HEAD = attributeSet({ original: [CTA_TUPLE_ORIG, nested(HEAD_TUPLE)
 
 const SOURCE_IP = attributeSet({
   v4Source: [CTA_IP_V4_SRC, octets],
-  v6Source: [CTA_IP_V6_SRC, octets],
+  v6Source: [3, octets],
 })
 
 const SOURCE_TUPLE = attributeSet({
@@ -105,37 +82,34 @@ const SOURCE_TUPLE = attributeSet({
 export const REST = attributeSet({
   tuple: [CTA_TUPLE_ORIG, nestedOctets],
   reply: [CTA_TUPLE_REPLY, nested(SOURCE_TUPLE)],
-  status: [CTA_STATUS, u32be],
-  id: [CTA_ID, u32be],
-  zone: [CTA_ZONE, u16be],
+  status: [3, u32be],
+  id: [12, u32be],
+  zone: [18, u16be],
 })
 
 const COUNTERS = attributeSet({
-  packets: [CTA_COUNTERS_PACKETS, u64be],
-  bytes: [CTA_COUNTERS_BYTES, u64be],
+  packets: [1, u64be],
+  bytes: [2, u64be],
 })
 
 /** The fields of an entry for people: both tuples, and what the kernel counted and timed where its settings are on. */
 export const RECORD = attributeSet({
   original: [CTA_TUPLE_ORIG, nested(TUPLE)],
   reply: [CTA_TUPLE_REPLY, nested(TUPLE)],
-  sent: [CTA_COUNTERS_ORIG, nested(COUNTERS)],
-  received: [CTA_COUNTERS_REPLY, nested(COUNTERS)],
-  time: [
-    CTA_TIMESTAMP,
-    nested(attributeSet({ startNs: [CTA_TIMESTAMP_START, u64be], stopNs: [CTA_TIMESTAMP_STOP, u64be] })),
-  ],
+  sent: [9, nested(COUNTERS)],
+  received: [10, nested(COUNTERS)],
+  time: [20, nested(attributeSet({ startNs: [1, u64be], stopNs: [2, u64be] }))],
 })
 
 /** Attributes of IPCTNL_MSG_CT_GET_STATS. */
 export const STATS_GLOBAL = attributeSet({
-  entries: [CTA_STATS_GLOBAL_ENTRIES, u32be],
-  entriesMax: [CTA_STATS_GLOBAL_MAX_ENTRIES, u32be],
+  entries: [1, u32be],
+  entriesMax: [2, u32be],
 })
 
 /** Attributes of IPCTNL_MSG_CT_GET_STATS_CPU: one message per processor. */
 export const STATS_CPU = attributeSet({
-  insertFailed: [CTA_STATS_INSERT_FAILED, u32be],
-  drop: [CTA_STATS_DROP, u32be],
-  earlyDrop: [CTA_STATS_EARLY_DROP, u32be],
+  insertFailed: [9, u32be],
+  drop: [10, u32be],
+  earlyDrop: [11, u32be],
 })

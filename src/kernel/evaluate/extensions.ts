@@ -2,18 +2,12 @@ import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, everything, includes, intersection, type Region, union } from '../../base/region.ts'
 import {
   NFT_PAYLOAD_TRANSPORT_HEADER,
-  NFT_REG_1,
-  NFT_REG_4,
-  NFT_REG32_00,
-  NFT_REG32_15,
-  NFTA_CMP_DATA,
-  NFTA_CMP_OP,
-  NFTA_CMP_SREG,
   NFTA_FIB_F_DADDR,
   NFTA_FIB_F_SADDR,
   RTN_LOCAL,
 } from '../nft/constants.ts'
 import type { Expression } from '../nft/expression.ts'
+import { registerNumber } from '../nft/expression-attributes.ts'
 import type { NftFamily } from '../nft/state.ts'
 import {
   ADDRESS_TYPES,
@@ -23,17 +17,13 @@ import {
   NFT_CMP_LTE,
   NFT_RANGE_EQ,
   NFT_RANGE_NEQ,
-  NFTA_RANGE_FROM_DATA,
-  NFTA_RANGE_OP,
-  NFTA_RANGE_SREG,
-  NFTA_RANGE_TO_DATA,
   XT_CONNTRACK_STATE_DNAT,
   XT_CONNTRACK_STATE_INVALID,
   XT_CONNTRACK_STATE_NEW,
   XT_CONNTRACK_STATE_SNAT,
   XT_STATISTIC_UNITS,
 } from '../xt/constants.ts'
-import { attributesOf, numberIn, valueIn } from '../xt/expressions.ts'
+import { comparedIn } from '../xt/expressions.ts'
 import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../xt/foreign.ts'
 import { readMatch } from '../xt/match.ts'
 import type { XtMatch, XtPorts, XtTarget } from '../xt/rule.ts'
@@ -392,16 +382,12 @@ function numberOf(held: Known): number {
 }
 
 /** The expression `range`, and `cmp` with an order. */
-function comparisonOf({ name, data }: Extract<Expression, { kind: 'unknown' }>): Decoded | undefined {
-  const attributes = name === 'cmp' || name === 'range' ? attributesOf(data) : undefined
-  if (attributes === undefined) return undefined
-  const isRange = name === 'range'
-  const register = registerOf(numberIn(attributes, isRange ? NFTA_RANGE_SREG : NFTA_CMP_SREG))
-  const op = numberIn(attributes, isRange ? NFTA_RANGE_OP : NFTA_CMP_OP)
-  const from = valueIn(attributes, isRange ? NFTA_RANGE_FROM_DATA : NFTA_CMP_DATA)
-  if (register === undefined || op === undefined || from === undefined) return undefined
-  const to = isRange ? valueIn(attributes, NFTA_RANGE_TO_DATA) : from
-  const region = to?.length === from.length ? rangeOf(isRange, op, { from, to }) : undefined
+function comparisonOf(expression: Extract<Expression, { kind: 'unknown' }>): Decoded | undefined {
+  const compared = comparedIn(expression)
+  const register = registerNumber(compared?.register)
+  if (compared === undefined || register === undefined) return undefined
+  const { isRange, op, from } = compared
+  const region = rangeOf(isRange, op, compared)
   if (region === undefined || from.length > 4) return undefined
   return pure(machine => {
     const word = machine.registers[register]
@@ -426,10 +412,4 @@ function rangeOf(
   if (op === NFT_CMP_GTE) return upFrom
   if (op === NFT_CMP_LT) return difference(all, upFrom)
   return op === NFT_CMP_GT ? difference(all, upTo) : undefined
-}
-
-function registerOf(number: number | undefined): number | undefined {
-  if (number === undefined) return undefined
-  if (number >= NFT_REG_1 && number <= NFT_REG_4) return (number - NFT_REG_1) * 4
-  return number >= NFT_REG32_00 && number <= NFT_REG32_15 ? number - NFT_REG32_00 : undefined
 }

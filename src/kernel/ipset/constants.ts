@@ -17,45 +17,8 @@ export const IPSET_CMD_GET_BYNAME = 14
 export const IPSET_CMD_GET_BYINDEX = 15
 
 /** Attributes of commands. */
-export const IPSET_ATTR_PROTOCOL = 1
-export const IPSET_ATTR_SETNAME = 2
-export const IPSET_ATTR_TYPENAME = 3
-export const IPSET_ATTR_SETNAME2 = 3
-export const IPSET_ATTR_REVISION = 4
-export const IPSET_ATTR_FAMILY = 5
-export const IPSET_ATTR_FLAGS = 6
 export const IPSET_ATTR_DATA = 7
 export const IPSET_ATTR_ADT = 8
-export const IPSET_ATTR_LINENO = 9
-export const IPSET_ATTR_REVISION_MIN = 10
-export const IPSET_ATTR_INDEX = 11
-
-/** Attributes of sets and of elements. */
-export const IPSET_ATTR_IP = 1
-export const IPSET_ATTR_PORT = 4
-export const IPSET_ATTR_PORT_TO = 5
-export const IPSET_ATTR_TIMEOUT = 6
-export const IPSET_ATTR_PROTO = 7
-export const IPSET_ATTR_CADT_FLAGS = 8
-export const IPSET_ATTR_CADT_LINENO = 9
-export const IPSET_ATTR_BITMASK = 12
-
-/** Attributes of sets only. */
-export const IPSET_ATTR_INITVAL = 17
-export const IPSET_ATTR_HASHSIZE = 18
-export const IPSET_ATTR_MAXELEM = 19
-export const IPSET_ATTR_NETMASK = 20
-export const IPSET_ATTR_BUCKETSIZE = 21
-export const IPSET_ATTR_ELEMENTS = 24
-export const IPSET_ATTR_REFERENCES = 25
-export const IPSET_ATTR_MEMSIZE = 26
-
-/** Attributes of elements only. */
-export const IPSET_ATTR_IP2 = 20
-export const IPSET_ATTR_CIDR2 = 21
-
-export const IPSET_ATTR_IPADDR_IPV4 = 1
-export const IPSET_ATTR_IPADDR_IPV6 = 2
 
 export const IPSET_FLAG_LIST_SETNAME = 2
 export const IPSET_FLAG_LIST_HEADER = 4

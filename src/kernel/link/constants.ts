@@ -11,12 +11,6 @@ export const AF_UNSPEC = 0
 export const AF_INET = 2
 export const AF_INET6 = 10
 
-export const IFLA_IFNAME = 3
-export const IFLA_LINKINFO = 18
-export const IFLA_INFO_KIND = 1
-
-export const IFA_ADDRESS = 1
-export const IFA_LOCAL = 2
 export const IFA_F_SECONDARY = 0x01
 export const IFA_F_NODAD = 0x02
 

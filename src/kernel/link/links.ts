@@ -11,9 +11,9 @@ import * as route from './constants.ts'
 /** The attributes of an interface address that kprobe uses, as linux/if_addr.h describes them. */
 export const ADDRESS = attributeSet({
   /** The address of the peer on a point-to-point interface, otherwise the own address. */
-  address: [route.IFA_ADDRESS, octets],
+  address: [1, octets],
   /** The own address; IPv6 has it only where `address` is the peer's. */
-  local: [route.IFA_LOCAL, octets],
+  local: [2, octets],
 })
 
 /** struct ifaddrmsg. */
@@ -50,13 +50,13 @@ export function readIfAddrMsg(view: ByteView, { start, end }: Message): IfAddrMs
 
 const LINK_INFO = attributeSet({
   /** struct rtnl_link_ops.kind: `dummy`; absent for hardware. */
-  kind: [route.IFLA_INFO_KIND, string],
+  kind: [1, string],
 })
 
 /** The attributes of a device that kprobe uses, as linux/if_link.h describes them. */
 export const LINK = attributeSet({
-  name: [route.IFLA_IFNAME, string],
-  info: [route.IFLA_LINKINFO, nested(LINK_INFO)],
+  name: [3, string],
+  info: [18, nested(LINK_INFO)],
 })
 
 export const IFINFOMSG_LENGTH = 16

@@ -9,21 +9,27 @@ import { malformed } from '../../netlink/errors.ts'
 import { encodeMessage, type Message, nfSpan, writeNfGenMsg } from '../../netlink/message.ts'
 import { attributeSet, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import * as nflog from './constants.ts'
+
+/* linux/netfilter/nfnetlink_log.h. */
+const NFULNL_MSG_PACKET = 0
+const NFULNL_MSG_CONFIG = 1
+const NFULNL_CFG_CMD_BIND = 1
+const NFULNL_COPY_PACKET = 2
+const NFULNL_CFG_F_SEQ = 1
 
 const CONFIG = attributeSet({
-  command: [nflog.NFULA_CFG_CMD, u8],
+  command: [1, u8],
   /** struct nfulnl_msg_config_mode. */
-  mode: [nflog.NFULA_CFG_MODE, octets],
-  threshold: [nflog.NFULA_CFG_QTHRESH, number32],
-  flags: [nflog.NFULA_CFG_FLAGS, u16be],
+  mode: [2, octets],
+  threshold: [5, number32],
+  flags: [6, u16be],
 })
 
 const PACKET = attributeSet({
-  inputInterface: [nflog.NFULA_IFINDEX_INDEV, number32],
-  payload: [nflog.NFULA_PAYLOAD, octets],
-  prefix: [nflog.NFULA_PREFIX, string],
-  sequence: [nflog.NFULA_SEQ, number32],
+  inputInterface: [4, number32],
+  payload: [9, octets],
+  prefix: [10, string],
+  sequence: [12, number32],
 })
 
 /** A packet that a rule has logged. */
@@ -75,15 +81,15 @@ export function readLog(options: LogOptions): () => void {
 }
 
 function encodeBind(group: number, sequence: number): Uint8Array {
-  const type = (NFNL_SUBSYS_ULOG << 8) | nflog.NFULNL_MSG_CONFIG
+  const type = (NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_CONFIG
   return encodeMessage({ type, flags: NLM_F_REQUEST | NLM_F_ACK, sequence }, out => {
     writeNfGenMsg(out.out, { family: 0, resourceId: group })
     writeAttributes(out, CONFIG, {
-      command: nflog.NFULNL_CFG_CMD_BIND,
-      mode: `${u32be(PACKET_BYTES)}${String.fromCharCode(nflog.NFULNL_COPY_PACKET)}\0`,
+      command: NFULNL_CFG_CMD_BIND,
+      mode: `${u32be(PACKET_BYTES)}${String.fromCharCode(NFULNL_COPY_PACKET)}\0`,
       // Each packet is sent at once.
       threshold: 1,
-      flags: nflog.NFULNL_CFG_F_SEQ,
+      flags: NFULNL_CFG_F_SEQ,
     })
   })
 }
@@ -110,7 +116,7 @@ export function decodeLogged(
   message: Message,
 ): (LoggedPacket & { readonly sequence: number | undefined }) | undefined {
   if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
-  if (message.type !== ((NFNL_SUBSYS_ULOG << 8) | nflog.NFULNL_MSG_PACKET)) return undefined
+  if (message.type !== ((NFNL_SUBSYS_ULOG << 8) | NFULNL_MSG_PACKET)) return undefined
   const { prefix = '', payload, inputInterface, sequence } = readAttributes(view, PACKET, nfSpan(message))
   const head = payload === undefined ? undefined : readPacketHead(payload)
   return { prefix, head, inputInterface, sequence }

@@ -63,58 +63,18 @@ export const NFT_MSG_GETOBJ = 19
 
 export const NFTA_LIST_ELEM = 1
 
-export const NFTA_TABLE_NAME = 1
-export const NFTA_TABLE_FLAGS = 2
-export const NFTA_TABLE_USE = 3
-export const NFTA_TABLE_HANDLE = 4
-export const NFTA_TABLE_USERDATA = 6
-export const NFTA_TABLE_OWNER = 7
 export const NFT_TABLE_F_DORMANT = 0x1
 export const NFT_TABLE_F_OWNER = 0x2
 export const NFT_TABLE_F_PERSIST = 0x4
 
-export const NFTA_HOOK_HOOKNUM = 1
-export const NFTA_HOOK_PRIORITY = 2
-export const NFTA_CHAIN_TABLE = 1
-export const NFTA_CHAIN_HANDLE = 2
-export const NFTA_CHAIN_NAME = 3
-export const NFTA_CHAIN_HOOK = 4
-export const NFTA_CHAIN_POLICY = 5
-export const NFTA_CHAIN_USE = 6
-export const NFTA_CHAIN_TYPE = 7
-export const NFTA_CHAIN_FLAGS = 10
-export const NFTA_CHAIN_USERDATA = 12
 export const NFT_CHAIN_BASE = 0x1
 
 export const NFTA_RULE_TABLE = 1
 export const NFTA_RULE_CHAIN = 2
 export const NFTA_RULE_HANDLE = 3
 export const NFTA_RULE_EXPRESSIONS = 4
-export const NFTA_RULE_COMPAT = 5
-export const NFTA_RULE_COMPAT_PROTO = 1
-export const NFTA_RULE_COMPAT_FLAGS = 2
 export const NFT_RULE_COMPAT_F_INV = 2
-export const NFTA_RULE_POSITION = 6
-export const NFTA_RULE_USERDATA = 7
 
-export const NFTA_SET_TABLE = 1
-export const NFTA_SET_NAME = 2
-export const NFTA_SET_FLAGS = 3
-export const NFTA_SET_KEY_TYPE = 4
-export const NFTA_SET_KEY_LEN = 5
-export const NFTA_SET_DATA_TYPE = 6
-export const NFTA_SET_DATA_LEN = 7
-export const NFTA_SET_POLICY = 8
-export const NFTA_SET_DESC = 9
-export const NFTA_SET_ID = 10
-export const NFTA_SET_TIMEOUT = 11
-export const NFTA_SET_GC_INTERVAL = 12
-export const NFTA_SET_USERDATA = 13
-export const NFTA_SET_OBJ_TYPE = 15
-export const NFTA_SET_HANDLE = 16
-export const NFTA_SET_EXPR = 17
-export const NFTA_SET_EXPRESSIONS = 18
-export const NFTA_SET_DESC_SIZE = 1
 export const NFT_SET_ANONYMOUS = 0x1
 export const NFT_SET_CONSTANT = 0x2
 export const NFT_SET_INTERVAL = 0x4
@@ -122,83 +82,27 @@ export const NFT_SET_MAP = 0x8
 export const NFT_SET_TIMEOUT = 0x10
 export const NFT_SET_EVAL = 0x20
 
-export const NFTA_SET_ELEM_LIST_TABLE = 1
-export const NFTA_SET_ELEM_LIST_SET = 2
 export const NFTA_SET_ELEM_LIST_ELEMENTS = 3
-export const NFTA_SET_ELEM_KEY = 1
-export const NFTA_SET_ELEM_DATA = 2
-export const NFTA_SET_ELEM_FLAGS = 3
-export const NFTA_SET_ELEM_TIMEOUT = 4
-export const NFTA_SET_ELEM_EXPIRATION = 5
-export const NFTA_SET_ELEM_USERDATA = 6
-export const NFTA_SET_ELEM_EXPR = 7
-export const NFTA_SET_ELEM_KEY_END = 10
 
-export const NFTA_DATA_VALUE = 1
-export const NFTA_DATA_VERDICT = 2
 export const NFT_DATA_VERDICT = 0xffffff00
-export const NFTA_VERDICT_CODE = 1
-export const NFTA_VERDICT_CHAIN = 2
-
-export const NFTA_OBJ_TABLE = 1
-export const NFTA_OBJ_NAME = 2
-export const NFTA_OBJ_TYPE = 3
-export const NFTA_OBJ_DATA = 4
-export const NFTA_OBJ_USERDATA = 8
 
 export const NFTA_EXPR_NAME = 1
 export const NFTA_EXPR_DATA = 2
 
-export const NFTA_IMMEDIATE_DREG = 1
-export const NFTA_IMMEDIATE_DATA = 2
-
-export const NFTA_BITWISE_SREG = 1
-export const NFTA_BITWISE_DREG = 2
-export const NFTA_BITWISE_LEN = 3
-export const NFTA_BITWISE_MASK = 4
-export const NFTA_BITWISE_XOR = 5
-export const NFTA_BITWISE_OP = 6
-export const NFTA_BITWISE_DATA = 7
 export const NFT_BITWISE_MASK_XOR = 0
 
-export const NFTA_CMP_SREG = 1
-export const NFTA_CMP_OP = 2
-export const NFTA_CMP_DATA = 3
 export const NFT_CMP_EQ = 0
 export const NFT_CMP_NEQ = 1
 
-export const NFTA_LOOKUP_SET = 1
-export const NFTA_LOOKUP_SREG = 2
-export const NFTA_LOOKUP_DREG = 3
-export const NFTA_LOOKUP_FLAGS = 5
 export const NFT_LOOKUP_F_INV = 0x1
 
-export const NFTA_DYNSET_SET_NAME = 1
-export const NFTA_DYNSET_OP = 3
-export const NFTA_DYNSET_SREG_KEY = 4
-export const NFTA_DYNSET_SREG_DATA = 5
-export const NFTA_DYNSET_TIMEOUT = 6
-export const NFTA_DYNSET_EXPR = 7
-export const NFTA_DYNSET_FLAGS = 9
-export const NFTA_DYNSET_EXPRESSIONS = 10
 export const NFT_DYNSET_OP_ADD = 0
 export const NFT_DYNSET_OP_UPDATE = 1
 export const NFT_DYNSET_OP_DELETE = 2
 
-export const NFTA_PAYLOAD_DREG = 1
-export const NFTA_PAYLOAD_BASE = 2
-export const NFTA_PAYLOAD_OFFSET = 3
-export const NFTA_PAYLOAD_LEN = 4
-export const NFTA_PAYLOAD_SREG = 5
-export const NFTA_PAYLOAD_CSUM_TYPE = 6
-export const NFTA_PAYLOAD_CSUM_OFFSET = 7
-export const NFTA_PAYLOAD_CSUM_FLAGS = 8
 export const NFT_PAYLOAD_NETWORK_HEADER = 1
 export const NFT_PAYLOAD_TRANSPORT_HEADER = 2
 
-export const NFTA_META_DREG = 1
-export const NFTA_META_KEY = 2
-export const NFTA_META_SREG = 3
 export const NFT_META_PRIORITY = 2
 export const NFT_META_MARK = 3
 export const NFT_META_IIFNAME = 6
@@ -207,22 +111,12 @@ export const NFT_META_NFTRACE = 12
 export const NFT_META_NFPROTO = 15
 export const NFT_META_L4PROTO = 16
 
-export const NFTA_CT_DREG = 1
-export const NFTA_CT_KEY = 2
-export const NFTA_CT_DIRECTION = 3
-export const NFTA_CT_SREG = 4
 export const NFT_CT_STATE = 0
 export const NFT_CT_STATUS = 2
 export const NFT_CT_MARK = 3
 export const IPS_SRC_NAT = 0x10
 export const IPS_DST_NAT = 0x20
 
-export const NFTA_MATCH_NAME = 1
-export const NFTA_MATCH_REV = 2
-export const NFTA_MATCH_INFO = 3
-export const NFTA_TARGET_NAME = 1
-export const NFTA_TARGET_REV = 2
-export const NFTA_TARGET_INFO = 3
 export const IPSET_DIM_MAX = 6
 export const IPSET_INV_MATCH = 0x1
 export const IPSET_DIM_ONE_SRC = 0x2
@@ -230,19 +124,10 @@ export const IPSET_DIM_ONE_SRC = 0x2
 export const NFTA_COUNTER_BYTES = 1
 export const NFTA_COUNTER_PACKETS = 2
 
-export const NFTA_REJECT_TYPE = 1
-export const NFTA_REJECT_ICMP_CODE = 2
 export const NFT_REJECT_ICMP_UNREACH = 0
 export const ICMP_PORT_UNREACH = 3
 export const ICMPV6_PORT_UNREACH = 4
 
-export const NFTA_NAT_TYPE = 1
-export const NFTA_NAT_FAMILY = 2
-export const NFTA_NAT_REG_ADDR_MIN = 3
-export const NFTA_NAT_REG_ADDR_MAX = 4
-export const NFTA_NAT_REG_PROTO_MIN = 5
-export const NFTA_NAT_REG_PROTO_MAX = 6
-export const NFTA_NAT_FLAGS = 7
 export const NFT_NAT_DNAT = 1
 export const NF_NAT_RANGE_MAP_IPS = 0x1
 export const NF_NAT_RANGE_PROTO_SPECIFIED = 0x2
@@ -250,17 +135,6 @@ export const NF_NAT_RANGE_PROTO_RANDOM = 0x4
 export const NF_NAT_RANGE_PERSISTENT = 0x8
 export const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 0x10
 
-export const NFTA_MASQ_FLAGS = 1
-export const NFTA_MASQ_REG_PROTO_MIN = 2
-export const NFTA_MASQ_REG_PROTO_MAX = 3
-
-export const NFTA_GEN_ID = 1
-export const NFTA_GEN_PROC_PID = 2
-export const NFTA_GEN_PROC_NAME = 3
-
-export const NFTA_FIB_DREG = 1
-export const NFTA_FIB_RESULT = 2
-export const NFTA_FIB_FLAGS = 3
 export const NFT_FIB_RESULT_ADDRTYPE = 3
 export const NFTA_FIB_F_SADDR = 0x1
 export const NFTA_FIB_F_DADDR = 0x2
@@ -268,37 +142,10 @@ export const NFTA_FIB_F_IIF = 0x8
 export const RTN_UNICAST = 1
 export const RTN_LOCAL = 2
 
-export const NFTA_NG_DREG = 1
-export const NFTA_NG_MODULUS = 2
-export const NFTA_NG_TYPE = 3
-export const NFTA_NG_OFFSET = 4
 export const NFT_NG_RANDOM = 1
 
-export const NFTA_LIMIT_RATE = 1
-export const NFTA_LIMIT_UNIT = 2
-export const NFTA_LIMIT_BURST = 3
-export const NFTA_LIMIT_TYPE = 4
-export const NFTA_LIMIT_FLAGS = 5
 export const NFT_LIMIT_PKTS = 0
 
-export const NFTA_LOG_GROUP = 1
-export const NFTA_LOG_PREFIX = 2
-export const NFTA_LOG_SNAPLEN = 3
-export const NFTA_LOG_QTHRESHOLD = 4
-export const NFTA_LOG_LEVEL = 5
-export const NFTA_LOG_FLAGS = 6
-
-export const NFTA_TRACE_TABLE = 1
-export const NFTA_TRACE_CHAIN = 2
-export const NFTA_TRACE_RULE_HANDLE = 3
-export const NFTA_TRACE_TYPE = 4
-export const NFTA_TRACE_VERDICT = 5
-export const NFTA_TRACE_ID = 6
-export const NFTA_TRACE_NETWORK_HEADER = 8
-export const NFTA_TRACE_TRANSPORT_HEADER = 9
-export const NFTA_TRACE_IIF = 10
-export const NFTA_TRACE_OIF = 12
-export const NFTA_TRACE_POLICY = 16
 export const NFT_TRACETYPE_POLICY = 1
 export const NFT_TRACETYPE_RETURN = 2
 export const NFT_TRACETYPE_RULE = 3

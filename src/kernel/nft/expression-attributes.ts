@@ -196,7 +196,7 @@ function extensionOf(
  * Returns the number of a register. The kernel reports a 32-bit register (NFT_REG32_00 + n) or, where it starts a
  * 128-bit one, that one (NFT_REG_1 + n / 4): nft_dump_register in net/netfilter/nf_tables_api.c.
  */
-function registerNumber(number: number | undefined): number | undefined {
+export function registerNumber(number: number | undefined): number | undefined {
   if (number === undefined) return undefined
   if (number >= nft.NFT_REG_1 && number <= nft.NFT_REG_4) return (number - nft.NFT_REG_1) * 4
   if (number >= nft.NFT_REG32_00 && number <= nft.NFT_REG32_15) return number - nft.NFT_REG32_00

@@ -22,16 +22,20 @@ import {
   readNfGenMsg,
   writeNfGenMsg,
 } from '../../netlink/message.ts'
-import { readAttributes, writeAttributes } from '../../netlink/schema.ts'
+import { type AttributeSet, type Fields, readAttributes, writeAttributes } from '../../netlink/schema.ts'
 import * as nft from './constants.ts'
 import { decodeRule } from './decode.ts'
 import { getRequest, readSettled } from './dump.ts'
 import type { Rule } from './expression.ts'
-import { RULE, SET, SET_ELEMENTS } from './schema.ts'
+import { CHAIN, OBJECT, RULE, SET, SET_ELEMENTS, TABLE } from './schema.ts'
 import { familyName } from './survey.ts'
 
 /* The nf_tables rules of all programs as the kernel lists them: messages NFT_MSG_NEW*, one behind the other, in the order in
    which a kernel can take them again. Nothing is decoded that a copy does not need, so that it has what kprobe does not know. */
+
+function numbersOf<F extends Fields>({ fields }: AttributeSet<F>, ...names: (keyof F)[]): readonly number[] {
+  return names.flatMap(name => fields[name]?.[0] ?? [])
+}
 
 /** Object kinds in the order of a copy, with the request that lists them, and the attributes that a copy keeps. */
 const KINDS = [
@@ -39,72 +43,50 @@ const KINDS = [
     word: 'table',
     list: nft.NFT_MSG_GETTABLE,
     type: nft.NFT_MSG_NEWTABLE,
-    keep: [nft.NFTA_TABLE_NAME, nft.NFTA_TABLE_USERDATA],
+    keep: numbersOf(TABLE, 'name', 'userdata'),
   },
   {
     word: 'chain',
     list: nft.NFT_MSG_GETCHAIN,
     type: nft.NFT_MSG_NEWCHAIN,
-    keep: [
-      nft.NFTA_CHAIN_TABLE,
-      nft.NFTA_CHAIN_NAME,
-      nft.NFTA_CHAIN_HOOK,
-      nft.NFTA_CHAIN_POLICY,
-      nft.NFTA_CHAIN_TYPE,
-      nft.NFTA_CHAIN_FLAGS,
-      nft.NFTA_CHAIN_USERDATA,
-    ],
+    keep: numbersOf(CHAIN, 'table', 'name', 'hook', 'policy', 'type', 'flags', 'userdata'),
   },
   {
     word: 'object',
     list: nft.NFT_MSG_GETOBJ,
     type: nft.NFT_MSG_NEWOBJ,
-    keep: [
-      nft.NFTA_OBJ_TABLE,
-      nft.NFTA_OBJ_NAME,
-      nft.NFTA_OBJ_TYPE,
-      nft.NFTA_OBJ_DATA,
-      nft.NFTA_OBJ_USERDATA,
-    ],
+    keep: numbersOf(OBJECT, 'table', 'name', 'type', 'data', 'userdata'),
   },
   {
     word: 'set',
     list: nft.NFT_MSG_GETSET,
     type: nft.NFT_MSG_NEWSET,
     keep: [
-      nft.NFTA_SET_TABLE,
-      nft.NFTA_SET_NAME,
-      nft.NFTA_SET_FLAGS,
-      nft.NFTA_SET_KEY_TYPE,
-      nft.NFTA_SET_KEY_LEN,
-      nft.NFTA_SET_DATA_TYPE,
-      nft.NFTA_SET_DATA_LEN,
-      nft.NFTA_SET_POLICY,
-      nft.NFTA_SET_DESC,
-      nft.NFTA_SET_TIMEOUT,
-      nft.NFTA_SET_GC_INTERVAL,
-      nft.NFTA_SET_USERDATA,
-      nft.NFTA_SET_OBJ_TYPE,
-      nft.NFTA_SET_EXPR,
-      nft.NFTA_SET_EXPRESSIONS,
+      ...numbersOf(
+        SET,
+        'table',
+        'name',
+        'flags',
+        'keyType',
+        'keyLength',
+        'dataType',
+        'dataLength',
+        'policy',
+        'desc',
+      ),
+      ...numbersOf(SET, 'timeout', 'gcInterval', 'userdata', 'objectType', 'expression', 'expressions'),
     ],
   },
   {
     word: 'elements of set',
     type: nft.NFT_MSG_NEWSETELEM,
-    keep: [nft.NFTA_SET_ELEM_LIST_TABLE, nft.NFTA_SET_ELEM_LIST_SET, nft.NFTA_SET_ELEM_LIST_ELEMENTS],
+    keep: numbersOf(SET_ELEMENTS, 'table', 'set', 'elements'),
   },
   {
     word: 'rule of chain',
     list: nft.NFT_MSG_GETRULE,
     type: nft.NFT_MSG_NEWRULE,
-    keep: [
-      nft.NFTA_RULE_TABLE,
-      nft.NFTA_RULE_CHAIN,
-      nft.NFTA_RULE_EXPRESSIONS,
-      nft.NFTA_RULE_COMPAT,
-      nft.NFTA_RULE_USERDATA,
-    ],
+    keep: numbersOf(RULE, 'table', 'chain', 'expressions', 'compat', 'userdata'),
   },
 ] as const
 
@@ -365,11 +347,11 @@ function writeObject(batch: Batch<RawObject | undefined>, object: RawObject, id:
   const { start, end } = nfSpan(message)
   forEachAttribute(view, start, end, (type, from, to) => {
     if (keep.includes(type)) batch.out.octets(typeAt(view, from), view.bytes.toString('latin1', from, to))
-    else if (kind.word === 'table' && type === nft.NFTA_TABLE_FLAGS)
+    else if (kind.word === 'table' && type === TABLE.fields.flags[0])
       // The owner of a table is a socket, and a table without its socket would vanish.
       batch.out.u32be(type, view.data.getUint32(from) & nft.NFT_TABLE_F_DORMANT)
   })
-  if (kind.word === 'set') batch.out.u32be(nft.NFTA_SET_ID, id)
+  if (kind.word === 'set') batch.out.u32be(SET.fields.id[0], id)
   if (isRule) writeCompat(batch, object)
   batch.close(object)
 }

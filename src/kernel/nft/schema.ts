@@ -4,158 +4,166 @@ import * as nft from './constants.ts'
 
 /**
  * The attribute sets of nf_tables, as linux/netfilter/nf_tables.h describes them. Attributes of expressions are in
- * the order of the kernel's listings.
+ * the order of the kernel's listings. Only numbers with a use outside of their rows have a name in constants.ts.
  */
 
 export const TABLE = attributeSet({
-  name: [nft.NFTA_TABLE_NAME, string],
-  flags: [nft.NFTA_TABLE_FLAGS, u32be],
-  use: [nft.NFTA_TABLE_USE, u32be],
-  handle: [nft.NFTA_TABLE_HANDLE, u64be],
-  userdata: [nft.NFTA_TABLE_USERDATA, octets],
-  owner: [nft.NFTA_TABLE_OWNER, u32be],
+  name: [1, string],
+  flags: [2, u32be],
+  use: [3, u32be],
+  handle: [4, u64be],
+  userdata: [6, octets],
+  owner: [7, u32be],
 })
 
 /** The common attributes of messages about objects within a table. */
 export const TABLE_MEMBER = attributeSet({
-  table: [nft.NFTA_CHAIN_TABLE, string],
+  table: [1, string],
 })
 
 export const HOOK = attributeSet({
-  hooknum: [nft.NFTA_HOOK_HOOKNUM, u32be],
-  priority: [nft.NFTA_HOOK_PRIORITY, s32be],
+  hooknum: [1, u32be],
+  priority: [2, s32be],
 })
 
 export const CHAIN = attributeSet({
-  table: [nft.NFTA_CHAIN_TABLE, string],
-  handle: [nft.NFTA_CHAIN_HANDLE, u64be],
-  name: [nft.NFTA_CHAIN_NAME, string],
-  hook: [nft.NFTA_CHAIN_HOOK, nested(HOOK)],
-  policy: [nft.NFTA_CHAIN_POLICY, u32be],
-  use: [nft.NFTA_CHAIN_USE, u32be],
-  type: [nft.NFTA_CHAIN_TYPE, string],
-  flags: [nft.NFTA_CHAIN_FLAGS, u32be],
-  userdata: [nft.NFTA_CHAIN_USERDATA, octets],
+  table: [1, string],
+  handle: [2, u64be],
+  name: [3, string],
+  hook: [4, nested(HOOK)],
+  policy: [5, u32be],
+  use: [6, u32be],
+  type: [7, string],
+  flags: [10, u32be],
+  userdata: [12, octets],
 })
 
 const VERDICT = attributeSet({
-  code: [nft.NFTA_VERDICT_CODE, s32be],
-  chain: [nft.NFTA_VERDICT_CHAIN, string],
+  code: [1, s32be],
+  chain: [2, string],
 })
 
 export const DATA = attributeSet({
-  value: [nft.NFTA_DATA_VALUE, octets],
-  verdict: [nft.NFTA_DATA_VERDICT, nested(VERDICT)],
+  value: [1, octets],
+  verdict: [2, nested(VERDICT)],
 })
 
 const PAYLOAD = attributeSet({
-  dreg: [nft.NFTA_PAYLOAD_DREG, u32be],
-  base: [nft.NFTA_PAYLOAD_BASE, u32be],
-  offset: [nft.NFTA_PAYLOAD_OFFSET, u32be],
-  length: [nft.NFTA_PAYLOAD_LEN, u32be],
-  sreg: [nft.NFTA_PAYLOAD_SREG, u32be],
-  checksumType: [nft.NFTA_PAYLOAD_CSUM_TYPE, u32be],
-  checksumOffset: [nft.NFTA_PAYLOAD_CSUM_OFFSET, u32be],
-  checksumFlags: [nft.NFTA_PAYLOAD_CSUM_FLAGS, u32be],
+  dreg: [1, u32be],
+  base: [2, u32be],
+  offset: [3, u32be],
+  length: [4, u32be],
+  sreg: [5, u32be],
+  checksumType: [6, u32be],
+  checksumOffset: [7, u32be],
+  checksumFlags: [8, u32be],
 })
 
 const META = attributeSet({
-  key: [nft.NFTA_META_KEY, u32be],
-  dreg: [nft.NFTA_META_DREG, u32be],
-  sreg: [nft.NFTA_META_SREG, u32be],
+  key: [2, u32be],
+  dreg: [1, u32be],
+  sreg: [3, u32be],
 })
 
 const CT = attributeSet({
-  dreg: [nft.NFTA_CT_DREG, u32be],
-  key: [nft.NFTA_CT_KEY, u32be],
-  direction: [nft.NFTA_CT_DIRECTION, u8],
-  sreg: [nft.NFTA_CT_SREG, u32be],
+  dreg: [1, u32be],
+  key: [2, u32be],
+  direction: [3, u8],
+  sreg: [4, u32be],
 })
 
 const CMP = attributeSet({
-  sreg: [nft.NFTA_CMP_SREG, u32be],
-  op: [nft.NFTA_CMP_OP, u32be],
-  data: [nft.NFTA_CMP_DATA, nested(DATA)],
+  sreg: [1, u32be],
+  op: [2, u32be],
+  data: [3, nested(DATA)],
+})
+
+/** A comparison with a range, which only iptables writes. */
+export const RANGE = attributeSet({
+  sreg: [1, u32be],
+  op: [2, u32be],
+  from: [3, nested(DATA)],
+  to: [4, nested(DATA)],
 })
 
 const BITWISE = attributeSet({
-  sreg: [nft.NFTA_BITWISE_SREG, u32be],
-  dreg: [nft.NFTA_BITWISE_DREG, u32be],
-  length: [nft.NFTA_BITWISE_LEN, u32be],
-  op: [nft.NFTA_BITWISE_OP, u32be],
-  mask: [nft.NFTA_BITWISE_MASK, nested(DATA)],
-  xor: [nft.NFTA_BITWISE_XOR, nested(DATA)],
-  data: [nft.NFTA_BITWISE_DATA, nested(DATA)],
+  sreg: [1, u32be],
+  dreg: [2, u32be],
+  length: [3, u32be],
+  op: [6, u32be],
+  mask: [4, nested(DATA)],
+  xor: [5, nested(DATA)],
+  data: [7, nested(DATA)],
 })
 
 const LOOKUP = attributeSet({
-  set: [nft.NFTA_LOOKUP_SET, string],
-  sreg: [nft.NFTA_LOOKUP_SREG, u32be],
-  dreg: [nft.NFTA_LOOKUP_DREG, u32be],
-  flags: [nft.NFTA_LOOKUP_FLAGS, u32be],
+  set: [1, string],
+  sreg: [2, u32be],
+  dreg: [3, u32be],
+  flags: [5, u32be],
 })
 
 const IMMEDIATE = attributeSet({
-  dreg: [nft.NFTA_IMMEDIATE_DREG, u32be],
-  data: [nft.NFTA_IMMEDIATE_DATA, nested(DATA)],
+  dreg: [1, u32be],
+  data: [2, nested(DATA)],
 })
 
 const NUMGEN = attributeSet({
-  dreg: [nft.NFTA_NG_DREG, u32be],
-  modulus: [nft.NFTA_NG_MODULUS, u32be],
-  type: [nft.NFTA_NG_TYPE, u32be],
-  offset: [nft.NFTA_NG_OFFSET, u32be],
+  dreg: [1, u32be],
+  modulus: [2, u32be],
+  type: [3, u32be],
+  offset: [4, u32be],
 })
 
 const NAT = attributeSet({
-  type: [nft.NFTA_NAT_TYPE, u32be],
-  family: [nft.NFTA_NAT_FAMILY, u32be],
-  addressMin: [nft.NFTA_NAT_REG_ADDR_MIN, u32be],
-  addressMax: [nft.NFTA_NAT_REG_ADDR_MAX, u32be],
-  portMin: [nft.NFTA_NAT_REG_PROTO_MIN, u32be],
-  portMax: [nft.NFTA_NAT_REG_PROTO_MAX, u32be],
-  flags: [nft.NFTA_NAT_FLAGS, u32be],
+  type: [1, u32be],
+  family: [2, u32be],
+  addressMin: [3, u32be],
+  addressMax: [4, u32be],
+  portMin: [5, u32be],
+  portMax: [6, u32be],
+  flags: [7, u32be],
 })
 
 const MASQ = attributeSet({
-  flags: [nft.NFTA_MASQ_FLAGS, u32be],
-  portMin: [nft.NFTA_MASQ_REG_PROTO_MIN, u32be],
-  portMax: [nft.NFTA_MASQ_REG_PROTO_MAX, u32be],
+  flags: [1, u32be],
+  portMin: [2, u32be],
+  portMax: [3, u32be],
 })
 
 const REJECT = attributeSet({
-  type: [nft.NFTA_REJECT_TYPE, u32be],
-  code: [nft.NFTA_REJECT_ICMP_CODE, u8],
+  type: [1, u32be],
+  code: [2, u8],
 })
 
 const FIB = attributeSet({
-  dreg: [nft.NFTA_FIB_DREG, u32be],
-  result: [nft.NFTA_FIB_RESULT, u32be],
-  flags: [nft.NFTA_FIB_FLAGS, u32be],
+  dreg: [1, u32be],
+  result: [2, u32be],
+  flags: [3, u32be],
 })
 
 const DYNSET = attributeSet({
-  set: [nft.NFTA_DYNSET_SET_NAME, string],
-  op: [nft.NFTA_DYNSET_OP, u32be],
-  keyReg: [nft.NFTA_DYNSET_SREG_KEY, u32be],
-  dataReg: [nft.NFTA_DYNSET_SREG_DATA, u32be],
-  timeout: [nft.NFTA_DYNSET_TIMEOUT, u64be],
-  expression: [nft.NFTA_DYNSET_EXPR, nestedOctets],
-  flags: [nft.NFTA_DYNSET_FLAGS, u32be],
-  expressions: [nft.NFTA_DYNSET_EXPRESSIONS, nestedOctets],
+  set: [1, string],
+  op: [3, u32be],
+  keyReg: [4, u32be],
+  dataReg: [5, u32be],
+  timeout: [6, u64be],
+  expression: [7, nestedOctets],
+  flags: [9, u32be],
+  expressions: [10, nestedOctets],
 })
 
 /** A match of xtables, by nft_compat: linux/netfilter/nf_tables_compat.h. */
 const MATCH = attributeSet({
-  name: [nft.NFTA_MATCH_NAME, string],
-  revision: [nft.NFTA_MATCH_REV, u32be],
-  info: [nft.NFTA_MATCH_INFO, octets],
+  name: [1, string],
+  revision: [2, u32be],
+  info: [3, octets],
 })
 
 const TARGET = attributeSet({
-  name: [nft.NFTA_TARGET_NAME, string],
-  revision: [nft.NFTA_TARGET_REV, u32be],
-  info: [nft.NFTA_TARGET_INFO, octets],
+  name: [1, string],
+  revision: [2, u32be],
+  info: [3, octets],
 })
 
 const COUNTER = attributeSet({
@@ -164,23 +172,23 @@ const COUNTER = attributeSet({
 })
 
 const LIMIT = attributeSet({
-  rate: [nft.NFTA_LIMIT_RATE, u64be],
+  rate: [1, u64be],
   /** Seconds. */
-  unit: [nft.NFTA_LIMIT_UNIT, u64be],
-  burst: [nft.NFTA_LIMIT_BURST, u32be],
-  type: [nft.NFTA_LIMIT_TYPE, u32be],
-  flags: [nft.NFTA_LIMIT_FLAGS, u32be],
+  unit: [2, u64be],
+  burst: [3, u32be],
+  type: [4, u32be],
+  flags: [5, u32be],
 })
 
 const LOG = attributeSet({
-  group: [nft.NFTA_LOG_GROUP, u16be],
-  prefix: [nft.NFTA_LOG_PREFIX, string],
+  prefix: [2, string],
+  group: [1, u16be],
   /** Bytes of the packet that are copied. */
-  snaplen: [nft.NFTA_LOG_SNAPLEN, u32be],
+  snaplen: [3, u32be],
   /** Messages that the kernel collects before it sends them. */
-  threshold: [nft.NFTA_LOG_QTHRESHOLD, u16be],
-  level: [nft.NFTA_LOG_LEVEL, u32be],
-  flags: [nft.NFTA_LOG_FLAGS, u32be],
+  threshold: [4, u16be],
+  level: [5, u32be],
+  flags: [6, u32be],
 })
 
 /** The tables of the expressions that kprobe writes, by nft_expr_type.name. */
@@ -205,58 +213,61 @@ export const EXPRESSIONS = {
   log: LOG,
 } as const
 
-export const EXPRESSION = unionOf(
-  { tag: [nft.NFTA_EXPR_NAME, string], data: [nft.NFTA_EXPR_DATA, nestedOctets] },
-  EXPRESSIONS,
-)
+export const EXPRESSION_FIELDS = {
+  tag: [nft.NFTA_EXPR_NAME, string],
+  data: [nft.NFTA_EXPR_DATA, nestedOctets],
+} as const
+
+export const EXPRESSION = unionOf(EXPRESSION_FIELDS, EXPRESSIONS)
 export type ExpressionAttributes = Tagged<typeof EXPRESSIONS>
 
 const SET_DESC = attributeSet({
-  size: [nft.NFTA_SET_DESC_SIZE, u32be],
+  size: [1, u32be],
 })
 
 export const SET = attributeSet({
-  table: [nft.NFTA_SET_TABLE, string],
-  name: [nft.NFTA_SET_NAME, string],
-  flags: [nft.NFTA_SET_FLAGS, u32be],
-  keyType: [nft.NFTA_SET_KEY_TYPE, u32be],
-  keyLength: [nft.NFTA_SET_KEY_LEN, u32be],
-  dataType: [nft.NFTA_SET_DATA_TYPE, u32be],
-  dataLength: [nft.NFTA_SET_DATA_LEN, u32be],
-  policy: [nft.NFTA_SET_POLICY, u32be],
-  desc: [nft.NFTA_SET_DESC, nested(SET_DESC)],
-  id: [nft.NFTA_SET_ID, u32be],
-  timeout: [nft.NFTA_SET_TIMEOUT, u64be],
-  gcInterval: [nft.NFTA_SET_GC_INTERVAL, u32be],
-  userdata: [nft.NFTA_SET_USERDATA, octets],
-  objectType: [nft.NFTA_SET_OBJ_TYPE, u32be],
-  handle: [nft.NFTA_SET_HANDLE, u64be],
+  table: [1, string],
+  name: [2, string],
+  flags: [3, u32be],
+  keyType: [4, u32be],
+  keyLength: [5, u32be],
+  dataType: [6, u32be],
+  dataLength: [7, u32be],
+  policy: [8, u32be],
+  desc: [9, nested(SET_DESC)],
+  id: [10, u32be],
+  timeout: [11, u64be],
+  gcInterval: [12, u32be],
+  userdata: [13, octets],
+  objectType: [15, u32be],
+  handle: [16, u64be],
   /** Created for every element. */
-  expression: [nft.NFTA_SET_EXPR, EXPRESSION],
+  expression: [17, EXPRESSION],
+  expressions: [18, nestedOctets],
 })
 
 export const SET_ELEMENT = attributeSet({
-  key: [nft.NFTA_SET_ELEM_KEY, nested(DATA)],
-  data: [nft.NFTA_SET_ELEM_DATA, nested(DATA)],
-  flags: [nft.NFTA_SET_ELEM_FLAGS, u32be],
-  timeout: [nft.NFTA_SET_ELEM_TIMEOUT, u64be],
-  expiration: [nft.NFTA_SET_ELEM_EXPIRATION, u64be],
-  userdata: [nft.NFTA_SET_ELEM_USERDATA, octets],
-  expression: [nft.NFTA_SET_ELEM_EXPR, EXPRESSION],
-  keyEnd: [nft.NFTA_SET_ELEM_KEY_END, nested(DATA)],
+  key: [1, nested(DATA)],
+  data: [2, nested(DATA)],
+  flags: [3, u32be],
+  timeout: [4, u64be],
+  expiration: [5, u64be],
+  userdata: [6, octets],
+  expression: [7, EXPRESSION],
+  keyEnd: [10, nested(DATA)],
 })
 
 export const LIST_ELEMENT = attributeSet({ element: [nft.NFTA_LIST_ELEM, nested(SET_ELEMENT)] })
 
 export const SET_ELEMENTS = attributeSet({
-  table: [nft.NFTA_SET_ELEM_LIST_TABLE, string],
-  set: [nft.NFTA_SET_ELEM_LIST_SET, string],
+  table: [1, string],
+  set: [2, string],
   elements: [nft.NFTA_SET_ELEM_LIST_ELEMENTS, listOf(nft.NFTA_LIST_ELEM, nested(SET_ELEMENT))],
 })
 
 const COMPAT = attributeSet({
-  protocol: [nft.NFTA_RULE_COMPAT_PROTO, u32be],
-  flags: [nft.NFTA_RULE_COMPAT_FLAGS, u32be],
+  protocol: [1, u32be],
+  flags: [2, u32be],
 })
 
 export const EXPRESSION_LIST = listOf(nft.NFTA_LIST_ELEM, EXPRESSION)
@@ -266,9 +277,9 @@ export const RULE = attributeSet({
   chain: [nft.NFTA_RULE_CHAIN, string],
   handle: [nft.NFTA_RULE_HANDLE, u64be],
   expressions: [nft.NFTA_RULE_EXPRESSIONS, EXPRESSION_LIST],
-  compat: [nft.NFTA_RULE_COMPAT, nested(COMPAT)],
-  position: [nft.NFTA_RULE_POSITION, u64be],
-  userdata: [nft.NFTA_RULE_USERDATA, octets],
+  compat: [5, nested(COMPAT)],
+  position: [6, u64be],
+  userdata: [7, octets],
 })
 
 /** A rule whose expressions are sent as given. */
@@ -276,7 +287,7 @@ export const COMPILED_RULE = attributeSet({
   table: [nft.NFTA_RULE_TABLE, string],
   chain: [nft.NFTA_RULE_CHAIN, string],
   expressions: [nft.NFTA_RULE_EXPRESSIONS, nestedOctets],
-  compat: [nft.NFTA_RULE_COMPAT, nested(COMPAT)],
+  compat: [5, nested(COMPAT)],
 })
 
 /** Identifies a rule. */
@@ -286,23 +297,31 @@ export const RULE_PLACE = attributeSet({
   handle: [nft.NFTA_RULE_HANDLE, u64be],
 })
 
+export const OBJECT = attributeSet({
+  table: [1, string],
+  name: [2, string],
+  type: [3, u32be],
+  data: [4, nestedOctets],
+  userdata: [8, octets],
+})
+
 export const GENERATION = attributeSet({
-  id: [nft.NFTA_GEN_ID, u32be],
-  processId: [nft.NFTA_GEN_PROC_PID, u32be],
-  processName: [nft.NFTA_GEN_PROC_NAME, string],
+  id: [1, u32be],
+  processId: [2, u32be],
+  processName: [3, string],
 })
 
 /** NFT_MSG_TRACE: one step of a packet. */
 export const TRACE = attributeSet({
-  table: [nft.NFTA_TRACE_TABLE, string],
-  chain: [nft.NFTA_TRACE_CHAIN, string],
-  handle: [nft.NFTA_TRACE_RULE_HANDLE, u64be],
-  type: [nft.NFTA_TRACE_TYPE, u32be],
-  verdict: [nft.NFTA_TRACE_VERDICT, nested(VERDICT)],
-  id: [nft.NFTA_TRACE_ID, u32be],
-  network: [nft.NFTA_TRACE_NETWORK_HEADER, octets],
-  transport: [nft.NFTA_TRACE_TRANSPORT_HEADER, octets],
-  inputInterface: [nft.NFTA_TRACE_IIF, u32be],
-  outputInterface: [nft.NFTA_TRACE_OIF, u32be],
-  policy: [nft.NFTA_TRACE_POLICY, u32be],
+  table: [1, string],
+  chain: [2, string],
+  handle: [3, u64be],
+  type: [4, u32be],
+  verdict: [5, nested(VERDICT)],
+  id: [6, u32be],
+  network: [8, octets],
+  transport: [9, octets],
+  inputInterface: [10, u32be],
+  outputInterface: [12, u32be],
+  policy: [16, u32be],
 })

@@ -9,7 +9,6 @@ import { NFT_CMP_GT, NFT_CMP_LTE, NFT_RANGE_EQ, NFT_RANGE_NEQ } from './constant
 import {
   cmp,
   compat,
-  expression,
   jump,
   limit,
   log,
@@ -17,6 +16,7 @@ import {
   meta,
   payload,
   range,
+  rawExpression,
   verdict,
   ZERO_COUNTER,
 } from './expressions.ts'
@@ -182,7 +182,7 @@ function compileMatch(one: XtMatch, family: NftFamily, indexOfIpset: IndexOfIpse
 
 function compileUnknown(kind: 'match' | 'target', { name, revision, info, native }: XtUnknown): Octets {
   if (native === undefined) return compat(kind, name, revision, info)
-  return name === '' ? info : expression(name, info)
+  return name === '' ? info : rawExpression({ name, data: info })
 }
 
 const MARK = meta(nft.NFT_META_MARK)
@@ -248,7 +248,7 @@ function compileTarget(one: XtTarget, family: NftFamily): Octets {
     case 'DNAT':
       return target.DNAT.write(one, family)
     case 'NFLOG':
-      return log(octetsOfText(one.prefix), one.group, one.packetBytes)
+      return log(one.prefix, one.group, one.packetBytes)
     case 'unknown':
       return compileUnknown('target', one)
   }

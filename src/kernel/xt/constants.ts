@@ -9,15 +9,8 @@ export const NFT_CMP_LT = 2
 export const NFT_CMP_LTE = 3
 export const NFT_CMP_GT = 4
 export const NFT_CMP_GTE = 5
-export const NFTA_RANGE_SREG = 1
-export const NFTA_RANGE_OP = 2
-export const NFTA_RANGE_FROM_DATA = 3
-export const NFTA_RANGE_TO_DATA = 4
 export const NFT_RANGE_EQ = 0
 export const NFT_RANGE_NEQ = 1
-export const NFTA_TARGET_NAME = 1
-export const NFTA_TARGET_REV = 2
-export const NFTA_TARGET_INFO = 3
 
 /** nf_conntrack_common.h and xt_conntrack.h: bits of a conntrack state. */
 export const XT_CONNTRACK_STATE_INVALID = 1 << 0
@@ -49,7 +42,6 @@ export const XT_RECENT_SOURCE = 0
 export const XT_RECENT_NAME_LEN = 200
 
 /** Types of addresses are `1 << RTN_*`. */
-export const XT_ADDRTYPE_UNICAST = 1 << 1
 export const XT_ADDRTYPE_LOCAL = 1 << 2
 export const XT_ADDRTYPE_INVERT_SOURCE = 0x1
 export const XT_ADDRTYPE_INVERT_DEST = 0x2

@@ -1,10 +1,10 @@
-import { type Octets, readU32be } from '../../base/octets.ts'
+import type { Octets } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
-import * as nft from '../nft/constants.ts'
+import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
 import { ADDRESS_TYPES, STATES } from './constants.ts'
-import { attributesOf, expression, limit, numberIn, type RawExpression } from './expressions.ts'
+import { attributesOf, limit, type RawExpression, rawExpression } from './expressions.ts'
 import type { XtMatch, XtPorts } from './rule.ts'
 import * as structs from './struct.ts'
 import {
@@ -338,12 +338,9 @@ function withoutNul(octets: Octets): Octets {
 }
 
 /** Reads nf_tables' own limit; undefined for one in another form: of bytes, or by another time than a second. */
-export function readLimit({ name, data }: RawExpression): XtMatch | undefined {
-  const attributes = attributesOf(data)
-  const rate = attributes?.[nft.NFTA_LIMIT_RATE]
-  const burst = attributes === undefined ? undefined : numberIn(attributes, nft.NFTA_LIMIT_BURST)
-  if (rate?.length !== 8 || burst === undefined) return undefined
-  const perSecond = readU32be(rate, 4)
-  const isSame = limit(perSecond, burst) === expression(name, data)
-  return isSame ? { kind: 'limit', perSecond, burst } : undefined
+export function readLimit(one: RawExpression): XtMatch | undefined {
+  const { rate, burst } = attributesOf(EXPRESSIONS.limit, one) ?? {}
+  if (rate === undefined || burst === undefined || rate > 0xffff_ffffn) return undefined
+  const perSecond = Number(rate)
+  return limit(perSecond, burst) === rawExpression(one) ? { kind: 'limit', perSecond, burst } : undefined
 }

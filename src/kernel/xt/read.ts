@@ -1,10 +1,11 @@
-import { type Octets, readU16be, readU32be, readU32host, u16be } from '../../base/octets.ts'
+import { type Octets, readU16be, readU32host, u16be } from '../../base/octets.ts'
 import * as nft from '../nft/constants.ts'
 import { ipsetMatchOf, type NameOfIpset } from '../nft/ipsets.ts'
+import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
 import { ADDRESS_OFFSETS, NO_INTERFACE } from './compile.ts'
 import * as xt from './constants.ts'
-import { attributesOf, numberIn, type RawExpression, splitExpressions, valueIn } from './expressions.ts'
+import { attributesOf, comparedIn, type RawExpression, splitExpressions } from './expressions.ts'
 import { askedPorts, portsMatch, readLimit, readMatch } from './match.ts'
 import type {
   XtAddress,
@@ -119,29 +120,20 @@ class RuleReader {
   }
 }
 
-/** Decodes the match or target of an nft_compat expression; NFTA_TARGET_* have the numbers of NFTA_MATCH_*. */
-function compatOf({ data }: RawExpression): XtUnknown | undefined {
-  const attributes = attributesOf(data)
-  const name = attributes?.[nft.NFTA_MATCH_NAME]
-  const revision = attributes === undefined ? undefined : numberIn(attributes, nft.NFTA_MATCH_REV)
-  const info = attributes?.[nft.NFTA_MATCH_INFO]
-  if (name === undefined || revision === undefined || info === undefined || !name.endsWith('\0'))
-    return undefined
-  return { kind: 'unknown', name: name.slice(0, -1), revision, info }
+/** Decodes the match or target of an nft_compat expression: both have the same attributes. */
+function compatOf(one: RawExpression): XtUnknown | undefined {
+  const { name, revision, info } = attributesOf(EXPRESSIONS.match, one) ?? {}
+  if (name === undefined || revision === undefined || info === undefined) return undefined
+  return { kind: 'unknown', name, revision, info }
 }
 
-function verdictOf({ name, data }: RawExpression): XtTarget | undefined {
-  const attributes = name === 'immediate' ? attributesOf(data) : undefined
-  if (attributes === undefined) return undefined
-  const nest = attributes[nft.NFTA_IMMEDIATE_DATA]
-  const verdict = nest === undefined ? undefined : attributesOf(nest)?.[nft.NFTA_DATA_VERDICT]
-  const within = verdict === undefined ? undefined : attributesOf(verdict)
-  const code = within?.[nft.NFTA_VERDICT_CODE]
-  if (numberIn(attributes, nft.NFTA_IMMEDIATE_DREG) !== nft.NFT_REG_VERDICT || code?.length !== 4)
-    return undefined
-  const to = within?.[nft.NFTA_VERDICT_CHAIN]
-  const chain = to?.endsWith('\0') ? textOfOctets(to.slice(0, -1)) : undefined
-  return targetOfCode(readU32be(code) | 0, chain)
+function verdictOf(one: RawExpression): XtTarget | undefined {
+  if (one.name !== 'immediate') return undefined
+  const { dreg, data } = attributesOf(EXPRESSIONS.immediate, one) ?? {}
+  const { code, chain } = data?.verdict ?? {}
+  // The kernel allows names that are not UTF-8.
+  if (dreg !== nft.NFT_REG_VERDICT || code === undefined || chain?.includes('\ufffd')) return undefined
+  return targetOfCode(code, chain)
 }
 
 function targetOfCode(code: number, chain: string | undefined): XtTarget | undefined {
@@ -219,18 +211,12 @@ function fieldOf(
 function loadOf(
   one: RawExpression | undefined,
 ): { readonly load: Load; readonly register: number } | undefined {
-  if (one?.name !== 'meta' && one?.name !== 'payload') return undefined
-  const attributes = attributesOf(one.data)
-  if (attributes === undefined) return undefined
-  if (one.name === 'meta') {
-    const register = numberIn(attributes, nft.NFTA_META_DREG)
-    const key = numberIn(attributes, nft.NFTA_META_KEY)
+  if (one?.name === 'meta') {
+    const { dreg: register, key } = attributesOf(EXPRESSIONS.meta, one) ?? {}
     return register === undefined || key === undefined ? undefined : { load: { from: 'meta', key }, register }
   }
-  const register = numberIn(attributes, nft.NFTA_PAYLOAD_DREG)
-  const base = numberIn(attributes, nft.NFTA_PAYLOAD_BASE)
-  const offset = numberIn(attributes, nft.NFTA_PAYLOAD_OFFSET)
-  const length = numberIn(attributes, nft.NFTA_PAYLOAD_LEN)
+  if (one?.name !== 'payload') return undefined
+  const { dreg: register, base, offset, length } = attributesOf(EXPRESSIONS.payload, one) ?? {}
   if (register === undefined || base === undefined || offset === undefined || length === undefined)
     return undefined
   return { load: { from: 'payload', base, offset, length }, register }
@@ -238,17 +224,13 @@ function loadOf(
 
 /** Returns the mask of a bitwise that only clears bits, in place. */
 function maskOf(one: RawExpression | undefined, register: number): Octets | undefined {
-  const attributes = one?.name === 'bitwise' ? attributesOf(one.data) : undefined
-  if (attributes === undefined) return undefined
-  const mask = valueIn(attributes, nft.NFTA_BITWISE_MASK)
-  const xor = valueIn(attributes, nft.NFTA_BITWISE_XOR)
-  const op = numberIn(attributes, nft.NFTA_BITWISE_OP) ?? nft.NFT_BITWISE_MASK_XOR
+  if (one?.name !== 'bitwise') return undefined
+  const { sreg, dreg, op, mask, xor } = attributesOf(EXPRESSIONS.bitwise, one) ?? {}
   const isThis =
-    numberIn(attributes, nft.NFTA_BITWISE_SREG) === register &&
-    numberIn(attributes, nft.NFTA_BITWISE_DREG) === register &&
-    op === nft.NFT_BITWISE_MASK_XOR
-  if (!isThis || mask === undefined || xor === undefined || !isZero(xor, 0, xor.length)) return undefined
-  return mask
+    sreg === register && dreg === register && (op ?? nft.NFT_BITWISE_MASK_XOR) === nft.NFT_BITWISE_MASK_XOR
+  const flipped = xor?.value
+  if (!isThis || flipped === undefined || !isZero(flipped, 0, flipped.length)) return undefined
+  return mask?.value
 }
 
 interface Loaded {
@@ -277,19 +259,16 @@ function testOf(
 }
 
 function comparisonOf(one: RawExpression | undefined, { register, width }: Loaded): Comparison | undefined {
-  const attributes = one?.name === 'cmp' || one?.name === 'range' ? attributesOf(one.data) : undefined
-  if (attributes === undefined || numberIn(attributes, nft.NFTA_CMP_SREG) !== register) return undefined
-  const op = numberIn(attributes, nft.NFTA_CMP_OP)
-  const value = valueIn(attributes, nft.NFTA_CMP_DATA)
-  if (value === undefined || value === '' || (width !== undefined && value.length !== width)) return undefined
-  if (one?.name === 'cmp') return limitOf(op, value)
-  const to = valueIn(attributes, xt.NFTA_RANGE_TO_DATA)
+  const compared = one && comparedIn(one)
+  if (compared?.register !== register) return undefined
+  const { isRange, op, from, to } = compared
+  if (from === '' || (width !== undefined && from.length !== width)) return undefined
+  if (!isRange) return limitOf(op, from)
   const isKnown = op === xt.NFT_RANGE_EQ || op === xt.NFT_RANGE_NEQ
-  if (to === undefined || to.length !== value.length || !isKnown) return undefined
-  return { from: value, to, inverted: op === xt.NFT_RANGE_NEQ }
+  return isKnown ? { from, to, inverted: op === xt.NFT_RANGE_NEQ } : undefined
 }
 
-function limitOf(op: number | undefined, value: Octets): Comparison | undefined {
+function limitOf(op: number, value: Octets): Comparison | undefined {
   switch (op) {
     case nft.NFT_CMP_EQ:
     case nft.NFT_CMP_NEQ:

@@ -1,22 +1,12 @@
 import { formatIp } from '../../base/ip.ts'
-import { readU16be } from '../../base/octets.ts'
 import { unencodable } from '../../netlink/errors.ts'
-import * as nft from '../nft/constants.ts'
+import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
-import { attributesOf, expression, log, numberIn, type RawExpression } from './expressions.ts'
+import { attributesOf, log, type RawExpression, rawExpression } from './expressions.ts'
 import type { XtTarget, XtUnknown } from './rule.ts'
 import * as structs from './struct.ts'
-import {
-  type Codec,
-  decoderOf,
-  type Fields,
-  isZero,
-  type Struct,
-  structCodec,
-  textOfOctets,
-  type Ways,
-} from './struct.ts'
+import { type Codec, decoderOf, type Fields, isZero, type Struct, structCodec, type Ways } from './struct.ts'
 
 type TargetOf<K extends XtTarget['kind']> = XtTarget & { readonly kind: K }
 
@@ -136,14 +126,10 @@ export function readTarget(one: XtUnknown, family: NftFamily): XtTarget | undefi
 }
 
 /** Reads nf_tables' own log; undefined for one in another form, such as one to the kernel's log. */
-export function readLog({ name, data }: RawExpression): XtTarget | undefined {
-  const attributes = name === 'log' ? attributesOf(data) : undefined
-  const group = attributes?.[nft.NFTA_LOG_GROUP]
-  const octets = attributes?.[nft.NFTA_LOG_PREFIX]?.slice(0, -1)
-  const packetBytes = attributes === undefined ? undefined : numberIn(attributes, nft.NFTA_LOG_SNAPLEN)
-  const prefix = octets === undefined ? undefined : textOfOctets(octets)
-  if (group?.length !== 2 || octets === undefined || prefix === undefined || packetBytes === undefined)
-    return undefined
-  const isSame = log(octets, readU16be(group), packetBytes) === expression(name, data)
-  return isSame ? { kind: 'NFLOG', group: readU16be(group), prefix, packetBytes } : undefined
+export function readLog(one: RawExpression): XtTarget | undefined {
+  if (one.name !== 'log') return undefined
+  const { group, prefix, snaplen: packetBytes } = attributesOf(EXPRESSIONS.log, one) ?? {}
+  if (group === undefined || prefix === undefined || packetBytes === undefined) return undefined
+  const isSame = log(prefix, group, packetBytes) === rawExpression(one)
+  return isSame ? { kind: 'NFLOG', group, prefix, packetBytes } : undefined
 }

@@ -1,12 +1,9 @@
 import { type Octets, octetsFromBytes } from '../../../src/base/octets.ts'
 import {
   IP_VS_SVC_F_HASHED,
-  IPVS_CMD_ATTR_SERVICE,
   IPVS_CMD_NEW_DEST,
   IPVS_CMD_NEW_SERVICE,
   IPVS_GENL_VERSION,
-  IPVS_SVC_ATTR_STATS,
-  IPVS_SVC_ATTR_STATS64,
 } from '../../../src/kernel/ipvs/constants.ts'
 import { COMMAND, SERVICE, STATS, STATS64 } from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
@@ -53,15 +50,15 @@ export function genericMessage<F extends Fields>(
   return out.written()
 }
 
-/** A virtual server as the kernel sends it, with statistics that kprobe does not read. */
+/** A virtual server as the kernel sends it, with IPVS_SVC_ATTR_STATS and STATS64, which kprobe does not read. */
 const COUNTED = attributeSet({
   service: [
-    IPVS_CMD_ATTR_SERVICE,
+    COMMAND.fields.service[0],
     nested(
       attributeSet({
         ...SERVICE.fields,
-        stats: [IPVS_SVC_ATTR_STATS, nestedOctets],
-        stats64: [IPVS_SVC_ATTR_STATS64, nested(STATS64)],
+        stats: [10, nestedOctets],
+        stats64: [12, nested(STATS64)],
       }),
     ),
   ],

@@ -8,10 +8,8 @@ import {
   NFT_MSG_DELRULE,
   NFT_MSG_NEWRULE,
   NFT_TABLE_F_DORMANT,
-  NFTA_CHAIN_NAME,
   NFTA_RULE_CHAIN,
   NFTA_RULE_HANDLE,
-  NFTA_TABLE_NAME,
 } from '../../../src/kernel/nft/constants.ts'
 import { CHAIN, type ExpressionAttributes, RULE, TABLE } from '../../../src/kernel/nft/schema.ts'
 import { NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL } from '../../../src/netlink/constants.ts'
@@ -34,7 +32,7 @@ import {
 export function newTable(call: Call): void {
   const { space, journal, message, family } = call
   const { name: given, flags = 0, userdata } = attributesOf(call, TABLE)
-  const name = nameIn(call, given, NFTA_TABLE_NAME)
+  const name = nameIn(call, given, TABLE.fields.name[0])
   if ((flags & ~NFT_TABLE_F_DORMANT) !== 0) refuse('EOPNOTSUPP')
   const existing = space.tables.get(tableKey(family, name))
   if (existing === undefined) {
@@ -43,7 +41,7 @@ export function newTable(call: Call): void {
     journal.put(space.tables, tableKey(family, name), { ...blank, ...empty })
     return
   }
-  if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, NFTA_TABLE_NAME))
+  if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, TABLE.fields.name[0]))
   const before = existing.flags
   if (flags === before) return
   existing.flags = flags
@@ -78,10 +76,10 @@ export function newChain(call: Call): void {
   const { journal, message } = call
   const values = attributesOf(call, CHAIN)
   const table = tableOf(call, values.table)
-  const name = nameIn(call, values.name, NFTA_CHAIN_NAME)
+  const name = nameIn(call, values.name, CHAIN.fields.name[0])
   const existing = table.chains.get(name)
   if (existing !== undefined) {
-    if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, NFTA_CHAIN_NAME))
+    if ((message.flags & NLM_F_EXCL) !== 0) refuse('EEXIST', offsetOf(call, CHAIN.fields.name[0]))
     updateChain(call, existing, values)
     return
   }
@@ -97,7 +95,7 @@ function updateChain(call: Call, chain: FakeChain, values: ValuesOf<typeof CHAIN
   const { hook, type, policy } = values
   if (hook !== undefined) {
     if (chain.hook === undefined) refuse('EOPNOTSUPP')
-    if (type !== undefined && type !== chain.type) refuse('EEXIST', offsetOf(call, NFTA_CHAIN_NAME))
+    if (type !== undefined && type !== chain.type) refuse('EEXIST', offsetOf(call, CHAIN.fields.name[0]))
     if (hook.hooknum !== chain.hook.hooknum || hook.priority !== chain.hook.priority) refuse('EOPNOTSUPP')
   }
   const before = chain.policy
@@ -132,12 +130,12 @@ function checkHook({ hook, type }: ValuesOf<typeof CHAIN>, absent: ReadonlySet<s
 export function deleteChain(call: Call): void {
   const { table: tableName, name } = attributesOf(call, CHAIN)
   const table = tableOf(call, tableName)
-  const chain = chainOf(call, table, { value: name, attribute: NFTA_CHAIN_NAME })
+  const chain = chainOf(call, table, { value: name, attribute: CHAIN.fields.name[0] })
   flush(call, { table, chain })
   for (const reference of chainReferences(table)) {
-    if (reference === chain.name) refuse('EBUSY', offsetOf(call, NFTA_CHAIN_NAME))
+    if (reference === chain.name) refuse('EBUSY', offsetOf(call, CHAIN.fields.name[0]))
   }
-  if (call.journal.referencedBefore(table, chain.name)) refuse('EBUSY', offsetOf(call, NFTA_CHAIN_NAME))
+  if (call.journal.referencedBefore(table, chain.name)) refuse('EBUSY', offsetOf(call, CHAIN.fields.name[0]))
   call.journal.notices.push(() => chainNotice(call, { table, chain }))
   call.journal.remove(table.chains, chain.name)
 }

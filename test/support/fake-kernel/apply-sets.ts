@@ -5,8 +5,6 @@ import {
   NFT_SET_MAP,
   NFT_SET_TIMEOUT,
   NFTA_SET_ELEM_LIST_ELEMENTS,
-  NFTA_SET_ELEM_LIST_SET,
-  NFTA_SET_NAME,
 } from '../../../src/kernel/nft/constants.ts'
 import { SET, type SET_ELEMENT, SET_ELEMENTS } from '../../../src/kernel/nft/schema.ts'
 import { NLM_F_CREATE, NLM_F_EXCL } from '../../../src/netlink/constants.ts'
@@ -20,12 +18,12 @@ export function newSet(call: Call): void {
   const { journal, message } = call
   const values = attributesOf(call, SET)
   const table = tableOf(call, values.table)
-  const name = nameIn(call, values.name, NFTA_SET_NAME)
+  const name = nameIn(call, values.name, SET.fields.name[0])
   const declared = declarationOf(values)
   const existing = table.sets.get(name)
   if (existing !== undefined) {
     const differs = (message.flags & NLM_F_EXCL) !== 0 || !sameDeclaration(existing, declared)
-    if (differs) refuse('EEXIST', offsetOf(call, NFTA_SET_NAME))
+    if (differs) refuse('EEXIST', offsetOf(call, SET.fields.name[0]))
     resize(call, existing, declared.size)
     return
   }
@@ -85,9 +83,10 @@ export function deleteSet(call: Call): void {
   const { table: tableName, name } = attributesOf(call, SET)
   const table = tableOf(call, tableName)
   const set =
-    table.sets.get(nameIn(call, name, NFTA_SET_NAME)) ?? refuse('ENOENT', offsetOf(call, NFTA_SET_NAME))
+    table.sets.get(nameIn(call, name, SET.fields.name[0])) ??
+    refuse('ENOENT', offsetOf(call, SET.fields.name[0]))
   for (const reference of setReferences(table)) {
-    if (reference === set.name) refuse('EBUSY', offsetOf(call, NFTA_SET_NAME))
+    if (reference === set.name) refuse('EBUSY', offsetOf(call, SET.fields.name[0]))
   }
   call.journal.remove(table.sets, set.name)
 }
@@ -122,8 +121,8 @@ interface Elements {
 function elementsOf(call: Call): Elements {
   const values = attributesOf(call, SET_ELEMENTS)
   const table = tableOf(call, values.table)
-  const name = nameIn(call, values.set, NFTA_SET_ELEM_LIST_SET)
-  const set = table.sets.get(name) ?? refuse('ENOENT', offsetOf(call, NFTA_SET_ELEM_LIST_SET))
+  const name = nameIn(call, values.set, SET_ELEMENTS.fields.set[0])
+  const set = table.sets.get(name) ?? refuse('ENOENT', offsetOf(call, SET_ELEMENTS.fields.set[0]))
   return { table, set, elements: values.elements ?? [], all: values.elements === undefined }
 }
 

@@ -1,7 +1,6 @@
 import { expect, it } from 'vitest'
 import { parseIp } from '../../../../src/base/ip.ts'
 import { u16be, zeros } from '../../../../src/base/octets.ts'
-import { NFULA_PAYLOAD, NFULA_PREFIX, NFULA_SEQ } from '../../../../src/kernel/nflog/constants.ts'
 import { decodeLogged, readLog } from '../../../../src/kernel/nflog/reader.ts'
 import { octets, string, u32be, viewOf } from '../../../../src/netlink/attribute.ts'
 import { encodeMessage, readMessages, writeNfGenMsg } from '../../../../src/netlink/message.ts'
@@ -10,9 +9,9 @@ import { FakeClock } from '../../../support/fake-clock.ts'
 import { ScriptedTransport } from '../../../support/scripted-transport.ts'
 
 const PACKET = attributeSet({
-  payload: [NFULA_PAYLOAD, octets],
-  prefix: [NFULA_PREFIX, string],
-  sequence: [NFULA_SEQ, u32be],
+  payload: [9, octets],
+  prefix: [10, string],
+  sequence: [12, u32be],
 })
 const IPV4 = `\x45${zeros(8)}\x06${zeros(2)}${parseIp('192.0.2.1')}${parseIp('10.96.0.1')}`
 
