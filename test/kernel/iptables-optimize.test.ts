@@ -5,6 +5,7 @@ import { finish, systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
+import { wantedChains } from '../../src/modes/iptables/mode.ts'
 import {
   type BusiestFirstEvent,
   createBusiestFirst,
@@ -12,7 +13,6 @@ import {
 import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
-import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'

@@ -11,8 +11,7 @@ import type {
   ServiceFrontends,
 } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { detectorFor } from '../common/expressions.ts'
-import { cidrKey, detectorKey } from '../common/rules.ts'
+import { cidrKey, detectorFor, detectorKey } from '../common/rules.ts'
 import { PROTOCOL_NUMBERS } from '../common/tables.ts'
 import { NODE_PORT_SETS, PRIVATE_PORT_MAX, setName } from './layout.ts'
 import type { IpvsOptions } from './settings.ts'

@@ -19,8 +19,7 @@ import {
   type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import type { ModeContext } from '../mode.ts'
-import { isIpvsChain } from '../xt-common/layout.ts'
-import { touchesScope } from '../xt-common/touches.ts'
+import { isIpvsChain, touchesScope } from '../xt-common/layout.ts'
 import { codecOf } from './chains.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'

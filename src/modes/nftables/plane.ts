@@ -5,7 +5,7 @@ import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile
 import { commitWith, NFT_FAMILIES } from '../common/tables.ts'
 import { deleteTables } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
-import type { LocalhostRelays } from './localhost-relays.ts'
+import type { LocalhostRelays } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'
 import { diffStates, rendererOf } from './render.ts'
 import type { NftablesOptions } from './settings.ts'

@@ -1,8 +1,15 @@
-import type { Mode } from '../mode.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import { elementExtent } from '../common/elements.ts'
+import { limitsWithin, relayModeEvent } from '../common/relay/limits.ts'
+import { relayMetrics } from '../common/relay/relay-set.ts'
+import { generationWatch, watchTableWriters } from '../common/writers.ts'
+import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { cleanUserspace, retireUserspace } from './cleanup.ts'
-import { openUserspace } from './open.ts'
-import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS } from './settings.ts'
+import { REDIRECT_MAPS } from './layout.ts'
+import { createUserspacePlane } from './plane.ts'
+import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS, userspaceOptions } from './settings.ts'
 import { userspaceHeld } from './show.ts'
+import type { UserspacePlan, UserspaceState } from './state.ts'
 import { userspaceTracer } from './trace.ts'
 
 export const userspace: Mode = {
@@ -25,4 +32,53 @@ export const userspace: Mode = {
   relays: true,
   tableName: tableNameOf,
   proxyOfTable,
+}
+
+const COSTS =
+  "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
+
+/** Opens userspace mode. Throws when nf_tables of this kernel cannot be reached. */
+export function openUserspace({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<UserspaceState, UserspacePlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const limits = limitsWithin(sockets.room?.())
+  const options = { ...userspaceOptions(config), limits }
+  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
+  const plane = createUserspacePlane({
+    client,
+    clock,
+    options,
+    watchGeneration: generationWatch(sockets.netfilter),
+    watchWriters: report => watchTableWriters(watching, report),
+    report: event => tell?.(relayModeEvent(event)),
+  })
+  return {
+    plane,
+    demand: () => undefined,
+    start() {
+      const { connections, sessions } = limits
+      tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
+      plane.startRelaying()
+    },
+    // The kernel does not hold the endpoints of this mode.
+    extent: ({ ruleset }) =>
+      elementExtent(
+        ruleset,
+        set => REDIRECT_MAPS.has(set),
+        () => false,
+      ),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    // The kernel does not count relayed connections, and the process does not count them by endpoint.
+    traffic: () => Promise.resolve([]),
+    metrics: () => Promise.resolve(relayMetrics(plane.counts)),
+    async close() {
+      plane.release()
+      await client.close()
+    },
+  }
 }

@@ -9,8 +9,7 @@ import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { ElementsDraft } from '../common/elements.ts'
-import type { ListName } from '../common/relay/balancer.ts'
-import { type Relay, sameRelay } from '../common/relay/relay.ts'
+import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
 import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,

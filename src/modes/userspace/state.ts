@@ -9,8 +9,13 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Plan } from '../../reconcile/dataplane.ts'
-import type { ListName } from '../common/relay/balancer.ts'
-import { diffRelays, type Relay, type RelayChanges, type RelayKey } from '../common/relay/relay.ts'
+import {
+  diffRelays,
+  type ListName,
+  type Relay,
+  type RelayChanges,
+  type RelayKey,
+} from '../common/relay/relay.ts'
 import { countChanges, describeTransaction, LAYOUTS, portData, portKey } from '../common/tables.ts'
 
 /** All that this plane keeps, in the kernel and in this process. Immutable. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { IpvsTimeouts } from '../../../../src/kernel/ipvs/state.ts'
-import { applyTimeouts, timeoutsToSet } from '../../../../src/modes/ipvs/open.ts'
+import { applyTimeouts, timeoutsToSet } from '../../../../src/modes/ipvs/mode.ts'
 
 const PRESENT: IpvsTimeouts = { tcpS: 900, tcpFinS: 120, udpS: 300 }
 
