@@ -38,13 +38,13 @@ export interface UserspaceState {
 }
 
 export interface TableTally {
-  /** The number of source ranges in use, by length. */
-  readonly ranges: ReadonlyMap<number, number>
+  /** The number of elements by set. */
+  readonly counts: ReadonlyMap<string, number>
   /** The ruleInputsKey of the chains; undefined when they were read from the kernel. */
   readonly chains: string | undefined
 }
 
-export const NO_TALLY: TableTally = { ranges: new Map(), chains: undefined }
+const NO_TALLY: TableTally = { counts: new Map(), chains: undefined }
 
 /** A state with nothing in the kernel and nothing in the process. */
 export const EMPTY_STATE: UserspaceState = {
