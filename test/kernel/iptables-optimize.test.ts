@@ -10,7 +10,7 @@ import {
   type BusiestFirstEvent,
   createBusiestFirst,
 } from '../../src/modes/iptables/optimize/busiest-first.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
@@ -30,8 +30,8 @@ beforeAll(() => {
   client = createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock: systemClock })
   const prefix = { kind: 'interface-prefix', prefix: 'veth' } as const
   const options: IptablesOptions = { ...DEFAULT_IPTABLES_OPTIONS, detector: { IPv4: prefix, IPv6: prefix } }
-  plain = createIptablesPlane({ client, options })
-  optimized = createIptablesPlane({ client, options: { ...options, optimize: true } })
+  plain = new IptablesPlane({ client, options })
+  optimized = new IptablesPlane({ client, options: { ...options, optimize: true } })
 })
 
 beforeEach(() => {

@@ -22,7 +22,7 @@ import {
 import { demandIptables, iptablesFindings, lesserLack } from './doctor.ts'
 import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
 import { createBusiestFirst } from './optimize/busiest-first.ts'
-import { createIptablesPlane, type IptablesPlan } from './plane.ts'
+import { type IptablesPlan, IptablesPlane } from './plane.ts'
 import { renderIptablesState, rulesIn } from './render.ts'
 import {
   answersAtLoopback,
@@ -92,7 +92,7 @@ export function openIptables({
     if (isRunning) nfacct.ensure()
   }
   const slicing = slicingOf(clock)
-  const plane = createIptablesPlane({ client, options, writers, slicing, beforeObserve })
+  const plane = new IptablesPlane({ client, options, writers, slicing, beforeObserve })
   const { names, optimize } = options
   const report: Parameters<typeof createBusiestFirst>[0]['report'] = event => {
     if (event.kind === 'moved') plane.reordered()

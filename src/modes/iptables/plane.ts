@@ -8,22 +8,17 @@ import { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import { type Asked, Committed, type Held, heldInKernel, rewritesCommon } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import {
-  type CommitOptions,
-  counterOf,
-  type Dataplane,
-  type Generation,
-  type GenerationWatch,
-  generationOf,
-  guardOf,
-  type Observation,
-  type Plan,
-  type Receipt,
-  type RenderOptions,
-  type WriterCommit,
+import type {
+  CommitOptions,
+  Dataplane,
+  Generation,
+  Observation,
+  Plan,
+  Receipt,
+  RenderOptions,
 } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
-import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
+import { type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import { isOurChain, isServiceChain, touchesUs } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'
@@ -36,19 +31,10 @@ import { EMPTY_STATE, type IptablesState, type ObservedState, type RenderedState
 interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
-  /**
-   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is repaired,
-   * but the log does not name the process.
-   */
+  /** See watchesOf. */
   readonly writers?: WatchedSocket
   readonly slicing?: Slicing
   readonly beforeObserve?: () => void
-}
-
-export interface IptablesPlane extends Dataplane<IptablesState, IptablesPlan> {
-  readonly counts: RuleCounts
-  /** Notes that a commit of ours only reordered entries, so that it does not cause a resync. */
-  reordered(): void
 }
 
 const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
@@ -60,17 +46,14 @@ const PLACES = placesOf(NFT_FAMILIES)
 const CLEANUP_TRIES = 16
 const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 
-/**
- * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md.
- */
-export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane {
-  return new KernelIptablesPlane(given)
-}
-
-class KernelIptablesPlane implements IptablesPlane {
+/** The data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md. */
+export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   readonly name = 'iptables'
-  readonly empty = EMPTY_STATE
+  readonly empty: IptablesState = EMPTY_STATE
   readonly counts: RuleCounts
+  readonly watchGeneration: Watches['watchGeneration']
+  readonly watchWriters: Watches['watchWriters']
+  readonly #watches: Watches
   readonly #given: IptablesPlaneOptions
   readonly #handleCache = new HandleCache()
   /**
@@ -81,7 +64,15 @@ class KernelIptablesPlane implements IptablesPlane {
 
   constructor(given: IptablesPlaneOptions) {
     this.#given = given
-    this.counts = new RuleCounts(given.options.names)
+    const { names } = given.options
+    this.counts = new RuleCounts(names)
+    this.#watches = watchesOf(
+      given.writers,
+      touched => touchesUs(touched, this.#handleCache, names),
+      () => -this.#reordered,
+    )
+    this.watchGeneration = this.#watches.watchGeneration
+    this.watchWriters = this.#watches.watchWriters
   }
 
   render(frontends: FrontendTable, options: RenderOptions<IptablesState>): Steps<IptablesState> {
@@ -93,30 +84,12 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   generation(): Generation {
-    return this.#shifted(this.#given.client.generation())
+    return this.#watches.shifted(this.#given.client.generation())
   }
 
+  /** Notes that a commit of ours only reordered entries, so that it does not cause a resync. */
   reordered(): void {
     this.#reordered++
-  }
-
-  #shifted(generation: number): Generation {
-    return generationOf((generation - this.#reordered) >>> 0)
-  }
-
-  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
-    const { writers } = this.#given
-    const unshifted = (generation: Generation): number => (counterOf(generation) + this.#reordered) >>> 0
-    return writers && generationWatch(writers.openTransport, unshifted)(everyMs, changed)
-  }
-
-  watchWriters(report: (commit: WriterCommit) => void): () => void {
-    const { writers, options } = this.#given
-    if (writers === undefined) return () => undefined
-    return watchWritersOf(
-      { ...writers, touchesUs: touched => touchesUs(touched, this.#handleCache, options.names) },
-      commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
-    )
   }
 
   async observe(): Promise<Observation<ObservedState>> {
@@ -127,7 +100,7 @@ class KernelIptablesPlane implements IptablesPlane {
     const isWanted: IsOurs = (table, name) => !isServiceChain(this.#given.options.names, table, name)
     this.#handleCache.learnAll(observed, unsettled ? undefined : generation, isWanted)
     const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
-    return { state, generation: this.#shifted(generation), unsettled }
+    return { state, generation: this.#watches.shifted(generation), unsettled }
   }
 
   async commit({ operations }: IptablesPlan, options: CommitOptions): Promise<Receipt> {
@@ -138,7 +111,7 @@ class KernelIptablesPlane implements IptablesPlane {
     const refusals = failures.map(({ operation, code, error }) =>
       refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
     )
-    const reached = this.#shifted(result.generation)
+    const reached = this.#watches.shifted(result.generation)
     return { ...result, generation: reached, refusals, durationMs: systemClock.nowMs() - startMs }
   }
 
@@ -163,8 +136,8 @@ class KernelIptablesPlane implements IptablesPlane {
 
   #commit(operations: ScopeOperations, options: CommitOptions): Promise<ScopeCommit> {
     const { client, slicing = SLICING } = this.#given
-    const { generation: shifted } = guardOf(options)
-    const generation = shifted === undefined ? undefined : (shifted + this.#reordered) >>> 0
+    const { generation: shifted } = options
+    const generation = shifted === undefined ? undefined : this.#watches.unshifted(shifted)
     return commitScope(operations, {
       client,
       handleCache: this.#handleCache,

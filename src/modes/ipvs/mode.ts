@@ -5,10 +5,8 @@ import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'
 import { tuneIpvs } from '../../kernel/ipvs/sysctls.ts'
 import { createAddressReader } from '../../kernel/link/addresses.ts'
-import type { Touched } from '../../kernel/nft/monitor.ts'
 import { missingFails } from '../../kernel/sysctl/sysctls.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { generationWatch, watchWritersOf } from '../common/writers.ts'
 import type { Extent, KernelSockets, Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { SAME_CHAINS } from '../xt-common/layout.ts'
 import { cleanIpvs, cleanKubeProxyIpvs, freeFromIpvs, retireIpvs } from './cleanup.ts'
@@ -17,7 +15,7 @@ import { IPVS_DUMPS } from './dump.ts'
 import { hasIpvsTable, type IpvsKernel, openIpvsKernel } from './kernel.ts'
 import { readTraffic } from './metrics.ts'
 import type { IpvsPlan } from './plan.ts'
-import { createIpvsPlane } from './plane.ts'
+import { IpvsPlane } from './plane.ts'
 import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, IPVS_SETTINGS, ipvsOptions } from './settings.ts'
 import { ipvsHeld } from './show.ts'
 import type { IpvsState } from './state.ts'
@@ -61,16 +59,11 @@ export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPla
   const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
   const options = ipvsOptions(config)
   const addresses = createAddressReader({ openTransport: sockets.route, clock })
-  const watching = { openTransport: sockets.netfilter, own: ownPortId }
-  const isTable = ({ table, family }: Touched) =>
-    table === options.tableName && (family === 'ip' || family === 'ip6')
-  const plane = createIpvsPlane({
+  const plane = new IpvsPlane({
     ...kernel,
     clock,
     options,
-    watchGeneration: generationWatch(sockets.netfilter),
-    watchWriters: (report, touches) =>
-      watchWritersOf({ ...watching, touchesUs: its => isTable(its) || touches(its) }, report),
+    writers: { openTransport: sockets.netfilter, own: ownPortId },
     watchAddresses: changed => addresses.watch(changed),
     report: tell,
   })

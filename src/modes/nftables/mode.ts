@@ -7,7 +7,6 @@ import { familiesAtLocalhost } from '../../model/node-context.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin } from '../common/relay/limits.ts'
 import { detectorsOf, natPriorityOf } from '../common/rules.ts'
-import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { Mode, ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
 import { cleanNftables } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
@@ -63,7 +62,6 @@ export function openNftables({
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
-  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
   const limits = limitsWithin(sockets.room?.())
   const relays = new LocalhostRelays({ clock, limits, report: event => tell?.(event) })
   return {
@@ -71,8 +69,7 @@ export function openNftables({
       client,
       options,
       relays,
-      watchGeneration: generationWatch(sockets.netfilter),
-      watchWriters: report => watchTableWriters(watching, report),
+      writers: { openTransport: sockets.netfilter, own: transport.portId },
     }),
     demand: () => undefined,
     start: () => relays.start(),

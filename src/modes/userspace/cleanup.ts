@@ -1,6 +1,6 @@
 import { commitAsRead, deleteTable, nameOfTable, tablesNamed, withNftClient } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, ModeContext, Retired } from '../mode.ts'
-import { createUserspacePlane, isOurs } from './plane.ts'
+import { isOurs, UserspacePlane } from './plane.ts'
 import { tableNameOf, userspaceOptions } from './settings.ts'
 
 /** Deletes our tables. Relayed connections continue as long as the process that relays them. */
@@ -19,7 +19,7 @@ export async function cleanUserspace(context: CleanupContext): Promise<Cleaned> 
 export async function retireUserspace(context: ModeContext, signal: AbortSignal): Promise<Retired> {
   const { config, clock } = context
   return await withNftClient(context, async client => {
-    const plane = createUserspacePlane({ client, clock, options: userspaceOptions(config) })
+    const plane = new UserspacePlane({ client, clock, options: userspaceOptions(config) })
     const { state } = await plane.observe()
     const isHere = state.ruleset.tables.some(isOurs)
     if (isHere && !signal.aborted) await plane.cleanup()

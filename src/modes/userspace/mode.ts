@@ -2,11 +2,10 @@ import { createNftClient } from '../../kernel/nft/client.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin, relayModeEvent } from '../common/relay/limits.ts'
 import { relayMetrics } from '../common/relay/relay-set.ts'
-import { generationWatch, watchTableWriters } from '../common/writers.ts'
 import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { cleanUserspace, retireUserspace } from './cleanup.ts'
 import { REDIRECT_MAPS } from './layout.ts'
-import { createUserspacePlane } from './plane.ts'
+import { UserspacePlane } from './plane.ts'
 import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS, userspaceOptions } from './settings.ts'
 import { userspaceHeld } from './show.ts'
 import type { UserspacePlan, UserspaceState } from './state.ts'
@@ -48,13 +47,11 @@ export function openUserspace({
   const client = createNftClient({ transport, clock })
   const limits = limitsWithin(sockets.room?.())
   const options = { ...userspaceOptions(config), limits }
-  const watching = { openTransport: sockets.netfilter, own: transport.portId, table: options.tableName }
-  const plane = createUserspacePlane({
+  const plane = new UserspacePlane({
     client,
     clock,
     options,
-    watchGeneration: generationWatch(sockets.netfilter),
-    watchWriters: report => watchTableWriters(watching, report),
+    writers: { openTransport: sockets.netfilter, own: transport.portId },
     report: event => tell?.(relayModeEvent(event)),
   })
   return {
