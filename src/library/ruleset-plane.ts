@@ -86,7 +86,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
       return { state: ruleset, generation: generationOf(generation), unsettled }
     },
     commit: commitWith(client),
-    cleanup: () => deleteTables(client, tables),
+    cleanup: async () => void (await deleteTables(client, tables)),
   }
 }
 

@@ -6,10 +6,7 @@ import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
 import { wantedChains } from '../../src/modes/iptables/mode.ts'
-import {
-  type BusiestFirstEvent,
-  createBusiestFirst,
-} from '../../src/modes/iptables/optimize/busiest-first.ts'
+import { BusiestFirst, type BusiestFirstEvent } from '../../src/modes/iptables/optimize/busiest-first.ts'
 import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
@@ -179,7 +176,7 @@ describe('the busiest entry on the kernel', () => {
     const address = /-d (\S+)\/32/.exec(busy)?.[1] ?? ''
     const clock = new FakeClock()
     const events: BusiestFirstEvent[] = []
-    const busiest = createBusiestFirst({
+    const busiest = new BusiestFirst({
       clock,
       names: KUBE_CHAINS,
       report: event => events.push(event),

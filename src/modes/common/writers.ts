@@ -45,7 +45,7 @@ export async function withNftClient<T>(
 
 /** Reads the tables `ip` and `ip6` of this name. */
 export async function tablesNamed(client: NftClient, name: string): Promise<readonly Table[]> {
-  return (await client.list(NFT_FAMILIES.map(family => ({ family, name })))).ruleset.tables
+  return (await client.list(bothNamed(name))).ruleset.tables
 }
 
 /** The watches of a plane that counts generations as `offset` more than nf_tables does. */
@@ -151,17 +151,38 @@ function refusal(what: string, { outcome, failures }: CommitResult): Error {
   return new Error(`${what}: ${first?.error.message ?? outcome}`, { cause: first?.error })
 }
 
-/** Deletes those of the tables that are ours. Throws as commitAsRead does. */
+/** Deletes those of the tables that are ours. Gives their names with their families. Throws as commitAsRead does. */
 export async function deleteTables(
   client: NftClient,
   tables: readonly TableName[],
   isOurs: (table: Table) => boolean = () => true,
-): Promise<void> {
-  const read = async (): Promise<AsRead<void>> => {
-    const { ruleset } = await client.list(tables)
-    return { value: undefined, transaction: ruleset.tables.filter(isOurs).map(deleteTable) }
+): Promise<readonly string[]> {
+  const read = async (): Promise<AsRead<readonly string[]>> => {
+    const ours = (await client.list(tables)).ruleset.tables.filter(isOurs)
+    return { value: ours.map(nameOfTable), transaction: ours.map(deleteTable) }
   }
-  await commitAsRead(client, read, 'delete tables')
+  return await commitAsRead(client, read, 'delete tables')
+}
+
+/**
+ * Implements `retire` for a mode whose objects are its own tables of this name: deletes them at once. The flows that they
+ * translated continue as long as another mode has nat chains, and relayed ones as long as the process that relays them.
+ */
+export async function retireTables(
+  context: ClientContext,
+  signal: AbortSignal,
+  { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
+): Promise<'removed' | 'nothing'> {
+  return await withNftClient(context, async client => {
+    if (!(await tablesNamed(client, name)).some(isOurs)) return 'nothing'
+    if (!signal.aborted) await deleteTables(client, bothNamed(name), isOurs)
+    return 'removed'
+  })
+}
+
+/** The names of the tables `ip` and `ip6` of a mode. */
+export function bothNamed(name: string): readonly TableName[] {
+  return NFT_FAMILIES.map(family => ({ family, name }))
 }
 
 export function deleteTable({ family, name }: Pick<Table, 'family' | 'name'>): Operation {

@@ -21,7 +21,7 @@ import {
 } from './cleanup.ts'
 import { demandIptables, iptablesFindings, lesserLack } from './doctor.ts'
 import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
-import { createBusiestFirst } from './optimize/busiest-first.ts'
+import { BusiestFirst, type BusiestFirstEvent } from './optimize/busiest-first.ts'
 import { type IptablesPlan, IptablesPlane } from './plane.ts'
 import { renderIptablesState, rulesIn } from './render.ts'
 import {
@@ -94,11 +94,11 @@ export function openIptables({
   const slicing = slicingOf(clock)
   const plane = new IptablesPlane({ client, options, writers, slicing, beforeObserve })
   const { names, optimize } = options
-  const report: Parameters<typeof createBusiestFirst>[0]['report'] = event => {
+  const report = (event: BusiestFirstEvent) => {
     if (event.kind === 'moved') plane.reordered()
     else if (event.kind === 'failed') tell?.(event)
   }
-  const busiest = optimize ? createBusiestFirst({ client, clock, names, report }) : undefined
+  const busiest = optimize ? new BusiestFirst({ client, clock, names, report }) : undefined
   return {
     plane,
     demand: () => demandIptables(sockets, clock),

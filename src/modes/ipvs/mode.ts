@@ -134,23 +134,13 @@ function trafficReader({ generic }: KernelSockets, clock: Clock) {
   }
 }
 
-/** Gives the timeouts to set, 0 to keep one; undefined when the kernel has the wanted ones. */
-export function timeoutsToSet(present: IpvsTimeouts, wanted: IpvsTimeouts): IpvsTimeouts | undefined {
-  const change = (now: number, asked: number): number => (asked === now ? 0 : asked)
-  const tcpS = change(present.tcpS, wanted.tcpS)
-  const tcpFinS = change(present.tcpFinS, wanted.tcpFinS)
-  const udpS = change(present.udpS, wanted.udpS)
-  return tcpS === 0 && tcpFinS === 0 && udpS === 0 ? undefined : { tcpS, tcpFinS, udpS }
-}
-
-/** Sets the wanted timeouts of IPVS. Gives the previous ones, undefined without a change. Throws NetlinkError. */
+/** Sets the wanted timeouts of IPVS that differ from the present ones; 0 keeps a timeout. Throws NetlinkError. */
 export function applyTimeouts(
   client: Pick<IpvsClient, 'timeouts' | 'setTimeouts'>,
   wanted: IpvsTimeouts,
-): IpvsTimeouts | undefined {
+): void {
   const present = client.timeouts()
-  const change = timeoutsToSet(present, wanted)
-  if (change === undefined) return undefined
-  client.setTimeouts(change)
-  return present
+  const change = (name: keyof IpvsTimeouts): number => (wanted[name] === present[name] ? 0 : wanted[name])
+  const changes = { tcpS: change('tcpS'), tcpFinS: change('tcpFinS'), udpS: change('udpS') }
+  if (Object.values(changes).some(seconds => seconds > 0)) client.setTimeouts(changes)
 }

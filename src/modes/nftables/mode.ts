@@ -7,8 +7,9 @@ import { familiesAtLocalhost } from '../../model/node-context.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin } from '../common/relay/limits.ts'
 import { detectorsOf, natPriorityOf } from '../common/rules.ts'
-import type { Mode, ModeContext, ModeTracer, OpenPlane, Retired } from '../mode.ts'
-import { cleanNftables } from './cleanup.ts'
+import { retireTables } from '../common/writers.ts'
+import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
+import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
 import { ENDPOINTS_MAPS } from './layout.ts'
 import { LocalhostRelays } from './localhost.ts'
@@ -36,7 +37,8 @@ export const nftables: Mode = {
   settings: NFTABLES_SETTINGS,
   kernelPart: 'nf_tables',
   open: (context, use) => use(openNftables(context)),
-  retire: retireNftables,
+  retire: (context, signal) =>
+    retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   trace: nftablesTracer,
   held: nftablesHeld,
   features: nftablesFeatures,
@@ -87,21 +89,6 @@ export function openNftables({
       await relays.close()
       await client.close()
     },
-  }
-}
-
-/**
- * Deletes our tables at once. The flows that they translated continue as long as another mode has nat chains.
- */
-export async function retireNftables(context: ModeContext, signal: AbortSignal): Promise<Retired> {
-  const { plane, close } = openNftables(context)
-  try {
-    const { state } = await plane.observe()
-    const isHere = state.ruleset.tables.some(({ sets }) => sets.has('frontends'))
-    if (isHere && !signal.aborted) await plane.cleanup()
-    return isHere ? 'removed' : 'nothing'
-  } finally {
-    await close()
   }
 }
 

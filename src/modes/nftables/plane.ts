@@ -2,8 +2,8 @@ import { finishInSlices, type Slicing, systemClock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
-import { commitWith, NFT_FAMILIES } from '../common/tables.ts'
-import { deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
+import { commitWith } from '../common/tables.ts'
+import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
 import type { LocalhostRelays } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'
@@ -32,7 +32,7 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
   const { client, options, relays, slicing = SLICING } = given
   const commit = commitWith(client)
   const { watchGeneration, watchWriters } = watchesOf(given.writers, inTables(options.tableName))
-  const names = NFT_FAMILIES.map(family => ({ family, name: options.tableName }))
+  const names = bothNamed(options.tableName)
   return {
     name: 'nftables',
     empty: EMPTY_STATE,

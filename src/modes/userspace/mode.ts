@@ -2,10 +2,10 @@ import { createNftClient } from '../../kernel/nft/client.ts'
 import { elementExtent } from '../common/elements.ts'
 import { limitsWithin, relayModeEvent } from '../common/relay/limits.ts'
 import { relayMetrics } from '../common/relay/relay-set.ts'
+import { bothNamed, deleteTables, retireTables, withNftClient } from '../common/writers.ts'
 import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
-import { cleanUserspace, retireUserspace } from './cleanup.ts'
 import { REDIRECT_MAPS } from './layout.ts'
-import { UserspacePlane } from './plane.ts'
+import { isOurs, UserspacePlane } from './plane.ts'
 import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS, userspaceOptions } from './settings.ts'
 import { userspaceHeld } from './show.ts'
 import type { UserspacePlan, UserspaceState } from './state.ts'
@@ -18,12 +18,17 @@ export const userspace: Mode = {
   settings: USERSPACE_SETTINGS,
   kernelPart: 'nf_tables',
   open: (context, use) => use(openUserspace(context)),
-  retire: retireUserspace,
+  retire: (context, signal) =>
+    retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   trace: userspaceTracer,
   held: userspaceHeld,
   // The process itself balances connections and remembers clients, and endpoints see its address.
   needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic' && kind !== 'log',
-  cleanup: cleanUserspace,
+  async cleanup(context) {
+    const tables = bothNamed(tableNameOf(context.proxy))
+    const removed = await withNftClient(context, client => deleteTables(client, tables, isOurs))
+    return { removed: removed.map(table => `table ${table}`), foreign: [] }
+  },
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 4_096, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
   // The relay listens on one of them.

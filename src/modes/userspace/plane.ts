@@ -20,7 +20,14 @@ import type { RelayEvent } from '../common/relay/limits.ts'
 import type { Relay } from '../common/relay/relay.ts'
 import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
 import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
-import { deleteTables, inTables, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
+import {
+  bothNamed,
+  deleteTables,
+  inTables,
+  type WatchedSocket,
+  type Watches,
+  watchesOf,
+} from '../common/writers.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
@@ -169,7 +176,7 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
   }
 
   get #tables() {
-    return NFT_FAMILIES.map(family => ({ family, name: this.#given.options.tableName }))
+    return bothNamed(this.#given.options.tableName)
   }
 }
 
