@@ -9,12 +9,20 @@ import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
 import { listHandles } from '../kernel/nft/rule-handles.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
-import { countingRules, isLogging, logGroupOf, nameOfPrefix } from '../modes/common/logs.ts'
+import {
+  countingRules,
+  isLogging,
+  isRejecting,
+  logGroupOf,
+  loggedReason,
+  nameOfPrefix,
+  reasonText,
+  type VerdictReason,
+} from '../modes/common/logs.ts'
 import { isOfService } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
-import { isRejecting, loggedReason, reasonText, type VerdictReason } from '../modes/common/verdict-reason.ts'
 import type { HeldMode } from '../modes/mode.ts'
-import { type ReadModes, readModes } from '../modes/read.ts'
+import { type ReadModes, readModes } from '../modes/registry.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
 import { ownCommand } from './command.ts'
 import { EXIT_FINE, type Io } from './io.ts'

@@ -7,7 +7,7 @@ import type { PortProtocol } from '../kernel/conntrack/record.ts'
 import { isJson } from '../model/fields.ts'
 import { namesIn, noted, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
-import { readModes } from '../modes/read.ts'
+import { readModes } from '../modes/registry.ts'
 import { askDaemon, serviceNames, usualSocket } from './admin-client.ts'
 import { checkDaemon } from './request.ts'
 

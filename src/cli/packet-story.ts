@@ -3,8 +3,8 @@ import { endText, type PacketHead, protocolText } from '../base/ip-packet.ts'
 import { rfc3339 } from '../base/text.ts'
 import type { Tracked } from '../kernel/conntrack/lookup.ts'
 import type { TraceStep } from '../kernel/evaluate/trace.ts'
+import { reasonText, type VerdictReason, verdictReason } from '../modes/common/logs.ts'
 import type { ServiceRow } from '../modes/common/show.ts'
-import { reasonText, type VerdictReason, verdictReason } from '../modes/common/verdict-reason.ts'
 import type { TracedPacket } from './traced-packet.ts'
 
 /** A step with the words for its rule. */

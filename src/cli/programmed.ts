@@ -9,7 +9,7 @@ import { isKubeProxyTable, outlinesOf } from '../modes/common/kube-proxy.ts'
 import { type Hook, isOfService, NOT_REACHED, type ReadRules, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES, PROTOCOL_NUMBERS } from '../modes/common/tables.ts'
 import type { Finding, HeldMode } from '../modes/mode.ts'
-import { readModes } from '../modes/read.ts'
+import { readModes } from '../modes/registry.ts'
 import { Connection } from '../netlink/connection.ts'
 import { sortedRows } from './service-rows.ts'
 

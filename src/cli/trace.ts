@@ -6,7 +6,7 @@ import { familyName, isOfService, type ServiceRow } from '../modes/common/show.t
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { TracePlace } from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
-import { readModes } from '../modes/read.ts'
+import { readModes } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
 import { ownCommand } from './command.ts'
 import { EXIT_FINE, type Io } from './io.ts'

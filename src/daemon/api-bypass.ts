@@ -22,7 +22,7 @@ import {
   rule,
   sourceAddress,
   translateAddress,
-} from '../modes/common/expressions.ts'
+} from '../modes/common/rules.ts'
 import { type FamilyLayout, LAYOUTS, NFT_FAMILIES } from '../modes/common/tables.ts'
 
 /**

@@ -1,8 +1,7 @@
 import type { Snapshot } from '../model/snapshot.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { ModeContext } from '../modes/mode.ts'
-import { readModes } from '../modes/read.ts'
-import { findMode } from '../modes/registry.ts'
+import { findMode, readModes } from '../modes/registry.ts'
 import type { ActiveMode } from './mode-switcher.ts'
 
 /**

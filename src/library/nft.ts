@@ -53,7 +53,7 @@ export type {
   TableOperation,
   Transaction,
 } from '../kernel/nft/transaction.ts'
-export type { Detector } from '../modes/common/expressions.ts'
+export type { Detector } from '../modes/common/rules.ts'
 export {
   askMasquerade,
   compare,
@@ -66,6 +66,8 @@ export {
   mapped,
   maskBytes,
   maskNumber,
+  masquerade,
+  masqueradeMarked,
   matches,
   portOfPacket,
   prefixMask,
@@ -77,8 +79,7 @@ export {
   translateAddress,
   WORK,
   writeMark,
-} from '../modes/common/expressions.ts'
-export { masquerade, masqueradeMarked } from '../modes/common/rules.ts'
+} from '../modes/common/rules.ts'
 export {
   type FamilyLayout,
   LAYOUTS,

@@ -23,7 +23,7 @@ import {
   plainSet,
   transactionPlan,
 } from '../modes/common/tables.ts'
-import { deleteTables, generationWatch, watchWritersOf } from '../modes/common/writers.ts'
+import { deleteTables, watchesOf } from '../modes/common/writers.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'
 import { openNetlink } from '../netlink/native.ts'
 import type { Transport } from '../netlink/transport.ts'
@@ -64,6 +64,7 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
   const tables: readonly TableName[] = families.map(family => ({ family, name }))
   const touchesUs = ({ family, table }: Touched) =>
     tables.some(ours => ours.family === family && ours.name === table)
+  const { watchGeneration, watchWriters } = watchesOf(writers, touchesUs)
   return {
     name,
     empty: NOTHING,
@@ -78,15 +79,14 @@ export function createRulesetPlane(options: RulesetPlaneOptions): Dataplane<Rule
     },
     diff: planOf,
     generation: () => generationOf(client.generation()),
-    ...(writers && { watchGeneration: generationWatch(writers.openTransport) }),
-    watchWriters: report =>
-      writers === undefined ? () => undefined : watchWritersOf({ ...writers, touchesUs }, report),
+    watchGeneration,
+    watchWriters,
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(tables)
       return { state: ruleset, generation: generationOf(generation), unsettled }
     },
     commit: commitWith(client),
-    cleanup: () => deleteTables(client, tables),
+    cleanup: async () => void (await deleteTables(client, tables)),
   }
 }
 

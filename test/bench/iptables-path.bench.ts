@@ -6,7 +6,7 @@ import { formatIp, type Ip } from '../../src/base/ip.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { ObservedChain } from '../../src/kernel/nft/state.ts'
 import { readRule } from '../../src/kernel/xt/read.ts'
-import { createIptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -65,7 +65,7 @@ function pipelineFor(mode: string): Pipeline | undefined {
   if (mode === 'nftables') return createPipeline()
   const client = openClient()
   const options = { ...DEFAULT_IPTABLES_OPTIONS, optimize: mode === 'optimized' }
-  return pipelineOf(createIptablesPlane({ client, options }), () => client.close())
+  return pipelineOf(new IptablesPlane({ client, options }), () => client.close())
 }
 
 function openClient() {

@@ -13,9 +13,9 @@ import {
   type SourceEvent,
   ValuePool,
 } from '../../src/model/snapshot.ts'
-import { createIptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
-import { createIpvsPlane, type IpvsPlane } from '../../src/modes/ipvs/plane.ts'
+import { IpvsPlane } from '../../src/modes/ipvs/plane.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/modes/ipvs/settings.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
@@ -55,7 +55,7 @@ export function createIptablesPipeline(
 ): NftablesPipeline {
   const transport = wrap(openNetlink({ protocol: NETLINK_NETFILTER }))
   const client = createNftClient({ transport, clock: systemClock })
-  const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+  const plane = new IptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
   return { ...pipelineOf(plane, () => client.close()), transport }
 }
 
@@ -77,7 +77,7 @@ export function createIpvsPipeline(): IpvsPipeline {
   const nft = createNftClient({ transport: open(NETLINK_NETFILTER), clock, ipsets: ipset })
   const ipvs = createIpvsClient({ transport: open(NETLINK_GENERIC), clock })
   const dummy = createDummyClient({ transport: open(NETLINK_ROUTE), clock })
-  const plane = createIpvsPlane({ nft, ipset, ipvs, dummy, clock, options: DEFAULT_IPVS_OPTIONS })
+  const plane = new IpvsPlane({ nft, ipset, ipvs, dummy, clock, options: DEFAULT_IPVS_OPTIONS })
   const close = async (): Promise<void> => {
     await plane.close()
     await Promise.all([nft.close(), ipset.close(), ipvs.close(), dummy.close()])

@@ -4,7 +4,7 @@ import { connect, createServer, type Socket } from 'node:net'
 import { performance } from 'node:perf_hooks'
 import { systemClock } from '../../src/base/clock.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
-import { createUserspacePlane } from '../../src/modes/userspace/plane.ts'
+import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../src/modes/userspace/settings.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -75,7 +75,7 @@ function createUserspacePipeline(): Pipeline {
     transport: openNetlink({ protocol: NETLINK_NETFILTER }),
     clock: systemClock,
   })
-  const plane = createUserspacePlane({ client, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
+  const plane = new UserspacePlane({ client, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
   plane.startRelaying()
   return pipelineOf(plane, () => client.close())
 }

@@ -5,14 +5,11 @@ import { finish, systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
-import {
-  type BusiestFirstEvent,
-  createBusiestFirst,
-} from '../../src/modes/iptables/optimize/busiest-first.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { wantedChains } from '../../src/modes/iptables/mode.ts'
+import { BusiestFirst, type BusiestFirstEvent } from '../../src/modes/iptables/optimize/busiest-first.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
-import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import { KUBE_CHAINS } from '../../src/modes/xt-common/layout.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -30,8 +27,8 @@ beforeAll(() => {
   client = createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock: systemClock })
   const prefix = { kind: 'interface-prefix', prefix: 'veth' } as const
   const options: IptablesOptions = { ...DEFAULT_IPTABLES_OPTIONS, detector: { IPv4: prefix, IPv6: prefix } }
-  plain = createIptablesPlane({ client, options })
-  optimized = createIptablesPlane({ client, options: { ...options, optimize: true } })
+  plain = new IptablesPlane({ client, options })
+  optimized = new IptablesPlane({ client, options: { ...options, optimize: true } })
 })
 
 beforeEach(() => {
@@ -179,7 +176,7 @@ describe('the busiest entry on the kernel', () => {
     const address = /-d (\S+)\/32/.exec(busy)?.[1] ?? ''
     const clock = new FakeClock()
     const events: BusiestFirstEvent[] = []
-    const busiest = createBusiestFirst({
+    const busiest = new BusiestFirst({
       clock,
       names: KUBE_CHAINS,
       report: event => events.push(event),

@@ -3,7 +3,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 import { finish, systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../src/model/frontend.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
 import { NETLINK_NETFILTER } from '../../src/netlink/constants.ts'
@@ -20,7 +20,7 @@ let foreign: readonly string[]
 beforeAll(() => {
   client = createNftClient({ transport: openNetlink({ protocol: NETLINK_NETFILTER }), clock: systemClock })
   const detector = { kind: 'interface-prefix', prefix: 'veth' } as const
-  plane = createIptablesPlane({
+  plane = new IptablesPlane({
     client,
     options: { ...DEFAULT_IPTABLES_OPTIONS, detector: { IPv4: detector, IPv6: detector } },
   })

@@ -6,7 +6,7 @@ import { finish, systemClock } from '../../src/base/clock.ts'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import type { RelayEvent } from '../../src/modes/common/relay/limits.ts'
 import { DEFAULT_LIMITS } from '../../src/modes/common/relay/limits.ts'
-import { createUserspacePlane, type UserspacePlane } from '../../src/modes/userspace/plane.ts'
+import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { commitsBetween } from '../../src/reconcile/dataplane.ts'
 import { Lab } from '../support/lab/lab.ts'
@@ -50,7 +50,7 @@ afterAll(async () => {
 
 function openPlane(): UserspacePlane {
   const options = { ...userspaceOptionsOf({}), limits: { ...DEFAULT_LIMITS, connections: CONNECTIONS * 2 } }
-  return createUserspacePlane({ client, clock: systemClock, options, report: event => events.push(event) })
+  return new UserspacePlane({ client, clock: systemClock, options, report: event => events.push(event) })
 }
 
 const NODE = {

@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process'
 import { afterEach, beforeAll, describe, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { createUserspacePlane } from '../../src/modes/userspace/plane.ts'
+import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { Dataplane, Plan } from '../../src/reconcile/dataplane.ts'
 import { openIptablesPlane } from '../support/iptables-plane.ts'
 import {
@@ -82,7 +82,7 @@ describe('userspace mode', () => {
   test.each(scenarios)('loads what it saved: %s', async (_, scenario) => {
     const client = openClient()
     const options = userspaceOptionsOf(scenario.config)
-    const plane = createUserspacePlane({ client, clock: systemClock, options })
+    const plane = new UserspacePlane({ client, clock: systemClock, options })
     plane.startRelaying()
     try {
       await plane.cleanup()

@@ -3,7 +3,6 @@ import { Intake } from '../../src/daemon/intake.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
 import { resolve } from '../../src/model/resolve.ts'
 import type { SourceEvent } from '../../src/model/snapshot.ts'
-import { watchTableWriters } from '../../src/modes/common/writers.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state.ts'
 import type { ReconcilerEvent } from '../../src/reconcile/pass.ts'
@@ -112,15 +111,10 @@ export class NodeProcess {
     const transport = kernel.open()
     const client = createNftClient({ transport, clock })
     const nftables = nftablesOptionsOf({})
-    const watching = {
-      openTransport: () => kernel.open(),
-      own: transport.portId,
-      table: nftables.tableName,
-    }
     const plane = createNftablesPlane({
       client,
       options: nftables,
-      watchWriters: report => watchTableWriters(watching, report),
+      writers: { openTransport: () => kernel.open(), own: transport.portId },
       slicing: { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() },
     })
     const resolving = resolveOptionsOf({})

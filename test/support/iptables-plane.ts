@@ -1,5 +1,5 @@
 import type { NftClient } from '../../src/kernel/nft/client.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import type { IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
 
@@ -16,6 +16,6 @@ export function openIptablesPlane(
   const client = openClient()
   return {
     client,
-    plane: createIptablesPlane({ client, options: { ...iptablesOptionsOf(config), ...more } }),
+    plane: new IptablesPlane({ client, options: { ...iptablesOptionsOf(config), ...more } }),
   }
 }

@@ -3,7 +3,7 @@ import { createIpsetClient } from '../../src/kernel/ipset/client.ts'
 import { createIpvsClient, type IpvsClient } from '../../src/kernel/ipvs/client.ts'
 import { createDummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
-import { createIpvsPlane, type IpvsPlane } from '../../src/modes/ipvs/plane.ts'
+import { IpvsPlane } from '../../src/modes/ipvs/plane.ts'
 import type { IpvsOptions } from '../../src/modes/ipvs/settings.ts'
 import { NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'
@@ -30,7 +30,7 @@ export function openIpvsPlane(config: PipelineConfig, more: Partial<IpvsOptions>
   const ipvs = createIpvsClient({ transport: openNetlink({ protocol: NETLINK_GENERIC }), clock })
   const dummy = createDummyClient({ transport: openNetlink({ protocol: NETLINK_ROUTE }), clock })
   const options = { ...ipvsOptionsOf(config), ...more }
-  const plane = createIpvsPlane({ nft, ipset, ipvs, dummy, clock, options })
+  const plane = new IpvsPlane({ nft, ipset, ipvs, dummy, clock, options })
   return {
     plane,
     ipvs,

@@ -6,10 +6,11 @@ import { createDummyClient } from '../../src/kernel/link/dummy.ts'
 import { createNftClient } from '../../src/kernel/nft/client.ts'
 import type { IpvsKernel } from '../../src/modes/ipvs/kernel.ts'
 import type { IpvsPlan } from '../../src/modes/ipvs/plan.ts'
-import { createIpvsPlane, type IpvsPlane } from '../../src/modes/ipvs/plane.ts'
+import { IpvsPlane } from '../../src/modes/ipvs/plane.ts'
 import { DEFAULT_IPVS_OPTIONS, type IpvsOptions } from '../../src/modes/ipvs/settings.ts'
 import type { IpvsState } from '../../src/modes/ipvs/state.ts'
 import type { ModeEvent } from '../../src/modes/mode.ts'
+import type { Transport } from '../../src/netlink/transport.ts'
 import { FakeClock } from './fake-clock.ts'
 import type { IpvsNode } from './ipvs-node.ts'
 import { PlaneRig } from './plane-rig.ts'
@@ -56,12 +57,12 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
     const kernel = ipvsKernelOf(node, clock)
     const reader = createAddressReader({ openTransport: () => node.links.open(), clock })
     const upkeep: ModeEvent[] = []
-    const plane = createIpvsPlane({
+    const plane = new IpvsPlane({
       ...kernel,
       clock,
       options: { ...DEFAULT_IPVS_OPTIONS, ...options },
       ...(deaf ? {} : { watchAddresses: changed => reader.watch(changed) }),
-      ...(quiet ? { watchGeneration: onceChanged(clock) } : {}),
+      ...(quiet ? { writers: { openTransport: () => repeating(node, clock), own: 0 } } : {}),
       report: event => upkeep.push(event),
     })
     super({ plane, clock, localIps: [parseIp(NODE_IP) ?? ''], ...periods })
@@ -78,6 +79,12 @@ export class IpvsRig extends PlaneRig<IpvsState, IpvsPlan> {
   }
 }
 
-function onceChanged(clock: FakeClock): NonNullable<IpvsPlane['watchGeneration']> {
-  return (everyMs, changed) => ({ expect: () => undefined, stop: clock.after(everyMs, changed) })
+/** A socket that repeats a request, and calls back once although nothing has changed. */
+function repeating(node: IpvsNode, clock: FakeClock): Transport {
+  return Object.assign(node.open('nft'), {
+    repeat: (_request: Uint8Array, everyMs: number, changed: () => void) => ({
+      expect: () => undefined,
+      stop: clock.after(everyMs, changed),
+    }),
+  })
 }

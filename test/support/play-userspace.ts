@@ -1,7 +1,7 @@
 import { expect } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from '../../src/modes/common/relay/limits.ts'
-import { createUserspacePlane, type UserspacePlane } from '../../src/modes/userspace/plane.ts'
+import { UserspacePlane } from '../../src/modes/userspace/plane.ts'
 import type { UserspaceState } from '../../src/modes/userspace/state.ts'
 import { parseEndpoint } from './lab/address.ts'
 import type { Lab, Outcome } from './lab/lab.ts'
@@ -88,7 +88,7 @@ function endpointsOf({ steps }: Scenario): readonly string[] {
 export async function playInUserspace(scenario: Scenario, lab: Lab, more?: MoreOfSteps): Promise<void> {
   const client = openClient()
   const options = { ...userspaceOptionsOf(scenario.config), limits: PATIENT }
-  const plane = createUserspacePlane({ client, clock: systemClock, options })
+  const plane = new UserspacePlane({ client, clock: systemClock, options })
   plane.startRelaying()
   const endpoints = endpointsOf(scenario)
   const servers = endpoints.length > 0 ? await lab.servers(endpoints) : undefined

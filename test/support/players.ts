@@ -1,6 +1,6 @@
 import { assert } from '../../src/base/errors.ts'
 import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
-import { createIptablesTracer } from '../../src/modes/iptables/trace.ts'
+import { createIptablesTracer } from '../../src/modes/iptables/mode.ts'
 import { createIpvsTracer } from '../../src/modes/ipvs/trace.ts'
 import {
   IPTABLES,

@@ -12,9 +12,9 @@ import {
   type XtPlace,
 } from '../../src/kernel/xt/scope.ts'
 import { jumpsOf } from '../../src/modes/iptables/chains.ts'
+import { wantedChains } from '../../src/modes/iptables/mode.ts'
 import { iptablesProving } from '../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../src/modes/iptables/state.ts'
-import { wantedChains } from '../../src/modes/iptables/trace.ts'
 import type { Proving } from '../../src/modes/mode.ts'
 
 /** What src/proof knows of iptables mode in a scenario: chains have the usual names, and node ports answer at 127.0.0.1. */

@@ -18,7 +18,7 @@ import {
 import type { Expression, Rule, Verdict } from '../../src/kernel/nft/expression.ts'
 import type { Chain, Element, ElementGroup, NftSet, Table } from '../../src/kernel/nft/state.ts'
 import { DESTINATION, DESTINATION_PORT, PRIORITY, PROTOCOL, typedSet } from '../../src/kernel/nft/userdata.ts'
-import { prefixMask } from '../../src/modes/common/expressions.ts'
+import { prefixMask } from '../../src/modes/common/rules.ts'
 
 /* Random rules for UDP packets of this node, of the expressions that kprobe writes, at hook output. */
 

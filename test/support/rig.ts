@@ -1,6 +1,5 @@
 import { type Clock, systemClock } from '../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../src/kernel/nft/client.ts'
-import { watchTableWriters } from '../../src/modes/common/writers.ts'
 import { createNftablesPlane } from '../../src/modes/nftables/plane.ts'
 import type { NftablesPlan, NftablesState } from '../../src/modes/nftables/state.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
@@ -28,15 +27,7 @@ export class Rig extends PlaneRig<NftablesState, NftablesPlan> {
     const plane = createNftablesPlane({
       client,
       options: nftables,
-      ...(openListener === undefined
-        ? {}
-        : {
-            watchWriters: report =>
-              watchTableWriters(
-                { openTransport: openListener, own: transport.portId, table: nftables.tableName },
-                report,
-              ),
-          }),
+      ...(openListener && { writers: { openTransport: openListener, own: transport.portId } }),
       slicing: { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() },
     })
     super({ plane, clock, config, ...periods })

@@ -1,6 +1,7 @@
 import { PersistentMap } from '../../base/collections.ts'
 import type { Ip } from '../../base/ip.ts'
-import type { Element, ElementGroup, Ruleset } from '../../kernel/nft/state.ts'
+import type { Element, ElementGroup, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
+import { TABLE_COMMENT } from './rules.ts'
 import { GROUP_NODEPORT_IPS, sameGroup } from './tables.ts'
 
 type OfSet = (set: string) => boolean
@@ -18,31 +19,34 @@ export function elementExtent({ tables }: Ruleset, isFrontend: OfSet, isEndpoint
   return { frontends, endpoints }
 }
 
-interface ElementsDraftOptions {
-  readonly base: PersistentMap<ElementGroup> | undefined
-  /** Continues the groups of `base`; otherwise all groups are made again. */
-  readonly continuing: boolean
-  /** Counts elements that come (1) or go (-1). */
-  readonly count: (elements: ElementGroup, by: 1 | -1) => void
+interface TableDraftOptions {
+  readonly family: NftFamily
+  readonly name: string
+  readonly base: Table | undefined
+  /** The number of elements of the base by set; undefined when all elements are made again. */
+  readonly counts: ReadonlyMap<string, number> | undefined
 }
 
-/** Builds the elements of one table during one render. An equal result is the base's own object. */
-export class ElementsDraft {
-  readonly #given: ElementsDraftOptions
+/** Builds one of our tables during one render. An equal result is the base's own object. */
+export class TableDraft {
+  /** The number of elements by set. */
+  readonly counts: Map<string, number>
+  readonly #given: TableDraftOptions
   readonly #changes = new Map<string, ElementGroup | undefined>()
 
-  constructor(given: ElementsDraftOptions) {
+  constructor(given: TableDraftOptions) {
     this.#given = given
+    this.counts = new Map(given.counts)
   }
 
   /** Replaces the elements of the group. */
   put(group: string, elements: ElementGroup): void {
-    const { base, continuing, count } = this.#given
-    const there = base?.get(group)
-    const before = continuing ? there : undefined
+    const { base, counts } = this.#given
+    const there = base?.elements.get(group)
+    const before = counts === undefined ? undefined : there
     if (before === undefined && elements.length === 0) return
-    if (before !== undefined) count(before, -1)
-    count(elements, 1)
+    if (before !== undefined) this.#count(before, -1)
+    this.#count(elements, 1)
     if (elements.length === 0) this.#changes.set(group, undefined)
     else this.#changes.set(group, there !== undefined && sameGroup(there, elements) ? there : elements)
   }
@@ -54,11 +58,36 @@ export class ElementsDraft {
     )
   }
 
-  finish(): PersistentMap<ElementGroup> {
-    const { base, continuing } = this.#given
+  finish(parts: Pick<Table, 'chains' | 'sets'>): Table {
+    const { base, family, name } = this.#given
+    const made: Table = {
+      family,
+      name,
+      flags: 0,
+      comment: TABLE_COMMENT,
+      ...parts,
+      elements: this.#finishElements(),
+    }
+    const isSame =
+      base !== undefined &&
+      base.comment === made.comment &&
+      base.flags === made.flags &&
+      base.chains === made.chains &&
+      base.sets === made.sets &&
+      base.elements === made.elements
+    return isSame ? base : made
+  }
+
+  #finishElements(): PersistentMap<ElementGroup> {
+    const { base, counts } = this.#given
     if (base === undefined) return PersistentMap.empty<ElementGroup>().withOwn(this.#changes)
-    if (!continuing)
-      for (const group of base.keys()) if (!this.#changes.has(group)) this.#changes.set(group, undefined)
-    return base.withOwn(this.#changes)
+    if (counts === undefined)
+      for (const group of base.elements.keys())
+        if (!this.#changes.has(group)) this.#changes.set(group, undefined)
+    return base.elements.withOwn(this.#changes)
+  }
+
+  #count(elements: ElementGroup, by: 1 | -1): void {
+    for (const { set } of elements) this.counts.set(set, (this.counts.get(set) ?? 0) + by)
   }
 }

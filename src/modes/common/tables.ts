@@ -234,34 +234,17 @@ export function transactionPlan<State>({
 /** Counts the changes of a transaction. An element that is deleted and added again is one change. */
 export function countChanges(transaction: Transaction): number {
   let changes = 0
-  for (const operation of transaction) {
-    changes += isOnElements(operation) ? operation.elements.length : 1
-    if (operation.verb === 'delete-elements') changes -= countAddedAgain(transaction, operation)
-  }
+  for (const operation of transaction) changes += isOnElements(operation) ? operation.elements.length : 1
+  for (const again of replacements(transaction).values()) changes -= again.size
   return changes
-}
-
-function countAddedAgain(transaction: Transaction, gone: ElementOperation): number {
-  let keys: Set<string> | undefined
-  let count = 0
-  for (const operation of transaction) {
-    if (operation.verb !== 'add-elements' || !isSameSet(operation, gone)) continue
-    keys ??= new Set(gone.elements.map(({ key }) => key))
-    for (const { key } of operation.elements) if (keys.delete(key)) count++
-  }
-  return count
-}
-
-function isSameSet(a: ElementOperation, b: ElementOperation): boolean {
-  return a.set.name === b.set.name && a.family === b.family && a.table === b.table
 }
 
 /** Elements that are deleted and added again, by set and key. */
 type Replacements = ReadonlyMap<string, ReadonlyMap<string, Element>>
 
 function replacements(transaction: Transaction): Replacements {
-  const gone = byKey(transaction, 'delete-elements')
-  const added = gone.size === 0 ? gone : byKey(transaction, 'add-elements')
+  const gone = byKey(transaction, 'delete-elements', () => true)
+  const added = gone.size === 0 ? gone : byKey(transaction, 'add-elements', set => gone.has(set))
   const replaced = new Map<string, Map<string, Element>>()
   for (const [set, elements] of gone) {
     const again = added.get(set)
@@ -271,10 +254,14 @@ function replacements(transaction: Transaction): Replacements {
   return replaced
 }
 
-function byKey(transaction: Transaction, verb: ElementOperation['verb']) {
+function byKey(
+  transaction: Transaction,
+  verb: ElementOperation['verb'],
+  isAsked: (set: string) => boolean,
+): ReadonlyMap<string, ReadonlyMap<string, Element>> {
   const sets = new Map<string, Map<string, Element>>()
   for (const operation of transaction) {
-    if (operation.verb !== verb) continue
+    if (operation.verb !== verb || !isAsked(setName(operation))) continue
     const elements = sets.get(setName(operation)) ?? new Map<string, Element>()
     for (const element of operation.elements) elements.set(element.key, element)
     sets.set(setName(operation), elements)

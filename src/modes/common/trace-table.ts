@@ -24,7 +24,7 @@ import {
   rule,
   sourceAddress,
   WORK,
-} from './expressions.ts'
+} from './rules.ts'
 import {
   type FamilyLayout,
   LAYOUTS,

@@ -45,32 +45,49 @@ export async function withNftClient<T>(
 
 /** Reads the tables `ip` and `ip6` of this name. */
 export async function tablesNamed(client: NftClient, name: string): Promise<readonly Table[]> {
-  return (await client.list(NFT_FAMILIES.map(family => ({ family, name })))).ruleset.tables
+  return (await client.list(bothNamed(name))).ruleset.tables
 }
 
-/** Watches the generation over a socket of its own, which is closed with the watch. */
-export function generationWatch(
-  openTransport: WatchedSocket['openTransport'],
-  counter: (generation: Generation) => number = counterOf,
-): NonNullable<Dataplane<unknown>['watchGeneration']> {
-  return (everyMs, changed) => {
-    const watch = GenerationWatch.open(openTransport(), everyMs, changed)
-    return watch && { expect: generation => watch.expect(counter(generation)), stop: () => watch.stop() }
-  }
-}
-
-interface WatchedObjects extends WatchedSocket {
-  /** Whether the changed object is ours or leads to ours. */
-  readonly touchesUs: (touched: Touched) => boolean
+/** The watches of a plane that counts generations as `offset` more than nf_tables does. */
+export interface Watches extends Pick<Dataplane<unknown>, 'watchWriters'> {
+  readonly watchGeneration: NonNullable<Dataplane<unknown>['watchGeneration']>
+  /** Gives the plane's generation for one of nf_tables. */
+  readonly shifted: (generation: number) => Generation
+  readonly unshifted: (generation: Generation) => number
 }
 
 /**
- * Reports the processes that commit for other programs. It uses a socket of its own, which is closed with the
- * subscription.
+ * Makes the watches, each over a socket of its own, which is closed with the watch. Without `socket`, the reconciler polls
+ * the generation, and the log of drift names no process. `touchesUs` tells whether a changed object is ours or leads to
+ * ours.
  */
-export function watchWritersOf(
-  { openTransport, own, touchesUs: concerns }: WatchedObjects,
-  report: (commit: WriterCommit) => void,
+export function watchesOf(
+  socket: WatchedSocket | undefined,
+  touchesUs: (touched: Touched) => boolean,
+  offset: () => number = () => 0,
+): Watches {
+  const shifted = (generation: number) => generationOf((generation + offset()) >>> 0)
+  const unshifted = (generation: Generation) => (counterOf(generation) - offset()) >>> 0
+  return {
+    shifted,
+    unshifted,
+    watchGeneration(everyMs, changed) {
+      const watch = socket && GenerationWatch.open(socket.openTransport(), everyMs, changed)
+      return watch && { expect: generation => watch.expect(unshifted(generation)), stop: () => watch.stop() }
+    },
+    watchWriters(report) {
+      if (socket === undefined) return () => undefined
+      return foreignCommits(socket, touchesUs, ({ generation, ...commit }) =>
+        report({ ...commit, generation: shifted(generation) }),
+      )
+    },
+  }
+}
+
+function foreignCommits(
+  { openTransport, own }: WatchedSocket,
+  concerns: (touched: Touched) => boolean,
+  report: (commit: Omit<WriterCommit, 'generation'> & { readonly generation: number }) => void,
 ): () => void {
   const transport = openTransport()
   const commits = watchForeignCommits({
@@ -79,14 +96,8 @@ export function watchWritersOf(
     concerns,
     onCommit: ({ generation, processId = 0, processName = 'an unnamed process', concerned, complete }) => {
       // An incomplete notification proves nothing. The generation poll finds the commit.
-      if (!concerned && !complete) return
-      report({
-        generation: generationOf(generation),
-        processId,
-        processName,
-        own: false,
-        touchesUs: concerned,
-      })
+      if (concerned || complete)
+        report({ generation, processId, processName, own: false, touchesUs: concerned })
     },
     // The generation poll still finds the commit. Without its notification the writer stays unnamed.
     onOverrun: () => undefined,
@@ -98,14 +109,9 @@ export function watchWritersOf(
   }
 }
 
-/** Does the same for a mode whose objects are its own tables `ip` and `ip6` of this name. */
-export function watchTableWriters(
-  { table: ours, ...socket }: WatchedSocket & { readonly table: string },
-  report: (commit: WriterCommit) => void,
-): () => void {
-  const touchesUs = ({ family, table }: Touched): boolean =>
-    table === ours && (family === 'ip' || family === 'ip6')
-  return watchWritersOf({ ...socket, touchesUs }, report)
+/** Makes the `touchesUs` of a mode whose objects are its own tables `ip` and `ip6` of this name. */
+export function inTables(name: string): (touched: Touched) => boolean {
+  return ({ family, table }) => table === name && (family === 'ip' || family === 'ip6')
 }
 
 /**
@@ -145,17 +151,38 @@ function refusal(what: string, { outcome, failures }: CommitResult): Error {
   return new Error(`${what}: ${first?.error.message ?? outcome}`, { cause: first?.error })
 }
 
-/** Deletes those of the tables that are ours. Throws as commitAsRead does. */
+/** Deletes those of the tables that are ours. Gives their names with their families. Throws as commitAsRead does. */
 export async function deleteTables(
   client: NftClient,
   tables: readonly TableName[],
   isOurs: (table: Table) => boolean = () => true,
-): Promise<void> {
-  const read = async (): Promise<AsRead<void>> => {
-    const { ruleset } = await client.list(tables)
-    return { value: undefined, transaction: ruleset.tables.filter(isOurs).map(deleteTable) }
+): Promise<readonly string[]> {
+  const read = async (): Promise<AsRead<readonly string[]>> => {
+    const ours = (await client.list(tables)).ruleset.tables.filter(isOurs)
+    return { value: ours.map(nameOfTable), transaction: ours.map(deleteTable) }
   }
-  await commitAsRead(client, read, 'delete tables')
+  return await commitAsRead(client, read, 'delete tables')
+}
+
+/**
+ * Implements `retire` for a mode whose objects are its own tables of this name: deletes them at once. The flows that they
+ * translated continue as long as another mode has nat chains, and relayed ones as long as the process that relays them.
+ */
+export async function retireTables(
+  context: ClientContext,
+  signal: AbortSignal,
+  { name, isOurs }: { readonly name: string; readonly isOurs: (table: Table) => boolean },
+): Promise<'removed' | 'nothing'> {
+  return await withNftClient(context, async client => {
+    if (!(await tablesNamed(client, name)).some(isOurs)) return 'nothing'
+    if (!signal.aborted) await deleteTables(client, bothNamed(name), isOurs)
+    return 'removed'
+  })
+}
+
+/** The names of the tables `ip` and `ip6` of a mode. */
+export function bothNamed(name: string): readonly TableName[] {
+  return NFT_FAMILIES.map(family => ({ family, name }))
 }
 
 export function deleteTable({ family, name }: Pick<Table, 'family' | 'name'>): Operation {

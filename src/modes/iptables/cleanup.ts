@@ -17,7 +17,7 @@ import {
 } from '../xt-common/layout.ts'
 import { XT_TABLES } from '../xt-common/read-chains.ts'
 import { NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
-import { createIptablesPlane } from './plane.ts'
+import { IptablesPlane } from './plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, ROUTE_LOCALNET } from './settings.ts'
 
 /**
@@ -38,7 +38,7 @@ export async function cleanIptables(context: CleanupContext): Promise<Cleaned> {
 }
 
 async function removeChains(client: NftClient, names: ChainNames): Promise<readonly string[]> {
-  const plane = createIptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
+  const plane = new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, names } })
   const { state } = await plane.observe()
   await plane.cleanup()
   return state.kind === 'observed' ? chainsByTable(state.observed, names) : []

@@ -1,6 +1,17 @@
-import type { Mode } from '../mode.ts'
-import { CHAIN_DUMP } from '../xt-common/dump.ts'
+import { finish, slicingOf } from '../../base/clock.ts'
+import { append } from '../../base/collections.ts'
+import { FAMILIES } from '../../base/ip.ts'
+import type { Config } from '../../config/config.ts'
+import type { Tracer } from '../../kernel/evaluate/trace.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import { printRule } from '../../kernel/xt/print.ts'
+import type { XtRule } from '../../kernel/xt/rule.ts'
+import { appliedScope, chainKey, type XtChain } from '../../kernel/xt/scope.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
+import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
 import { chainNames, SAME_CHAINS } from '../xt-common/layout.ts'
+import { createXtTracer } from '../xt-common/trace.ts'
+import { jumpsOf } from './chains.ts'
 import {
   cleanIptables,
   readIptablesRecord,
@@ -8,11 +19,20 @@ import {
   settleIptablesRecord,
   writeIptablesRecord,
 } from './cleanup.ts'
-import { iptablesFindings } from './doctor.ts'
-import { openIptables } from './open.ts'
-import { answersAtLoopback, IPTABLES_SETTINGS, iptablesProving, tuneIptables } from './settings.ts'
-import { iptablesHeld } from './show.ts'
-import { iptablesTracer } from './trace.ts'
+import { demandIptables, iptablesFindings, lesserLack } from './doctor.ts'
+import { iptablesMetrics, NO_NFACCT_COUNTERS, openNfacctCounters } from './metrics.ts'
+import { BusiestFirst, type BusiestFirstEvent } from './optimize/busiest-first.ts'
+import { type IptablesPlan, IptablesPlane } from './plane.ts'
+import { renderIptablesState, rulesIn } from './render.ts'
+import {
+  answersAtLoopback,
+  IPTABLES_SETTINGS,
+  iptablesOptions,
+  iptablesProving,
+  tuneIptables,
+} from './settings.ts'
+import { CHAIN_DUMP, iptablesHeld } from './show.ts'
+import { EMPTY_STATE, type IptablesState, iptablesExtent, type RenderedState } from './state.ts'
 
 export const iptables: Mode = {
   name: 'iptables',
@@ -49,4 +69,111 @@ export const iptables: Mode = {
   },
   proving: iptablesProving,
   exclusive: () => SAME_CHAINS,
+}
+
+/** Opens iptables mode. Throws when nf_tables of this kernel cannot be reached. */
+export function openIptables({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<IptablesState, IptablesPlan> {
+  // This read fails without privileges. At this point nothing else is open.
+  const isNamed = config.serviceProxyName !== undefined
+  const nfacct = isNamed ? NO_NFACCT_COUNTERS : openNfacctCounters(sockets, clock, answersAtLoopback(config))
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const writers = { openTransport: sockets.netfilter, own: transport.portId }
+  const options = { ...iptablesOptions(config, sockets), nfacct: nfacct.available }
+  let isRunning = false
+  // A program that flushed the rules may have removed their counters too. Without the counters the kernel
+  // rejects these rules.
+  const beforeObserve = (): void => {
+    if (isRunning) nfacct.ensure()
+  }
+  const slicing = slicingOf(clock)
+  const plane = new IptablesPlane({ client, options, writers, slicing, beforeObserve })
+  const { names, optimize } = options
+  const report = (event: BusiestFirstEvent) => {
+    if (event.kind === 'moved') plane.reordered()
+    else if (event.kind === 'failed') tell?.(event)
+  }
+  const busiest = optimize ? new BusiestFirst({ client, clock, names, report }) : undefined
+  return {
+    plane,
+    demand: () => demandIptables(sockets, clock),
+    start() {
+      nfacct.ensure()
+      isRunning = true
+      const missing = lesserLack(sockets, clock)
+      if (missing !== undefined) tell?.({ kind: 'notice', level: 'warn', text: LACK, facts: { missing } })
+      for (const text of optimize ? [AFFINITY_LIMIT] : [AFFINITY_LIMIT, LINEAR])
+        tell?.({ kind: 'notice', level: 'info', text, facts: {} })
+      busiest?.start()
+    },
+    extent: state => iptablesExtent(state, names),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    *advance(tables, from, to) {
+      if (from.kind !== 'rendered') return undefined
+      const { operations } = yield* plane.diff(from, to)
+      return yield* appliedScope(tables, operations)
+    },
+    traffic: () => Promise.resolve([]),
+    metrics: state =>
+      Promise.resolve(
+        state === undefined ? [] : iptablesMetrics({ ...plane.counts.numbers(), ...nfacct.read() }, FAMILIES),
+      ),
+    async close() {
+      await busiest?.close()
+      await Promise.all([client.close(), nfacct.close()])
+    },
+  }
+}
+
+const LACK = 'this kernel lacks extensions of xtables, and rejects Services that need them'
+const AFFINITY_LIMIT =
+  'session affinity remembers 100 clients an endpoint unless xt_recent is loaded with a larger ip_list_tot'
+const LINEAR =
+  'each new connection is compared with the rules of all Services; --iptables-optimize shortens the lists'
+
+/** Traces packets through what the mode would put into an empty kernel. */
+export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
+  const options = iptablesOptions(config, {})
+  const state = finish(renderIptablesState(table, { base: EMPTY_STATE, without: new Set() }, options))
+  return { ...createIptablesTracer(state), ownSource: () => undefined }
+}
+
+/**
+ * Traces packets in memory through our chains and the jumps that lead to them. Rules of other programs in the same
+ * tables are not included. The rules of all Services are made once, for the first packet.
+ */
+export function createIptablesTracer(state: RenderedState): Tracer {
+  return createXtTracer(() => ({
+    chains: wantedChains(state),
+    jumps: jumpsOf(state.statics),
+    print: printRule,
+  }))
+}
+
+/**
+ * Returns every wanted chain once, with its entries among its rules; the fixed chains come last. It visits all
+ * Services.
+ */
+export function* wantedChains(state: RenderedState): Iterable<XtChain> {
+  const entries = new Map<string, XtRule[]>()
+  const seen = new Set<string>()
+  for (const owner of state.frontends.services.keys()) {
+    const rules = rulesIn(state, owner)
+    for (const { rule, ...place } of rules.entries) append(entries, chainKey(place, place.chain), rule)
+    for (const chain of rules.chains) {
+      const key = chainKey(chain, chain.name)
+      if (chain.shared === true && seen.has(key)) continue
+      if (chain.shared === true) seen.add(key)
+      yield chain
+    }
+  }
+  for (const chain of state.common.chains.values()) {
+    const rules = [...chain.rules, ...(entries.get(chainKey(chain, chain.name)) ?? []), ...chain.last]
+    yield { ...chain, rules, last: [] }
+  }
 }

@@ -1,52 +1,40 @@
 import { type Slicing, type Steps, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
-import type { IsOurs, ScopeOperations } from '../../kernel/xt/scope.ts'
+import { chainKey, type IsOurs, type ScopeOperations } from '../../kernel/xt/scope.ts'
 import { commitScope, type ScopeCommit } from '../../kernel/xt/scope-commit.ts'
-import { removalOf } from '../../kernel/xt/scope-diff.ts'
+import { removalOf, ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { HandleCache } from '../../kernel/xt/scope-handles.ts'
+import { type Asked, Committed, type Held, heldInKernel, rewritesCommon } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import {
-  type CommitOptions,
-  counterOf,
-  type Dataplane,
-  type Generation,
-  type GenerationWatch,
-  generationOf,
-  guardOf,
-  type Observation,
-  type Receipt,
-  type RenderOptions,
-  type WriterCommit,
+import type { ServiceKey } from '../../model/service.ts'
+import type {
+  CommitOptions,
+  Dataplane,
+  Generation,
+  Observation,
+  Plan,
+  Receipt,
+  RenderOptions,
 } from '../../reconcile/dataplane.ts'
 import { NFT_FAMILIES, refusalTo } from '../common/tables.ts'
-import { generationWatch, type WatchedSocket, watchWritersOf } from '../common/writers.ts'
-import { isOurChain, isServiceChain } from '../xt-common/layout.ts'
+import { type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
+import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
+import { isOurChain, isServiceChain, touchesUs } from '../xt-common/layout.ts'
 import { placesOf } from '../xt-common/read-chains.ts'
-import { touchesUs } from '../xt-common/touches.ts'
 import { jumpsTo } from './chains.ts'
-import { diffStates, type IptablesPlan } from './diff.ts'
 import { RuleCounts } from './metrics.ts'
-import { renderIptablesState } from './render.ts'
+import { renderIptablesState, rulesIn, servicesBetween } from './render.ts'
 import type { IptablesOptions } from './settings.ts'
-import { EMPTY_STATE, type IptablesState, type ObservedState } from './state.ts'
+import { EMPTY_STATE, type IptablesState, type ObservedState, type RenderedState } from './state.ts'
 
 interface IptablesPlaneOptions {
   readonly client: NftClient
   readonly options: IptablesOptions
-  /**
-   * The socket for a subscription that names the processes which commit to nf_tables. Without it, drift is repaired,
-   * but the log does not name the process.
-   */
+  /** See watchesOf. */
   readonly writers?: WatchedSocket
   readonly slicing?: Slicing
   readonly beforeObserve?: () => void
-}
-
-export interface IptablesPlane extends Dataplane<IptablesState, IptablesPlan> {
-  readonly counts: RuleCounts
-  /** Notes that a commit of ours only reordered entries, so that it does not cause a resync. */
-  reordered(): void
 }
 
 const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
@@ -58,17 +46,14 @@ const PLACES = placesOf(NFT_FAMILIES)
 const CLEANUP_TRIES = 16
 const CODEC: RuleCodec = { compile: (rule, family) => compileRule(rule, family) }
 
-/**
- * Creates the data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md.
- */
-export function createIptablesPlane(given: IptablesPlaneOptions): IptablesPlane {
-  return new KernelIptablesPlane(given)
-}
-
-class KernelIptablesPlane implements IptablesPlane {
+/** The data plane with the effect and the chains of kube-proxy's iptables mode, over netlink: see README.md. */
+export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   readonly name = 'iptables'
-  readonly empty = EMPTY_STATE
+  readonly empty: IptablesState = EMPTY_STATE
   readonly counts: RuleCounts
+  readonly watchGeneration: Watches['watchGeneration']
+  readonly watchWriters: Watches['watchWriters']
+  readonly #watches: Watches
   readonly #given: IptablesPlaneOptions
   readonly #handleCache = new HandleCache()
   /**
@@ -79,7 +64,15 @@ class KernelIptablesPlane implements IptablesPlane {
 
   constructor(given: IptablesPlaneOptions) {
     this.#given = given
-    this.counts = new RuleCounts(given.options.names)
+    const { names } = given.options
+    this.counts = new RuleCounts(names)
+    this.#watches = watchesOf(
+      given.writers,
+      touched => touchesUs(touched, this.#handleCache, names),
+      () => -this.#reordered,
+    )
+    this.watchGeneration = this.#watches.watchGeneration
+    this.watchWriters = this.#watches.watchWriters
   }
 
   render(frontends: FrontendTable, options: RenderOptions<IptablesState>): Steps<IptablesState> {
@@ -91,30 +84,12 @@ class KernelIptablesPlane implements IptablesPlane {
   }
 
   generation(): Generation {
-    return this.#shifted(this.#given.client.generation())
+    return this.#watches.shifted(this.#given.client.generation())
   }
 
+  /** Notes that a commit of ours only reordered entries, so that it does not cause a resync. */
   reordered(): void {
     this.#reordered++
-  }
-
-  #shifted(generation: number): Generation {
-    return generationOf((generation - this.#reordered) >>> 0)
-  }
-
-  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
-    const { writers } = this.#given
-    const unshifted = (generation: Generation): number => (counterOf(generation) + this.#reordered) >>> 0
-    return writers && generationWatch(writers.openTransport, unshifted)(everyMs, changed)
-  }
-
-  watchWriters(report: (commit: WriterCommit) => void): () => void {
-    const { writers, options } = this.#given
-    if (writers === undefined) return () => undefined
-    return watchWritersOf(
-      { ...writers, touchesUs: touched => touchesUs(touched, this.#handleCache, options.names) },
-      commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
-    )
   }
 
   async observe(): Promise<Observation<ObservedState>> {
@@ -125,7 +100,7 @@ class KernelIptablesPlane implements IptablesPlane {
     const isWanted: IsOurs = (table, name) => !isServiceChain(this.#given.options.names, table, name)
     this.#handleCache.learnAll(observed, unsettled ? undefined : generation, isWanted)
     const state: ObservedState = { kind: 'observed', observed, refusals: new Map() }
-    return { state, generation: this.#shifted(generation), unsettled }
+    return { state, generation: this.#watches.shifted(generation), unsettled }
   }
 
   async commit({ operations }: IptablesPlan, options: CommitOptions): Promise<Receipt> {
@@ -136,7 +111,7 @@ class KernelIptablesPlane implements IptablesPlane {
     const refusals = failures.map(({ operation, code, error }) =>
       refusalTo(operation?.owner === undefined ? [] : [operation.owner], { code, error }),
     )
-    const reached = this.#shifted(result.generation)
+    const reached = this.#watches.shifted(result.generation)
     return { ...result, generation: reached, refusals, durationMs: systemClock.nowMs() - startMs }
   }
 
@@ -161,8 +136,8 @@ class KernelIptablesPlane implements IptablesPlane {
 
   #commit(operations: ScopeOperations, options: CommitOptions): Promise<ScopeCommit> {
     const { client, slicing = SLICING } = this.#given
-    const { generation: shifted } = guardOf(options)
-    const generation = shifted === undefined ? undefined : (shifted + this.#reordered) >>> 0
+    const { generation: shifted } = options
+    const generation = shifted === undefined ? undefined : this.#watches.unshifted(shifted)
     return commitScope(operations, {
       client,
       handleCache: this.#handleCache,
@@ -170,5 +145,80 @@ class KernelIptablesPlane implements IptablesPlane {
       slicing,
       generation,
     })
+  }
+}
+
+/** The two sides of a diff: `held`, and the rules of these Services. */
+interface Sides {
+  readonly held: Held
+  readonly services: Iterable<ServiceKey>
+  readonly asked: (service: ServiceKey) => Asked
+}
+
+/**
+ * Makes the operations that lead from one state to a rendered one. Between two rendered states it visits only
+ * Services that changed, unless the inputs of all rules changed. Throws when `to` is a state that was read.
+ */
+export function* diffStates(from: IptablesState, to: IptablesState, codec: RuleCodec): Steps<IptablesPlan> {
+  if (to.kind !== 'rendered') throw new Error('cannot write a state that was read from the kernel')
+  const { held, services, asked } =
+    from.kind === 'rendered' ? yield* sinceCommit(from, to) : sinceRead(from, to)
+  const { names } = to.statics.options
+  const isOurs: IsOurs = (table, name) => isOurChain(names, table, name)
+  const diff = new ScopeDiff(held, to.common, { codec, isOurs })
+  for (const service of services) {
+    diff.owner(service, asked(service))
+    yield
+  }
+  return makePlan(yield* diff.finish(), to)
+}
+
+function sinceRead(from: ObservedState, to: RenderedState): Sides {
+  const services = to.frontends.services.keys()
+  return { held: heldInKernel(from.observed), services, asked: service => rulesIn(to, service) }
+}
+
+function* sinceCommit(from: RenderedState, to: RenderedState): Steps<Sides> {
+  const isAll = from.statics.serviceKey !== to.statics.serviceKey || rewritesCommon(from.common, to.common)
+  const services = new Set(
+    isAll ? [...from.frontends.services.keys(), ...to.frontends.services.keys()] : servicesBetween(from, to),
+  )
+  const asked = (state: RenderedState, service: ServiceKey): Asked =>
+    isAll ? rulesIn(state, service) : withoutKept(rulesIn(state, service), from, to)
+  const held = new Committed(from.common, service => asked(from, service))
+  if (from.sharedChains.size > 0) {
+    for (const service of services) {
+      held.addShared(service)
+      yield
+    }
+  }
+  return { held, services, asked: service => asked(to, service) }
+}
+
+/**
+ * Omits chains that Services need in both states. Such a chain comes with the first Service and goes with the last.
+ */
+function withoutKept(rules: Asked, from: RenderedState, to: RenderedState): Asked {
+  if (!rules.chains.some(({ shared }) => shared)) return rules
+  const isKept = (key: string): boolean => from.sharedChains.has(key) && to.sharedChains.has(key)
+  const chains = rules.chains.filter(chain => chain.shared !== true || !isKept(chainKey(chain, chain.name)))
+  return { chains, entries: rules.entries }
+}
+
+/** One batch for the tables of both families. */
+export interface IptablesPlan extends Plan<IptablesState> {
+  readonly operations: ScopeOperations
+}
+
+function makePlan(operations: ScopeOperations, after: IptablesState): IptablesPlan {
+  return {
+    operations,
+    empty: operations.length === 0,
+    changes: countScopeChanges(operations),
+    after,
+    complete: true,
+    // The kernel keeps lists of recent clients as long as any rule, old or new, names them.
+    rebuilds: false,
+    describe: () => describeScope(operations),
   }
 }

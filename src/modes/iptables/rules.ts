@@ -3,7 +3,7 @@ import type { NftFamily } from '../../kernel/nft/state.ts'
 import type { XtMatch, XtRule, XtTarget } from '../../kernel/xt/rule.ts'
 import type { XtChain, XtEntry, XtTableName } from '../../kernel/xt/scope.ts'
 import type { Backend, Frontend, PortFrontends, Route } from '../../model/frontend.ts'
-import type { VerdictReason } from '../common/verdict-reason.ts'
+import type { VerdictReason } from '../common/logs.ts'
 import { type ChainNames, endpointChain, type PortChains, portChains } from '../xt-common/layout.ts'
 import {
   ACCEPT,

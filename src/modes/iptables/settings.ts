@@ -10,9 +10,9 @@ import {
   wantedSysctl,
 } from '../../kernel/sysctl/sysctls.ts'
 import type { Promises } from '../../model/promises.ts'
-import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { LOG_FLAG, logFlagText } from '../common/logs.ts'
+import { type Detectors, detectorsOf } from '../common/rules.ts'
 import type { KernelSockets, ModeSettings, Proving } from '../mode.ts'
 import { type ChainNames, chainNames, isOurChain, KUBE_CHAINS } from '../xt-common/layout.ts'
 

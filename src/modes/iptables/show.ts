@@ -6,13 +6,14 @@ import {
   familyName,
   HOOK_OF,
   type Hook,
+  isOfService,
   NOT_REACHED,
   type ReadRules,
   remembered,
   type ServiceRow,
 } from '../common/show.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
-import type { HeldMode, KernelRead } from '../mode.ts'
+import type { HeldMode, KernelRead, ModeDump } from '../mode.ts'
 import {
   type ChainNames,
   chainNames,
@@ -20,7 +21,7 @@ import {
   isServiceChain,
   serviceChainKind,
 } from '../xt-common/layout.ts'
-import type { ReadChain, ReadRule } from '../xt-common/read-chains.ts'
+import { type ReadChain, type ReadRule, readIptables, saveIptables } from '../xt-common/read-chains.ts'
 import { createXtTracer, traceable } from '../xt-common/trace.ts'
 
 export function iptablesHeld({ chains, proxy }: KernelRead): Promise<HeldMode | undefined> {
@@ -300,4 +301,56 @@ function damageOfChains(chains: readonly ReadChain[], names: ChainNames): readon
       ...[names.postrouting, names.markMasq].flatMap(name => emptyNat(chains, family, name) ?? []),
     ]
   })
+}
+
+/** The chains of iptables mode, and other programs' rules that jump to them. */
+export const CHAIN_DUMP: ModeDump = {
+  what: 'iptables',
+  saveFormat: 'iptables-save',
+  isNamed: true,
+  saveTables: {
+    note: 'this is the input of two commands: `--family=IPv4` prints that of iptables-restore, `--family=IPv6` that of ip6tables-restore',
+    print: saveIptables,
+  },
+  async read(kernel, { families, service, proxy, chains }) {
+    const rules = ruleRows(chains ?? (await readIptables(kernel, families, chainNames(proxy))), service)
+    return {
+      heading: ['SERVICE', 'CHAIN', 'RULE'],
+      rows: rules.map(({ services, family, table, chain, rule }) => [
+        services.join(', ') || '-',
+        `${family} ${table} ${chain}`,
+        rule,
+      ]),
+      value: { rules },
+      save: [],
+      isEmpty: rules.length === 0,
+      hasUnnamed: false,
+    }
+  },
+}
+
+interface RuleRow extends Pick<ReadChain, 'family' | 'table'> {
+  readonly chain: string
+  readonly services: readonly string[]
+  /** The rule as iptables-save prints it, without `-A CHAIN `. */
+  readonly rule: string
+}
+
+function ruleRows(chains: readonly ReadChain[], service: string): readonly RuleRow[] {
+  const isOurs = new Set(chains.filter(({ ours }) => ours).map(placeKey))
+  return chains.flatMap(chain =>
+    chain.rules
+      .filter(({ rule, services }) => {
+        const leads = isOurs.has(placeKey({ ...chain, name: targetChain(rule) ?? '' }))
+        return (chain.ours || leads) && isOfService(services, service)
+      })
+      .map(({ text, services }): RuleRow => {
+        const { family, table, name } = chain
+        return { family, table, chain: name, services, rule: text }
+      }),
+  )
+}
+
+function placeKey({ family, table, name }: Pick<ReadChain, 'family' | 'table' | 'name'>): string {
+  return `${family} ${table} ${name}`
 }

@@ -17,8 +17,7 @@ import {
 import { ScopeDiff } from '../../kernel/xt/scope-diff.ts'
 import { Committed, commonOf, heldInKernel, NOTHING_COMMON } from '../../kernel/xt/scope-held.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import { type Detector, detectorFor } from '../common/expressions.ts'
-import { LOOPBACKS } from '../common/rules.ts'
+import { type Detector, detectorFor, LOOPBACKS } from '../common/rules.ts'
 import { LAYOUTS, NFT_FAMILIES } from '../common/tables.ts'
 import {
   isIpvsChain,

@@ -16,8 +16,7 @@ import type { Transaction } from '../../kernel/nft/transaction.ts'
 import { placeOfTable } from '../../kernel/xt/scope.ts'
 import type { ApiEndpoint } from '../../model/reserved.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
-import { goTo, rule } from '../common/expressions.ts'
-import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, rejectChain } from '../common/rules.ts'
+import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, goTo, rejectChain, rule } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
 import { deleteTable } from '../common/writers.ts'
 import type { Cleaned, CleanupContext, Freed, ModeContext, Retired } from '../mode.ts'
@@ -27,7 +26,7 @@ import { readIpvsState } from './dump.ts'
 import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { setName } from './layout.ts'
 import { clusterIpsIn, type ObserveOptions, observeKernel } from './observe.ts'
-import { createIpvsPlane, type IpvsPlane } from './plane.ts'
+import { IpvsPlane } from './plane.ts'
 import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, type IpvsOptions, ipvsOptions } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
@@ -57,7 +56,7 @@ async function removeIpvs(owner: IpvsOwner, context: CleanupContext): Promise<Ip
   return await withIpvsKernel(context, async opened => {
     const { ipvs } = opened
     const kernel = { ...opened, ipvs: hasIpvs(ipvs) ? ipvs : withoutServers(ipvs) }
-    const plane = createIpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
+    const plane = new IpvsPlane({ ...kernel, clock, options: DEFAULT_IPVS_OPTIONS })
     try {
       const state = await readIpvsState(kernel)
       if (state.sets.size === 0 && state.ruleset.tables.length === 0) return undefined
@@ -129,7 +128,7 @@ export async function retireIpvs(context: ModeContext, signal: AbortSignal): Pro
   const options = ipvsOptions(context.config)
   if (!(await hasIpvsTable(context))) return 'nothing'
   await withIpvsKernel(context, async kernel => {
-    const plane = createIpvsPlane({ ...kernel, clock, options })
+    const plane = new IpvsPlane({ ...kernel, clock, options })
     try {
       await retireIpvsPlane({ kernel, plane, clock, options, signal })
     } finally {

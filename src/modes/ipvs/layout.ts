@@ -1,10 +1,11 @@
 import { FAMILIES, type Family } from '../../base/ip.ts'
-import type { Ipset, IpsetType } from '../../kernel/ipset/state.ts'
+import type { Ipset, IpsetEntry, IpsetType } from '../../kernel/ipset/state.ts'
+import type { VirtualAddress } from '../../kernel/ipvs/state.ts'
 import { NFT_DATA_VERDICT, NFT_SET_MAP } from '../../kernel/nft/constants.ts'
 import { concatenatedType, TYPE_INET_PROTOCOL, TYPE_INET_SERVICE } from '../../kernel/nft/datatypes.ts'
 import type { NftSet } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
-import { type FamilyLayout, plainSet, sizeToHold } from '../common/tables.ts'
+import { type FamilyLayout, PROTOCOL_NUMBERS, plainSet, sizeToHold } from '../common/tables.ts'
 
 /** The sets of node ports of each protocol: all of them, and those of policy Local. */
 export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; readonly local: SetStem }>> =
@@ -13,6 +14,16 @@ export const NODE_PORT_SETS: Readonly<Record<Protocol, { readonly all: SetStem; 
     UDP: { all: 'NODE-PORT-UDP', local: 'NODE-PORT-LOCAL-UDP' },
     SCTP: { all: 'NODE-PORT-SCTP-HASH', local: 'NODE-PORT-LOCAL-SCTP-HASH' },
   }
+
+/** Gives the entry of an address, a protocol and a port. */
+export function entryAt({ protocol, ip, port }: VirtualAddress): IpsetEntry {
+  return { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
+}
+
+/** Gives the entry of a node port in NODE_PORT_SETS. Bitmaps of ports have no addresses. */
+export function nodePortEntry(at: VirtualAddress): IpsetEntry {
+  return at.protocol === 'SCTP' ? entryAt(at) : { port: at.port }
+}
 
 const PORTS = 65_536
 /** The default size, as in kube-proxy. */

@@ -1,16 +1,25 @@
+import { type Clock, finishInSlices, slicingOf } from '../../base/clock.ts'
+import { errorOf } from '../../base/errors.ts'
+import type { Config } from '../../config/config.ts'
+import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
+import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'
 import { tuneIpvs } from '../../kernel/ipvs/sysctls.ts'
+import { createAddressReader } from '../../kernel/link/addresses.ts'
 import { missingFails } from '../../kernel/sysctl/sysctls.ts'
-import type { Mode } from '../mode.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import type { Extent, KernelSockets, Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { SAME_CHAINS } from '../xt-common/layout.ts'
 import { cleanIpvs, cleanKubeProxyIpvs, freeFromIpvs, retireIpvs } from './cleanup.ts'
 import { ipvsFindings } from './doctor.ts'
 import { IPVS_DUMPS } from './dump.ts'
-import { hasIpvsTable } from './kernel.ts'
-import { openIpvs } from './open.ts'
-import { ipvsProving } from './proving.ts'
-import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, IPVS_SETTINGS } from './settings.ts'
+import { hasIpvsTable, type IpvsKernel, openIpvsKernel } from './kernel.ts'
+import { readTraffic } from './metrics.ts'
+import type { IpvsPlan } from './plan.ts'
+import { IpvsPlane } from './plane.ts'
+import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, IPVS_SETTINGS, ipvsOptions } from './settings.ts'
 import { ipvsHeld } from './show.ts'
-import { ipvsTracer } from './trace.ts'
+import type { IpvsState } from './state.ts'
+import { advancedTables, ipvsProving, ipvsTracer, outsideChange } from './trace.ts'
 
 export const ipvs: Mode = {
   name: 'ipvs',
@@ -43,4 +52,95 @@ export const ipvs: Mode = {
   notNamed:
     'a network namespace has one list of virtual servers, and the unnamed proxy removes those that it does not know',
   exclusive: ({ ipvs }) => (ipvs.rules === 'iptables' ? SAME_CHAINS : undefined),
+}
+
+/** Opens IPVS mode. Throws when netlink cannot be reached; `demand` checks whether the kernel has IPVS. */
+export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
+  const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
+  const options = ipvsOptions(config)
+  const addresses = createAddressReader({ openTransport: sockets.route, clock })
+  const plane = new IpvsPlane({
+    ...kernel,
+    clock,
+    options,
+    writers: { openTransport: sockets.netfilter, own: ownPortId },
+    watchAddresses: changed => addresses.watch(changed),
+    report: tell,
+  })
+  const traffic = trafficReader(sockets, clock)
+  return {
+    plane,
+    demand: () => demandIpvs(kernel),
+    start() {
+      setTimeouts(kernel, config, tell)
+      plane.startUpkeep()
+    },
+    extent: extentOf,
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    advance: advancedTables,
+    outside: outsideChange,
+    traffic: async state =>
+      config.connectionMetricsMax === 0
+        ? []
+        : await readTraffic(traffic.client(), state, {
+            options,
+            finishSteps: steps => finishInSlices(steps, slicingOf(clock)),
+          }),
+    async close() {
+      await plane.close()
+      await Promise.all([close(), traffic.close(), addresses.close()])
+    },
+  }
+}
+
+function extentOf({ servers }: IpvsState): Extent {
+  const endpoints = servers.values().reduce((sum, { destinations }) => sum + destinations.size, 0)
+  return { frontends: servers.size, endpoints }
+}
+
+const DOCTOR = '`kprobe doctor --proxy-mode=ipvs` lists what else is missing'
+
+function demandIpvs({ ipvs, ipset }: IpvsKernel): void {
+  try {
+    ipvs.info()
+  } catch (thrown) {
+    if (!(thrown instanceof NetlinkError) || thrown.code !== 'ENOENT') throw thrown
+    throw new Error(`this kernel has no IPVS: the module ip_vs is not loaded or not installed. ${DOCTOR}`)
+  }
+  if (ipset.revision('hash:ip,port', 'IPv4') !== undefined) return
+  throw new Error(`this kernel has no ipsets: the module ip_set is not loaded or not installed. ${DOCTOR}`)
+}
+
+/** Sets the timeouts of IPVS, and only reports a failure: Services are served all the same. */
+function setTimeouts({ ipvs }: IpvsKernel, config: Config, tell: ModeContext['tell']): void {
+  const { tcpTimeoutS: tcpS, tcpFinTimeoutS: tcpFinS, udpTimeoutS: udpS } = config.ipvs
+  if (tcpS === 0 && tcpFinS === 0 && udpS === 0) return
+  try {
+    applyTimeouts(ipvs, { tcpS, tcpFinS, udpS })
+  } catch (thrown) {
+    tell?.({ kind: 'failed', error: errorOf(thrown) })
+  }
+}
+
+/** Reads traffic on a socket of its own, because a dump of all real servers is slow and would delay commits. */
+function trafficReader({ generic }: KernelSockets, clock: Clock) {
+  let client: ReturnType<typeof createIpvsClient> | undefined
+  return {
+    client() {
+      client ??= createIpvsClient({ transport: generic(), clock })
+      return client
+    },
+    close: async () => await client?.close(),
+  }
+}
+
+/** Sets the wanted timeouts of IPVS that differ from the present ones; 0 keeps a timeout. Throws NetlinkError. */
+export function applyTimeouts(
+  client: Pick<IpvsClient, 'timeouts' | 'setTimeouts'>,
+  wanted: IpvsTimeouts,
+): void {
+  const present = client.timeouts()
+  const change = (name: keyof IpvsTimeouts): number => (wanted[name] === present[name] ? 0 : wanted[name])
+  const changes = { tcpS: change('tcpS'), tcpFinS: change('tcpFinS'), udpS: change('udpS') }
+  if (Object.values(changes).some(seconds => seconds > 0)) client.setTimeouts(changes)
 }

@@ -4,7 +4,6 @@ import { leftoversOf } from '../../kernel/ipset/grow.ts'
 import { entryKey, type IpsetEntry, type IpsetListing } from '../../kernel/ipset/state.ts'
 import {
   destinationKey,
-  type IpvsProtocol,
   type ListedDestination,
   type RealServer,
   type ServerKey,
@@ -12,10 +11,18 @@ import {
   type VirtualAddress,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
-import { NFT_FAMILIES, PROTOCOL_NUMBERS, tableOf } from '../common/tables.ts'
+import { NFT_FAMILIES, tableOf } from '../common/tables.ts'
 import { observeChains } from './chains.ts'
 import type { IpvsKernel } from './kernel.ts'
-import { allSetNames, type NftSetName, type SetStem, setName } from './layout.ts'
+import {
+  allSetNames,
+  entryAt,
+  type NftSetName,
+  NODE_PORT_SETS,
+  nodePortEntry,
+  type SetStem,
+  setName,
+} from './layout.ts'
 import type { IpvsOptions } from './settings.ts'
 import {
   EMPTY_STATE,
@@ -140,13 +147,6 @@ const BY_ADDRESS_AND_PORT: readonly SetStem[] = [
   'LOAD-BALANCER',
 ]
 
-const NODE_PORTS_BY_ADDRESS: readonly SetStem[] = ['NODE-PORT-SCTP-HASH', 'NODE-PORT-LOCAL-SCTP-HASH']
-
-const NODE_PORTS: Readonly<Record<Exclude<IpvsProtocol, 'SCTP'>, readonly SetStem[]>> = {
-  TCP: ['NODE-PORT-TCP', 'NODE-PORT-LOCAL-TCP'],
-  UDP: ['NODE-PORT-UDP', 'NODE-PORT-LOCAL-UDP'],
-}
-
 export function ownershipBy(records: Records, excludeCidrs: readonly Cidr[]): Ownership {
   const { entries, remembered, servers } = records
   const has = (stem: SetStem, ip: Ip, entry: IpsetEntry): boolean => {
@@ -160,16 +160,15 @@ export function ownershipBy(records: Records, excludeCidrs: readonly Cidr[]): Ow
   }
   const isOurAddress = (ip: Ip): boolean => has('IPVS-IPS', ip, { ip })
   const isRecorded = (server: VirtualAddress): boolean => {
-    const { protocol, ip, port } = server
+    const { protocol, ip } = server
     if (servers?.has(serverKey(server)) === true) return true
-    const entry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
-    if (BY_ADDRESS_AND_PORT.some(stem => has(stem, ip, entry))) return true
+    if (BY_ADDRESS_AND_PORT.some(stem => has(stem, ip, entryAt(server)))) return true
     // This is a private virtual server. ClusterIPs belong to no other program, unlike addresses from outside
     // the cluster.
     if (isOurAddress(ip) && clusterIps().has(ip)) return true
-    if (protocol === 'SCTP') return NODE_PORTS_BY_ADDRESS.some(stem => has(stem, ip, entry))
-    const isNodePort = NODE_PORTS[protocol].some(stem => has(stem, ip, { port }))
-    return isNodePort && nodePortIps[familyOf(ip)]().has(ip)
+    const { all, local } = NODE_PORT_SETS[protocol]
+    if (![all, local].some(stem => has(stem, ip, nodePortEntry(server)))) return false
+    return protocol === 'SCTP' || nodePortIps[familyOf(ip)]().has(ip)
   }
   return {
     isOurAddress,

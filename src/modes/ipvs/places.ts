@@ -11,10 +11,8 @@ import type {
   ServiceFrontends,
 } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
-import { detectorFor } from '../common/expressions.ts'
-import { cidrKey, detectorKey } from '../common/rules.ts'
-import { PROTOCOL_NUMBERS } from '../common/tables.ts'
-import { NODE_PORT_SETS, PRIVATE_PORT_MAX, setName } from './layout.ts'
+import { cidrKey, detectorFor, detectorKey } from '../common/rules.ts'
+import { NODE_PORT_SETS, nodePortEntry, PRIVATE_PORT_MAX, setName } from './layout.ts'
 import type { IpvsOptions } from './settings.ts'
 import type { IpvsState } from './state.ts'
 
@@ -292,11 +290,7 @@ function takenIn({ servers, frontends }: IpvsState): IsTaken {
   }
 }
 
-function nodePortUsers(
-  { entries }: IpvsState,
-  { protocol, ip, port }: VirtualAddress,
-): readonly ServiceKey[] {
-  const set = setName(NODE_PORT_SETS[protocol].all, familyOf(ip))
-  const entry = protocol === 'SCTP' ? { ip, protocol: PROTOCOL_NUMBERS[protocol], port } : { port }
-  return entries.get(entryKey(set, entry))?.services ?? []
+function nodePortUsers({ entries }: IpvsState, at: VirtualAddress): readonly ServiceKey[] {
+  const set = setName(NODE_PORT_SETS[at.protocol].all, familyOf(at.ip))
+  return entries.get(entryKey(set, nodePortEntry(at)))?.services ?? []
 }

@@ -5,22 +5,18 @@ import type { Touched } from '../../kernel/nft/monitor.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import { HandleCache } from '../../kernel/xt/scope-handles.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
-import {
-  type CommitOptions,
-  counterOf,
-  type Dataplane,
-  type Generation,
-  type GenerationWatch,
-  generationOf,
-  guardOf,
-  type Observation,
-  type Receipt,
-  type RenderOptions,
-  type WriterCommit,
+import type {
+  CommitOptions,
+  Dataplane,
+  Generation,
+  GenerationWatch,
+  Observation,
+  Receipt,
+  RenderOptions,
 } from '../../reconcile/dataplane.ts'
+import { inTables, type WatchedSocket, type Watches, watchesOf } from '../common/writers.ts'
 import type { ModeContext } from '../mode.ts'
-import { isIpvsChain } from '../xt-common/layout.ts'
-import { touchesScope } from '../xt-common/touches.ts'
+import { isIpvsChain, touchesScope } from '../xt-common/layout.ts'
 import { codecOf } from './chains.ts'
 import { type Committed, Committer } from './commit.ts'
 import { diffStates } from './diff.ts'
@@ -36,37 +32,23 @@ import { Drains, Upkeep, type UpkeepOptions } from './upkeep.ts'
 interface IpvsPlaneOptions extends IpvsKernel {
   readonly clock: Clock
   readonly options: IpvsOptions
-  /** As in Dataplane, for nf_tables. Without it, the reconciler polls the generation. */
-  readonly watchGeneration?: IpvsPlane['watchGeneration']
-  /**
-   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
-   * process. `touches` decides whether a commit changed our chains in the tables of iptables.
-   */
-  readonly watchWriters?: (
-    report: (commit: WriterCommit) => void,
-    touches: (touched: Touched) => boolean,
-  ) => () => void
+  /** See watchesOf. */
+  readonly writers?: WatchedSocket
   /** As in AddressReader. Without it, addresses are read once a period. */
   readonly watchAddresses?: UpkeepOptions['watchAddresses']
   readonly report?: ModeContext['tell']
 }
 
-export interface IpvsPlane extends Dataplane<IpvsState, IpvsPlan> {
-  /** Starts to check for drift and to end drained real servers, until close(). It writes to the kernel. */
-  startUpkeep(): void
-  /** Ends the upkeep and waits for work in flight. The caller closes the clients. */
-  close(): Promise<void>
-}
+/** The maximum number of reads and removals: other programs may add to our sets in between. */
+const CLEANUP_TRIES = 8
 
-/** Creates the data plane with the effect of kube-proxy's IPVS mode: see README.md. */
-export function createIpvsPlane(given: IpvsPlaneOptions): IpvsPlane {
-  return new KernelIpvsPlane(given)
-}
-
-class KernelIpvsPlane implements IpvsPlane {
+/** The data plane with the effect of kube-proxy's IPVS mode: see README.md. */
+export class IpvsPlane implements Dataplane<IpvsState, IpvsPlan> {
   readonly name = 'ipvs'
   readonly empty = EMPTY_STATE
+  readonly watchWriters: Watches['watchWriters']
   readonly #given: IpvsPlaneOptions
+  readonly #watches: Watches
   readonly #codec: RuleCodec
   readonly #handleCache = new HandleCache()
   readonly #mutex = new Mutex()
@@ -91,7 +73,17 @@ class KernelIpvsPlane implements IpvsPlane {
   constructor(given: IpvsPlaneOptions) {
     this.#given = given
     this.#codec = codecOf(given.ipset)
-    const { clock, options, watchAddresses, report = () => undefined } = given
+    const { clock, options, writers, watchAddresses, report = () => undefined } = given
+    const isOfTable = inTables(options.tableName)
+    const isOfChains = (touched: Touched) =>
+      options.rules === 'iptables' && touchesScope(touched, this.#handleCache, isIpvsChain)
+    // The generation of nf_tables plus the number of differences found in the other subsystems.
+    this.#watches = watchesOf(
+      writers,
+      touched => isOfTable(touched) || isOfChains(touched),
+      () => this.#epoch,
+    )
+    this.watchWriters = this.#watches.watchWriters
     this.#drains = new Drains(options.drainMs)
     this.#upkeep = new Upkeep({
       kernel: given,
@@ -123,29 +115,18 @@ class KernelIpvsPlane implements IpvsPlane {
 
   generation(): Generation {
     this.#reportedEpoch = this.#epoch
-    return this.#shifted(this.#given.nft.generation())
+    return this.#watches.shifted(this.#given.nft.generation())
   }
 
   watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
-    const watch = this.#given.watchGeneration?.(everyMs, changed)
+    const watch = this.#watches.watchGeneration(everyMs, changed)
     if (watch === undefined) return undefined
     this.#changed = changed
-    return {
-      expect: generation => watch.expect(generationOf((counterOf(generation) - this.#epoch) >>> 0)),
-      stop: () => {
-        this.#changed = undefined
-        watch.stop()
-      },
+    const stop = () => {
+      this.#changed = undefined
+      watch.stop()
     }
-  }
-
-  watchWriters(report: (commit: WriterCommit) => void): () => void {
-    const watch = this.#given.watchWriters ?? (() => () => undefined)
-    return watch(
-      commit => report({ ...commit, generation: this.#shifted(counterOf(commit.generation)) }),
-      touched =>
-        this.#given.options.rules === 'iptables' && touchesScope(touched, this.#handleCache, isIpvsChain),
-    )
+    return { expect: generation => watch.expect(generation), stop }
   }
 
   observe(): Promise<Observation<IpvsState>> {
@@ -156,7 +137,7 @@ class KernelIpvsPlane implements IpvsPlane {
       this.#servers = state.servers
       this.#drains.adopt(state, this.#given.clock.nowMs())
       this.#reportedEpoch = this.#epoch
-      return { state, generation: this.#shifted(generation), unsettled }
+      return { state, generation: this.#watches.shifted(generation), unsettled }
     })
   }
 
@@ -165,34 +146,44 @@ class KernelIpvsPlane implements IpvsPlane {
       const { clock } = this.#given
       const startMs = clock.nowMs()
       const hasDrifted = this.#reportedEpoch !== this.#epoch
-      const committed = await this.#committer(guardOf(options).generation).run(plan.phases)
+      const committed = await this.#run(plan, options)
       this.#settle(plan, committed)
       this.#reportedEpoch = this.#epoch
       const { schedulers: _, ...receipt } = committed
       return {
         ...receipt,
-        generation: this.#shifted(committed.generation),
+        generation: this.#watches.shifted(committed.generation),
         foreign: committed.foreign || hasDrifted,
         durationMs: clock.nowMs() - startMs,
       }
     })
   }
 
+  /**
+   * Removes all objects of ours, in the order in which a plan removes objects. Removes the device only if it has no
+   * address of another program. Throws the kernel's error when an object cannot be removed.
+   */
   cleanup(): Promise<void> {
     return this.#mutex.run(async () => {
       this.#held = undefined
-      await removeAll({
-        read: async () => (await this.#read()).state,
-        diff: from => this.diff(from, EMPTY_STATE),
-        commit: plan => this.#committer(undefined).run(plan.phases),
-      })
+      for (let tries = 1; tries <= CLEANUP_TRIES; tries++) {
+        const plan = finish(this.diff((await this.#read()).state, EMPTY_STATE))
+        if (plan.empty) return
+        const { outcome, refusals } = await this.#run(plan, {})
+        if (outcome !== 'refused') continue
+        const [first] = refusals
+        throw new Error(`remove IPVS mode: ${first?.error.message ?? outcome}`, { cause: first?.error })
+      }
+      throw new Error(`remove IPVS mode: objects remained after each of ${CLEANUP_TRIES} tries`)
     })
   }
 
+  /** Starts to check for drift and to end drained real servers, until close(). It writes to the kernel. */
   startUpkeep(): void {
     this.#upkeep.start()
   }
 
+  /** Ends the upkeep and waits for work in flight. The caller closes the clients. */
   close(): Promise<void> {
     return this.#upkeep.close()
   }
@@ -206,15 +197,16 @@ class KernelIpvsPlane implements IpvsPlane {
     return seen
   }
 
-  #committer(generation: number | undefined): Committer {
-    return new Committer({
+  #run({ phases }: IpvsPlan, { generation }: CommitOptions): Promise<Committed> {
+    const committer = new Committer({
       kernel: this.#given,
       clock: this.#given.clock,
       handleCache: this.#handleCache,
       codec: this.#codec,
-      generation: generation === undefined ? undefined : (generation - this.#epoch) >>> 0,
+      generation: generation === undefined ? undefined : this.#watches.unshifted(generation),
       missingSchedulers: this.#missingSchedulers,
     })
+    return committer.run(phases)
   }
 
   #settle(plan: IpvsPlan, { outcome, schedulers }: Committed): void {
@@ -226,40 +218,9 @@ class KernelIpvsPlane implements IpvsPlane {
       this.#drains.follow(plan, this.#given.clock.nowMs())
     } else this.#held = undefined
   }
-
-  /** Gives the generation of nf_tables plus the number of differences found in the other subsystems. */
-  #shifted(generation: number): Generation {
-    return generationOf((generation + this.#epoch) >>> 0)
-  }
 }
 
 function occupiedBy(servers: ReadonlySet<ServerKey>, before: Occupied): Occupied {
   const isSame = servers.size === before.servers.size && [...servers].every(key => before.servers.has(key))
   return isSame ? before : { servers, version: before.version + 1 }
-}
-
-interface RemovalOptions {
-  /** Reads our objects from the kernel. */
-  readonly read: () => Promise<IpvsState>
-  readonly diff: (from: IpvsState) => Steps<IpvsPlan>
-  readonly commit: (plan: IpvsPlan) => Promise<Committed>
-}
-
-/** The maximum number of reads and removals: other programs may add to our sets in between. */
-const TRIES = 8
-
-/**
- * Removes all objects of ours, in the order in which a plan removes objects. Removes the device only if it has
- * no address of another program. Throws the kernel's error when an object cannot be removed.
- */
-async function removeAll({ read, diff, commit }: RemovalOptions): Promise<void> {
-  for (let tries = 1; tries <= TRIES; tries++) {
-    const plan = finish(diff(await read()))
-    if (plan.empty) return
-    const { outcome, refusals } = await commit(plan)
-    if (outcome !== 'refused') continue
-    const [first] = refusals
-    throw new Error(`remove IPVS mode: ${first?.error.message ?? outcome}`, { cause: first?.error })
-  }
-  throw new Error(`remove IPVS mode: objects remained after each of ${TRIES} tries`)
 }

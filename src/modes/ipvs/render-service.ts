@@ -19,8 +19,8 @@ import { objectText, type Refusal } from '../../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import { CHAIN_REJECT } from '../common/rules.ts'
-import { commentOf, LAYOUTS, NFT_FAMILIES, PROTOCOL_NUMBERS, portData, portKey } from '../common/tables.ts'
-import { NODE_PORT_SETS, type SetStem, setName } from './layout.ts'
+import { commentOf, LAYOUTS, NFT_FAMILIES, portData, portKey } from '../common/tables.ts'
+import { entryAt, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from './layout.ts'
 import { type Place, type PlacedPort, type Placing, placePorts, type Surroundings } from './places.ts'
 import type { PlacedServer } from './state.ts'
 
@@ -63,10 +63,7 @@ export function renderService(service: ServiceFrontends | undefined, placing: Pl
   }
   addEntries(service, placed, put)
   const addresses = addressesOf(service, placed, surroundings.localIps)
-  for (const ip of addresses) {
-    const { set, entry } = addressEntry(ip)
-    put(set, entry)
-  }
+  for (const ip of addresses) put(setName('IPVS-IPS', familyOf(ip)), { ip })
   for (const family of NFT_FAMILIES)
     elements[family].push(...healthCheckElements(service, { family: LAYOUTS[family].model, addresses }))
   return { servers, entries, addresses, elements, refusals: refusalsOf(service, placed, placing) }
@@ -294,15 +291,10 @@ function addEntries(service: ServiceFrontends, placed: readonly PlacedPort[], si
       sink(setName('HEALTH-CHECK-NODE-PORT', family), { port: healthCheck.port })
 }
 
-/** Makes the entry of a bound address in KUBE-IPVS-IPS. */
-function addressEntry(ip: Ip): { readonly set: string; readonly entry: IpsetEntry } {
-  return { set: setName('IPVS-IPS', familyOf(ip)), entry: { ip } }
-}
-
 function addPlace(place: Place, sink: EntrySink): void {
-  const { protocol, ip, port, frontend } = place
+  const { protocol, ip, frontend } = place
   const family = familyOf(ip)
-  const entry: IpsetEntry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
+  const entry = entryAt(place)
   const isLocal = frontend.route.kind === 'external-local'
   const add = (stem: SetStem, its: IpsetEntry) => sink(setName(stem, family), its)
   switch (frontend.kind) {
@@ -319,7 +311,7 @@ function addPlace(place: Place, sink: EntrySink): void {
       return
     case 'NodePort': {
       const sets = NODE_PORT_SETS[protocol]
-      const its = protocol === 'SCTP' ? entry : { port }
+      const its = nodePortEntry(place)
       add(sets.all, its)
       if (isLocal) add(sets.local, its)
       return
@@ -356,8 +348,7 @@ function halves(range: Cidr): readonly Cidr[] {
 /** Adds the endpoints on this node, which may connect to themselves (hairpin). */
 function addLoopBack({ port: { family, protocol, cluster, local } }: PlacedPort, sink: EntrySink): void {
   const set = setName('LOOP-BACK', family)
-  const add = ({ ip, port }: Backend) =>
-    sink(set, { ip, protocol: PROTOCOL_NUMBERS[protocol], port, ip2: ip })
+  const add = ({ ip, port }: Backend) => sink(set, { ...entryAt({ ip, protocol, port }), ip2: ip })
   for (const backend of cluster) if (backend.local) add(backend)
   for (const backend of local) if (backend.local) add(backend)
 }

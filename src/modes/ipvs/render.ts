@@ -4,13 +4,12 @@ import { FAMILIES } from '../../base/ip.ts'
 import type { Ipset } from '../../kernel/ipset/state.ts'
 import type { ServerKey } from '../../kernel/ipvs/state.ts'
 import { sameDeclaration } from '../../kernel/nft/equality.ts'
-import type { Chain, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
+import type { Chain, NftFamily, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { ElementsDraft } from '../common/elements.ts'
-import { TABLE_COMMENT } from '../common/rules.ts'
+import { TableDraft } from '../common/elements.ts'
 import {
   changedServices,
   type FamilyLayout,
@@ -109,21 +108,13 @@ class StateDraft {
   constructor(given: DraftOptions) {
     const { base, continuing, options } = given
     this.#given = given
-    this.#entries = new UsersDraft({
-      base: base.entries,
-      continuing,
-      withUsers: ({ set, entry }, services) => ({ set, entry, services }),
-    })
-    this.#addresses = new UsersDraft({
-      base: base.addresses,
-      continuing,
-      withUsers: ({ ip }, services) => ({ ip, services }),
-    })
+    this.#entries = new UsersDraft(base.entries, continuing)
+    this.#addresses = new UsersDraft(base.addresses, continuing)
     this.#tables = forFamilies(
       family =>
         new TableDraft({
-          layout: LAYOUTS[family],
-          tableName: options.tableName,
+          family,
+          name: options.tableName,
           base: tableOf(base.ruleset, family),
           counts: continuing ? base.rendering?.elements[family] : undefined,
         }),
@@ -140,7 +131,7 @@ class StateDraft {
     this.#replaceEntries(key, old, now)
     for (const ip of old.addresses) if (!now.addresses.has(ip)) this.#addresses.remove(ip, key)
     for (const ip of now.addresses)
-      if (!old.addresses.has(ip)) this.#addresses.add(ip, key, services => ({ ip, services }))
+      if (!old.addresses.has(ip)) this.#addresses.add(ip, key, { ip, services: [key] })
     for (const family of NFT_FAMILIES) this.#tables[family].put(key, now.elements[family])
     if (now.refusals.length > 0) this.#refusals.set(key, now.refusals)
     else this.#refusals.delete(key)
@@ -148,8 +139,8 @@ class StateDraft {
 
   #replaceEntries(service: ServiceKey, old: ServiceRendering, now: ServiceRendering): void {
     for (const key of old.entries.keys()) if (!now.entries.has(key)) this.#entries.remove(key, service)
-    for (const [key, { set, entry }] of now.entries)
-      if (!old.entries.has(key)) this.#entries.add(key, service, services => ({ set, entry, services }))
+    for (const [key, its] of now.entries)
+      if (!old.entries.has(key)) this.#entries.add(key, service, { ...its, services: [service] })
   }
 
   *finish(frontends: FrontendTable, without: ReadonlySet<ServiceKey>): Steps<IpvsState> {
@@ -208,20 +199,21 @@ class StateDraft {
     readonly ruleset: Ruleset
     readonly elements: Rendering['elements']
   } {
-    const { base, continuing, options, surroundings } = this.#given
-    const finished = forFamilies(family => {
-      const draft = this.#tables[family]
-      if (continuing) return draft.finish(undefined)
-      draft.putNodePortIps(surroundings)
-      return draft.finish(rulesOf(options.rules, ruleInputs(family, options, frontends)))
+    const { continuing, options, surroundings } = this.#given
+    const before = this.#given.base.ruleset
+    const tables = NFT_FAMILIES.map(family => {
+      const [draft, layout, base] = [this.#tables[family], LAYOUTS[family], tableOf(before, family)]
+      if (!continuing) draft.putNodePortIps(surroundings.nodePortIps[layout.model])
+      const chains =
+        continuing && base !== undefined
+          ? base.chains
+          : chainsFrom(base, rulesOf(options.rules, ruleInputs(family, options, frontends)))
+      return draft.finish({ chains, sets: setsFrom(base, layout, draft.counts) })
     })
-    const tables = NFT_FAMILIES.map(family => finished[family].table)
-    const before = base.ruleset.tables
-    const isSame = before.length === tables.length && tables.every((table, i) => table === before[i])
-    return {
-      ruleset: isSame ? base.ruleset : { tables },
-      elements: { ip: finished.ip.counts, ip6: finished.ip6.counts },
-    }
+    const isSame =
+      before.tables.length === tables.length && tables.every((table, i) => table === before.tables[i])
+    const { ip, ip6 } = this.#tables
+    return { ruleset: isSame ? before : { tables }, elements: { ip: ip.counts, ip6: ip6.counts } }
   }
 }
 
@@ -247,86 +239,27 @@ function sameRefusals(
   return JSON.stringify([...a]) === JSON.stringify([...b])
 }
 
-interface TableDraftOptions {
-  readonly layout: FamilyLayout
-  readonly tableName: string
-  readonly base: Table | undefined
-  /** Number of elements of the base by set; undefined when all elements are made again. */
-  readonly counts: ReadonlyMap<string, number> | undefined
+/** Makes the chains of a table; those of the base where they are equal. */
+function chainsFrom(base: Table | undefined, made: readonly Chain[]): Table['chains'] {
+  const chains = made.map(chain => {
+    const there = base?.chains.get(chain.name)
+    return there !== undefined && chainKey(there) === chainKey(chain) ? there : chain
+  })
+  return keptOr(base?.chains, chains)
 }
 
-interface FinishedTable {
-  readonly table: Table
-  readonly counts: ReadonlyMap<string, number>
-}
-
-/** Builds one of our tables during one render. An equal result is the base's own object. */
-class TableDraft {
-  readonly #given: TableDraftOptions
-  readonly #counts: Map<string, number>
-  readonly #elements: ElementsDraft
-
-  constructor(given: TableDraftOptions) {
-    this.#given = given
-    this.#counts = new Map(given.counts)
-    this.#elements = new ElementsDraft({
-      base: given.base?.elements,
-      continuing: given.counts !== undefined,
-      count: (elements, by) => {
-        for (const { set } of elements) this.#counts.set(set, (this.#counts.get(set) ?? 0) + by)
-      },
-    })
-  }
-
-  /** Replaces the elements of the group. */
-  put(group: string, elements: ElementGroup): void {
-    this.#elements.put(group, elements)
-  }
-
-  putNodePortIps({ nodePortIps }: Surroundings): void {
-    this.#elements.putNodePortIps(nodePortIps[this.#given.layout.model])
-  }
-
-  /** Finishes the table. `chains` is undefined when those of the base are still valid. */
-  finish(chains: readonly Chain[] | undefined): FinishedTable {
-    const { base, layout, tableName } = this.#given
-    const next = {
-      chains: chains === undefined && base !== undefined ? base.chains : this.#chains(chains ?? []),
-      sets: this.#sets(),
-      elements: this.#elements.finish(),
-    }
-    const isSame =
-      base !== undefined &&
-      base.comment === TABLE_COMMENT &&
-      base.flags === 0 &&
-      base.chains === next.chains &&
-      base.sets === next.sets &&
-      base.elements === next.elements
-    const table: Table = isSame
-      ? base
-      : { family: layout.family, name: tableName, flags: 0, comment: TABLE_COMMENT, ...next }
-    return { table, counts: this.#counts }
-  }
-
-  #chains(made: readonly Chain[]): ReadonlyMap<string, Chain> {
-    const before = this.#given.base?.chains
-    const chains = made.map(chain => {
-      const there = before?.get(chain.name)
-      return there !== undefined && chainKey(there) === chainKey(chain) ? there : chain
-    })
-    return keptOr(before, chains)
-  }
-
-  #sets(): ReadonlyMap<string, NftSet> {
-    const { base, layout } = this.#given
-    const sets = NFT_SET_NAMES.map(name => {
-      const before = base?.sets.get(name)
-      const size = sizeOfNftSet(name, this.#counts.get(name) ?? 0, before?.size)
-      const declared = declareNftSet(name, size, layout)
-      return before !== undefined && sameDeclaration(before, declared) ? before : declared
-    })
-    return keptOr(base?.sets, sets)
-  }
+function setsFrom(
+  base: Table | undefined,
+  layout: FamilyLayout,
+  counts: ReadonlyMap<string, number>,
+): Table['sets'] {
+  const sets = NFT_SET_NAMES.map(name => {
+    const before = base?.sets.get(name)
+    const size = sizeOfNftSet(name, counts.get(name) ?? 0, before?.size)
+    const declared = declareNftSet(name, size, layout)
+    return before !== undefined && sameDeclaration(before, declared) ? before : declared
+  })
+  return keptOr(base?.sets, sets)
 }
 
 /** Gives the map `before` where it holds exactly these objects. */
@@ -349,39 +282,34 @@ class UsersDraft<T extends Used> {
   readonly #base: PersistentMap<T>
   readonly #continuing: boolean
   readonly #changes = new Map<string, T | undefined>()
-  readonly #same: (there: T, services: readonly ServiceKey[]) => T
 
-  /** `withUsers` gives an object with other users. Unless `continuing`, no object of the base is in use. */
-  constructor(given: {
-    readonly base: PersistentMap<T>
-    readonly continuing: boolean
-    readonly withUsers: (thing: T, services: readonly ServiceKey[]) => T
-  }) {
-    this.#base = given.base
-    this.#continuing = given.continuing
-    this.#same = given.withUsers
+  /** Unless `continuing`, no object of the base is in use. */
+  constructor(base: PersistentMap<T>, continuing: boolean) {
+    this.#base = base
+    this.#continuing = continuing
   }
 
-  get(key: string): T | undefined {
+  #get(key: string): T | undefined {
     const changed = this.#changes.get(key)
     if (changed !== undefined || !this.#continuing || this.#changes.has(key)) return changed
     return this.#base.get(key)
   }
 
-  add(key: string, service: ServiceKey, make: (services: readonly ServiceKey[]) => T): void {
-    const there = this.get(key)
-    if (there === undefined) this.#changes.set(key, make([service]))
+  /** Adds a user. `made` is the object with this user alone. */
+  add(key: string, service: ServiceKey, made: T): void {
+    const there = this.#get(key)
+    if (there === undefined) this.#changes.set(key, made)
     else {
       const services = withUser(there.services, service)
-      if (services !== there.services) this.#changes.set(key, this.#same(there, services))
+      if (services !== there.services) this.#changes.set(key, { ...there, services })
     }
   }
 
   remove(key: string, service: ServiceKey): void {
-    const there = this.get(key)
+    const there = this.#get(key)
     if (there === undefined || !there.services.includes(service)) return
     const services = there.services.filter(its => its !== service)
-    this.#changes.set(key, services.length === 0 ? undefined : this.#same(there, services))
+    this.#changes.set(key, services.length === 0 ? undefined : { ...there, services })
   }
 
   finish(): PersistentMap<T> {

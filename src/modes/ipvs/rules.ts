@@ -6,6 +6,12 @@ import type { FrontendTable } from '../../model/frontend.ts'
 import type { Protocol } from '../../model/service.ts'
 import {
   askMasquerade,
+  CHAIN_FIREWALL,
+  CHAIN_OUTPUT,
+  CHAIN_POSTROUTING,
+  CHAIN_PREROUTING,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
   compare,
   destinationAddress,
   detectorFor,
@@ -14,30 +20,22 @@ import {
   fromPod,
   fromThisNode,
   goTo,
+  hookChains,
   jumpTo,
   mapped,
   maskNumber,
+  masquerade,
+  masqueradeMarked,
   matches,
   portOfPacket,
   type RuleContext,
   readMark,
+  rejectChain,
   rule,
   translate,
+  unallocatedChains,
   WORK,
   writeMark,
-} from '../common/expressions.ts'
-import {
-  CHAIN_FIREWALL,
-  CHAIN_OUTPUT,
-  CHAIN_POSTROUTING,
-  CHAIN_PREROUTING,
-  CHAIN_REJECT,
-  CHAIN_SERVICES,
-  hookChains,
-  masquerade,
-  masqueradeMarked,
-  rejectChain,
-  unallocatedChains,
 } from '../common/rules.ts'
 import { LAYOUTS, PROTOCOL_NUMBERS } from '../common/tables.ts'
 import {

@@ -4,7 +4,7 @@ import type { Config, IpvsConfig } from '../../config/config.ts'
 import { type FieldPath, type PathOf, whyNotValue } from '../../config/fields.ts'
 import { type FlagReader, flagGroup, quote, readCidrs } from '../../config/flag.ts'
 import type { Settings } from '../../config/settings.ts'
-import { type Detectors, detectorsOf } from '../common/expressions.ts'
+import { type Detectors, detectorsOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
 
 const GROUP = 'IPVS mode'

@@ -1,6 +1,6 @@
 import { FAMILIES, familyOf, formatCidr, formatIp, formatIpPort, type Ip } from '../../base/ip.ts'
 import { type Octets, readU16be } from '../../base/octets.ts'
-import { entryKey, type IpsetEntry } from '../../kernel/ipset/state.ts'
+import { entryKey } from '../../kernel/ipset/state.ts'
 import { isPersistent, serverKey, type VirtualServer } from '../../kernel/ipvs/state.ts'
 import { createAddressReader } from '../../kernel/link/addresses.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
@@ -26,7 +26,7 @@ import { KUBE_LOAD_BALANCER } from '../xt-common/layout.ts'
 import type { ReadChain } from '../xt-common/read-chains.ts'
 import { traceable } from '../xt-common/trace.ts'
 import { nameOf, readWholeState } from './dump.ts'
-import { type NftSetName, NODE_PORT_SETS, type SetStem, setName } from './layout.ts'
+import { entryAt, type NftSetName, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from './layout.ts'
 import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 import { createIpvsTracer } from './trace.ts'
@@ -196,9 +196,8 @@ function typeOf(state: IpvsState, server: VirtualServer, { targets }: Rules): st
   return targets.has(serverKey(server)) ? 'private' : 'ClusterIP'
 }
 
-function isIn({ entries }: IpvsState, stem: SetStem, { ip, protocol, port }: VirtualServer): boolean {
-  const entry: IpsetEntry = { ip, protocol: PROTOCOL_NUMBERS[protocol], port }
-  return entries.has(entryKey(setName(stem, familyOf(ip)), entry))
+function isIn({ entries }: IpvsState, stem: SetStem, at: VirtualServer): boolean {
+  return entries.has(entryKey(setName(stem, familyOf(at.ip)), entryAt(at)))
 }
 
 function isBound({ entries }: IpvsState, ip: Ip): boolean {
@@ -210,8 +209,7 @@ function isLocalOnly(state: IpvsState, server: VirtualServer): boolean {
   if (isIn(state, 'EXTERNAL-IP-LOCAL', server) || isIn(state, 'LOAD-BALANCER-LOCAL', server)) return true
   if (isBound(state, server.ip)) return false
   const stem = NODE_PORT_SETS[server.protocol].local
-  if (server.protocol === 'SCTP') return isIn(state, stem, server)
-  return state.entries.has(entryKey(setName(stem, familyOf(server.ip)), { port: server.port }))
+  return state.entries.has(entryKey(setName(stem, familyOf(server.ip)), nodePortEntry(server)))
 }
 
 /** Gives the route of a frontend: the verdict, or the server to which packets are redirected. */

@@ -2,17 +2,18 @@ import { NFT_JUMP } from '../../kernel/nft/constants.ts'
 import type { Rule } from '../../kernel/nft/expression.ts'
 import type { Chain, Table } from '../../kernel/nft/state.ts'
 import type { Protocol } from '../../model/service.ts'
+import { withLogs } from '../common/logs.ts'
 import {
   askMasquerade,
+  CHAIN_FIREWALL,
+  CHAIN_REJECT,
   dropCounted,
   fromPod,
   fromThisNode,
   goTo,
   type RuleContext,
   rule,
-} from '../common/expressions.ts'
-import { withLogs } from '../common/logs.ts'
-import { CHAIN_FIREWALL, CHAIN_REJECT } from '../common/rules.ts'
+} from '../common/rules.ts'
 import type { CodeDraft, Codes } from './layout.ts'
 import { pickKnown, pickNew, pickSlot } from './rules.ts'
 

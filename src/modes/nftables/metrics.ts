@@ -5,11 +5,11 @@ import type { NftClient } from '../../kernel/nft/client.ts'
 import type { Table } from '../../kernel/nft/state.ts'
 import type { TrafficCount } from '../../telemetry/connection-totals.ts'
 import type { ModeMetric } from '../../telemetry/mode-metrics.ts'
-import { relayMetrics } from '../common/relay/metrics.ts'
+import { relayMetrics } from '../common/relay/relay-set.ts'
 import { CHAIN_LOCALHOST } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
 import { ENDPOINTS_MAPS, type Ids, idOf } from './layout.ts'
-import type { LocalhostRelays } from './localhost-relays.ts'
+import type { LocalhostRelays } from './localhost.ts'
 import type { NftablesState } from './state.ts'
 
 /** Counts new connections by the counters of both tables, if they have any (NftablesOptions.connectionCounters). */

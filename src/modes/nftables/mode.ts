@@ -1,11 +1,30 @@
+import { finish, finishInSlices, slicingOf } from '../../base/clock.ts'
 import { type Config, GATE_LOCALHOST } from '../../config/config.ts'
+import { createTracer } from '../../kernel/evaluate/trace.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import type { FrontendTable } from '../../model/frontend.ts'
 import { familiesAtLocalhost } from '../../model/node-context.ts'
-import type { Mode } from '../mode.ts'
-import { cleanNftables } from './cleanup.ts'
+import { elementExtent } from '../common/elements.ts'
+import { limitsWithin } from '../common/relay/limits.ts'
+import { detectorsOf, natPriorityOf } from '../common/rules.ts'
+import { retireTables } from '../common/writers.ts'
+import type { Mode, ModeContext, ModeTracer, OpenPlane } from '../mode.ts'
+import { cleanNftables, isOurs } from './cleanup.ts'
 import { nftablesFeatures } from './doctor.ts'
-import { nftablesTracer, openNftables, retireNftables } from './open.ts'
-import { NFTABLES_SETTINGS, proxyOfTable, tableNameOf } from './settings.ts'
+import { ENDPOINTS_MAPS } from './layout.ts'
+import { LocalhostRelays } from './localhost.ts'
+import { localhostMetrics, readConnections } from './metrics.ts'
+import { createNftablesPlane } from './plane.ts'
+import { renderState } from './render.ts'
+import {
+  DEFAULT_NFTABLES_OPTIONS,
+  NFTABLES_SETTINGS,
+  type NftablesOptions,
+  proxyOfTable,
+  tableNameOf,
+} from './settings.ts'
 import { nftablesHeld } from './show.ts'
+import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 /** Whether the gate leaves node ports at localhost to the relay. */
 function mayRelay({ featureGates }: Pick<Config, 'featureGates'>): boolean {
@@ -18,7 +37,8 @@ export const nftables: Mode = {
   settings: NFTABLES_SETTINGS,
   kernelPart: 'nf_tables',
   open: (context, use) => use(openNftables(context)),
-  retire: retireNftables,
+  retire: (context, signal) =>
+    retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   trace: nftablesTracer,
   held: nftablesHeld,
   features: nftablesFeatures,
@@ -32,4 +52,64 @@ export const nftables: Mode = {
   tableName: tableNameOf,
   proxyOfTable,
   isProvable: true,
+}
+
+/** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
+export function openNftables({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const options = nftablesOptions(config)
+  const limits = limitsWithin(sockets.room?.())
+  const relays = new LocalhostRelays({ clock, limits, report: event => tell?.(event) })
+  return {
+    plane: createNftablesPlane({
+      client,
+      options,
+      relays,
+      writers: { openTransport: sockets.netfilter, own: transport.portId },
+    }),
+    demand: () => undefined,
+    start: () => relays.start(),
+    extent: ({ ruleset }) =>
+      elementExtent(
+        ruleset,
+        set => set === 'frontends' || set === 'nodeports',
+        set => set === 'slots' || ENDPOINTS_MAPS.has(set),
+      ),
+    tables: ({ ruleset }) => ruleset.tables,
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    traffic: state => readConnections(client, state, steps => finishInSlices(steps, slicingOf(clock))),
+    metrics: state => localhostMetrics(client, state, relays),
+    async close() {
+      await relays.close()
+      await client.close()
+    },
+  }
+}
+
+export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer {
+  const { ruleset } = finish(
+    renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
+  )
+  return { ...createTracer(ruleset), ownSource: () => undefined }
+}
+
+function nftablesOptions(config: Config): NftablesOptions {
+  const { detectLocal, masqueradeAll, masqueradeBit, serviceProxyName } = config
+  const connectionCounters = config.connectionMetricsMax > 0
+  return {
+    ...DEFAULT_NFTABLES_OPTIONS,
+    tableName: tableNameOf(serviceProxyName),
+    natPriority: natPriorityOf(serviceProxyName),
+    masqueradeAll,
+    masqueradeBit,
+    detector: detectorsOf(detectLocal),
+    connectionCounters,
+    logGroup: config.logRejects,
+  }
 }

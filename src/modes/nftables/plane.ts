@@ -1,26 +1,21 @@
 import { finishInSlices, type Slicing, systemClock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
-import { type Dataplane, generationOf, type WriterCommit } from '../../reconcile/dataplane.ts'
-import { commitWith, NFT_FAMILIES } from '../common/tables.ts'
-import { deleteTables } from '../common/writers.ts'
+import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
+import { commitWith } from '../common/tables.ts'
+import { bothNamed, deleteTables, inTables, type WatchedSocket, watchesOf } from '../common/writers.ts'
 import { isOurs } from './cleanup.ts'
-import type { LocalhostRelays } from './localhost-relays.ts'
+import type { LocalhostRelays } from './localhost.ts'
 import { adoptRuleset } from './observe.ts'
-import { diffStates, rendererOf } from './render.ts'
+import { diffStates, renderState } from './render.ts'
 import type { NftablesOptions } from './settings.ts'
 import { EMPTY_STATE, type NftablesPlan, type NftablesState } from './state.ts'
 
 interface NftablesPlaneOptions {
   readonly client: NftClient
   readonly options: NftablesOptions
-  /** As in Dataplane. Without it, the reconciler polls the generation. */
-  readonly watchGeneration?: Dataplane<NftablesState>['watchGeneration']
-  /**
-   * Reports which processes commit to nf_tables. Without it, drift is repaired, but the log does not name the
-   * process.
-   */
-  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** See watchesOf. */
+  readonly writers?: WatchedSocket
   /** Serves node ports at localhost. Without it, they are not served there. */
   readonly relays?: LocalhostRelays
   /** How observing shares the event loop. */
@@ -36,15 +31,16 @@ const SLICING: Slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: syste
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
   const { client, options, relays, slicing = SLICING } = given
   const commit = commitWith(client)
-  const names = NFT_FAMILIES.map(family => ({ family, name: options.tableName }))
+  const { watchGeneration, watchWriters } = watchesOf(given.writers, inTables(options.tableName))
+  const names = bothNamed(options.tableName)
   return {
     name: 'nftables',
     empty: EMPTY_STATE,
-    render: rendererOf(options),
+    render: (frontends, given) => renderState(frontends, given, options),
     diff: (from, to) => diffStates(from, to, from.relays !== to.relays && relays?.isStarted === true),
     generation: () => generationOf(client.generation()),
-    ...(given.watchGeneration && { watchGeneration: given.watchGeneration }),
-    watchWriters: given.watchWriters ?? (() => () => undefined),
+    watchGeneration,
+    watchWriters,
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(names)
       const adopted = await finishInSlices(adoptRuleset(ruleset), slicing)

@@ -8,7 +8,7 @@ import { LATE_GROUP } from '../../kernel/nft/diff-elements.ts'
 import type { Element, ElementGroup, NftFamily, NftSet, Ruleset, Table } from '../../kernel/nft/state.ts'
 import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable, ServiceFrontends } from '../../model/frontend.ts'
-import type { Dataplane, RenderOptions } from '../../reconcile/dataplane.ts'
+import type { RenderOptions } from '../../reconcile/dataplane.ts'
 import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
 import {
   changedServices,
@@ -102,11 +102,6 @@ export function* renderState(
     refusals,
     relays: relays === undefined ? base.relays : yield* relays.finish(frontends, isLeftOut),
   }
-}
-
-/** renderState with these options, as a plane has it. */
-export function rendererOf(options: NftablesOptions): Dataplane<NftablesState>['render'] {
-  return (frontends, given) => renderState(frontends, given, options)
 }
 
 /** Whether the tables differ in their Services at most. */

@@ -1,7 +1,6 @@
 import { isDnsLabel } from '../../model/fields.ts'
-import type { Detectors } from '../common/expressions.ts'
 import { LOG_FLAG, logFlagText } from '../common/logs.ts'
-import { NAT_PRIORITY } from '../common/rules.ts'
+import { type Detectors, NAT_PRIORITY } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
 
 export const NFTABLES_SETTINGS: ModeSettings = {

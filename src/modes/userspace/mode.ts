@@ -1,8 +1,14 @@
-import type { Mode } from '../mode.ts'
-import { cleanUserspace, retireUserspace } from './cleanup.ts'
-import { openUserspace } from './open.ts'
-import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS } from './settings.ts'
+import { createNftClient } from '../../kernel/nft/client.ts'
+import { elementExtent } from '../common/elements.ts'
+import { limitsWithin, relayModeEvent } from '../common/relay/limits.ts'
+import { relayMetrics } from '../common/relay/relay-set.ts'
+import { bothNamed, deleteTables, retireTables, withNftClient } from '../common/writers.ts'
+import type { Mode, ModeContext, OpenPlane } from '../mode.ts'
+import { REDIRECT_MAPS } from './layout.ts'
+import { isOurs, UserspacePlane } from './plane.ts'
+import { proxyOfTable, tableNameOf, USERSPACE_SETTINGS, userspaceOptions } from './settings.ts'
 import { userspaceHeld } from './show.ts'
+import type { UserspacePlan, UserspaceState } from './state.ts'
 import { userspaceTracer } from './trace.ts'
 
 export const userspace: Mode = {
@@ -12,12 +18,17 @@ export const userspace: Mode = {
   settings: USERSPACE_SETTINGS,
   kernelPart: 'nf_tables',
   open: (context, use) => use(openUserspace(context)),
-  retire: retireUserspace,
+  retire: (context, signal) =>
+    retireTables(context, signal, { name: tableNameOf(context.config.serviceProxyName), isOurs }),
   trace: userspaceTracer,
   held: userspaceHeld,
   // The process itself balances connections and remembers clients, and endpoints see its address.
   needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic' && kind !== 'log',
-  cleanup: cleanUserspace,
+  async cleanup(context) {
+    const tables = bothNamed(tableNameOf(context.proxy))
+    const removed = await withNftClient(context, client => deleteTables(client, tables, isOurs))
+    return { removed: removed.map(table => `table ${table}`), foreign: [] }
+  },
   // Estimated: docs/decisions/0022-shares.md.
   costs: { frontend: 4_096, sliceEndpoint: 320, endpoint: 320, perFrontend: false },
   // The relay listens on one of them.
@@ -25,4 +36,51 @@ export const userspace: Mode = {
   relays: true,
   tableName: tableNameOf,
   proxyOfTable,
+}
+
+const COSTS =
+  "userspace mode: this process relays every connection; endpoints see its address instead of the client's, and connections end with it; use it for debugging, or if the kernel supports no other mode"
+
+/** Opens userspace mode. Throws when nf_tables of this kernel cannot be reached. */
+export function openUserspace({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<UserspaceState, UserspacePlan> {
+  const transport = sockets.netfilter()
+  const client = createNftClient({ transport, clock })
+  const limits = limitsWithin(sockets.room?.())
+  const options = { ...userspaceOptions(config), limits }
+  const plane = new UserspacePlane({
+    client,
+    clock,
+    options,
+    writers: { openTransport: sockets.netfilter, own: transport.portId },
+    report: event => tell?.(relayModeEvent(event)),
+  })
+  return {
+    plane,
+    demand: () => undefined,
+    start() {
+      const { connections, sessions } = limits
+      tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
+      plane.startRelaying()
+    },
+    // The kernel does not hold the endpoints of this mode.
+    extent: ({ ruleset }) =>
+      elementExtent(
+        ruleset,
+        set => REDIRECT_MAPS.has(set),
+        () => false,
+      ),
+    unsupported: ({ refusals }) => [...refusals.values()].flat(),
+    // The kernel does not count relayed connections, and the process does not count them by endpoint.
+    traffic: () => Promise.resolve([]),
+    metrics: () => Promise.resolve(relayMetrics(plane.counts)),
+    async close() {
+      plane.release()
+      await client.close()
+    },
+  }
 }

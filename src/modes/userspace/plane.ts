@@ -9,21 +9,25 @@ import {
   type CommitOptions,
   type Dataplane,
   type Generation,
-  type GenerationWatch,
   generationOf,
   guardOf,
   type Observation,
   type Receipt,
   type RenderOptions,
-  type WriterCommit,
 } from '../../reconcile/dataplane.ts'
 import { relayContext } from '../common/relay/context.ts'
 import type { RelayEvent } from '../common/relay/limits.ts'
-import type { RelayCounts } from '../common/relay/metrics.ts'
 import type { Relay } from '../common/relay/relay.ts'
-import { type OpenFailure, RelaySet } from '../common/relay/relay-set.ts'
+import { type OpenFailure, type RelayCounts, RelaySet } from '../common/relay/relay-set.ts'
 import { LAYOUTS, NFT_FAMILIES, portKey, receiptOf } from '../common/tables.ts'
-import { deleteTables } from '../common/writers.ts'
+import {
+  bothNamed,
+  deleteTables,
+  inTables,
+  type WatchedSocket,
+  type Watches,
+  watchesOf,
+} from '../common/writers.ts'
 import { adoptRuleset, bookFromComments, bookOf } from './observe.ts'
 import { renderUserspaceState } from './render.ts'
 import type { UserspaceOptions } from './settings.ts'
@@ -39,31 +43,17 @@ interface UserspacePlaneOptions {
   readonly client: NftClient
   readonly clock: Clock
   readonly options: UserspaceOptions
-  /** As in Dataplane. Without it, the reconciler polls the generation. */
-  readonly watchGeneration?: UserspacePlane['watchGeneration']
-  /** Reports which processes commit to nf_tables. Without it, the log of drift names no process. */
-  readonly watchWriters?: (report: (commit: WriterCommit) => void) => () => void
+  /** See watchesOf. */
+  readonly writers?: WatchedSocket
   readonly report?: (event: RelayEvent) => void
 }
 
-export interface UserspacePlane extends Dataplane<UserspaceState, UserspacePlan> {
-  /** Makes this process the one that rules lead to; before, they count as those of another live process. */
-  startRelaying(): void
-  readonly counts: RelayCounts
-  /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */
-  release(): void
-  /** Ends every connection. */
-  destroy(): void
-}
-
-/** Creates the data plane of kube-proxy's oldest mode: see README.md. */
-export function createUserspacePlane(given: UserspacePlaneOptions): UserspacePlane {
-  return new RelayingPlane(given)
-}
-
-class RelayingPlane implements UserspacePlane {
+/** The data plane of kube-proxy's oldest mode: see README.md. */
+export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> {
   readonly name = 'userspace'
   readonly empty = EMPTY_STATE
+  readonly watchGeneration: Watches['watchGeneration']
+  readonly watchWriters: Watches['watchWriters']
   readonly #given: UserspacePlaneOptions
   readonly #mutex = new Mutex()
   readonly #relays: RelaySet
@@ -74,11 +64,14 @@ class RelayingPlane implements UserspacePlane {
 
   constructor(given: UserspacePlaneOptions) {
     this.#given = given
-    const { clock, report = () => undefined } = given
+    const { clock, options, writers, report = () => undefined } = given
+    const watches = watchesOf(writers, inTables(options.tableName))
+    this.watchGeneration = watches.watchGeneration
+    this.watchWriters = watches.watchWriters
     this.#relays = new RelaySet(
       relayContext({
         clock,
-        limits: given.options.limits,
+        limits: options.limits,
         isCaptured: (backend, protocol) => isCaptured(this.#captured, backend, protocol),
         report,
       }),
@@ -89,6 +82,7 @@ class RelayingPlane implements UserspacePlane {
     return this.#relays.counts
   }
 
+  /** Makes this process the one that rules lead to; before, they count as those of another live process. */
   startRelaying(): void {
     this.#isRelaying = true
   }
@@ -104,14 +98,6 @@ class RelayingPlane implements UserspacePlane {
 
   generation(): Generation {
     return generationOf(this.#given.client.generation())
-  }
-
-  watchGeneration(everyMs: number, changed: () => void): GenerationWatch | undefined {
-    return this.#given.watchGeneration?.(everyMs, changed)
-  }
-
-  watchWriters(report: (commit: WriterCommit) => void): () => void {
-    return this.#given.watchWriters?.(report) ?? (() => undefined)
   }
 
   observe(): Promise<Observation<UserspaceState>> {
@@ -178,17 +164,19 @@ class RelayingPlane implements UserspacePlane {
     this.#applied = PersistentMap.empty()
   }
 
+  /** Stops keeping the process alive. Listeners accept until the next process has redirected all clients. */
   release(): void {
     this.#relays.release(this.#given.clock)
   }
 
+  /** Ends every connection. */
   destroy(): void {
     this.#relays.destroy()
     this.#applied = PersistentMap.empty()
   }
 
   get #tables() {
-    return NFT_FAMILIES.map(family => ({ family, name: this.#given.options.tableName }))
+    return bothNamed(this.#given.options.tableName)
   }
 }
 

@@ -4,14 +4,13 @@ import { type Family, familyOf, formatIp, type Ip, isLinkLocal, isLoopback } fro
 import type { Octets } from '../../base/octets.ts'
 import { NF_DROP, NFT_GOTO } from '../../kernel/nft/constants.ts'
 import type { Verdict } from '../../kernel/nft/expression.ts'
-import type { Element, ElementGroup, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
+import type { Element, NftFamily, NftSet, Table } from '../../kernel/nft/state.ts'
 import { objectText, printable, type Refusal } from '../../model/fields.ts'
 import type { Frontend, FrontendTable, PortFrontends, ServiceFrontends } from '../../model/frontend.ts'
 import type { RenderOptions } from '../../reconcile/dataplane.ts'
-import { ElementsDraft } from '../common/elements.ts'
-import type { ListName } from '../common/relay/balancer.ts'
-import { type Relay, sameRelay } from '../common/relay/relay.ts'
-import { CHAIN_REJECT, TABLE_COMMENT } from '../common/rules.ts'
+import { TableDraft } from '../common/elements.ts'
+import { type ListName, type Relay, sameRelay } from '../common/relay/relay.ts'
+import { CHAIN_REJECT } from '../common/rules.ts'
 import {
   changedServices,
   commentOf,
@@ -25,7 +24,7 @@ import {
 import { declareFixedSet, declareRanges, FIXED_SETS, LOCAL_SUFFIX, rangeBits, rangesSet } from './layout.ts'
 import { chainsOf, ruleInputs, ruleInputsKey } from './rules.ts'
 import type { UserspaceOptions } from './settings.ts'
-import { NO_TALLY, type PlaceKey, symbolOf, type TableTally, type UserspaceState } from './state.ts'
+import { type PlaceKey, symbolOf, type TableTally, type UserspaceState } from './state.ts'
 
 /** Renders the wanted state of kernel and process: what changed since a rendered base. */
 export function* renderUserspaceState(
@@ -61,6 +60,7 @@ class StateDraft {
   /** The base, without its origin where every Service is rendered again. */
   readonly continued: UserspaceState
   readonly #addresses: UserspaceState['addresses']
+  readonly #options: UserspaceOptions
   readonly #tables: Readonly<Record<NftFamily, TableDraft>>
   readonly #relays = new Map<string, Relay | undefined>()
   readonly #places = new Map<string, string | undefined>()
@@ -72,15 +72,15 @@ class StateDraft {
     this.#continuing = base.frontends !== undefined && isSamePlace
     this.continued = this.#continuing ? base : { ...base, frontends: undefined }
     this.#addresses = addresses
+    this.#options = options
     this.#refusals = new Map(this.#continuing ? base.refusals : [])
     this.#tables = forFamilies(
       family =>
         new TableDraft({
-          layout: LAYOUTS[family],
-          options,
+          family,
+          name: options.tableName,
           base: tableOf(base.ruleset, family),
-          tally: base.tallies[family],
-          continuing: this.#continuing,
+          counts: this.#continuing ? base.tallies[family].counts : undefined,
         }),
     )
   }
@@ -108,8 +108,7 @@ class StateDraft {
 
   finish(frontends: FrontendTable): Omit<UserspaceState, 'frontends' | 'without'> {
     const { continued } = this
-    const ip = this.#tables.ip.finish(frontends)
-    const ip6 = this.#tables.ip6.finish(frontends)
+    const [ip, ip6] = [this.#finishTable('ip', frontends), this.#finishTable('ip6', frontends)]
     const relays = this.#continuing ? continued.relays : PersistentMap.empty<Relay>()
     const places = this.#continuing ? continued.places : PersistentMap.empty<string>()
     return {
@@ -120,6 +119,31 @@ class StateDraft {
       tallies: { ip: ip.tally, ip6: ip6.tally },
       refusals: this.#refusals,
     }
+  }
+
+  #finishTable(
+    family: NftFamily,
+    frontends: FrontendTable,
+  ): { readonly table: Table; readonly tally: TableTally } {
+    const [draft, layout] = [this.#tables[family], LAYOUTS[family]]
+    const { ruleset, tallies } = this.continued
+    const base = tableOf(ruleset, family)
+    const prefixLengths = lengthsIn(draft.counts)
+    const inputs = ruleInputs(layout, this.#options, { frontends, prefixLengths })
+    const key = ruleInputsKey(inputs)
+    const isSame = this.#continuing && base !== undefined && key === tallies[family].chains
+    if (!isSame) {
+      const ips = inputs.nodePorts.kind === 'only' ? inputs.nodePorts.ips : []
+      draft.putNodePortIps(ips.filter(ip => ip.length === layout.addressLength))
+    }
+    const parts = isSame
+      ? base
+      : {
+          chains: new Map(chainsOf(inputs).map(chain => [chain.name, chain])),
+          sets: setsOf(layout, prefixLengths),
+        }
+    const table = draft.finish({ chains: parts.chains, sets: parts.sets })
+    return { table, tally: { counts: draft.counts, chains: key } }
   }
 
   #elementsOf(service: ServiceFrontends, family: NftFamily): ServiceElements {
@@ -146,67 +170,10 @@ function unique(refusals: readonly Refusal[]): readonly Refusal[] {
   return [...new Map(refusals.map(each => [each.field + each.value + each.reason, each])).values()]
 }
 
-interface TableDraftOptions {
-  readonly layout: FamilyLayout
-  readonly options: UserspaceOptions
-  readonly base: Table | undefined
-  readonly tally: TableTally
-  /** Continues the elements of `base`; otherwise all elements are made again. */
-  readonly continuing: boolean
-}
-
-/** Builds one of our tables during one render. An equal result is the base's own object. */
-class TableDraft {
-  readonly #given: TableDraftOptions
-  readonly #ranges: Map<number, number>
-  readonly #elements: ElementsDraft
-
-  constructor(given: TableDraftOptions) {
-    const { base, continuing, tally } = given
-    this.#given = given
-    this.#ranges = new Map(continuing ? tally.ranges : NO_TALLY.ranges)
-    const count = (elements: ElementGroup, by: 1 | -1) => this.#count(elements, by)
-    this.#elements = new ElementsDraft({ base: base?.elements, continuing, count })
-  }
-
-  /** Replaces the elements of the group. */
-  put(group: string, elements: ElementGroup): void {
-    this.#elements.put(group, elements)
-  }
-
-  finish(frontends: FrontendTable): { readonly table: Table; readonly tally: TableTally } {
-    const { base, layout, options, tally, continuing } = this.#given
-    const prefixLengths = [...this.#ranges.keys()].sort((a, b) => b - a)
-    const inputs = ruleInputs(layout, options, { frontends, prefixLengths })
-    const key = ruleInputsKey(inputs)
-    const isSame = continuing && base !== undefined && key === tally.chains
-    if (!isSame) {
-      const ips = inputs.nodePorts.kind === 'only' ? inputs.nodePorts.ips : []
-      this.#elements.putNodePortIps(ips.filter(ip => ip.length === layout.addressLength))
-    }
-    const elements = this.#elements.finish()
-    const made: Table = {
-      family: layout.family,
-      name: options.tableName,
-      flags: 0,
-      comment: TABLE_COMMENT,
-      chains: isSame ? base.chains : new Map(chainsOf(inputs).map(chain => [chain.name, chain])),
-      sets: isSame ? base.sets : setsOf(layout, prefixLengths),
-      elements,
-    }
-    const table = isSame && base.elements === elements ? base : made
-    return { table, tally: { ranges: this.#ranges, chains: key } }
-  }
-
-  #count(elements: ElementGroup, by: 1 | -1): void {
-    for (const { set } of elements) {
-      const bits = rangeBits(set)
-      if (bits === undefined) continue
-      const count = (this.#ranges.get(bits) ?? 0) + by
-      if (count === 0) this.#ranges.delete(bits)
-      else this.#ranges.set(bits, count)
-    }
-  }
+/** The lengths of the source ranges in use, longest first. */
+function lengthsIn(counts: ReadonlyMap<string, number>): readonly number[] {
+  const lengths = [...counts].flatMap(([set, count]) => (count > 0 ? (rangeBits(set) ?? []) : []))
+  return lengths.sort((a, b) => b - a)
 }
 
 function setsOf(layout: FamilyLayout, prefixLengths: readonly number[]): ReadonlyMap<string, NftSet> {

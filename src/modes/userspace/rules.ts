@@ -5,14 +5,21 @@ import type { Expression, Rule } from '../../kernel/nft/expression.ts'
 import type { Chain } from '../../kernel/nft/state.ts'
 import type { FrontendTable, NodePortAddresses } from '../../model/frontend.ts'
 import {
+  CHAIN_FIREWALL,
+  CHAIN_POSTROUTING,
+  CHAIN_REJECT,
+  CHAIN_SERVICES,
+  cidrKey,
   compare,
   destinationAddress,
   detectorFor,
+  detectorKey,
   dropCounted,
   type Expressions,
   fromPod,
   fromThisNode,
   goTo,
+  hookChains,
   jumpTo,
   mapped,
   maskBytes,
@@ -21,22 +28,13 @@ import {
   portOfPacket,
   prefixMask,
   type RuleContext,
+  rejectChain,
   rule,
   sourceAddress,
-  translate,
-  WORK,
-} from '../common/expressions.ts'
-import {
-  CHAIN_FIREWALL,
-  CHAIN_POSTROUTING,
-  CHAIN_REJECT,
-  CHAIN_SERVICES,
-  cidrKey,
-  detectorKey,
-  hookChains,
-  rejectChain,
   toNodePortAddress,
+  translate,
   unallocatedChains,
+  WORK,
 } from '../common/rules.ts'
 import type { FamilyLayout } from '../common/tables.ts'
 import { CHAIN_INPUT, CHAIN_NODE_PORTS, type RedirectMap, rangesSet } from './layout.ts'

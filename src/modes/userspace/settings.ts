@@ -1,8 +1,7 @@
 import type { Config } from '../../config/config.ts'
-import { type Detectors, detectorsOf } from '../common/expressions.ts'
 import { IPTABLES_SECTION } from '../common/kube-proxy.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from '../common/relay/limits.ts'
-import { NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
+import { type Detectors, detectorsOf, NAT_PRIORITY, natPriorityOf } from '../common/rules.ts'
 import type { ModeSettings } from '../mode.ts'
 
 export const USERSPACE_SETTINGS: ModeSettings = {

@@ -9,8 +9,13 @@ import type { Refusal } from '../../model/fields.ts'
 import type { FrontendTable } from '../../model/frontend.ts'
 import type { ServiceKey } from '../../model/service.ts'
 import type { Plan } from '../../reconcile/dataplane.ts'
-import type { ListName } from '../common/relay/balancer.ts'
-import { diffRelays, type Relay, type RelayChanges, type RelayKey } from '../common/relay/relay.ts'
+import {
+  diffRelays,
+  type ListName,
+  type Relay,
+  type RelayChanges,
+  type RelayKey,
+} from '../common/relay/relay.ts'
 import { countChanges, describeTransaction, LAYOUTS, portData, portKey } from '../common/tables.ts'
 
 /** All that this plane keeps, in the kernel and in this process. Immutable. */
@@ -33,13 +38,13 @@ export interface UserspaceState {
 }
 
 export interface TableTally {
-  /** The number of source ranges in use, by length. */
-  readonly ranges: ReadonlyMap<number, number>
+  /** The number of elements by set. */
+  readonly counts: ReadonlyMap<string, number>
   /** The ruleInputsKey of the chains; undefined when they were read from the kernel. */
   readonly chains: string | undefined
 }
 
-export const NO_TALLY: TableTally = { ranges: new Map(), chains: undefined }
+const NO_TALLY: TableTally = { counts: new Map(), chains: undefined }
 
 /** A state with nothing in the kernel and nothing in the process. */
 export const EMPTY_STATE: UserspaceState = {

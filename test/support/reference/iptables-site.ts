@@ -5,7 +5,7 @@ import { assert } from '../../../src/base/errors.ts'
 import { createNfacctClient } from '../../../src/kernel/nfacct/client.ts'
 import { createNftClient, type NftClient } from '../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
-import { createIptablesPlane } from '../../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../../src/modes/iptables/plane.ts'
 import {
   type IptablesOptions,
   NFACCT_INVALID_DROPPED,
@@ -64,7 +64,7 @@ export class IptablesSite {
 
   /** As a change of what was written before. */
   async write(frontends: FrontendTable, options: IptablesOptions): Promise<void> {
-    const plane = createIptablesPlane({ client: this.#client, options })
+    const plane = new IptablesPlane({ client: this.#client, options })
     const wanted = finish(plane.render(frontends, { base: this.#held, without: NO_SERVICES }))
     const plan = finish(plane.diff(this.#held, wanted))
     if (!plan.empty) {
@@ -89,7 +89,7 @@ export async function planHere(
   frontends: FrontendTable,
   options: IptablesOptions,
 ): Promise<readonly string[]> {
-  const plane = createIptablesPlane({ client, options })
+  const plane = new IptablesPlane({ client, options })
   const { state } = await plane.observe()
   const wanted = finish(plane.render(frontends, { base: state, without: NO_SERVICES }))
   const plan = finish(plane.diff(state, wanted))

@@ -12,7 +12,7 @@ import {
 } from '../../../src/library/ruleset-plane.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
-import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/expressions.ts'
+import { destinationAddress, mapped, rule, translateAddress } from '../../../src/modes/common/rules.ts'
 import { Reconciler } from '../../../src/reconcile/reconciler.ts'
 import { FakeKernel } from '../../support/fake-kernel/kernel.ts'
 import { NO_MEMO } from '../../support/tables.ts'

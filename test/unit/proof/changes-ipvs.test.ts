@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
-import { outsideChange } from '../../../src/modes/ipvs/proving.ts'
+import { outsideChange } from '../../../src/modes/ipvs/trace.ts'
 import { RunningProof } from '../../../src/proof/changes.ts'
 import { change, computeIn, IPVS, IPVS_CHAINS, type PipelineConfig } from '../../support/pipeline.ts'
 import { meaningConfigOf } from '../../support/proof.ts'

@@ -1,8 +1,8 @@
 import type { Clock } from '../../../base/clock.ts'
 import type { Backend } from '../../../model/frontend.ts'
-import type { Balancer, ListName } from './balancer.ts'
 import type { RelayEvent } from './limits.ts'
 import { type Holder, type RelayLimits, Usage } from './limits.ts'
+import type { Balancer, ListName } from './relay.ts'
 
 /** The state that all relays of one process share. */
 export interface RelayContext {

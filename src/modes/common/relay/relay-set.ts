@@ -3,11 +3,10 @@ import { errorOf } from '../../../base/errors.ts'
 import { formatIp, formatIpPort } from '../../../base/ip.ts'
 import { count } from '../../../base/text.ts'
 import type { ServiceKey } from '../../../model/service.ts'
-import { Balancer, type ListName } from './balancer.ts'
+import type { ModeMetric } from '../../../telemetry/mode-metrics.ts'
 import { type Listener, type RelayContext, type RelayPort, ReportLimit } from './context.ts'
 import { beyondShares } from './limits.ts'
-import type { RelayCounts } from './metrics.ts'
-import type { Relay, RelayChanges, RelayKey } from './relay.ts'
+import { Balancer, type ListName, type Relay, type RelayChanges, type RelayKey } from './relay.ts'
 import { openTcpListener } from './tcp.ts'
 import { openUdpListener } from './udp.ts'
 
@@ -229,4 +228,58 @@ function cannotListen(
 ): Error {
   const where = port === undefined ? formatIp(address) : formatIpPort(address, port)
   return new Error(`cannot listen on ${where}: ${cause.code ?? cause.message}`, { cause })
+}
+
+/** The traffic of this process since the mode began. */
+export interface RelayCounts {
+  readonly listeners: number
+  readonly tcp: FlowCounts
+  readonly udp: FlowCounts
+  /** Connections and UDP clients of this process that came back to it, and were closed. */
+  readonly loops: number
+}
+
+interface FlowCounts {
+  /** The current number of connections, or of UDP clients. */
+  readonly held: number
+  /** Refused connections and lost datagrams, because of the limits. */
+  readonly refused: number
+}
+
+/** Makes the metrics. Pure. */
+export function relayMetrics({ listeners, tcp, udp, loops }: RelayCounts): readonly ModeMetric[] {
+  const plain = (value: number) => ({ labelNames: [], values: [{ labels: {}, value }] })
+  const byProtocol = (count: keyof FlowCounts) => ({
+    labelNames: ['protocol'],
+    values: [
+      { labels: { protocol: 'TCP' }, value: tcp[count] },
+      { labels: { protocol: 'UDP' }, value: udp[count] },
+    ],
+  })
+  return [
+    {
+      name: 'kprobe_relay_listeners',
+      help: 'Sockets that receive connections to Services.',
+      kind: 'gauge',
+      ...plain(listeners),
+    },
+    {
+      name: 'kprobe_relay_connections',
+      help: 'Connections (TCP) and clients (UDP) that are relayed now.',
+      kind: 'gauge',
+      ...byProtocol('held'),
+    },
+    {
+      name: 'kprobe_relay_refused_total',
+      help: 'Connections rejected and datagrams dropped because of the relay limits.',
+      kind: 'counter',
+      ...byProtocol('refused'),
+    },
+    {
+      name: 'kprobe_relay_loops_total',
+      help: 'Connections of the relay that reached the relay again and were closed.',
+      kind: 'counter',
+      ...plain(loops),
+    },
+  ]
 }

@@ -1,7 +1,6 @@
 import { createConnection, createServer, type Server, type Socket } from 'node:net'
 import { formatIp, type Ip } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
-import { endpointText, type ListName } from './balancer.ts'
 import {
   type Abort,
   type Listener,
@@ -11,6 +10,7 @@ import {
   reportLoop,
   reportUnreached,
 } from './context.ts'
+import { endpointText, type ListName } from './relay.ts'
 
 const BACKLOG = 4_096
 

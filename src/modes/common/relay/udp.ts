@@ -2,8 +2,8 @@ import { createSocket, type RemoteInfo, type Socket } from 'node:dgram'
 import type { Cancel } from '../../../base/clock.ts'
 import { familyOf, formatIp, type Ip } from '../../../base/ip.ts'
 import type { Backend } from '../../../model/frontend.ts'
-import { endpointText, type ListName } from './balancer.ts'
 import { type Listener, type RelayContext, reportLoop, reportUnreached } from './context.ts'
+import { endpointText, type ListName } from './relay.ts'
 import type { ListenerOptions } from './tcp.ts'
 
 /** Listens on a port of `address`. Rejects with the system's error. */

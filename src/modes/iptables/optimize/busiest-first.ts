@@ -25,12 +25,6 @@ export type BusiestFirstEvent =
   /** Counters could not be read, or the kernel rejected the batch; retried after the next period. */
   | { readonly kind: 'failed'; readonly error: Error }
 
-interface BusiestFirst {
-  start(): void
-  /** Resolves when work in flight has ended. */
-  close(): Promise<void>
-}
-
 const PERIOD_MS = 10_000
 /** The number of chains per period, of about 800: all of them take four minutes. */
 const CHAINS_PER_PERIOD = 32
@@ -43,11 +37,7 @@ const MOVES_PER_PERIOD = 4
  * batch that names the generation at which the counters were read. If another program committed in between, the batch
  * has no effect.
  */
-export function createBusiestFirst(options: BusiestFirstOptions): BusiestFirst {
-  return new Upkeep(options)
-}
-
-class Upkeep implements BusiestFirst {
+export class BusiestFirst {
   readonly #options: BusiestFirstOptions
   readonly #chains: readonly EntryChain[]
   readonly #uses = new Map<EntryChain, ChainUse>()
@@ -70,6 +60,7 @@ class Upkeep implements BusiestFirst {
     this.#pacer.wake(PERIOD_MS)
   }
 
+  /** Resolves when work in flight has ended. */
   close(): Promise<void> {
     return this.#pacer.stop()
   }

@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { NF_DROP } from '../../../../src/kernel/nft/constants.ts'
 import { isLogOnly } from '../../../../src/kernel/nft/expression.ts'
-import { dropCounted, goTo, matches, rule } from '../../../../src/modes/common/expressions.ts'
 import { isLogging, nameOfPrefix, withLogs } from '../../../../src/modes/common/logs.ts'
+import { dropCounted, goTo, matches, rule } from '../../../../src/modes/common/rules.ts'
 
 const drop = rule([matches('cluster-ips'), ...dropCounted], 'why')
 const chain = { name: 'firewall-check', hook: undefined, rules: [rule([goTo('services')]), drop] }

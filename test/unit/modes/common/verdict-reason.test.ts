@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { reasonText, verdictReason } from '../../../../src/modes/common/verdict-reason.ts'
+import { reasonText, verdictReason } from '../../../../src/modes/common/logs.ts'
 
 it.each([
   ['refuse', 'counter reject', true, 'no-endpoints'],

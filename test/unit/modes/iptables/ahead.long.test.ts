@@ -9,7 +9,7 @@ import {
 import type { Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import { countAhead } from '../../../../src/kernel/xt/scope-commit.ts'
 import type { ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { counterOf, generationOf } from '../../../../src/reconcile/dataplane.ts'
@@ -47,7 +47,7 @@ function world(meddle: (commit: Commit, nth: number, options?: CommitOptions) =>
     counters: (place, onCounter) => real.counters(place, onCounter),
     close: () => real.close(),
   }
-  const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+  const plane = new IptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
   const plan = (from: IptablesState, services: readonly ServiceFrontends[]) => {
     const state = finish(plane.render(table(services), { base: from, without: new Set() }))
     return finish(plane.diff(from, state))

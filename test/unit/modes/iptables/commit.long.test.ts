@@ -4,7 +4,7 @@ import { type CommitResult, createNftClient, type NftClient } from '../../../../
 import { isCompiled } from '../../../../src/kernel/nft/expression.ts'
 import type { Operation, Transaction } from '../../../../src/kernel/nft/transaction.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
@@ -82,7 +82,7 @@ const LATER = async ({ other }: Between, name: string) => {
 }
 
 function planeOn({ client }: Between, optimize = false): IptablesPlane {
-  return createIptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, optimize } })
+  return new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, optimize } })
 }
 
 function planned(plane: IptablesPlane, from: IptablesState, to: FrontendTable) {

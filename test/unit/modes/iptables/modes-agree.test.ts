@@ -12,7 +12,7 @@ import {
 import type { TracePacket } from '../../../../src/kernel/evaluate/trace.ts'
 import { createTracer, type Tracer } from '../../../../src/kernel/evaluate/trace.ts'
 import type { Frontend, FrontendTable, Route } from '../../../../src/model/frontend.ts'
-import { createIptablesTracer } from '../../../../src/modes/iptables/trace.ts'
+import { createIptablesTracer } from '../../../../src/modes/iptables/mode.ts'
 import { PROTOCOL_NUMBER } from '../../../support/lab/probe.ts'
 import { change, computeIn, IPTABLES, IPTABLES_OPTIMIZED, ip, NFTABLES } from '../../../support/pipeline.ts'
 import { IS_QUICK, runs } from '../../../support/runs.ts'

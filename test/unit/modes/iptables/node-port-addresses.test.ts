@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient } from '../../../../src/kernel/nft/client.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
-import { createIptablesPlane } from '../../../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
@@ -20,7 +20,7 @@ function answeringAt(...addresses: readonly string[]): FrontendTable {
 /** What there is to do when the one is there, and the other is wanted. */
 async function operations(there: FrontendTable, wanted: FrontendTable): Promise<readonly string[]> {
   const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
-  const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+  const plane = new IptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
   const render = (frontends: FrontendTable) =>
     finish(plane.render(frontends, { base: plane.empty, without: new Set() }))
   const { outcome } = await plane.commit(finish(plane.diff(plane.empty, render(there))), {})
@@ -48,7 +48,7 @@ describe('the rule of KUBE-FIREWALL', () => {
   // kubelet writes it as well: it is there once, and never goes.
   it('stays when NodePorts leave loopback, and is not there twice when they come back', async () => {
     const client = createNftClient({ transport: new FakeKernel().open(), clock: systemClock })
-    const plane = createIptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
+    const plane = new IptablesPlane({ client, options: DEFAULT_IPTABLES_OPTIONS })
     const [everywhere, elsewhere] = [table([], {}), answeringAt('192.168.1.1')]
     let state: IptablesState = plane.empty
     for (const frontends of [everywhere, elsewhere, everywhere]) {

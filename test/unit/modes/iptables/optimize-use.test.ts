@@ -4,9 +4,9 @@ import type { CommitResult, NftClient } from '../../../../src/kernel/nft/client.
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import {
+  BusiestFirst,
   type BusiestFirstEvent,
   type CountedEntry,
-  createBusiestFirst,
   noteUse,
   orderByUse,
 } from '../../../../src/modes/iptables/optimize/busiest-first.ts'
@@ -182,7 +182,7 @@ describe('the busiest entries', () => {
     for (let n = 0; n < count; n++) rules.add(LEAF, entryOf(n))
     const clock = new FakeClock()
     const events: BusiestFirstEvent[] = []
-    const busiest = createBusiestFirst({
+    const busiest = new BusiestFirst({
       client: rules.client,
       clock,
       names: KUBE_CHAINS,

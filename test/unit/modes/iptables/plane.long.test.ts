@@ -7,7 +7,7 @@ import { readRule } from '../../../../src/kernel/xt/read.ts'
 import type { XtRule } from '../../../../src/kernel/xt/rule.ts'
 import type { ScopeOperation } from '../../../../src/kernel/xt/scope.ts'
 import type { FrontendTable, ServiceFrontends } from '../../../../src/model/frontend.ts'
-import { createIptablesPlane, type IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
+import { IptablesPlane } from '../../../../src/modes/iptables/plane.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import type { IptablesState } from '../../../../src/modes/iptables/state.ts'
 import { commitsBetween } from '../../../../src/reconcile/dataplane.ts'
@@ -25,7 +25,7 @@ interface World {
 function world(options: Partial<IptablesOptions> = {}): World {
   const kernel = new FakeKernel()
   const client = createNftClient({ transport: kernel.open(), clock: systemClock })
-  const plane = createIptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, ...options } })
+  const plane = new IptablesPlane({ client, options: { ...DEFAULT_IPTABLES_OPTIONS, ...options } })
   return { kernel, client, plane }
 }
 

@@ -2,8 +2,7 @@ import { describe, expect, it } from 'vitest'
 import type { Touched } from '../../../../src/kernel/nft/monitor.ts'
 import { compileRule } from '../../../../src/kernel/xt/compile.ts'
 import { HandleCache } from '../../../../src/kernel/xt/scope-handles.ts'
-import { KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
-import { touchesUs } from '../../../../src/modes/xt-common/touches.ts'
+import { KUBE_CHAINS, touchesUs } from '../../../../src/modes/xt-common/layout.ts'
 
 const RULE: Touched = {
   family: 'ip',

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { formatRule } from '../../../../src/kernel/nft/print-rule.ts'
-import type { RuleContext } from '../../../../src/modes/common/expressions.ts'
+import type { RuleContext } from '../../../../src/modes/common/rules.ts'
 import { LAYOUTS } from '../../../../src/modes/common/tables.ts'
 import {
   chainsBehind,

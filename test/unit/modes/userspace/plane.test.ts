@@ -4,7 +4,7 @@ import { finish, systemClock } from '../../../../src/base/clock.ts'
 import { createNftClient, type NftClient } from '../../../../src/kernel/nft/client.ts'
 import type { Backend, FrontendTable } from '../../../../src/model/frontend.ts'
 import { DEFAULT_LIMITS } from '../../../../src/modes/common/relay/limits.ts'
-import { createUserspacePlane, type UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
+import { UserspacePlane } from '../../../../src/modes/userspace/plane.ts'
 import { DEFAULT_USERSPACE_OPTIONS } from '../../../../src/modes/userspace/settings.ts'
 import { isSymbol, type UserspaceState } from '../../../../src/modes/userspace/state.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
@@ -28,7 +28,7 @@ const rig = new RelayRig()
 const opened: (() => void)[] = []
 
 function openPlane(): UserspacePlane {
-  const made = createUserspacePlane({ client, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
+  const made = new UserspacePlane({ client, clock: systemClock, options: DEFAULT_USERSPACE_OPTIONS })
   opened.push(() => made.destroy())
   return made
 }
@@ -128,7 +128,7 @@ it('leaves no door open when nobody can tell what came of the rules', async () =
       return Promise.reject(new Error('no descriptor is left'))
     },
   }
-  const unheard = createUserspacePlane({
+  const unheard = new UserspacePlane({
     client: silent,
     clock: systemClock,
     options: DEFAULT_USERSPACE_OPTIONS,
@@ -191,7 +191,7 @@ it('names the Services whose listeners cannot be opened', async () => {
 
 it('F140: a Service with most listeners gives way to others, and is not served beside them', async () => {
   const options = { ...DEFAULT_USERSPACE_OPTIONS, limits: { ...DEFAULT_LIMITS, listeners: 4 } }
-  const small = createUserspacePlane({ client, clock: systemClock, options })
+  const small = new UserspacePlane({ client, clock: systemClock, options })
   opened.push(() => small.destroy())
   small.startRelaying()
   const one = (name: string, ports: readonly number[]) =>

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { Balancer, endpointText } from '../../../../../src/modes/common/relay/balancer.ts'
+import { Balancer, endpointText } from '../../../../../src/modes/common/relay/relay.ts'
 import { backends } from '../../nftables/frontends.ts'
 
 const anyone = () => true

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { type RelayCounts, relayMetrics } from '../../../../../src/modes/common/relay/metrics.ts'
+import { type RelayCounts, relayMetrics } from '../../../../../src/modes/common/relay/relay-set.ts'
 import { createMetrics } from '../../../../../src/telemetry/metrics.ts'
 
 it('says what userspace mode relays, and nothing of it in another mode', async () => {

@@ -3,7 +3,6 @@ import { connect, createServer, type Server, type Socket } from 'node:net'
 import { systemClock } from '../../../../../src/base/clock.ts'
 import { type Ip, parseIp } from '../../../../../src/base/ip.ts'
 import type { Backend } from '../../../../../src/model/frontend.ts'
-import { Balancer } from '../../../../../src/modes/common/relay/balancer.ts'
 import {
   type Listener,
   type RelayContext,
@@ -13,6 +12,7 @@ import {
 } from '../../../../../src/modes/common/relay/context.ts'
 import type { RelayEvent } from '../../../../../src/modes/common/relay/limits.ts'
 import { DEFAULT_LIMITS, type RelayLimits } from '../../../../../src/modes/common/relay/limits.ts'
+import { Balancer } from '../../../../../src/modes/common/relay/relay.ts'
 import { openTcpListener } from '../../../../../src/modes/common/relay/tcp.ts'
 import { openUdpListener } from '../../../../../src/modes/common/relay/udp.ts'
 import { eventually } from '../../../../support/patience.ts'

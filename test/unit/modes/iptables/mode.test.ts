@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import type { Config } from '../../../../src/config/config.ts'
-import { openIptables } from '../../../../src/modes/iptables/open.ts'
+import { openIptables } from '../../../../src/modes/iptables/mode.ts'
 import type { Transport } from '../../../../src/netlink/transport.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'

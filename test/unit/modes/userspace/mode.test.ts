@@ -3,8 +3,7 @@ import { finish, systemClock } from '../../../../src/base/clock.ts'
 import type { Config } from '../../../../src/config/config.ts'
 import type { FrontendTable } from '../../../../src/model/frontend.ts'
 import type { ModeContext, ModeEvent } from '../../../../src/modes/mode.ts'
-import { retireUserspace } from '../../../../src/modes/userspace/cleanup.ts'
-import { openUserspace } from '../../../../src/modes/userspace/open.ts'
+import { openUserspace, userspace } from '../../../../src/modes/userspace/mode.ts'
 import { userspaceTracer } from '../../../../src/modes/userspace/trace.ts'
 import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
 import { commitAll, ip } from '../../../support/pipeline.ts'
@@ -41,9 +40,9 @@ it('says what it costs, serves, and goes without a trace', async () => {
   expect(await traffic(held)).toEqual([])
   await close()
   const { signal } = new AbortController()
-  expect(await retireUserspace(contextOf(kernel), signal)).toBe('removed')
+  expect(await userspace.retire(contextOf(kernel), signal, true)).toBe('removed')
   expect(kernel.space.tables.size).toBe(0)
-  expect(await retireUserspace(contextOf(kernel), signal)).toBe('nothing')
+  expect(await userspace.retire(contextOf(kernel), signal, true)).toBe('nothing')
 })
 
 it('relays no more than the process has room for', async () => {
@@ -62,7 +61,7 @@ it('leaves everything when it is called off', async () => {
   start()
   await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
   await close()
-  expect(await retireUserspace(contextOf(kernel), AbortSignal.abort())).toBe('removed')
+  expect(await userspace.retire(contextOf(kernel), AbortSignal.abort(), true)).toBe('removed')
   expect(kernel.space.tables.size).toBe(2)
 })
 
