@@ -18,9 +18,9 @@ import {
 } from '../modes/foreign/leftovers.ts'
 import { kubeProxyChains } from '../modes/foreign/legacy-iptables.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODE_NAMES, MODES } from '../modes/registry.ts'
-import { ownCommand } from './command.ts'
 import { processesNamed, readLines } from './doctor.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ownCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   ...flags({

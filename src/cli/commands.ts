@@ -1,7 +1,7 @@
 import { buildInfo } from '../base/build-info.ts'
 import { nearest } from '../base/text.ts'
 import { helpText, wrapLines } from '../config/help.ts'
-import type { Completed } from './completion-scripts.ts'
+import type { Completed } from './completion.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import { versionCommand } from './version.ts'
 

@@ -1,13 +1,35 @@
 import { randomBytes } from 'node:crypto'
+import { open, readFile } from 'node:fs/promises'
+import { buildInfo, buildText } from '../base/build-info.ts'
+import { systemClock } from '../base/clock.ts'
+import { failureText } from '../base/errors.ts'
+import { listAt } from '../base/plain-data.ts'
 import { bytesText, count, oneLine, rfc3339 } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { usualSocket } from './admin-client.ts'
-import { BUNDLE_BYTES_MAX, encodeBundle, FILE_BYTES_MAX, writeBundle } from './bundle.ts'
-import { orFailed, ownCommand } from './command.ts'
-import { type Gathered, gather, redacted } from './gather.ts'
-import { EXIT_FINE, type Io } from './io.ts'
+import { networkNamespace } from '../daemon/instance-lock.ts'
+import { withNetfilter } from '../daemon/open.ts'
+import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
+import { readObjects, readRaw } from '../kernel/nft/raw.ts'
+import { isJson } from '../model/fields.ts'
+import { MODES } from '../modes/registry.ts'
+import { chainNames, endpointChain, portChains } from '../modes/xt-common/layout.ts'
+import { askDaemon, usualSocket } from './admin-client.ts'
+import {
+  BUNDLE_BYTES_MAX,
+  type BundleFacts,
+  type BundleFile,
+  encodeBundle,
+  FILE_BYTES_MAX,
+  type Missing,
+  RULES_FILE,
+  writeBundle,
+} from './bundle.ts'
+import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
+import { type Command, EXIT_FINE, type Io } from './io.ts'
+import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
+import { orFailed, ownCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   ...flags({
@@ -96,3 +118,288 @@ function defaultPath({ facts }: Gathered, isRedacted: boolean): string {
   const node = typeof facts.node === 'string' ? facts.node.replaceAll(/[^\w.-]/g, '') : ''
   return `kprobe-bundle-${isRedacted || node === '' ? '' : `${node}-`}${time}.tar.gz`
 }
+
+/** What goes into a bundle, before its bounds. */
+interface Gathered {
+  readonly facts: BundleFacts
+  readonly files: readonly BundleFile[]
+  readonly missing: readonly Missing[]
+}
+
+interface Gathering {
+  readonly io: Io
+  readonly socket: string
+  /** The user has named the socket: a bundle without the daemon is not what was asked for. */
+  readonly isGiven: boolean
+  /** The name of the proxy; undefined for the unnamed one. */
+  readonly proxy: string | undefined
+  readonly logFile: string | undefined
+  readonly progress: (doing: string) => void
+}
+
+/** The pages of the daemon, each as a file. */
+const PAGES = [
+  { page: 'config', about: 'version and settings with which other commands compute the same state' },
+  { page: 'snapshot', about: 'the objects as the daemon has parsed them, without labels and annotations' },
+  { page: 'state', about: 'what each Service asks of this node' },
+  { page: 'receipts', about: 'the last commits to the kernel' },
+  { page: 'plan', about: 'the changes of a pass that would run now' },
+  { page: 'debug', about: 'the written configuration, health and metrics' },
+] as const
+
+/** Collects everything. What cannot be had is named, with the reason. */
+async function gather(gathering: Gathering): Promise<Gathered> {
+  const draft = new Draft(gathering)
+  const { io, socket, proxy, logFile } = gathering
+  const config = await addPages(draft, gathering)
+  const flags = isJson(config.flags) ? config.flags : {}
+  await draft.add(RULES_FILE, 'the nf_tables rules of all programs, as messages of netlink', readRules)
+  await draft.add(KERNEL_FILE, 'addresses, virtual servers of IPVS and ipsets of all programs', kernelText)
+  const ofProxy = proxy === undefined ? [] : [`--service-proxy-name=${proxy}`]
+  const dump = async () => (await import('./dump.ts')).command
+  const doctor = async () => (await import('./doctor.ts')).command
+  const json = ['services', '-o', 'json', ...ofProxy]
+  await draft.command('dump.json', 'kprobe dump -o json', { load: dump, argv: json })
+  await draft.command('dump.txt', 'kprobe dump all', { load: dump, argv: ['all', ...ofProxy] })
+  const doctorFlags = Object.entries(flags).flatMap(([flag, text]) =>
+    text === '' ? [] : [`--${flag}=${text}`],
+  )
+  const doctorArgv = doctorFlags.length === 0 ? ofProxy : doctorFlags
+  await draft.command('doctor.txt', 'kprobe doctor', { load: doctor, argv: doctorArgv })
+  for (const { what, saveFormat: format } of OBJECTS)
+    await draft.command(`${what}.txt`, `kprobe dump ${what} -o ${format}`, {
+      load: dump,
+      argv: [what, '-o', format],
+      isUnnamedOnly: true,
+    })
+  await draft.add('sysctls.json', 'kernel settings that Services depend on', readSettings)
+  await draft.add('log.txt', 'the end of the log of the daemon', () => readLog(logFile))
+  const node = typeof flags['hostname-override'] === 'string' ? flags['hostname-override'] : io.hostName
+  const notes = await notesOf(config)
+  return {
+    facts: {
+      kprobe: buildText(buildInfo()),
+      daemon: typeof config.version === 'string' ? config.version : `none at ${socket}`,
+      created: rfc3339(Date.now()),
+      node,
+      host: io.hostName,
+      kernel: (await readText('/proc/sys/kernel/osrelease')) ?? 'unknown',
+      runtime: `node ${process.version} ${process.platform}/${process.arch}`,
+      redacted: false,
+      notes,
+    },
+    files: draft.files,
+    missing: draft.missing,
+  }
+}
+
+/** Objects that other tools list as well, in their format. */
+const OBJECTS = MODES.flatMap(({ dumps = [] }) => dumps)
+
+async function addPages(
+  draft: Draft,
+  { socket, isGiven }: Gathering,
+): Promise<Readonly<Record<string, unknown>>> {
+  let config: unknown
+  for (const { page, about } of PAGES) {
+    const name = `${page}.json`
+    await draft.add(name, about, async () => {
+      const answer = await askDaemon(socket, `/${page}`)
+      if (answer.kind === 'absent') throw new Error(`no daemon answers at ${socket}`)
+      if (page === 'config') config = answer.value
+      return JSON.stringify(answer.value)
+    })
+    const [missing] = draft.missing
+    if (isGiven && missing !== undefined && page === 'config') throw new Error(missing.why)
+  }
+  return isJson(config) ? config : {}
+}
+
+async function readRules(): Promise<Buffer> {
+  return await withNetfilter(async connection => {
+    return (await readRaw({ connection, clock: systemClock, bytesMax: FILE_BYTES_MAX })).bytes
+  })
+}
+
+/** Settings and counts of the kernel, as their paths below /proc. */
+const SETTINGS: readonly string[] = [
+  'sys/net/ipv4/ip_forward',
+  'sys/net/ipv6/conf/all/forwarding',
+  'sys/net/bridge/bridge-nf-call-iptables',
+  'sys/net/bridge/bridge-nf-call-ip6tables',
+  'sys/net/ipv4/conf/all/route_localnet',
+  'sys/net/ipv4/conf/all/rp_filter',
+  'sys/net/ipv4/ip_local_port_range',
+  'sys/net/ipv4/vs/conntrack',
+  'sys/net/ipv4/vs/conn_reuse_mode',
+  'sys/net/ipv4/vs/expire_nodest_conn',
+  'sys/net/netfilter/nf_conntrack_count',
+  'net/stat/nf_conntrack',
+  ...Object.values(SYSCTLS).map(({ path }) => path.replace(/^proc\//, '')),
+]
+
+async function readSettings(): Promise<string> {
+  const values: Record<string, string | null> = {}
+  for (const path of SETTINGS)
+    values[path] = (await readText(path.startsWith('sys/module') ? `/${path}` : `/proc/${path}`)) ?? null
+  return JSON.stringify(values, undefined, 2)
+}
+
+async function readText(path: string): Promise<string | undefined> {
+  try {
+    return (await readFile(path, 'utf8')).trim()
+  } catch {
+    return undefined
+  }
+}
+
+const LOG_BYTES_MAX = 4 * 1024 * 1024
+
+async function readLog(path: string | undefined): Promise<Buffer> {
+  if (path === undefined)
+    throw new Error(
+      'the daemon keeps no log; give its output with --log-file, such as that of `kubectl logs`',
+    )
+  const file = await open(path)
+  try {
+    const { size } = await file.stat()
+    const length = Math.min(size, LOG_BYTES_MAX)
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length)
+    const end = buffer.subarray(0, bytesRead)
+    return length < size ? end.subarray(end.indexOf('\n') + 1) : end
+  } finally {
+    await file.close()
+  }
+}
+
+async function notesOf(config: Readonly<Record<string, unknown>>): Promise<readonly string[]> {
+  const here = await networkNamespace()
+  const isElsewhere = typeof config.network === 'string' && config.network !== here
+  return isElsewhere
+    ? [
+        'the daemon runs in another network namespace than this command: the state of the kernel is not that of the daemon',
+      ]
+    : []
+}
+
+interface CommandRun {
+  readonly load: () => Promise<Command>
+  readonly argv: readonly string[]
+  /** The kernel part may be absent, which is no news. */
+  readonly isUnnamedOnly?: true
+}
+
+/** Files so far, and what they lack. */
+class Draft {
+  readonly files: BundleFile[] = []
+  readonly missing: Missing[] = []
+  readonly #gathering: Gathering
+
+  constructor(gathering: Gathering) {
+    this.#gathering = gathering
+  }
+
+  async add(name: string, about: string, read: () => Promise<Buffer | string>): Promise<void> {
+    const { io, progress } = this.#gathering
+    if (io.signal.aborted) throw new Error('interrupted')
+    progress(`reading ${name}`)
+    try {
+      const data = await read()
+      this.files.push({ name, about, data: typeof data === 'string' ? Buffer.from(data) : data })
+    } catch (error) {
+      this.missing.push({ name, why: failureText(error) })
+    }
+  }
+
+  /** Adds what a command prints. Its exit code and its errors come at the end. */
+  async command(name: string, about: string, { load, argv, isUnnamedOnly }: CommandRun): Promise<void> {
+    if (isUnnamedOnly === true && this.#gathering.proxy !== undefined) return
+    await this.add(name, about, async () => {
+      let [out, err] = ['', '']
+      const io: Io = {
+        ...this.#gathering.io,
+        out: text => {
+          out += text
+        },
+        err: text => {
+          err += text
+        },
+        outBytes: () => undefined,
+        outWritten: () => Promise.resolve(),
+        color: false,
+        terminal: false,
+        columns: undefined,
+      }
+      const code = await (await load()).run(argv, io)
+      if (out === '' && code !== 0) throw new Error(err.trim() || `exit code ${code}`)
+      return name.endsWith('.json') ? out : `${out}${err}exit code ${code}\n`
+    })
+  }
+}
+
+/** Renames the names of objects in every file. */
+export function redacted({ facts, files, missing }: Gathered, key: Buffer): Gathered {
+  const plain = new Map(
+    files.map(({ name, data }) => [name, name.endsWith('.json') ? parsed(data) : undefined]),
+  )
+  const names = new Set<string>()
+  for (const value of plain.values()) collectNames(value, names)
+  collectNames({ nodeName: [facts.node, facts.host] }, names)
+  const log = files.find(({ name }) => name === 'log.txt')
+  if (log !== undefined) collectNamesInText(log.data.toString('utf8'), names)
+  const redaction = redactionOf({
+    names,
+    key,
+    derived: rename => hashesOf(plain.get('state.json'), rename),
+  })
+  const text = (value: unknown) => (typeof value === 'string' ? redaction.text(value) : value)
+  return {
+    facts: {
+      ...facts,
+      node: text(facts.node),
+      host: text(facts.host),
+      redacted: true,
+      names: redaction.names,
+      kept: 'default, kubernetes, kube-system, kube-public and kube-node-lease, which every cluster has; addresses, ports and their names, lengths of names, UIDs, times; a name that is a word of kprobe too (such as cluster) stays where it may be that word; hosts of servers, paths of files, and names of objects that only rules of other programs mention',
+    },
+    files: files.map(file => {
+      const { name, data } = file
+      const value = plain.get(name)
+      if (value !== undefined) return { ...file, data: Buffer.from(JSON.stringify(redaction.json(value))) }
+      if (!name.endsWith('.bin')) return { ...file, data: Buffer.from(redaction.text(data.toString('utf8'))) }
+      const words = new Set<string>()
+      readObjects(data, word => words.add(word))
+      return { ...file, data: redaction.octets(data, words) }
+    }),
+    missing: missing.map(({ name, why }) => ({ name, why: redaction.text(why) })),
+  }
+}
+
+function parsed(data: Buffer): unknown {
+  return JSON.parse(data.toString('utf8'))
+}
+
+/** Hashes of names, in the names of chains of iptables mode: they would let a guess be tested, and follow from the pseudonyms. */
+function* hashesOf(state: unknown, rename: (text: string) => string): Generator<readonly [string, string]> {
+  for (const service of listAt(state, 'services'))
+    for (const port of listAt(service, 'ports')) {
+      const { name, protocol } = isJson(port) ? port : {}
+      if (typeof name !== 'string' || (protocol !== 'TCP' && protocol !== 'UDP' && protocol !== 'SCTP'))
+        continue
+      const hashes = (displayName: string) => [
+        portChains(NAMES, displayName, protocol).svc,
+        ...[...listAt(port, 'cluster'), ...listAt(port, 'local')].map(backend => {
+          const { ip, port: number } = isJson(backend) ? backend : {}
+          const text = String(ip)
+          const ipPort = `${text.includes(':') ? `[${text}]` : text}:${String(number)}`
+          return endpointChain(NAMES, { displayName, protocol, ipPort })
+        }),
+      ]
+      const [before, after] = [hashes(name), hashes(rename(name))]
+      for (const [at, chain] of before.entries())
+        yield [chain.slice(-HASH_LENGTH), after[at]?.slice(-HASH_LENGTH) ?? '']
+    }
+}
+
+const NAMES = chainNames(undefined)
+const HASH_LENGTH = 16

@@ -24,11 +24,11 @@ import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/registry.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
-import { ownCommand } from './command.ts'
 import { EXIT_FINE, type Io } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
 import { isTarget } from './peers.ts'
+import { ownCommand } from './request.ts'
 import { RuleNames } from './rule-names.ts'
 import {
   PACKET_FLAGS,

@@ -1,15 +1,15 @@
+import { pause, restMs, systemClock } from '../base/clock.ts'
 import { quote } from '../config/flag.ts'
 import { HERE } from '../daemon/open.ts'
+import { createNftClient } from '../kernel/nft/client.ts'
 import { printRuleset, rulesetToJson } from '../kernel/nft/print.ts'
 import type { Ruleset } from '../kernel/nft/state.ts'
 import { isOfService, namesOfElements, type ServiceNames, type ServiceRow } from '../modes/common/show.ts'
 import type { DumpFilter, KernelRead, Mode } from '../modes/mode.ts'
 import { type ReadModes, readModes, readTables } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
-import { ownCommand } from './command.ts'
 import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
-import { type RowsRead, watchRows } from './dump-watch.ts'
 import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { runNft } from './libnftables.ts'
 import { tableText, writeWarnings } from './output.ts'
@@ -21,6 +21,7 @@ import {
   remedyText,
   withRelays,
 } from './programmed.ts'
+import { ownCommand } from './request.ts'
 import { serviceTable, sortedRows } from './service-rows.ts'
 
 export const command = ownCommand({ ...DUMP_HELP, takesArguments: true, read: readRequest, run })
@@ -250,4 +251,69 @@ function writeLines(lines: Iterable<string>, io: Io): void {
     text = []
   }
   io.out(text.join(''))
+}
+
+interface RowsRead {
+  readonly rows: readonly ServiceRow[]
+  /** All rows come from nf_tables, whose generation tells whether any has changed. */
+  readonly isNftAlone: boolean
+}
+
+/** Time between two looks at the generation. */
+const LOOK_MS = 500
+/** Share of a core that reading rows may take. */
+const SHARE = 0.1
+
+interface RowsSource {
+  /** Prints all rows, and gives them. */
+  readonly first: () => Promise<RowsRead>
+  readonly read: () => Promise<RowsRead>
+  /** Formats some rows, with a heading. */
+  readonly textOf: (rows: readonly ServiceRow[]) => string
+}
+
+/** Prints all rows, and then those that are added, change or go, until the command is to end. */
+export async function watchRows(
+  io: Pick<Io, 'out' | 'outWritten' | 'signal' | 'outLost'>,
+  { first, read, textOf }: RowsSource,
+): Promise<void> {
+  const client = createNftClient({ transport: HERE.sockets.netfilter(), clock: HERE.clock })
+  const end = AbortSignal.any([io.signal, io.outLost])
+  try {
+    let generation = client.generation()
+    // A commit during the first read makes the next look read again, and compare with what was printed.
+    let { rows, isNftAlone } = await first()
+    while (!end.aborted) {
+      await pause(systemClock, LOOK_MS, end)
+      const now = client.generation()
+      if (now === generation && isNftAlone) continue
+      generation = now
+      const started = systemClock.nowMs()
+      const next = await read()
+      const changed = changedRows(rows, next.rows)
+      // The heading stands above the first table alone.
+      if (changed.length > 0) io.out(textOf(changed).replace(/^[^\n]*\n/, ''))
+      // Changes behind a reader that stalls are merged into one.
+      await io.outWritten()
+      rows = next.rows
+      isNftAlone = next.isNftAlone
+      await pause(systemClock, restMs(systemClock.nowMs() - started, SHARE), end)
+    }
+  } finally {
+    await client.close()
+  }
+}
+
+/** Lists the rows of `after` that `before` has not in the same form, and then those that are gone. Pure. */
+function changedRows(before: readonly ServiceRow[], after: readonly ServiceRow[]): readonly ServiceRow[] {
+  const old = new Map(before.map(row => [keyOf(row), JSON.stringify(row)]))
+  const kept = new Set(after.map(keyOf))
+  return [
+    ...after.filter(row => old.get(keyOf(row)) !== JSON.stringify(row)),
+    ...before.filter(row => !kept.has(keyOf(row))).map(row => ({ ...row, problem: 'gone' })),
+  ]
+}
+
+function keyOf({ service, mode, type, protocol, frontend }: ServiceRow): string {
+  return [service, mode, type, protocol, frontend].join('\0')
 }

@@ -9,11 +9,9 @@ import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
-import { answerOf } from './answer.ts'
-import { orFailed } from './command.ts'
 import { type JsonPathOutput, readOutput } from './document.ts'
 import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
-import { type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
+import { answerOf, type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
 import { EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import {
@@ -28,7 +26,7 @@ import {
 } from './outcome.ts'
 import { portsText } from './peers.ts'
 import { CLIENT_PORT } from './programmed.ts'
-import { readModelRequest, usageErrors } from './request.ts'
+import { orFailed, readModelRequest, usageErrors } from './request.ts'
 
 /** The path of one connection, with the reasons. */
 export interface Explanation {

@@ -7,7 +7,7 @@ import type { Io } from './io.ts'
 import { tableText } from './output.ts'
 
 /** What happened to a connection: `open` for an entry of the present table. */
-export type LineKind = FlowEventKind | 'open'
+type LineKind = FlowEventKind | 'open'
 
 /** A connection as one line of JSON; fields that are not known are absent. */
 export function flowJson(kind: LineKind, flow: NamedFlow, wallMs: number): object {
@@ -103,7 +103,7 @@ function volumeCells(volume: Volume | undefined): readonly string[] {
 }
 
 /** What the counts of groups mean. */
-export interface GroupCounts {
+interface GroupCounts {
   readonly by: Grouping
   /** `open`: the entries of the present table. */
   readonly of: 'open' | 'events'

@@ -1,11 +1,14 @@
-import { systemClock } from '../base/clock.ts'
-import { oneLine } from '../base/text.ts'
+import { type Cancel, pause, systemClock } from '../base/clock.ts'
+import { oneLine, rfc3339 } from '../base/text.ts'
 import { HERE } from '../daemon/open.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
+import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import { decodeRecord } from '../kernel/conntrack/record.ts'
-import { ownCommand } from './command.ts'
-import { followFlows } from './flow-follow.ts'
-import { FlowGroups, type NamedFlow, namedFlow } from './flow-groups.ts'
+import { isJson } from '../model/fields.ts'
+import type { ByteView } from '../netlink/attribute.ts'
+import type { Message } from '../netlink/message.ts'
+import { askDaemon } from './admin-client.ts'
+import { FlowGroups, type NamedFlow, namedFlow, summedCounts } from './flow-groups.ts'
 import { FlowNames } from './flow-names.ts'
 import {
   FLOWS_FLAGS,
@@ -14,10 +17,11 @@ import {
   readFlowsRequest,
   withPeers,
 } from './flow-request.ts'
-import { flowJson, flowTable, groupJson, groupTable, textOf } from './flow-text.ts'
-import { readFlowSettings } from './flow-watch.ts'
+import { flowJson, flowLine, flowTable, groupJson, groupTable, textOf } from './flow-text.ts'
+import { FlowWatch, readFlowSettings } from './flow-watch.ts'
 import { EXIT_FINE, type Io } from './io.ts'
-import { writeWarnings } from './output.ts'
+import { aborted, writeWarnings } from './output.ts'
+import { ownCommand } from './request.ts'
 
 export const command = ownCommand({
   name: 'flows',
@@ -97,4 +101,193 @@ async function listFlows({ request, names, settings, clock, wallMs, io }: FlowsS
     io,
   )
   return EXIT_FINE
+}
+
+/** Time between two reports of what was lost or skipped, and the window of --rate. */
+const TICK_MS = 1_000
+/** Ticks between two questions to the daemon whether Services changed. */
+const NAMES_TICKS = 5
+/** A reader that is further behind than this loses lines and tables, which are counted. */
+const BACKLOG_BYTES_MAX = 8 << 20
+
+/** Prints connections, or counts of them, until the duration is over or the process is asked to end. */
+async function followFlows(session: FlowsSession): Promise<number> {
+  const { whyNoEvents } = session.settings
+  if (whyNoEvents !== undefined) throw new Error(whyNoEvents)
+  return await new Follower(session).run()
+}
+
+class Follower {
+  readonly #session: FlowsSession
+  readonly #groups: FlowGroups | undefined
+  readonly #total = { new: 0, ended: 0, lost: 0, skipped: 0 }
+  #watch: FlowWatch | undefined
+  #printedInTick = 0
+  #skippedInTick = 0
+  /** Tables that were not printed since the last report. */
+  #skippedTables = 0
+  #ticks = 0
+  #intervalStartMs = 0
+
+  constructor(session: FlowsSession) {
+    const { request, names, settings } = session
+    const { filter, by } = request
+    this.#session = session
+    this.#groups =
+      by === undefined ? undefined : new FlowGroups({ names, filter, by, withVolume: settings.hasVolume })
+  }
+
+  async run(): Promise<number> {
+    const { request, clock, io } = this.#session
+    const startMs = clock.nowMs()
+    this.#intervalStartMs = startMs
+    const take = this.#groups === undefined ? this.#line : this.#count
+    const watch = new FlowWatch({ clock, kinds: request.events, take })
+    this.#watch = watch
+    io.err('kprobe flows: following connections; Ctrl-C ends\n')
+    const timers = [this.#every(TICK_MS, () => this.#tick())]
+    if (this.#groups !== undefined && request.intervalMs > 0)
+      timers.push(this.#every(request.intervalMs, () => this.#printInterval()))
+    const stop = AbortSignal.any([io.signal, io.outLost])
+    await (request.durationMs > 0 ? pause(clock, request.durationMs, stop) : aborted(stop))
+    for (const cancel of timers) cancel()
+    watch.stop()
+    this.#report()
+    if (this.#groups !== undefined) this.#printGroups()
+    await watch.close()
+    await io.outWritten()
+    io.err(`kprobe flows: ${this.#summary((clock.nowMs() - startMs) / 1000)}\n`)
+    return EXIT_FINE
+  }
+
+  /** Runs `run` again and again. */
+  #every(ms: number, run: () => void): Cancel {
+    const { clock } = this.#session
+    let cancel = clock.after(ms, function again() {
+      run()
+      cancel = clock.after(ms, again)
+    })
+    return () => cancel()
+  }
+
+  readonly #count = (kind: FlowEventKind, view: ByteView, message: Message): void => {
+    this.#groups?.take(kind, view, message)
+  }
+
+  readonly #line = (kind: FlowEventKind, view: ByteView, message: Message): void => {
+    const { request, names, io, wallMs } = this.#session
+    const record = decodeRecord(view, message)
+    const flow = record === undefined ? undefined : namedFlow(record, { names, filter: request.filter })
+    if (flow === undefined) return
+    this.#total[kind]++
+    if (this.#printedInTick >= request.rate || this.#isBehind) {
+      this.#skippedInTick++
+      return
+    }
+    this.#printedInTick++
+    const text =
+      request.output === 'json'
+        ? JSON.stringify(flowJson(kind, flow, wallMs()))
+        : flowLine(kind, flow, wallMs())
+    io.out(`${text}\n`)
+  }
+
+  /** Whether the reader of standard output does not follow. */
+  get #isBehind(): boolean {
+    return this.#session.io.outBacklogBytes() > BACKLOG_BYTES_MAX
+  }
+
+  #tick(): void {
+    this.#printedInTick = 0
+    if (!this.#isBehind) this.#report()
+    if (this.#ticks++ % NAMES_TICKS === 0) void refreshNames(this.#session.names)
+  }
+
+  /** Says what was lost and skipped since the last report. */
+  #report(): void {
+    const lost = this.#watch?.takeLost() ?? 0
+    const skipped = this.#skippedInTick
+    const tables = this.#skippedTables
+    this.#skippedInTick = 0
+    this.#skippedTables = 0
+    this.#total.lost += lost
+    this.#total.skipped += skipped
+    this.#say('lost', lost, 'events were lost: the kernel dropped them before they were read')
+    this.#say(
+      'skipped',
+      skipped,
+      'more connections were not printed; --rate prints more, --group-by counts all',
+    )
+    this.#say(
+      'skipped-tables',
+      tables,
+      'tables were not printed: standard output is too slow; the next one has their counts',
+    )
+  }
+
+  #say(event: 'lost' | 'skipped' | 'skipped-tables', count: number, text: string): void {
+    const { request, io, wallMs } = this.#session
+    if (count === 0) return
+    if (request.output === 'json') io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event, count })}\n`)
+    else io.err(`${count.toLocaleString('en-US')} ${text}\n`)
+  }
+
+  /** Prints the table of an interval; behind a reader that stalls, the next table has its counts too. */
+  #printInterval(): void {
+    if (this.#isBehind) this.#skippedTables++
+    else this.#printGroups()
+  }
+
+  #printGroups(): void {
+    const { request, io, clock, wallMs } = this.#session
+    const { by, limit, output } = request
+    const groups = this.#groups
+    if (groups === undefined || by === undefined) return
+    const all = groups.largest()
+    const { begun, ended } = summedCounts([...all, groups.others])
+    this.#total.new += begun
+    this.#total.ended += ended
+    const nowMs = clock.nowMs()
+    const seconds = (nowMs - this.#intervalStartMs) / 1000
+    this.#intervalStartMs = nowMs
+    const counts = { by, of: 'events' } as const
+    const shown = all.slice(0, limit)
+    const hidden = summedCounts([...all.slice(limit), groups.others])
+    const rest = { groups: all.length - shown.length, connections: hidden.begun, ended: hidden.ended }
+    const hasRest = rest.connections + rest.ended > 0
+    if (output === 'json') {
+      for (const group of shown)
+        io.out(`${JSON.stringify({ ...groupJson(group, counts, wallMs()), seconds })}\n`)
+      if (hasRest) io.out(`${JSON.stringify({ time: rfc3339(wallMs()), event: 'rest', ...rest })}\n`)
+    } else {
+      io.out(`in ${seconds.toFixed(1)} s:\n${textOf(groupTable(shown, counts), io)}`)
+      if (hasRest)
+        io.out(
+          `and ${rest.connections} new and ${rest.ended} ended connections in further lines; --limit prints more\n`,
+        )
+      io.out('\n')
+    }
+    groups.restart()
+  }
+
+  #summary(seconds: number): string {
+    const { new: begun, ended, lost, skipped } = this.#total
+    const counted = `${begun.toLocaleString('en-US')} new and ${ended.toLocaleString('en-US')} ended connections in ${seconds.toFixed(1)} s`
+    return [
+      counted,
+      ...(skipped === 0 ? [] : [`${skipped.toLocaleString('en-US')} not printed`]),
+      `${lost.toLocaleString('en-US')} events lost`,
+    ].join(', ')
+  }
+}
+
+/** Reads the names again if Services changed; they stay as they are while the daemon is away. */
+async function refreshNames(names: FlowNames): Promise<void> {
+  try {
+    const answer = names.socket === undefined ? undefined : await askDaemon(names.socket, '/status')
+    const status = answer?.kind === 'answer' ? answer.value : undefined
+    await names.refresh(isJson(status) ? status.synced : undefined)
+  } catch {
+    // The next tick asks again.
+  }
 }

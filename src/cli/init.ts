@@ -1,5 +1,5 @@
 import { type Clock, systemClock } from '../base/clock.ts'
-import { failureText } from '../base/errors.ts'
+import { codeOf, failureText } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
 import { PROCESS_GROUP } from '../config/flag-tables.ts'
 import { HELP_FLAG, RUN_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
@@ -109,11 +109,21 @@ function settingRows({ written, left, failed }: TuneReport): readonly SettingRow
   return [
     ...written.map(each => row('set', each, `was ${each.before}`)),
     ...left.map(each => row('left', each, whyLeft(each))),
-    ...failed.map(each => row('failed', each, failureText(each.error))),
+    ...failed.map(each => row('failed', each, whyFailed(each.error))),
   ]
 }
 
 type Named = { readonly name: string; readonly value: number | undefined }
+
+/** Sysctls of the initial user namespace have an owner, and a container may have them read-only. */
+const NO_WRITE: ReadonlySet<string> = new Set(['EACCES', 'EROFS'])
+
+function whyFailed(error: Error): string {
+  const hint = NO_WRITE.has(codeOf(error))
+    ? '; run `kprobe init` as root where /proc/sys can be written, such as in a privileged init container'
+    : ''
+  return failureText(error) + hint
+}
 
 function whyLeft({ reason, wanted }: SysctlLeft): string {
   switch (reason) {

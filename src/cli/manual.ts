@@ -2,7 +2,7 @@ import type { FlagSpec } from '../config/flag.ts'
 import type { HelpPage } from '../config/help.ts'
 
 /** What a manual page says of a command. */
-export interface Manual {
+interface Manual {
   /** Empty for the page of kprobe itself. */
   readonly name: string
   readonly summary: string

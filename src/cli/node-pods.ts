@@ -215,7 +215,7 @@ function plannedNode(pod: Json): string {
   return typeof node === 'string' ? node : `(pod ${String(partOf(pod, 'metadata').name)} is not scheduled)`
 }
 
-export function partOf(value: Json, field: string): Json {
+function partOf(value: Json, field: string): Json {
   const part = value[field]
   return isJson(part) ? part : {}
 }

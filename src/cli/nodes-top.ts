@@ -7,9 +7,12 @@ import { secondsText } from './flow-text.ts'
 import type { Io } from './io.ts'
 import {
   firstView,
+  fitted,
   keyPressed,
   keysHelp,
   LiveTable,
+  type Picture,
+  type Size,
   scrollMax,
   type TableView,
   tablePicture,
@@ -23,11 +26,11 @@ import {
   totalText,
 } from './node-pods.ts'
 import { tableText } from './output.ts'
-import { fitted, type Picture, type Size } from './screen.ts'
+
 import { rateText } from './top-view.ts'
 
 /** What `kprobe top` says of one node. Values that are not known are undefined. */
-export interface NodeRow extends NodeResult {
+interface NodeRow extends NodeResult {
   /** When the node answered. */
   readonly time: string
   readonly mode?: string | undefined

@@ -6,7 +6,6 @@ import { type FlagReader, type FlagSpec, flags, quote } from '../config/flag.ts'
 import type { Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
-import { ownCommand } from './command.ts'
 import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
 import {
@@ -20,6 +19,7 @@ import {
 } from './node-pods.ts'
 import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
 import { tableText } from './output.ts'
+import { ownCommand } from './request.ts'
 
 const MARKS: Readonly<Record<NodeResult['result'], string>> = {
   fine: 'ok',

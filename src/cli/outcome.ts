@@ -147,7 +147,7 @@ export function isHookFamily(family: string): family is HookFamily {
 }
 
 /** Names the chains that a packet of this family passes on the way to one of the wanted outcomes. Pure. */
-export function othersOnWay(
+function othersOnWay(
   chains: readonly SurveyedChain[],
   { packet, localIps, wanted }: KernelQuestion,
 ): readonly string[] {

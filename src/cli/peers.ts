@@ -35,7 +35,7 @@ export type Peer =
 type NamedPeer = Extract<Peer, { readonly key: string }>
 
 /** A destination as given. */
-export interface Target {
+interface Target {
   readonly name: string
   readonly port: string
   readonly protocol: string | undefined

@@ -5,12 +5,11 @@ import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { COMMITS_MAX } from '../reconcile/difference.ts'
-import { orFailed } from './command.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
-import { FROM_DAEMON, readModelRequest, usageErrors } from './request.ts'
+import { FROM_DAEMON, orFailed, readModelRequest, usageErrors } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   flag('--summary', 'print how much would change, without the objects'),

@@ -3,7 +3,7 @@ import { isJson } from '../model/fields.ts'
 import { MODE_NAMES } from '../modes/registry.ts'
 
 /** Renames consistently: one name has one pseudonym, wherever it is. Lengths stay, so that everything around a name stays as well. */
-export interface Redaction {
+interface Redaction {
   /** Number of names that are renamed. */
   readonly names: number
   text(text: string): string

@@ -30,11 +30,10 @@ import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
 import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
-import { createRelayMetrics, type RelayNumbers } from '../telemetry/relay-metrics.ts'
-import { orFailed } from './command.ts'
+import { createRelayMetrics, type RelayNumbers } from '../telemetry/server-metrics.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
 import { aborted } from './output.ts'
-import { readRequest, usageErrors } from './request.ts'
+import { orFailed, readRequest, usageErrors } from './request.ts'
 
 export const command: Command = {
   help: () =>

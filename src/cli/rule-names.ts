@@ -19,8 +19,7 @@ import { chainNames, isIpvsChain, isOurChain } from '../modes/xt-common/layout.t
 import { XT_TABLES } from '../modes/xt-common/read-chains.ts'
 import { Connection } from '../netlink/connection.ts'
 import { isHookFamily } from './outcome.ts'
-import { type NamedStep, ServiceIndex } from './packet-story.ts'
-import type { PacketStep, TracedPacket } from './traced-packet.ts'
+import { type NamedStep, type PacketStep, ServiceIndex, type TracedPacket } from './packet-story.ts'
 
 interface RuleNamesOptions {
   readonly clock: Clock

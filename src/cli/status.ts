@@ -17,10 +17,10 @@ import {
 } from '../relay/judgement.ts'
 import { openLinks } from '../relay/open.ts'
 import { isOlder } from '../source/kube/object-index.ts'
-import { ownCommand } from './command.ts'
 import { isDocument, outputFlag, readOutput, writeDocument } from './document.ts'
 import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { tableText } from './output.ts'
+import { ownCommand } from './request.ts'
 
 const OUTPUTS = ['text', 'wide', 'json', 'yaml'] as const
 const DEFAULT_RELAY = 'unix:///run/kprobe/relay.sock'

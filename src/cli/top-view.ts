@@ -2,14 +2,16 @@ import { compareTexts, oneLine } from '../base/text.ts'
 import { secondsText } from './flow-text.ts'
 import {
   firstView,
+  fitted,
   type KeyResult,
   keyPressed,
   keysHelp,
+  type Picture,
+  type Size,
   scrollMax,
   type TableView,
   tablePicture,
 } from './live-table.ts'
-import { fitted, type Picture, type Size } from './screen.ts'
 
 /** Connections of one Service, or of one of its endpoints. */
 export interface TopRow {
@@ -54,7 +56,7 @@ export interface DaemonState {
 }
 
 export const SORTS = ['rate', 'total', 'open', 'name'] as const
-export type Sort = (typeof SORTS)[number]
+type Sort = (typeof SORTS)[number]
 
 /** How the user looks at it; the filter is for the Service or endpoint. */
 export interface TopView extends TableView<Sort> {
@@ -199,7 +201,7 @@ function daemonTexts({ repairs, commits, quarantined, error }: DaemonState): rea
   ]
 }
 
-export function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
+function tableUse({ entries, entriesMax }: NonNullable<TopState['table']>): string {
   if (entriesMax === undefined || entriesMax === 0) return `${entries}`
   return `${entries} of ${entriesMax} (${((entries / entriesMax) * 100).toFixed(1)} %)`
 }

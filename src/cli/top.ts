@@ -2,13 +2,13 @@ import { pause, systemClock } from '../base/clock.ts'
 import { oneLine } from '../base/text.ts'
 import { type FlagReader, type FlagSpec, flags } from '../config/flag.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import { ownCommand } from './command.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
 import { EXIT_FINE, type Io } from './io.ts'
 import { LiveTable } from './live-table.ts'
-import { NAMESPACE_FLAG, readNamespace } from './request.ts'
+import { NAMESPACE_FLAG, ownCommand, readNamespace } from './request.ts'
+
 import { TopSampler } from './top-sampler.ts'
 import {
   FIRST_VIEW,

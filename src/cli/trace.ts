@@ -1,19 +1,36 @@
 import { systemClock } from '../base/clock.ts'
-import { nearest } from '../base/text.ts'
+import { count, nearest, oneLine } from '../base/text.ts'
 import { quote } from '../config/flag.ts'
-import { HERE } from '../daemon/open.ts'
+import { HERE, openNetfilter } from '../daemon/open.ts'
+import { createNftClient, type NftClient } from '../kernel/nft/client.ts'
+import { watchPacketTrace } from '../kernel/nft/packet-trace.ts'
 import { familyName, isOfService, type ServiceRow } from '../modes/common/show.ts'
 import { NFT_FAMILIES } from '../modes/common/tables.ts'
-import type { TracePlace } from '../modes/common/trace-table.ts'
+import {
+  CHAIN_START,
+  type TraceMatch,
+  type TracePlace,
+  traceTableName,
+  traceTables,
+} from '../modes/common/trace-table.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
-import { ownCommand } from './command.ts'
 import { EXIT_FINE, type Io } from './io.ts'
+import { writeWarnings } from './output.ts'
+import { PacketPrinter, type PrintCounts, untilOver } from './packet-printer.ts'
+import {
+  isRefused,
+  PacketCollector,
+  type PacketStory,
+  storyLines,
+  storyOf,
+  type TracedPacket,
+} from './packet-story.ts'
 import { placeOf } from './programmed.ts'
+import { ownCommand } from './request.ts'
 import { RuleNames } from './rule-names.ts'
 import { readTraceRequest, resolvePeers, TRACE_FLAGS, type TraceRequest } from './trace-request.ts'
-import { followPackets, TraceTables } from './trace-session.ts'
 
 export const command = ownCommand({
   name: 'trace',
@@ -78,4 +95,153 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
   } finally {
     await names.close()
   }
+}
+
+/** The tables that start the trace, while they are open. */
+class TraceTables {
+  readonly name: string
+  readonly #client: NftClient
+  #isOwned = true
+  #isClosed = false
+
+  constructor() {
+    const transport = openNetfilter()
+    this.#client = createNftClient({ transport, clock: systemClock })
+    this.name = traceTableName(transport.portId)
+  }
+
+  /** Throws when the kernel rejects the tables. */
+  async write(match: TraceMatch): Promise<void> {
+    let first: Error | undefined
+    // Kernels before 5.12 reject a table with an owner.
+    for (const owned of [true, false]) {
+      const { outcome, failures } = await this.#client.commit(traceTables(this.name, match, { owned }))
+      this.#isOwned = owned
+      if (outcome === 'committed') return
+      first ??= failures[0]?.error ?? new Error(`cannot start the trace: the kernel's answer: ${outcome}`)
+    }
+    throw first
+  }
+
+  /** Counts the packets that matched, traced or not; undefined where the tables are gone. */
+  async matched(): Promise<bigint | undefined> {
+    let packets: bigint | undefined
+    for (const family of NFT_FAMILIES) {
+      const rules = await this.#client.ruleCounters({ family, table: this.name, chain: CHAIN_START })
+      for (const rule of rules) packets = (packets ?? 0n) + rule.packets
+    }
+    return packets
+  }
+
+  /** Removes the tables; the kernel does it with the socket where it can. */
+  async close(): Promise<void> {
+    if (this.#isClosed) return
+    this.#isClosed = true
+    if (!this.#isOwned)
+      for (const family of NFT_FAMILIES)
+        await this.#client.commit([{ verb: 'delete-table', family, table: this.name }])
+    await this.#client.close()
+  }
+}
+
+/** What is needed to follow packets and to name what they meet. */
+interface Following {
+  readonly names: RuleNames
+  readonly tables: TraceTables
+  readonly match: TraceMatch
+}
+
+/**
+ * Prints packets until the time or their number is reached, or the command is to end. Then reports what is missing.
+ * It listens before the tables are written: no packet that they match is missed.
+ */
+async function followPackets(
+  request: TraceRequest,
+  io: Io,
+  { names, tables, match }: Following,
+): Promise<void> {
+  const makeStory = storyOfPacket(names)
+  const printer = new PacketPrinter<TracedPacket>(request.packets, io, async packet => {
+    const story = await makeStory(packet)
+    if (request.rejectOnly && !isRefused(story.outcome)) return undefined
+    return storyText(story, request.output)
+  })
+  const collector = new PacketCollector({
+    clock: systemClock,
+    wallMs: () => Date.now(),
+    table: tables.name,
+    onPacket: packet => printer.take(packet),
+  })
+  let lost = 0
+  const transport = openNetfilter()
+  const stop = watchPacketTrace({
+    transport,
+    onEvent: event => collector.take(event),
+    onLost: () => {
+      lost++
+      collector.lost()
+    },
+  })
+  try {
+    await tables.write(match)
+    names.acceptGeneration()
+    await untilOver(io, request.durationMs, () => {
+      collector.sweep()
+      return printer.isFull
+    })
+    const matched = await tables.matched()
+    await tables.close()
+    stop()
+    collector.sweep({ now: true })
+    await printer.written()
+    await writeWarnings(endTexts(request, { ...printer.counts, matched, lost }), io)
+  } finally {
+    stop()
+    await transport.close()
+  }
+}
+
+function storyOfPacket(names: RuleNames): (packet: TracedPacket) => Promise<PacketStory> {
+  return async packet => {
+    const steps = await names.steps(packet)
+    const { first } = packet
+    const tracked = names.tracked(first)
+    return storyOf(packet, { steps, row: names.rowAt(first), tracked, interfaceName: names.interfaceName })
+  }
+}
+
+function storyText(story: PacketStory, output: TraceRequest['output']): string {
+  if (output === 'json') return `${JSON.stringify(story)}\n`
+  return `${storyLines(story)
+    .map(line => `${oneLine(line)}\n`)
+    .join('')}\n`
+}
+
+interface Ending extends PrintCounts {
+  readonly matched: bigint | undefined
+  readonly lost: number
+}
+
+/** Names what the output does not show. */
+function endTexts(
+  { perSecond, rejectOnly, packets }: TraceRequest,
+  { taken: traced, printed, dropped, matched, lost }: Ending,
+): readonly string[] {
+  if (matched === undefined)
+    return ['kprobe trace: the rules that start the trace were removed meanwhile; run the command again']
+  if (matched === 0n)
+    return ['no packet matched; packets of established connections do not match without --all-packets']
+  const summary = `traced ${count(traced, 'packet')} of ${matched} that matched, printed ${printed}`
+  const untraced = matched - BigInt(traced)
+  return [
+    printed >= packets ? `${summary}; --count ${packets} is reached` : summary,
+    ...(untraced > 0n && printed < packets
+      ? [`the rate limit left out the others: --rate ${perSecond} a second in each address family`]
+      : []),
+    ...(rejectOnly && printed === 0 ? ['none of them was rejected, dropped or lost'] : []),
+    ...(lost > 0
+      ? [`the kernel dropped messages ${count(lost, 'time')}: packets and steps are missing; lower --rate`]
+      : []),
+    ...(dropped > 0 ? [`${count(dropped, 'packet')} not printed: standard output is too slow`] : []),
+  ]
 }

@@ -1,9 +1,9 @@
 import { oneLine } from '../base/text.ts'
-import { rounded, shareByDestination } from './answer.ts'
+import { rounded, shareByDestination } from './explain-reasons.ts'
 import type { Asked, Explanation } from './explanation.ts'
 
 /** Boxes and arrows for the path of one connection: from the client down to its rules, and from there to its ends. */
-export interface Picture {
+interface Picture {
   readonly title: string
   /** The boxes on the way, in order; never empty. */
   readonly path: readonly Box[]
@@ -135,7 +135,7 @@ interface Placed {
 }
 
 /** A picture with its places, in pixels: shapes for whoever draws SVG. */
-export interface Drawing {
+interface Drawing {
   readonly title: string
   readonly width: number
   readonly height: number

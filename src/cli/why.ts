@@ -3,11 +3,11 @@ import type { FlagSpec } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText, wrapLines } from '../config/help.ts'
-import { rounded, shareByDestination } from './answer.ts'
 import { type JsonPathOutput, outputFlag, writeDocument } from './document.ts'
 import { ruleLines } from './explain.ts'
 import { QUESTION_FLAGS } from './explain-question.ts'
-import { outText } from './explain-reasons.ts'
+import { outText, rounded, shareByDestination } from './explain-reasons.ts'
+
 import { type Asked, type Explanation, runQuestion } from './explanation.ts'
 import type { Command, Io } from './io.ts'
 import { missingIn, type Outcome, shownOf } from './outcome.ts'
@@ -132,7 +132,7 @@ function toText(outcomes: readonly Outcome[], others: readonly Outcome[]): strin
 }
 
 /** Endpoints that text and pictures name; JSON and YAML name all. */
-export const ENDPOINTS_SHOWN = 20
+const ENDPOINTS_SHOWN = 20
 
 function endpointLines({ endpoints, list, outcomes, kernel }: Explanation): readonly string[] {
   if (list === undefined || endpoints.length === 0) return []

@@ -126,15 +126,18 @@ export function reasonOf({ reason }: AbortSignal): string {
   return typeof reason === 'string' ? reason : 'stopped'
 }
 
-/** Logs why the process ends, and whether the rules stay. */
-export function logEnd(log: Log, config: Config, why: string): void {
-  const rest =
-    config.backend !== 'netlink'
-      ? 'nothing was written'
-      : relaysAny(config)
-        ? 'connections that this process relays end; rules stay in the kernel'
-        : 'rules stay in the kernel'
-  log.info(`exiting: ${why}; ${rest}`)
+/** Logs why the process ends, and what becomes of the rules; `isSynced`: the kernel has held a whole state of this process. */
+export function logEnd(
+  log: Log,
+  config: Config,
+  end: { readonly why: string; readonly isSynced: boolean },
+): void {
+  const { why, isSynced } = end
+  const stay = isSynced
+    ? 'rules stay in the kernel'
+    : 'no sync was complete: the kernel keeps the rules that it had'
+  const relayed = isSynced && relaysAny(config) ? 'connections that this process relays end; ' : ''
+  log.info(`exiting: ${why}; ${config.backend === 'netlink' ? relayed + stay : 'nothing was written'}`)
 }
 
 /** Logs all metrics, one a record. */

@@ -132,12 +132,13 @@ function holderText(holder: string): string {
   return holder === '' ? 'unknown: no answer' : holder
 }
 
+const REMEDY = 'stop that one, or give this one another --service-proxy-name'
+
 function busyText(name: string | undefined, of: 'name' | 'chains', { collision = '' }: Instance): string {
-  if (name === undefined)
-    return "another kprobe runs in this network namespace; two would overwrite each other's tables"
-  return of === 'name'
-    ? "another kprobe with this --service-proxy-name runs in this network namespace; two would overwrite each other's tables"
-    : `another kprobe runs in this network namespace whose ${collision}`
+  const here = 'runs in this network namespace'
+  if (of === 'chains') return `another kprobe ${here} whose ${collision}; ${REMEDY}`
+  const which = name === undefined ? '' : ' with this --service-proxy-name'
+  return `another kprobe${which} ${here}; two would overwrite each other's tables; ${REMEDY}`
 }
 
 /** The locks that make a proxy the only one of its name: docs/decisions/0021. */

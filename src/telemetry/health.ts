@@ -22,7 +22,7 @@ interface HealthState {
 }
 
 /** One moment by both clocks: the monotonic one for durations, the wall clock for texts. */
-export interface Moment {
+interface Moment {
   readonly monotonicMs: number
   readonly wallMs: number
 }

@@ -83,7 +83,7 @@ abstract class Single<L extends string> extends Metric<L, Cell> {
   }
 }
 
-export class Counter<L extends string = never> extends Single<L> {
+class Counter<L extends string = never> extends Single<L> {
   constructor(options: MetricOptions<L>) {
     super('counter', options)
   }
@@ -95,7 +95,7 @@ export class Counter<L extends string = never> extends Single<L> {
   }
 }
 
-export class Gauge<L extends string = never> extends Single<L> {
+class Gauge<L extends string = never> extends Single<L> {
   constructor(options: MetricOptions<L>) {
     super('gauge', options)
   }
@@ -113,7 +113,7 @@ interface Distribution {
   count: number
 }
 
-export class Histogram<L extends string = never> extends Metric<L, Distribution> {
+class Histogram<L extends string = never> extends Metric<L, Distribution> {
   readonly #buckets: readonly number[]
 
   constructor(options: MetricOptions<L> & { readonly buckets: readonly number[] }) {

@@ -1,8 +1,7 @@
 import { fieldOf } from '../base/plain-data.ts'
-import { ask } from './daemon.ts'
 import { element, Table } from './dom.ts'
 import { filterField } from './services.ts'
-import type { View } from './view.ts'
+import { ask, type View } from './view.ts'
 
 type Pair = readonly [string, string]
 

@@ -1,6 +1,6 @@
 import { oneLine } from '../base/text.ts'
 
-export type Child = Node | string
+type Child = Node | string
 
 type Attributes = Readonly<Record<string, string | undefined>>
 
@@ -51,7 +51,7 @@ export interface Column<Row> {
   readonly sort?: string
 }
 
-export interface TableOptions<Row> {
+interface TableOptions<Row> {
   readonly caption: string
   readonly columns: readonly Column<Row>[]
   /** What an empty table says. */

@@ -1,14 +1,12 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { textAt } from '../base/plain-data.ts'
 import { configuration } from './configuration.ts'
-import { ask, DaemonAway, NoAnswer } from './daemon.ts'
 import { element, replaceChildren } from './dom.ts'
-import { overview } from './overview.ts'
+import { overview, receipts, timeline } from './overview.ts'
 import { servicePath } from './path.ts'
 import { rates } from './rates.ts'
-import { receipts, timeline } from './receipts.ts'
 import { services } from './services.ts'
-import type { View } from './view.ts'
+import { ask, DaemonAway, NoAnswer, type View } from './view.ts'
 
 const VIEWS: readonly { readonly id: string; readonly title: string; readonly open: () => View }[] = [
   { id: 'overview', title: 'Overview', open: overview },

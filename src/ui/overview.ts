@@ -1,7 +1,7 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { ask } from './daemon.ts'
-import { element, facts, replaceChildren, Table } from './dom.ts'
-import { ageText, numberText, type View } from './view.ts'
+import { count } from '../base/text.ts'
+import { type Column, element, facts, replaceChildren, svgElement, Table } from './dom.ts'
+import { ageText, ask, numberText, type View } from './view.ts'
 
 /** What the daemon is, how well it knows its objects, and its last commits. */
 export function overview(): View {
@@ -73,4 +73,109 @@ function sourceText(source: unknown): string {
   ]
     .filter(text => text !== '')
     .join('; ')
+}
+
+/** The journal: the last commits, the newest first. */
+export function receipts(): View {
+  const table = new Table<unknown>({ caption: 'Receipts', empty: 'no commit yet', columns: COLUMNS })
+  return {
+    node: table.node,
+    everyMs: 5_000,
+    async refresh() {
+      table.show(linesOf(await ask('receipts')).toReversed())
+    },
+  }
+}
+
+const COLUMNS: readonly Column<unknown>[] = [
+  { title: 'Time', cell: line => textAt(line, 'time') },
+  { title: 'Reason', cell: line => textAt(line, 'reason') },
+  { title: 'Outcome', cell: line => textAt(line, 'outcome') },
+  { title: 'Changes', isNumber: true, cell: line => numberText(numberAt(line, 'changes')) },
+  { title: 'Bytes', isNumber: true, cell: line => numberText(numberAt(line, 'bytes')) },
+  { title: 'Messages', isNumber: true, cell: line => numberText(numberAt(line, 'messages')) },
+  { title: 'Took, ms', isNumber: true, cell: line => numberAt(line, 'durationMs')?.toFixed(1) ?? '' },
+  { title: 'Rejected', cell: line => listAt(line, 'refusals').map(refusalText).join('; ') },
+]
+
+function refusalText(refusal: unknown): string {
+  return `${listAt(refusal, 'services').map(String).join(', ')}: ${textAt(refusal, 'error')}`
+}
+
+function linesOf(journal: unknown): readonly unknown[] {
+  return Array.isArray(journal) ? journal : []
+}
+
+/** Drift and repairs among the last commits: a strip of them over time, and each in words. */
+export function timeline(): View {
+  const strip = element('div', { class: 'scroll strip' })
+  const events = element('ol', { class: 'events' })
+  const total = element('p', { 'aria-live': 'polite' })
+  return {
+    node: element('div', {}, total, strip, events),
+    everyMs: 5_000,
+    async refresh() {
+      const [status, journal] = await Promise.all([ask('status'), ask('receipts')])
+      const lines = linesOf(journal)
+      const shown = lines.filter(line => kindOf(line) !== 'change').toReversed()
+      const repairs = fieldOf(status, 'repairs')
+      const passes = numberAt(repairs, 'passes') ?? 0
+      const since = textAt(status, 'startedAt')
+      replaceChildren(
+        total,
+        passes === 0
+          ? `No repair since the start at ${since}.`
+          : `${count(passes, 'repair')} of ${count(numberAt(repairs, 'objects') ?? 0, 'object')} since the start at ${since}.`,
+      )
+      replaceChildren(strip, stripOf(lines))
+      replaceChildren(events, ...shown.map(eventItem))
+    },
+  }
+}
+
+type EventKind = 'start' | 'change' | 'drift' | 'failure'
+
+/** What a commit means for a reader who looks for drift. Pure. */
+function kindOf(line: unknown): EventKind {
+  if (textAt(line, 'outcome') !== 'committed' || listAt(line, 'refusals').length > 0) return 'failure'
+  const reason = textAt(line, 'reason')
+  if (reason === 'drift') return 'drift'
+  return reason === 'start' ? 'start' : 'change'
+}
+
+const WORDS: Readonly<Record<EventKind, string>> = {
+  start: 'first sync',
+  change: 'change',
+  drift: 'repaired what another program changed',
+  failure: 'not committed as a whole',
+}
+
+function eventItem(line: unknown): HTMLElement {
+  const kind = kindOf(line)
+  const time = textAt(line, 'time')
+  const refusals = listAt(line, 'refusals').map(refusalText).join('; ')
+  const changes = `${numberText(numberAt(line, 'changes'))} objects`
+  const text = `${WORDS[kind]}: ${changes}, ${textAt(line, 'outcome')}${refusals === '' ? '' : `: ${refusals}`}`
+  return element('li', { class: kind }, element('time', { datetime: time }, time), ` ${text}`)
+}
+
+const STRIP = { width: 600, height: 40, margin: 8 } as const
+
+/** A mark for each commit, from the oldest at the left to the newest. The list says the same in words. */
+function stripOf(lines: readonly unknown[]): SVGElement {
+  const times = lines.map(line => Date.parse(textAt(line, 'time')))
+  const [first = 0, last = 0] = [times[0], times.at(-1)]
+  const { width, height, margin } = STRIP
+  const marks = lines.map((line, index) => {
+    const part = last === first ? 0.5 : ((times[index] ?? first) - first) / (last - first)
+    const x = (margin + part * (width - 2 * margin)).toFixed(1)
+    return svgElement('path', { d: `M${x} 6V34`, class: kindOf(line) })
+  })
+  const line = svgElement('path', { d: `M0 20H${width}`, class: 'axis' })
+  return svgElement(
+    'svg',
+    { viewBox: `0 0 ${width} ${height}`, width: `${width}`, height: `${height}`, 'aria-hidden': 'true' },
+    line,
+    ...marks,
+  )
 }

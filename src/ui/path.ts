@@ -1,7 +1,6 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { ask, NoAnswer } from './daemon.ts'
 import { element, facts, replaceChildren, svgElement, Table } from './dom.ts'
-import { numberText, type View } from './view.ts'
+import { ask, NoAnswer, numberText, type View } from './view.ts'
 
 /** A keyboard can scroll it. */
 const PICTURE = {

@@ -1,8 +1,7 @@
 import { fieldOf, listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { ask } from './daemon.ts'
 import { button, type Column, element, facts, replaceChildren, Table } from './dom.ts'
 import { checkbox, filterField } from './services.ts'
-import { numberText, rateText, type View } from './view.ts'
+import { ask, numberText, rateText, type View } from './view.ts'
 
 /** A screen reader does not read each number. */
 const SPOKEN_EVERY_MS = 10_000

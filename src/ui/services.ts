@@ -1,7 +1,6 @@
 import { listAt, numberAt, textAt } from '../base/plain-data.ts'
-import { ask } from './daemon.ts'
 import { button, type Column, element, replaceChildren, Table } from './dom.ts'
-import { numberText, type View } from './view.ts'
+import { ask, numberText, type View } from './view.ts'
 
 /** Rows on show; the daemon finds them among any number of Services. */
 const ROWS = 50
@@ -98,7 +97,7 @@ function countText(
 }
 
 /** The place of one Service's path on the page. */
-export function pathLink(service: string): string {
+function pathLink(service: string): string {
   return `#services/${service.split('/').map(encodeURIComponent).join('/')}`
 }
 

@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
-import { type PacketStory, storyOf } from '../../src/cli/packet-story.ts'
+import { type PacketStory, storyOf, type TracedPacket } from '../../src/cli/packet-story.ts'
 import { RuleNames } from '../../src/cli/rule-names.ts'
-import type { TracedPacket } from '../../src/cli/traced-packet.ts'
+
 import { runInProcess, tool } from '../support/command.ts'
 import { Daemons } from '../support/daemon.ts'
 import { FakeClock } from '../support/fake-clock.ts'
@@ -312,7 +312,10 @@ describe('kprobe drops', () => {
     expect(await dropped(['--count=1', '--to=10.96.1.1:81'], flows)).toMatchObject([{ to: '10.96.1.1:81' }])
   })
 
-  it.each([[], ['--iptables-optimize']])('names them in iptables mode, too %j', async (...more) => {
+  it.each([
+    { how: "as kube-proxy's rules are", more: [] },
+    { how: 'with --iptables-optimize', more: ['--iptables-optimize'] },
+  ])('names them in iptables mode, $how', async ({ more }) => {
     await program('iptables', ...LOGGED, ...more)
     const flows = [flowTo('10.96.1.3', 80), flowTo('192.168.7.7', 80), flowTo('192.168.7.8', 80)]
     expect(await dropped([], flows)).toMatchObject([

@@ -143,7 +143,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'kernel/socket/listeners.ts': ['node:fs'],
   'kernel/sysctl/sysctls.ts': ['node:fs', 'node:fs/promises'],
   // Listens where a node of userspace mode did, in a namespace of its own.
-  'cli/replay-kernel.ts': ['node:dgram', 'node:events', 'node:net'],
+  'cli/replay.ts': ['node:dgram', 'node:events', 'node:fs/promises', 'node:net'],
   config: ['node:fs/promises', 'yaml'],
   // The kernel's release.
   'daemon/banner.ts': ['node:os'],
@@ -153,16 +153,14 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'daemon/process-room.ts': ['node:fs', 'node:fs/promises', 'node:path', 'node:v8'],
   cli: ['node:stream', 'yaml'],
   'cli/admin-client.ts': ['node:http'],
-  'cli/api-wanted.ts': ['node:fs/promises'],
+  'cli/api.ts': ['node:fs/promises'],
   // A file for a bug report.
   'cli/bundle.ts': ['node:fs/promises', 'node:zlib'],
-  'cli/debug.ts': ['node:crypto'],
-  'cli/gather.ts': ['node:fs/promises'],
+  'cli/debug.ts': ['node:crypto', 'node:fs/promises'],
   'cli/page.ts': ['node:fs/promises', 'node:url'],
   'cli/nodes.ts': ['node:os', 'node:path'],
   'cli/redaction.ts': ['node:crypto'],
-  'cli/bundle-daemon.ts': ['node:fs/promises', 'node:os', 'node:path'],
-  'cli/replay.ts': ['node:fs/promises'],
+  'cli/bundle-kernel.ts': ['node:fs/promises', 'node:os', 'node:path'],
   'cli/doctor.ts': ['node:fs/promises'],
   'cli/io.ts': ['node:fs/promises'],
   'modes/foreign/legacy-iptables.ts': ['ffi-rs'],

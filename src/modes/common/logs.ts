@@ -27,6 +27,7 @@ export const LOG_FLAG: FlagSpec = {
   kind: 'integer',
   placeholder: 'GROUP',
   default: '0',
+  group: 'Traffic',
   help: `log rejected and dropped packets to this NFLOG group, 1 to ${GROUP_MAX}, for \`kprobe drops\`; 0: log none; nftables and iptables mode`,
 }
 

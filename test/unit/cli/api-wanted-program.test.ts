@@ -3,7 +3,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:f
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
-import { type ApiProgram, isLine, readApiProgram } from '../../../src/cli/api-wanted.ts'
+import { type ApiProgram, isLine, readApiProgram } from '../../../src/cli/api.ts'
 
 let folder = ''
 let complaints: string[] = []

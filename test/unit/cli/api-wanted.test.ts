@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { type ApiWanted, readApiWanted } from '../../../src/cli/api-wanted.ts'
+import { type ApiWanted, readApiWanted } from '../../../src/cli/api.ts'
 import { API_FLAGS } from '../../../src/config/flags.ts'
 import { parsedOf, parseFlags } from '../../support/parse-flags.ts'
 

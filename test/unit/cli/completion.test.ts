@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { runCommand } from '../../../src/cli/commands.ts'
-import { zshScript } from '../../../src/cli/completion-scripts.ts'
+import { zshScript } from '../../../src/cli/completion.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 
 const isHere = (shell: string) => spawnSync(shell, ['-c', 'exit 0']).status === 0

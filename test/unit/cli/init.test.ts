@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -126,6 +126,17 @@ describe('kprobe init', () => {
     expect(await init()).toBe(0)
     expect(io.stdout).toMatch(/^nf_conntrack_max +- +left +this kernel has no such sysctl; wanted 131072$/m)
     expect(io.stdout).toMatch(/^hashsize +- +failed +EISDIR/m)
+  })
+
+  it('says how a sysctl is set that this process may not write', async () => {
+    const path = root + SYSCTLS.tcpEstablished.path
+    rmSync(path)
+    // Nobody may write it, root neither.
+    symlinkSync('/proc/sys/kernel/cap_last_cap', path)
+    expect(await init()).toBe(0)
+    expect(io.stdout).toMatch(
+      /^nf_conntrack_tcp_timeout_established +86400 +failed +E(ACCES|ROFS).*; run `kprobe init` as root/m,
+    )
   })
 
   it('fails when the kernel cannot be spoken with, and has set what it could', async () => {

@@ -2,10 +2,10 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { firstView } from '../../../src/cli/live-table.ts'
+import { firstView, textWidth } from '../../../src/cli/live-table.ts'
 import { command } from '../../../src/cli/nodes.ts'
 import { nodeRow, nodesPicture } from '../../../src/cli/nodes-top.ts'
-import { textWidth } from '../../../src/cli/screen.ts'
+
 import { type ExecAnswer, type ExecAsked, ExecServer } from '../../support/exec-server.ts'
 import { FakeIo } from '../../support/fake-io.ts'
 import { eventually } from '../../support/patience.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { redacted } from '../../../src/cli/gather.ts'
+import { redacted } from '../../../src/cli/debug.ts'
 import { collectNames, collectNamesInText, redactionOf } from '../../../src/cli/redaction.ts'
 import { KUBE_CHAINS, portChains } from '../../../src/modes/xt-common/layout.ts'
 

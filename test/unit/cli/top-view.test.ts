@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { FlowGroup } from '../../../src/cli/flow-groups.ts'
-import { fitted, textWidth } from '../../../src/cli/screen.ts'
+import { fitted, textWidth } from '../../../src/cli/live-table.ts'
 import { daemonState, TopRows } from '../../../src/cli/top-sampler.ts'
 import {
   FIRST_VIEW,

@@ -1,8 +1,15 @@
 import { beforeEach, describe, expect, it } from 'vitest'
 import { parseIp } from '../../../src/base/ip.ts'
 import type { PacketHead } from '../../../src/base/ip-packet.ts'
-import { ServiceIndex, type StoryFacts, storyLines, storyOf } from '../../../src/cli/packet-story.ts'
-import { PacketCollector, type TracedPacket } from '../../../src/cli/traced-packet.ts'
+import {
+  PacketCollector,
+  ServiceIndex,
+  type StoryFacts,
+  storyLines,
+  storyOf,
+  type TracedPacket,
+} from '../../../src/cli/packet-story.ts'
+
 import type { TraceEvent } from '../../../src/kernel/nft/packet-trace.ts'
 
 const ip = (text: string): string => parseIp(text) ?? ''

@@ -109,14 +109,20 @@ it('counts at the first sync, and names the addresses at which node ports answer
   ])
 })
 
+const NOT_SYNCED = 'exiting: SIGTERM; no sync was complete: the kernel keeps the rules that it had'
+
 it('says why it ends, and what becomes of the rules', () => {
   const stop = new AbortController()
   stop.abort('SIGTERM')
   for (const flag of ['--proxy-mode=nftables', '--proxy-mode=userspace', '--backend=dry-run'])
-    logEnd(log, configOf(flag), reasonOf(stop.signal))
+    for (const isSynced of [true, false])
+      logEnd(log, configOf(flag), { why: reasonOf(stop.signal), isSynced })
   expect(records.map(({ msg }) => msg)).toEqual([
     'exiting: SIGTERM; rules stay in the kernel',
+    NOT_SYNCED,
     'exiting: SIGTERM; connections that this process relays end; rules stay in the kernel',
+    NOT_SYNCED,
+    'exiting: SIGTERM; nothing was written',
     'exiting: SIGTERM; nothing was written',
   ])
 })

@@ -1,8 +1,12 @@
 import { readFileSync } from 'node:fs'
 import { expect, it } from 'vitest'
 import { createMetrics } from '../../../src/telemetry/metrics.ts'
-import { createRelayMetrics, type RelayNumbers } from '../../../src/telemetry/relay-metrics.ts'
-import { type ApiNumbers, createApiMetrics } from '../../../src/telemetry/server-metrics.ts'
+import {
+  type ApiNumbers,
+  createApiMetrics,
+  createRelayMetrics,
+  type RelayNumbers,
+} from '../../../src/telemetry/server-metrics.ts'
 
 const PAGE = readFileSync(new URL('../../../docs/metrics.md', import.meta.url), 'utf8')
 

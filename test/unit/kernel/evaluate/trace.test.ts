@@ -1,123 +1,31 @@
 import { describe, expect, test } from 'vitest'
-import { PersistentMap } from '../../../../src/base/collections.ts'
-import { type Octets, u16be, u32host, zeros } from '../../../../src/base/octets.ts'
-import type { DynamicElements } from '../../../../src/kernel/evaluate/single.ts'
-import type { TracePacket, TraceSurroundings } from '../../../../src/kernel/evaluate/trace.ts'
+import { u16be, u32host, zeros } from '../../../../src/base/octets.ts'
 import { createTracer } from '../../../../src/kernel/evaluate/trace.ts'
 import type { IpsetEntry } from '../../../../src/kernel/ipset/state.ts'
 import * as nft from '../../../../src/kernel/nft/constants.ts'
-import { TYPE_IPADDR, TYPE_MARK } from '../../../../src/kernel/nft/datatypes.ts'
 import type { Expression } from '../../../../src/kernel/nft/expression.ts'
-import type { Chain, ChainHook, Element, NftSet, Ruleset } from '../../../../src/kernel/nft/state.ts'
 import { ip } from '../../../support/pipeline.ts'
-
-const HOOKS: Readonly<Record<string, ChainHook>> = {
-  pre: { type: 'nat', hooknum: nft.NF_INET_PRE_ROUTING, priority: -100 },
-  out: { type: 'nat', hooknum: nft.NF_INET_LOCAL_OUT, priority: -100 },
-  post: { type: 'nat', hooknum: nft.NF_INET_POST_ROUTING, priority: 100 },
-  early: { type: 'filter', hooknum: nft.NF_INET_PRE_ROUTING, priority: -200 },
-  late: { type: 'nat', hooknum: nft.NF_INET_PRE_ROUTING, priority: -50 },
-  forward: { type: 'filter', hooknum: nft.NF_INET_FORWARD, priority: 0 },
-  input: { type: 'filter', hooknum: nft.NF_INET_LOCAL_IN, priority: 0 },
-}
-
-type Chains = Readonly<Record<string, ReadonlyArray<readonly Expression[]>>>
-
-function chain(name: string, rules: ReadonlyArray<readonly Expression[]>): Chain {
-  return { name, hook: HOOKS[name], rules: rules.map(expressions => ({ expressions, comment: '' })) }
-}
-
-const ADDRESS_MAP: Omit<NftSet, 'name'> = {
-  flags: nft.NFT_SET_MAP,
-  keyType: TYPE_MARK,
-  keyLength: 4,
-  dataType: TYPE_IPADDR,
-  dataLength: 8,
-  size: 0,
-  timeoutMs: 0,
-  userdata: '',
-}
-const SETS: ReadonlyMap<string, NftSet> = new Map(
-  [
-    { ...ADDRESS_MAP, name: 'endpoints' },
-    { ...ADDRESS_MAP, name: 'verdicts', dataType: nft.NFT_DATA_VERDICT, dataLength: undefined },
-    { ...ADDRESS_MAP, name: 'members', flags: 0, dataType: undefined, dataLength: undefined },
-    { ...ADDRESS_MAP, name: 'memory', dataType: TYPE_MARK, dataLength: 4, size: 2 },
-  ].map(set => [set.name, set]),
-)
-
-function ruleset(
-  chains: Chains,
-  elements: ReadonlyArray<Pick<Element, 'set' | 'key' | 'data'>> = [],
-): Ruleset {
-  const group = elements.map(element => ({ ...element, comment: '' }))
-  const names = Object.entries(chains).map(([name, rules]) => [name, chain(name, rules)] as const)
-  const table = {
-    family: 'ip',
-    name: 't',
-    flags: 0,
-    comment: undefined,
-    chains: new Map(names),
-    sets: SETS,
-  } as const
-  return { tables: [{ ...table, elements: PersistentMap.from([['all', group]]) }] }
-}
-
-const PACKET: TracePacket = {
-  origin: 'interface',
-  interfaceName: 'eth0',
-  protocol: 6,
-  source: ip('203.0.113.5'),
-  sourcePort: 40_000,
-  destination: ip('172.30.0.1'),
-  destinationPort: 80,
-}
-const SURROUNDINGS: TraceSurroundings = { localIps: new Set([ip('192.0.2.1')]), random: () => 0 }
-
-const verdict = (code: number, chain?: string): Expression => ({ kind: 'verdict', verdict: { code, chain } })
-const drop = verdict(nft.NF_DROP)
-const jump = (chain: string) => verdict(nft.NFT_JUMP, chain)
-const goTo = (chain: string) => verdict(nft.NFT_GOTO, chain)
-const readMark: Expression = { kind: 'meta', key: nft.NFT_META_MARK, dreg: 0 }
-const source: Expression = {
-  kind: 'payload',
-  base: nft.NFT_PAYLOAD_NETWORK_HEADER,
-  offset: 12,
-  length: 4,
-  dreg: 0,
-}
-const is = (data: Octets, op: 'eq' | 'neq' = 'eq', sreg = 0): Expression => ({ kind: 'cmp', op, sreg, data })
-const mask = (m: number, xor: number): Expression => ({
-  kind: 'bitwise',
-  sreg: 0,
-  dreg: 0,
-  mask: u32host(m),
-  xor: u32host(xor),
-})
-const writeMark: Expression = { kind: 'meta-set', key: nft.NFT_META_MARK, sreg: 0 }
-const roll = (modulus: number): Expression => ({ kind: 'numgen', modulus, dreg: 0 })
-const find = (set: string, dreg: number | 'verdict' | undefined, inverted = false): Expression => ({
-  kind: 'lookup',
-  set,
-  sreg: 0,
-  dreg,
-  inverted,
-})
-const dnat: Expression = { kind: 'dnat', family: 'ip', addressReg: 4, portReg: 5 }
-const masquerade: Expression = { kind: 'masquerade', flags: 0 }
-const endpoint = (slot: number, address: string, port: number) => ({
-  set: 'endpoints',
-  key: u32host(slot),
-  data: `${ip(address)}${u16be(port)}${zeros(2)}`,
-})
-
-function run(
-  chains: Chains,
-  elements: Parameters<typeof ruleset>[1] = [],
-  packet: Partial<TracePacket> = {},
-) {
-  return createTracer(ruleset(chains, elements)).trace({ ...PACKET, ...packet }, SURROUNDINGS)
-}
+import {
+  type Chains,
+  dnat,
+  drop,
+  endpoint,
+  find,
+  goTo,
+  is,
+  jump,
+  mask,
+  masquerade,
+  PACKET,
+  readMark,
+  roll,
+  ruleset,
+  run,
+  SURROUNDINGS,
+  source,
+  verdict,
+  writeMark,
+} from './tracing.ts'
 
 describe('verdicts', () => {
   test('without any rule a packet passes untouched', () => {
@@ -334,62 +242,6 @@ describe('expressions', () => {
   })
 })
 
-describe('what packets remember', () => {
-  const key: Expression = { kind: 'meta', key: nft.NFT_META_MARK, dreg: 0 }
-  const value: Expression = { kind: 'numgen', modulus: 100, dreg: 1 }
-  const dynset = (op: 'update' | 'delete'): Expression => ({
-    kind: 'dynset',
-    op,
-    set: 'memory',
-    keyReg: 0,
-    dataReg: op === 'delete' ? undefined : 1,
-    timeoutMs: 1000,
-  })
-
-  function remember(chains: Chains, marks: readonly number[], values: readonly number[]): DynamicElements {
-    const tracer = createTracer(ruleset(chains))
-    let dynamic: DynamicElements = new Map()
-    for (const [index, mark] of marks.entries()) {
-      const surroundings = { ...SURROUNDINGS, dynamic, random: () => values[index] ?? 0 }
-      dynamic = tracer.trace({ ...PACKET, mark }, surroundings).dynamic
-    }
-    return dynamic
-  }
-
-  test('update writes once and never replaces, delete makes room', () => {
-    const update = { pre: [[key, value, dynset('update')]] }
-    expect(remember(update, [1, 1], [10, 20]).get('ip t memory')).toEqual(
-      new Map([[u32host(1), u32host(10)]]),
-    )
-    const replace = { pre: [[key, value, dynset('delete'), dynset('update')]] }
-    expect(remember(replace, [1, 1], [10, 20]).get('ip t memory')).toEqual(
-      new Map([[u32host(1), u32host(20)]]),
-    )
-  })
-
-  test('a full set ends the rule', () => {
-    const chains = { pre: [[key, value, dynset('update'), drop]] }
-    const tracer = createTracer(ruleset(chains))
-    const dynamic = remember(chains, [1, 2], [1, 1])
-    expect(tracer.trace({ ...PACKET, mark: 2 }, { ...SURROUNDINGS, dynamic }).verdict).toBe('drop')
-    expect(tracer.trace({ ...PACKET, mark: 3 }, { ...SURROUNDINGS, dynamic }).verdict).toBe('accept')
-  })
-
-  test('a later packet finds it', () => {
-    const chains = {
-      pre: [
-        [key, find('memory', 4), drop],
-        [key, value, dynset('update')],
-      ],
-    }
-    const tracer = createTracer(ruleset(chains))
-    const first = tracer.trace({ ...PACKET, mark: 5 }, SURROUNDINGS)
-    expect(first.verdict).toBe('accept')
-    const second = tracer.trace({ ...PACKET, mark: 5 }, { ...SURROUNDINGS, dynamic: first.dynamic })
-    expect(second.verdict).toBe('drop')
-  })
-})
-
 describe('steps', () => {
   test('the rules that took effect are told, with the elements they found', () => {
     const { steps } = run(
@@ -405,40 +257,6 @@ describe('steps', () => {
     expect(steps.map(({ chain, rule }) => `${chain} ${rule}`)).toEqual(['ip t pre 1', 'ip t a 2'])
     expect(steps[0]?.text).toBe('jump a')
     expect(steps[1]?.elements).toEqual([expect.stringContaining('endpoints: 0x00000000')])
-  })
-})
-
-describe('ways', () => {
-  test('every end is found, with its probability', () => {
-    const chains = {
-      pre: [
-        [roll(4), find('endpoints', 4), dnat],
-        [roll(2), find('endpoints', 4), dnat],
-      ],
-    }
-    const elements = [endpoint(0, '10.0.0.1', 80), endpoint(1, '10.0.0.2', 80), endpoint(2, '10.0.0.3', 80)]
-    const ways = createTracer(ruleset(chains, elements)).ways(PACKET, SURROUNDINGS)
-    const found = ways.map(({ trace, probability }) => [trace.destination.ip, probability])
-    expect(found).toEqual([
-      [ip('10.0.0.1'), 0.375],
-      [ip('10.0.0.2'), 0.375],
-      [ip('10.0.0.3'), 0.25],
-    ])
-  })
-
-  test('numbers that a rule wrote before it ended stay several ways', () => {
-    const pre = [
-      [roll(4), writeMark, find('endpoints', 4), dnat],
-      [readMark, is(u32host(1)), drop],
-    ]
-    const ways = createTracer(ruleset({ pre })).ways(PACKET, SURROUNDINGS)
-    const found = ways.map(({ trace, probability }) => [trace.verdict, probability])
-    expect(Object.fromEntries(found)).toEqual({ accept: 0.75, drop: 0.25 })
-  })
-
-  test('too many sequences of random numbers are an error', () => {
-    const chains = { pre: [[roll(100), roll(100), roll(100), drop]] }
-    expect(() => createTracer(ruleset(chains)).ways(PACKET, SURROUNDINGS, 1000)).toThrow('too many ways')
   })
 })
 
