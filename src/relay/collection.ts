@@ -45,6 +45,11 @@ const HISTORY_BYTES_MAX = 32 * 1024 * 1024
 const HISTORY_MAX = 16_384
 /** Whole states that exist at a time, each for readers that are not through yet. */
 const SNAPSHOTS_MAX = 3
+/**
+ * Thousands of readers are told in one go: what a second slice writes, node:http2 keeps until the event loop has read the
+ * acknowledgements of the first one.
+ */
+const TELLING_SLICE_MS = 50
 /** Changes of the time before the first list that one publication has. */
 const PREPENDED_CHANGES = 100
 
@@ -381,9 +386,8 @@ export class Collection {
     void this.#tellAll()
   }
 
-  /** In slices: thousands of readers write at once. */
   async #tellAll(): Promise<void> {
-    const slice = new Slice(slicingOf(this.#options.clock))
+    const slice = new Slice({ ...slicingOf(this.#options.clock), sliceMs: TELLING_SLICE_MS })
     while (this.#mustTell) {
       this.#mustTell = false
       for (const reader of [...this.#readers]) {

@@ -19,11 +19,15 @@ interface RelayStateOptions {
 
 /** A source that has been silent for so long is stale: the API server sends a bookmark every minute. */
 export const STALE_MS = 150_000
-/** A round, with its acknowledgements, takes half of a processor at most, up to the bound below. */
-const SPACING_PER_CPU = 2
+/** Of a processor, what rounds take with their acknowledgements, up to the bound below. */
+const CPU_SHARE = 0.46
 const SPACING_MS_MIN = 5
-/** Beyond, readers wait less and the relay works more: the last reader has a change within 250 ms. */
-const SPACING_MS_MAX = 160
+/** Beyond, readers wait less and the relay works more: the last reader is to have a change within 250 ms. */
+const SPACING_MS_MAX = 140
+/** A process that has rested for so long since a round began has no acknowledgements of it to read. */
+const REST_MS = 2
+/** A process that does not come to rest is busy with other things than rounds, or has too many readers. */
+const BUSY_MS_MAX = 180
 
 const SERVICES = RELAYED_TYPES.find(({ kind }) => kind === 'Service')?.typeUrl ?? ''
 
@@ -97,7 +101,11 @@ export class RelayState {
   }
 }
 
-/** A publication costs a write for each reader: with many of them, more changes go into one. */
+/**
+ * A publication costs a write for each reader: with many of them, more changes go into one. It waits for the end of the
+ * round before it, since a reader that owes an acknowledgement gets nothing.
+ */
 function spacingMs(cpuMs: number): number {
-  return Math.min(SPACING_MS_MAX, Math.max(SPACING_MS_MIN, cpuMs * SPACING_PER_CPU))
+  const apartMs = Math.min(cpuMs / CPU_SHARE, SPACING_MS_MAX)
+  return Math.max(SPACING_MS_MIN, apartMs, Math.min(cpuMs + REST_MS, BUSY_MS_MAX))
 }

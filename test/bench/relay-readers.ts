@@ -2,6 +2,7 @@ import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { gunzipSync } from 'node:zlib'
 import { framed } from '../../src/api/grpc/rpc.ts'
+import { processCpuMs } from '../../src/base/clock.ts'
 import { discovery } from '../../src/relay/schema.ts'
 import { DELTA_METHOD, METADATA } from '../../src/relay/types.ts'
 import { decodeMessage } from '../../src/wire/protobuf/decoder.ts'
@@ -37,6 +38,8 @@ export interface ReadersReport {
   readonly heard: readonly (readonly [revision: number, ms: number, readers: number])[]
   /** Octets of all connections since they were opened, with every header. */
   readonly bytes: number
+  /** Processor time of the process since the report before. */
+  readonly cpuMs: number
 }
 
 const WINDOW = 1024 * 1024
@@ -92,6 +95,7 @@ interface Message {
   /** Its length and its first bytes, and its last ones. */
   readonly head: string
   readonly tail: string
+  readonly length: number
   readonly pieces: readonly Buffer[] | undefined
 }
 
@@ -108,9 +112,12 @@ class Readers {
   /** What messages say, by their ends: all readers get the same ones. */
   readonly #known = new Map<string, Heard>()
   readonly #heads = new Set<string>()
+  /** What one read has brought last, where that was one message: all readers get the same bytes. */
+  #last: { readonly bytes: Buffer; readonly heard: Heard } | undefined
   readonly #shared = Buffer.allocUnsafe(64 * 1024)
   #sockets: Socket[] = []
   #newest = 0
+  #cpuMs = 0
   bytes = 0
 
   /** Resolves once each has the whole state, or has resumed. */
@@ -133,25 +140,38 @@ class Readers {
   report(): ReadersReport {
     const heard = [...this.#heard].map(([revision, { ms, readers }]) => [revision, ms, readers] as const)
     this.#heard.clear()
-    return { heard, bytes: this.bytes }
+    const before = this.#cpuMs
+    this.#cpuMs = processCpuMs()
+    return { heard, bytes: this.bytes, cpuMs: this.#cpuMs - before }
   }
 
   #one(path: string, typeUrl: string, hello: Buffer): Promise<void> {
     return new Promise((resolve, reject) => {
+      let chunk = this.#shared
+      const take = (heard: Heard): void => {
+        socket.write(heard.acknowledgement)
+        if (heard.revision === 0) return
+        this.#tick(heard.revision)
+        resolve()
+      }
       const reader = new FrameReader({
         send: bytes => void socket.write(bytes),
         isKnown: head => this.#heads.has(head),
         message: message => {
-          const said = this.#read(typeUrl, message)
-          socket.write(said.acknowledgement)
-          if (said.revision === 0) return
-          this.#tick(said.revision)
-          resolve()
+          const heard = this.#read(typeUrl, message)
+          if (chunk.length === FRAME_BYTES + message.length) this.#last = { bytes: Buffer.from(chunk), heard }
+          take(heard)
         },
       })
       const callback = (length: number): boolean => {
         this.bytes += length
-        reader.read(this.#shared.subarray(0, length))
+        chunk = this.#shared.subarray(0, length)
+        const known = reader.isBetween && this.#last?.bytes.equals(chunk) === true ? this.#last : undefined
+        if (known === undefined) reader.read(chunk)
+        else {
+          reader.counted(length - FRAME_BYTES)
+          take(known.heard)
+        }
         return true
       }
       let socket: Socket
@@ -213,6 +233,11 @@ class FrameReader {
     this.#options = options
   }
 
+  /** What comes next begins a frame, and a message. */
+  get isBetween(): boolean {
+    return this.#rest === undefined && this.#held === 0
+  }
+
   /** The bytes are good during the call. */
   read(chunk: Buffer): void {
     const bytes = this.#rest === undefined ? chunk : Buffer.concat([this.#rest, chunk])
@@ -233,12 +258,16 @@ class FrameReader {
     else if (type === PING && flags === 0) send(frame(PING, ACK, 0, payload))
   }
 
+  /** So many bytes of messages were read: the server may write as many again. */
+  counted(bytes: number): void {
+    this.#unsaid += bytes
+    if (this.#unsaid <= WINDOW / 2) return
+    this.#options.send(frame(WINDOW_UPDATE, 0, 1, uint32(this.#unsaid)))
+    this.#unsaid = 0
+  }
+
   #data(payload: Buffer): void {
-    this.#unsaid += payload.length
-    if (this.#unsaid > WINDOW / 2) {
-      this.#options.send(frame(WINDOW_UPDATE, 0, 1, uint32(this.#unsaid)))
-      this.#unsaid = 0
-    }
+    this.counted(payload.length)
     for (let rest = payload; rest.length > 0; ) rest = this.#part(rest)
   }
 
@@ -261,7 +290,7 @@ class FrameReader {
     )
     if (this.#held === this.#length) {
       this.#held = 0
-      message({ head: this.#head, tail: this.#tail, pieces: this.#pieces })
+      message({ head: this.#head, tail: this.#tail, length: this.#length, pieces: this.#pieces })
     }
     return payload.subarray(taken.length)
   }
@@ -273,7 +302,7 @@ export function serveReaders(): void {
   process.on('message', async (task: ReadersTask) => {
     if (task.kind === 'settle') await readers.settle(task.revision)
     else if (task.kind !== 'report') await readers.open(task)
-    process.send?.(task.kind === 'report' ? readers.report() : { heard: [], bytes: readers.bytes })
+    process.send?.(task.kind === 'report' ? readers.report() : { heard: [], bytes: readers.bytes, cpuMs: 0 })
   })
   process.on('unhandledRejection', error => {
     console.error(error)
