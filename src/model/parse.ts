@@ -297,7 +297,7 @@ function targetNameIn(target: Json | undefined): string {
 function targetUidIn(target: Json | undefined): string {
   const uid = target?.uid
   if (typeof uid !== 'string') return ''
-  return /[%,]/.test(uid) ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : uid
+  return uid.includes(',') || uid.includes('%') ? uid.replaceAll('%', '%25').replaceAll(',', '%2C') : uid
 }
 
 function readEndpoint(reading: EndpointReading, value: unknown, index: number): Endpoint | undefined {
@@ -344,6 +344,8 @@ const CONDITIONS: readonly EndpointConditions[] = [0, 1, 2, 3, 4, 5, 6, 7].map(b
 function readConditions(findings: Findings, value: unknown, index: number): EndpointConditions | undefined {
   if (!isJson(value)) return CONDITIONS[6]
   const { ready, serving, terminating } = value
+  // Most endpoints; a full load reads a hundred thousand of them in code that is not compiled yet.
+  if (ready === true && serving === true && terminating === false) return CONDITIONS[6]
   if (isCondition(ready) && isCondition(serving) && isCondition(terminating))
     return CONDITIONS[conditionBits(ready, serving, terminating)]
   refuseConditions(findings, value, index)

@@ -259,7 +259,8 @@ function endpointsOnlyIn(
 
 /** The index of the first endpoint at this address or behind it. */
 function positionOf(endpoints: readonly Endpoint[], ip: Ip): number {
-  let [from, to] = [0, endpoints.length]
+  let from = 0
+  let to = endpoints.length
   while (from < to) {
     const middle = (from + to) >>> 1
     if ((endpoints[middle]?.ip ?? '') < ip) from = middle + 1

@@ -366,7 +366,8 @@ const NO_BACKENDS: readonly Backend[] = []
 
 function countPorts(deltas: Map<Ip, number>, before = NO_PORTS, now = NO_PORTS): void {
   for (let index = 0; index < Math.max(before.length, now.length); index++) {
-    const [was, is] = [before[index], now[index]]
+    const was = before[index]
+    const is = now[index]
     countLists(deltas, was?.cluster, is?.cluster)
     countLists(deltas, was?.local, is?.local)
   }
@@ -376,13 +377,14 @@ function countPorts(deltas: Map<Ip, number>, before = NO_PORTS, now = NO_PORTS):
 function countLists(deltas: Map<Ip, number>, before = NO_BACKENDS, now = NO_BACKENDS): void {
   let from = 0
   while (from < before.length && before[from] === now[from]) from++
-  let [endBefore, endNow] = [before.length, now.length]
+  let endBefore = before.length
+  let endNow = now.length
   while (endBefore > from && endNow > from && before[endBefore - 1] === now[endNow - 1]) {
     endBefore--
     endNow--
   }
-  countList(deltas, before, { from, to: endBefore, by: -1 })
-  countList(deltas, now, { from, to: endNow, by: 1 })
+  if (from < endBefore) countList(deltas, before, { from, to: endBefore, by: -1 })
+  if (from < endNow) countList(deltas, now, { from, to: endNow, by: 1 })
 }
 
 interface Part {

@@ -311,9 +311,11 @@ export class ValuePool {
   /** `conditions` are compared by identity. */
   traits(nodeName: string, conditions: EndpointConditions, hints: EndpointHints): EndpointTraits {
     const ofNode = this.#traits.values.get(nodeName)
-    if (ofNode !== undefined)
-      for (const known of ofNode)
-        if (known.conditions === conditions && isSame(known.hints, hints)) return known
+    // An iterator costs more than the rest of this, until it is compiled.
+    for (let index = 0; ofNode !== undefined && index < ofNode.length; index++) {
+      const known = ofNode[index]
+      if (known?.conditions === conditions && isSame(known.hints, hints)) return known
+    }
     const traits = { nodeName, conditions, hints }
     if (ofNode === undefined || ofNode.length < TRAITS_MAX) this.#addTraits(traits)
     return traits

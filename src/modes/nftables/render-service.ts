@@ -62,6 +62,8 @@ export class ElementDraft {
   readonly #context: ElementContext
   /** The result of u32host for each slot. */
   readonly #slotOctets: Octets[] = []
+  /** The codes of the chains that pick one of so many endpoints of the cluster, without affinity. */
+  readonly #pickCodes: (number | undefined)[] = []
   /** The elements of the current Service. A list that serves all Services would be old, and what it names survive with it. */
   #out: Element[] = []
 
@@ -136,6 +138,12 @@ export class ElementDraft {
   }
 
   #codeOf(frontend: Frontend, port: PortFrontends): number | undefined {
+    const { route, sourceRanges } = frontend
+    const { length } = port.cluster
+    const isPlain = route.kind === 'internal' && route.over === 'cluster' && length > 0
+    // Most frontends; their chains have few names, which are texts to put together and to look up.
+    if (isPlain && sourceRanges === undefined && port.affinityTimeoutS === 0)
+      return (this.#pickCodes[length] ??= this.#context.codes.take(pickChain(false, length, 0)))
     const chain = targetOf(frontend, port)
     return typeof chain === 'number' ? chain : this.#context.codes.take(chain)
   }
@@ -161,6 +169,7 @@ export class ElementDraft {
   /** Adds a list without affinity, slot by slot. */
   #addEndpoints(backends: readonly Backend[], list: number, rendering: Rendering): void {
     const out = this.#out
+    const slotOctets = this.#slotOctets
     const prefix = u32host(list)
     const set = ENDPOINTS[rendering.port.protocol]
     const comment = rendering.endpointComment
@@ -173,7 +182,7 @@ export class ElementDraft {
         port = backend.port
         portOctets = portData(port)
       }
-      const key = prefix + (this.#slotOctets[slot] ?? this.#octetsOf(slot))
+      const key = prefix + (slotOctets[slot] ?? this.#octetsOf(slot))
       out.push({ set, key, data: backend.ip + portOctets, comment })
     }
   }

@@ -137,9 +137,11 @@ class Drafts {
   /** Replaces a Service. Gives the reason when the Service is in neither table. */
   replace(key: string, change: ServiceChange): string | undefined {
     let reason: string | undefined
-    for (const family of NFT_FAMILIES) {
+    const { before, after } = change
+    for (let i = 0; i < NFT_FAMILIES.length; i++) {
+      const family = NFT_FAMILIES[i] ?? 'ip'
       const layout = LAYOUTS[family]
-      if (!isIn(layout, change.before) && !isIn(layout, change.after)) continue
+      if (!isIn(layout, before) && !isIn(layout, after)) continue
       const refused = this.of(family).replace(key, change)
       reason ??= refused?.reason
     }
