@@ -5,21 +5,14 @@ export type LockResult =
   | {
       readonly kind: 'held'
       readonly release: () => Promise<void>
-      /** Looks for another process that holds the lock as well; absent where none can. Throws what the kernel's list throws. */
-      readonly rival?: () => Promise<Rival | undefined>
-      /** Another process may have held the lock before, and the kernel does not say enough of it. */
-      readonly isDoubted?: boolean
+      /**
+       * Looks for a process that holds the lock as well and is to stay, and gives its answer; absent where none can hold
+       * it. Throws what the kernel's list throws.
+       */
+      readonly rival?: () => Promise<string | undefined>
     }
   /** Another process has it; `holder` is its answer, empty when it does not answer. */
   | { readonly kind: 'busy'; readonly holder: string }
-
-/** Another holder of a lock. */
-export interface Rival {
-  /** What it says of itself; empty when it does not answer. */
-  readonly holder: string
-  /** It was there first. */
-  readonly isEarlier: boolean
-}
 
 /** Takes a lock by its name; `holder` is for those who come later. */
 export type TakeLock = (name: string, holder: string) => Promise<LockResult>
@@ -30,7 +23,7 @@ const ANSWER_BYTES_MAX = 200
 /**
  * An abstract unix socket (unix(7)): it exists once in a network namespace and ends with its process, however that dies.
  * Any process may take any name, and runtimes differ in whether they pad it with NULs to 108 octets (libuv before 1.47
- * does): where that matters, see daemon/network-lock.ts. Later processes read `holder`.
+ * does), so that it is no lock against other users or versions of Node.js. Later processes read `holder`.
  */
 export async function takeLock(name: string, holder: string): Promise<LockResult> {
   const server = createServer(socket => {
@@ -38,7 +31,7 @@ export async function takeLock(name: string, holder: string): Promise<LockResult
     socket.end(holder)
   })
   const taken = await listen(server, `\0${name}`)
-  if (!taken) return { kind: 'busy', holder: await ask(`\0${name}`) }
+  if (!taken) return { kind: 'busy', holder: await askHolder(name) }
   // The lock alone keeps no process alive.
   server.unref()
   return { kind: 'held', release: () => new Promise(resolve => server.close(() => resolve())) }
@@ -55,23 +48,11 @@ function listen(server: Server, path: string): Promise<boolean> {
   })
 }
 
-/** Length up to which a name, with its first NUL, is the same in each runtime. */
-export const NAME_LENGTH_MAX = 107
-
-/** The answer of the holder of an abstract name, padded or not; empty when only `except` answers. */
-export async function askHolder(name: string, except = ''): Promise<string> {
-  const forms = [name.padEnd(NAME_LENGTH_MAX, '\0'), name]
-  for (const form of forms) {
-    const said = await ask(`\0${form}`)
-    if (said !== '' && said !== except) return said
-  }
-  return ''
-}
-
-function ask(path: string): Promise<string> {
+/** Gives the answer of the process that listens at an abstract name; empty without one. */
+export function askHolder(name: string): Promise<string> {
   return new Promise(resolve => {
     let answer = ''
-    const socket = connect({ path })
+    const socket = connect({ path: `\0${name}` })
     socket.setEncoding('utf8')
     socket.setTimeout(ANSWER_MS, () => socket.destroy())
     socket.on('data', (text: string) => {

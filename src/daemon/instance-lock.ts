@@ -26,7 +26,6 @@ export async function lockInstance(
     return {
       kind: 'held',
       rival: async () => (await ofName.rival?.()) ?? (await ofChains.rival?.()),
-      isDoubted: ofName.isDoubted === true || ofChains.isDoubted === true,
       release: async () => {
         await ofChains.release()
         await ofName.release()
@@ -47,7 +46,7 @@ interface LockOptions {
 
 /** The interface between the run and its lock. */
 export interface InstanceWatch {
-  /** Aborting it ends the run: by the signal of LockOptions, or because an earlier proxy has this name. */
+  /** Aborting it ends the run: by the signal of LockOptions, or because another proxy has this name. */
   readonly signal: AbortSignal
   /** Called after a repair of drift. */
   readonly healed: () => void
@@ -71,19 +70,12 @@ export async function asOnlyInstance(
   }
   const gone = new AbortController()
   const signal = AbortSignal.any([options.signal, gone.signal])
-  if (lock.isDoubted === true) log.warn(UNSURE)
-  let saidMs = Number.NEGATIVE_INFINITY
   const overwritten = new Overwritten(clock, async () => {
     const rival = await lock.rival?.()
     if (rival === undefined || signal.aborted) return
-    const facts = { holder: holderText(rival.holder), repairs: OVERWRITTEN_MAX }
-    if (rival.isEarlier) {
-      log.error(facts, busyText(name, 'name', instance))
-      gone.abort('another kprobe that started earlier overwrites every commit')
-    } else if (clock.nowMs() - saidMs >= APART_MS) {
-      saidMs = clock.nowMs()
-      log.error(facts, LATER)
-    }
+    const facts = { holder: holderText(rival), repairs: OVERWRITTEN_MAX }
+    log.error(facts, busyText(name, 'name', instance))
+    gone.abort('another kprobe overwrites every commit')
   })
   const healed = () => {
     overwritten.healed().catch(err => log.warn({ err }, 'cannot determine which process holds the lock'))
@@ -122,11 +114,6 @@ class Overwritten {
     await this.#reached()
   }
 }
-
-const UNSURE =
-  "another process listens at the abstract socket of this kprobe's lock; cannot determine whether it is a kprobe (no unix_diag, or the process is in another PID namespace); continuing"
-const LATER =
-  'an earlier version of kprobe that started later overwrites this one: it does not see the lock of this version; stop it'
 
 function holderText(holder: string): string {
   return holder === '' ? 'unknown: no answer' : holder

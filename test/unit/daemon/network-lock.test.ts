@@ -1,25 +1,16 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
-import type { LockResult, Rival, TakeLock } from '../../../src/base/instance-lock.ts'
+import type { LockResult, TakeLock } from '../../../src/base/instance-lock.ts'
 import { maskOf, membersOf, networkLock } from '../../../src/daemon/network-lock.ts'
-import type { UnixListener } from '../../../src/kernel/socket/listeners.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 
-const NOBODY = 65_534
 const HEAD = 'sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n'
 
-interface Name {
-  readonly holder: string
-  readonly uid: number
-  /** Of its process; undefined where that is not to be seen. */
-  readonly isAdmin: boolean | undefined
-}
-
-/** Netlink sockets, abstract names and their users, as one network namespace has them. */
+/** Netlink sockets and abstract names, as one network namespace has them. */
 class Namespace {
   readonly sockets = new Map<number, number>()
-  readonly names = new Map<string, Name>()
+  readonly names = new Map<string, string>()
   #next = 100
 
   list(): string {
@@ -45,31 +36,18 @@ class Namespace {
     }
   }
 
-  readonly takeName: TakeLock = (form, holder) => {
-    const other = this.names.get(form)
-    if (other !== undefined) return Promise.resolve({ kind: 'busy', holder: other.holder })
-    this.names.set(form, { holder, uid: 0, isAdmin: true })
-    const release = () => Promise.resolve(void this.names.delete(form))
+  readonly takeName: TakeLock = (name, holder) => {
+    const other = this.names.get(name)
+    if (other !== undefined) return Promise.resolve({ kind: 'busy', holder: other })
+    this.names.set(name, holder)
+    const release = () => Promise.resolve(void this.names.delete(name))
     return Promise.resolve({ kind: 'held', release })
-  }
-
-  /** The number of a socket is its place among the names. */
-  listeners(name: string): readonly UnixListener[] {
-    return [...this.names].flatMap(([form, { uid }], inode) =>
-      form.replace(/\0+$/, '') === name ? [{ uid, inode }] : [],
-    )
-  }
-
-  isAdmin(inode: number): boolean | undefined {
-    return [...this.names.values()][inode]?.isAdmin
   }
 }
 
 interface Change {
   readonly openSocket?: () => ReturnType<Namespace['open']>
   readonly listSockets?: () => Promise<string>
-  readonly listenersAt?: () => Promise<undefined>
-  readonly takeName?: TakeLock
 }
 
 function lockIn(namespace: Namespace, change: Change = {}): TakeLock {
@@ -78,10 +56,7 @@ function lockIn(namespace: Namespace, change: Change = {}): TakeLock {
     random: () => 0,
     openSocket: () => namespace.open(),
     listSockets: () => Promise.resolve(namespace.list()),
-    listenersAt: name => Promise.resolve(namespace.listeners(name)),
-    ownerIsAdmin: inode => Promise.resolve(namespace.isAdmin(inode)),
     takeName: namespace.takeName,
-    trusted: [0],
     ...change,
   })
 }
@@ -96,14 +71,9 @@ const IMPATIENT: Clock = {
 }
 
 const NAME = 'kprobe-unit/x'
-const PADDED = NAME.padEnd(107, '\0')
 
 async function release(lock: LockResult): Promise<void> {
   if (lock.kind === 'held') await lock.release()
-}
-
-async function rivalOf(lock: LockResult): Promise<Rival | undefined> {
-  return lock.kind === 'held' ? await lock.rival?.() : undefined
 }
 
 describe('networkLock', () => {
@@ -114,14 +84,9 @@ describe('networkLock', () => {
     expect(await lockIn(namespace)(NAME, 'pid 8')).toMatchObject({ kind: 'busy', holder: 'pid 100' })
     expect((await lockIn(namespace)('kprobe-unit/y', 'pid 9')).kind).toBe('held')
     await release(lock)
+    expect([...namespace.names.keys()]).toEqual(['kprobe-unit/y'])
     expect((await lockIn(namespace)(NAME, 'pid 8')).kind).toBe('held')
     expect(namespace.sockets.size).toBe(2)
-  })
-
-  it('has both forms of the abstract name, so that earlier versions stay away in each runtime', async () => {
-    const namespace = new Namespace()
-    await lockIn(namespace)(NAME, 'pid 7')
-    expect([...namespace.names.keys()]).toEqual([PADDED, NAME])
   })
 
   it('withdraws when another shows itself at the same moment, and takes the lock when that one has left', async () => {
@@ -137,62 +102,26 @@ describe('networkLock', () => {
     expect(namespace.sockets.size).toBe(1)
   })
 
-  it('F136: takes the lock although user 65534 listens at the abstract name, in either form', async () => {
-    for (const form of [NAME, PADDED]) {
-      const namespace = new Namespace()
-      namespace.names.set(form, { holder: 'pid 1', uid: NOBODY, isAdmin: undefined })
-      const lock = await lockIn(namespace)(NAME, 'pid 7')
-      expect(lock).toMatchObject({ kind: 'held' })
-      expect(await rivalOf(lock)).toBeUndefined()
-      expect(lock).toMatchObject({ isDoubted: false })
-    }
-  })
-
-  it('F135: respects an earlier version of kprobe, which has the abstract name alone, in either form', async () => {
-    for (const form of [NAME, PADDED]) {
-      const namespace = new Namespace()
-      namespace.names.set(form, { holder: 'pid 1', uid: 0, isAdmin: true })
-      expect((await lockIn(namespace)(NAME, 'pid 7')).kind).toBe('busy')
-      expect(namespace.sockets.size).toBe(0)
-      expect([...namespace.names.keys()]).toEqual([form])
-    }
-  })
-
-  it('F136: takes the lock although a process of root without CAP_NET_ADMIN listens at the abstract name', async () => {
-    for (const form of [NAME, PADDED]) {
-      const namespace = new Namespace()
-      namespace.names.set(form, { holder: 'pid 1', uid: 0, isAdmin: false })
-      const lock = await lockIn(namespace)(NAME, 'pid 7')
-      expect(lock).toMatchObject({ kind: 'held', isDoubted: false })
-      expect(await rivalOf(lock)).toBeUndefined()
-    }
-  })
-
-  it('F135: takes the lock in doubt where root listens and its process is not to be seen, and knows an earlier rival then', async () => {
+  it('F136: takes the lock although another process listens at the abstract name', async () => {
     const namespace = new Namespace()
-    namespace.names.set(NAME, { holder: 'pid 1', uid: 0, isAdmin: undefined })
+    namespace.names.set(NAME, 'pid 1')
     const lock = await lockIn(namespace)(NAME, 'pid 7')
-    expect(lock).toMatchObject({ kind: 'held', isDoubted: true })
-    expect(await rivalOf(lock)).toMatchObject({ isEarlier: true })
-    namespace.names.delete(NAME)
-    expect(await rivalOf(lock)).toBeUndefined()
+    expect(lock.kind).toBe('held')
+    expect(await lockIn(namespace)(NAME, 'pid 8')).toEqual({ kind: 'busy', holder: 'pid 100' })
+    await release(lock)
+    expect([...namespace.names.values()]).toEqual(['pid 1'])
   })
 
-  it('F135: takes the lock in doubt when the kernel does not say whose the abstract name is', async () => {
+  it('F135: of two that a list has missed, only one knows a rival', async () => {
     const namespace = new Namespace()
-    namespace.names.set(NAME, { holder: 'pid 1', uid: 0, isAdmin: true })
-    const lock = await lockIn(namespace, { listenersAt: () => Promise.resolve(undefined) })(NAME, 'pid 7')
-    expect(lock).toMatchObject({ kind: 'held', isDoubted: true })
-  })
-
-  it('F135: knows a rival that came later, where a runtime pads names and that of an earlier version does not', async () => {
-    const namespace = new Namespace()
-    const takeName: TakeLock = (form, holder) => namespace.takeName(form.padEnd(107, '\0'), holder)
-    const lock = await lockIn(namespace, { takeName })(NAME, 'pid 7')
-    expect(lock).toMatchObject({ kind: 'held', isDoubted: false })
-    expect(await rivalOf(lock)).toBeUndefined()
-    expect((await namespace.takeName(NAME, 'pid 8')).kind).toBe('held')
-    expect(await rivalOf(lock)).toMatchObject({ isEarlier: false })
+    let left = 4
+    const listSockets = () => Promise.resolve(left-- > 0 ? HEAD : namespace.list())
+    const locks = [
+      await lockIn(namespace, { listSockets })(NAME, 'pid 100'),
+      await lockIn(namespace, { listSockets })(NAME, 'pid 101'),
+    ]
+    const rivals = locks.map(lock => (lock.kind === 'held' ? lock.rival?.() : 'busy'))
+    expect(await Promise.all(rivals)).toEqual([undefined, 'pid 100'])
   })
 
   it('is the abstract name alone without CAP_NET_ADMIN or /proc, whoever has it', async () => {
