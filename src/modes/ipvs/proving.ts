@@ -1,7 +1,7 @@
 import type { Steps } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { Config } from '../../config/config.ts'
-import type { HeldServer, IpvsChange } from '../../kernel/ipvs/held.ts'
+import type { HeldServer, IpvsChange } from '../../kernel/ipvs/state.ts'
 import type { AnyTable } from '../../kernel/nft/state.ts'
 import type { XtTableName } from '../../kernel/xt/scope.ts'
 import { type Promises, USUAL_PROMISES } from '../../model/promises.ts'
