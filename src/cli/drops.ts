@@ -7,7 +7,7 @@ import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { type LoggedPacket, readLog } from '../kernel/nflog/reader.ts'
-import { listHandles } from '../kernel/nft/rule-handles.ts'
+import { listHandles } from '../kernel/nft/list.ts'
 import type { NftFamily } from '../kernel/nft/state.ts'
 import {
   countingRules,

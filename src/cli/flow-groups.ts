@@ -1,8 +1,8 @@
 import { formatIp, formatIpPort, type Ip, type IpFilter, isSelected } from '../base/ip.ts'
-import type { FlowEventKind } from '../kernel/conntrack/events.ts'
 import {
   addedVolume,
   decodeRecord,
+  type FlowEventKind,
   type FlowRecord,
   isPlain,
   type PortProtocol,

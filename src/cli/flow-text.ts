@@ -1,7 +1,6 @@
 import { formatIpPort } from '../base/ip.ts'
 import { bytesText, oneLine, rfc3339 } from '../base/text.ts'
-import type { FlowEventKind } from '../kernel/conntrack/events.ts'
-import type { Volume } from '../kernel/conntrack/record.ts'
+import type { FlowEventKind, Volume } from '../kernel/conntrack/record.ts'
 import { endpointText, type FlowGroup, type Grouping, type NamedFlow } from './flow-groups.ts'
 import type { Io } from './io.ts'
 import { tableText } from './output.ts'

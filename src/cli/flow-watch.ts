@@ -4,7 +4,7 @@ import {
   type FlowEventKind,
   type FlowEvents,
   watchFlowEvents,
-} from '../kernel/conntrack/events.ts'
+} from '../kernel/conntrack/record.ts'
 import { settingNow } from '../kernel/sysctl/sysctls.ts'
 import type { ByteView } from '../netlink/attribute.ts'
 import { NETLINK_NETFILTER } from '../netlink/constants.ts'

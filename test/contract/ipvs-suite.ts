@@ -2,16 +2,15 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { u32be } from '../../src/base/octets.ts'
 import { createIpvsClient, type IpvsClient, type IpvsResult } from '../../src/kernel/ipvs/client.ts'
+import { encodeCommand, encodeListServers } from '../../src/kernel/ipvs/messages.ts'
 import {
   AF_INET,
   AF_INET6,
   IP_VS_SVC_F_PERSISTENT,
   IP_VS_SVC_F_SCHED2,
   IPVS_CMD_NEW_SERVICE,
-} from '../../src/kernel/ipvs/constants.ts'
-import { encodeCommand, encodeListServers } from '../../src/kernel/ipvs/messages.ts'
-import { printSave } from '../../src/kernel/ipvs/print.ts'
-import { serverKey, type VirtualServer } from '../../src/kernel/ipvs/state.ts'
+} from '../../src/kernel/ipvs/schema.ts'
+import { printSave, serverKey, type VirtualServer } from '../../src/kernel/ipvs/state.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { findFamily } from '../../src/netlink/genetlink.ts'
 import type { Transport } from '../../src/netlink/transport.ts'

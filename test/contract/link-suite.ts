@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { formatIp, type Ip, parseIp } from '../../src/base/ip.ts'
-import { createAddressReader } from '../../src/kernel/link/addresses.ts'
 import { createDummyClient, type DummyClient } from '../../src/kernel/link/dummy.ts'
+import { createAddressReader } from '../../src/kernel/link/links.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
 
 /** Devices of a network namespace, real or not, and what others see of them and do to them. */

@@ -2,13 +2,13 @@ import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { createIpvsClient } from '../../src/kernel/ipvs/client.ts'
-import { IP_VS_SVC_F_HASHED } from '../../src/kernel/ipvs/constants.ts'
 import {
   decodeDestination,
   decodeInfo,
   decodeServer,
   decodeTimeouts,
 } from '../../src/kernel/ipvs/messages.ts'
+import { IP_VS_SVC_F_HASHED } from '../../src/kernel/ipvs/schema.ts'
 import {
   destinationKey,
   type IpvsStats,

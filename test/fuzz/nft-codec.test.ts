@@ -11,8 +11,8 @@ import {
   decodeTableName,
   familyOf,
 } from '../../src/kernel/nft/decode.ts'
+import { ruleKey } from '../../src/kernel/nft/diff.ts'
 import { encodeBatch } from '../../src/kernel/nft/encode.ts'
-import { ruleKey } from '../../src/kernel/nft/equality.ts'
 import { type ByteView, viewOf } from '../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../src/netlink/errors.ts'
 import { type Message, readDone, readError, readMessages, readNfGenMsg } from '../../src/netlink/message.ts'

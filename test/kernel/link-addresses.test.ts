@@ -3,8 +3,12 @@ import { once } from 'node:events'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
 import { formatIp } from '../../src/base/ip.ts'
-import { type AddressReader, createAddressReader } from '../../src/kernel/link/addresses.ts'
-import { listAddressesNow, ownAddresses } from '../../src/kernel/link/links.ts'
+import {
+  type AddressReader,
+  createAddressReader,
+  listAddressesNow,
+  ownAddresses,
+} from '../../src/kernel/link/links.ts'
 import { Connection } from '../../src/netlink/connection.ts'
 import { NETLINK_ROUTE } from '../../src/netlink/constants.ts'
 import { openNetlink } from '../../src/netlink/native.ts'

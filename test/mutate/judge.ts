@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { formatIp } from '../../src/base/ip.ts'
 import { createTracer, type Tracer } from '../../src/kernel/evaluate/trace.ts'
-import type { IpvsHeld } from '../../src/kernel/ipvs/held.ts'
+import type { IpvsHeld } from '../../src/kernel/ipvs/state.ts'
 import { printRuleset } from '../../src/kernel/nft/print.ts'
 import type { AnyTable, Table } from '../../src/kernel/nft/state.ts'
 import { printRule } from '../../src/kernel/xt/print.ts'

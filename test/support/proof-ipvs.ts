@@ -1,5 +1,5 @@
 import { PersistentMap } from '../../src/base/collections.ts'
-import type { IpvsHeld } from '../../src/kernel/ipvs/held.ts'
+import type { IpvsHeld } from '../../src/kernel/ipvs/state.ts'
 import type { AnyTable } from '../../src/kernel/nft/state.ts'
 import type { Snapshot } from '../../src/model/snapshot.ts'
 import { DEFAULT_IPVS_OPTIONS } from '../../src/modes/ipvs/settings.ts'

@@ -137,7 +137,7 @@ const MAY_USE: Readonly<Record<string, readonly string[]>> = {
   'modes/xt-common/layout.ts': ['node:crypto'],
   // Kernel settings that have no netlink: /proc/sys and /sys.
   // How many messages a socket lost.
-  'kernel/conntrack/events.ts': ['node:fs'],
+  'kernel/conntrack/record.ts': ['node:fs'],
   'kernel/conntrack/sysctls.ts': ['node:fs/promises', 'node:os'],
   'kernel/ipvs/sysctls.ts': ['node:fs/promises'],
   'kernel/socket/listeners.ts': ['node:fs'],

@@ -9,12 +9,6 @@ import type { Message } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import {
-  IPCTNL_MSG_CT_GET,
-  IPCTNL_MSG_CT_GET_STATS,
-  IPCTNL_MSG_CT_GET_STATS_CPU,
-  IPCTNL_MSG_CT_NEW,
-} from './constants.ts'
-import {
   decodeFlow,
   decodeHead,
   deleteBytesMax,
@@ -28,7 +22,14 @@ import {
   spanOf,
   writeDelete,
 } from './flow.ts'
-import { STATS_CPU, STATS_GLOBAL } from './schema.ts'
+import {
+  IPCTNL_MSG_CT_GET,
+  IPCTNL_MSG_CT_GET_STATS,
+  IPCTNL_MSG_CT_GET_STATS_CPU,
+  IPCTNL_MSG_CT_NEW,
+  STATS_CPU,
+  STATS_GLOBAL,
+} from './schema.ts'
 
 /** A client for the kernel's connection tracking, with the operations that kprobe uses. */
 export interface ConntrackClient {

@@ -13,6 +13,8 @@ import {
 } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import {
+  CONNTRACK,
+  HEAD,
   IPCTNL_MSG_CT_DELETE,
   IPCTNL_MSG_CT_GET,
   IPPROTO_TCP,
@@ -23,8 +25,9 @@ import {
   NFPROTO_IPV4,
   NFPROTO_IPV6,
   NFPROTO_UNSPEC,
-} from './constants.ts'
-import { CONNTRACK, HEAD, REST, type TUPLE } from './schema.ts'
+  REST,
+  type TUPLE,
+} from './schema.ts'
 
 /** Protocols whose flows kprobe reads. */
 export type FlowProtocol = 'TCP' | 'UDP'

@@ -4,9 +4,8 @@ import { NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, writeNfGenMsg } from '../../netlink/message.ts'
 import { readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
-import { IPCTNL_MSG_CT_GET, NFPROTO_IPV4, NFPROTO_IPV6 } from './constants.ts'
 import { messageType, spanOf } from './flow.ts'
-import { CONNTRACK, type TUPLE } from './schema.ts'
+import { CONNTRACK, IPCTNL_MSG_CT_GET, NFPROTO_IPV4, NFPROTO_IPV6, type TUPLE } from './schema.ts'
 
 /** A conntrack entry as operators read it. */
 export interface Tracked {

@@ -1,11 +1,11 @@
 import { difference, includes, onlyValue, point, union } from '../../base/region.ts'
 import { NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_RETURN } from '../nft/constants.ts'
 import type { Verdict } from '../nft/expression.ts'
+import type { Box } from './box.ts'
 import { type ClassMachine, NotTogether } from './class-machine.ts'
 import { type CompiledChain, placeText, setsPriority } from './compiled.ts'
 import { evaluate } from './expression.ts'
 import { BeyondEvaluator, type Effect } from './machine.ts'
-import { MERGED_MIN, merged } from './merged.ts'
 import type { Guard, Noting } from './noting.ts'
 import { type CompiledRule, chainsBehind, dividesByChance, placesIn } from './rule-index.ts'
 
@@ -215,4 +215,36 @@ export class Follower {
     const place = placeText(rule.place)
     if (!this.undecided.has(place)) this.undecided.set(place, { place, reason })
   }
+}
+
+/** So few ways are cheaper to follow than to compare. */
+export const MERGED_MIN = 4
+
+/** Joins ways that a random number divided and that went on alike. */
+export function merged(machines: readonly ClassMachine[]): ClassMachine[] {
+  const byBox = new Map<Box, Map<string, ClassMachine>>()
+  const apart: ClassMachine[] = []
+  for (const machine of machines) {
+    machine.beginRule()
+    const { box, mark, connectionMark, priority, to, written, rolled } = machine
+    if (rolled !== undefined || machine.single?.dynamic !== machines[0]?.single?.dynamic) {
+      apart.push(machine)
+      continue
+    }
+    const key = [
+      mark,
+      connectionMark,
+      priority,
+      to?.address,
+      to?.port,
+      written?.data,
+      written?.timeoutMs,
+    ].join()
+    const alike = byBox.get(box)
+    const known = alike?.get(key)
+    if (known !== undefined) known.probability += machine.probability
+    else if (alike === undefined) byBox.set(box, new Map([[key, machine]]))
+    else alike.set(key, machine)
+  }
+  return [...apart, ...[...byBox.values()].flatMap(alike => [...alike.values()])]
 }

@@ -2,10 +2,13 @@ import { type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { type Octets, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { difference, includes, intersection, prefix, type Region, union } from '../../base/region.ts'
 import { entryKey, type Ipset, type IpsetEntry } from '../ipset/state.ts'
-import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../ipvs/constants.ts'
-import type { HeldIpset, HeldServer, IpvsChange, IpvsHeld } from '../ipvs/held.ts'
+import { IP_VS_CONN_F_FWD_MASK, IP_VS_CONN_F_MASQ } from '../ipvs/schema.ts'
 import {
   destinationKey,
+  type HeldIpset,
+  type HeldServer,
+  type IpvsChange,
+  type IpvsHeld,
   isPersistent,
   type RealServer,
   serverKey,

@@ -1,8 +1,14 @@
 import { familyOf, type Ip, isLoopback } from '../../base/ip.ts'
 import { readU16be, readU32host, u16be, u32host } from '../../base/octets.ts'
 import { point } from '../../base/region.ts'
-import type { HeldServer, IpvsHeld } from '../ipvs/held.ts'
-import { destinationKey, isPersistent, serverKey, type VirtualServer } from '../ipvs/state.ts'
+import {
+  destinationKey,
+  type HeldServer,
+  type IpvsHeld,
+  isPersistent,
+  serverKey,
+  type VirtualServer,
+} from '../ipvs/state.ts'
 import { RTN_LOCAL, RTN_UNICAST } from '../nft/constants.ts'
 import { formatRule } from '../nft/print-rule.ts'
 import type { NftFamily, Table } from '../nft/state.ts'

@@ -5,7 +5,6 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import type { Request } from '../../netlink/message.ts'
 import type { ValuesOf } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { IPSET_FLAG_LIST_HEADER, IPSET_FLAG_LIST_SETNAME } from './constants.ts'
 import type { IpsetFailure } from './errors.ts'
 import {
   appendEntries,
@@ -20,7 +19,7 @@ import {
   type ListRequest,
   type Piece,
 } from './messages.ts'
-import { INDEX } from './schema.ts'
+import { INDEX, IPSET_FLAG_LIST_HEADER, IPSET_FLAG_LIST_SETNAME } from './schema.ts'
 import {
   failureFrom,
   failureOf,

@@ -1,53 +1,46 @@
 import { NetlinkError, type NetlinkErrorDetails } from '../../netlink/errors.ts'
-import * as ipset from './constants.ts'
-import type { IpsetEntry, IpsetOperation, IpsetType } from './state.ts'
-import { entryText } from './state.ts'
+import { IPSET_ERR_FIND_TYPE } from './schema.ts'
+import { entryText, type IpsetEntry, type IpsetOperation, type IpsetType } from './state.ts'
 
 type Meaning = NonNullable<NetlinkErrorDetails['meaning']>
 
-type Code = Extract<keyof typeof ipset, `IPSET_ERR_${string}`>
-const NUMBERS: Readonly<Record<Code, number>> = ipset
+type Meanings = ReadonlyMap<number, Meaning>
 
-function meanings(words: Readonly<Partial<Record<Code, string>>>): ReadonlyMap<number, Meaning> {
-  const codes = Object.keys(words).filter(isCode)
-  return new Map(codes.map(code => [NUMBERS[code], { code, words: words[code] ?? '' }]))
-}
-
-function isCode(name: string): name is Code {
-  return Object.hasOwn(NUMBERS, name)
+function meanings(...rows: (readonly [number: number, code: string, words: string])[]): Meanings {
+  return new Map(rows.map(([number, code, words]) => [number, { code, words }]))
 }
 
 /** ipset's own error numbers, 4096 and above. */
-const COMMON = meanings({
-  IPSET_ERR_PROTOCOL: 'The kernel does not understand the request',
-  IPSET_ERR_FIND_TYPE: 'The kernel has no such type of sets, or not this revision',
-  IPSET_ERR_MAX_SETS: 'The kernel has no room for another set',
-  IPSET_ERR_BUSY: 'The set is in use: a rule or a set refers to it, or another program lists it',
-  IPSET_ERR_EXIST_SETNAME2: 'There is no set with the second name',
-  IPSET_ERR_TYPE_MISMATCH: 'The two sets are of different types',
-  IPSET_ERR_EXIST: 'The entry to add is in the set, or the entry to delete is not',
-  IPSET_ERR_INVALID_CIDR: 'Invalid length of a prefix',
-  IPSET_ERR_INVALID_NETMASK: 'Invalid netmask',
-  IPSET_ERR_INVALID_FAMILY: 'The type of the set does not support this family',
-  IPSET_ERR_TIMEOUT: 'The set has no timeouts',
-  IPSET_ERR_REFERENCED: 'The set is in use: a rule or a set refers to it',
-  IPSET_ERR_IPADDR_IPV4: 'An IPv4 address is expected',
-  IPSET_ERR_IPADDR_IPV6: 'An IPv6 address is expected',
-})
+export const COMMON = meanings(
+  [4097, 'IPSET_ERR_PROTOCOL', 'The kernel does not understand the request'],
+  [IPSET_ERR_FIND_TYPE, 'IPSET_ERR_FIND_TYPE', 'The kernel has no such type of sets, or not this revision'],
+  [4099, 'IPSET_ERR_MAX_SETS', 'The kernel has no room for another set'],
+  [4100, 'IPSET_ERR_BUSY', 'The set is in use: a rule or a set refers to it, or another program lists it'],
+  [4101, 'IPSET_ERR_EXIST_SETNAME2', 'There is no set with the second name'],
+  [4102, 'IPSET_ERR_TYPE_MISMATCH', 'The two sets are of different types'],
+  [4103, 'IPSET_ERR_EXIST', 'The entry to add is in the set, or the entry to delete is not'],
+  [4104, 'IPSET_ERR_INVALID_CIDR', 'Invalid length of a prefix'],
+  [4105, 'IPSET_ERR_INVALID_NETMASK', 'Invalid netmask'],
+  [4106, 'IPSET_ERR_INVALID_FAMILY', 'The type of the set does not support this family'],
+  [4107, 'IPSET_ERR_TIMEOUT', 'The set has no timeouts'],
+  [4108, 'IPSET_ERR_REFERENCED', 'The set is in use: a rule or a set refers to it'],
+  [4109, 'IPSET_ERR_IPADDR_IPV4', 'An IPv4 address is expected'],
+  [4110, 'IPSET_ERR_IPADDR_IPV6', 'An IPv6 address is expected'],
+)
 
 /** Bitmap and hash types share these numbers. */
-const OF_HASHES = meanings({
-  IPSET_ERR_HASH_FULL: 'The set is full',
-  IPSET_ERR_HASH_ELEM: 'The address 0.0.0.0, or ::, cannot be in a set of this type',
-  IPSET_ERR_INVALID_PROTO: 'Invalid protocol',
-  IPSET_ERR_MISSING_PROTO: 'The protocol is missing',
-  IPSET_ERR_HASH_RANGE_UNSUPPORTED: 'Ranges cannot be in a set of this type',
-  IPSET_ERR_HASH_RANGE: 'Invalid range',
-})
-const OF_BITMAPS = meanings({
-  IPSET_ERR_BITMAP_RANGE: 'The port is outside the range of the set',
-  IPSET_ERR_BITMAP_RANGE_SIZE: 'The range is larger than a set of this type can have',
-})
+export const OF_HASHES = meanings(
+  [4352, 'IPSET_ERR_HASH_FULL', 'The set is full'],
+  [4353, 'IPSET_ERR_HASH_ELEM', 'The address 0.0.0.0, or ::, cannot be in a set of this type'],
+  [4354, 'IPSET_ERR_INVALID_PROTO', 'Invalid protocol'],
+  [4355, 'IPSET_ERR_MISSING_PROTO', 'The protocol is missing'],
+  [4356, 'IPSET_ERR_HASH_RANGE_UNSUPPORTED', 'Ranges cannot be in a set of this type'],
+  [4357, 'IPSET_ERR_HASH_RANGE', 'Invalid range'],
+)
+export const OF_BITMAPS = meanings(
+  [4352, 'IPSET_ERR_BITMAP_RANGE', 'The port is outside the range of the set'],
+  [4353, 'IPSET_ERR_BITMAP_RANGE_SIZE', 'The range is larger than a set of this type can have'],
+)
 
 /** Creates a NetlinkError with ipset's own name and words for the errno, where it has them. */
 export function ipsetError(details: NetlinkErrorDetails, type?: IpsetType): NetlinkError {

@@ -14,7 +14,7 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
-import * as ipset from './constants.ts'
+import * as ipset from './schema.ts'
 import {
   type ADDRESS,
   ENTRIES,

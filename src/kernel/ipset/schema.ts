@@ -1,7 +1,34 @@
 import { octets, string, u8, u16be, u32be } from '../../netlink/attribute.ts'
 import { NLA_F_NET_BYTEORDER } from '../../netlink/constants.ts'
 import { attributeSet, listOf, nested } from '../../netlink/schema.ts'
-import * as ipset from './constants.ts'
+
+/** linux/netfilter/ipset/{ip_set,ip_set_hash,ip_set_bitmap}.h and linux/netfilter/nfnetlink.h, under the headers' own names. */
+
+export const NFNL_SUBSYS_IPSET = 6
+
+export const NFPROTO_UNSPEC = 0
+export const NFPROTO_IPV4 = 2
+export const NFPROTO_IPV6 = 10
+
+export const IPSET_CMD_CREATE = 2
+export const IPSET_CMD_DESTROY = 3
+export const IPSET_CMD_SWAP = 6
+export const IPSET_CMD_LIST = 7
+export const IPSET_CMD_ADD = 9
+export const IPSET_CMD_DEL = 10
+export const IPSET_CMD_TYPE = 13
+export const IPSET_CMD_GET_BYNAME = 14
+export const IPSET_CMD_GET_BYINDEX = 15
+
+/** Attributes of commands. */
+export const IPSET_ATTR_DATA = 7
+export const IPSET_ATTR_ADT = 8
+
+export const IPSET_FLAG_LIST_SETNAME = 2
+export const IPSET_FLAG_LIST_HEADER = 4
+export const IPSET_FLAG_NOMATCH = 4
+
+export const IPSET_ERR_FIND_TYPE = 4098
 
 /** The ipset attributes that kprobe uses, as linux/netfilter/ipset/ip_set.h numbers them. */
 
@@ -25,7 +52,7 @@ export const ENTRY = attributeSet({
 })
 
 /** One element of a list. */
-export const LIST_ENTRY = attributeSet({ entry: [ipset.IPSET_ATTR_DATA, nested(ENTRY)] })
+export const LIST_ENTRY = attributeSet({ entry: [IPSET_ATTR_DATA, nested(ENTRY)] })
 
 /** The options to create a set with, and the values that the kernel reports. */
 const SHAPE = attributeSet({
@@ -63,8 +90,8 @@ export const KIND_OF_SET = attributeSet(KIND)
 export const SET = attributeSet({
   ...KIND,
   flags: [6, u32be],
-  shape: [ipset.IPSET_ATTR_DATA, nested(SHAPE)],
-  entries: [ipset.IPSET_ATTR_ADT, listOf(ipset.IPSET_ATTR_DATA, nested(ENTRY))],
+  shape: [IPSET_ATTR_DATA, nested(SHAPE)],
+  entries: [IPSET_ATTR_ADT, listOf(IPSET_ATTR_DATA, nested(ENTRY))],
 })
 
 /** The attributes of IPSET_CMD_ADD and IPSET_CMD_DEL before their entries. */

@@ -6,7 +6,6 @@ import { NLM_F_CAPPED, NLMSG_HDRLEN } from '../../netlink/constants.ts'
 import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
 import { readAttributes } from '../../netlink/schema.ts'
-import { IPSET_ERR_FIND_TYPE } from './constants.ts'
 import { describeIpsetOperation, type IpsetFailure, ipsetError } from './errors.ts'
 import {
   bytesMax,
@@ -19,7 +18,7 @@ import {
   whyNotEntry,
   writePiece,
 } from './messages.ts'
-import { REFUSED, TYPE } from './schema.ts'
+import { IPSET_ERR_FIND_TYPE, REFUSED, TYPE } from './schema.ts'
 import { type Ipset, type IpsetOperation, type IpsetType, SET_TYPES } from './state.ts'
 
 /** The errors of a datagram repeat its messages, and must fit into a receive buffer that cannot be forced. */

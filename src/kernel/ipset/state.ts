@@ -1,5 +1,5 @@
 import { type Family, formatIp, type Ip } from '../../base/ip.ts'
-import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from './constants.ts'
+import { NFPROTO_IPV4, NFPROTO_IPV6, NFPROTO_UNSPEC } from './schema.ts'
 
 export type IpsetType = 'hash:ip' | 'hash:ip,port' | 'hash:ip,port,ip' | 'hash:ip,port,net' | 'bitmap:port'
 

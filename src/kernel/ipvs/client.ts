@@ -7,7 +7,6 @@ import { errnoNumber, NetlinkError } from '../../netlink/errors.ts'
 import { findFamily } from '../../netlink/genetlink.ts'
 import type { Message, Words } from '../../netlink/message.ts'
 import type { Transport } from '../../netlink/transport.ts'
-import { IPVS_CMD_GET_CONFIG, IPVS_CMD_GET_INFO, IPVS_CMD_SET_CONFIG } from './constants.ts'
 import {
   decodeDestination,
   decodeInfo,
@@ -19,6 +18,7 @@ import {
   firstStep,
   type Step,
 } from './messages.ts'
+import { IPVS_CMD_GET_CONFIG, IPVS_CMD_GET_INFO, IPVS_CMD_SET_CONFIG } from './schema.ts'
 import { followUp, lastFailures, type Refusal, type SentSteps, sendSteps } from './send.ts'
 import {
   destinationKey,

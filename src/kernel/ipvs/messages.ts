@@ -14,7 +14,7 @@ import {
   writeAttributes,
   writerOf,
 } from '../../netlink/schema.ts'
-import * as ipvs from './constants.ts'
+import * as ipvs from './schema.ts'
 import { COMMAND, type DESTINATION, INFO, type SERVICE, STATS, type STATS64 } from './schema.ts'
 import type {
   IpvsInfo,

@@ -3,13 +3,8 @@ import { type Refused, sendEach } from '../../netlink/batch.ts'
 import type { Sender } from '../../netlink/connection.ts'
 import { errnoName, NetlinkError } from '../../netlink/errors.ts'
 import type { Words } from '../../netlink/message.ts'
-import {
-  IPVS_CMD_NEW_DEST,
-  IPVS_CMD_NEW_SERVICE,
-  IPVS_CMD_SET_DEST,
-  IPVS_CMD_SET_SERVICE,
-} from './constants.ts'
 import { type Step, stepBytesMax, writeStep } from './messages.ts'
+import { IPVS_CMD_NEW_DEST, IPVS_CMD_NEW_SERVICE, IPVS_CMD_SET_DEST, IPVS_CMD_SET_SERVICE } from './schema.ts'
 import { destinationKey, type IpvsOperation, type ServerKey, serverKey } from './state.ts'
 
 export interface SentSteps {

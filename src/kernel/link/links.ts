@@ -1,12 +1,32 @@
 import type { Clock } from '../../base/clock.ts'
 import { cidrOf, contains, formatCidr, type Ip } from '../../base/ip.ts'
 import { type ByteView, type ByteWriter, octets, string } from '../../netlink/attribute.ts'
-import type { Connection } from '../../netlink/connection.ts'
+import { watchGroups } from '../../netlink/batch.ts'
+import { Connection } from '../../netlink/connection.ts'
 import { NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { errnoNumber, malformed, NetlinkError } from '../../netlink/errors.ts'
 import { type Batch, encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, nested, readAttributes, writeAttributes } from '../../netlink/schema.ts'
-import * as route from './constants.ts'
+import { SystemError, type Transport } from '../../netlink/transport.ts'
+
+/** linux/rtnetlink.h, linux/if_link.h and linux/if_addr.h, under the headers' own names. */
+
+export const RTM_NEWLINK = 16
+export const RTM_DELLINK = 17
+export const RTM_GETLINK = 18
+export const RTM_NEWADDR = 20
+export const RTM_DELADDR = 21
+export const RTM_GETADDR = 22
+
+export const AF_UNSPEC = 0
+export const AF_INET = 2
+export const AF_INET6 = 10
+
+export const IFA_F_SECONDARY = 0x01
+export const IFA_F_NODAD = 0x02
+
+export const RTNLGRP_IPV4_IFADDR = 5
+export const RTNLGRP_IPV6_IFADDR = 9
 
 /** The attributes of an interface address that kprobe uses, as linux/if_addr.h describes them. */
 export const ADDRESS = attributeSet({
@@ -91,7 +111,7 @@ export function findLink(connection: Connection, name: string): Link | undefined
       object: `device ${name}`,
       build: sequence => encodeGetLink({ name }, sequence),
       onMessage(view, message) {
-        if (message.type === route.RTM_NEWLINK) found.push(decodeLink(view, message))
+        if (message.type === RTM_NEWLINK) found.push(decodeLink(view, message))
       },
     })
   } catch (error) {
@@ -111,7 +131,7 @@ export function nameOfLink(connection: Connection, index: number): string | unde
       build: sequence => encodeGetLink({ index }, sequence),
       onMessage(view, message) {
         const span = { start: message.start + IFINFOMSG_LENGTH, end: message.end }
-        if (message.type === route.RTM_NEWLINK) name = readAttributes(view, LINK, span).name
+        if (message.type === RTM_NEWLINK) name = readAttributes(view, LINK, span).name
       },
     })
   } catch (error) {
@@ -124,7 +144,7 @@ function encodeGetLink(
   link: { readonly name: string } | { readonly index: number },
   sequence: number,
 ): Uint8Array {
-  return encodeMessage({ type: route.RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
+  return encodeMessage({ type: RTM_GETLINK, flags: NLM_F_REQUEST, sequence }, out => {
     writeIfInfoMsg(out.out, 'index' in link ? link.index : 0)
     writeAttributes(out, LINK, 'name' in link ? { name: link.name } : {})
   })
@@ -138,14 +158,14 @@ function decodeLink(view: ByteView, message: Message): Link {
 /** Encodes a request to create a device; it stays down. */
 export function encodeNewLink(link: { readonly name: string; readonly kind: string }, sequence: number) {
   const flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
-  return encodeMessage({ type: route.RTM_NEWLINK, flags, sequence }, out => {
+  return encodeMessage({ type: RTM_NEWLINK, flags, sequence }, out => {
     writeIfInfoMsg(out.out, 0)
     writeAttributes(out, LINK, { name: link.name, info: { kind: link.kind } })
   })
 }
 
 export function encodeDelLink(index: number, sequence: number): Uint8Array {
-  const head = { type: route.RTM_DELLINK, flags: NLM_F_REQUEST | NLM_F_ACK, sequence }
+  const head = { type: RTM_DELLINK, flags: NLM_F_REQUEST | NLM_F_ACK, sequence }
   return encodeMessage(head, out => writeIfInfoMsg(out.out, index))
 }
 
@@ -161,14 +181,14 @@ export const CHANGE_BYTES_MAX = 64
 export function writeChange(batch: Batch<AddressChange>, change: AddressChange, index: number): void {
   const { verb, ip } = change
   const adds = verb === 'add'
-  if (adds) batch.open(route.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL)
-  else batch.open(route.RTM_DELADDR)
-  const family = ip.length === 4 ? route.AF_INET : route.AF_INET6
+  if (adds) batch.open(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL)
+  else batch.open(RTM_DELADDR)
+  const family = ip.length === 4 ? AF_INET : AF_INET6
   // A dummy device has no neighbors, so duplicate address detection is useless (only IPv6 would do it).
-  const flags = adds && family === route.AF_INET6 ? route.IFA_F_NODAD : 0
+  const flags = adds && family === AF_INET6 ? IFA_F_NODAD : 0
   writeIfAddrMsg(batch.out.out, { family, prefixLength: ip.length * 8, flags, scope: 0, index })
   // Without `address` the kernel removes an IPv4 address whatever its prefix is (inet_rtm_deladdr).
-  const attributes = adds && family === route.AF_INET ? { address: ip, local: ip } : { local: ip }
+  const attributes = adds && family === AF_INET ? { address: ip, local: ip } : { local: ip }
   writeAttributes(batch.out, ADDRESS, attributes)
   batch.close(change)
 }
@@ -233,24 +253,24 @@ export function ipsOf(addresses: readonly LinkAddress[]): readonly Ip[] {
 }
 
 function encodeGetAddresses(sequence: number): Uint8Array {
-  const all = { family: route.AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 }
-  const head = { type: route.RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  const all = { family: AF_UNSPEC, prefixLength: 0, flags: 0, scope: 0, index: 0 }
+  const head = { type: RTM_GETADDR, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   return encodeMessage(head, ({ out }) => writeIfAddrMsg(out, all))
 }
 
 /** Decodes an IP address; undefined for other families, which have addresses, too. */
 function decodeAddress(view: ByteView, message: Message): LinkAddress | undefined {
-  if (message.type !== route.RTM_NEWADDR) return undefined
+  if (message.type !== RTM_NEWADDR) return undefined
   const { family, index, prefixLength, flags } = readIfAddrMsg(view, message)
-  if (family !== route.AF_INET && family !== route.AF_INET6) return undefined
+  if (family !== AF_INET && family !== AF_INET6) return undefined
   const start = message.start + IFADDRMSG_LENGTH
   const { local, address } = readAttributes(view, ADDRESS, { start, end: message.end })
   const ip = local ?? address
   if (ip === undefined) return undefined
-  const length = family === route.AF_INET ? 4 : 16
+  const length = family === AF_INET ? 4 : 16
   if (ip.length !== length) throw malformed(`an address of ${ip.length} bytes in family ${family}`, start)
   // In IPv6 the same bit means a temporary address.
-  const secondary = family === route.AF_INET && (flags & route.IFA_F_SECONDARY) !== 0
+  const secondary = family === AF_INET && (flags & IFA_F_SECONDARY) !== 0
   return { ip, index, prefixLength, secondary }
 }
 
@@ -275,4 +295,106 @@ export function ownAddresses(all: readonly LinkAddress[], nodeIps: readonly Ip[]
     if (!isNodes) own.set(`${index} ${formatCidr(prefix)}`, ip)
   }
   return new Set([...own.values(), ...nodeIps])
+}
+
+interface AddressReaderOptions {
+  /** Opens a NETLINK_ROUTE socket. */
+  readonly openTransport: () => Transport
+  readonly clock: Clock
+  /** Name of a device whose addresses and changes are ignored. */
+  readonly except?: string | undefined
+}
+
+export interface AddressReader {
+  /**
+   * Reads the addresses of all interfaces, up or down; sorted, without duplicates. Rejects with NetlinkError (EAGAIN:
+   * they changed during every attempt) or SystemError.
+   */
+  read(): Promise<readonly Ip[]>
+  /**
+   * Calls `changed` when the kernel reports that addresses came or went, and when it lost notifications. Returns a
+   * function that stops the watch; undefined where the group cannot be joined: the caller must then poll.
+   */
+  watch(changed: () => void): (() => Promise<void>) | undefined
+  close(): Promise<void>
+}
+
+/** Serving traffic does not depend on the address list, so its timeout is shorter than that of a commit. */
+const TIMEOUT_MS = 3_000
+
+/** Creates a reader of this network namespace's addresses (RTM_GETADDR). It does not reuse a failed socket. */
+export function createAddressReader({ openTransport, clock, except }: AddressReaderOptions): AddressReader {
+  let connection: Connection | undefined
+  /** Index of the excepted device at the last read. */
+  let exceptIndex: number | undefined
+  const close = async (): Promise<void> => {
+    const closing = connection
+    connection = undefined
+    await closing?.close()
+  }
+  const readFrom = async (open: Connection): Promise<readonly Ip[]> => {
+    if (except === undefined) return ipsOf(await listAddresses(open, clock))
+    exceptIndex = findLink(open, except)?.index
+    // If the device is created during the read, its addresses would be in the list.
+    const isTorn = (): boolean => {
+      const before = exceptIndex
+      exceptIndex = findLink(open, except)?.index
+      return exceptIndex !== before
+    }
+    const all = await listAddresses(open, clock, isTorn)
+    return ipsOf(all.filter(({ index }) => index !== exceptIndex))
+  }
+  const read = async (): Promise<readonly Ip[]> => {
+    connection ??= new Connection({ transport: openTransport(), clock, timeoutMs: TIMEOUT_MS })
+    try {
+      return await readFrom(connection)
+    } catch (error) {
+      await close()
+      throw error
+    }
+  }
+  const isExcepted = (index: number): boolean => index === exceptIndex
+  return { read, watch: changed => watchAddresses(openTransport, isExcepted, changed), close }
+}
+
+const NOTIFICATION_BYTES = 16_384
+/** More at a time take several turns of the event loop. */
+const NOTIFICATIONS_PER_TURN = 64
+
+function watchAddresses(
+  openTransport: () => Transport,
+  isExcepted: (index: number) => boolean,
+  changed: () => void,
+): (() => Promise<void>) | undefined {
+  let mayMatter = false
+  let transport: Transport | undefined
+  try {
+    const open = openTransport()
+    transport = open
+    const stop = watchGroups({
+      transport: open,
+      groups: [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR],
+      datagramBytes: NOTIFICATION_BYTES,
+      messagesPerTurn: NOTIFICATIONS_PER_TURN,
+      take(view, message) {
+        const isAddress = message.type === RTM_NEWADDR || message.type === RTM_DELADDR
+        mayMatter ||= !isAddress || !isExcepted(readIfAddrMsg(view, message).index)
+      },
+      lost() {
+        mayMatter = true
+      },
+      turned() {
+        if (mayMatter) changed()
+        mayMatter = false
+      },
+    })
+    return async () => {
+      stop()
+      await open.close()
+    }
+  } catch (error) {
+    if (!(error instanceof SystemError)) throw error
+    void transport?.close()
+    return undefined
+  }
 }

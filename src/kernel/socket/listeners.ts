@@ -7,7 +7,21 @@ import { NLM_F_DUMP, NLM_F_REQUEST } from '../../netlink/constants.ts'
 import { malformed, NetlinkError } from '../../netlink/errors.ts'
 import { encodeMessage, type Message } from '../../netlink/message.ts'
 import { attributeSet, readAttributes } from '../../netlink/schema.ts'
-import * as diag from './constants.ts'
+
+/** linux/sock_diag.h, linux/inet_diag.h and linux/tcp.h, under the headers' own names. */
+
+export const SOCK_DIAG_BY_FAMILY = 20
+export const INET_DIAG_SKV6ONLY = 11
+export const INET_DIAG_NOCOOKIE = 0xffff_ffff
+
+export const AF_INET = 2
+export const AF_INET6 = 10
+export const IPPROTO_TCP = 6
+export const IPPROTO_UDP = 17
+
+/** Bits by state: TCP_LISTEN, and TCP_CLOSE, which sockets of UDP have while they are not connected. */
+export const TCPF_LISTEN = 1 << 10
+export const TCPF_CLOSE = 1 << 7
 
 /** The query that struct inet_diag_req_v2 carries. */
 interface SocketQuery {
@@ -29,13 +43,13 @@ function writeSocketQuery(out: ByteWriter, { family, protocol, states }: SocketQ
   out.u16(0)
   out.u32(states)
   for (let at = 0; at < ADDRESSING_LENGTH; at += 4) out.u32(0)
-  out.u32(diag.INET_DIAG_NOCOOKIE)
-  out.u32(diag.INET_DIAG_NOCOOKIE)
+  out.u32(INET_DIAG_NOCOOKIE)
+  out.u32(INET_DIAG_NOCOOKIE)
 }
 
 const SOCKET = attributeSet({
   /** Set for an IPv6 socket that accepts no IPv4. */
-  v6Only: [diag.INET_DIAG_SKV6ONLY, u8],
+  v6Only: [INET_DIAG_SKV6ONLY, u8],
 })
 
 /** Length of struct inet_diag_msg, and the offsets of its fields. */
@@ -64,7 +78,7 @@ function readSocketFacts(view: ByteView, { start, end }: Message): SocketFacts {
   if (end - start < MESSAGE_LENGTH) throw malformed('a message without its inet_diag_msg', start)
   const { data, bytes } = view
   const source = start + SOURCE_OFFSET
-  const length = data.getUint8(start) === diag.AF_INET ? 4 : 16
+  const length = data.getUint8(start) === AF_INET ? 4 : 16
   return {
     ip: octetsFromBytes(bytes.subarray(source, source + length)),
     port: data.getUint16(start + PORT_OFFSET),
@@ -80,13 +94,12 @@ export interface Listener extends SocketFacts {
   readonly protocol: 'TCP' | 'UDP'
 }
 
-const QUERIES: readonly (readonly [Listener['protocol'], SocketQuery])[] = [
-  diag.AF_INET,
-  diag.AF_INET6,
-].flatMap(family => [
-  ['TCP', { family, protocol: diag.IPPROTO_TCP, states: diag.TCPF_LISTEN }] as const,
-  ['UDP', { family, protocol: diag.IPPROTO_UDP, states: diag.TCPF_CLOSE }] as const,
-])
+const QUERIES: readonly (readonly [Listener['protocol'], SocketQuery])[] = [AF_INET, AF_INET6].flatMap(
+  family => [
+    ['TCP', { family, protocol: IPPROTO_TCP, states: TCPF_LISTEN }] as const,
+    ['UDP', { family, protocol: IPPROTO_UDP, states: TCPF_CLOSE }] as const,
+  ],
+)
 
 /**
  * Lists the listeners of this network namespace synchronously, over a NETLINK_SOCK_DIAG connection: a millisecond for
@@ -102,7 +115,7 @@ export function listListeners(connection: Connection, absent?: () => void): read
         object: `listeners of ${protocol}`,
         build: sequence => encodeQuery(query, sequence),
         onMessage(view, message) {
-          if (message.type === diag.SOCK_DIAG_BY_FAMILY)
+          if (message.type === SOCK_DIAG_BY_FAMILY)
             found.push({ protocol, ...readSocketFacts(view, message) })
         },
       })
@@ -116,7 +129,7 @@ export function listListeners(connection: Connection, absent?: () => void): read
 }
 
 function encodeQuery(query: SocketQuery, sequence: number): Uint8Array {
-  const head = { type: diag.SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
+  const head = { type: SOCK_DIAG_BY_FAMILY, flags: NLM_F_REQUEST | NLM_F_DUMP, sequence }
   return encodeMessage(head, ({ out }) => writeSocketQuery(out, query))
 }
 

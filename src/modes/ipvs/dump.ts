@@ -1,12 +1,17 @@
 import { type Family, familyOf, formatIpPort } from '../../base/ip.ts'
 import { compareTexts } from '../../base/text.ts'
-import type { IpsetEntry, IpsetListing } from '../../kernel/ipset/state.ts'
-import { entryText, printSets, protocolText } from '../../kernel/ipset/state.ts'
-import { printSave } from '../../kernel/ipvs/print.ts'
+import {
+  entryText,
+  type IpsetEntry,
+  type IpsetListing,
+  printSets,
+  protocolText,
+} from '../../kernel/ipset/state.ts'
 import {
   destinationKey,
   isPersistent,
   type ListedDestination,
+  printSave,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
 import { familyName, isOfService, type ServiceNames } from '../common/show.ts'

@@ -1,6 +1,6 @@
 import { anyContains, type Cidr, FAMILIES, type Family, familyOf, type Ip } from '../../base/ip.ts'
 import { entryKey, type IpsetEntry } from '../../kernel/ipset/state.ts'
-import { IP_VS_CONN_F_MASQ, IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED2 } from '../../kernel/ipvs/constants.ts'
+import { IP_VS_CONN_F_MASQ, IP_VS_SVC_F_PERSISTENT, IP_VS_SVC_F_SCHED2 } from '../../kernel/ipvs/schema.ts'
 import {
   destinationKey,
   type RealServer,

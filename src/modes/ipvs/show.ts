@@ -2,7 +2,7 @@ import { FAMILIES, familyOf, formatCidr, formatIp, formatIpPort, type Ip } from 
 import { type Octets, readU16be } from '../../base/octets.ts'
 import { entryKey } from '../../kernel/ipset/state.ts'
 import { isPersistent, serverKey, type VirtualServer } from '../../kernel/ipvs/state.ts'
-import { createAddressReader } from '../../kernel/link/addresses.ts'
+import { createAddressReader } from '../../kernel/link/links.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
 import { CHAIN_POSTROUTING } from '../common/rules.ts'

@@ -1,6 +1,8 @@
 import { assert } from '../../../src/base/errors.ts'
 import type { Octets } from '../../../src/base/octets.ts'
 import {
+  COMMAND,
+  INFO,
   IPVS_CMD_DEL_DEST,
   IPVS_CMD_DEL_SERVICE,
   IPVS_CMD_GET_CONFIG,
@@ -13,8 +15,7 @@ import {
   IPVS_CMD_SET_DEST,
   IPVS_CMD_SET_INFO,
   IPVS_CMD_SET_SERVICE,
-} from '../../../src/kernel/ipvs/constants.ts'
-import { COMMAND, INFO } from '../../../src/kernel/ipvs/schema.ts'
+} from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsTimeouts } from '../../../src/kernel/ipvs/state.ts'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { NLM_F_DUMP, NLM_F_MULTI } from '../../../src/netlink/constants.ts'

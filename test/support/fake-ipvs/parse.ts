@@ -2,11 +2,13 @@ import { type Octets, readU32host } from '../../../src/base/octets.ts'
 import {
   AF_INET,
   AF_INET6,
+  COMMAND,
+  type DESTINATION,
   IP_VS_CONN_F_FWD_MASK,
   IP_VS_SCHEDNAME_MAXLEN,
   IPPROTO_TCP,
-} from '../../../src/kernel/ipvs/constants.ts'
-import { COMMAND, type DESTINATION, type SERVICE } from '../../../src/kernel/ipvs/schema.ts'
+  type SERVICE,
+} from '../../../src/kernel/ipvs/schema.ts'
 import type { ByteView } from '../../../src/netlink/attribute.ts'
 import { NetlinkError } from '../../../src/netlink/errors.ts'
 import { genericSpan } from '../../../src/netlink/genetlink.ts'

@@ -1,11 +1,14 @@
 import { type Octets, octetsFromBytes } from '../../../src/base/octets.ts'
 import {
+  COMMAND,
   IP_VS_SVC_F_HASHED,
   IPVS_CMD_NEW_DEST,
   IPVS_CMD_NEW_SERVICE,
   IPVS_GENL_VERSION,
-} from '../../../src/kernel/ipvs/constants.ts'
-import { COMMAND, SERVICE, STATS, STATS64 } from '../../../src/kernel/ipvs/schema.ts'
+  SERVICE,
+  STATS,
+  STATS64,
+} from '../../../src/kernel/ipvs/schema.ts'
 import type { IpvsStats } from '../../../src/kernel/ipvs/state.ts'
 import { AttributeWriter, ByteWriter, nestedOctets } from '../../../src/netlink/attribute.ts'
 import { writeGenlMsgHdr } from '../../../src/netlink/genetlink.ts'

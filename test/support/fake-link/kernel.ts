@@ -1,6 +1,11 @@
 import type { Ip } from '../../../src/base/ip.ts'
 import {
+  ADDRESS,
   AF_INET,
+  IFADDRMSG_LENGTH,
+  IFINFOMSG_LENGTH,
+  type IfAddrMsg,
+  LINK,
   RTM_DELADDR,
   RTM_DELLINK,
   RTM_GETADDR,
@@ -9,13 +14,6 @@ import {
   RTM_NEWLINK,
   RTNLGRP_IPV4_IFADDR,
   RTNLGRP_IPV6_IFADDR,
-} from '../../../src/kernel/link/constants.ts'
-import {
-  ADDRESS,
-  IFADDRMSG_LENGTH,
-  IFINFOMSG_LENGTH,
-  type IfAddrMsg,
-  LINK,
   readIfAddrMsg,
   readIfInfoMsg,
 } from '../../../src/kernel/link/links.ts'

@@ -1,5 +1,11 @@
-import { AF_INET, RTM_NEWLINK } from '../../../src/kernel/link/constants.ts'
-import { ADDRESS, LINK, writeIfAddrMsg, writeIfInfoMsg } from '../../../src/kernel/link/links.ts'
+import {
+  ADDRESS,
+  AF_INET,
+  LINK,
+  RTM_NEWLINK,
+  writeIfAddrMsg,
+  writeIfInfoMsg,
+} from '../../../src/kernel/link/links.ts'
 import { AttributeWriter, ByteWriter } from '../../../src/netlink/attribute.ts'
 import { closeMessage, type MessageHead, openMessage } from '../../../src/netlink/message.ts'
 import { writeAttributes } from '../../../src/netlink/schema.ts'

@@ -1,10 +1,11 @@
 import { expect, it } from 'vitest'
-import * as conntrack from '../../../src/kernel/conntrack/constants.ts'
-import * as ipset from '../../../src/kernel/ipset/constants.ts'
-import * as ipvs from '../../../src/kernel/ipvs/constants.ts'
-import * as link from '../../../src/kernel/link/constants.ts'
+import * as conntrack from '../../../src/kernel/conntrack/schema.ts'
+import { COMMON, OF_BITMAPS, OF_HASHES } from '../../../src/kernel/ipset/errors.ts'
+import * as ipset from '../../../src/kernel/ipset/schema.ts'
+import * as ipvs from '../../../src/kernel/ipvs/schema.ts'
+import * as link from '../../../src/kernel/link/links.ts'
 import * as nft from '../../../src/kernel/nft/constants.ts'
-import * as socket from '../../../src/kernel/socket/constants.ts'
+import * as socket from '../../../src/kernel/socket/listeners.ts'
 import * as netlink from '../../../src/netlink/constants.ts'
 import * as genetlink from '../../../src/netlink/genetlink.ts'
 import { valuesInHeaders } from '../../support/header-values.ts'
@@ -13,7 +14,17 @@ import { valuesInHeaders } from '../../support/header-values.ts'
 const YOUNGER: ReadonlyMap<string, string> = new Map([['NFT_TABLE_F_PERSIST', '6, 9, 0']])
 
 /** Values of other headers, or of none. */
-const APART: readonly string[] = ['TCPF_LISTEN', 'TCPF_CLOSE', 'INET_DIAG_NOCOOKIE']
+const APART: readonly string[] = [
+  'TCPF_LISTEN',
+  'TCPF_CLOSE',
+  'INET_DIAG_NOCOOKIE',
+  'IFADDRMSG_LENGTH',
+  'IFINFOMSG_LENGTH',
+]
+
+const IPSET_ERRORS = Object.fromEntries(
+  [...COMMON, ...OF_HASHES, ...OF_BITMAPS].map(([errno, { code }]) => [code, errno]),
+)
 
 it.each([
   [
@@ -27,7 +38,7 @@ it.each([
   [
     'ipset',
     30,
-    ipset,
+    { ...ipset, ...IPSET_ERRORS },
     'linux/netfilter.h linux/netfilter/nfnetlink.h linux/netfilter/ipset/ip_set.h',
     'linux/netfilter/ipset/ip_set_hash.h linux/netfilter/ipset/ip_set_bitmap.h',
   ],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
-import { printSave } from '../../../../src/kernel/ipvs/print.ts'
 import { describeOperation } from '../../../../src/kernel/ipvs/send.ts'
+import { printSave } from '../../../../src/kernel/ipvs/state.ts'
 import { deleteServer, newDestination, real, virtual } from '../../../support/ipvs-objects.ts'
 
 const A = virtual('10.96.0.1', 443)

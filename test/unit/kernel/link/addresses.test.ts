@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { systemClock } from '../../../../src/base/clock.ts'
 import { formatIp } from '../../../../src/base/ip.ts'
-import { createAddressReader } from '../../../../src/kernel/link/addresses.ts'
+import { createAddressReader } from '../../../../src/kernel/link/links.ts'
 import { SystemError } from '../../../../src/netlink/transport.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import type { SocketFaults } from '../../../support/fake-kernel/socket.ts'

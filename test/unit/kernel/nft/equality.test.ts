@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { octetsFromBytes } from '../../../../src/base/octets.ts'
-import { ruleKey, sameDeclaration } from '../../../../src/kernel/nft/equality.ts'
+import { ruleKey, sameDeclaration } from '../../../../src/kernel/nft/diff.ts'
 import type { Expression, Rule } from '../../../../src/kernel/nft/expression.ts'
 import { DESTINATION, DESTINATION_PORT, typedSet } from '../../../../src/kernel/nft/userdata.ts'
 
