@@ -6,11 +6,6 @@ interface DriftOptions {
   readonly clock: Clock
   /** Interval of the checks of the generation, milliseconds. */
   readonly pollMs: number
-  /** Foreign commits within `recurrenceMs`, or longer where reads take long, that make a subscription worth its price. */
-  readonly recurrences: number
-  readonly recurrenceMs: number
-  /** How long a subscription lasts after the last foreign commit. */
-  readonly subscriptionMs: number
   readonly generation: () => Generation
   /** As in Dataplane. Without it, a timer checks the generation every `pollMs`. */
   readonly watchGeneration: (everyMs: number, changed: () => void) => GenerationWatch | undefined
@@ -31,6 +26,11 @@ interface DriftSign {
   readonly certain: boolean
 }
 
+/** Foreign commits within RECURRENCE_MS, or longer where reads take long, that make a subscription worth its price. */
+const RECURRENCES = 3
+const RECURRENCE_MS = 10_000
+/** How long a subscription lasts after the last foreign commit. */
+const SUBSCRIPTION_MS = 60_000
 /** Foreign commits count together within this multiple of a read's duration: reads take a few percent of the time at most. */
 const LOOKS_APART = 100
 
@@ -164,12 +164,11 @@ export class DriftDetector {
   }
 
   #recur(): void {
-    const { clock, recurrences, recurrenceMs, subscriptionMs } = this.#options
-    const now = clock.nowMs()
-    const togetherMs = Math.max(recurrenceMs, LOOKS_APART * this.#lookMs)
-    this.#recent = [...this.#recent.filter(at => now - at < togetherMs), now].slice(-recurrences)
-    if (this.#recent.length < recurrences) return
-    this.#subscribedUntilMs = now + subscriptionMs
+    const now = this.#options.clock.nowMs()
+    const togetherMs = Math.max(RECURRENCE_MS, LOOKS_APART * this.#lookMs)
+    this.#recent = [...this.#recent.filter(at => now - at < togetherMs), now].slice(-RECURRENCES)
+    if (this.#recent.length < RECURRENCES) return
+    this.#subscribedUntilMs = now + SUBSCRIPTION_MS
     if (this.#unsubscribe === undefined) this.#join()
   }
 
@@ -189,11 +188,11 @@ export class DriftDetector {
   }
 
   #heard(commit: WriterCommit): void {
-    const { clock, subscriptionMs, onDrift } = this.#options
+    const { clock, onDrift } = this.#options
     const commits = this.#accounted === undefined ? 0 : commitsBetween(this.#accounted, commit.generation)
     if (commits > 0) this.#accounted = commits === 1 ? commit.generation : undefined
     if (commit.own) return
-    this.#subscribedUntilMs = clock.nowMs() + subscriptionMs
+    this.#subscribedUntilMs = clock.nowMs() + SUBSCRIPTION_MS
     if (!commit.touchesUs) return
     const process = `${commit.processName} (pid ${commit.processId})`
     onDrift({ generation: commit.generation, process, certain: true })

@@ -99,9 +99,6 @@ export class Reconciler<State, P extends Plan<State>> {
     this.#drift = new DriftDetector({
       clock,
       pollMs: driftPollMs,
-      recurrences: 3,
-      recurrenceMs: 10_000,
-      subscriptionMs: 60_000,
       generation: () => plane.generation(),
       watchGeneration: (everyMs, changed) => plane.watchGeneration?.(everyMs, changed),
       busy: () => this.#pacer.isRunning,

@@ -181,7 +181,6 @@ const PLANE_OPTIONS = {
   masqueradeAll: false,
   masqueradeBit: 14,
   detector: { IPv4: undefined, IPv6: undefined },
-  endpointComments: false,
   connectionCounters: false,
   logGroup: 0,
 }

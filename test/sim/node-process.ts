@@ -115,7 +115,7 @@ export class NodeProcess {
       client,
       options: nftables,
       writers: { openTransport: () => kernel.open(), own: transport.portId },
-      slicing: { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() },
+      clock,
     })
     const resolving = resolveOptionsOf({})
     const reconciler = new Reconciler({

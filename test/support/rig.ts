@@ -28,7 +28,7 @@ export class Rig extends PlaneRig<NftablesState, NftablesPlan> {
       client,
       options: nftables,
       ...(openListener && { writers: { openTransport: openListener, own: transport.portId } }),
-      slicing: { sliceMs: 10, nowMs: () => clock.nowMs(), breathe: () => clock.breathe() },
+      clock,
     })
     super({ plane, clock, config, ...periods })
     this.client = client

@@ -89,7 +89,7 @@ export function isKubeProxyIpset(name: string): boolean {
   )
 }
 
-/** The device that kube-proxy's IPVS mode binds the addresses of Services to. */
+/** The device that an IPVS mode, ours or kube-proxy's, binds the addresses of Services to: no addresses of this machine. */
 export const DUMMY_DEVICE = 'kube-ipvs0'
 
 /** The section `iptables` of a configuration file, and its flags. */

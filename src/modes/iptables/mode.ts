@@ -1,4 +1,4 @@
-import { finish, slicingOf } from '../../base/clock.ts'
+import { finish } from '../../base/clock.ts'
 import { append } from '../../base/collections.ts'
 import { FAMILIES } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
@@ -91,8 +91,7 @@ export function openIptables({
   const beforeObserve = (): void => {
     if (isRunning) nfacct.ensure()
   }
-  const slicing = slicingOf(clock)
-  const plane = new IptablesPlane({ client, options, writers, slicing, beforeObserve })
+  const plane = new IptablesPlane({ client, options, writers, clock, beforeObserve })
   const { names, optimize } = options
   const report = (event: BusiestFirstEvent) => {
     if (event.kind === 'moved') plane.reordered()

@@ -1,4 +1,4 @@
-import { type Slicing, type Steps, systemClock } from '../../base/clock.ts'
+import { type Clock, type Steps, slicingOf, systemClock } from '../../base/clock.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { compileRule, type RuleCodec } from '../../kernel/xt/compile.ts'
 import { chainKey, type IsOurs, type ScopeOperations } from '../../kernel/xt/scope.ts'
@@ -33,11 +33,10 @@ interface IptablesPlaneOptions {
   readonly options: IptablesOptions
   /** See watchesOf. */
   readonly writers?: WatchedSocket
-  readonly slicing?: Slicing
+  readonly clock?: Clock
   readonly beforeObserve?: () => void
 }
 
-const SLICING: Slicing = { sliceMs: 8, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 const PLACES = placesOf(NFT_FAMILIES)
 /**
  * The maximum number of tries. A cleanup names the generation that it read, and reads again when another program
@@ -135,14 +134,14 @@ export class IptablesPlane implements Dataplane<IptablesState, IptablesPlan> {
   }
 
   #commit(operations: ScopeOperations, options: CommitOptions): Promise<ScopeCommit> {
-    const { client, slicing = SLICING } = this.#given
+    const { client, clock = systemClock } = this.#given
     const { generation: shifted } = options
     const generation = shifted === undefined ? undefined : this.#watches.unshifted(shifted)
     return commitScope(operations, {
       client,
       handleCache: this.#handleCache,
       codec: CODEC,
-      slicing,
+      slicing: slicingOf(clock),
       generation,
     })
   }

@@ -16,6 +16,7 @@ import type { Transaction } from '../../kernel/nft/transaction.ts'
 import { placeOfTable } from '../../kernel/xt/scope.ts'
 import type { ApiEndpoint } from '../../model/reserved.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { CHAIN_OUTPUT, CHAIN_PREROUTING, CHAIN_REJECT, goTo, rejectChain, rule } from '../common/rules.ts'
 import { LAYOUTS } from '../common/tables.ts'
 import { deleteTable } from '../common/writers.ts'
@@ -27,7 +28,7 @@ import { hasIpvsTable, type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { setName } from './layout.ts'
 import { clusterIpsIn, type ObserveOptions, observeKernel } from './observe.ts'
 import { IpvsPlane } from './plane.ts'
-import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, type IpvsOptions, ipvsOptions } from './settings.ts'
+import { DEFAULT_IPVS_OPTIONS, type IpvsOptions, ipvsOptions } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 
 export async function cleanIpvs(context: CleanupContext): Promise<Cleaned> {
@@ -99,9 +100,7 @@ function removedTexts(state: IpvsState | undefined): readonly string[] {
     ...(servers.size === 0 ? [] : [count(servers.size, 'IPVS virtual server')]),
     ...(addresses.size === 0
       ? []
-      : [
-          `addresses of the device ${DEFAULT_IPVS_OPTIONS.deviceName} (${addresses.size}), and the device if it has no other`,
-        ]),
+      : [`addresses of the device ${DUMMY_DEVICE} (${addresses.size}), and the device if it has no other`]),
     ...ruleset.tables.map(({ family, name }) => `table ${family} ${name}`),
     ...(chains.kind === 'observed' ? chainTexts(chains.observed) : []),
     ...(sets.size === 0 ? [] : [count(sets.size, 'ipset')]),
@@ -246,7 +245,7 @@ export async function freeEndpoints(
 ): Promise<{ readonly addresses: readonly Ip[]; readonly servers: readonly VirtualServer[] }> {
   const { dummy, ipvs } = kernel
   // Without the device IPVS mode is not in use here. This check loads no kernel module.
-  if ((await dummy.addresses(options.deviceName)) === undefined) return { addresses: [], servers: [] }
+  if ((await dummy.addresses(DUMMY_DEVICE)) === undefined) return { addresses: [], servers: [] }
   const { state } = await observeKernel(kernel, options)
   const clusterIps = clusterIpsIn(state)
   const others = endpoints.filter(({ ip }) => !clusterIps.has(ip))
@@ -255,7 +254,7 @@ export async function freeEndpoints(
     const placed = state.servers.get(serverKey({ protocol: 'TCP', ip, port }))
     return placed === undefined || anyContains(options.excludeCidrs, ip) ? [] : [placed.server]
   })
-  const unbound = await dummy.commit(options.deviceName, { add: [], remove: addresses })
+  const unbound = await dummy.commit(DUMMY_DEVICE, { add: [], remove: addresses })
   const deleted = await ipvs.commit(
     servers.map(server => ({ verb: 'delete-server', group: '', server }) as const),
   )
@@ -266,7 +265,7 @@ export async function freeEndpoints(
   return { addresses, servers }
 }
 
-const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${IPVS_DEVICE}, and its virtual servers; the first sync restores those that are wanted`
+const FREED = `cannot connect to the API server: IPVS mode serves a Service at its address; removed the address from ${DUMMY_DEVICE}, and its virtual servers; the first sync restores those that are wanted`
 
 /** Removes the objects of IPVS mode at these endpoints: see freeEndpoints. */
 export async function freeFromIpvs(

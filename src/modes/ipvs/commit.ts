@@ -14,6 +14,7 @@ import type { Answers } from '../../netlink/connection.ts'
 import { NetlinkError, OutcomeUnknownError } from '../../netlink/errors.ts'
 import { SystemError } from '../../netlink/transport.ts'
 import type { KernelRefusal, Receipt } from '../../reconcile/dataplane.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { refusalOf, serviceOfGroup } from '../common/tables.ts'
 import type { IpvsKernel } from './kernel.ts'
 import { PHASE_ORDER, type Phase, type SetChange, servicesOf } from './plan.ts'
@@ -152,10 +153,10 @@ export class Committer {
       case 'remove-chains':
         return this.#changeChains(phase.operations)
       case 'add-device':
-        this.#options.kernel.dummy.ensure(phase.device)
+        this.#options.kernel.dummy.ensure(DUMMY_DEVICE)
         return { ...NOTHING, messages: 1 }
       case 'remove-device':
-        return this.#removeDevice(phase.device)
+        return this.#removeDevice()
       case 'add-servers':
       case 'remove-servers':
         return this.#changeServers(phase.operations)
@@ -259,11 +260,11 @@ export class Committer {
   }
 
   /** Removes the device. A link-local address that the kernel added to a device that is up does not keep it. */
-  async #removeDevice(device: string): Promise<Step> {
+  async #removeDevice(): Promise<Step> {
     const { dummy } = this.#options.kernel
-    const addresses = await dummy.addresses(device)
+    const addresses = await dummy.addresses(DUMMY_DEVICE)
     if (addresses === undefined || !addresses.every(ip => ip.length === 16 && isLinkLocal(ip))) return NOTHING
-    dummy.remove(device)
+    dummy.remove(DUMMY_DEVICE)
     return { ...NOTHING, messages: 1 }
   }
 
@@ -285,7 +286,7 @@ export class Committer {
     const ips = addresses.map(({ ip }) => ip)
     const isAddition = phase.kind === 'add-addresses'
     const changes = isAddition ? { add: ips, remove: [] } : { add: [], remove: ips }
-    const result = await this.#options.kernel.dummy.commit(phase.device, changes)
+    const result = await this.#options.kernel.dummy.commit(DUMMY_DEVICE, changes)
     return stepOf(result, failure => addresses.find(({ ip }) => ip === failure.ip)?.services ?? [])
   }
 

@@ -21,7 +21,7 @@ import { countEntries, type SetCounts } from './upkeep.ts'
 
 export const NO_LATE_SETS = { lateSets: new Set<string>() } as const
 
-interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
+interface DiffOptions extends Pick<IpvsOptions, 'excludeCidrs'> {
   /** The codec of rules in the tables of iptables. */
   readonly codec: RuleCodec
 }
@@ -33,7 +33,7 @@ interface DiffOptions extends Pick<IpvsOptions, 'deviceName' | 'excludeCidrs'> {
 export function* diffStates(
   from: IpvsState,
   to: IpvsState,
-  { deviceName: device, excludeCidrs, codec }: DiffOptions,
+  { excludeCidrs, codec }: DiffOptions,
 ): Steps<IpvsPlan> {
   const sets = yield* diffSets(from, to)
   const servers = yield* diffServers(from.servers, to.servers, excludeCidrs)
@@ -59,13 +59,13 @@ export function* diffStates(
     { ...chains, nameOfIpset: codec.nameOfIpset },
     { kind: 'add-servers', operations: servers.add },
     { kind: 'remove-servers', operations: servers.remove },
-    { kind: 'add-addresses', device, addresses: addresses.add },
-    { kind: 'remove-addresses', device, addresses: addresses.remove },
+    { kind: 'add-addresses', addresses: addresses.add },
+    { kind: 'remove-addresses', addresses: addresses.remove },
   ]
-  if (to.device && !from.device) phases.push({ kind: 'add-device', device })
+  if (to.device && !from.device) phases.push({ kind: 'add-device' })
   // The sets record which objects are ours.
   const isDeviceOurs = from.device && from.sets.size > 0
-  if (isDeviceOurs && isNothing(to)) phases.push({ kind: 'remove-device', device })
+  if (isDeviceOurs && isNothing(to)) phases.push({ kind: 'remove-device' })
   return makePlan(phases, {
     after: afterwards(to, {
       servers: servers.after,

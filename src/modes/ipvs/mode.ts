@@ -7,6 +7,7 @@ import { tuneIpvs } from '../../kernel/ipvs/sysctls.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { missingFails } from '../../kernel/sysctl/sysctls.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import type { Extent, KernelSockets, Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { SAME_CHAINS } from '../xt-common/layout.ts'
 import { cleanIpvs, cleanKubeProxyIpvs, freeFromIpvs, retireIpvs } from './cleanup.ts'
@@ -16,7 +17,7 @@ import { hasIpvsTable, type IpvsKernel, openIpvsKernel } from './kernel.ts'
 import { readTraffic } from './metrics.ts'
 import type { IpvsPlan } from './plan.ts'
 import { IpvsPlane } from './plane.ts'
-import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE, IPVS_SETTINGS, ipvsOptions } from './settings.ts'
+import { DEFAULT_IPVS_OPTIONS, IPVS_SETTINGS, ipvsOptions } from './settings.ts'
 import { ipvsHeld } from './show.ts'
 import type { IpvsState } from './state.ts'
 import { advancedTables, ipvsProving, ipvsTracer, outsideChange } from './trace.ts'
@@ -46,7 +47,7 @@ export const ipvs: Mode = {
   fields: ['ipvs'],
   // IPVS needs a virtual server for each address.
   needsAddresses: true,
-  device: IPVS_DEVICE,
+  device: DUMMY_DEVICE,
   proving: ipvsProving,
   tableName: proxy => (proxy === undefined ? DEFAULT_IPVS_OPTIONS.tableName : undefined),
   notNamed:

@@ -11,6 +11,7 @@ import {
   type VirtualAddress,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { NFT_FAMILIES, tableOf } from '../common/tables.ts'
 import { observeChains } from './chains.ts'
 import type { IpvsKernel } from './kernel.ts'
@@ -42,13 +43,13 @@ export interface Seen {
 }
 
 export interface ObserveOptions
-  extends Pick<IpvsOptions, 'rules' | 'tableName' | 'deviceName' | 'excludeCidrs'>,
+  extends Pick<IpvsOptions, 'rules' | 'tableName' | 'excludeCidrs'>,
     Pick<Records, 'remembered' | 'servers'> {}
 
 /** Reads all objects of ours, and only the names of other objects. */
 export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions): Promise<Seen> {
   const { nft, ipset, ipvs, dummy } = kernel
-  const { tableName: name, deviceName, excludeCidrs } = options
+  const { tableName: name, excludeCidrs } = options
   const listing = await nft.list(NFT_FAMILIES.map(family => ({ family, name })))
   const chains = await observeChains(kernel, options.rules)
   const { headers } = await ipset.headers()
@@ -65,7 +66,7 @@ export async function observeKernel(kernel: IpvsKernel, options: ObserveOptions)
     else others.add(serverKey(server))
   }
   const destinations = await ipvs.destinations(servers)
-  const addresses = await dummy.addresses(deviceName)
+  const addresses = await dummy.addresses(DUMMY_DEVICE)
   const placed = new Map<string, PlacedServer>()
   for (const [i, server] of servers.entries())
     placed.set(serverKey(server), { server, destinations: keyed(destinations[i] ?? []), service: '' })

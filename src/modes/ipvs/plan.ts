@@ -9,6 +9,7 @@ import type { Operation, Transaction } from '../../kernel/nft/transaction.ts'
 import type { RuleCodec } from '../../kernel/xt/compile.ts'
 import type { ScopeOperations } from '../../kernel/xt/scope.ts'
 import type { Plan, PlanLine } from '../../reconcile/dataplane.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { countChanges, describeTransaction, sharedFirst } from '../common/tables.ts'
 import { countScopeChanges, describeScope } from '../xt-common/describe-scope.ts'
 import type { IpvsState, PlacedAddress } from './state.ts'
@@ -30,11 +31,10 @@ export type Phase =
       /** Gives the name of an ipset whose number a rule contains. */
       readonly nameOfIpset: RuleCodec['nameOfIpset']
     }
-  | { readonly kind: 'add-device' | 'remove-device'; readonly device: string }
+  | { readonly kind: 'add-device' | 'remove-device' }
   | { readonly kind: 'add-servers' | 'remove-servers'; readonly operations: readonly IpvsOperation[] }
   | {
       readonly kind: 'add-addresses' | 'remove-addresses'
-      readonly device: string
       readonly addresses: readonly PlacedAddress[]
     }
 
@@ -166,7 +166,7 @@ function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
       return describeScope(phase.operations, phase.nameOfIpset)
     case 'add-device':
     case 'remove-device':
-      return [shared(`link ${phase.device} type dummy`)]
+      return [shared(`link ${DUMMY_DEVICE} type dummy`)]
     case 'add-servers':
     case 'remove-servers':
       return phase.operations.map(serverLine)
@@ -174,7 +174,7 @@ function linesOf(phase: Phase, after: Ruleset): Iterable<PlanLine> {
     case 'remove-addresses':
       return phase.addresses.map(({ ip, services }) => {
         const prefix = familyOf(ip) === 'IPv4' ? 32 : 128
-        return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${phase.device}`, service: services[0] }
+        return { verb, object: `address ${formatIp(ip)}/${prefix} dev ${DUMMY_DEVICE}`, service: services[0] }
       })
   }
 }

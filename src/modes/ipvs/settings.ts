@@ -150,8 +150,6 @@ export interface IpvsOptions {
   readonly rules: RuleWriter
   /** The name of our tables; not that of nftables mode, because both exist during a change of mode. */
   readonly tableName: string
-  /** `kube-ipvs0`. */
-  readonly deviceName: string
   /** The scheduler of Services that do not configure one: rr by default. */
   readonly scheduler: string
   /** Virtual servers in these prefixes belong to another program. */
@@ -170,7 +168,6 @@ export interface IpvsOptions {
 export const DEFAULT_IPVS_OPTIONS: IpvsOptions = {
   rules: 'nftables',
   tableName: 'kube-proxy-ipvs',
-  deviceName: 'kube-ipvs0',
   scheduler: 'rr',
   excludeCidrs: [],
   masqueradeAll: false,
@@ -179,9 +176,6 @@ export const DEFAULT_IPVS_OPTIONS: IpvsOptions = {
   drainMs: 900_000,
   digestMs: 1_000,
 }
-
-/** The device to which addresses of Services are bound. These are no addresses of this machine. */
-export const IPVS_DEVICE = DEFAULT_IPVS_OPTIONS.deviceName
 
 export function ipvsOptions(config: Config): IpvsOptions {
   const { detectLocal, masqueradeAll, masqueradeBit, ipvs } = config

@@ -5,6 +5,7 @@ import { isPersistent, serverKey, type VirtualServer } from '../../kernel/ipvs/s
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { NF_DROP, NF_INET_POST_ROUTING } from '../../kernel/nft/constants.ts'
 import type { ElementData, NftFamily } from '../../kernel/nft/state.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import { CHAIN_POSTROUTING } from '../common/rules.ts'
 import {
   asleep,
@@ -27,7 +28,7 @@ import type { ReadChain } from '../xt-common/read-chains.ts'
 import { traceable } from '../xt-common/trace.ts'
 import { nameOf, readWholeState } from './dump.ts'
 import { entryAt, type NftSetName, NODE_PORT_SETS, nodePortEntry, type SetStem, setName } from './layout.ts'
-import { DEFAULT_IPVS_OPTIONS, IPVS_DEVICE } from './settings.ts'
+import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 import type { IpvsState, PlacedServer } from './state.ts'
 import { createIpvsTracer } from './trace.ts'
 
@@ -46,7 +47,7 @@ export async function ipvsHeld({
   const names = ask(own.length === tables.length) ?? namesOfElements(own)
   const state = await readWholeState(context)
   const { sockets, clock } = context
-  const reader = createAddressReader({ openTransport: sockets.route, clock, except: IPVS_DEVICE })
+  const reader = createAddressReader({ openTransport: sockets.route, clock, except: DUMMY_DEVICE })
   try {
     return heldIn({ state, names, localIps: await reader.read(), chains }, families)
   } finally {
@@ -114,7 +115,7 @@ function ipvsServiceRows(state: IpvsState, names: ServiceNames): readonly Servic
  */
 function unboundOf(state: IpvsState, { ip }: VirtualServer): Pick<ServiceRow, 'problem'> {
   if (!isBound(state, ip) || state.addresses.has(ip)) return {}
-  return { problem: `${NOT_REACHED} from prerouting: ${formatIp(ip)} is not an address of ${IPVS_DEVICE}` }
+  return { problem: `${NOT_REACHED} from prerouting: ${formatIp(ip)} is not an address of ${DUMMY_DEVICE}` }
 }
 
 const PROTOCOLS = ['TCP', 'UDP', 'SCTP'] as const

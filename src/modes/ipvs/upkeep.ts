@@ -13,6 +13,7 @@ import {
   serverKey,
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
+import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import type { ModeEvent } from '../mode.ts'
 import type { IpvsKernel } from './kernel.ts'
 import { type Ownership, ownershipBy } from './observe.ts'
@@ -23,7 +24,7 @@ import type { IpvsState, PlacedServer } from './state.ts'
 export interface UpkeepOptions {
   readonly kernel: IpvsKernel
   readonly clock: Clock
-  readonly options: Pick<IpvsOptions, 'digestMs' | 'deviceName' | 'excludeCidrs'>
+  readonly options: Pick<IpvsOptions, 'digestMs' | 'excludeCidrs'>
   /** Shared with commits, so that upkeep does not mistake a commit of ours for drift. */
   readonly mutex: Mutex
   readonly drains: Drains
@@ -154,8 +155,8 @@ export class Upkeep {
   }
 
   async #checkAddresses(held: IpvsState): Promise<Digest> {
-    const { kernel, options } = this.#options
-    return digestAddresses(held, await kernel.dummy.addresses(options.deviceName), this.#ownership(held))
+    const { dummy } = this.#options.kernel
+    return digestAddresses(held, await dummy.addresses(DUMMY_DEVICE), this.#ownership(held))
   }
 
   #countsOf(held: IpvsState): SetCounts {

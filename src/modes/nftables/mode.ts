@@ -69,6 +69,7 @@ export function openNftables({
   return {
     plane: createNftablesPlane({
       client,
+      clock,
       options,
       relays,
       writers: { openTransport: sockets.netfilter, own: transport.portId },

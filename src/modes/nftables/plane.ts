@@ -1,4 +1,4 @@
-import { finishInSlices, type Slicing, systemClock } from '../../base/clock.ts'
+import { type Clock, finishInSlices, slicingOf, systemClock } from '../../base/clock.ts'
 import { PersistentMap } from '../../base/collections.ts'
 import type { NftClient } from '../../kernel/nft/client.ts'
 import { type Dataplane, generationOf } from '../../reconcile/dataplane.ts'
@@ -18,18 +18,15 @@ interface NftablesPlaneOptions {
   readonly writers?: WatchedSocket
   /** Serves node ports at localhost. Without it, they are not served there. */
   readonly relays?: LocalhostRelays
-  /** How observing shares the event loop. */
-  readonly slicing?: Slicing
+  readonly clock?: Clock
 }
-
-const SLICING: Slicing = { sliceMs: 10, nowMs: systemClock.nowMs, breathe: systemClock.breathe }
 
 /**
  * Creates the data plane of nftables mode: the effect of kube-proxy's nftables mode, in tables with kprobe's
  * own layout. See README.md.
  */
 export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<NftablesState, NftablesPlan> {
-  const { client, options, relays, slicing = SLICING } = given
+  const { client, options, relays, clock = systemClock } = given
   const commit = commitWith(client)
   const { watchGeneration, watchWriters } = watchesOf(given.writers, inTables(options.tableName))
   const names = bothNamed(options.tableName)
@@ -43,7 +40,7 @@ export function createNftablesPlane(given: NftablesPlaneOptions): Dataplane<Nfta
     watchWriters,
     async observe() {
       const { ruleset, generation, unsettled } = await client.list(names)
-      const adopted = await finishInSlices(adoptRuleset(ruleset), slicing)
+      const adopted = await finishInSlices(adoptRuleset(ruleset), slicingOf(clock))
       const state = relays === undefined ? adopted : { ...adopted, relays: relays.wanted }
       return { state, generation: generationOf(generation), unsettled }
     },

@@ -25,7 +25,6 @@ import {
 
 interface ElementContext {
   readonly layout: FamilyLayout
-  readonly endpointComments: boolean
   readonly ids: IdDraft
   readonly codes: CodeDraft
 }
@@ -52,7 +51,6 @@ interface Rendering {
   /** The cluster list of the port. */
   readonly base: number
   readonly comment: string
-  readonly endpointComment: string
   readonly before: ElementGroup | undefined
   readonly slots: SlotTable | undefined
 }
@@ -103,7 +101,6 @@ export class ElementDraft {
       port,
       base: listOfPort(id),
       comment,
-      endpointComment: this.#context.endpointComments ? comment : '',
       before,
       slots:
         before === undefined
@@ -150,7 +147,7 @@ export class ElementDraft {
 
   /** Adds a list without affinity, of which some endpoints may have slots already. */
   #deal(rendering: Rendering, backends: readonly Backend[], bit: number): void {
-    const { port, base, endpointComment: comment } = rendering
+    const { port, base } = rendering
     const list = base + bit
     const slots = rendering.slots?.get(list)
     if (slots === undefined) this.#addEndpoints(backends, list, rendering)
@@ -161,7 +158,7 @@ export class ElementDraft {
           set: ENDPOINTS[port.protocol],
           key: pairKey(list, slot),
           data: values[slot],
-          comment,
+          comment: '',
         })
     }
   }
@@ -172,7 +169,6 @@ export class ElementDraft {
     const slotOctets = this.#slotOctets
     const prefix = u32host(list)
     const set = ENDPOINTS[rendering.port.protocol]
-    const comment = rendering.endpointComment
     let port = -1
     let portOctets = ''
     for (let slot = 0; slot < backends.length; slot++) {
@@ -183,7 +179,7 @@ export class ElementDraft {
         portOctets = portData(port)
       }
       const key = prefix + (slotOctets[slot] ?? this.#octetsOf(slot))
-      out.push({ set, key, data: backend.ip + portOctets, comment })
+      out.push({ set, key, data: backend.ip + portOctets, comment: '' })
     }
   }
 
@@ -198,7 +194,7 @@ export class ElementDraft {
    * Adds the endpoints of a port with affinity. Both lists share one numbering, so that a client keeps its
    * endpoint on either list. Gives false when there are not enough numbers.
    */
-  #addAffine({ port, base, endpointComment, before, slots }: Rendering, lists: number): boolean {
+  #addAffine({ port, base, before, slots }: Rendering, lists: number): boolean {
     const cluster = (lists & CLUSTER) === 0 ? NONE : port.cluster.map(endpointData)
     const local = (lists & LOCAL) === 0 ? NONE : port.local.map(endpointData)
     const ids = stableIds([...new Set([...cluster, ...local])].sort(), numbersOf(before ?? NONE, base))
@@ -214,7 +210,7 @@ export class ElementDraft {
           set: ENDPOINTS[port.protocol],
           key: pairKey(numbers[i] ?? 0, marker),
           data: values[i],
-          comment: endpointComment,
+          comment: '',
         })
       const dealt = assignSlots(numbers.map(u32host), slots?.get(list))
       for (let slot = 0; slot < dealt.length; slot++)

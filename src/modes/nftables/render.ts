@@ -209,7 +209,6 @@ class TableDraft {
     this.#codes = new CodeDraft(allocation.codes)
     this.#elements = new ElementDraft({
       layout: given.layout,
-      endpointComments: given.options.endpointComments,
       ids: this.#ids,
       codes: this.#codes,
     })

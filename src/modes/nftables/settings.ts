@@ -28,8 +28,6 @@ export interface NftablesOptions {
   /** The bit of the packet mark, 0 to 31, that means "masquerade" between our hooks. */
   readonly masqueradeBit: number
   readonly detector: Detectors
-  /** Adds the Service to the comment of each endpoint too: easier to read, 15 to 25 % more bytes to send. */
-  readonly endpointComments: boolean
   /** Counts new connections at each endpoint. The table is replaced when this changes. */
   readonly connectionCounters: boolean
   /** The NFLOG group that gets rejected and dropped packets; 0 for none. */
@@ -42,7 +40,6 @@ export const DEFAULT_NFTABLES_OPTIONS: NftablesOptions = {
   masqueradeAll: false,
   masqueradeBit: 14,
   detector: { IPv4: { kind: 'node-cidr' }, IPv6: { kind: 'node-cidr' } },
-  endpointComments: false,
   connectionCounters: false,
   logGroup: 0,
 }

@@ -145,14 +145,6 @@ describe('a Service with everything', () => {
     const lengths = rulesText(ip, 'firewall-check').map(line => /saddr & (\S+) @ranges/.exec(line)?.[1])
     expect(lengths).toEqual(['255.255.0.0', '255.0.0.0', undefined])
   })
-
-  it('names endpoints too when asked', () => {
-    const state = render(table([service('ns/web', [port])]), undefined, {
-      options: { endpointComments: true },
-    })
-    const comments = elementsOf(tableIn(state)).filter(({ set }) => set === 'endpoints-tcp')
-    expect(comments.map(({ comment }) => comment)).toEqual(Array(3).fill('ns/web:https'))
-  })
 })
 
 describe('the fixed chains', () => {
