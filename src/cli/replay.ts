@@ -7,9 +7,7 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { formatIp, type Ip } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
-import { FlagReader, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { quote } from '../config/flag.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { KERNEL, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
@@ -34,7 +32,7 @@ import {
   withDaemon,
 } from './bundle-kernel.ts'
 import { type Command, EXIT_FINE, type Io } from './io.ts'
-import { orFailed, usageErrors } from './request.ts'
+import { behindDashes, ownCommand } from './request.ts'
 
 /** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
 const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Command }>>> = {
@@ -45,56 +43,53 @@ const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Comman
   why: () => import('./why.ts'),
 }
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe replay FILE [flags] [-- COMMAND [flags]]',
-      description:
-        'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
-        'the objects are those of its daemon, and the rules are those of its kernel, damage included. Says what the kernel here\n' +
-        'did not take. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
-      details: [
-        `Commands: ${Object.keys(COMMANDS).join(', ')}. Without one, it says what is in the bundle.`,
-        '',
-        'Example:',
-        '  unshare -Urn kprobe replay FILE -- why --from pod/shop/cart-1 --to svc/shop/checkout',
-        '  unshare -Urn kprobe replay FILE -- dump all',
-      ],
-      flags: [HELP_FLAG],
-    }),
-  run,
+export const command = behindDashes(([name, ...rest]) =>
+  ownCommand({
+    name: 'replay',
+    usage: 'FILE [flags] [-- COMMAND [flags]]',
+    description:
+      'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
+      'the objects are those of its daemon, and the rules are those of its kernel, damage included. Says what the kernel here\n' +
+      'did not take. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
+    details: [
+      `Commands: ${Object.keys(COMMANDS).join(', ')}. Without one, it says what is in the bundle.`,
+      '',
+      'Example:',
+      '  unshare -Urn kprobe replay FILE -- why --from pod/shop/cart-1 --to svc/shop/checkout',
+      '  unshare -Urn kprobe replay FILE -- dump all',
+    ],
+    flags: [],
+    takesArguments: true,
+    read(reader) {
+      const [path, ...more] = reader.positionals
+      if (path === undefined) reader.fail('FILE', 'is missing: the file of `kprobe debug bundle`')
+      for (const argument of more) reader.fail(quote(argument), 'no such argument; a command comes behind --')
+      if (name !== undefined && !Object.hasOwn(COMMANDS, name))
+        reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
+      return path === undefined ? undefined : { path }
+    },
+    run: async ({ path }, io) => await replay(await openBundle(path), { name, rest }, io),
+  }),
+)
+
+interface Replayed {
+  readonly name: string | undefined
+  readonly rest: readonly string[]
 }
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const border = argv.indexOf('--')
-  const [own, asked] = border < 0 ? [argv, []] : [argv.slice(0, border), argv.slice(border + 1)]
-  const reader = new FlagReader(readArguments(own, [], () => undefined))
-  const [path, ...more] = reader.positionals
-  if (path === undefined) reader.fail('FILE', 'is missing: the file of `kprobe debug bundle`')
-  for (const argument of more) reader.fail(quote(argument), 'no such argument; a command comes behind --')
-  const [name, ...rest] = asked
-  if (name !== undefined && !Object.hasOwn(COMMANDS, name))
-    reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
-  if (reader.errors.length > 0 || path === undefined) return usageErrors(io, 'replay', reader.errors)
-  return await orFailed(io, 'replay', async () => {
-    const bundle = await openBundle(path)
-    if (name === undefined) {
-      io.out(summaryOf(bundle))
-      return EXIT_FINE
-    }
-    await requirePrivate()
-    for (const notice of [
-      ...noticesOf(bundle),
-      ...(await applySetting(bundle)),
-      ...(await loadKernel(bundle)),
-    ])
-      io.err(`kprobe replay: ${oneLine(notice)}\n`)
-    // The kernel alone says what dump prints.
-    if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
-    return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
-      runCommand(name, [...rest, `--admin-socket=${socket}`], io),
-    )
-  })
+async function replay(bundle: Bundle, { name, rest }: Replayed, io: Io): Promise<number> {
+  if (name === undefined) {
+    io.out(summaryOf(bundle))
+    return EXIT_FINE
+  }
+  await requirePrivate()
+  for (const notice of [...noticesOf(bundle), ...(await applySetting(bundle)), ...(await loadKernel(bundle))])
+    io.err(`kprobe replay: ${oneLine(notice)}\n`)
+  // The kernel alone says what dump prints.
+  if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
+  return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
+    runCommand(name, [...rest, `--admin-socket=${socket}`], io),
+  )
 }
 
 async function runCommand(name: string, argv: readonly string[], io: Io): Promise<number> {

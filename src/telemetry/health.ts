@@ -218,8 +218,9 @@ export class HealthTracker {
     return this.#advisers.map(read => read())
   }
 
-  get state(): HealthState {
-    return this.#state
+  /** The kernel has held a Snapshot of this process in all families. */
+  get hasSynced(): boolean {
+    return Object.keys(this.#state.programmed).length > 0
   }
 
   /** Health regardless of the Node: `serviceProxyHealthy` of health check node ports. */
