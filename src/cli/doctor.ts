@@ -16,7 +16,7 @@ import { neighborsOf } from '../modes/foreign/neighbors.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
 import { tableText } from './output.ts'
 import { damageFindings } from './programmed.ts'
 import { flaggedCommand } from './request.ts'
@@ -62,8 +62,8 @@ async function examine(config: Config): Promise<readonly Finding[]> {
 
 async function featureFindings(config: Config): Promise<readonly Finding[]> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
-  const findings: Finding[] = []
-  try {
+  return await lent(client, async () => {
+    const findings: Finding[] = []
     for (const { kind, name, meaning, transaction } of MODES.flatMap(mode => mode.features?.(config) ?? [])) {
       const { works, reason } = await probe(client, transaction)
       findings.push({
@@ -72,10 +72,8 @@ async function featureFindings(config: Config): Promise<readonly Finding[]> {
         text: works ? meaning : `${meaning}: ${reason}`,
       })
     }
-  } finally {
-    await client.close()
-  }
-  return findings
+    return findings
+  })
 }
 
 async function modeFindings(config: Config): Promise<readonly Finding[]> {

@@ -16,7 +16,7 @@ import { isRejecting, loggedReason, reasonText, type VerdictReason } from '../mo
 import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/read.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
-import { EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io, lent } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
 import { isTarget } from './peers.ts'
@@ -83,14 +83,12 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     return found.held
   }
   const names = new RuleNames({ clock: systemClock, proxy: request.proxyName, read })
-  try {
+  await lent(names, async () => {
     await names.load()
     const { group, chains } = loggingOf(found)
     if (group === undefined) throw new Error(whyNoLog(found.held))
     await follow(request, io, { names, group, chains })
-  } finally {
-    await names.close()
-  }
+  })
 }
 
 /** A chain with rules that log. */

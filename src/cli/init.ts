@@ -11,7 +11,7 @@ import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { counterOf } from '../reconcile/dataplane.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
 import { tableText } from './output.ts'
 import { flaggedCommand } from './request.ts'
 
@@ -78,12 +78,8 @@ async function askMode(config: Config, { clock, sockets }: InitMachine): Promise
 
 async function askConntrack({ clock, sockets }: InitMachine): Promise<string> {
   const client = createConntrackClient({ openTransport: sockets.netfilter, clock })
-  try {
-    const { entries, entriesMax } = await client.statistics()
-    return `answers; ${entries} ${entriesMax === undefined ? '' : `of ${entriesMax} `}entries`
-  } finally {
-    await client.close()
-  }
+  const { entries, entriesMax } = await lent(client, () => client.statistics())
+  return `answers; ${entries} ${entriesMax === undefined ? '' : `of ${entriesMax} `}entries`
 }
 
 interface SettingRow {

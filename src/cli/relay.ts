@@ -1,7 +1,6 @@
 import { processCpuMs, systemClock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { type Log, openLog } from '../base/log.ts'
-import { NONE_OVER_SHARE } from '../base/shares.ts'
+import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
@@ -28,11 +27,11 @@ import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
-import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createRelayMetrics, type RelayNumbers } from '../telemetry/server-metrics.ts'
 import { EXIT_FINE, type Io } from './io.ts'
 import { aborted } from './output.ts'
 import { flaggedCommand } from './request.ts'
+import { openServingLog, serveMetrics } from './serving.ts'
 
 export const command = flaggedCommand({
   name: 'relay',
@@ -45,10 +44,7 @@ export const command = flaggedCommand({
   modeless: true,
   read: readWanted,
   async run(wanted, { config }, io) {
-    const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
-    // By default, both signals end the process without removal of the socket.
-    for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
-      io.on(signal, () => log.info(`${signal} ignored: kprobe relay has no configuration file to read again`))
+    const log = openServingLog('relay', config, io)
     return await new Session({ config, wanted, io, log }).run()
   },
 })
@@ -214,33 +210,21 @@ class Session {
   #serveMetrics(server: RelayServer): HttpServer | undefined {
     const { wanted, config, log } = this.#options
     if (!wanted.hasMetrics) return undefined
-    const http: HttpServer = openMetricsServer({
+    const { reports } = this.#state
+    return serveMetrics('relay', {
       at: config.metricsBindAddress,
-      clock: systemClock,
-      hardFail: false,
-      proxyMode: () => 'relay',
-      connectionsMax: this.#descriptors.metrics,
-      metrics: createRelayMetrics(
-        () => this.#numbers(server),
-        () => [
-          { server: 'relay', ...(server.overShare ?? NONE_OVER_SHARE) },
-          { server: 'metrics', ...http.overShare },
-        ],
-        observe => {
-          this.#state.reports.observed = observe
-        },
-      ),
-      slis: createSliMetrics(),
-      configz: () => ({}),
+      log,
+      overShare: () => server.overShare,
+      create: overShare =>
+        createRelayMetrics(
+          () => this.#numbers(server),
+          overShare,
+          observe => {
+            reports.observed = observe
+          },
+        ),
       ready: () => this.#isServing,
-      report: news => {
-        if (news.kind === 'crowded') logCrowd(log, 'metrics', news.crowd)
-        if (news.kind !== 'failed') return
-        const { address, error: err } = news
-        log.warn({ address, err }, 'cannot serve metrics; change the address with --metrics-bind-address')
-      },
     })
-    return http
   }
 
   #numbers(server: RelayServer): RelayNumbers {

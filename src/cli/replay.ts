@@ -31,7 +31,7 @@ import {
   recordIn,
   withDaemon,
 } from './bundle-kernel.ts'
-import { type Command, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { behindDashes, ownCommand } from './request.ts'
 
 /** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
@@ -200,11 +200,9 @@ async function loadRules({ files }: Bundle): Promise<readonly string[]> {
 /** Makes counters that rules refer to. A kernel without them says so of these rules. */
 async function makeAccounts(names: ReadonlySet<string>): Promise<void> {
   const client = createNfacctClient({ transport: openNetfilter(), clock: systemClock })
-  try {
+  await lent(client, () => {
     for (const name of names) client.ensure(name)
-  } finally {
-    await client.close()
-  }
+  })
 }
 
 /**
@@ -270,11 +268,7 @@ async function loadSets({ names }: OutsideFile, held: readonly HeldIpset[]): Pro
   ]
   if (operations.length === 0) return []
   const client = createIpsetClient({ transport: KERNEL.netfilter(), clock: systemClock })
-  try {
-    return errorsOf(await client.commit(operations))
-  } finally {
-    await client.close()
-  }
+  return errorsOf(await lent(client, () => client.commit(operations)))
 }
 
 interface Answers {
@@ -287,14 +281,13 @@ function errorsOf({ unknown, failures }: Answers): readonly Error[] {
 }
 
 async function loadAddresses(ips: readonly Ip[]): Promise<readonly Error[]> {
-  if (ips.length === 0 || MODE_DEVICE === undefined) return []
+  const device = MODE_DEVICE
+  if (ips.length === 0 || device === undefined) return []
   const client = createDummyClient({ transport: KERNEL.route(), clock: systemClock })
-  try {
-    client.ensure(MODE_DEVICE)
-    return errorsOf(await client.commit(MODE_DEVICE, { add: ips, remove: [] }))
-  } finally {
-    await client.close()
-  }
+  return await lent(client, async () => {
+    client.ensure(device)
+    return errorsOf(await client.commit(device, { add: ips, remove: [] }))
+  })
 }
 
 async function loadServers(servers: readonly HeldServer[]): Promise<readonly Error[]> {
@@ -309,11 +302,7 @@ async function loadServers(servers: readonly HeldServer[]): Promise<readonly Err
         destination => ({ verb: 'set-destination', group: '', server, destination, isNew: true }) as const,
       ),
   ])
-  try {
-    return errorsOf(await client.commit(operations))
-  } finally {
-    await client.close()
-  }
+  return errorsOf(await lent(client, () => client.commit(operations)))
 }
 
 /** A bundle with more makes a replay slow; `dump` says of the others that no process listens. */

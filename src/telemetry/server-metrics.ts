@@ -14,7 +14,7 @@ export interface ServersState {
 }
 
 /** Connections of one server that exceeded their shares. */
-interface ServerOverShare extends OverShare {
+export interface ServerOverShare extends OverShare {
   readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }
 
