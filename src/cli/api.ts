@@ -3,60 +3,43 @@ import { runProgram } from '../api/exec.ts'
 import { type ApiServer, startApiServer } from '../api/grpc/server.ts'
 import { printFeed } from '../api/lines.ts'
 import { systemClock } from '../base/clock.ts'
-import { errorOf, failureText } from '../base/errors.ts'
-import { type Log, openLog } from '../base/log.ts'
-import { NONE_OVER_SHARE } from '../base/shares.ts'
-import { oneLine } from '../base/text.ts'
+import { errorOf } from '../base/errors.ts'
+import type { Log } from '../base/log.ts'
 import type { ApiTlsConfig, BindAddress, Config } from '../config/config.ts'
 import { type FlagReader, parseBool, quote } from '../config/flag.ts'
-import { API_COMMAND_FLAGS, API_FLAGS, HELP_FLAG, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { API_COMMAND_FLAGS, API_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { defaultApiAddress, readApiAddress, readApiTls } from '../config/own-flags.ts'
 import { ApiNode } from '../daemon/api-node.ts'
 import { openClient } from '../daemon/open.ts'
 import { apiDescriptors, processRoom } from '../daemon/process-room.ts'
 import { logCrowd } from '../daemon/servers.ts'
 import type { HttpServer } from '../http/server.ts'
-import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createApiMetrics } from '../telemetry/server-metrics.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
 import { aborted } from './output.ts'
-import { readRequest, usageErrors } from './request.ts'
+import { behindDashes, flaggedCommand } from './request.ts'
+import { openServingLog, serveMetrics } from './serving.ts'
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe api [flags] [-- ARGUMENTS OF PROGRAMS]',
-      description:
-        'Publishes the Services of this node and changes nothing itself: over gRPC as KPNG did (localv1.Sets), as JSON lines\n' +
-        'on standard output (--print), or on the standard input of programs that it starts for each state (--exec). Without\n' +
-        '--print and --exec it serves gRPC. Needs no privileges.',
-      details: [WITHOUT_EFFECT],
-      flags: [...API_COMMAND_FLAGS, HELP_FLAG],
-    }),
-  run,
-}
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const end = argv.indexOf('--')
-  const flags = end < 0 ? argv : argv.slice(0, end)
-  const given = { args: end < 0 ? [] : argv.slice(end + 1), path: process.env.PATH }
-  const request = await readRequest(flags, io, {
-    command: 'api',
-    extra: API_FLAGS,
+export const command = behindDashes(args =>
+  flaggedCommand({
+    name: 'api',
+    usage: '[flags] [-- ARGUMENTS OF PROGRAMS]',
+    description:
+      'Publishes the Services of this node and changes nothing itself: over gRPC as KPNG did (localv1.Sets), as JSON lines\n' +
+      'on standard output (--print), or on the standard input of programs that it starts for each state (--exec). Without\n' +
+      '--print and --exec it serves gRPC. Needs no privileges.',
+    details: [WITHOUT_EFFECT],
+    listed: API_COMMAND_FLAGS,
+    flags: API_FLAGS,
     modeless: true,
-    check: reader => readApiWanted(reader, { config: withoutConfig(reader), ...given }),
-  })
-  if (typeof request === 'number') return request
-  const { config, extra } = request
-  const wanted = await readApiWanted(extra, { config, ...given })
-  if (extra.errors.length > 0) return usageErrors(io, 'api', extra.errors)
-  const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
-  // By default, both signals end the process without removal of the socket.
-  for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
-    io.on(signal, () => log.info(`${signal} ignored: kprobe api has no configuration file to read again`))
-  return await new Session(config, wanted, { io, log }).run()
-}
+    read: (reader, config: ApiArguments['config'] = withoutConfig(reader)) =>
+      readApiWanted(reader, { config, args, path: process.env.PATH }),
+    async run(wanted, { config }, io) {
+      const log = openServingLog('api', config, io)
+      return await new Session(config, wanted, { io, log }).run()
+    },
+  }),
+)
 
 /** Gives the values that the checks of `kprobe api` need when other flags are invalid. */
 function withoutConfig(reader: FlagReader): ApiArguments['config'] {
@@ -104,23 +87,18 @@ class Session {
       signal.addEventListener('abort', end, { once: true })
       if (signal.aborted) end()
     }
+    const server = await this.#serve()
+    const metrics = this.#serveMetrics(server)
     try {
-      const server = await this.#serve()
-      const metrics = this.#serveMetrics(server)
-      try {
-        await this.#node.start()
-        const code = await this.#work(stop)
-        if (this.#blind === undefined) return code
-        throw new Error(this.#blind)
-      } finally {
-        stop.abort()
-        void metrics?.close()
-        await server?.close()
-        await this.#node.stop()
-      }
-    } catch (error) {
-      this.#io.err(`kprobe api: ${oneLine(failureText(error))}\n`)
-      return EXIT_FAILED
+      await this.#node.start()
+      const code = await this.#work(stop)
+      if (this.#blind === undefined) return code
+      throw new Error(this.#blind)
+    } finally {
+      stop.abort()
+      void metrics?.close()
+      await server?.close()
+      await this.#node.stop()
     }
   }
 
@@ -182,35 +160,15 @@ class Session {
   }
 
   #serveMetrics(server: ApiServer | undefined): HttpServer | undefined {
-    const { metrics } = this.#wanted
-    if (metrics === undefined) return undefined
-    const { feed } = this.#node
-    const http: HttpServer = openMetricsServer({
-      at: metrics,
-      clock: systemClock,
-      hardFail: false,
-      proxyMode: () => 'api',
-      connectionsMax: this.#descriptors.metrics,
-      metrics: createApiMetrics(
-        () => ({ ...feed.status(), ...server?.counts() }),
-        () => [
-          { server: 'api', ...(server?.overShare ?? NONE_OVER_SHARE) },
-          { server: 'metrics', ...http.overShare },
-        ],
-      ),
-      slis: createSliMetrics(),
-      configz: () => ({}),
-      report: news => {
-        if (news.kind === 'crowded') logCrowd(this.#log, 'metrics', news.crowd)
-        if (news.kind !== 'failed') return
-        const { address, error: err } = news
-        this.#log.warn(
-          { address, err },
-          'cannot serve metrics; change the address with --metrics-bind-address',
-        )
-      },
+    const { metrics: at } = this.#wanted
+    if (at === undefined) return undefined
+    const numbers = () => ({ ...this.#node.feed.status(), ...server?.counts() })
+    return serveMetrics('api', {
+      at,
+      log: this.#log,
+      overShare: () => server?.overShare,
+      create: overShare => createApiMetrics(numbers, overShare),
     })
-    return http
   }
 }
 

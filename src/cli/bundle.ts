@@ -4,6 +4,7 @@ import { codeOf, errorOf } from '../base/errors.ts'
 import { readTar, tarEnd, tarHeader, tarPadding } from '../base/tar.ts'
 import { bytesText } from '../base/text.ts'
 import { isJson } from '../model/fields.ts'
+import { lent } from './io.ts'
 
 /** Grows with every change that an older `kprobe replay` would read wrongly. */
 export const BUNDLE_FORMAT = 1
@@ -82,13 +83,10 @@ export function encodeBundle({ facts, files, missing }: BundleContent): {
 export async function writeBundle(path: string, bytes: Buffer, processId: number): Promise<void> {
   const draft = `${path}.${processId}.tmp`
   try {
-    const file = await open(draft, 'wx', 0o600)
-    try {
+    await lent(await open(draft, 'wx', 0o600), async file => {
       await file.writeFile(bytes)
       await file.sync()
-    } finally {
-      await file.close()
-    }
+    })
     await rename(draft, path)
   } catch (error) {
     await rm(draft, { force: true })

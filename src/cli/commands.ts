@@ -3,7 +3,7 @@ import { nearest } from '../base/text.ts'
 import { helpText, wrapLines } from '../config/help.ts'
 import type { Completed } from './completion.ts'
 import { type Command, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
-import { versionCommand } from './version.ts'
+import { command as versionCommand } from './version.ts'
 
 interface Entry {
   readonly name: string
@@ -96,12 +96,12 @@ export async function runCommand(argv: readonly string[], io: Io): Promise<numbe
     return EXIT_USAGE
   }
   if (['--help', '-h', '--help-all', 'help'].includes(name)) return await help(rest, io)
-  if (name === '--version' || name.startsWith('--version=')) return versionCommand(argv, io)
+  if (name === '--version' || name.startsWith('--version=')) return versionCommand.run(argv, io)
   const entry = COMMANDS.find(each => each.name === name)
   if (entry === undefined) return unknownCommand(name, io)
   // A flag after -- may be an argument of a program.
   const flags = rest.includes('--') ? rest.slice(0, rest.indexOf('--')) : rest
-  if (flags.includes('--version')) return versionCommand([], io)
+  if (flags.includes('--version')) return versionCommand.run([], io)
   const { command } = await entry.load()
   const all = flags.includes('--help-all')
   if (all || flags.includes('--help') || flags.includes('-h')) {

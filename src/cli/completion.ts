@@ -1,11 +1,9 @@
 import { systemClock } from '../base/clock.ts'
-import { FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
+import { type FlagSpec, quote } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
-import { orFailed, usageErrors } from './request.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { ownCommand } from './request.ts'
 
 const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript } as const
 const FLAGS: readonly FlagSpec[] = [
@@ -14,42 +12,34 @@ const FLAGS: readonly FlagSpec[] = [
 
 /** Makes the command. It gets the other commands from the table that has it, too. */
 export function completionCommand(commands: () => Promise<readonly Completed[]>): Command {
-  return {
-    help: () =>
-      helpText({
-        usage: 'kprobe completion bash|zsh|fish|services [flags] [-- WORDS]',
-        description:
-          'Prints a script with which a shell completes the commands, flags and values of kprobe, and the names of Services.',
-        details: [
-          'To load it:',
-          '  bash   source <(kprobe completion bash)',
-          '  zsh    source <(kprobe completion zsh), after compinit',
-          '  fish   kprobe completion fish | source',
-          '',
-          '  services   prints the names of the Services that the daemon knows, a line each: the scripts run it, with the words of the command line, which may name the daemon. After one second, and without a daemon, it prints nothing.',
-        ],
-        flags: [...FLAGS, HELP_FLAG],
-      }),
-    run: (argv, io) => run(argv, io, commands),
-  }
-}
-
-async function run(
-  argv: readonly string[],
-  io: Io,
-  commands: () => Promise<readonly Completed[]>,
-): Promise<number> {
-  const reader = new FlagReader(readArguments(argv, FLAGS, () => undefined))
-  const [what = '', ...more] = reader.positionals
-  if (what !== 'services') for (const argument of more) reader.fail(quote(argument), 'no such argument')
-  if (what !== 'services' && !isShell(what))
-    reader.fail(quote(what), `not one of ${Object.keys(SCRIPTS).join(', ')}, services`)
-  if (reader.errors.length > 0) return usageErrors(io, 'completion', reader.errors)
-  if (what === 'services') return await printServices(reader.text('admin-socket') || socketIn(more), io)
-  if (!isShell(what)) return EXIT_USAGE
-  return await orFailed(io, 'completion', async () => {
-    io.out(SCRIPTS[what](await commands()))
-    return EXIT_FINE
+  return ownCommand({
+    name: 'completion',
+    usage: 'bash|zsh|fish|services [flags] [-- WORDS]',
+    description:
+      'Prints a script with which a shell completes the commands, flags and values of kprobe, and the names of Services.',
+    details: [
+      'To load it:',
+      '  bash   source <(kprobe completion bash)',
+      '  zsh    source <(kprobe completion zsh), after compinit',
+      '  fish   kprobe completion fish | source',
+      '',
+      '  services   prints the names of the Services that the daemon knows, a line each: the scripts run it, with the words of the command line, which may name the daemon. After one second, and without a daemon, it prints nothing.',
+    ],
+    flags: FLAGS,
+    takesArguments: true,
+    read(reader) {
+      const [what = '', ...more] = reader.positionals
+      if (what === 'services') return { socket: reader.text('admin-socket') || socketIn(more) }
+      for (const argument of more) reader.fail(quote(argument), 'no such argument')
+      if (isShell(what)) return { shell: what }
+      reader.fail(quote(what), `not one of ${Object.keys(SCRIPTS).join(', ')}, services`)
+      return undefined
+    },
+    async run({ shell, socket = '' }, io) {
+      if (shell === undefined) return await printServices(socket, io)
+      io.out(SCRIPTS[shell](await commands()))
+      return EXIT_FINE
+    },
   })
 }
 

@@ -27,7 +27,7 @@ import {
   writeBundle,
 } from './bundle.ts'
 import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
-import { type Command, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
 import { orFailed, ownCommand } from './request.ts'
 
@@ -260,16 +260,13 @@ async function readLog(path: string | undefined): Promise<Buffer> {
     throw new Error(
       'the daemon keeps no log; give its output with --log-file, such as that of `kubectl logs`',
     )
-  const file = await open(path)
-  try {
+  return await lent(await open(path), async file => {
     const { size } = await file.stat()
     const length = Math.min(size, LOG_BYTES_MAX)
     const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length)
     const end = buffer.subarray(0, bytesRead)
     return length < size ? end.subarray(end.indexOf('\n') + 1) : end
-  } finally {
-    await file.close()
-  }
+  })
 }
 
 async function notesOf(config: Readonly<Record<string, unknown>>): Promise<readonly string[]> {

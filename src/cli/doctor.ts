@@ -3,8 +3,7 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { count } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
-import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { HERE, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { conntrackSysctls, SYSCTLS } from '../kernel/conntrack/sysctls.ts'
@@ -17,37 +16,30 @@ import { neighborsOf } from '../modes/foreign/neighbors.ts'
 import type { Finding, ReadText } from '../modes/mode.ts'
 import { anyMode, DEFAULT_MODE, findMode, MODES } from '../modes/registry.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
 import { tableText } from './output.ts'
 import { damageFindings } from './programmed.ts'
-import { readRequest } from './request.ts'
+import { flaggedCommand } from './request.ts'
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe doctor [flags]',
-      description:
-        'Checks every kernel feature that the mode of --proxy-mode needs, lists what other modes would lack, lists other\n' +
-        'programs that change the same packets, and traces packets through the rules in the kernel. Changes nothing. Exits 0\n' +
-        'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged.',
-      details: [WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, outputFlag(OUTPUTS), HELP_FLAG],
-    }),
-  run,
-}
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readRequest(argv, io, { command: 'doctor', extra: [outputFlag(OUTPUTS)] })
-  if (typeof request === 'number') return request
-  const { config, extra } = request
-  const output = readOutput(extra, OUTPUTS, 'text')
-  const findings = await examine(config)
-  if (output === 'text') printText(findings, io)
-  else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
-  const has = (kind: Finding['kind']) => findings.some(each => each.kind === kind)
-  if (has('missing')) return EXIT_FAILED
-  return has('damaged') ? EXIT_DIFFERENT : EXIT_FINE
-}
+export const command = flaggedCommand({
+  name: 'doctor',
+  description:
+    'Checks every kernel feature that the mode of --proxy-mode needs, lists what other modes would lack, lists other\n' +
+    'programs that change the same packets, and traces packets through the rules in the kernel. Changes nothing. Exits 0\n' +
+    'when kprobe can serve here, 1 when it cannot, and 3 when these rules are damaged.',
+  details: [WITHOUT_EFFECT],
+  listed: [...MODEL_FLAGS, outputFlag(OUTPUTS)],
+  flags: [outputFlag(OUTPUTS)],
+  read: reader => ({ output: readOutput(reader, OUTPUTS, 'text') }),
+  async run({ output }, { config }, io) {
+    const findings = await examine(config)
+    if (output === 'text') printText(findings, io)
+    else await writeDocument({ kernel: await kernelRelease(), findings }, output, io)
+    const has = (kind: Finding['kind']) => findings.some(each => each.kind === kind)
+    if (has('missing')) return EXIT_FAILED
+    return has('damaged') ? EXIT_DIFFERENT : EXIT_FINE
+  },
+})
 
 async function examine(config: Config): Promise<readonly Finding[]> {
   const settings = async (wroteIptables: boolean) => [
@@ -70,8 +62,8 @@ async function examine(config: Config): Promise<readonly Finding[]> {
 
 async function featureFindings(config: Config): Promise<readonly Finding[]> {
   const client = createNftClient({ transport: openNetfilter(), clock: systemClock })
-  const findings: Finding[] = []
-  try {
+  return await lent(client, async () => {
+    const findings: Finding[] = []
     for (const { kind, name, meaning, transaction } of MODES.flatMap(mode => mode.features?.(config) ?? [])) {
       const { works, reason } = await probe(client, transaction)
       findings.push({
@@ -80,10 +72,8 @@ async function featureFindings(config: Config): Promise<readonly Finding[]> {
         text: works ? meaning : `${meaning}: ${reason}`,
       })
     }
-  } finally {
-    await client.close()
-  }
-  return findings
+    return findings
+  })
 }
 
 async function modeFindings(config: Config): Promise<readonly Finding[]> {

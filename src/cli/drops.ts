@@ -24,7 +24,7 @@ import { NFT_FAMILIES } from '../modes/common/tables.ts'
 import type { HeldMode } from '../modes/mode.ts'
 import { type ReadModes, readModes } from '../modes/registry.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
-import { EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io, lent } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, untilOver } from './packet-printer.ts'
 import { isTarget } from './peers.ts'
@@ -91,14 +91,12 @@ async function drops(request: DropsRequest, io: Io): Promise<void> {
     return found.held
   }
   const names = new RuleNames({ clock: systemClock, proxy: request.proxyName, read })
-  try {
+  await lent(names, async () => {
     await names.load()
     const { group, chains } = loggingOf(found)
     if (group === undefined) throw new Error(whyNoLog(found.held))
     await follow(request, io, { names, group, chains })
-  } finally {
-    await names.close()
-  }
+  })
 }
 
 /** A chain with rules that log. */

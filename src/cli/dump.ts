@@ -10,7 +10,7 @@ import { type ReadModes, readModes, readTables } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
 import { columnsText, isDocument, sortedBy, writeDocument } from './document.ts'
 import { DUMP_HELP, DUMPS, type Request, readRequest } from './dump-request.ts'
-import { EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
 import { runNft } from './libnftables.ts'
 import { tableText, writeWarnings } from './output.ts'
 import {
@@ -279,7 +279,7 @@ export async function watchRows(
 ): Promise<void> {
   const client = createNftClient({ transport: HERE.sockets.netfilter(), clock: HERE.clock })
   const end = AbortSignal.any([io.signal, io.outLost])
-  try {
+  await lent(client, async () => {
     let generation = client.generation()
     // A commit during the first read makes the next look read again, and compare with what was printed.
     let { rows, isNftAlone } = await first()
@@ -299,9 +299,7 @@ export async function watchRows(
       isNftAlone = next.isNftAlone
       await pause(systemClock, restMs(systemClock.nowMs() - started, SHARE), end)
     }
-  } finally {
-    await client.close()
-  }
+  })
 }
 
 /** Lists the rows of `after` that `before` has not in the same form, and then those that are gone. Pure. */

@@ -1,49 +1,27 @@
 import { oneLine } from '../base/text.ts'
-import type { FlagSpec } from '../config/flag.ts'
-import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
-import { OUTPUTS, outputFlag, writeDocument } from './document.ts'
-import { QUESTION_FLAGS } from './explain-question.ts'
+import { OUTPUTS, writeDocument } from './document.ts'
 import type { ExplainedEndpoint } from './explain-reasons.ts'
-import { type Explanation, runQuestion } from './explanation.ts'
-import type { Command } from './io.ts'
+import { type Explanation, questionCommand } from './explanation.ts'
 import type { KernelOutcome, Outcome } from './outcome.ts'
 import { tableText } from './output.ts'
-import { FROM_DAEMON } from './request.ts'
 
-const FLAGS: readonly FlagSpec[] = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
-
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe explain --from CLIENT --to TARGET [flags]',
-      description:
-        'Traces the first packet of one connection through the rules that `kprobe run` with the same flags would write:\n' +
-        'which rules decide, where the packet may go, why each endpoint is in or out, and whether its source address is\n' +
-        'replaced. Also traces it through the rules in the kernel, if it may read them. Exits 3 when these lead elsewhere,\n' +
-        'or when a daemon runs and its rules are missing.',
-      details: [
-        'Example:',
-        '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
-        '  kprobe explain --from pod/shop/cart-1 --to web.shop.svc:http',
-        '',
-        FROM_DAEMON,
-        WITHOUT_EFFECT,
-      ],
-      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...FLAGS, HELP_FLAG],
-    }),
-  run: (argv, io) =>
-    runQuestion(argv, io, {
-      command: 'explain',
-      flags: FLAGS,
-      outputs: OUTPUTS,
-      write: async (explanation, output) => {
-        if (output === 'text') io.out(explanationText(explanation))
-        else await writeDocument(explanation, output, io)
-      },
-    }),
-}
+export const command = questionCommand({
+  name: 'explain',
+  description:
+    'Traces the first packet of one connection through the rules that `kprobe run` with the same flags would write:\n' +
+    'which rules decide, where the packet may go, why each endpoint is in or out, and whether its source address is\n' +
+    'replaced. Also traces it through the rules in the kernel, if it may read them. Exits 3 when these lead elsewhere,\n' +
+    'or when a daemon runs and its rules are missing.',
+  examples: [
+    '  kprobe explain --from 203.0.113.7 --to 192.0.2.10:30080 --source=file:deploy/examples',
+    '  kprobe explain --from pod/shop/cart-1 --to web.shop.svc:http',
+  ],
+  outputs: OUTPUTS,
+  write: async (explanation, output, { io }) => {
+    if (output === 'text') io.out(explanationText(explanation))
+    else await writeDocument(explanation, output, io)
+  },
+})
 
 const VERDICTS = {
   dnat: 'goes to',

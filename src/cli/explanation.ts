@@ -1,7 +1,6 @@
 import { familyOf, formatIp, formatIpPort, type Ip, isLoopback } from '../base/ip.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
-import type { FlagSpec } from '../config/flag.ts'
 import type { TracePacket, TraceStep, Way } from '../kernel/evaluate/trace.ts'
 import { explainEndpoints } from '../model/explain.ts'
 import type { FrontendTable, PortFrontends } from '../model/frontend.ts'
@@ -9,10 +8,10 @@ import { backendsAtLocalhost, LOCALHOST } from '../model/node-context.ts'
 import type { Resolved } from '../model/resolve.ts'
 import { endpointTexts } from '../modes/common/show.ts'
 import { findMode, whyNotProvable } from '../modes/registry.ts'
-import { type JsonPathOutput, readOutput } from './document.ts'
-import { type Question, readQuestion, resolveQuestion } from './explain-question.ts'
+import { type JsonPathOutput, outputFlag, readOutput } from './document.ts'
+import { QUESTION_FLAGS, type Question, readQuestion, resolveQuestion } from './explain-question.ts'
 import { answerOf, type Caught, type ExplainedEndpoint, listOf, reasonsOf } from './explain-reasons.ts'
-import { EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import {
   askKernel,
@@ -26,7 +25,7 @@ import {
 } from './outcome.ts'
 import { portsText } from './peers.ts'
 import { CLIENT_PORT } from './programmed.ts'
-import { orFailed, readModelRequest, usageErrors } from './request.ts'
+import { modelCommand, type RunCommand } from './request.ts'
 
 /** The path of one connection, with the reasons. */
 export interface Explanation {
@@ -62,16 +61,14 @@ export interface Explanation {
   readonly endpoints: readonly ExplainedEndpoint[]
 }
 
-interface QuestionCommand<Output extends string> {
-  /** The name of the command, for messages. */
-  readonly command: string
-  readonly flags: readonly FlagSpec[]
+interface QuestionCommand<Output extends string> extends Pick<RunCommand<object>, 'name' | 'description'> {
+  readonly examples: readonly string[]
   /** The formats of --output; the first is the default. */
   readonly outputs: readonly [Output, ...Output[]]
   readonly write: (
     explanation: Explanation,
     output: Output | JsonPathOutput,
-    asked: Asked,
+    to: { readonly asked: Asked; readonly io: Io },
   ) => void | Promise<void>
 }
 
@@ -81,28 +78,31 @@ export interface Asked {
   readonly to: string
 }
 
-/** Runs a command that answers one question. Gives the exit code. */
-export async function runQuestion<Output extends string>(
-  argv: readonly string[],
-  io: Io,
-  { command, flags, outputs, write }: QuestionCommand<Output>,
-): Promise<number> {
-  const request = await readModelRequest(argv, io, { command, extra: flags })
-  if (typeof request === 'number') return request
-  const { config, extra } = request
-  const question = readQuestion(extra)
-  const output = readOutput(extra, outputs, outputs[0])
-  if (extra.errors.length > 0 || question === undefined) return usageErrors(io, command, extra.errors)
-  const hasDaemon = request.daemon !== undefined
-  return await orFailed(io, command, async () => {
-    const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
-      const path = followed(resolveQuestion(question, loaded.snapshot), config, loaded)
-      const kernel = await askKernel(config, path.asked)
-      const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now() })
-      await write(explanation, output, { from: extra.text('from') ?? '', to: extra.text('to') ?? '' })
-      return explanation
-    })
-    return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
+/** Makes a command that answers one question. */
+export function questionCommand<Output extends string>(own: QuestionCommand<Output>): Command {
+  const { examples, outputs, write, ...help } = own
+  return modelCommand({
+    ...help,
+    usage: '--from CLIENT --to TARGET [flags]',
+    details: ['Example:', ...examples, ''],
+    flags: [...QUESTION_FLAGS, outputFlag(outputs)],
+    read(reader) {
+      const question = readQuestion(reader)
+      const output = readOutput(reader, outputs, outputs[0])
+      const asked = { from: reader.text('from') ?? '', to: reader.text('to') ?? '' }
+      return question && { question, output, asked }
+    },
+    async run({ question, output, asked }, request, io) {
+      const hasDaemon = request.daemon !== undefined
+      const { kernel, outcomes } = await withLoaded(request, io, async loaded => {
+        const path = followed(resolveQuestion(question, loaded.snapshot), request.config, loaded)
+        const kernel = await askKernel(request.config, path.asked)
+        const explanation = explained(path, kernel, { hasDaemon, wallMs: Date.now() })
+        await write(explanation, output, { asked, io })
+        return explanation
+      })
+      return isElsewhere(kernel, outcomes, hasDaemon) ? EXIT_DIFFERENT : EXIT_FINE
+    },
   })
 }
 

@@ -2,8 +2,7 @@ import { type Clock, systemClock } from '../base/clock.ts'
 import { codeOf, failureText } from '../base/errors.ts'
 import type { Config } from '../config/config.ts'
 import { PROCESS_GROUP } from '../config/flag-tables.ts'
-import { HELP_FLAG, RUN_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { RUN_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { KERNEL, withPlane } from '../daemon/open.ts'
 import { tuneKernel, writeRecord } from '../daemon/tune.ts'
 import { createConntrackClient } from '../kernel/conntrack/client.ts'
@@ -12,25 +11,9 @@ import type { KernelSockets } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 import { counterOf } from '../reconcile/dataplane.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
+import { type Command, EXIT_FAILED, EXIT_FINE, type Io, lent } from './io.ts'
 import { tableText } from './output.ts'
-import { readRequest } from './request.ts'
-
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe init [flags]',
-      description:
-        'Does what needs more privileges than serving, and exits: queries nf_tables (in IPVS mode: IPVS) and conntrack,\n' +
-        'which loads their modules, and sets the sysctls of connection tracking to the values of the flags or the --config\n' +
-        'file, and those of IPVS and iptables mode to the values that the modes need. Larger conntrack values that an\n' +
-        'operator has set stay. A sysctl that cannot be written is reported, and is no failure: kprobe serves without it.\n' +
-        'Exits 1 when the kernel does not answer.',
-      details: [WITHOUT_EFFECT],
-      flags: [...RUN_FLAGS.filter(({ group }) => group !== PROCESS_GROUP), outputFlag(OUTPUTS), HELP_FLAG],
-    }),
-  run: (argv, io) => runInit(argv, io, { root: '/', sockets: KERNEL, clock: systemClock }),
-}
+import { flaggedCommand } from './request.ts'
 
 /** The parts of the machine that the command uses. */
 export interface InitMachine {
@@ -40,25 +23,36 @@ export interface InitMachine {
   readonly clock: Clock
 }
 
-/** Runs the command. Gives the exit code. */
-export async function runInit(argv: readonly string[], io: Io, machine: InitMachine): Promise<number> {
-  const request = await readRequest(argv, io, { command: 'init', extra: [outputFlag(OUTPUTS)] })
-  if (typeof request === 'number') return request
-  const { config, extra } = request
-  const output = readOutput(extra, OUTPUTS, 'text')
-  // Each check loads its kernel module, which creates the settings of that module.
-  const answers = [
-    await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),
-    await answerOf('conntrack', () => askConntrack(machine)),
-  ]
-  const tuned = await tuneKernel(config, { root: machine.root })
-  await writeRecord(config, tuned.written, machine).catch((error: unknown) =>
-    io.err(`kprobe init: cannot record the values that cleanup restores: ${failureText(error)}\n`),
-  )
-  if (output === 'text') printText({ tuned, answers }, io)
-  else await writeDocument({ settings: settingRows(tuned), kernel: answers }, output, io)
-  return answers.every(({ answers: isThere }) => isThere) ? EXIT_FINE : EXIT_FAILED
-}
+export const initCommand = (machine: InitMachine): Command =>
+  flaggedCommand({
+    name: 'init',
+    description:
+      'Does what needs more privileges than serving, and exits: queries nf_tables (in IPVS mode: IPVS) and conntrack,\n' +
+      'which loads their modules, and sets the sysctls of connection tracking to the values of the flags or the --config\n' +
+      'file, and those of IPVS and iptables mode to the values that the modes need. Larger conntrack values that an\n' +
+      'operator has set stay. A sysctl that cannot be written is reported, and is no failure: kprobe serves without it.\n' +
+      'Exits 1 when the kernel does not answer.',
+    details: [WITHOUT_EFFECT],
+    listed: [...RUN_FLAGS.filter(({ group }) => group !== PROCESS_GROUP), outputFlag(OUTPUTS)],
+    flags: [outputFlag(OUTPUTS)],
+    read: reader => ({ output: readOutput(reader, OUTPUTS, 'text') }),
+    async run({ output }, { config }, io) {
+      // Each check loads its kernel module, which creates the settings of that module.
+      const answers = [
+        await answerOf(findMode(config.proxyMode).kernelPart, () => askMode(config, machine)),
+        await answerOf('conntrack', () => askConntrack(machine)),
+      ]
+      const tuned = await tuneKernel(config, { root: machine.root })
+      await writeRecord(config, tuned.written, machine).catch((error: unknown) =>
+        io.err(`kprobe init: cannot record the values that cleanup restores: ${failureText(error)}\n`),
+      )
+      if (output === 'text') printText({ tuned, answers }, io)
+      else await writeDocument({ settings: settingRows(tuned), kernel: answers }, output, io)
+      return answers.every(({ answers: isThere }) => isThere) ? EXIT_FINE : EXIT_FAILED
+    },
+  })
+
+export const command = initCommand({ root: '/', sockets: KERNEL, clock: systemClock })
 
 /** Whether a part of the kernel answers. */
 interface Answer {
@@ -84,12 +78,8 @@ async function askMode(config: Config, { clock, sockets }: InitMachine): Promise
 
 async function askConntrack({ clock, sockets }: InitMachine): Promise<string> {
   const client = createConntrackClient({ openTransport: sockets.netfilter, clock })
-  try {
-    const { entries, entriesMax } = await client.statistics()
-    return `answers; ${entries} ${entriesMax === undefined ? '' : `of ${entriesMax} `}entries`
-  } finally {
-    await client.close()
-  }
+  const { entries, entriesMax } = await lent(client, () => client.statistics())
+  return `answers; ${entries} ${entriesMax === undefined ? '' : `of ${entriesMax} `}entries`
 }
 
 interface SettingRow {

@@ -46,6 +46,18 @@ export interface Command {
   run(argv: readonly string[], io: Io): Promise<number>
 }
 
+/** Lends a resource, and closes it when `use` has ended. */
+export async function lent<T extends { close(): unknown }, R>(
+  resource: T,
+  use: (resource: T) => R | Promise<R>,
+): Promise<R> {
+  try {
+    return await use(resource)
+  } finally {
+    await resource.close()
+  }
+}
+
 /**
  * Writes a text file. When that fails, as on a full disk, what a regular file held before is put back, and a file that
  * was not there is removed. Devices and pipes are written to as they are. Throws what the file system throws.

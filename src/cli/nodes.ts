@@ -7,7 +7,7 @@ import type { Json } from '../model/fields.ts'
 import { ApiError } from '../source/kube/api-client.ts'
 import { BUNDLE_BYTES_MAX, writeBundle } from './bundle.ts'
 import { type JsonPathOutput, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FAILED, EXIT_FINE, EXIT_USAGE, type Io, lent } from './io.ts'
 import {
   NodePods,
   type NodeResult,
@@ -90,12 +90,8 @@ interface Request extends PodOptions {
 
 async function run(request: Request, io: Io): Promise<number> {
   try {
-    const pods = await NodePods.open(request, io)
-    try {
-      return request.action === 'top' ? await top(request, pods, io) : await ask(request, pods, io)
-    } finally {
-      pods.close()
-    }
+    const use = request.action === 'top' ? top : ask
+    return await lent(await NodePods.open(request, io), pods => use(request, pods, io))
   } catch (error) {
     if (!(error instanceof ApiError) || error.kind !== 'credentials') throw error
     io.err(`kprobe nodes: ${oneLine(failureText(error))}\n`)

@@ -1,42 +1,26 @@
 import { count } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
-import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import type { PlanLine } from '../reconcile/dataplane.ts'
 import { COMMITS_MAX } from '../reconcile/difference.ts'
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
-import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLines } from './kernel-difference.ts'
 import { refusalText, withLoaded } from './load.ts'
-import { FROM_DAEMON, orFailed, readModelRequest, usageErrors } from './request.ts'
+import { modelCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   flag('--summary', 'print how much would change, without the objects'),
   outputFlag(OUTPUTS),
 ]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe plan [flags]',
-      description:
-        'Prints what `kprobe run` would change in the kernel, object by object, and changes nothing.\n' +
-        'Exits 0 when there is no difference and 3 when there is one.',
-      details: [FROM_DAEMON, WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...FLAGS, HELP_FLAG],
-    }),
-  run,
-}
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readModelRequest(argv, io, { command: 'plan', extra: FLAGS })
-  if (typeof request === 'number') return request
-  const { config, extra } = request
-  const output = readOutput(extra, OUTPUTS, 'text')
-  const isSummary = extra.bool('summary')
-  if (extra.errors.length > 0) return usageErrors(io, 'plan', extra.errors)
-  return await orFailed(io, 'plan', async () => {
+export const command = modelCommand({
+  name: 'plan',
+  description:
+    'Prints what `kprobe run` would change in the kernel, object by object, and changes nothing.\n' +
+    'Exits 0 when there is no difference and 3 when there is one.',
+  flags: FLAGS,
+  read: reader => ({ output: readOutput(reader, OUTPUTS, 'text'), isSummary: reader.bool('summary') }),
+  async run({ output, isSummary }, request, io) {
     const listed = { ...request, allWarnings: !isSummary }
     const changes = await withLoaded(listed, io, async ({ table, refusedSlices }, { progress, warn }) => {
       // A source that is read here has warned of them already.
@@ -44,7 +28,7 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       for (const { refusals } of table.services.values())
         for (const refusal of refusals) warn(refusalText(refusal))
       progress.begin('comparing with the kernel')
-      const { lines, complete } = await kernelDifference(config, table)
+      const { lines, complete } = await kernelDifference(request.config, table)
       const shown = isSummary ? planCounts(lines) : { objects: lines }
       if (output !== 'text') await writeDocument({ changes: lines.length, complete, ...shown }, output, io)
       else printText(lines, isSummary, io)
@@ -52,8 +36,8 @@ async function run(argv: readonly string[], io: Io): Promise<number> {
       return lines.length
     })
     return changes === 0 ? EXIT_FINE : EXIT_DIFFERENT
-  })
-}
+  },
+})
 
 function printText(lines: readonly PlanLine[], isSummary: boolean, io: Io): void {
   for (const text of isSummary ? [] : planLines(lines)) io.out(text)

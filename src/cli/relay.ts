@@ -1,12 +1,10 @@
 import { processCpuMs, systemClock } from '../base/clock.ts'
 import { errorOf } from '../base/errors.ts'
-import { type Log, openLog } from '../base/log.ts'
-import { NONE_OVER_SHARE } from '../base/shares.ts'
+import type { Log } from '../base/log.ts'
 import type { Config } from '../config/config.ts'
 import { resolveOptions } from '../config/daemon-config.ts'
 import { type FlagReader, quote } from '../config/flag.ts'
-import { API_TLS_FLAGS, HELP_FLAG, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { API_TLS_FLAGS, RELAY_COMMAND_FLAGS, RELAY_FLAGS } from '../config/flags.ts'
 import { readApiAddress, readApiTls } from '../config/own-flags.ts'
 import { NodeViews } from '../daemon/node-views.ts'
 import { openClient } from '../daemon/open.ts'
@@ -29,50 +27,31 @@ import { RELAYED_TYPES } from '../relay/types.ts'
 import { Upstream } from '../relay/upstream.ts'
 import type { ApiClient } from '../source/kube/api-client.ts'
 import { problemText, type SourceProblem } from '../source/source.ts'
-import { createSliMetrics, openMetricsServer } from '../telemetry/metrics-server.ts'
 import { createRelayMetrics, type RelayNumbers } from '../telemetry/server-metrics.ts'
-import { type Command, EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io } from './io.ts'
 import { aborted } from './output.ts'
-import { orFailed, readRequest, usageErrors } from './request.ts'
+import { flaggedCommand } from './request.ts'
+import { openServingLog, serveMetrics } from './serving.ts'
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe relay [flags]',
-      description:
-        'Watches the API server once, or another relay, and serves Services, EndpointSlices, Nodes and ServiceCIDRs to many\n' +
-        'nodes over gRPC (incremental xDS). Nodes read with `kprobe run --source=relay:ADDRESS`. Holds nothing that the API\n' +
-        'server does not have, and changes nothing. Needs no privileges.',
-      flags: [...RELAY_COMMAND_FLAGS, HELP_FLAG],
-    }),
-  run,
-}
+export const command = flaggedCommand({
+  name: 'relay',
+  description:
+    'Watches the API server once, or another relay, and serves Services, EndpointSlices, Nodes and ServiceCIDRs to many\n' +
+    'nodes over gRPC (incremental xDS). Nodes read with `kprobe run --source=relay:ADDRESS`. Holds nothing that the API\n' +
+    'server does not have, and changes nothing. Needs no privileges.',
+  listed: RELAY_COMMAND_FLAGS,
+  flags: RELAY_FLAGS,
+  modeless: true,
+  read: readWanted,
+  async run(wanted, { config }, io) {
+    const log = openServingLog('relay', config, io)
+    return await new Session({ config, wanted, io, log }).run()
+  },
+})
 
 const DEFAULT_AUDIENCE = 'kprobe-relay'
 const SERVICE_ACCOUNT = /^[a-z0-9]([-a-z0-9]*[a-z0-9])?\/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$/
 const DEFAULT_ADDRESS = 'unix:///run/kprobe/relay.sock'
-
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const request = await readRequest(argv, io, {
-    command: 'relay',
-    extra: RELAY_FLAGS,
-    modeless: true,
-    check: async reader => readWanted(reader),
-  })
-  if (typeof request === 'number') return request
-  const { config, extra } = request
-  const wanted = readWanted(extra)
-  if (config.source.kind === 'file') extra.fail('--source', 'a relay reads from kube or relay:ADDRESS')
-  if (config.once) extra.fail('--once', 'is for `kprobe run`')
-  if (extra.errors.length > 0) return usageErrors(io, 'relay', extra.errors)
-  const { log } = openLog({ format: config.logFormat, verbosity: config.verbosity })
-  // By default, both signals end the process without removal of the socket.
-  for (const signal of ['SIGHUP', 'SIGUSR2'] as const)
-    io.on(signal, () => log.info(`${signal} ignored: kprobe relay has no configuration file to read again`))
-  return await orFailed(io, 'relay', async () => {
-    return await new Session({ config, wanted, io, log }).run()
-  })
-}
 
 type Wanted = ReturnType<typeof readWanted>
 
@@ -80,7 +59,9 @@ type Wanted = ReturnType<typeof readWanted>
 const REVIEWS = { qps: 200, burst: 200 } as const
 const REFUSED_LINE_MS = 10_000
 
-function readWanted(reader: FlagReader) {
+function readWanted(reader: FlagReader, config?: Config) {
+  if (config?.source.kind === 'file') reader.fail('--source', 'a relay reads from kube or relay:ADDRESS')
+  if (config?.once === true) reader.fail('--once', 'is for `kprobe run`')
   const serviceAccounts = reader.list('token-service-accounts')
   for (const name of serviceAccounts)
     if (!SERVICE_ACCOUNT.test(name))
@@ -229,33 +210,21 @@ class Session {
   #serveMetrics(server: RelayServer): HttpServer | undefined {
     const { wanted, config, log } = this.#options
     if (!wanted.hasMetrics) return undefined
-    const http: HttpServer = openMetricsServer({
+    const { reports } = this.#state
+    return serveMetrics('relay', {
       at: config.metricsBindAddress,
-      clock: systemClock,
-      hardFail: false,
-      proxyMode: () => 'relay',
-      connectionsMax: this.#descriptors.metrics,
-      metrics: createRelayMetrics(
-        () => this.#numbers(server),
-        () => [
-          { server: 'relay', ...(server.overShare ?? NONE_OVER_SHARE) },
-          { server: 'metrics', ...http.overShare },
-        ],
-        observe => {
-          this.#state.reports.observed = observe
-        },
-      ),
-      slis: createSliMetrics(),
-      configz: () => ({}),
+      log,
+      overShare: () => server.overShare,
+      create: overShare =>
+        createRelayMetrics(
+          () => this.#numbers(server),
+          overShare,
+          observe => {
+            reports.observed = observe
+          },
+        ),
       ready: () => this.#isServing,
-      report: news => {
-        if (news.kind === 'crowded') logCrowd(log, 'metrics', news.crowd)
-        if (news.kind !== 'failed') return
-        const { address, error: err } = news
-        log.warn({ address, err }, 'cannot serve metrics; change the address with --metrics-bind-address')
-      },
     })
-    return http
   }
 
   #numbers(server: RelayServer): RelayNumbers {

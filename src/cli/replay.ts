@@ -7,9 +7,7 @@ import { systemClock } from '../base/clock.ts'
 import { failureText } from '../base/errors.ts'
 import { formatIp, type Ip } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
-import { FlagReader, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
+import { quote } from '../config/flag.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
 import { KERNEL, openNetfilter, withNetfilter } from '../daemon/open.ts'
 import { SYSCTLS } from '../kernel/conntrack/sysctls.ts'
@@ -32,8 +30,8 @@ import {
   recordIn,
   withDaemon,
 } from './bundle-kernel.ts'
-import { type Command, EXIT_FINE, type Io } from './io.ts'
-import { orFailed, usageErrors } from './request.ts'
+import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
+import { behindDashes, ownCommand } from './request.ts'
 
 /** The commands that ask a daemon and the kernel, both of which a bundle stands for. */
 const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Command }>>> = {
@@ -44,56 +42,53 @@ const COMMANDS: Readonly<Record<string, () => Promise<{ readonly command: Comman
   why: () => import('./why.ts'),
 }
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe replay FILE [flags] [-- COMMAND [flags]]',
-      description:
-        'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
-        'the objects are those of its daemon, and the rules are those of its kernel, damage included. Says what the kernel here\n' +
-        'did not take. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
-      details: [
-        `Commands: ${Object.keys(COMMANDS).join(', ')}. Without one, it says what is in the bundle.`,
-        '',
-        'Example:',
-        '  unshare -Urn kprobe replay FILE -- why --from pod/shop/cart-1 --to svc/shop/checkout',
-        '  unshare -Urn kprobe replay FILE -- dump all',
-      ],
-      flags: [HELP_FLAG],
-    }),
-  run,
+export const command = behindDashes(([name, ...rest]) =>
+  ownCommand({
+    name: 'replay',
+    usage: 'FILE [flags] [-- COMMAND [flags]]',
+    description:
+      'Loads a file of `kprobe debug bundle` into a network namespace of its own, and runs a command there as on the node:\n' +
+      'the objects are those of its daemon, and the rules are those of its kernel, damage included. Says what the kernel here\n' +
+      'did not take. Writes rules: it refuses to run in the network namespace of the machine, and in one that is in use.',
+    details: [
+      `Commands: ${Object.keys(COMMANDS).join(', ')}. Without one, it says what is in the bundle.`,
+      '',
+      'Example:',
+      '  unshare -Urn kprobe replay FILE -- why --from pod/shop/cart-1 --to svc/shop/checkout',
+      '  unshare -Urn kprobe replay FILE -- dump all',
+    ],
+    flags: [],
+    takesArguments: true,
+    read(reader) {
+      const [path, ...more] = reader.positionals
+      if (path === undefined) reader.fail('FILE', 'is missing: the file of `kprobe debug bundle`')
+      for (const argument of more) reader.fail(quote(argument), 'no such argument; a command comes behind --')
+      if (name !== undefined && !Object.hasOwn(COMMANDS, name))
+        reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
+      return path === undefined ? undefined : { path }
+    },
+    run: async ({ path }, io) => await replay(await openBundle(path), { name, rest }, io),
+  }),
+)
+
+interface Replayed {
+  readonly name: string | undefined
+  readonly rest: readonly string[]
 }
 
-async function run(argv: readonly string[], io: Io): Promise<number> {
-  const border = argv.indexOf('--')
-  const [own, asked] = border < 0 ? [argv, []] : [argv.slice(0, border), argv.slice(border + 1)]
-  const reader = new FlagReader(readArguments(own, [], () => undefined))
-  const [path, ...more] = reader.positionals
-  if (path === undefined) reader.fail('FILE', 'is missing: the file of `kprobe debug bundle`')
-  for (const argument of more) reader.fail(quote(argument), 'no such argument; a command comes behind --')
-  const [name, ...rest] = asked
-  if (name !== undefined && !Object.hasOwn(COMMANDS, name))
-    reader.fail(quote(name), `no command for a bundle; there are ${Object.keys(COMMANDS).join(', ')}`)
-  if (reader.errors.length > 0 || path === undefined) return usageErrors(io, 'replay', reader.errors)
-  return await orFailed(io, 'replay', async () => {
-    const bundle = await openBundle(path)
-    if (name === undefined) {
-      io.out(summaryOf(bundle))
-      return EXIT_FINE
-    }
-    await requirePrivate()
-    for (const notice of [
-      ...noticesOf(bundle),
-      ...(await applySetting(bundle)),
-      ...(await loadKernel(bundle)),
-    ])
-      io.err(`kprobe replay: ${oneLine(notice)}\n`)
-    // The kernel alone says what dump prints.
-    if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
-    return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
-      runCommand(name, [...rest, `--admin-socket=${socket}`], io),
-    )
-  })
+async function replay(bundle: Bundle, { name, rest }: Replayed, io: Io): Promise<number> {
+  if (name === undefined) {
+    io.out(summaryOf(bundle))
+    return EXIT_FINE
+  }
+  await requirePrivate()
+  for (const notice of [...noticesOf(bundle), ...(await applySetting(bundle)), ...(await loadKernel(bundle))])
+    io.err(`kprobe replay: ${oneLine(notice)}\n`)
+  // The kernel alone says what dump prints.
+  if (name === 'dump' && !bundle.files.has('config.json')) return await runCommand(name, rest, io)
+  return await withDaemon(bundle, { io, remedy: 'only dump needs none' }, socket =>
+    runCommand(name, [...rest, `--admin-socket=${socket}`], io),
+  )
 }
 
 async function runCommand(name: string, argv: readonly string[], io: Io): Promise<number> {
@@ -204,11 +199,9 @@ async function loadRules({ files }: Bundle): Promise<readonly string[]> {
 /** Makes counters that rules refer to. A kernel without them says so of these rules. */
 async function makeAccounts(names: ReadonlySet<string>): Promise<void> {
   const client = createNfacctClient({ transport: openNetfilter(), clock: systemClock })
-  try {
+  await lent(client, () => {
     for (const name of names) client.ensure(name)
-  } finally {
-    await client.close()
-  }
+  })
 }
 
 /**
@@ -274,11 +267,7 @@ async function loadSets({ names }: OutsideFile, held: readonly HeldIpset[]): Pro
   ]
   if (operations.length === 0) return []
   const client = createIpsetClient({ transport: KERNEL.netfilter(), clock: systemClock })
-  try {
-    return errorsOf(await client.commit(operations))
-  } finally {
-    await client.close()
-  }
+  return errorsOf(await lent(client, () => client.commit(operations)))
 }
 
 interface Answers {
@@ -291,14 +280,13 @@ function errorsOf({ unknown, failures }: Answers): readonly Error[] {
 }
 
 async function loadAddresses(ips: readonly Ip[]): Promise<readonly Error[]> {
-  if (ips.length === 0 || MODE_DEVICE === undefined) return []
+  const device = MODE_DEVICE
+  if (ips.length === 0 || device === undefined) return []
   const client = createDummyClient({ transport: KERNEL.route(), clock: systemClock })
-  try {
-    client.ensure(MODE_DEVICE)
-    return errorsOf(await client.commit(MODE_DEVICE, { add: ips, remove: [] }))
-  } finally {
-    await client.close()
-  }
+  return await lent(client, async () => {
+    client.ensure(device)
+    return errorsOf(await client.commit(device, { add: ips, remove: [] }))
+  })
 }
 
 async function loadServers(servers: readonly HeldServer[]): Promise<readonly Error[]> {
@@ -313,11 +301,7 @@ async function loadServers(servers: readonly HeldServer[]): Promise<readonly Err
         destination => ({ verb: 'set-destination', group: '', server, destination, isNew: true }) as const,
       ),
   ])
-  try {
-    return errorsOf(await client.commit(operations))
-  } finally {
-    await client.close()
-  }
+  return errorsOf(await lent(client, () => client.commit(operations)))
 }
 
 /** A bundle with more makes a replay slow; `dump` says of the others that no process listens. */

@@ -1,10 +1,12 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
+import type { Config } from '../config/config.ts'
 import { readConfigFile } from '../config/config-file.ts'
 import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from '../config/daemon-config.ts'
 import { type ConfigError, FlagReader, type FlagSpec, quote, readArguments } from '../config/flag.ts'
-import { HELP_FLAG } from '../config/flags.ts'
+import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
+import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
 import { helpText } from '../config/help.ts'
 import { loadConfig, type RunRequest, readFlags } from '../config/load-config.ts'
 import { networkNamespace } from '../daemon/instance-lock.ts'
@@ -62,8 +64,7 @@ export function namesSource(given: FlagReader): boolean {
   return SOURCE_FLAGS.some(flag => given.given(flag))
 }
 
-/** Part of the help texts of the commands that call readModelRequest. */
-export const FROM_DAEMON =
+const FROM_DAEMON =
   'Configuration and objects are those of the daemon at --admin-socket. Flags are needed only where no daemon answers, ' +
   'or with --source, --config, --kubeconfig or --master: then the command reads the objects itself.'
 
@@ -201,39 +202,103 @@ export function usageWarnings(io: Io, command: string, warnings: readonly string
   for (const warning of warnings) io.err(`kprobe ${command}: ${oneLine(warning)}\n`)
 }
 
-/** A command that takes none of the flags of `kprobe run`. */
-interface OwnCommand<Request> {
+interface CommandHelp {
   readonly name: string
   /** Follow the name in the usage line. */
   readonly usage?: string
   readonly description: string
   readonly details?: readonly string[]
+}
+
+function helpOf(
+  { name, usage = '[flags]', description, details = [] }: CommandHelp,
+  flags: readonly FlagSpec[],
+) {
+  const more = details.length === 0 ? {} : { details }
+  return helpText({ usage: `kprobe ${name} ${usage}`, description, ...more, flags: [...flags, HELP_FLAG] })
+}
+
+/** A command that takes none of the flags of `kprobe run`. */
+interface OwnCommand<Asked> extends CommandHelp {
   readonly flags: readonly FlagSpec[]
   /** The command reads its arguments itself; else each one is an error. */
   readonly takesArguments?: true
   /** Reads what is asked. Reports errors to the reader, and may give undefined then. */
-  readonly read: (reader: FlagReader, io: Io) => Request | undefined
+  readonly read: (reader: FlagReader, io: Io) => Asked | undefined
   /** Gives the exit code. What it throws is printed as a failure of the command. */
-  readonly run: (request: Request, io: Io) => Promise<number>
+  readonly run: (asked: Asked, io: Io) => Promise<number>
 }
 
-export function ownCommand<Request extends object>(own: OwnCommand<Request>): Command {
-  const { name, usage = '[flags]', description, details, flags } = own
+export function ownCommand<Asked extends object>(own: OwnCommand<Asked>): Command {
+  const { name, flags } = own
   return {
-    help: () =>
-      helpText({
-        usage: `kprobe ${name} ${usage}`,
-        description,
-        ...(details === undefined ? {} : { details }),
-        flags: [...flags, HELP_FLAG],
-      }),
+    help: () => helpOf(own, flags),
     async run(argv, io) {
       const reader = new FlagReader(readArguments(argv, flags, () => undefined))
       if (own.takesArguments !== true)
         for (const argument of reader.positionals) reader.fail(quote(argument), 'no such argument')
-      const request = own.read(reader, io)
-      if (reader.errors.length > 0 || request === undefined) return usageErrors(io, name, reader.errors)
-      return await orFailed(io, name, () => own.run(request, io))
+      const asked = own.read(reader, io)
+      if (reader.errors.length > 0 || asked === undefined) return usageErrors(io, name, reader.errors)
+      return await orFailed(io, name, () => own.run(asked, io))
+    },
+  }
+}
+
+/** A command that accepts the flags of `kprobe run`. */
+export interface RunCommand<Asked, Request extends RunRequest = RunRequest> extends CommandHelp {
+  /** Flags of the command besides those of `run`. */
+  readonly flags: readonly FlagSpec[]
+  /** Reads the command's own flags, also if others are invalid. Reports errors to the reader, and may give undefined then. */
+  readonly read: (reader: FlagReader, config?: Config) => Asked | undefined | Promise<Asked | undefined>
+  /** Gives the exit code. What it throws is printed as a failure of the command. */
+  readonly run: (asked: Asked, request: Request, io: Io) => Promise<number>
+}
+
+interface FlaggedCommand<Asked> extends RunCommand<Asked> {
+  /** Flags in the help besides those of the command. */
+  readonly listed: readonly FlagSpec[]
+  /** The command does not use the kernel. */
+  readonly modeless?: true
+}
+
+/** Makes a command whose configuration comes from flags alone. */
+export function flaggedCommand<Asked extends object>(own: FlaggedCommand<Asked>): Command {
+  return {
+    help: () => helpOf(own, own.listed),
+    run: (argv, io) =>
+      runAsked(own, io, options => readRequest(argv, io, { ...options, modeless: own.modeless === true })),
+  }
+}
+
+/** Makes a command that computes the state of `kprobe run`: see readModelRequest. */
+export function modelCommand<Asked extends object>(own: RunCommand<Asked, ModelRequest>): Command {
+  const details = [...(own.details ?? []), FROM_DAEMON, WITHOUT_EFFECT]
+  return {
+    help: () => helpOf({ ...own, details }, [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...own.flags]),
+    run: (argv, io) => runAsked(own, io, options => readModelRequest(argv, io, options)),
+  }
+}
+
+async function runAsked<Asked, Request extends RunRequest>(
+  { name, flags, read, run }: RunCommand<Asked, Request>,
+  io: Io,
+  readAll: (options: RequestOptions) => Promise<Request | number>,
+): Promise<number> {
+  const request = await readAll({ command: name, extra: flags, check: async reader => await read(reader) })
+  if (typeof request === 'number') return request
+  const { config, extra } = request
+  const asked = await read(extra, config)
+  if (extra.errors.length > 0 || asked === undefined) return usageErrors(io, name, extra.errors)
+  return await orFailed(io, name, () => run(asked, request, io))
+}
+
+/** Makes a command of the arguments behind `--`, which are not its own. */
+export function behindDashes(make: (rest: readonly string[]) => Command): Command {
+  return {
+    help: () => make([]).help(),
+    run(argv, io) {
+      const border = argv.indexOf('--')
+      return border < 0 ? make([]).run(argv, io) : make(argv.slice(border + 1)).run(argv.slice(0, border), io)
     },
   }
 }

@@ -5,7 +5,7 @@ import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-f
 import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { FlowNames } from './flow-names.ts'
 import { readService, SERVICE_FLAG, SOCKET_FLAG } from './flow-request.ts'
-import { EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io, lent } from './io.ts'
 import { LiveTable } from './live-table.ts'
 import { NAMESPACE_FLAG, ownCommand, readNamespace } from './request.ts'
 
@@ -93,13 +93,12 @@ async function run(request: TopRequest, io: Io): Promise<number> {
   const names = await FlowNames.open({ clock: systemClock, ...request })
   if (request.once)
     for (const notice of await names.noticesAbout(request.service)) io.err(`kprobe top: ${oneLine(notice)}\n`)
-  const sampler = new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request })
-  try {
-    if (request.once || io.suspend === undefined) await printOnce(request, sampler, io)
-    else await showLive(request, sampler, { io, suspend: io.suspend })
-  } finally {
-    await sampler.close()
-  }
+  const { suspend } = io
+  await lent(new TopSampler({ clock: systemClock, wallMs: Date.now, names, ...request }), sampler =>
+    request.once || suspend === undefined
+      ? printOnce(request, sampler, io)
+      : showLive(request, sampler, { io, suspend }),
+  )
   return EXIT_FINE
 }
 

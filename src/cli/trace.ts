@@ -16,7 +16,7 @@ import {
 import type { HeldMode } from '../modes/mode.ts'
 import { readModes } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
-import { EXIT_FINE, type Io } from './io.ts'
+import { EXIT_FINE, type Io, lent } from './io.ts'
 import { writeWarnings } from './output.ts'
 import { PacketPrinter, type PrintCounts, untilOver } from './packet-printer.ts'
 import {
@@ -81,20 +81,13 @@ async function trace(request: TraceRequest, io: Io): Promise<number> {
   const what = { ...HERE, families: NFT_FAMILIES, proxyName: proxy }
   const read = async () => (await readModes(what, () => serviceNames)).held
   const names = new RuleNames({ clock: systemClock, proxy, read })
-  try {
+  await lent(names, async () => {
     const held = await names.load()
     const places = request.service === '' ? undefined : placesOf(held, request.service)
-    const peers = await resolvePeers(request)
-    const tables = new TraceTables()
-    try {
-      await followPackets(request, io, { names, tables, match: { ...request, ...peers, places } })
-    } finally {
-      await tables.close()
-    }
-    return EXIT_FINE
-  } finally {
-    await names.close()
-  }
+    const match = { ...request, ...(await resolvePeers(request)), places }
+    await lent(new TraceTables(), tables => followPackets(request, io, { names, tables, match }))
+  })
+  return EXIT_FINE
 }
 
 /** The tables that start the trace, while they are open. */

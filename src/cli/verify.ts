@@ -3,9 +3,6 @@ import type { Ip } from '../base/ip.ts'
 import { count, oneLine } from '../base/text.ts'
 import type { Config } from '../config/config.ts'
 import { type FlagSpec, flags, parseBool } from '../config/flag.ts'
-import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText } from '../config/help.ts'
 import { readFlags } from '../config/load-config.ts'
 import { KERNEL } from '../daemon/open.ts'
 import { ipvsAssumptions } from '../kernel/evaluate/ipvs.ts'
@@ -24,29 +21,14 @@ import type { PlanLine } from '../reconcile/dataplane.ts'
 import { askDaemon } from './admin-client.ts'
 import { type Bundle, RULES_FILE } from './bundle.ts'
 import { openBundle, outsideIn, withDaemon } from './bundle-kernel.ts'
-import { type DocumentFormat, OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
+import { OUTPUTS, outputFlag, readOutput, writeDocument } from './document.ts'
 import { type Command, EXIT_DIFFERENT, EXIT_FINE, type Io } from './io.ts'
 import { kernelDifference, planLine } from './kernel-difference.ts'
 import { type Loaded, withLoaded } from './load.ts'
 import { tableText } from './output.ts'
-import { FROM_DAEMON, type ModelRequest, namesSource, orFailed, readModelRequest } from './request.ts'
+import { type ModelRequest, modelCommand, namesSource, orFailed } from './request.ts'
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe verify [flags]',
-      description:
-        'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
-        'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
-        'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
-        'programs in the kernel, and compares its fate with what Kubernetes says of the objects.',
-      details: [FROM_DAEMON, WITHOUT_EFFECT],
-      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...OWN_FLAGS, HELP_FLAG],
-    }),
-  run,
-}
-
-const OWN_FLAGS: readonly FlagSpec[] = [
+const FLAGS: readonly FlagSpec[] = [
   outputFlag(OUTPUTS),
   ...flags({
     '--prove': 'follow every packet through the rules in the kernel (nftables, iptables and IPVS mode)',
@@ -65,6 +47,34 @@ const OWN_FLAGS: readonly FlagSpec[] = [
   }),
 ]
 
+/** Makes the command; `bundle` is the file of --kernel. */
+const verifying = (bundle?: Bundle) =>
+  modelCommand({
+    name: 'verify',
+    description:
+      'Computes the wanted state of this node, and compares it with the kernel and with the state that the daemon at\n' +
+      'its admin socket has computed. Names the Services that differ, with their first difference; changes nothing.\n' +
+      'Exits 0 when all agree, and 3 when they differ. With --prove it follows every packet through the rules of all\n' +
+      'programs in the kernel, and compares its fate with what Kubernetes says of the objects.',
+    flags: FLAGS,
+    read: reader => ({
+      output: readOutput(reader, OUTPUTS, 'text'),
+      isProof: isProofAsked(reader.text('prove')),
+    }),
+    async run({ output, isProof }, request, io) {
+      const why = isProof ? whyNotProvable(request.config) : undefined
+      if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
+      const isFine = await withLoaded(request, io, async (loaded, { progress }) => {
+        progress.begin(isProof ? PROVING : 'comparing with the daemon and the kernel')
+        const found = await (isProof ? proof(request, loaded, bundle) : comparison(request, loaded, io.color))
+        if (output === 'text') io.out(found.text)
+        else await writeDocument(found.facts, output, io)
+        return found.isFine
+      })
+      return isFine ? EXIT_FINE : EXIT_DIFFERENT
+    },
+  })
+
 /** One Service, or the shared rules (''), on which source, daemon and kernel differ. */
 interface Disagreement {
   readonly service: string
@@ -74,41 +84,18 @@ interface Disagreement {
   readonly kernel: readonly PlanLine[]
 }
 
+export const command: Command = { ...verifying(), run }
+
 async function run(argv: readonly string[], io: Io): Promise<number> {
-  const given = readFlags(argv, { extra: OWN_FLAGS })
+  const given = readFlags(argv, { extra: FLAGS })
   const path = given.text('kernel') ?? ''
-  if (path === '' || !isProofAsked(given.text('prove'))) return await verify(argv, io)
+  if (path === '' || !isProofAsked(given.text('prove'))) return await verifying().run(argv, io)
   return await orFailed(io, 'verify: --kernel', async () => {
     const bundle = await openBundle(path)
-    if (namesSource(given) || given.given('admin-socket')) return await verify(argv, io, bundle)
+    if (namesSource(given) || given.given('admin-socket')) return await verifying(bundle).run(argv, io)
     return await withDaemon(bundle, { io, remedy: 'give the objects with --source' }, socket =>
-      verify([...argv, `--admin-socket=${socket}`], io, bundle),
+      verifying(bundle).run([...argv, `--admin-socket=${socket}`], io),
     )
-  })
-}
-
-async function verify(argv: readonly string[], io: Io, bundle?: Bundle): Promise<number> {
-  const request = await readModelRequest(argv, io, { command: 'verify', extra: OWN_FLAGS })
-  if (typeof request === 'number') return request
-  const { config, extra, daemon } = request
-  const output = readOutput(extra, OUTPUTS, 'text')
-  if (isProofAsked(extra.text('prove'))) return await runProof(request, io, { output, bundle })
-  return await orFailed(io, 'verify', async () => {
-    const differences = await withLoaded(request, io, async ({ table }, { progress }) => {
-      progress.begin('comparing with the daemon and the kernel')
-      const computed = await daemonServices(daemon ?? config.adminSocket)
-      const { lines } = await kernelDifference(config, table)
-      const facts = {
-        services: table.services.size,
-        source: daemon === undefined,
-        daemon: computed !== undefined,
-        differences: disagreements(table, computed, lines),
-      }
-      if (output === 'text') io.out(verifyText(facts, io.color))
-      else await writeDocument(facts, output, io)
-      return facts.differences
-    })
-    return differences.length === 0 ? EXIT_FINE : EXIT_DIFFERENT
   })
 }
 
@@ -117,24 +104,24 @@ function isProofAsked(text: string | undefined): boolean {
   return text !== undefined && text !== 'off' && parseBool(text) !== false
 }
 
-async function runProof(
-  request: ModelRequest,
-  io: Io,
-  { output, bundle }: { readonly output: DocumentFormat | 'text'; readonly bundle: Bundle | undefined },
-): Promise<number> {
-  return await orFailed(io, 'verify', async () => {
-    const why = whyNotProvable(request.config)
-    if (why !== undefined) throw new Error(`--prove: nothing is proved: ${why}`)
-    const isProved = await withLoaded(request, io, async (loaded, { progress }) => {
-      progress.begin('following packets through the rules in the kernel')
-      const isOfFile = request.daemon === undefined && bundle !== undefined
-      const facts = await proveKernel(request.config, loaded, { bundle, takesAddresses: isOfFile })
-      if (output === 'text') io.out(proofText(facts))
-      else await writeDocument(facts, output, io)
-      return facts.isProved
-    })
-    return isProved ? EXIT_FINE : EXIT_DIFFERENT
-  })
+const PROVING = 'following packets through the rules in the kernel'
+
+async function comparison({ config, daemon }: ModelRequest, { table }: Loaded, color: boolean) {
+  const computed = await daemonServices(daemon ?? config.adminSocket)
+  const { lines } = await kernelDifference(config, table)
+  const facts = {
+    services: table.services.size,
+    source: daemon === undefined,
+    daemon: computed !== undefined,
+    differences: disagreements(table, computed, lines),
+  }
+  return { facts, text: verifyText(facts, color), isFine: facts.differences.length === 0 }
+}
+
+async function proof({ config, daemon }: ModelRequest, loaded: Loaded, bundle: Bundle | undefined) {
+  const isOfFile = daemon === undefined && bundle !== undefined
+  const facts = await proveKernel(config, loaded, { bundle, takesAddresses: isOfFile })
+  return { facts, text: proofText(facts), isFine: facts.isProved }
 }
 
 /** Reads each Service of the daemon's state; undefined without a socket. */

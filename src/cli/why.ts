@@ -1,53 +1,31 @@
 import { count, oneLine } from '../base/text.ts'
-import type { FlagSpec } from '../config/flag.ts'
-import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
-import { HELP_FLAG, MODEL_FLAGS, WITHOUT_EFFECT } from '../config/flags.ts'
-import { helpText, wrapLines } from '../config/help.ts'
-import { type JsonPathOutput, outputFlag, writeDocument } from './document.ts'
+import { wrapLines } from '../config/help.ts'
+import { writeDocument } from './document.ts'
 import { ruleLines } from './explain.ts'
-import { QUESTION_FLAGS } from './explain-question.ts'
 import { outText, rounded, shareByDestination } from './explain-reasons.ts'
 
-import { type Asked, type Explanation, runQuestion } from './explanation.ts'
-import type { Command, Io } from './io.ts'
+import { type Asked, type Explanation, questionCommand } from './explanation.ts'
+import type { Io } from './io.ts'
 import { missingIn, type Outcome, shownOf } from './outcome.ts'
 import { BOLD } from './output.ts'
-import { FROM_DAEMON } from './request.ts'
 import { dotText, mermaidText, pictureOf, svgText } from './why-picture.ts'
 
 const OUTPUTS = ['text', 'json', 'yaml', 'mermaid', 'dot', 'svg'] as const
-const FLAGS: readonly FlagSpec[] = [...QUESTION_FLAGS, outputFlag(OUTPUTS)]
 
-export const command: Command = {
-  help: () =>
-    helpText({
-      usage: 'kprobe why --from CLIENT --to TARGET [flags]',
-      description:
-        'Says in one sentence what becomes of a connection. Then prints its path with the rule that decided at each step,\n' +
-        'and every endpoint of the Service with the reason that it is in or out. Asks the daemon and the kernel, and names\n' +
-        'what they could not say. `kprobe explain` prints the same in full. Exits 3 when the rules in the kernel lead\n' +
-        'elsewhere, or when a daemon runs and its rules are missing.',
-      details: [
-        'Example:',
-        '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
-        '  kprobe why --from outside --to node/NAME:30080',
-        '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o dot | dot -Tpng > why.png',
-        '',
-        FROM_DAEMON,
-        WITHOUT_EFFECT,
-      ],
-      flags: [...MODEL_FLAGS, MODEL_SOCKET_FLAG, ...FLAGS, HELP_FLAG],
-    }),
-  run: (argv, io) =>
-    runQuestion(argv, io, { command: 'why', flags: FLAGS, outputs: OUTPUTS, write: writeIn(io) }),
-}
-
-function writeIn(io: Io) {
-  return async (
-    explanation: Explanation,
-    output: (typeof OUTPUTS)[number] | JsonPathOutput,
-    asked: Asked,
-  ) => {
+export const command = questionCommand({
+  name: 'why',
+  description:
+    'Says in one sentence what becomes of a connection. Then prints its path with the rule that decided at each step,\n' +
+    'and every endpoint of the Service with the reason that it is in or out. Asks the daemon and the kernel, and names\n' +
+    'what they could not say. `kprobe explain` prints the same in full. Exits 3 when the rules in the kernel lead\n' +
+    'elsewhere, or when a daemon runs and its rules are missing.',
+  examples: [
+    '  kprobe why --from pod/shop/cart-1 --to svc/shop/checkout:https',
+    '  kprobe why --from outside --to node/NAME:30080',
+    '  kprobe why --from 203.0.113.7 --to checkout.shop.svc -o dot | dot -Tpng > why.png',
+  ],
+  outputs: OUTPUTS,
+  write: async (explanation, output, { asked, io }) => {
     const picture = () => pictureOf(explanation, asked)
     switch (output) {
       case 'text':
@@ -61,8 +39,8 @@ function writeIn(io: Io) {
       default:
         return await writeDocument(explanation, output, io)
     }
-  }
-}
+  },
+})
 
 /** Formats an explanation for people. Only a terminal gets colors and wrapped lines. */
 export function whyText(

@@ -133,8 +133,7 @@ class Daemon {
     const { code, why } = await this.#done
     forget?.()
     signal.removeEventListener('abort', aborted)
-    const isSynced = Object.keys(this.#observer.health.state.programmed).length > 0
-    logEnd(log, this.#config, { why, isSynced })
+    logEnd(log, this.#config, { why, isSynced: this.#observer.health.hasSynced })
     await unfollow?.()
     // The metrics read parts of the daemon that close afterwards.
     if (log.isLevelEnabled('trace')) logMetrics(log, await this.#observer.metrics.text())

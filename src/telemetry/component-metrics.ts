@@ -84,12 +84,6 @@ function setInfo(registry: Registry, prefix: string, help: string, info: Readonl
  * observers of garbage collection, no timers.
  */
 export function addProcessMetrics(registry: Registry): void {
-  addProcess(registry)
-  addMemory(registry)
-  addNode(registry)
-}
-
-function addProcess(registry: Registry): void {
   const { filled, asked } = metricSet(registry, 'process_')
   const startedS = Math.round(Date.now() - process.uptime() * 1000) / 1000
   asked('start_time_seconds', 'When the process started, in Unix time.', () => startedS)
@@ -109,6 +103,13 @@ function addProcess(registry: Registry): void {
     'Virtual memory.',
     async () => 1024 * (await numberIn('/proc/self/status', /^VmSize:\s+(\d+) kB/m)),
   )
+  asked('resident_memory_bytes', 'Resident memory.', () => process.memoryUsage.rss())
+  metricSet(registry, 'nodejs_').askedOf(process.memoryUsage, {
+    heap_size_total_bytes: ['Heap of JavaScript.', ({ heapTotal }) => heapTotal],
+    heap_size_used_bytes: ['Heap of JavaScript in use.', ({ heapUsed }) => heapUsed],
+    external_memory_bytes: ['Memory outside the heap that its objects hold.', ({ external }) => external],
+  })
+  addNode(registry)
 }
 
 /** Gives NaN if /proc is absent, or no descriptor is left to read it. */
@@ -127,20 +128,6 @@ async function numberIn(path: string, pattern: RegExp): Promise<number> {
   } catch {
     return Number.NaN
   }
-}
-
-function addMemory(registry: Registry): void {
-  metricSet(registry, 'process_').asked('resident_memory_bytes', 'Resident memory.', () =>
-    process.memoryUsage.rss(),
-  )
-  const { asked } = metricSet(registry, 'nodejs_')
-  asked('heap_size_total_bytes', 'Heap of JavaScript.', () => process.memoryUsage().heapTotal)
-  asked('heap_size_used_bytes', 'Heap of JavaScript in use.', () => process.memoryUsage().heapUsed)
-  asked(
-    'external_memory_bytes',
-    'Memory outside the heap that its objects hold.',
-    () => process.memoryUsage().external,
-  )
 }
 
 function addNode(registry: Registry): void {

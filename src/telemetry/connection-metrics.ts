@@ -1,12 +1,6 @@
 import { errorOf } from '../base/errors.ts'
-import {
-  ConnectionTotals,
-  labelsOf,
-  type Traffic,
-  type TrafficCount,
-  type Volume,
-} from './connection-totals.ts'
-import { metricSet, type Registry } from './metric-set.ts'
+import { ConnectionTotals, labelsOf, type Traffic, type TrafficCount } from './connection-totals.ts'
+import { type Counter, metricSet, type Registry } from './metric-set.ts'
 
 export interface ConnectionMetricsOptions {
   /** Maximum number of series. Above it the series of endpoints are omitted first, then those of Services. */
@@ -31,42 +25,28 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
   const { filled, asked } = metricSet(registry, 'kprobe_')
   const { seriesMax } = options
   const byPort = ['namespace', 'service', 'service_key', 'port', 'protocol', 'ip_family'] as const
-  filled('service_connections_total', 'New connections to a port of a Service.', {
-    labelNames: byPort,
-    fill: async counter => {
-      await refresh()
-      if (totals.series.ports > seriesMax) return
-      for (const [port, { connections }] of totals.ports) counter.inc({ ...labelsOf(port) }, connections)
-    },
-  })
-  filled('endpoint_connections_total', 'New connections to an endpoint.', {
-    labelNames: [...byPort, 'endpoint'] as const,
-    fill: async counter => {
-      await refresh()
-      if (totals.series.all > seriesMax) return
-      for (const { port, endpoint, traffic } of totals.endpoints)
-        counter.inc({ ...labelsOf(port), endpoint }, traffic.connections)
-    },
-  })
-  for (const kind of VOLUMES) {
-    filled(`service_${kind.unit}_total`, `${kind.noun} of a port of a Service, by direction.`, {
-      labelNames: [...byPort, 'direction'] as const,
+  for (const { unit, ofPort, ofEndpoint, fields } of COUNTS) {
+    const directions = fields.length > 1 ? (['direction'] as const) : []
+    const add = (counter: Counter<string>, labels: Readonly<Record<string, string>>, traffic: Traffic) => {
+      for (const [direction, field] of fields)
+        counter.inc(fields.length > 1 ? { ...labels, direction } : labels, traffic[field])
+    }
+    const isCounted = () => unit === 'connections' || totals.hasVolume
+    filled(`service_${unit}_total`, ofPort, {
+      labelNames: [...byPort, ...directions],
       fill: async counter => {
         await refresh()
-        if (!totals.hasVolume || totals.series.ports > seriesMax) return
-        for (const [port, traffic] of totals.ports)
-          for (const [direction, field] of kind.fields)
-            counter.inc({ ...labelsOf(port), direction }, traffic[field])
+        if (!isCounted() || totals.series.ports > seriesMax) return
+        for (const [port, traffic] of totals.ports) add(counter, { ...labelsOf(port) }, traffic)
       },
     })
-    filled(`endpoint_${kind.unit}_total`, `${kind.noun} of an endpoint, by direction.`, {
-      labelNames: [...byPort, 'endpoint', 'direction'] as const,
+    filled(`endpoint_${unit}_total`, ofEndpoint, {
+      labelNames: [...byPort, 'endpoint', ...directions],
       fill: async counter => {
         await refresh()
-        if (!totals.hasVolume || totals.series.all > seriesMax) return
+        if (!isCounted() || totals.series.all > seriesMax) return
         for (const { port, endpoint, traffic } of totals.endpoints)
-          for (const [direction, field] of kind.fields)
-            counter.inc({ ...labelsOf(port), endpoint, direction }, traffic[field])
+          add(counter, { ...labelsOf(port), endpoint }, traffic)
       },
     })
   }
@@ -81,17 +61,22 @@ export function addConnectionMetrics(registry: Registry, options: ConnectionMetr
 }
 
 /** Direction `in` is to the endpoint, `out` is from it. */
-const VOLUMES: readonly {
-  readonly unit: 'packets' | 'bytes'
-  readonly noun: string
-  readonly fields: readonly (readonly [
-    direction: 'in' | 'out',
-    field: keyof Traffic & keyof Volume<number>,
-  ])[]
+const COUNTS: readonly {
+  readonly unit: 'connections' | 'packets' | 'bytes'
+  readonly ofPort: string
+  readonly ofEndpoint: string
+  readonly fields: readonly (readonly [direction: '' | 'in' | 'out', field: keyof Traffic])[]
 }[] = [
   {
+    unit: 'connections',
+    ofPort: 'New connections to a port of a Service.',
+    ofEndpoint: 'New connections to an endpoint.',
+    fields: [['', 'connections']],
+  },
+  {
     unit: 'packets',
-    noun: 'Packets',
+    ofPort: 'Packets of a port of a Service, by direction.',
+    ofEndpoint: 'Packets of an endpoint, by direction.',
     fields: [
       ['in', 'packetsIn'],
       ['out', 'packetsOut'],
@@ -99,7 +84,8 @@ const VOLUMES: readonly {
   },
   {
     unit: 'bytes',
-    noun: 'Bytes',
+    ofPort: 'Bytes of a port of a Service, by direction.',
+    ofEndpoint: 'Bytes of an endpoint, by direction.',
     fields: [
       ['in', 'bytesIn'],
       ['out', 'bytesOut'],

@@ -98,13 +98,10 @@ export class ConnectionTotals {
     const isSame = before?.port === port && before.endpoint === endpoint && isReached(before.traffic, traffic)
     const news = isSame ? combine(traffic, before.traffic, (a, b) => a - b) : traffic
     this.#seen.set(element, { port, endpoint, traffic, read: this.#reads })
-    this.#ports.set(
-      port,
-      combine(this.#ports.get(port) ?? NOTHING, news, (a, b) => a + b),
-    )
+    const plus = (sum = NOTHING) => combine(sum, news, (a, b) => a + b)
+    this.#ports.set(port, plus(this.#ports.get(port)))
     const key = endpointKey(port, endpoint)
-    const sum = this.#endpoints.get(key)?.traffic ?? NOTHING
-    this.#endpoints.set(key, { port, endpoint, traffic: combine(sum, news, (a, b) => a + b) })
+    this.#endpoints.set(key, { port, endpoint, traffic: plus(this.#endpoints.get(key)?.traffic) })
   }
 }
 

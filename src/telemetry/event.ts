@@ -18,15 +18,13 @@ export type EventObject =
 
 /** kube-proxy's event when it starts. */
 export function starting(nodeName: string): EventFact {
-  const regarding: EventObject = { kind: 'Node', name: nodeName }
-  return { type: 'Normal', reason: 'Starting', action: 'StartKubeProxy', note: '', regarding }
+  return { ...ofNode(nodeName, 'Starting', 'StartKubeProxy', ''), type: 'Normal' }
 }
 
 /** kube-proxy's event when it exits because a server cannot listen. */
 export function serverFailed(nodeName: string, server: 'healthz' | 'metrics', error: Error): EventFact {
   const reason = server === 'healthz' ? 'FailedToStartProxierHealthcheck' : 'FailedToStartMetricServer'
-  const regarding: EventObject = { kind: 'Node', name: nodeName }
-  return { type: 'Warning', reason, action: 'StartKubeProxy', note: noteText(error.message), regarding }
+  return ofNode(nodeName, reason, 'StartKubeProxy', error.message)
 }
 
 /** kube-proxy's event for a health check node port that cannot be opened. */
@@ -45,8 +43,7 @@ export function conntrackFull(
   table: { readonly entries: number; readonly entriesMax: number },
 ): EventFact {
   const note = `${table.entries} of ${table.entriesMax} connections are tracked (nf_conntrack_max)`
-  const regarding: EventObject = { kind: 'Node', name: nodeName }
-  return { type: 'Warning', reason: 'ConntrackTableFull', action: 'TrackConnections', note, regarding }
+  return ofNode(nodeName, 'ConntrackTableFull', 'TrackConnections', note)
 }
 
 /** kprobe ignores parts of a Service or of its EndpointSlices. */
@@ -83,23 +80,13 @@ export function packetsDiffer(nodeName: string, its: PacketDifference): EventFac
   const { name, packet, expected, kernel, rule } = its
   const by = rule === undefined ? '' : `; decided by ${rule}`
   const note = `node ${nodeName}: ${name}: ${packet}: Kubernetes: ${expected}; the kernel: ${kernel}${by}`
-  return {
-    ...ofNode(nodeName),
-    type: 'Warning',
-    reason: 'PacketsDiffer',
-    note: noteText(note),
-    ...about(its),
-  }
+  return { ...ofNode(nodeName, 'PacketsDiffer', 'Prove', note), ...about(its) }
 }
 
 /** The differences that began with this one are over. */
 export function packetsAsWanted(nodeName: string, its: PacketDifference): EventFact {
   const note = `node ${nodeName}: the kernel treats every packet as Kubernetes says again`
-  return { ...ofNode(nodeName), reason: 'PacketsAsWanted', note: noteText(note), ...about(its) }
-}
-
-function ofNode(nodeName: string): Omit<EventFact, 'reason' | 'note'> {
-  return { type: 'Normal', action: 'Prove', regarding: { kind: 'Node', name: nodeName } }
+  return { ...ofNode(nodeName, 'PacketsAsWanted', 'Prove', note), type: 'Normal', ...about(its) }
 }
 
 /** Gives the Service of a service port; nothing for packets to no Service. */
@@ -110,6 +97,10 @@ function about({ name }: PacketDifference): Partial<Pick<EventFact, 'regarding'>
 
 function ofService(key: ServiceKey, reason: string, action: string, note: string): EventFact {
   return { type: 'Warning', reason, action, note: noteText(note), regarding: { kind: 'Service', key } }
+}
+
+function ofNode(name: string, reason: string, action: string, note: string): EventFact {
+  return { type: 'Warning', reason, action, note: noteText(note), regarding: { kind: 'Node', name } }
 }
 
 /** Maximum that the API server accepts. */

@@ -4,74 +4,14 @@ import { NEVER, oneLine, rfc3339 } from '../base/text.ts'
 import { type Handler, type HttpAnswer, JSON_TYPE, listing, NOT_FOUND, PLAIN } from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions } from '../http/server.ts'
 
-/** The progress of this process at one moment. Immutable. */
-interface HealthState {
-  /** Families that must be programmed before the process is ready. */
-  readonly families: readonly Family[]
-  readonly programmed: Readonly<Partial<Record<Family, Moment>>>
-  /** Start of the wait of unprogrammed changes; undefined without any. */
-  readonly pendingMs: number | undefined
-  /** The number of the newest Snapshot to program. */
-  readonly queued: number
-  /** The time at which the last pass ended, successful or not. */
-  readonly attemptedMs: number | undefined
-  /** Undefined while the Node object is unknown. */
-  readonly nodeEligible: boolean | undefined
-  /** The Node object was deleted; its last state stays in use. */
-  readonly nodeDeleted: boolean
-}
-
 /** One moment by both clocks: the monotonic one for durations, the wall clock for texts. */
 interface Moment {
   readonly monotonicMs: number
   readonly wallMs: number
 }
 
-function startOf(families: readonly Family[]): HealthState {
-  return {
-    families,
-    programmed: {},
-    pendingMs: undefined,
-    queued: 0,
-    attemptedMs: undefined,
-    nodeEligible: undefined,
-    nodeDeleted: false,
-  }
-}
-
-interface HealthLimits {
-  /** Maximum wait of unprogrammed changes: twice the sync period, as in kube-proxy. */
-  readonly pendingMs: number
-  /** Maximum time without the end of a pass while changes wait; after it the process counts as stuck. */
-  readonly stuckMs: number
-}
-
 /** Retries are up to 30 s apart, and a pass over a large cluster takes seconds. */
 const STUCK_MS_MIN = 120_000
-
-function limitsOf(syncPeriodMs: number): HealthLimits {
-  return { pendingMs: 2 * syncPeriodMs, stuckMs: Math.max(2 * syncPeriodMs, STUCK_MS_MIN) }
-}
-
-/** Tests whether every family is programmed and no change waits too long. */
-function isHealthy(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
-  return state.families.every(family => isFamilyHealthy(state, limits, { family, nowMs }))
-}
-
-function isFamilyHealthy(
-  state: HealthState,
-  limits: HealthLimits,
-  { family, nowMs }: { readonly family: Family; readonly nowMs: number },
-): boolean {
-  if (state.programmed[family] === undefined) return false
-  return state.pendingMs === undefined || nowMs - state.pendingMs < limits.pendingMs
-}
-
-/** Gives false only if changes wait and no pass ends any more: then a restart may help. */
-function isAlive(state: HealthState, limits: HealthLimits, nowMs: number): boolean {
-  if (state.pendingMs === undefined) return true
-  return nowMs - Math.max(state.pendingMs, state.attemptedMs ?? 0) < limits.stuckMs
-}
 
 /** Body of an answer, with kube-proxy's fields in kube-proxy's order. */
 interface HealthBody {
@@ -94,65 +34,6 @@ export interface HealthAnswer {
   readonly body: HealthBody
 }
 
-/** Answers /healthz: whether load balancers may send connections here. The node must be eligible, too (KEP-3836). */
-function readinessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
-  const healthy = isHealthy(state, limits, now.monotonicMs)
-  const nodeEligible = state.nodeEligible ?? false
-  const ok = healthy && nodeEligible
-  const status = statusOf(state, family => isFamilyHealthy(state, limits, { family, nowMs: now.monotonicMs }))
-  return {
-    code: ok ? 200 : 503,
-    body: {
-      ...times(state, ok, now),
-      nodeEligible,
-      healthy,
-      ...(ok ? {} : { reason: healthy ? whyNotEligible(state) : whyNotHealthy(state, now) }),
-      status,
-    },
-  }
-}
-
-function whyNotEligible({ nodeEligible, nodeDeleted }: HealthState): string {
-  if (nodeDeleted) return 'the Node object of this machine was deleted'
-  return nodeEligible === undefined
-    ? 'the Node object of this machine was not found; --hostname-override sets its name'
-    : 'the Node is being deleted, or has the taint ToBeDeletedByClusterAutoscaler'
-}
-
-function whyNotHealthy({ families, programmed, pendingMs }: HealthState, now: Moment): string {
-  const missing = families.filter(family => programmed[family] === undefined)
-  if (missing.length > 0) return `not programmed yet: ${missing.join(', ')}`
-  const waitedS = Math.round((now.monotonicMs - (pendingMs ?? now.monotonicMs)) / 1000)
-  return `changes have waited ${waitedS} s to be programmed`
-}
-
-/** Answers /livez: 503 if a restart may help. */
-function livenessOf(state: HealthState, limits: HealthLimits, now: Moment): HealthAnswer {
-  const healthy = isAlive(state, limits, now.monotonicMs)
-  const status = statusOf(state, () => healthy)
-  return { code: healthy ? 200 : 503, body: { ...times(state, healthy, now), healthy, status } }
-}
-
-function statusOf(state: HealthState, isWell: (family: Family) => boolean): HealthBody['status'] {
-  const status: Partial<Record<Family, { readonly lastUpdated: string; readonly healthy: boolean }>> = {}
-  for (const family of state.families) {
-    const at = state.programmed[family]
-    status[family] = { lastUpdated: at === undefined ? NEVER : rfc3339(at.wallMs), healthy: isWell(family) }
-  }
-  return status
-}
-
-/** `lastUpdated` is now in a 200, because older readers compare it with the time. */
-function times(
-  state: HealthState,
-  ok: boolean,
-  { wallMs }: Moment,
-): Pick<HealthBody, 'lastUpdated' | 'currentTime'> {
-  const last = Math.max(...state.families.map(family => state.programmed[family]?.wallMs ?? 0))
-  const lastUpdated = ok ? rfc3339(wallMs) : last === 0 ? NEVER : rfc3339(last)
-  return { lastUpdated, currentTime: rfc3339(wallMs) }
-}
-
 interface HealthTrackerOptions {
   /** The families that this process programs. */
   readonly families: readonly Family[]
@@ -166,47 +47,58 @@ interface HealthTrackerOptions {
   readonly servedStaleS?: (() => number | undefined) | undefined
 }
 
-/** Tracks the health of this process. */
+/** Tracks the health of this process. One pass programs all families, so that they are equally healthy. */
 export class HealthTracker {
   readonly #options: HealthTrackerOptions
   readonly #advisers: (() => HealthCheck)[] = []
-  #limits: HealthLimits
-  #state: HealthState
+  #syncPeriodMs: number
+  /** When the kernel held a Snapshot of this process last. */
+  #programmed: Moment | undefined
+  /** Start of the wait of unprogrammed changes. */
+  #pendingMs: number | undefined
+  /** The number of the newest Snapshot to program. */
+  #queued = 0
+  /** The time at which the last pass ended, successful or not. */
+  #attemptedMs = 0
+  /** Undefined while the Node object is unknown. */
+  #nodeEligible: boolean | undefined
+  /** The Node object was deleted; its last state stays in use. */
+  #nodeDeleted = false
 
   constructor(options: HealthTrackerOptions) {
     this.#options = options
-    this.#limits = limitsOf(options.syncPeriodMs)
-    this.#state = startOf(options.families)
+    this.#syncPeriodMs = options.syncPeriodMs
   }
 
   /** A Snapshot is to be programmed, since `at`. */
   queued(number: number, at = this.#now()): void {
-    const { pendingMs = at.monotonicMs, queued } = this.#state
-    this.#state = { ...this.#state, pendingMs, queued: Math.max(queued, number) }
+    this.#pendingMs ??= at.monotonicMs
+    this.#queued = Math.max(this.#queued, number)
   }
 
   /** The kernel holds the Snapshot of this number in all families. The wait of a newer one starts now. */
   synced(number: number): void {
     const now = this.#now()
-    const programmed = Object.fromEntries(this.#options.families.map(family => [family, now]))
-    const pendingMs = this.#state.queued > number ? now.monotonicMs : undefined
-    this.#state = { ...this.#state, programmed, pendingMs, attemptedMs: now.monotonicMs }
+    this.#programmed = now
+    this.#pendingMs = this.#queued > number ? now.monotonicMs : undefined
+    this.#attemptedMs = now.monotonicMs
   }
 
   /** A pass ended in an error. It counts as a wait even without a new event, because it may be a repair. */
   failed(): void {
-    const attemptedMs = this.#options.clock.nowMs()
-    this.#state = { ...this.#state, pendingMs: this.#state.pendingMs ?? attemptedMs, attemptedMs }
+    this.#attemptedMs = this.#options.clock.nowMs()
+    this.#pendingMs ??= this.#attemptedMs
   }
 
   /** Sets whether load balancers may use this node; undefined while its Node object is unknown. */
   node(eligible: boolean | undefined, deleted = false): void {
-    this.#state = { ...this.#state, nodeEligible: eligible, nodeDeleted: deleted }
+    this.#nodeEligible = eligible
+    this.#nodeDeleted = deleted
   }
 
   /** Applies a new configuration. */
   syncPeriod(syncPeriodMs: number): void {
-    this.#limits = limitsOf(syncPeriodMs)
+    this.#syncPeriodMs = syncPeriodMs
   }
 
   /** Adds a check to /healthz?verbose that decides nothing. */
@@ -218,26 +110,71 @@ export class HealthTracker {
     return this.#advisers.map(read => read())
   }
 
-  get state(): HealthState {
-    return this.#state
+  /** The kernel has held a Snapshot of this process. */
+  get hasSynced(): boolean {
+    return this.#programmed !== undefined
   }
 
-  /** Health regardless of the Node: `serviceProxyHealthy` of health check node ports. */
+  /**
+   * Whether the kernel has a Snapshot and no change waits too long, twice the sync period as in kube-proxy; regardless of
+   * the Node: `serviceProxyHealthy` of health check node ports.
+   */
   get healthy(): boolean {
-    return isHealthy(this.#state, this.#limits, this.#options.clock.nowMs())
+    return this.hasSynced && this.#waitedMs(this.#pendingMs) < 2 * this.#syncPeriodMs
   }
 
+  /** Answers /healthz: whether load balancers may send connections here. The node must be eligible, too (KEP-3836). */
   readiness(): HealthAnswer {
-    const isEligible = this.#state.nodeEligible ?? this.#options.eligibleWithoutNode?.()
-    const state = isEligible === true ? { ...this.#state, nodeEligible: true } : this.#state
-    const answer = readinessOf(state, this.#limits, this.#now())
+    const { healthy } = this
+    const nodeEligible = this.#nodeEligible ?? this.#options.eligibleWithoutNode?.() ?? false
+    const isReady = healthy && nodeEligible
     const staleS = this.#options.servedStaleS?.()
-    if (staleS === undefined) return answer
-    return { ...answer, body: { ...answer.body, staleSeconds: Math.round(staleS) } }
+    const reason = isReady ? {} : { reason: healthy ? this.#whyNotEligible() : this.#whyNotHealthy() }
+    return this.#answer(isReady, healthy, {
+      nodeEligible,
+      healthy,
+      ...reason,
+      ...(staleS === undefined ? {} : { staleSeconds: Math.round(staleS) }),
+    })
   }
 
+  /** Answers /livez: 503 only if changes wait and no pass ends any more: then a restart may help. */
   liveness(): HealthAnswer {
-    return livenessOf(this.#state, this.#limits, this.#now())
+    const sinceMs = this.#pendingMs === undefined ? undefined : Math.max(this.#pendingMs, this.#attemptedMs)
+    const healthy = this.#waitedMs(sinceMs) < Math.max(2 * this.#syncPeriodMs, STUCK_MS_MIN)
+    return this.#answer(healthy, healthy, { healthy })
+  }
+
+  /** `lastUpdated` is now in a 200, because older readers compare it with the time. */
+  #answer(
+    isFine: boolean,
+    isWell: boolean,
+    its: Omit<HealthBody, 'lastUpdated' | 'currentTime' | 'status'>,
+  ): HealthAnswer {
+    const currentTime = rfc3339(this.#options.wallMs())
+    const programmed = this.#programmed === undefined ? NEVER : rfc3339(this.#programmed.wallMs)
+    const family = { lastUpdated: programmed, healthy: isWell }
+    const status = Object.fromEntries(this.#options.families.map(name => [name, family]))
+    const { staleSeconds, ...rest } = its
+    const stale = staleSeconds === undefined ? {} : { staleSeconds }
+    const body = { lastUpdated: isFine ? currentTime : programmed, currentTime, ...rest, status, ...stale }
+    return { code: isFine ? 200 : 503, body }
+  }
+
+  #whyNotEligible(): string {
+    if (this.#nodeDeleted) return 'the Node object of this machine was deleted'
+    return this.#nodeEligible === undefined
+      ? 'the Node object of this machine was not found; --hostname-override sets its name'
+      : 'the Node is being deleted, or has the taint ToBeDeletedByClusterAutoscaler'
+  }
+
+  #whyNotHealthy(): string {
+    if (!this.hasSynced) return `not programmed yet: ${this.#options.families.join(', ')}`
+    return `changes have waited ${Math.round(this.#waitedMs(this.#pendingMs) / 1000)} s to be programmed`
+  }
+
+  #waitedMs(sinceMs: number | undefined): number {
+    return sinceMs === undefined ? Number.NEGATIVE_INFINITY : this.#options.clock.nowMs() - sinceMs
   }
 
   #now(): Moment {

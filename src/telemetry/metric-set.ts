@@ -83,7 +83,7 @@ abstract class Single<L extends string> extends Metric<L, Cell> {
   }
 }
 
-class Counter<L extends string = never> extends Single<L> {
+export class Counter<L extends string = never> extends Single<L> {
   constructor(options: MetricOptions<L>) {
     super('counter', options)
   }
@@ -186,6 +186,8 @@ interface Filled<L extends string, M> {
   readonly fill: (metric: M) => void | Promise<void>
 }
 
+type AskedRow<T> = readonly [help: string, value: (now: T) => number | undefined | Promise<number>]
+
 /** Creates metrics in one registry, with one prefix. */
 interface MetricSet {
   counter<L extends string>(name: string, help: string, labelNames?: readonly L[]): Counter<L>
@@ -195,6 +197,8 @@ interface MetricSet {
   levels<L extends string>(name: string, help: string, options: Filled<L, Gauge<L>>): void
   /** A gauge that each scrape sets; undefined keeps its value. */
   asked(name: string, help: string, value: () => number | undefined | Promise<number>): void
+  /** Such gauges by name, all of one answer. */
+  askedOf<T>(read: () => T, table: Readonly<Record<string, AskedRow<T>>>): void
   histogram<L extends string>(
     name: string,
     help: string,
@@ -216,6 +220,13 @@ export function metricSet(registry: Registry, prefix: string): MetricSet {
       return fill(metric)
     }
   }
+  const asked: MetricSet['asked'] = (name, help, value) => {
+    const gauge = added(new Gauge({ name: prefix + name, help, labelNames: [] }))
+    gauge.collect = async () => {
+      const now = await value()
+      if (now !== undefined) gauge.set(now)
+    }
+  }
   return {
     counter: (name, help, labelNames = []) => added(new Counter({ name: prefix + name, help, labelNames })),
     gauge: (name, help, labelNames = []) => added(new Gauge({ name: prefix + name, help, labelNames })),
@@ -223,12 +234,9 @@ export function metricSet(registry: Registry, prefix: string): MetricSet {
       filledAtScrape(new Counter({ name: prefix + name, help, labelNames }), fill),
     levels: (name, help, { labelNames, fill }) =>
       filledAtScrape(new Gauge({ name: prefix + name, help, labelNames }), fill),
-    asked(name, help, value) {
-      const gauge = added(new Gauge({ name: prefix + name, help, labelNames: [] }))
-      gauge.collect = async () => {
-        const now = await value()
-        if (now !== undefined) gauge.set(now)
-      }
+    asked,
+    askedOf(read, table) {
+      for (const [name, [help, value]] of Object.entries(table)) asked(name, help, () => value(read()))
     },
     histogram: (name, help, { buckets, labelNames = [] }) =>
       added(new Histogram({ name: prefix + name, help, labelNames, buckets })),

@@ -47,52 +47,28 @@ export function openMetricsServer(options: MetricsServerOptions): HttpServer {
   return new HttpServer({ ...rest, handle: metricsHandler(pages) })
 }
 
-export function metricsHandler(pages: MetricsPages): Handler {
-  const metrics = shared(pages.metrics)
-  return readOnly(async ({ path, query }) => {
-    switch (path) {
-      case '/':
-        return listing(pathsOf(pages))
-      case '/healthz':
-        pages.slis.checked()
-        return plain(query.has('verbose') ? '[+]ping ok\nhealthz check passed\n' : 'ok')
-      case '/healthz/ping':
-        return plain('ok')
-      case '/readyz':
-        if (pages.ready === undefined) return NOT_FOUND
-        return pages.ready() ? plain('ok') : { ...plain('not ready'), status: 503 }
-      case '/proxyMode':
-        return plain(pages.proxyMode())
-      case '/metrics':
-        return exposition(await metrics())
-      case '/metrics/slis':
-        return exposition(await pages.slis.text())
-      case '/configz':
-        return json({ 'kubeproxy.config.k8s.io': pages.configz() })
-      case '/flagz':
-        return pages.flagz === undefined ? NOT_FOUND : plain(pages.flagz())
-      case '/statusz':
-        return pages.statusz === undefined ? NOT_FOUND : plain(pages.statusz(pathsOf(pages)))
-      default:
-        return NOT_FOUND
-    }
-  })
-}
+type Page = (query: URLSearchParams) => HttpAnswer | Promise<HttpAnswer>
 
-function pathsOf({ ready, flagz, statusz }: MetricsPages): readonly string[] {
-  const flags = flagz === undefined ? [] : ['/flagz']
-  const readiness = ready === undefined ? [] : ['/readyz']
-  const status = statusz === undefined ? [] : ['/statusz']
-  return [
-    '/configz',
-    ...flags,
-    '/healthz',
-    '/metrics',
-    '/metrics/slis',
-    '/proxyMode',
-    ...readiness,
-    ...status,
-  ]
+export function metricsHandler(pages: MetricsPages): Handler {
+  const { slis, ready, proxyMode, configz, flagz, statusz } = pages
+  const metrics = shared(pages.metrics)
+  const all: Readonly<Record<string, Page | undefined>> = {
+    '/configz': () => json({ 'kubeproxy.config.k8s.io': configz() }),
+    '/flagz': flagz && (() => plain(flagz())),
+    '/healthz': query => {
+      slis.checked()
+      return plain(query.has('verbose') ? '[+]ping ok\nhealthz check passed\n' : 'ok')
+    },
+    '/metrics': async () => exposition(await metrics()),
+    '/metrics/slis': async () => exposition(await slis.text()),
+    '/proxyMode': () => plain(proxyMode()),
+    '/readyz': ready && (() => (ready() ? plain('ok') : { ...plain('not ready'), status: 503 })),
+    '/statusz': statusz && (() => plain(statusz(paths))),
+  }
+  const paths = Object.keys(all).filter(path => all[path] !== undefined)
+  const byPath = new Map(Object.entries(all))
+  byPath.set('/', () => listing(paths)).set('/healthz/ping', () => plain('ok'))
+  return readOnly(async ({ path, query }) => (await byPath.get(path)?.(query)) ?? NOT_FOUND)
 }
 
 /** Shares one rendering among all requests that arrive meanwhile. */

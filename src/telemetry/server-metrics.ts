@@ -14,7 +14,7 @@ export interface ServersState {
 }
 
 /** Connections of one server that exceeded their shares. */
-interface ServerOverShare extends OverShare {
+export interface ServerOverShare extends OverShare {
   readonly server: 'healthz' | 'metrics' | 'health_check_node_ports' | 'admin' | 'api' | 'relay' | 'ui'
 }
 
@@ -37,39 +37,34 @@ function addOverShareMetric(registry: Registry, read: () => readonly ServerOverS
 
 /** Adds metrics of the servers and of events, which each scrape reads. */
 export function addServerMetrics(registry: Registry, read: () => ServersState): void {
-  const { asked } = metricSet(registry, 'kprobe_')
-  asked('ready', 'Whether /healthz answers 200.', () => (read().ready ? 1 : 0))
-  asked(
-    'health_check_listeners',
-    'Open sockets of health check node ports.',
-    () => read().healthChecks?.listening ?? 0,
-  )
-  asked(
-    'health_check_listeners_failed',
-    'Addresses of health check node ports at which listening failed and is retried.',
-    () => read().healthChecks?.failed ?? 0,
-  )
-  asked(
-    'http_connections_refused',
-    'Connections closed since the start because of the connection limits.',
-    () => (read().overShare ?? []).reduce((sum, { evicted, refused }) => sum + evicted + refused, 0),
-  )
+  const { askedOf } = metricSet(registry, 'kprobe_')
+  askedOf(read, {
+    ready: ['Whether /healthz answers 200.', ({ ready }) => Number(ready)],
+    health_check_listeners: [
+      'Open sockets of health check node ports.',
+      ({ healthChecks }) => healthChecks?.listening ?? 0,
+    ],
+    health_check_listeners_failed: [
+      'Addresses of health check node ports at which listening failed and is retried.',
+      ({ healthChecks }) => healthChecks?.failed ?? 0,
+    ],
+    http_connections_refused: [
+      'Connections closed since the start because of the connection limits.',
+      ({ overShare = [] }) => overShare.reduce((sum, { evicted, refused }) => sum + evicted + refused, 0),
+    ],
+  })
   addOverShareMetric(registry, () => read().overShare ?? [])
-  asked('events_waiting', 'Kubernetes events waiting to be posted.', () => read().events?.waiting ?? 0)
-  asked(
-    'events_taken',
-    'Kubernetes events that the API server accepted since the start.',
-    () => read().events?.taken ?? 0,
-  )
-  asked(
-    'events_lost',
-    'Kubernetes events since the start that the API server rejected, or that were dropped because of a limit.',
-    () => {
-      const { refused = 0, dropped = 0 } = read().events ?? {}
-      return refused + dropped
-    },
-  )
+  askedOf(() => read().events ?? NO_EVENTS, {
+    events_waiting: ['Kubernetes events waiting to be posted.', ({ waiting }) => waiting],
+    events_taken: ['Kubernetes events that the API server accepted since the start.', ({ taken }) => taken],
+    events_lost: [
+      'Kubernetes events since the start that the API server rejected, or that were dropped because of a limit.',
+      ({ refused, dropped }) => refused + dropped,
+    ],
+  })
 }
+
+const NO_EVENTS = { taken: 0, refused: 0, dropped: 0, waiting: 0 } as const
 
 /** Numbers of the back-end API at the time of a scrape. */
 export interface ApiNumbers {
@@ -91,31 +86,29 @@ function seconds(ms: number | undefined): number | undefined {
 }
 
 export function addApiMetrics(registry: Registry, read: () => ApiNumbers): void {
-  const { asked } = metricSet(registry, 'kprobe_api_')
-  asked(
-    'state_number',
-    'Number of the state that back ends receive; it grows with each change.',
-    () => read().number,
-  )
-  asked('services', 'Services in that state.', () => read().services)
-  asked('endpoints', 'Endpoints in that state.', () => read().endpoints)
-  asked('state_age_seconds', 'Time since that state changed.', () => seconds(read().sinceMs))
-  asked(
-    'source_silent_seconds',
-    'Age of the data: time since the last message from the part of the source that has been silent longest.',
-    () => seconds(read().silentMs),
-  )
-  asked('source_connected', 'Whether the source is complete and has no error.', () =>
-    read().sourceConnected ? 1 : 0,
-  )
-  asked('streams', 'Open streams of back ends.', () => read().streams ?? 0)
-  asked('connections', 'Open connections of back ends.', () => read().connections ?? 0)
-  asked(
-    'refused',
-    'Connections and calls rejected since the start because of a limit, or because they are not gRPC.',
-    () => read().refused ?? 0,
-  )
+  metricSet(registry, 'kprobe_api_').askedOf(read, {
+    state_number: [
+      'Number of the state that back ends receive; it grows with each change.',
+      ({ number }) => number,
+    ],
+    services: ['Services in that state.', ({ services }) => services],
+    endpoints: ['Endpoints in that state.', ({ endpoints }) => endpoints],
+    state_age_seconds: ['Time since that state changed.', ({ sinceMs }) => seconds(sinceMs)],
+    source_silent_seconds: [SILENT, ({ silentMs }) => seconds(silentMs)],
+    source_connected: [
+      'Whether the source is complete and has no error.',
+      ({ sourceConnected }) => Number(sourceConnected),
+    ],
+    streams: ['Open streams of back ends.', ({ streams = 0 }) => streams],
+    connections: ['Open connections of back ends.', ({ connections = 0 }) => connections],
+    refused: [REFUSED, ({ refused = 0 }) => refused],
+  })
 }
+
+const SILENT =
+  'Age of the data: time since the last message from the part of the source that has been silent longest.'
+const REFUSED =
+  'Connections and calls rejected since the start because of a limit, or because they are not gRPC.'
 
 /** Creates the metrics of `kprobe api`. Gives them in Prometheus' text format. */
 export function createApiMetrics(
@@ -175,44 +168,39 @@ export function createRelayMetrics(
 ): () => Promise<string> {
   const registry = new Registry()
   addProcessMetrics(registry)
-  const { asked, filled } = metricSet(registry, 'kprobe_relay_')
+  const { askedOf, filled } = metricSet(registry, 'kprobe_relay_')
   filled('objects', 'Objects that the relay holds.', {
     labelNames: ['kind'],
     fill: gauge => {
       for (const { kind, objects } of read().collections) gauge.inc({ kind }, objects)
     },
   })
-  asked('connections', 'Open connections of readers.', () => read().connections)
-  asked('streams', 'Open streams of readers.', () => read().streams)
-  asked('subscriptions', 'Collections that readers follow, over all streams.', () => read().subscriptions)
-  asked('evicted', 'Readers since the start that were too slow.', () => read().evicted)
-  asked('rejected', 'Responses since the start that a reader could not use (NACK).', () => read().rejected)
-  asked(
-    'unauthorized',
-    'Calls since the start without a certificate of a node and without a valid token.',
-    () => read().unauthorized,
-  )
-  asked(
-    'refused',
-    'Connections and calls rejected since the start because of a limit, or because they are not gRPC.',
-    () => read().refused,
-  )
-  asked('history_bytes', 'Bytes of the changes that readers resume from.', () => read().historyBytes)
-  asked(
-    'source_silent_seconds',
-    'Age of the data: time since the last message from the part of the source that has been silent longest.',
-    () => seconds(read().silentMs),
-  )
-  asked('serving', 'Whether the relay is complete, and its source was heard of lately.', () =>
-    read().isServing ? 1 : 0,
-  )
+  askedOf(read, {
+    connections: ['Open connections of readers.', its => its.connections],
+    streams: ['Open streams of readers.', its => its.streams],
+    subscriptions: ['Collections that readers follow, over all streams.', its => its.subscriptions],
+    evicted: ['Readers since the start that were too slow.', its => its.evicted],
+    rejected: ['Responses since the start that a reader could not use (NACK).', its => its.rejected],
+    unauthorized: [
+      'Calls since the start without a certificate of a node and without a valid token.',
+      its => its.unauthorized,
+    ],
+    refused: [REFUSED, its => its.refused],
+    history_bytes: ['Bytes of the changes that readers resume from.', its => its.historyBytes],
+    source_silent_seconds: [SILENT, its => seconds(its.silentMs)],
+    serving: [
+      'Whether the relay is complete, and its source was heard of lately.',
+      its => Number(its.isServing),
+    ],
+  })
   addNodeMetrics(registry, read, follow)
-  asked('sets_nodes', 'Nodes whose Sets (localv1.Sets) are computed.', () => read().setsNodes)
-  asked(
-    'certificate_expiry_timestamp_seconds',
-    'When the certificate that readers are shown expires, in seconds since 1970.',
-    () => seconds(read().expiresMs),
-  )
+  askedOf(read, {
+    sets_nodes: ['Nodes whose Sets (localv1.Sets) are computed.', its => its.setsNodes],
+    certificate_expiry_timestamp_seconds: [
+      'When the certificate that readers are shown expires, in seconds since 1970.',
+      its => seconds(its.expiresMs),
+    ],
+  })
   addOverShareMetric(registry, overShare)
   return () => registry.text()
 }

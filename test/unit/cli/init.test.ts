@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { systemClock } from '../../../src/base/clock.ts'
-import { command, type InitMachine, runInit } from '../../../src/cli/init.ts'
+import { command, type InitMachine, initCommand } from '../../../src/cli/init.ts'
 import { SYSCTLS } from '../../../src/kernel/conntrack/sysctls.ts'
 import { SystemError, type Transport } from '../../../src/netlink/transport.ts'
 import { FakeIo } from '../../support/fake-io.ts'
@@ -70,7 +70,7 @@ function machineOf(netfilter: () => Transport): InitMachine {
   return { root, clock: systemClock, sockets: { netfilter, generic: unused, route: unused } }
 }
 
-const init = (...argv: string[]) => runInit(argv, io, machine())
+const init = (...argv: string[]) => initCommand(machine()).run(argv, io)
 
 describe('kprobe init', () => {
   it('sets what the configuration asks for, and tells all of it', async () => {
@@ -140,7 +140,7 @@ describe('kprobe init', () => {
   })
 
   it('fails when the kernel cannot be spoken with, and has set what it could', async () => {
-    expect(await runInit([], io, machineOf(refusing))).toBe(1)
+    expect(await initCommand(machineOf(refusing)).run([], io)).toBe(1)
     expect(io.stdout).toMatch(/^nf_tables +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
     expect(io.stdout).toMatch(/^conntrack +- +failed +.*EPERM.*CAP_NET_ADMIN/m)
     expect(readFileSync(root + SYSCTLS.max.path, 'utf8')).toBe('131072')
@@ -153,7 +153,7 @@ describe('kprobe init', () => {
       return refusing()
     }
     const sockets = { netfilter: () => new FakeKernel().open(), generic: loading, route: refusing }
-    await runInit(['--proxy-mode=ipvs'], io, { root, clock: systemClock, sockets })
+    await initCommand({ root, clock: systemClock, sockets }).run(['--proxy-mode=ipvs'], io)
     expect(readFileSync(root + conntrack, 'utf8')).toBe('1')
     expect(io.stdout).toMatch(/^net\/ipv4\/vs\/expire_nodest_conn +1 +failed +.*no such sysctl/m)
   })
