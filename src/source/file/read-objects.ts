@@ -5,7 +5,7 @@ import { errorOf } from '../../base/errors.ts'
 import { isJson, type Json, printable, type Refusal } from '../../model/fields.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { JsonStream, JsonTextError } from './json-stream.ts'
+import { JsonItems, JsonTextError } from '../pieces.ts'
 import { isListKind, type ObjectDoubt, type ObjectPath } from './object-doubts.ts'
 import { lineInJson, YamlTextError, yamlDocuments } from './yaml-documents.ts'
 
@@ -82,6 +82,8 @@ export class FileError extends Error {
 }
 
 const CHUNK_BYTES = 256 * 1024
+/** Above what etcd lets an object be (1.5 MiB). */
+const JSON_OBJECT_BYTES_MAX = 4 * 1024 * 1024
 /** The text is held whole. */
 const YAML_BYTES_MAX = 64 * 1024 * 1024
 
@@ -105,17 +107,18 @@ export async function readObjects(path: string, options: ReadOptions): Promise<F
 }
 
 async function readJson(handle: FileHandle, collector: Collector): Promise<void> {
-  const stream = new JsonStream()
+  const stream = new JsonItems(JSON_OBJECT_BYTES_MAX)
   const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
   let items: Located[] = []
   for (;;) {
     const { bytesRead } = await handle.read(chunk, 0, CHUNK_BYTES, null)
     if (bytesRead === 0) break
     collector.bytes += bytesRead
-    for (const part of stream.push(chunk.subarray(0, bytesRead))) {
-      const { value, line, text } = part
+    for (const { kind, bytes, line } of stream.push(chunk.subarray(0, bytesRead))) {
+      const text = bytes.toString('utf8')
+      const value = parseJson(text, line)
       const located: Located = { value, lineOf: path => lineInJson(text, line, path) }
-      if (part.kind === 'document') {
+      if (kind === 'document') {
         for (const item of items) collector.take({ ...item, value: ofList(item.value, value) })
         items = []
         collector.take(located)
@@ -126,7 +129,25 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
       await collector.breathe()
     }
   }
-  stream.end()
+  const { unfinishedLine } = stream
+  if (unfinishedLine === undefined) return
+  const message = `the file ends in the middle of the object that begins at line ${unfinishedLine}`
+  throw new JsonTextError(message, unfinishedLine)
+}
+
+/** Parses an object that begins on this line. Throws JsonTextError. */
+export function parseJson(text: string, line: number): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error)
+    const position = /at position (\d+)/.exec(message)?.[1]
+    const before = text.slice(0, position === undefined ? 0 : Number(position))
+    const lines = before.match(/\n/g)?.length ?? 0
+    // V8 quotes the text and counts from the element's beginning, or names no position.
+    const plain = message.replace(/,? (\.\.\.)?".*is not valid JSON$| in JSON at position.*$/s, '')
+    throw new JsonTextError(`${plain}, in the object that begins at line ${line}`, line + lines, error)
+  }
 }
 
 async function readYaml(handle: FileHandle, size: number, collector: Collector): Promise<void> {

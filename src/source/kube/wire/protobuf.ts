@@ -2,6 +2,7 @@ import { WireError } from '../../../base/errors.ts'
 import { printable } from '../../../model/fields.ts'
 import { type FieldSpan, fieldAt, ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { LENGTH, type MessageOf } from '../../../wire/protobuf/table.ts'
+import { Rest } from '../../pieces.ts'
 import {
   type ApiObject,
   defaultVersion,
@@ -13,7 +14,6 @@ import {
   type ListReaderOptions,
   listMetaIn,
   type ReaderOptions,
-  Rest,
   STATUS,
   type TypeMeta,
   tableFor,

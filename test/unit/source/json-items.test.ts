@@ -1,15 +1,22 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { type JsonPart, JsonStream, JsonTextError } from '../../../../src/source/file/json-stream.ts'
-import { runs } from '../../../support/runs.ts'
+import { parseJson } from '../../../src/source/file/read-objects.ts'
+import { JsonItems, JsonTextError } from '../../../src/source/pieces.ts'
+import { runs } from '../../support/runs.ts'
 
 /** Feeds `text` in pieces of `size` bytes. */
-function read(text: string, size = 1 << 20): JsonPart[] {
-  const stream = new JsonStream()
+function read(text: string, size = 1 << 20) {
+  const items = new JsonItems(1 << 20)
   const bytes = Buffer.from(text)
-  const parts: JsonPart[] = []
-  for (let at = 0; at < bytes.length; at += size) parts.push(...stream.push(bytes.subarray(at, at + size)))
-  stream.end()
+  const parts = []
+  for (let at = 0; at < bytes.length; at += size)
+    for (const { kind, bytes: its, line } of items.push(bytes.subarray(at, at + size))) {
+      const text = its.toString()
+      parts.push({ kind, value: parseJson(text, line), line, text })
+    }
+  const { unfinishedLine } = items
+  if (unfinishedLine !== undefined)
+    throw new JsonTextError(`the end of the object that begins at line ${unfinishedLine}`, 0)
   return parts
 }
 
@@ -23,7 +30,7 @@ function lineOfError(text: string): number {
   throw new Error('no error')
 }
 
-describe('JsonStream', () => {
+describe('JsonItems', () => {
   it('gives the items of a List one by one, then the list without them', () => {
     expect(read('{"kind":"List","items":[{"a":1},\n{"b":{"c":[2]}}],"metadata":{}}')).toEqual([
       { kind: 'item', value: { a: 1 }, line: 1, text: '{"a":1}' },
