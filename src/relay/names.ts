@@ -78,10 +78,13 @@ export class RelayNames {
 
   async #askAll(): Promise<void> {
     const { names, clock, random } = this.#options
+    const isWell = (name: RelayName): boolean => !this.#failures.has(name)
+    const inTurn = [...names.filter(isWell), ...names.filter(name => !isWell(name))]
     this.#cancel()
     this.#askedMs = clock.nowMs()
-    // libuv runs two lookups at a time, each until the resolver gives up; the API server's name needs one of them.
-    for (const name of names) await this.#resolve(name)
+    // libuv runs two lookups at a time, each until the resolver gives up; the API server's name needs one of them. So one
+    // that hangs comes last.
+    for (const name of inTurn) await this.#resolve(name)
     if (this.#isClosed) return
     this.#cancel = clock.after(PERIOD_MS * (0.8 + 0.4 * random()), () => void this.#ask())
   }

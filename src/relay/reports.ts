@@ -86,6 +86,8 @@ const TRIGGER_AGE_MS_MAX = 600_000
 export class NodeReports {
   readonly #options: ReportsOptions
   readonly #entries = new Map<string, Entry>()
+  /** Names of them without a Node object, when they were looked at last. */
+  readonly #strangers = new Set<string>()
   /** Open streams of nodes that have reported there. */
   readonly #streams = new Map<string, number>()
   /** The sum of them by the user who reports there. */
@@ -138,7 +140,7 @@ export class NodeReports {
     decrease(this.#streams, name)
   }
 
-  /** Takes the report of a node. Its cost does not depend on the number of nodes, while there is a place for each. */
+  /** Takes the report of a node. Its cost does not depend on the number of nodes. */
   take(name: string, text: string): void {
     const nowMs = this.#options.clock.nowMs()
     const known = this.#entries.get(name)
@@ -149,6 +151,7 @@ export class NodeReports {
       return
     }
     if (report.held !== undefined) this.#latencies.advanced(known?.report.held, report.held)
+    if (known === undefined && this.#collection('Node')?.get(name) === undefined) this.#strangers.add(name)
     this.#entries.set(name, { report, text, heardMs: nowMs, budget: budgetOf(known, nowMs) })
     this.#count(nowMs)
     this.#latencies.settle(this.#reporting, nowMs)
@@ -259,9 +262,16 @@ export class NodeReports {
     if (this.#entries.size < NODES_MAX) return true
     const nodes = this.#collection('Node')
     if (nodes?.get(name) === undefined) return false
-    for (const other of this.#entries.keys())
-      if (nodes.get(other) === undefined) return this.#entries.delete(other)
+    for (const other of this.#strangers) {
+      if (nodes.get(other) === undefined) return this.#forget(other)
+      this.#strangers.delete(other)
+    }
     return false
+  }
+
+  #forget(name: string): boolean {
+    this.#strangers.delete(name)
+    return this.#entries.delete(name)
   }
 
   #whyNot({ name, known, report, nowMs }: Judged): ReportRefusal | undefined {
@@ -291,7 +301,8 @@ export class NodeReports {
     for (const [name, { heardMs }] of this.#entries) {
       const isGone = nodes?.revision !== undefined && nodes.get(name) === undefined
       const isSilent = nowMs - heardMs > SILENT_MS
-      if (isGone && isSilent) this.#entries.delete(name)
+      if (isGone) this.#strangers.add(name)
+      if (isGone && isSilent) this.#forget(name)
       else if (!isGone && !isSilent && this.#streams.has(name)) this.#reporting++
     }
   }

@@ -65,6 +65,7 @@ export const GROUPS = {
     F209: 'reports of many nodes for a relay above that does not read',
     F210: 'readers of a relay that do not read what it wrote for them alone',
     F216: 'a relay whose last collection becomes whole while it reads the others for Sets',
+    F217: 'reports of more nodes than a relay remembers',
   },
   'What objects say': {
     F31: 'addresses of the wrong family',

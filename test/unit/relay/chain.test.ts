@@ -41,6 +41,22 @@ async function begin(options: RelayWorldOptions = {}) {
   return { world, clock, near, far, direct, node }
 }
 
+it('F217: a relay looks at no other node for a report, also where every place is taken', () => {
+  const state = new RelayState({ clock: new FakeClock(), proxyName: '' })
+  const nodes = state.collections.get(RELAYED_TYPES.find(({ kind }) => kind === 'Node')?.typeUrl ?? '')
+  for (let index = 0; index < 16_400; index++)
+    nodes?.put(`node-${index}`, { version: '1', resource: Buffer.alloc(0) })
+  nodes?.seal('1')
+  const text = encodeReport(REPORT)
+  for (let index = 0; index < 16_384; index++) state.reports.take(`node-${index}`, text)
+  let looks = 0
+  const get = nodes?.get.bind(nodes)
+  Object.assign(nodes ?? {}, { get: (name: string) => looks++ >= 0 && get?.(name) })
+  state.reports.take('node-16390', text)
+  expect(state.reports.refused.get('too-many')).toBe(1)
+  expect(looks).toBeLessThan(5)
+})
+
 describe('a relay behind a relay', () => {
   it('loses no deletion of the time while it was down', async () => {
     const { world, clock, far, direct, node } = await begin()

@@ -79,6 +79,18 @@ describe('names of relays', () => {
     expect(said.at(-1)).toBe('r.test is resolved again')
   })
 
+  it('F207: that could not be resolved are asked for after the others', async () => {
+    const zone: Zone = new Map<string, readonly string[] | Error>([
+      ['a.test', new Error('EAI_AGAIN')],
+      ['b.test', ['10.0.0.1']],
+    ])
+    const { its, clock, asked } = begin(zone)
+    await its.ready()
+    await clock.advance(30_000)
+    expect(asked).toEqual(['a.test', 'b.test', 'b.test', 'a.test'])
+    its.close()
+  })
+
   it('F207: have so many addresses at most, and a first request waits 5 s for them', async () => {
     const many = Array.from({ length: 300 }, (_, index) => `10.0.${index >> 8}.${index & 255}`)
     const { its, addresses } = begin(new Map([['r.test', many]]))
