@@ -277,16 +277,16 @@ const OCTETS_MAX = 64
 function flatWriter<S>(compiled: readonly Step<S>[]): Writer<S> {
   // One literal, so that all steps have one hidden class: V8 gives copies made with `...` several.
   const steps = compiled.map(
-    ({ kind, type, around, word, codec, padTo, numberOf, octetsOf, valueOf }): Step<S> => ({
-      kind,
-      type,
-      around,
-      word,
-      codec,
-      padTo,
-      numberOf,
-      octetsOf,
-      valueOf,
+    (step): Step<S> => ({
+      kind: step.kind,
+      type: step.type,
+      around: step.around,
+      word: step.word,
+      codec: step.codec,
+      padTo: step.padTo,
+      numberOf: step.numberOf,
+      octetsOf: step.octetsOf,
+      valueOf: step.valueOf,
     }),
   )
   const starts = new Array<number>(NESTING_MAX).fill(0)

@@ -160,5 +160,5 @@ export interface CompiledRule {
 }
 
 export function isCompiled(rule: Rule | CompiledRule): rule is CompiledRule {
-  return 'compiled' in rule
+  return (rule as Partial<CompiledRule>).compiled !== undefined
 }

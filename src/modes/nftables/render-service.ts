@@ -140,9 +140,15 @@ export class ElementDraft {
     const isPlain = route.kind === 'internal' && route.over === 'cluster' && length > 0
     // Most frontends; their chains have few names, which are texts to put together and to look up.
     if (isPlain && sourceRanges === undefined && port.affinityTimeoutS === 0)
-      return (this.#pickCodes[length] ??= this.#context.codes.take(pickChain(false, length, 0)))
+      return this.#pickCodes[length] ?? this.#pickCodeOf(length)
     const chain = targetOf(frontend, port)
     return typeof chain === 'number' ? chain : this.#context.codes.take(chain)
+  }
+
+  #pickCodeOf(length: number): number | undefined {
+    const code = this.#context.codes.take(pickChain(false, length, 0))
+    this.#pickCodes[length] = code
+    return code
   }
 
   /** Adds a list without affinity, of which some endpoints may have slots already. */
