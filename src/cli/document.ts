@@ -20,7 +20,7 @@ export const OUTPUTS = ['text', 'json', 'yaml'] as const
 export type JsonPathOutput = `jsonpath=${string}`
 
 /** A format in which every document can be printed. */
-export type DocumentFormat = 'json' | 'yaml' | JsonPathOutput
+type DocumentFormat = 'json' | 'yaml' | JsonPathOutput
 
 const JSONPATH = 'jsonpath='
 

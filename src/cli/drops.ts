@@ -1,7 +1,6 @@
 import { systemClock } from '../base/clock.ts'
 import { isSelected } from '../base/ip.ts'
-import { endText, protocolText } from '../base/ip-packet.ts'
-import { count, oneLine, rfc3339 } from '../base/text.ts'
+import { count, oneLine } from '../base/text.ts'
 import { type FlagSpec, flag } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readSocketPath } from '../config/own-flags.ts'
@@ -26,16 +25,16 @@ import { type ReadModes, readModes } from '../modes/registry.ts'
 import { logGroupOfRule } from '../modes/xt-common/rules-parts.ts'
 import { EXIT_FINE, type Io, lent } from './io.ts'
 import { writeWarnings } from './output.ts'
-import { PacketPrinter, untilOver } from './packet-printer.ts'
-import { isTarget } from './peers.ts'
+import { factsOf, factsText, type PacketFacts } from './packet-story.ts'
+import { isTarget, type Peers, resolvePeers } from './peers.ts'
 import { ownCommand } from './request.ts'
 import { RuleNames } from './rule-names.ts'
 import {
   PACKET_FLAGS,
+  PacketPrinter,
   type PacketRequest,
-  type Peers,
   readPacketRequest,
-  resolvePeers,
+  untilOver,
 } from './trace-request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
@@ -210,14 +209,7 @@ export function refusedBetween(before: Refused, after: Refused): bigint | undefi
 }
 
 /** One line of `-o json`. */
-interface Drop {
-  readonly time: string
-  readonly protocol: string
-  readonly from: string
-  readonly to: string
-  readonly service?: string
-  readonly frontend?: string
-  readonly arrivedBy?: string
+interface Drop extends PacketFacts {
   readonly verdict: 'reject' | 'drop'
   readonly reason: VerdictReason
   readonly answer: string
@@ -240,21 +232,10 @@ async function dropText(
   const reason = loggedReason(name, row !== undefined)
   const verdict = isRejecting(name) ? 'reject' : 'drop'
   const drop: Drop = {
-    time: rfc3339(atMs),
-    protocol: protocolText(head.protocol),
-    from: endText(head, 'source'),
-    to: endText(head, 'destination'),
-    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
-    ...(inputInterface === undefined ? {} : { arrivedBy: names.interfaceName(inputInterface) }),
+    ...factsOf(head, { row, interfaceName: names.interfaceName }, { atMs, inputInterface }),
     verdict,
     reason,
     answer: `${verdict === 'reject' ? 'is rejected' : 'is dropped'}: ${reasonText(reason)}`,
   }
-  return output === 'json' ? `${JSON.stringify(drop)}\n` : `${oneLine(lineOf(drop))}\n`
-}
-
-function lineOf({ time, protocol, from, to, service, frontend, arrivedBy, answer }: Drop): string {
-  const name = service === undefined ? '' : ` ${service} (${frontend})`
-  const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
-  return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
+  return output === 'json' ? `${JSON.stringify(drop)}\n` : `${oneLine(factsText(drop, drop.answer))}\n`
 }

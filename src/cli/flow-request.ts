@@ -8,8 +8,16 @@ import { type FlowFilter, GROUPINGS } from './flow-groups.ts'
 import type { FlowNames } from './flow-names.ts'
 import type { FlowSettings } from './flow-watch.ts'
 import type { Io } from './io.ts'
-import { FilterNames, readFilterClient, readFilterTarget, splitPort } from './peers.ts'
-import { checkAddresses, checkResolved, given } from './trace-request.ts'
+import {
+  checkAddresses,
+  checkResolved,
+  FilterNames,
+  given,
+  readFilterClient,
+  readFilterTarget,
+  splitPort,
+  TARGETS,
+} from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const LIMIT = { min: 1, max: 1_000_000, fallback: 100 } as const
@@ -35,7 +43,7 @@ export const FLOWS_FLAGS: readonly FlagSpec[] = [
       { kind: 'list' },
     ],
     '--to TARGET': [
-      'only connections to this destination, before or after the translation: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
+      `only connections to this destination, before or after the translation: ${TARGETS}`,
       { namesService: true },
     ],
     '--endpoint ADDRESS[:PORT]': 'only connections to this endpoint',

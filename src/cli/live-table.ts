@@ -93,6 +93,30 @@ interface TableContent {
   readonly keys: string
 }
 
+/** A column of a table that fits a terminal. */
+export interface LiveColumn<Row, S extends string> {
+  readonly heading: string
+  /** The order of the rows that this column marks. */
+  readonly sort?: S
+  readonly width: number
+  readonly side?: 'right'
+  readonly cell: (row: Row) => string
+}
+
+/** Formats a heading, which marks the column that the rows are sorted by, and a line for each row. */
+export function columnLines<Row, S extends string>(
+  columns: readonly LiveColumn<Row, S>[],
+  rows: readonly Row[],
+  sort: S,
+): readonly string[] {
+  const line = (text: (column: LiveColumn<Row, S>) => string) =>
+    columns.map(column => fitted(oneLine(text(column)), column.width, column.side)).join(' ')
+  return [
+    line(({ heading, sort: its }) => (its === sort ? `${heading}v` : heading)),
+    ...rows.map(row => line(({ cell }) => cell(row))),
+  ]
+}
+
 /** The smallest terminal that holds a table. */
 const LEAST: Size = { columns: 40, rows: 10 }
 const HEAD_LINES_MAX = 6

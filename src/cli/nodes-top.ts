@@ -6,10 +6,11 @@ import { isJson, type Json } from '../model/fields.ts'
 import { secondsText } from './flow-text.ts'
 import type { Io } from './io.ts'
 import {
+  columnLines,
   firstView,
-  fitted,
   keyPressed,
   keysHelp,
+  type LiveColumn,
   LiveTable,
   type Picture,
   type Size,
@@ -146,13 +147,7 @@ function tableShare({ entries, entriesMax }: NodeRow): number | undefined {
 }
 
 /** The columns after the node, with the width that a terminal gives them; the narrow ones fit into 40 columns. */
-const COLUMNS: readonly {
-  readonly heading: string
-  readonly sort?: NodeSort
-  readonly width: number
-  readonly isNarrow?: boolean
-  readonly cell: (row: NodeRow) => string
-}[] = [
+const COLUMNS: readonly (LiveColumn<NodeRow, NodeSort> & { readonly isNarrow?: true })[] = [
   {
     heading: 'NEW/S',
     sort: 'rate',
@@ -236,27 +231,15 @@ function tableLines(rows: readonly NodeRow[], sort: NodeSort, columns: number): 
   const rest = columns - shown.reduce((width, column) => width + column.width + 1, 0) - 1
   const longest = rows.reduce((width, { node }) => Math.max(width, node.length), NODE_MIN)
   const name = Math.min(longest, Math.max(NODE_MIN, Math.floor(rest / 2)))
-  const line = (node: string, cells: readonly string[], errors: string) =>
+  return columnLines(
     [
-      fitted(oneLine(node), name),
-      ...cells.map((cell, at) => fitted(cell, shown[at]?.width ?? 0, 'right')),
-      fitted(oneLine(errors), Math.max(0, rest - name)),
-    ].join(' ')
-  const title = (text: string, of: NodeSort | undefined) => (sort === of ? `${text}v` : text)
-  return [
-    line(
-      title('NODE', 'name'),
-      shown.map(column => title(column.heading, column.sort)),
-      title('ERRORS', 'errors'),
-    ),
-    ...rows.map(row =>
-      line(
-        row.node,
-        shown.map(({ cell }) => cell(row)),
-        errorsOf(row),
-      ),
-    ),
-  ]
+      { heading: 'NODE', sort: 'name', width: name, cell: ({ node }) => node },
+      ...shown.map(column => ({ ...column, side: 'right' }) as const),
+      { heading: 'ERRORS', sort: 'errors', width: Math.max(0, rest - name), cell: errorsOf },
+    ],
+    rows,
+    sort,
+  )
 }
 
 /** Time between two pictures while nodes answer. */

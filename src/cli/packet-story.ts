@@ -23,8 +23,8 @@ export interface NamedStep extends TraceStep {
   readonly chainName: string
 }
 
-/** What became of a packet, for people and for `-o json`. */
-export interface PacketStory {
+/** A packet by itself, for people and for `-o json`. */
+export interface PacketFacts {
   readonly time: string
   readonly protocol: string
   readonly from: string
@@ -32,6 +32,33 @@ export interface PacketStory {
   readonly service?: string
   readonly frontend?: string
   readonly arrivedBy?: string
+}
+
+export function factsOf(
+  head: PacketHead,
+  { row, interfaceName }: Pick<StoryFacts, 'row' | 'interfaceName'>,
+  { atMs, inputInterface }: { readonly atMs: number; readonly inputInterface: number | undefined },
+): PacketFacts {
+  return {
+    time: rfc3339(atMs),
+    protocol: protocolText(head.protocol),
+    from: endText(head, 'source'),
+    to: endText(head, 'destination'),
+    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
+    ...(inputInterface === undefined ? {} : { arrivedBy: interfaceName(inputInterface) }),
+  }
+}
+
+/** One line: the packet, and what became of it. */
+export function factsText(facts: PacketFacts, answer: string): string {
+  const { time, protocol, from, to, service, frontend, arrivedBy } = facts
+  const name = service === undefined ? '' : ` ${service} (${frontend})`
+  const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
+  return `${time} ${protocol} ${from} -> ${to}${name}${via}: ${answer}`
+}
+
+/** What became of a packet, for people and for `-o json`. */
+export interface PacketStory extends PacketFacts {
   readonly outcome: StoryOutcome
   readonly steps: readonly StoryStep[]
   readonly conntrack?: StoryConntrack
@@ -77,15 +104,9 @@ export interface StoryFacts {
 
 /** Makes the story of one packet. Pure. */
 export function storyOf(packet: TracedPacket, facts: StoryFacts): PacketStory {
-  const { first, inputInterface } = packet
-  const { row, tracked, steps, interfaceName } = facts
+  const { tracked, steps } = facts
   return {
-    time: rfc3339(packet.atMs),
-    protocol: protocolText(first.protocol),
-    from: endText(first, 'source'),
-    to: endText(first, 'destination'),
-    ...(row === undefined ? {} : { service: row.service, frontend: row.type }),
-    ...(inputInterface === undefined ? {} : { arrivedBy: interfaceName(inputInterface) }),
+    ...factsOf(packet.first, facts, packet),
     outcome: outcomeOf(packet, facts),
     steps: steps.map(({ chain, rule, text, elements, verdict }) => ({
       chain,
@@ -178,11 +199,9 @@ export function isRefused({ verdict }: StoryOutcome): boolean {
 }
 
 export function storyLines(story: PacketStory): readonly string[] {
-  const { time, protocol, from, to, service, frontend, arrivedBy, outcome, steps, conntrack } = story
-  const name = service === undefined ? '' : ` ${service} (${frontend})`
-  const via = arrivedBy === undefined ? ' from this node' : ` from ${arrivedBy}`
+  const { outcome, steps, conntrack } = story
   return [
-    `${time} ${protocol} ${from} -> ${to}${name}${via}: ${outcome.answer}`,
+    factsText(story, outcome.answer),
     ...steps.flatMap(stepLines),
     ...(story.isTorn === true ? ['  steps may be missing: messages of the kernel were lost'] : []),
     ...(story.hasNoEntry === true ? ['  conntrack: no entry'] : []),

@@ -139,10 +139,7 @@ function nodeIps({ node }: Snapshot, name: string): readonly Ip[] {
 }
 
 /** What a filter selects connections by. */
-export type FilterPeer =
-  | { readonly kind: 'cidr'; readonly cidr: Cidr }
-  | { readonly kind: 'outside' }
-  | NamedPeer
+type FilterPeer = { readonly kind: 'cidr'; readonly cidr: Cidr } | { readonly kind: 'outside' } | NamedPeer
 
 const CLIENTS = 'an address, a CIDR, pod/NAMESPACE/NAME, node/NAME or outside'
 
@@ -154,7 +151,7 @@ export function readFilterClient(reader: FlagReader, flag: string, text: string)
   return undefined
 }
 
-export interface FilterTarget {
+interface FilterTarget {
   readonly peer: FilterPeer
   /** A number, or the name of a port of the Service; empty for all ports. */
   readonly port: string
@@ -171,6 +168,10 @@ export interface TargetFilter {
 export function isTarget({ addresses, port }: TargetFilter, ip: Ip, ipPort: number | undefined): boolean {
   return (port === undefined || port === ipPort) && isSelected(addresses, ip)
 }
+
+/** Forms of the destination of a filter. */
+export const TARGETS =
+  'ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)'
 
 /** Reads the destination of a filter. Reports errors to the reader. */
 export function readFilterTarget(reader: FlagReader, flag: string, text: string): FilterTarget | undefined {
@@ -295,4 +296,67 @@ export function portsText(ports: readonly Pick<ServicePortSpec, 'name' | 'port' 
     ({ name, port, protocol }) => `${port}/${protocol}${name === '' ? '' : ` (${name})`}`,
   )
   return texts.length === 0 ? 'none' : texts.join(', ')
+}
+
+/** Reads a peer; undefined where the flag is not given. */
+export function given<T>(
+  reader: FlagReader,
+  name: string,
+  read: (reader: FlagReader, flag: string, text: string) => T | undefined,
+): T | undefined {
+  const text = reader.text(name) ?? ''
+  return text === '' ? undefined : read(reader, `--${name}`, text)
+}
+
+/** Reports a destination of a family that none of the clients has, where all of them are addresses. */
+export function checkAddresses(
+  reader: FlagReader,
+  from: readonly FilterPeer[],
+  to: FilterTarget | undefined,
+): void {
+  const cidrs = from.flatMap(peer => (peer.kind === 'cidr' ? peer.cidr : []))
+  if (to?.peer.kind !== 'cidr' || cidrs.length < from.length) return
+  const problem = familyProblem(cidrs, [to.peer.cidr])
+  if (problem !== undefined) reader.fail('--to', problem)
+}
+
+/** Throws for a destination without a family of the clients. */
+export function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
+  if (to.addresses.isExcept || from.some(({ isExcept }) => isExcept)) return
+  const problem = familyProblem(
+    from.flatMap(({ cidrs }) => cidrs),
+    to.addresses.cidrs,
+  )
+  if (problem !== undefined) throw new Error(`--to ${problem}`)
+}
+
+function familyProblem(from: readonly Cidr[], to: readonly Cidr[]): string | undefined {
+  if (from.length === 0) return undefined
+  const [own = [], its = []] = [from, to].map(cidrs => [...new Set(cidrs.map(({ ip }) => familyOf(ip)))])
+  return own.some(family => its.includes(family))
+    ? undefined
+    : `is ${its.join(' and ')} while --from is ${own.join(' and ')}`
+}
+
+/** The peers of a request; undefined for all. */
+export interface Peers {
+  readonly from: IpFilter | undefined
+  readonly to: TargetFilter | undefined
+}
+
+interface NamedPeers {
+  readonly from: FilterPeer | undefined
+  readonly to: FilterTarget | undefined
+  readonly adminSocket: string
+  readonly proxyName: string | undefined
+}
+
+/** Resolves the names of a request. Throws for a name that no object has, and without a common family. */
+export async function resolvePeers({ from, to, adminSocket, proxyName }: NamedPeers): Promise<Peers> {
+  const names = new FilterNames({ adminSocket, proxyName })
+  const clients = from && (await names.addresses(from))
+  if (to === undefined) return { from: clients, to: undefined }
+  const target = await names.target(to)
+  checkResolved(clients === undefined ? [] : [clients], target)
+  return { from: clients, to: target }
 }

@@ -1,11 +1,12 @@
 import { compareTexts, oneLine } from '../base/text.ts'
 import { secondsText } from './flow-text.ts'
 import {
+  columnLines,
   firstView,
-  fitted,
   type KeyResult,
   keyPressed,
   keysHelp,
+  type LiveColumn,
   type Picture,
   type Size,
   scrollMax,
@@ -223,39 +224,20 @@ function tableLines(rows: readonly TopRow[], { by, sort }: TopView, columns: num
   const rest = columns - numbers * (NUMBER + GAP) - (isWide ? 5 : 0)
   const endpoint = by === 'endpoint' ? Math.min(ENDPOINT, Math.floor(rest / 2)) : 0
   const name = rest - (endpoint === 0 ? 0 : endpoint + GAP)
-  const line = (
-    cells: Readonly<Record<'service' | 'protocol' | 'endpoint' | 'rate' | 'open' | 'total', string>>,
-  ) =>
-    [
-      fitted(oneLine(cells.service), name),
-      ...(endpoint === 0 ? [] : [fitted(oneLine(cells.endpoint), endpoint)]),
-      ...(isWide ? [fitted(cells.protocol, 4)] : []),
-      fitted(cells.rate, NUMBER, 'right'),
-      fitted(cells.open, NUMBER, 'right'),
-      ...(isWide ? [fitted(cells.total, NUMBER, 'right')] : []),
-    ].join(' ')
-  const title = (text: string, of: Sort) => (sort === of ? `${text}v` : text)
-  const heading = {
-    service: title('SERVICE', 'name'),
-    endpoint: 'ENDPOINT',
-    protocol: '',
-    rate: title('NEW/S', 'rate'),
-    open: title('OPEN', 'open'),
-    total: title('TOTAL', 'total'),
-  }
-  return [
-    line(heading),
-    ...rows.map(row =>
-      line({
-        service: row.service,
-        endpoint: row.endpoint,
-        protocol: row.protocol,
-        rate: rateText(row.perSecond),
-        open: row.open === undefined ? '-' : `${row.open}`,
-        total: `${row.total}`,
-      }),
-    ),
+  const number = { width: NUMBER, side: 'right' } as const
+  const shown: readonly LiveColumn<TopRow, Sort>[] = [
+    { heading: 'SERVICE', sort: 'name', width: name, cell: row => row.service },
+    ...(endpoint === 0
+      ? []
+      : [{ heading: 'ENDPOINT', width: endpoint, cell: (row: TopRow) => row.endpoint }]),
+    ...(isWide ? [{ heading: '', width: 4, cell: (row: TopRow) => row.protocol }] : []),
+    { heading: 'NEW/S', sort: 'rate', ...number, cell: row => rateText(row.perSecond) },
+    { heading: 'OPEN', sort: 'open', ...number, cell: ({ open }) => (open === undefined ? '-' : `${open}`) },
+    ...(isWide
+      ? [{ heading: 'TOTAL', sort: 'total', ...number, cell: (row: TopRow) => `${row.total}` } as const]
+      : []),
   ]
+  return columnLines(shown, rows, sort)
 }
 
 const HELP: readonly string[] = [

@@ -1,15 +1,9 @@
-import { type Cidr, familyOf, type IpFilter } from '../base/ip.ts'
+import { pause, systemClock } from '../base/clock.ts'
 import { type FlagReader, type FlagSpec, flag, flags, quote } from '../config/flag.ts'
 import { ADMIN_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { INSTANCE_FLAG, readInstanceName, readSocketPath } from '../config/own-flags.ts'
-import {
-  FilterNames,
-  type FilterPeer,
-  type FilterTarget,
-  readFilterClient,
-  readFilterTarget,
-  type TargetFilter,
-} from './peers.ts'
+import type { Io } from './io.ts'
+import { checkAddresses, given, readFilterClient, readFilterTarget, TARGETS } from './peers.ts'
 
 const OUTPUTS = ['text', 'json'] as const
 const COUNT = { min: 1, max: 100_000, fallback: 100 } as const
@@ -27,11 +21,7 @@ export const PACKET_FLAGS = {
     '--from CLIENT',
     'only packets from this client: an address, a CIDR, pod/NAMESPACE/NAME, node/NAME (this node), or outside: every address but those of pods, Services and this node',
   ),
-  to: flag(
-    '--to TARGET',
-    'only packets to this destination: ADDRESS[:PORT], [ADDRESS]:PORT, CIDR, [svc/]NAMESPACE/NAME[:PORT], NAME.NAMESPACE.svc[:PORT], pod/NAMESPACE/NAME[:PORT], node/NAME[:PORT] or outside[:PORT]; a Service stands for its ClusterIPs (all its addresses: --service)',
-    { namesService: true },
-  ),
+  to: flag('--to TARGET', `only packets to this destination: ${TARGETS}`, { namesService: true }),
   count: flag(`--count N = ${COUNT.fallback}`, `end after so many packets, 1 to ${COUNT.max}`),
   duration: flag('--duration DURATION = 30s', 'end after this time, at most 1h'),
   output: flag('-o, --output FORMAT = text', 'text, or json: one object a line', { choices: OUTPUTS }),
@@ -95,63 +85,87 @@ export function readTraceRequest(reader: FlagReader) {
   }
 }
 
-/** Reads a peer; undefined where the flag is not given. */
-export function given<T>(
-  reader: FlagReader,
-  name: string,
-  read: (reader: FlagReader, flag: string, text: string) => T | undefined,
-): T | undefined {
-  const text = reader.text(name) ?? ''
-  return text === '' ? undefined : read(reader, `--${name}`, text)
+/** Time between two checks of a command that prints packets whether it has to end. */
+const LOOK_MS = 100
+
+/** Waits until the time is up, `isOver` gives true, or the command is to end. */
+export async function untilOver(io: Io, durationMs: number, isOver: () => boolean): Promise<void> {
+  const endMs = systemClock.nowMs() + durationMs
+  while (!isOver() && !io.signal.aborted && !io.outLost.aborted) {
+    const leftMs = endMs - systemClock.nowMs()
+    if (leftMs <= 0) return
+    await pause(systemClock, Math.min(LOOK_MS, leftMs), io.signal)
+  }
 }
 
-/** Reports a destination of a family that none of the clients has, where all of them are addresses. */
-export function checkAddresses(
-  reader: FlagReader,
-  from: readonly FilterPeer[],
-  to: FilterTarget | undefined,
-): void {
-  const cidrs = from.flatMap(peer => (peer.kind === 'cidr' ? peer.cidr : []))
-  if (to?.peer.kind !== 'cidr' || cidrs.length < from.length) return
-  const problem = familyProblem(cidrs, [to.peer.cidr])
-  if (problem !== undefined) reader.fail('--to', problem)
+/** The packets that wait to be named and printed, at most; later ones are counted. */
+const WAITING_MAX = 2_000
+
+export interface PrintCounts {
+  readonly taken: number
+  readonly printed: number
+  /** Packets for which there was no room, because standard output is slow. */
+  readonly dropped: number
 }
 
-/** Throws for a destination without a family of the clients. */
-export function checkResolved(from: readonly IpFilter[], to: TargetFilter): void {
-  if (to.addresses.isExcept || from.some(({ isExcept }) => isExcept)) return
-  const problem = familyProblem(
-    from.flatMap(({ cidrs }) => cidrs),
-    to.addresses.cidrs,
-  )
-  if (problem !== undefined) throw new Error(`--to ${problem}`)
-}
+/** Formats packets one after the other, and prints them in their order, up to a number. */
+export class PacketPrinter<Packet> {
+  readonly #max: number
+  readonly #io: Io
+  readonly #format: (packet: Packet) => Promise<string | undefined>
+  readonly #waiting: Packet[] = []
+  #work: Promise<void> | undefined
+  #failure: { readonly error: unknown } | undefined
+  #taken = 0
+  #printed = 0
+  #dropped = 0
 
-function familyProblem(from: readonly Cidr[], to: readonly Cidr[]): string | undefined {
-  if (from.length === 0) return undefined
-  const [own = [], its = []] = [from, to].map(cidrs => [...new Set(cidrs.map(({ ip }) => familyOf(ip)))])
-  return own.some(family => its.includes(family))
-    ? undefined
-    : `is ${its.join(' and ')} while --from is ${own.join(' and ')}`
-}
+  /** `format` gives undefined for a packet that is not printed. */
+  constructor(max: number, io: Io, format: (packet: Packet) => Promise<string | undefined>) {
+    this.#max = max
+    this.#io = io
+    this.#format = format
+  }
 
-/** The peers of a request; undefined for all. */
-export interface Peers {
-  readonly from: IpFilter | undefined
-  readonly to: TargetFilter | undefined
-}
+  get counts(): PrintCounts {
+    return { taken: this.#taken, printed: this.#printed, dropped: this.#dropped }
+  }
 
-/** Resolves the names of a request. Throws for a name that no object has, and without a common family. */
-export async function resolvePeers({
-  from,
-  to,
-  adminSocket,
-  proxyName,
-}: Pick<TraceRequest, 'from' | 'to' | 'adminSocket' | 'proxyName'>): Promise<Peers> {
-  const names = new FilterNames({ adminSocket, proxyName })
-  const clients = from && (await names.addresses(from))
-  if (to === undefined) return { from: clients, to: undefined }
-  const target = await names.target(to)
-  checkResolved(clients === undefined ? [] : [clients], target)
-  return { from: clients, to: target }
+  /** Nothing more will be printed: the number is reached, or formatting has failed. */
+  get isFull(): boolean {
+    return this.#printed >= this.#max || this.#failure !== undefined
+  }
+
+  take(packet: Packet): void {
+    this.#taken++
+    if (this.#waiting.length >= WAITING_MAX) {
+      this.#dropped++
+      return
+    }
+    this.#waiting.push(packet)
+    this.#work ??= this.#print()
+  }
+
+  /** Resolves when all packets are printed. Throws what `format` throws. */
+  async written(): Promise<void> {
+    await this.#work
+    if (this.#failure !== undefined) throw this.#failure.error
+  }
+
+  async #print(): Promise<void> {
+    try {
+      for (let packet = this.#waiting.shift(); packet !== undefined; packet = this.#waiting.shift()) {
+        if (this.isFull) continue
+        const text = await this.#format(packet)
+        if (text === undefined) continue
+        this.#printed++
+        this.#io.out(text)
+        await this.#io.outWritten()
+      }
+    } catch (error) {
+      this.#failure = { error }
+    } finally {
+      this.#work = undefined
+    }
+  }
 }

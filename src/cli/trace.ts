@@ -18,7 +18,6 @@ import { readModes } from '../modes/registry.ts'
 import { askServiceNames } from './admin-client.ts'
 import { EXIT_FINE, type Io, lent } from './io.ts'
 import { writeWarnings } from './output.ts'
-import { PacketPrinter, type PrintCounts, untilOver } from './packet-printer.ts'
 import {
   isRefused,
   PacketCollector,
@@ -27,10 +26,18 @@ import {
   storyOf,
   type TracedPacket,
 } from './packet-story.ts'
+import { resolvePeers } from './peers.ts'
 import { placeOf } from './programmed.ts'
 import { ownCommand } from './request.ts'
 import { RuleNames } from './rule-names.ts'
-import { readTraceRequest, resolvePeers, TRACE_FLAGS, type TraceRequest } from './trace-request.ts'
+import {
+  PacketPrinter,
+  type PrintCounts,
+  readTraceRequest,
+  TRACE_FLAGS,
+  type TraceRequest,
+  untilOver,
+} from './trace-request.ts'
 
 export const command = ownCommand({
   name: 'trace',

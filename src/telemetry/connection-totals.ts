@@ -11,7 +11,7 @@ export interface TrafficCount {
   readonly volume?: Volume<bigint>
 }
 
-export interface Volume<N> {
+interface Volume<N> {
   readonly packetsIn: N
   readonly packetsOut: N
   readonly bytesIn: N

@@ -313,7 +313,7 @@ describe('kprobe drops', () => {
   })
 
   it.each([
-    { how: "as kube-proxy's rules are", more: [] },
+    { how: 'without --iptables-optimize', more: [] },
     { how: 'with --iptables-optimize', more: ['--iptables-optimize'] },
   ])('names them in iptables mode, $how', async ({ more }) => {
     await program('iptables', ...LOGGED, ...more)
