@@ -13,7 +13,6 @@ import {
   type View,
   versionOf,
 } from './ports.ts'
-import { nodeAddresses } from './stale.ts'
 
 interface HalfOpenOptions {
   readonly clock: Clock
@@ -115,7 +114,7 @@ export class HalfOpenChecks {
     const looks = await finishInSlices(looksAt(view, pending), slicingOf(clock))
     if (looks.size === 0) return { busyMs: undefined, isWhole }
     let busyMs = 0
-    for (const result of await pass.run({ looks, node: nodeAddresses(view), phase: 'half-open', isChosen })) {
+    for (const result of await pass.run({ looks, view, phase: 'half-open', isChosen })) {
       busyMs += result.durationMs
       report(result)
     }
