@@ -19,9 +19,11 @@ import { HalfOpenChecks } from './half-open.ts'
 import { Drains, FlowPass, Stopped } from './pass.ts'
 import {
   flowPorts,
+  isLagging,
   isWatched,
   type Looks,
   lookAt,
+  looksAt,
   type Pending,
   remember,
   type Version,
@@ -151,7 +153,7 @@ export class FlowReconciler {
       this.#pacer.succeeded()
       this.#pacer.rest(DISTANCE_MS)
       // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync decides.
-      if (view.table.number !== view.snapshot.number) this.#restore(pending, isAll)
+      if (isLagging(view)) this.#restore(pending, isAll)
     } catch (thrown) {
       this.#restore(pending, isAll)
       if (!(thrown instanceof Stopped)) {
@@ -202,12 +204,7 @@ function isElsewhere(before: View, after: View): boolean {
 }
 
 function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
-  const looks: Looks = new Map()
-  for (const [key, former] of pending) {
-    const look = yield* lookAt(former, versionOf(view, key))
-    if (look !== undefined) looks.set(key, look)
-    yield
-  }
+  const looks = yield* looksAt(view, pending, lookAt)
   for (const key of due)
     if (!looks.has(key)) looks.set(key, { current: yield* flowPorts(versionOf(view, key)), former: [] })
   return looks

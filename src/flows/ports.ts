@@ -213,6 +213,22 @@ function hasReady({ slices }: Version): boolean {
   return slices.some(({ endpoints }) => endpoints.some(({ traits }) => traits.conditions.ready))
 }
 
+/** The Services among those that changed whose flows are to be checked, by lookAt() or lookAtHalfOpen(). */
+export function* looksAt(view: View, pending: Pending, look: typeof lookAt): Steps<Looks> {
+  const looks: Looks = new Map()
+  for (const [key, former] of pending) {
+    const found = yield* look(former, versionOf(view, key))
+    if (found !== undefined) looks.set(key, found)
+    yield
+  }
+  return looks
+}
+
+/** Whether the kernel's rules are behind the Snapshot: flows may still begin at an endpoint that is gone there. */
+export function isLagging({ table, snapshot }: View): boolean {
+  return table.number !== snapshot.number
+}
+
 type Places = ReadonlyMap<Octets, readonly FlowPort[]>
 
 function losesEndpoint(before: Places, now: Places): boolean {

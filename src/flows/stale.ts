@@ -40,7 +40,7 @@ interface Place {
 const KEEP: Judgment = { kind: 'keep' }
 const STALE: Judgment = { kind: 'stale' }
 
-export interface BookKind {
+interface BookKind {
   readonly family: Family
   readonly protocol: FlowProtocol
   readonly phase: FlowPhase
@@ -175,7 +175,7 @@ function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
   return { kind: 'drain', service: port.service, between, drainMs: port.drainMs }
 }
 
-export interface Judging {
+interface Judging {
   readonly looks: Iterable<FlowCheck>
   readonly view: View
   readonly phase: FlowPhase
