@@ -14,7 +14,7 @@ interface ResolvedProjection extends ApiProjection {
 }
 
 /** What nodes share now, and how it differs from what they shared before. */
-export interface SharedStep {
+interface SharedStep {
   readonly before: ResolvedProjection | undefined
   readonly now: ResolvedProjection
   /** Services that have changed, with the nodes from whose point of view they differ; empty at the first step. */

@@ -19,16 +19,17 @@ import { HalfOpenChecks } from './half-open.ts'
 import { Drains, FlowPass, Stopped } from './pass.ts'
 import {
   flowPorts,
+  isLagging,
   isWatched,
   type Looks,
   lookAt,
+  looksAt,
   type Pending,
   remember,
   type Version,
   type View,
   versionOf,
 } from './ports.ts'
-import { nodeAddresses } from './stale.ts'
 
 interface FlowReconcilerOptions {
   readonly client: ConntrackClient
@@ -38,15 +39,6 @@ interface FlowReconcilerOptions {
   readonly report: (event: FlowEvent) => void
   /** Maximum interval between checks of the flows of all Services, milliseconds. */
   readonly periodMs?: number
-}
-
-interface FlowStatus {
-  /** The error of the last pass, if it failed. */
-  readonly error: Error | undefined
-  /** Services whose flows are still to be checked. */
-  readonly pending: number
-  /** Pairs of place and endpoint whose connections are to be cut later. */
-  readonly draining: number
 }
 
 const PERIOD_MS = 600_000
@@ -76,7 +68,6 @@ export class FlowReconciler {
   /** Undefined when only time brings the next pass. */
   #reason: FlowReason | undefined
   #periodAtMs = 0
-  #error: Error | undefined
 
   constructor(options: FlowReconcilerOptions) {
     this.#options = options
@@ -95,12 +86,8 @@ export class FlowReconciler {
       clock,
       pass: this.#pass,
       report: result => options.report({ kind: 'reconciled', reason: 'removal', ...result }),
-      failed: (thrown, pacer) => this.#reportFailure(errorOf(thrown), pacer),
+      failed: (thrown, pacer) => this.#fail(thrown, pacer),
     })
-  }
-
-  get status(): FlowStatus {
-    return { error: this.#error, pending: this.#pending.size, draining: this.#drains.size }
   }
 
   /** What the kernel was just brought to: to be called after each sync. Cost follows the change since the last call. */
@@ -163,14 +150,16 @@ export class FlowReconciler {
     try {
       await this.#look(view, { pending, isAll, reason })
       if (isAll) this.#periodAtMs = clock.nowMs() + periodMs
-      this.#error = undefined
       this.#pacer.succeeded()
       this.#pacer.rest(DISTANCE_MS)
       // The kernel lags behind this Snapshot and may make flows that were judged as if it did not: the next sync decides.
-      if (view.table.number !== view.snapshot.number) this.#restore(pending, isAll)
+      if (isLagging(view)) this.#restore(pending, isAll)
     } catch (thrown) {
       this.#restore(pending, isAll)
-      if (!(thrown instanceof Stopped)) this.#fail(thrown)
+      if (!(thrown instanceof Stopped)) {
+        this.#reason = 'retry'
+        this.#fail(thrown, this.#pacer)
+      }
     }
     return Math.min(this.#periodAtMs, this.#drains.nextDueMs ?? Number.POSITIVE_INFINITY) - clock.nowMs()
   }
@@ -187,7 +176,7 @@ export class FlowReconciler {
     const steps = isAll ? looksAtAll(view, pending) : looksAtSome(view, pending, due)
     const looks = await finishInSlices(steps, this.#slicing)
     if (looks.size === 0) return
-    for (const result of await this.#pass.run({ looks, node: nodeAddresses(view), phase: 'under way' }))
+    for (const result of await this.#pass.run({ looks, view, phase: 'under way' }))
       this.#options.report({ kind: 'reconciled', reason, ...result })
   }
 
@@ -198,16 +187,10 @@ export class FlowReconciler {
     for (const [key, versions] of later) this.#remember(key, versions)
   }
 
-  #fail(thrown: unknown): void {
-    this.#error = errorOf(thrown)
-    this.#reason = 'retry'
-    this.#reportFailure(this.#error, this.#pacer)
-  }
-
   /** Has the pass tried again. */
-  #reportFailure(error: Error, pacer: Pacer): void {
+  #fail(thrown: unknown, pacer: Pacer): void {
     const { random, report } = this.#options
-    report({ kind: 'failed', error, retryMs: pacer.failed({ ...RETRY, random }) })
+    report({ kind: 'failed', error: errorOf(thrown), retryMs: pacer.failed({ ...RETRY, random }) })
   }
 }
 
@@ -221,12 +204,7 @@ function isElsewhere(before: View, after: View): boolean {
 }
 
 function* looksAtSome(view: View, pending: Pending, due: readonly ServiceKey[]): Steps<Looks> {
-  const looks: Looks = new Map()
-  for (const [key, former] of pending) {
-    const look = yield* lookAt(former, versionOf(view, key))
-    if (look !== undefined) looks.set(key, look)
-    yield
-  }
+  const looks = yield* looksAt(view, pending, lookAt)
   for (const key of due)
     if (!looks.has(key)) looks.set(key, { current: yield* flowPorts(versionOf(view, key)), former: [] })
   return looks

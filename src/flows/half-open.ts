@@ -1,19 +1,18 @@
-import { type Clock, finishInSlices, Pacer, pause, restMs, type Steps, slicingOf } from '../base/clock.ts'
+import { type Clock, finishInSlices, Pacer, pause, restMs, slicingOf } from '../base/clock.ts'
 import type { Octets } from '../base/octets.ts'
 import type { Flow } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
 import { type FamilyResult, type FlowPass, Stopped } from './pass.ts'
 import {
   hasOtherTcpEndpoints,
-  type Looks,
+  isLagging,
   lookAtHalfOpen,
+  looksAt,
   type Pending,
   remember,
   type Version,
   type View,
-  versionOf,
 } from './ports.ts'
-import { nodeAddresses } from './stale.ts'
 
 interface HalfOpenOptions {
   readonly clock: Clock
@@ -112,10 +111,10 @@ export class HalfOpenChecks {
     const view = this.#view
     if (view === undefined) return { busyMs: undefined, isWhole: true }
     const isWhole = !isLagging(view)
-    const looks = await finishInSlices(looksAt(view, pending), slicingOf(clock))
+    const looks = await finishInSlices(looksAt(view, pending, lookAtHalfOpen), slicingOf(clock))
     if (looks.size === 0) return { busyMs: undefined, isWhole }
     let busyMs = 0
-    for (const result of await pass.run({ looks, node: nodeAddresses(view), phase: 'half-open', isChosen })) {
+    for (const result of await pass.run({ looks, view, phase: 'half-open', isChosen })) {
       busyMs += result.durationMs
       report(result)
     }
@@ -136,22 +135,7 @@ interface Removal {
   readonly isWhole: boolean
 }
 
-/** Whether the kernel's rules are behind the Snapshot: connections may still begin at an endpoint that is gone there. */
-function isLagging({ table, snapshot }: View): boolean {
-  return table.number !== snapshot.number
-}
-
 /** Identifies an entry: a later one with the same tuple has another id. */
 function entryOf({ tuple, id }: Flow): Octets {
   return `${id} ${tuple}`
-}
-
-function* looksAt(view: View, pending: Pending): Steps<Looks> {
-  const looks: Looks = new Map()
-  for (const [key, former] of pending) {
-    const look = yield* lookAtHalfOpen(former, versionOf(view, key))
-    if (look !== undefined) looks.set(key, look)
-    yield
-  }
-  return looks
 }

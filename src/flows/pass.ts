@@ -4,8 +4,8 @@ import type { Octets } from '../base/octets.ts'
 import type { ConntrackClient, FlowVisitor } from '../kernel/conntrack/client.ts'
 import type { Flow, FlowFilter } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
-import type { FlowCheck, FlowPhase } from './ports.ts'
-import { type Draining, type Judging, type RuleBook, ruleBooks } from './stale.ts'
+import type { FlowCheck, FlowPhase, View } from './ports.ts'
+import { type Draining, type RuleBook, ruleBooks } from './stale.ts'
 
 interface PassOptions {
   readonly client: ConntrackClient
@@ -20,7 +20,7 @@ interface PassOptions {
 
 interface PassWork {
   readonly looks: ReadonlyMap<ServiceKey, FlowCheck>
-  readonly node: Judging['node']
+  readonly view: View
   readonly phase: FlowPhase
   /** Chooses among the stale flows; without it, all are deleted. */
   readonly isChosen?: (flow: Flow) => boolean
@@ -55,9 +55,9 @@ export class FlowPass {
   }
 
   /** Rejects when not all could be read or deleted; what was deleted stays so. */
-  async run({ looks, node, phase, isChosen = () => true }: PassWork): Promise<readonly FamilyResult[]> {
+  async run({ looks, view, phase, isChosen = () => true }: PassWork): Promise<readonly FamilyResult[]> {
     const { clock, drains, slicing } = this.#options
-    const books = await finishInSlices(ruleBooks({ looks: looks.values(), node, phase }), slicing)
+    const books = await finishInSlices(ruleBooks({ looks: looks.values(), view, phase }), slicing)
     const results: FamilyResult[] = []
     if (phase === 'under way') drains.begin()
     for (const family of FAMILIES) {

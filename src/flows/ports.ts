@@ -73,7 +73,7 @@ export function hasOtherTcpEndpoints(before: Version, after: Version): boolean {
   return before.slices !== after.slices && (before.frontends?.ports ?? []).some(isTcp)
 }
 
-/** `isReadyOnly` leaves out endpoints that serve without being ready. */
+/** `isReadyOnly` leaves out endpoints that serve without being ready, except where a policy Local uses them. */
 export function* flowPorts(
   version: Version,
   phase: FlowPhase = 'under way',
@@ -131,7 +131,8 @@ function endpointsOf(slices: SliceList, port: PortFrontends, kind: FlowKind): Re
     for (const its of slice.ports) {
       if (its.name !== name || its.protocol !== kind.protocol) continue
       for (const { ip, traits } of slice.endpoints)
-        if (mayAnswer(traits.conditions, kind)) found.add(socketKey(ip, its.port))
+        if (mayAnswer(traits.conditions, kind) || isFallback(port, kind, { ip, port: its.port }))
+          found.add(socketKey(ip, its.port))
     }
   }
   return found
@@ -141,6 +142,11 @@ function mayAnswer({ ready, serving }: EndpointConditions, kind: FlowKind): bool
   const { protocol, phase, isReadyOnly } = kind
   if (phase === 'half-open') return ready || (serving && !isReadyOnly)
   return protocol === 'TCP' || serving
+}
+
+/** A policy Local sends to an endpoint of this node that terminates while others are ready elsewhere. */
+function isFallback({ local }: PortFrontends, { isReadyOnly }: FlowKind, { ip, port }: FlowSocket): boolean {
+  return isReadyOnly && local.some(each => each.ip === ip && each.port === port)
 }
 
 /** The name of the port, by which slices refer to it. */
@@ -205,6 +211,22 @@ export function* lookAtHalfOpen(former: readonly Version[], now: Version): Steps
 
 function hasReady({ slices }: Version): boolean {
   return slices.some(({ endpoints }) => endpoints.some(({ traits }) => traits.conditions.ready))
+}
+
+/** The Services among those that changed whose flows are to be checked, by lookAt() or lookAtHalfOpen(). */
+export function* looksAt(view: View, pending: Pending, look: typeof lookAt): Steps<Looks> {
+  const looks: Looks = new Map()
+  for (const [key, former] of pending) {
+    const found = yield* look(former, versionOf(view, key))
+    if (found !== undefined) looks.set(key, found)
+    yield
+  }
+  return looks
+}
+
+/** Whether the kernel's rules are behind the Snapshot: flows may still begin at an endpoint that is gone there. */
+export function isLagging({ table, snapshot }: View): boolean {
+  return table.number !== snapshot.number
 }
 
 type Places = ReadonlyMap<Octets, readonly FlowPort[]>

@@ -1,5 +1,5 @@
 import { Pauses, type Steps } from '../base/clock.ts'
-import { FAMILIES, type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
+import { type Family, familyOf, type Ip, isLoopback } from '../base/ip.ts'
 import type { Octets } from '../base/octets.ts'
 import { type Flow, type FlowProtocol, isTranslated, socketKey } from '../kernel/conntrack/flow.ts'
 import type { ServiceKey } from '../model/service.ts'
@@ -40,7 +40,7 @@ interface Place {
 const KEEP: Judgment = { kind: 'keep' }
 const STALE: Judgment = { kind: 'stale' }
 
-export interface BookKind {
+interface BookKind {
   readonly family: Family
   readonly protocol: FlowProtocol
   readonly phase: FlowPhase
@@ -58,6 +58,8 @@ export class RuleBook {
   readonly #node: NodeAddresses
   readonly #sockets = new Map<Octets, Place>()
   readonly #nodePorts = new Map<number, Place>()
+  /** Addresses of all Services at the numbers of these node ports: the rules look there first. */
+  readonly #taken = new Set<Octets>()
   /** The checked ports by address. */
   readonly #addresses = new Map<Ip, number[]>()
 
@@ -79,6 +81,11 @@ export class RuleBook {
     const places = port.sockets.map(({ ip, port: number }) => this.#socket(ip, number))
     if (port.nodePort !== 0) places.push(this.#nodePort(port.nodePort))
     for (const { known } of places) for (const endpoint of port.endpoints) known.add(endpoint)
+  }
+
+  /** A place at which some Service answers, checked or not. */
+  take(ip: Ip, port: number): void {
+    if (this.#nodePorts.has(port)) this.#taken.add(socketKey(ip, port))
   }
 
   get addresses(): ReadonlyMap<Ip, readonly number[]> {
@@ -106,8 +113,9 @@ export class RuleBook {
   }
 
   #placeOf(destination: Ip, port: number): Place | undefined {
-    const place = this.#sockets.get(socketKey(destination, port))
-    if (place !== undefined || this.#nodePorts.size === 0) return place
+    const key = socketKey(destination, port)
+    const place = this.#sockets.get(key)
+    if (place !== undefined || this.#taken.has(key)) return place
     const { ips, isOpen } = this.#node
     return isOpen || ips.has(destination) ? this.#nodePorts.get(port) : undefined
   }
@@ -167,18 +175,18 @@ function judgeTcp({ place, flow, endpoint, isTold }: Case): Judgment {
   return { kind: 'drain', service: port.service, between, drainMs: port.drainMs }
 }
 
-export interface Judging {
+interface Judging {
   readonly looks: Iterable<FlowCheck>
-  readonly node: Readonly<Record<Family, NodeAddresses>>
+  readonly view: View
   readonly phase: FlowPhase
 }
 
 /** Builds one book for each protocol and family with something to check. */
-export function* ruleBooks({ looks, node, phase }: Judging): Steps<readonly RuleBook[]> {
+export function* ruleBooks({ looks, view, phase }: Judging): Steps<readonly RuleBook[]> {
   const books = new Map<string, RuleBook>()
   const bookOf = ({ family, protocol }: FlowPort): RuleBook => {
     const key = protocol + family
-    const book = books.get(key) ?? new RuleBook({ family, protocol, phase }, node[family])
+    const book = books.get(key) ?? new RuleBook({ family, protocol, phase }, addressesOf(view, family))
     books.set(key, book)
     return book
   }
@@ -188,17 +196,18 @@ export function* ruleBooks({ looks, node, phase }: Judging): Steps<readonly Rule
     for (const port of former) bookOf(port).remember(port)
     if (pauses.due()) yield
   }
+  if ([...books.values()].some(({ nodePorts }) => nodePorts.length > 0))
+    for (const { ports } of view.table.services.values()) {
+      for (const { protocol, family, frontends } of ports) {
+        const book = books.get(protocol + family)
+        for (const { ip, port } of frontends) if (ip !== undefined) book?.take(ip, port)
+      }
+      if (pauses.due()) yield
+    }
   return [...books.values()]
 }
 
 /** The addresses at which NodePorts answer, as far as they are known. */
-export function nodeAddresses(view: View): Readonly<Record<Family, NodeAddresses>> {
-  const [IPv4, IPv6] = FAMILIES.map(family => addressesOf(view, family))
-  return { IPv4: IPv4 ?? NONE, IPv6: IPv6 ?? NONE }
-}
-
-const NONE: NodeAddresses = { ips: new Set(), isOpen: false }
-
 function addressesOf({ snapshot, table }: View, family: Family): NodeAddresses {
   const selected = table.nodePorts[family]
   if (selected.kind === 'only') return { ips: new Set(selected.ips), isOpen: false }

@@ -75,7 +75,7 @@ function isScoped(kind: WatchedKind): boolean {
 }
 
 /** An object with valid names, and what is found wrong with it. */
-export interface Identity extends Findings {
+interface Identity extends Findings {
   readonly namespace: string
   readonly root: Json
   readonly metadata: Json

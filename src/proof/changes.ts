@@ -28,7 +28,7 @@ export interface WholeState extends ProofState {
 }
 
 /** The same with what changed there since the last state. */
-export interface ChangedState extends ProofState {
+interface ChangedState extends ProofState {
   readonly ipvs?: IpvsChange | undefined
 }
 

@@ -206,7 +206,7 @@ export function placeKey(place: Pick<Place, 'protocol' | 'port' | 'ip'>): string
 }
 
 /** What the claims of all Services of a family are computed from. */
-export interface ClaimsContext {
+interface ClaimsContext {
   readonly here: Here
   readonly family: Family
   readonly podSource: FamilyMeaning['podSource']

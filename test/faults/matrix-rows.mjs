@@ -126,6 +126,7 @@ export const GROUPS = {
     F82: 'a daemon that was stopped for a while',
     F214: 'attempts to connect to a TCP endpoint that is gone',
     F215: 'a cleanup of attempts to connect that fails, or comes before the kernel has caught up',
+    F218: 'an endpoint that goes, at a node port whose number is a port of another Service, or as the last one of the node',
   },
   'The process': {
     F83: 'kill -9 at any moment',

@@ -46,19 +46,20 @@ class World {
   readonly #seen = new Map<number, string>()
   client: ConntrackClient
   #flows: FlowReconciler
-  #computed: Computed = compute(CONFIG, [NODE, '192.168.1.2'])
+  #computed: Computed
   #held = EMPTY_STATE
   #ident = 0x20000000
 
-  private constructor(topology: Topology, seen: Map<number, string>) {
+  private constructor(topology: Topology, seen: Map<number, string>, config: typeof CONFIG) {
     this.#topology = topology
     this.#seen = seen
-    this.#plane = openPlane(CONFIG)
+    this.#computed = compute(config, [NODE, '192.168.1.2'])
+    this.#plane = openPlane(config)
     this.client = createConntrackClient({ openTransport, clock: systemClock })
     this.#flows = this.#start()
   }
 
-  static async open(): Promise<World> {
+  static async open(config = CONFIG): Promise<World> {
     const seen = new Map<number, string>()
     const topology = await openTopology([], (place, packet) => {
       const sighting = decodeSighting(packet)
@@ -66,7 +67,7 @@ class World {
       const { kind, ident, destination, port } = sighting
       seen.set(ident, kind === 'probe' ? `${place} ${destination}:${port}` : 'refused')
     })
-    return new World(topology, seen)
+    return new World(topology, seen, config)
   }
 
   async close(): Promise<void> {
@@ -285,6 +286,29 @@ it('F75 flows that are not ours stay: of the node itself, and to the number of a
   expect(world.deleted()).toBe(1)
   expect((await world.client.statistics()).entries).toBe(before - 1)
   expect(await world.udp()).not.toContain(entryText(stale))
+})
+
+it('F218 a flow to another Service at the number of a node port stays, while its endpoint leaves that node port', async () => {
+  await world.close()
+  world = await World.open({ nodePortAddresses: ['0.0.0.0/0'] })
+  const nodePort = { name: 'dns', port: 53, protocol: 'UDP', nodePort: NODE_PORT }
+  const otherVip = '172.30.0.99'
+  const ports = [{ name: 'dns', port: NODE_PORT, protocol: 'UDP' }]
+  const other = serviceOf('other', otherVip, { ports }, { metadata: { namespace: 'ns1', name: 'other' } })
+  const its = { name: 'other-a', ports: [{ name: 'dns', port: 5353, protocol: 'UDP' }] }
+  const otherSlice = sliceOf('ns1/other', [endpoint(A, READY)], its)
+  await world.program([
+    dns({ type: 'NodePort', ports: [nodePort] }),
+    slice({ [A]: READY }),
+    other,
+    otherSlice,
+  ])
+  await world.reaches(AT_A, { destination: otherVip, port: NODE_PORT })
+  await world.reaches(AT_A, { destination: NODE, port: NODE_PORT, sourcePort: 4001 })
+  await world.program([slice({ [B]: READY })])
+  await world.reaches(AT_B, { destination: NODE, port: NODE_PORT, sourcePort: 4001 })
+  expect(world.deleted()).toBe(1)
+  expect(await world.send({ destination: otherVip, port: NODE_PORT })).toBe(AT_A)
 })
 
 it('F78 a cleanup that is not allowed is tried again until it is, and rules do not wait for it', async () => {

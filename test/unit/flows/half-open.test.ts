@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { lookAtHalfOpen, type View, versionOf } from '../../../src/flows/ports.ts'
-import { nodeAddresses, ruleBooks } from '../../../src/flows/stale.ts'
+import { ruleBooks } from '../../../src/flows/stale.ts'
 import { flow } from '../kernel/conntrack/flows.ts'
 import { dns, dnsSlice, type EndpointWords, READY, view } from './views.ts'
 
@@ -25,7 +25,7 @@ function looked(before: readonly View[], now: View) {
 function stale(before: readonly View[], now: View, isHalfOpen = true): readonly string[] {
   const look = looked(before, now)
   if (look === undefined) return []
-  const [book] = finish(ruleBooks({ looks: [look], node: nodeAddresses(now), phase: 'half-open' }))
+  const [book] = finish(ruleBooks({ looks: [look], view: now, phase: 'half-open' }))
   const cases = [
     ['10.96.0.10:53', `${A}:1053`],
     ['10.96.0.10:53', `${B}:1053`],
@@ -71,6 +71,27 @@ describe('a connection attempt without an answer', () => {
 
   it('is stale when the last endpoint terminated while it served, and then went', () => {
     expect(stale([of(slice({ [A]: SERVING }))], of(slice({})))).toEqual(ALL_TO_A)
+  })
+
+  it('F218 is stale when its endpoint terminated as the last one of this node of a policy Local, and then went', () => {
+    const local = dns({ type: 'NodePort', externalTrafficPolicy: 'Local', ports: PORTS })
+    const [here, elsewhere] = [
+      { addresses: [A], conditions: SERVING, nodeName: 'here' },
+      { addresses: [B], conditions: READY, nodeName: 'there' },
+    ]
+    const ready = { addresses: [C], conditions: READY, nodeName: 'here' }
+    const at = (...endpoints: readonly object[]) =>
+      view([local, dnsSlice({}, { endpoints, ports: [{ name: 'dns', port: 1053, protocol: 'TCP' }] })])
+    expect(stale([at(here, elsewhere)], at(ready, elsewhere))).toContain(ALL_TO_A[2])
+    // Beside a ready one of this node it gets no new connections.
+    expect(looked([at(here, ready)], at(ready))).toBeUndefined()
+  })
+
+  it('F218 is kept at a node port number that is a port of another Service with the same endpoint', () => {
+    const other = { ...service, metadata: { name: 'other', namespace: 'ns' } }
+    const spec = { clusterIP: '192.168.1.7', ports: [{ name: 'dns', port: 30053, protocol: 'TCP' }] }
+    const now = view([service, slice({ [B]: READY }), { ...other, spec }])
+    expect(stale([both], now)).toEqual(ALL_TO_A.slice(0, 2))
   })
 
   it('is not looked for when an endpoint goes that terminated beside one that is ready', () => {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { finish } from '../../../src/base/clock.ts'
 import { flowPorts, type View, versionOf } from '../../../src/flows/ports.ts'
-import { type Judgment, nodeAddresses, ruleBooks } from '../../../src/flows/stale.ts'
+import { type Judgment, ruleBooks } from '../../../src/flows/stale.ts'
 import type { Flow } from '../../../src/kernel/conntrack/flow.ts'
 import { flow } from '../kernel/conntrack/flows.ts'
 import { node } from '../model/objects.ts'
@@ -16,7 +16,7 @@ function judged(each: Flow, now: View, before: readonly View[] = []): Judgment['
     current: finish(flowPorts(versionOf(now, 'ns/dns'))),
     former: before.flatMap(one => finish(flowPorts(versionOf(one, 'ns/dns')))),
   }
-  const books = finish(ruleBooks({ looks: [look], node: nodeAddresses(now), phase: 'under way' }))
+  const books = finish(ruleBooks({ looks: [look], view: now, phase: 'under way' }))
   const book = books.find(({ family, protocol }) => family === each.family && protocol === each.protocol)
   if (book?.concerns(each.destination, each.destinationPort) !== true) return 'keep'
   return book.judge(each).kind
@@ -138,6 +138,15 @@ describe('a UDP flow to a NodePort', () => {
     expect(judged(flow(CLIENT, '192.0.2.7:30053', `${B}:1053`), everywhere, [before])).toBe('keep')
   })
 
+  it('F218 is not ours at an address and port of another Service, which may have the same endpoint', () => {
+    const other = dns({ clusterIP: '10.96.0.99', ports: [{ ...DNS_PORT, port: 30053 }] })
+    const taken = { ...other, metadata: { name: 'other', namespace: 'ns' } }
+    const [before, now] = [A, B].map(ip => view([dns(spec), dnsSlice({ [ip]: READY }), taken]))
+    if (before === undefined || now === undefined) throw new Error('unreachable')
+    expect(judged(flow(CLIENT, '10.96.0.99:30053', `${A}:1053`), now, [before])).toBe('keep')
+    expect(judged(flow(CLIENT, '192.0.2.7:30053', `${A}:1053`), now, [before])).toBe('stale')
+  })
+
   it('is judged at the addresses of interfaces where all of them answer', () => {
     const options = { nodePortSelection: { primary: false, cidrs: [] } }
     const all = view(objects, undefined, { localIps: ['127.0.0.1', '192.0.2.7'], options })
@@ -185,7 +194,7 @@ describe('a TCP connection', () => {
   it('is counted together with the others between the same place and endpoint', () => {
     const now = view([dns({ ports }, draining), sliceOf({ [B]: READY })])
     const look = { current: finish(flowPorts(versionOf(now, 'ns/dns'))), former: [] }
-    const [book] = finish(ruleBooks({ looks: [look], node: nodeAddresses(now), phase: 'under way' }))
+    const [book] = finish(ruleBooks({ looks: [look], view: now, phase: 'under way' }))
     expect(book?.judge(tcp(`${A}:1053`))).toEqual({
       kind: 'drain',
       service: 'ns/dns',
