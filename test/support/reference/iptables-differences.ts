@@ -4,7 +4,7 @@ import { parse } from 'yaml'
 import { assert } from '../../../src/base/errors.ts'
 
 /** Rules that kube-proxy and we have otherwise for the objects of a scenario. */
-export interface RuleDifference {
+interface RuleDifference {
   readonly scenario: string
   readonly because: string
   /** Words in lines that only kube-proxy has. */
@@ -13,7 +13,7 @@ export interface RuleDifference {
   readonly kprobe: readonly string[]
 }
 
-export interface RuleDifferences {
+interface RuleDifferences {
   readonly differences: readonly RuleDifference[]
   /** What the API server or kube-proxy does not take, in its words; the steps before were compared. */
   readonly refused: ReadonlyArray<{ readonly scenario: string; readonly words: string }>
