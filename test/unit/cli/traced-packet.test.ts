@@ -1,11 +1,10 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { parseIp } from '../../../src/base/ip.ts'
 import type { PacketHead } from '../../../src/base/ip-packet.ts'
 import { ServiceIndex, type StoryFacts, storyLines, storyOf } from '../../../src/cli/packet-story.ts'
 import { PacketCollector, type TracedPacket } from '../../../src/cli/traced-packet.ts'
 import type { TraceEvent } from '../../../src/kernel/nft/packet-trace.ts'
+import { ip } from '../../support/addresses.ts'
 
-const ip = (text: string): string => parseIp(text) ?? ''
 const HEAD: PacketHead = {
   protocol: 6,
   source: ip('192.0.2.1'),
