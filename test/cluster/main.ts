@@ -16,7 +16,16 @@ import { lifeTable, runLife } from './life.ts'
 import { accessOf, LoadBalancer } from './load-balancer.ts'
 import { HELP, type Options, parseOptions } from './options.ts'
 import { logOf, type RunningProxy, runningProxy, startProxies, stopProxies } from './proxies.ts'
-import { type Baseline, baselineOf, countsOf, type Report, tableOf, withPart, worseThan } from './report.ts'
+import {
+  type Baseline,
+  baselineOf,
+  countsOf,
+  holdFolder,
+  type Report,
+  tableOf,
+  withPart,
+  worseThan,
+} from './report.ts'
 import { planSite } from './site.ts'
 import { focusOf, runSuite, type Suite } from './suites.ts'
 import { runTraffic } from './traffic.ts'
@@ -171,6 +180,7 @@ async function freshLife(options: Options, session: Session): Promise<number> {
 async function life({ rounds, only, previous }: Options, cluster: Cluster): Promise<number> {
   const running = runningProxy(cluster.site)
   const folder = join(RESULTS, ['life', running?.proxy, running?.form, running?.mode].join('-'))
+  await holdFolder(folder)
   const report = await runLife(cluster, {
     ...{ rounds, only, previous, folder, progress },
     program: PROGRAM,
@@ -199,6 +209,7 @@ async function runOne(cluster: Cluster, { proxy, suite, options }: Run): Promise
     RESULTS,
     [proxy.proxy, ...(proxy.form === 'process' ? [] : [proxy.form]), proxy.mode, suite.name].join('-'),
   )
+  const release = await holdFolder(folder)
   const { procs, only } = options
   const startedMs = performance.now()
   const tests = await runSuite(site, tools, {
@@ -226,6 +237,7 @@ async function runOne(cluster: Cluster, { proxy, suite, options }: Run): Promise
   for (const node of site.nodes) writeFileSync(join(folder, `${node.name}.log`), logOf(node, proxy))
   for (const line of tableOf(report)) console.log(line)
   progress(`${folder}/results.json, and ginkgo.log there`)
+  await release()
   return report
 }
 

@@ -1,4 +1,6 @@
+import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
+import { takeLock } from '../../src/base/instance-lock.ts'
 
 /** What came of one test of upstream's. */
 export interface Outcome {
@@ -113,4 +115,18 @@ export function worseThan(baseline: Baseline, report: Report, chosen: RegExp): r
       ([name]) =>
         `${name}: passed with ${baseline.proxy}, ${here.get(name)?.state ?? 'not run'} with ${report.proxy}`,
     )
+}
+
+/**
+ * Throws when another run, in another cluster of this checkout, writes its results into the folder. The result gives it
+ * back; so does the end of the process.
+ */
+export async function holdFolder(folder: string): Promise<() => Promise<void>> {
+  // A name of a socket is shorter than a path may be.
+  const name = `kprobe-test-${createHash('sha256').update(folder).digest('hex')}`
+  const lock = await takeLock(name, `process ${process.pid}`)
+  if (lock.kind === 'held') return lock.release
+  throw new Error(
+    `${folder}: ${lock.holder || 'another run'} writes its results there; wait until it has ended`,
+  )
 }

@@ -1,7 +1,6 @@
 import fc from 'fast-check'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { systemClock } from '../../src/base/clock.ts'
-import { parseIp } from '../../src/base/ip.ts'
 import { createIpsetClient, type IpsetClient } from '../../src/kernel/ipset/client.ts'
 import { growthOf } from '../../src/kernel/ipset/grow.ts'
 import {
@@ -12,6 +11,7 @@ import {
   type IpsetOperation,
 } from '../../src/kernel/ipset/state.ts'
 import type { Transport } from '../../src/netlink/transport.ts'
+import { ip } from '../support/addresses.ts'
 import { add, anyFilledSet, manyEntries, setOf } from '../support/fake-ipset/arbitraries.ts'
 import { runs } from '../support/runs.ts'
 import type { Versioned } from './target.ts'
@@ -57,10 +57,6 @@ const IPS = setOf('KUBE-IPVS-IPS', 'hash:ip')
 
 function create(...made: readonly Ipset[]): IpsetOperation[] {
   return made.map(set => ({ verb: 'create', set }))
-}
-
-function ip(text: string): string {
-  return parseIp(text) ?? expect.unreachable(`no address: ${text}`)
 }
 
 function ips(...texts: readonly string[]): IpsetEntry[] {

@@ -5,7 +5,17 @@ import { tool } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
 import { freshNetns } from '../support/lab/netns.ts'
 import { eventually } from '../support/patience.ts'
-import { AGAIN, DIFFERS, HEALTH, metric, proving, until, verbose, wholes } from '../support/proving-daemon.ts'
+import {
+  AGAIN,
+  DIFFERS,
+  HEALTH,
+  metric,
+  moreObjects,
+  proving,
+  until,
+  verbose,
+  wholes,
+} from '../support/proving-daemon.ts'
 
 /* The proof in the daemon, of the real kernel's rules. */
 
@@ -61,26 +71,13 @@ it.each([
   cpSync(EXAMPLES, folder, { recursive: true })
   const daemon = await proving(daemons, folder, { prove: 'changes', mode })
   const file = join(folder, 'more.yaml')
-  const objects = (last: number) => `
-apiVersion: v1
-kind: Service
-metadata: { name: more, namespace: default }
-spec: { clusterIP: 10.96.77.7, clusterIPs: [10.96.77.7], ports: [{ port: 80 }] }
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: { name: more-1, namespace: default, labels: { kubernetes.io/service-name: more } }
-addressType: IPv4
-endpoints: [{ addresses: ['10.244.9.${last}'] }]
-ports: [{ name: '', port: 8080, protocol: TCP }]
-`
   for (let last = 1; last <= 8; last++) {
-    writeFileSync(file, objects(last))
+    writeFileSync(file, moreObjects(last))
     const addresses = `10.244.9.${last}`
     await eventually(() => nft('list', 'table', ...table.split(' ')).includes(addresses))
   }
   const before = await metric('duration_seconds_count{kind="changes"}')
-  writeFileSync(file, objects(99))
+  writeFileSync(file, moreObjects(99))
   await until(async () => (await metric('duration_seconds_count{kind="changes"}')) > before)
   expect(await metric('changed_classes_total')).toBeGreaterThan(0)
   expect(await metric('differences')).toBe(0)

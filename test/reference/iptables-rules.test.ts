@@ -3,8 +3,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { NftClient } from '../../src/kernel/nft/client.ts'
 import { NODE_NAME } from '../support/pipeline.ts'
 import { Arena, bySettings } from '../support/reference/arena.ts'
+import { readRuleDifferences } from '../support/reference/differences.ts'
 import { isInIptables } from '../support/reference/fence.ts'
-import { readRuleDifferences } from '../support/reference/iptables-differences.ts'
 import {
   countingOptionsOf,
   inIptables,

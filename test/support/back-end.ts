@@ -5,7 +5,7 @@ import { eventually } from './patience.ts'
 
 export const ALL_IP = fileURLToPath(new URL('../../deploy/examples/all-ip/', import.meta.url))
 
-export interface BackEndOptions {
+interface BackEndOptions {
   readonly script: string
   readonly args?: readonly string[]
   readonly env?: Readonly<Record<string, string>>

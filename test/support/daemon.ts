@@ -14,7 +14,7 @@ export const EXAMPLES = fileURLToPath(new URL('../../deploy/examples', import.me
 export const EXAMPLE_FLAGS = [`--source=file:${EXAMPLES}`, '--hostname-override=example-node']
 
 /** One line of the log. */
-export type LogRecord = Readonly<Record<string, unknown>> & { readonly level: string; readonly msg: string }
+type LogRecord = Readonly<Record<string, unknown>> & { readonly level: string; readonly msg: string }
 
 /** A daemon that starts with many objects may end only once it has read them. */
 const ENDED_MS = 60_000
@@ -25,7 +25,7 @@ export interface Exit {
 }
 
 /** Where the daemon reads its objects. */
-export type DaemonSource =
+type DaemonSource =
   /** Folder or file of objects. */
   | { readonly kind: 'file'; readonly path: string }
   /** An API server, by the path of a kubeconfig. */

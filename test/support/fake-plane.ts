@@ -16,9 +16,9 @@ import {
 } from '../../src/reconcile/dataplane.ts'
 
 /** Service key to whatever it stands for. */
-export type FakeState = ReadonlyMap<string, string>
+type FakeState = ReadonlyMap<string, string>
 
-export interface FakePlan extends Plan<FakeState> {
+interface FakePlan extends Plan<FakeState> {
   readonly to: FakeState
   readonly lines: readonly PlanLine[]
 }

@@ -79,7 +79,7 @@ export class FaultyTransport implements Transport {
 }
 
 /** One message of a datagram: where it lies, header included, and what its header says. */
-export interface RawMessage {
+interface RawMessage {
   readonly start: number
   readonly end: number
   readonly type: number

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-export interface HeaderValues {
+interface HeaderValues {
   /** Such as linux/netlink.h. */
   readonly headers: readonly string[]
   readonly names: readonly string[]

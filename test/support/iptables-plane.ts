@@ -3,7 +3,7 @@ import { IptablesPlane } from '../../src/modes/iptables/plane.ts'
 import type { IptablesOptions } from '../../src/modes/iptables/settings.ts'
 import { iptablesOptionsOf, openClient, type PipelineConfig } from './pipeline.ts'
 
-export interface OpenIptablesPlane {
+interface OpenIptablesPlane {
   readonly client: NftClient
   readonly plane: IptablesPlane
 }

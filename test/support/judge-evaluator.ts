@@ -32,7 +32,7 @@ const UDP = 17
 
 type Random = (bound: number) => number
 
-export interface JudgeOptions {
+interface JudgeOptions {
   readonly rulesets: number
   /** For each ruleset. */
   readonly packets: number

@@ -22,7 +22,7 @@ export function loadDifferences(mode: string): readonly ModeDifference[] {
 }
 
 /** Throws for what is not written as the heads of these files say. `at` is for messages. */
-export function parseDifferences(at: string, text: string): readonly ModeDifference[] {
+function parseDifferences(at: string, text: string): readonly ModeDifference[] {
   const document: unknown = parse(text)
   assert(Array.isArray(document), `${at}: not a list`)
   const field = (value: unknown, name: string): unknown => {

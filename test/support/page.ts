@@ -48,7 +48,7 @@ export class Page {
   }
 }
 
-export interface ShellOptions {
+interface ShellOptions {
   /** Starts a shell that reads commands. */
   readonly command: string
   readonly env?: Readonly<Record<string, string>>

@@ -8,7 +8,7 @@ import {
 } from '../../src/config/load-config.ts'
 
 /** How a configuration file of kube-proxy begins. */
-export const FILE_HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
+const FILE_HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n'
 
 /** What is asked for by flags, and by a configuration file when there is a body. */
 export function requestFrom(argv: readonly string[], body?: string, hostName = 'node'): RunRequest {

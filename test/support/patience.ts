@@ -25,7 +25,7 @@ export interface Machine {
   slowness(): number
 }
 
-export interface PatienceOptions {
+interface PatienceOptions {
   readonly machine?: Machine
   /** What differs from before whenever something goes on; the limit begins anew then. */
   readonly progress?: () => unknown
@@ -79,7 +79,7 @@ export class Patience {
   }
 }
 
-export interface EventuallyOptions extends PatienceOptions {
+interface EventuallyOptions extends PatienceOptions {
   readonly limitMs?: number
   /** The first step; a look may be dear, so steps grow with the time. */
   readonly stepMs?: number

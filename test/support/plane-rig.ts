@@ -11,7 +11,7 @@ import { FakeClock } from './fake-clock.ts'
 import { LIMIT_MS, Patience } from './patience.ts'
 import { type PipelineConfig, resolveOptionsOf } from './pipeline.ts'
 
-export interface PlaneRigOptions<State, P extends Plan<State>> {
+interface PlaneRigOptions<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
   readonly clock: Clock
   readonly config?: PipelineConfig

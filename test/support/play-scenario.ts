@@ -5,7 +5,7 @@ import { type Computed, change, commitAll, computeIn, type Mode, type Stateful }
 import { LOCAL_IPS, type PacketRow, type Scenario } from './scenario.ts'
 import { expectedLine, flowOf as flowAtRandom, type Labels, seenLine } from './scenario-outcome.ts'
 
-export interface PlayOptions<State extends Stateful, P extends Plan<State>> {
+interface PlayOptions<State extends Stateful, P extends Plan<State>> {
   readonly mode: Mode<State>
   /** On the kernel of the lab's node. */
   readonly plane: Dataplane<State, P>

@@ -4,7 +4,7 @@ import type { Player } from './players.ts'
 import { LOCAL_IPS, type PacketRow, type Scenario } from './scenario.ts'
 import { expectedLine, type Tracing, tracedLine } from './scenario-outcome.ts'
 
-export interface PlayedStep {
+interface PlayedStep {
   readonly title: string
   readonly outcomes: readonly { readonly row: PacketRow; readonly line: string }[]
   readonly refusals: readonly string[]

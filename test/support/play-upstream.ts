@@ -11,7 +11,7 @@ import type { MoreOfSteps } from './play-scenario.ts'
 import { type Scenario, scenarioFrom } from './scenario.ts'
 
 /** Gives the objects and packets of the test as a scenario. */
-export function scenarioOfUpstream({ title, steps }: UpstreamTest): Scenario {
+function scenarioOfUpstream({ title, steps }: UpstreamTest): Scenario {
   const [first, ...then] = steps.map(({ title, objects, remove, packets }) => {
     return { title, objects, remove, packets }
   })

@@ -9,7 +9,7 @@ import type {
 } from '../../src/model/frontend.ts'
 
 /** What a Service asks of this node, in words that a test can spell out. Equal values, equal words. */
-export interface PrintedService {
+interface PrintedService {
   readonly service: string
   readonly ports: readonly PrintedPort[]
   /** Absent unless external addresses are served as a whole. */
@@ -18,14 +18,14 @@ export interface PrintedService {
   readonly refusals: readonly string[]
 }
 
-export interface PrintedWhole {
+interface PrintedWhole {
   /** `ExternalIP 192.0.2.1 external-cluster`. */
   readonly frontends: readonly string[]
   readonly cluster: readonly string[]
   readonly local: readonly string[]
 }
 
-export interface PrintedPort {
+interface PrintedPort {
   readonly key: string
   readonly affinitySeconds: number
   /** Absent for the default. */

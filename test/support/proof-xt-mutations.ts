@@ -3,7 +3,7 @@ import { builtinHook } from '../../src/kernel/xt/scope.ts'
 import type { HeldChain } from './proof-iptables.ts'
 
 /** Changed chains of iptables, and what was changed. */
-export interface XtMutation {
+interface XtMutation {
   readonly what: string
   readonly chains: readonly HeldChain[]
 }

@@ -54,3 +54,18 @@ export async function until(isSo: () => Promise<boolean>): Promise<void> {
 }
 
 export const verbose = async (): Promise<string> => await (await fetch(`${HEALTH}?verbose`)).text()
+
+/** A Service more, whose endpoint is 10.244.9.`last`. */
+export const moreObjects = (last: number): string => `
+apiVersion: v1
+kind: Service
+metadata: { name: more, namespace: default }
+spec: { clusterIP: 10.96.77.7, clusterIPs: [10.96.77.7], ports: [{ port: 80 }] }
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: { name: more-1, namespace: default, labels: { kubernetes.io/service-name: more } }
+addressType: IPv4
+endpoints: [{ addresses: ['10.244.9.${last}'] }]
+ports: [{ name: '', port: 8080, protocol: TCP }]
+`

@@ -3,7 +3,7 @@ import { createRandom, type Random } from './apiserver/random.ts'
 import type { Follower } from './follower.ts'
 import { type MemoryRelay, RelayWorld } from './relay.ts'
 
-export interface RelayOutcome {
+interface RelayOutcome {
   readonly seed: number
   readonly trace: readonly string[]
   readonly complaints: readonly string[]

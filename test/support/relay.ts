@@ -163,7 +163,7 @@ interface MemoryCallOptions {
 }
 
 /** Both ends of a call; what is said arrives a little later, in its order. */
-export class MemoryCall implements RelayCall, Call {
+class MemoryCall implements RelayCall, Call {
   readonly organizations = []
   readonly #options: MemoryCallOptions
   #handler: CallHandler | undefined

@@ -91,7 +91,7 @@ export function scenarioOf(file: string): Scenario {
   return parseScenario(file, readScenarioFile(file))
 }
 
-export function parseScenario(file: string, text: string): Scenario {
+function parseScenario(file: string, text: string): Scenario {
   return scenarioFrom(file, parse(text))
 }
 

@@ -21,7 +21,7 @@ const KINDS: Readonly<Record<string, { readonly kind: Kind; readonly apiVersion:
   nodes: { kind: 'Node', apiVersion: 'v1' },
 }
 
-export interface StatusText {
+interface StatusText {
   readonly reason?: string
   readonly message?: string
   readonly causes?: readonly string[]
@@ -266,7 +266,7 @@ export function service(name: string, resourceVersion: string | number, more: Se
   }
 }
 
-export interface ServiceText {
+interface ServiceText {
   readonly uid?: string
   readonly ip?: string
   readonly ports?: readonly object[]

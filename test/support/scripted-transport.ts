@@ -94,7 +94,7 @@ export function nest(type: number, ...children: readonly string[]): string {
   return attribute(type | 0x8000, ...children)
 }
 
-export interface MessageFields {
+interface MessageFields {
   readonly type: number
   readonly flags?: number
   readonly sequence?: number

@@ -17,14 +17,14 @@ export interface SourceFacts {
   readonly hiddenImports: readonly HiddenImport[]
 }
 
-export interface FunctionSpan {
+interface FunctionSpan {
   readonly name: string
   /** Of its first line, from 1. */
   readonly line: number
   readonly lines: number
 }
 
-export type HiddenImport = 'getBuiltinModule' | 'createRequire' | 'import()'
+type HiddenImport = 'getBuiltinModule' | 'createRequire' | 'import()'
 
 export const ARROW = 'arrow function'
 

@@ -21,8 +21,8 @@ export function sourceFile(path: string, text: string, read = factsOf): SourceFi
   return { path, text, ...facts }
 }
 
-export const FILE_LINES_MAX = 450
-export const FUNCTION_LINES_MAX = 60
+const FILE_LINES_MAX = 450
+const FUNCTION_LINES_MAX = 60
 export const NATIVE_LINES_MAX = 500
 
 const EVERYTHING = 'everything' as const
@@ -244,7 +244,7 @@ function partOf(inSrcPath: string): string {
   return inSrcPath.split('/')[0] ?? inSrcPath
 }
 
-export function resolvePath(importer: string, module: string): string {
+function resolvePath(importer: string, module: string): string {
   const parts = importer.split('/').slice(0, -1)
   for (const part of module.split('/')) {
     if (part === '..') parts.pop()

@@ -22,7 +22,7 @@ export interface KeyPair {
   readonly keyPem: string
 }
 
-export interface IssueOptions {
+interface IssueOptions {
   /** CN; the user's name in a client certificate. */
   readonly commonName?: string
   /** O; the user's groups in a client certificate. */

@@ -3,7 +3,16 @@ import { join } from 'node:path'
 import { afterEach, expect, it } from 'vitest'
 import { runInProcess, tool } from '../support/command.ts'
 import { Daemons, EXAMPLES } from '../support/daemon.ts'
-import { AGAIN, DIFFERS, metric, proving, until, verbose, wholes } from '../support/proving-daemon.ts'
+import {
+  AGAIN,
+  DIFFERS,
+  metric,
+  moreObjects,
+  proving,
+  until,
+  verbose,
+  wholes,
+} from '../support/proving-daemon.ts'
 
 /* The proof in the daemon, of virtual servers, ipsets and rules as a kernel with IPVS holds them. */
 
@@ -19,20 +28,6 @@ afterEach(async () => {
   await runInProcess(['cleanup', '--force'])
 })
 
-const objects = (last: number) => `
-apiVersion: v1
-kind: Service
-metadata: { name: more, namespace: default }
-spec: { clusterIP: 10.96.77.7, clusterIPs: [10.96.77.7], ports: [{ port: 80 }] }
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: { name: more-1, namespace: default, labels: { kubernetes.io/service-name: more } }
-addressType: IPv4
-endpoints: [{ addresses: ['10.244.9.${last}'] }]
-ports: [{ name: '', port: 8080, protocol: TCP }]
-`
-
 it.each(['nftables', 'iptables'])(
   'follows what changes, damage and chains of others, with rules of %s',
   async rules => {
@@ -40,14 +35,14 @@ it.each(['nftables', 'iptables'])(
     // Few objects: a proof may take a tenth of a processor, which the guest emulates.
     cpSync(join(EXAMPLES, NODE), join(folder, NODE))
     const file = join(folder, 'more.yaml')
-    writeFileSync(file, objects(1))
+    writeFileSync(file, moreObjects(1))
     // The time of the guest jumps: a period between two reads could take the place of each proof of changes.
     const more = [`--ipvs-rules=${rules}`, '--ipvs-sync-period=1h']
     const daemon = await proving(daemons, folder, { prove: 'changes', mode: 'ipvs', more })
     await until(async () => (await wholes()) > 0)
     expect(await verbose()).toContain('[+]proof ok: everything was proved')
     const [first, whole] = [await changes(), await wholes()]
-    writeFileSync(file, objects(2))
+    writeFileSync(file, moreObjects(2))
     await until(async () => (await changes()) > first)
     expect(await wholes()).toBe(whole)
     expect(await metric('differences')).toBe(0)

@@ -26,7 +26,7 @@ export interface ReceivedItem {
   readonly Delete?: ReceivedRef
 }
 
-export interface ReceivedRef {
+interface ReceivedRef {
   readonly Set: number
   readonly Path: string
 }

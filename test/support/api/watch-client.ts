@@ -21,7 +21,7 @@ export function grpcClient(address: string, credentials = grpc.credentials.creat
   })
 }
 
-export type Duplex = grpc.ClientDuplexStream<Buffer, Buffer>
+type Duplex = grpc.ClientDuplexStream<Buffer, Buffer>
 
 export function openStream(client: grpc.Client, path: string): Duplex {
   return client.makeBidiStreamRequest(path, AS_IS.requestSerialize, AS_IS.responseDeserialize)

@@ -6,7 +6,7 @@ import type { Store } from './store.ts'
 /** Changes of endpoints in the shapes that clusters show; each is the next state of one slice. */
 export type Changes = Iterator<Placed, undefined>
 
-export interface ChurnOptions {
+interface ChurnOptions {
   readonly shape: ClusterShape
   readonly random: Random
   /** Of now, for the annotation that latency is measured by. */
@@ -104,7 +104,7 @@ function triggerOf(triggered: (() => string) | undefined): { readonly triggered?
   return triggered === undefined ? {} : { triggered: triggered() }
 }
 
-export interface DriveOptions {
+interface DriveOptions {
   readonly store: Store
   readonly clock: Clock
   readonly perSecond: number

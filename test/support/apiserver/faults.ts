@@ -47,7 +47,7 @@ export type Fault =
   | { readonly kind: 'reverse'; readonly group: number }
   | ({ readonly kind: 'twist' } & Twist)
 
-export type EventMatch = (event: WatchEvent, index: number) => boolean
+type EventMatch = (event: WatchEvent, index: number) => boolean
 
 /** A request as rules look at it. */
 export interface Seen {

@@ -13,7 +13,7 @@ export interface ResponsePort {
   goAway(code: number): void
 }
 
-export interface FaultyBodyOptions {
+interface FaultyBodyOptions {
   readonly port: ResponsePort
   readonly faults: readonly Fault[]
   readonly clock: Clock

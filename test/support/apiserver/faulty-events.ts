@@ -3,7 +3,7 @@ import type { Fault } from './faults.ts'
 import type { FaultyBody } from './faulty-body.ts'
 import type { EventSink } from './watch.ts'
 
-export interface FaultyEventsOptions {
+interface FaultyEventsOptions {
   readonly body: FaultyBody
   readonly faults: readonly Fault[]
   readonly encode: (event: WatchEvent) => Uint8Array

@@ -10,7 +10,7 @@ export interface Connection {
   stall(): void
 }
 
-export interface FrontOptions {
+interface FrontOptions {
   readonly host: string
   /** 0 for any. */
   readonly port: number

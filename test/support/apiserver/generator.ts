@@ -68,7 +68,7 @@ export function serviceCidrOf(cidrs: readonly string[], name = 'kubernetes'): Ap
   }
 }
 
-export interface ServiceExtra {
+interface ServiceExtra {
   readonly port?: number
   readonly type?: 'ClusterIP' | 'NodePort' | 'LoadBalancer'
   readonly annotations?: { readonly [key: string]: string }
@@ -128,7 +128,7 @@ export function slicesOf(index: number, shape: ClusterShape): readonly ApiObject
   })
 }
 
-export interface SliceContent extends Omit<ClusterShape, 'services' | 'endpointsPerService'> {
+interface SliceContent extends Omit<ClusterShape, 'services' | 'endpointsPerService'> {
   /** Of the slice among those of its Service. */
   readonly number: number
   readonly pods: readonly number[]

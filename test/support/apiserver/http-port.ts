@@ -19,7 +19,7 @@ export interface LogEntry {
   ended: boolean
 }
 
-export interface HttpPortOptions {
+interface HttpPortOptions {
   readonly response: ServerResponse | Http2ServerResponse
   readonly entry: LogEntry
   readonly connection: Connection | undefined

@@ -1,6 +1,6 @@
 import { badRequest, invalidOption } from './status.ts'
 
-export type VersionMatch = 'Exact' | 'NotOlderThan'
+type VersionMatch = 'Exact' | 'NotOlderThan'
 
 /** The query of a list or watch, checked as the server checks it. */
 export interface ListOptions {

@@ -17,7 +17,7 @@ export interface ListRequest {
   readonly emptyPages?: boolean
 }
 
-export interface ListPage {
+interface ListPage {
   readonly items: readonly ApiObject[]
   readonly metadata: ListMetadata
 }

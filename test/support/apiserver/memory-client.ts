@@ -12,7 +12,7 @@ import { type Backend, serve } from './exchange.ts'
 import type { ResponsePort } from './faulty-body.ts'
 import type { MemoryNetwork, Passenger } from './memory-network.ts'
 
-export interface MemoryClientOptions {
+interface MemoryClientOptions {
   readonly backend: Backend
   readonly network: MemoryNetwork
   readonly clock: Clock

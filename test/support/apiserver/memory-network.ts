@@ -2,7 +2,7 @@ import type { Clock } from '../../../src/base/clock.ts'
 import type { ApiErrorKind } from '../../../src/source/kube/api-client.ts'
 import type { Random } from './random.ts'
 
-export interface MemoryNetworkOptions {
+interface MemoryNetworkOptions {
   readonly clock: Clock
   readonly random: Random
   /** Of each piece, milliseconds. */

@@ -3,7 +3,7 @@ import { apiVersionOf, type Resource } from './resources.ts'
 import { badRequest, failure, notFound } from './status.ts'
 import { metadataOf, type Store } from './store.ts'
 
-export interface ObjectRequest {
+interface ObjectRequest {
   readonly method: string
   readonly resource: Resource
   readonly namespace: string | undefined
@@ -13,7 +13,7 @@ export interface ObjectRequest {
   readonly contentType: string
 }
 
-export interface ObjectAnswer {
+interface ObjectAnswer {
   readonly code: number
   readonly object: ApiObject
 }

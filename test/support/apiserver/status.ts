@@ -15,7 +15,7 @@ export class ApiFailure extends Error {
   }
 }
 
-export interface FailureOptions {
+interface FailureOptions {
   readonly code: number
   readonly reason: string
   readonly message: string

@@ -51,7 +51,7 @@ export interface View {
   subscribe(plural: string, heard: (change: Change | undefined) => void): Cancel
 }
 
-export interface StoreOptions {
+interface StoreOptions {
   /** Version before the first change: decimal, of any length. */
   readonly startVersion?: string
   /** Wall clock, for creationTimestamp. */

@@ -12,7 +12,7 @@ export interface EventSink {
   end(): void
 }
 
-export interface WatchRequest extends ListRequest {
+interface WatchRequest extends ListRequest {
   readonly resource: Resource
   readonly clock: Clock
   /** 0 for none. */

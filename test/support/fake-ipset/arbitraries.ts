@@ -40,7 +40,7 @@ export function anyEntry({ type, family }: Pick<Ipset, 'type' | 'family'>): fc.A
   }
 }
 
-export const anyType: fc.Arbitrary<IpsetType> = fc.constantFrom(...TYPES)
+const anyType: fc.Arbitrary<IpsetType> = fc.constantFrom(...TYPES)
 
 export function anySet(name: string): fc.Arbitrary<Ipset> {
   const family = fc.constantFrom<Family>('IPv4', 'IPv6')

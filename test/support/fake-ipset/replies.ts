@@ -49,7 +49,7 @@ export function refusedEntry(
   return out.written()
 }
 
-export interface ListAsked extends Omit<ReplyHead, 'command' | 'flags'> {
+interface ListAsked extends Omit<ReplyHead, 'command' | 'flags'> {
   /** IPSET_FLAG_LIST_*. */
   readonly detail: number
 }

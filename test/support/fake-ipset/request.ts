@@ -4,7 +4,7 @@ import { type Message, NFGENMSG_LENGTH } from '../../../src/netlink/message.ts'
 import { ERR, type FakeElement, refuse } from './sets.ts'
 
 /** An attribute as it came: the kernel looks at the flags of many. */
-export interface RawAttribute {
+interface RawAttribute {
   readonly start: number
   readonly end: number
   /** NLA_F_NESTED. */

@@ -1,7 +1,7 @@
 import { parseIp } from '../../../src/base/ip.ts'
 import { type Ipset, type IpsetEntry, setTypeOf } from '../../../src/kernel/ipset/state.ts'
 
-export interface SavedSet {
+interface SavedSet {
   readonly set: Ipset
   readonly bucketSize: number | undefined
   readonly initialValue: number | undefined
@@ -40,7 +40,7 @@ function createdBy(name: string, [typeName = '', ...rest]: readonly string[]): S
 
 const PROTOCOLS: Readonly<Record<string, number>> = { tcp: 6, udp: 17, sctp: 132, udplite: 136 }
 
-export function readEntry({ type }: Ipset, text: string): IpsetEntry {
+function readEntry({ type }: Ipset, text: string): IpsetEntry {
   if (type === 'bitmap:port') return { port: Number(text) }
   const [first = '', service = '', second = ''] = text.split(',')
   const ip = address(first)

@@ -106,7 +106,7 @@ function masked(ip: string, bits: number): string {
   return text
 }
 
-export function elementKey({ ip, protocol, port, ip2, prefix2 }: FakeElement): string {
+function elementKey({ ip, protocol, port, ip2, prefix2 }: FakeElement): string {
   return JSON.stringify([ip, protocol, port, ip2, prefix2])
 }
 

@@ -44,7 +44,7 @@ export function addressIn(service: ServiceValues | undefined, hasIpv6: boolean):
   return { family, protocol, address: unionOf(address, family), port, mark: 0 }
 }
 
-export type ServerSettings = Pick<FakeServer, 'scheduler' | 'flags' | 'timeoutS' | 'netmask'>
+type ServerSettings = Pick<FakeServer, 'scheduler' | 'flags' | 'timeoutS' | 'netmask'>
 
 /** The other half, which NEW and SET want. The flags' mask is always whole. */
 export function settingsIn(service: ServiceValues): ServerSettings {

@@ -24,7 +24,7 @@ import type { FakeChain, FakeElement, FakeRule, FakeSet, FakeTable } from './obj
 import { messageOf, type ObjectHead, objectMessage } from './replies.ts'
 
 /** Makes the head of one more message of the dump: what it says of the generation is current when it is made. */
-export type Heads = (message: number, family: number) => ObjectHead
+type Heads = (message: number, family: number) => ObjectHead
 
 /** Messages of a dump, made one by one while the reader reads, from what is there at that moment. */
 export type Dump = IterableIterator<Uint8Array>
@@ -141,7 +141,7 @@ function* sets(call: Call, heads: Heads, name: string | undefined): Dump {
 /** sizeof(struct nft_verdict): what the kernel says of the data of verdict maps. */
 const VERDICT_LENGTH = 16
 
-export function setValues(table: FakeTable, set: FakeSet): ValuesOf<typeof SET> {
+function setValues(table: FakeTable, set: FakeSet): ValuesOf<typeof SET> {
   const { name, handle, flags, keyType, keyLength, dataType, userdata, size, timeoutMs, expression } = set
   return {
     table: table.name,

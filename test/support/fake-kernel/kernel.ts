@@ -28,7 +28,7 @@ import { type FakeTable, Handles, Journal, type Namespace, type Notice, Refusal 
 import { doneMessage, errorReply, messageOf, type ObjectHead, objectMessage } from './replies.ts'
 import { FakeSocket, type SocketOptions } from './socket.ts'
 
-export interface FakeKernelOptions {
+interface FakeKernelOptions {
   /** Milliseconds, for elements with timeouts. */
   readonly nowMs?: () => number
   /** What Linux 6.1 does otherwise: see the members. */
@@ -43,7 +43,7 @@ export interface OldKernel {
 }
 
 /** A fault to inject: `errno` for messages that match, in place of what would happen. */
-export interface ForcedRefusal {
+interface ForcedRefusal {
   readonly matches: (message: Message) => boolean
   readonly code: string
 }

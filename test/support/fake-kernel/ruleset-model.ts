@@ -9,7 +9,7 @@ import type { Operation, Transaction } from '../../../src/kernel/nft/transaction
  * nf_tables as plain values, stricter than any kernel: it refuses what some supported kernel refuses, and also what
  * every kernel accepts but a minimal transaction has no need of (adding an element that is there already).
  */
-export class ModelRefusal extends Error {
+class ModelRefusal extends Error {
   override readonly name = 'ModelRefusal'
 }
 

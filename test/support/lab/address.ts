@@ -30,7 +30,7 @@ export function endpointText(address: string, port: number): string {
   return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`
 }
 
-export interface AddressPort {
+interface AddressPort {
   readonly address: string
   readonly port: number
 }

@@ -47,7 +47,7 @@ export interface Outcome {
   readonly badChecksums: number
 }
 
-export interface LabOptions {
+interface LabOptions {
   /** Further addresses of the node. */
   readonly alsoLocal?: readonly string[]
 }

@@ -5,7 +5,7 @@ export type ProbeProtocol = 'TCP' | 'UDP' | 'SCTP'
 export const PROTOCOL_NUMBER: Readonly<Record<ProbeProtocol, number>> = { TCP: 6, UDP: 17, SCTP: 132 }
 
 /** One first packet of a connection with a number in it: TCP sequence, UDP payload or SCTP initiate tag. */
-export interface Probe {
+interface Probe {
   readonly source: string
   readonly destination: string
   readonly protocol: ProbeProtocol

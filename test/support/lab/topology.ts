@@ -18,7 +18,7 @@ export interface Topology {
 }
 
 /** A packet that arrived somewhere untranslated or not, with the place. */
-export type Receive = (place: keyof Topology, packet: Buffer) => void
+type Receive = (place: keyof Topology, packet: Buffer) => void
 
 const OUTSIDE_PEERS = ['192.168.0.1', '2001:db8::1']
 const POD_PEERS = ['10.255.255.253', 'fd00:10::fffd']

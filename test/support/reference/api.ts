@@ -10,12 +10,12 @@ export interface KubeObject {
   readonly [field: string]: unknown
 }
 
-export interface ObjectName {
+interface ObjectName {
   readonly name: string
   readonly namespace?: string
 }
 
-export interface ApiOptions {
+interface ApiOptions {
   /** A unix socket that leads to the server: see openOutlet. */
   readonly socketPath: string
   /** PEM; the server's own certificate will do. */

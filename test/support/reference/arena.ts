@@ -13,12 +13,12 @@ export interface Peer {
   stop(): Promise<void>
 }
 
-export type StartPeer = (options: {
+type StartPeer = (options: {
   readonly kubeconfig: string
   readonly config: PipelineConfig
 }) => Promise<Peer>
 
-export interface Played {
+interface Played {
   /** Rows of the packet tables that ended elsewhere. */
   readonly different: readonly Different[]
   /** What kept the rest from being played, in the words of the API server or the proxy. */

@@ -24,9 +24,9 @@ export type User = keyof typeof USERS
 
 export const BARE_USER = USERS.bare[0]
 /** Those of the scenarios. */
-export const SERVICE_CIDRS = '172.30.0.0/16,fd00:172:30::/112'
+const SERVICE_CIDRS = '172.30.0.0/16,fd00:172:30::/112'
 
-export interface ControlPlaneOptions {
+interface ControlPlaneOptions {
   /** One or two, with a comma. */
   readonly serviceCidrs?: string
   /** Further flags of kube-apiserver. */

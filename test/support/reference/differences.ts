@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parse } from 'yaml'
-import { assert } from '../../../src/base/errors.ts'
+import { assert, errorText } from '../../../src/base/errors.ts'
 
 /** A packet that kube-proxy treats in another way than the scenario says, and than we do. */
 export interface Difference {
@@ -46,24 +46,43 @@ export interface Differences {
   readonly metricsWithout: readonly string[]
 }
 
-const FILE = fileURLToPath(new URL('../../reference/differences.yaml', import.meta.url))
+/** Rules that kube-proxy and we have otherwise for the objects of a scenario. */
+interface RuleDifference {
+  readonly scenario: string
+  readonly because: string
+  /** Words in lines that only kube-proxy has. */
+  readonly kubeProxy: readonly string[]
+  /** Words in lines that only we have. */
+  readonly kprobe: readonly string[]
+}
+
+interface RuleDifferences {
+  readonly differences: readonly RuleDifference[]
+  /** What the API server or kube-proxy does not take, in its words; the steps before were compared. */
+  readonly refused: readonly Obstacle[]
+}
+
+/** Rules of iptables mode that kube-proxy and we have otherwise. Throws when a reason does not stand in docs/differences.md. */
+export function readRuleDifferences(): RuleDifferences {
+  return readReasoned('iptables-differences.yaml', file => ({
+    differences: records(file.differences).map(entry => ({
+      scenario: text(entry, 'scenario'),
+      because: text(entry, 'because'),
+      kubeProxy: texts(entry.kubeProxy),
+      kprobe: texts(entry.kprobe),
+    })),
+    refused: records(file.refused).map(readObstacle),
+  }))
+}
+
+const FOLDER = new URL('../../reference/', import.meta.url)
 const DOCUMENT = fileURLToPath(new URL('../../../docs/differences.md', import.meta.url))
 
 /** Reads test/reference/differences.yaml. Throws when a reason does not stand in docs/differences.md. */
 export function readFileOfDifferences(): Differences {
-  const document = oneLine(readFileSync(DOCUMENT, 'utf8'))
-  const file: unknown = parse(readFileSync(FILE, 'utf8'))
-  assert(isRecord(file), `${FILE}: not a mapping`)
-  const differences = records(file.differences).map(readDifference)
-  for (const { because } of differences) {
-    assert(document.includes(oneLine(because)), `docs/differences.md does not say: ${because}`)
-  }
-  return {
-    differences,
-    refused: records(file.refused).map(entry => ({
-      scenario: text(entry, 'scenario'),
-      words: text(entry, 'words'),
-    })),
+  return readReasoned('differences.yaml', file => ({
+    differences: records(file.differences).map(readDifference),
+    refused: records(file.refused).map(readObstacle),
     notComparable: pairs(file.notComparable, 'scenario', 'because'),
     flagDefaults: pairs(file.flagDefaults, 'flag', 'default'),
     writtenLines: records(file.writtenLines).map(entry => ({
@@ -78,7 +97,29 @@ export function readFileOfDifferences(): Differences {
     metricsOtherwise: records(file.metricsOtherwise).map(entry => text(entry, 'name')),
     gatesWithout: records(file.gatesWithout).map(entry => text(entry, 'name')),
     metricsWithout: records(file.metricsWithout).map(entry => text(entry, 'name')),
+  }))
+}
+
+/** Throws, with the name of the file, when it is not what `read` wants, or when docs/differences.md lacks a reason. */
+function readReasoned<T extends { readonly differences: ReadonlyArray<{ readonly because: string }> }>(
+  name: string,
+  read: (file: Entry) => T,
+): T {
+  const document = oneLine(readFileSync(DOCUMENT, 'utf8'))
+  try {
+    const file: unknown = parse(readFileSync(new URL(name, FOLDER), 'utf8'))
+    assert(isRecord(file), 'not a mapping')
+    const reasoned = read(file)
+    for (const { because } of reasoned.differences)
+      assert(document.includes(oneLine(because)), `docs/differences.md does not say: ${because}`)
+    return reasoned
+  } catch (error) {
+    throw new Error(`test/reference/${name}: ${errorText(error)}`, { cause: error })
   }
+}
+
+function readObstacle(entry: Entry): Obstacle {
+  return { scenario: text(entry, 'scenario'), words: text(entry, 'words') }
 }
 
 function readDifference(entry: Entry): Difference {
@@ -102,13 +143,18 @@ function oneLine(words: string): string {
 }
 
 function records(value: unknown): readonly Entry[] {
-  assert(Array.isArray(value) && value.every(isRecord), `${FILE}: not a list of mappings`)
+  assert(Array.isArray(value) && value.every(isRecord), 'not a list of mappings')
   return value
 }
 
 function text(entry: Entry, key: string): string {
   const value = entry[key]
-  assert(typeof value === 'string', `${FILE}: no ${key} in ${JSON.stringify(entry)}`)
+  assert(typeof value === 'string', `no ${key} in ${JSON.stringify(entry)}`)
+  return value
+}
+
+function texts(value: unknown = []): readonly string[] {
+  assert(Array.isArray(value) && value.every(one => typeof one === 'string'), 'not a list of texts')
   return value
 }
 

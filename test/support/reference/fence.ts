@@ -9,7 +9,7 @@ const NAMESPACE = 'fence'
 const SETTLE_MAX_MS = 30_000
 const STEP_MS = 20
 
-export interface FenceFamily {
+interface FenceFamily {
   readonly family: 'ip' | 'ip6'
   readonly type: 'IPv4' | 'IPv6'
   /** Where its Service is. */

@@ -1,5 +1,5 @@
 /** A flag as the help of a Kubernetes component shows it. */
-export interface HelpFlag {
+interface HelpFlag {
   /** Without the dashes. */
   readonly name: string
   readonly shorthand: string | undefined
@@ -9,7 +9,7 @@ export interface HelpFlag {
   readonly default: string
 }
 
-export interface HelpGate {
+interface HelpGate {
   readonly name: string
   readonly stage: string
   readonly default: boolean

@@ -55,7 +55,7 @@ function ordered(name: string, rules: readonly string[]): readonly string[] {
   return [...entries.sort(), ...tail.sort()]
 }
 
-export interface LineDifferences {
+interface LineDifferences {
   readonly kubeProxy: readonly string[]
   readonly kprobe: readonly string[]
 }

@@ -7,7 +7,7 @@ import { referenceConfig } from './kube-proxy-peer.ts'
 import { Program } from './process.ts'
 import { proxyConfigOf } from './scenario-cluster.ts'
 
-export interface KprobePeerOptions {
+interface KprobePeerOptions {
   readonly kubeconfig: string
   readonly nodeName: string
   readonly config: PipelineConfig

@@ -7,7 +7,7 @@ import { Program } from './process.ts'
 /** A KubeProxyConfiguration, or the parts of one that a test is about. */
 export type ProxyConfig = { readonly [field: string]: unknown }
 
-export interface PeerOptions {
+interface PeerOptions {
   readonly kubeconfig: string
   readonly nodeName: string
   /** Replaces whole fields of referenceConfig. */

@@ -1,7 +1,7 @@
-export type MetricType = 'counter' | 'gauge' | 'histogram' | 'summary' | 'untyped'
+type MetricType = 'counter' | 'gauge' | 'histogram' | 'summary' | 'untyped'
 
 /** What a scrape tells of one metric. */
-export interface MetricFamily {
+interface MetricFamily {
   readonly name: string
   readonly type: MetricType
   /** Sorted; without le and quantile. */

@@ -3,7 +3,7 @@ import type { Binaries } from './binaries.ts'
 import { Program } from './process.ts'
 
 /** Ports of etcd, on the loopback address. */
-export interface EtcdPorts {
+interface EtcdPorts {
   readonly clientPort: number
   readonly peerPort: number
 }

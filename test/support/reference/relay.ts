@@ -11,7 +11,7 @@ const ROOT = process.env.KPROBE_ROOT ?? fileURLToPath(new URL('../../..', import
 const HALF = join(ROOT, 'test/support/reference/relay-half.mjs')
 
 /** What happens to connections through a relay; everything is passed on at once while this is empty. */
-export interface RelayFaults {
+interface RelayFaults {
   /** Nobody gets through: connections are reset as they come. */
   readonly refuse?: boolean
   /** Bytes are kept, in both directions, until this is lifted; connections are accepted. */
@@ -22,7 +22,7 @@ export interface RelayFaults {
   readonly truncateAfterBytes?: number
 }
 
-export interface RelayOptions {
+interface RelayOptions {
   readonly listen: RelayEnd
   readonly dial: RelayEnd
 }

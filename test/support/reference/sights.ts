@@ -8,7 +8,7 @@ import { ControlPlane } from './control-plane.ts'
 import { LAB_NODE, namespaceObject } from './lab-node.ts'
 
 /** A proxy that runs in this network namespace, with its usual ports. */
-export interface SightsPeer {
+interface SightsPeer {
   metrics(path?: string): Promise<string>
   health(path?: string): Promise<Response>
 }

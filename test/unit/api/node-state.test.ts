@@ -6,9 +6,10 @@ import { type ApiState, difference } from '../../../src/api/state.ts'
 import { finish } from '../../../src/base/clock.ts'
 import { Entanglement, nobodyIn } from '../../../src/model/shared-view.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type NodeInfo, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { ip } from '../../support/addresses.ts'
 import { messageIn } from '../../support/api/states.ts'
 import { runs } from '../../support/runs.ts'
-import { endpoint, type Fields, ip, OPTIONS, service, slice } from '../model/objects.ts'
+import { endpoint, type Fields, OPTIONS, service, slice } from '../model/objects.ts'
 import { detailed, viewOf } from './views.ts'
 
 const NAMES = ['n1', 'n2', 'n3'] as const

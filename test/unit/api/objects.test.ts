@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { isSameMessage } from '../../../src/api/objects.ts'
 import type { ServiceFrontends } from '../../../src/model/frontend.ts'
-import { cidr, DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
+import { cidr } from '../../support/addresses.ts'
+import { DRAINING, endpoint, node, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 import {
   backends,
   CLUSTER,

@@ -3,7 +3,6 @@ import ipaddr from 'ipaddr.js'
 import { describe, expect, it } from 'vitest'
 import {
   anyContains,
-  type Cidr,
   cidrOf,
   compareCidrs,
   contains,
@@ -12,22 +11,10 @@ import {
   hostCidr,
   mergeCidrs,
   parseCidr,
-  parseIp,
   whyNotCidr,
 } from '../../../src/base/ip.ts'
+import { cidr, ip } from '../../support/addresses.ts'
 import { runs } from '../../support/runs.ts'
-
-function cidr(text: string): Cidr {
-  const value = parseCidr(text)
-  if (value === undefined) throw new Error(`not a prefix: ${text}`)
-  return value
-}
-
-function ip(text: string): string {
-  const value = parseIp(text)
-  if (value === undefined) throw new Error(`not an address: ${text}`)
-  return value
-}
 
 /** Prefixes and addresses that meet often: few distinct bits at both ends. */
 const octet = fc.constantFrom(0, 1, 2, 3, 10, 127, 128, 129, 192, 254, 255)

@@ -1,10 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { parseIp } from '../../../src/base/ip.ts'
 import { endText, protocolText, readPacketHead } from '../../../src/base/ip-packet.ts'
 import { u16be, zeros } from '../../../src/base/octets.ts'
+import { ip } from '../../support/addresses.ts'
 
-const ip = (text: string): string => parseIp(text) ?? ''
 const byte = (value: number): string => String.fromCharCode(value)
 
 function ipv4(protocol: number, { words = 5, fragment = 0 } = {}): string {

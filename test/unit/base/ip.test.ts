@@ -15,17 +15,12 @@ import {
   parseIp,
   whyNotIp,
 } from '../../../src/base/ip.ts'
+import { ip } from '../../support/addresses.ts'
 import { runs } from '../../support/runs.ts'
 
 function bytesOf(text: string): number[] | undefined {
   const ip = parseIp(text)
   return ip === undefined ? undefined : [...ip].map(unit => unit.charCodeAt(0))
-}
-
-function ip(text: string): string {
-  const value = parseIp(text)
-  if (value === undefined) throw new Error(`not an address: ${text}`)
-  return value
 }
 
 const ipBytes = fc.oneof(

@@ -7,7 +7,8 @@ import { NOTHING_HELD, withinBudget } from '../../../src/model/object-budget.ts'
 import { parseObject } from '../../../src/model/parse.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
-import { endpoint, type Fields, ip, OPTIONS, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
+import { ip } from '../../support/addresses.ts'
+import { endpoint, type Fields, OPTIONS, service, slice, snapshotOf, UNREADY } from '../model/objects.ts'
 
 const POD = { nodeName: 'other' }
 const IN = { isIn: true, reason: 'ready' }

@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import { parseIp } from '../../../src/base/ip.ts'
 import type { PacketHead } from '../../../src/base/ip-packet.ts'
 import {
   PacketCollector,
@@ -11,8 +10,8 @@ import {
 } from '../../../src/cli/packet-story.ts'
 
 import type { TraceEvent } from '../../../src/kernel/nft/packet-trace.ts'
+import { ip } from '../../support/addresses.ts'
 
-const ip = (text: string): string => parseIp(text) ?? ''
 const HEAD: PacketHead = {
   protocol: 6,
   source: ip('192.0.2.1'),

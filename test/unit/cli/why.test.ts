@@ -8,12 +8,12 @@ import { dotText, mermaidText, pictureOf, svgText } from '../../../src/cli/why-p
 import { resolveOptions } from '../../../src/config/daemon-config.ts'
 import { FlagReader, readArguments } from '../../../src/config/flag.ts'
 import { resolve } from '../../../src/model/resolve.ts'
+import { ip } from '../../support/addresses.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import {
   DRAINING,
   endpoint,
   type Fields,
-  ip,
   node,
   service,
   slice,

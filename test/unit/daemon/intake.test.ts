@@ -4,8 +4,9 @@ import { Intake } from '../../../src/daemon/intake.ts'
 import { type LeftOut, PartsRoom } from '../../../src/model/object-budget.ts'
 import { EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 import type { Source, SourceHandlers } from '../../../src/source/source.ts'
+import { ip } from '../../support/addresses.ts'
 import { FakeClock, settle } from '../../support/fake-clock.ts'
-import { endpoint, eventsOf, ip, service, slice, snapshotOf } from '../model/objects.ts'
+import { endpoint, eventsOf, service, slice, snapshotOf } from '../model/objects.ts'
 
 /** A source that says what the test says. */
 class HandSource implements Source {

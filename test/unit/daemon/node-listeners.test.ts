@@ -3,6 +3,7 @@ import { formatIpPort } from '../../../src/base/ip.ts'
 import type { Occasion } from '../../../src/daemon/intake.ts'
 import { NodeListeners } from '../../../src/daemon/node-listeners.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
+import { ip } from '../../support/addresses.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import {
   attribute,
@@ -16,7 +17,7 @@ import {
   u16,
   u32,
 } from '../../support/scripted-transport.ts'
-import { eventsOf, ip, node, service } from '../model/objects.ts'
+import { eventsOf, node, service } from '../model/objects.ts'
 
 const BRIDGE = '172.17.0.1'
 const OTHER_USER = 1000

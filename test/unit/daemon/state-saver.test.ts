@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest'
 import { StateSaver } from '../../../src/daemon/state-saver.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
+import { ip } from '../../support/addresses.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
-import { eventsOf, ip, service, snapshotOf } from '../model/objects.ts'
+import { eventsOf, service, snapshotOf } from '../model/objects.ts'
 
 const OWNER = { node: 'here', proxy: '', server: 'https://192.0.2.1', authorities: [] }
 

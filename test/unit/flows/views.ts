@@ -4,8 +4,9 @@ import { socketKey } from '../../../src/kernel/conntrack/flow.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { ip } from '../../support/addresses.ts'
 import { socket } from '../kernel/conntrack/flows.ts'
-import { eventsOf, type Fields, ip, OPTIONS, service, slice } from '../model/objects.ts'
+import { eventsOf, type Fields, OPTIONS, service, slice } from '../model/objects.ts'
 
 export interface ViewWords {
   readonly localIps?: readonly string[]

@@ -1,10 +1,11 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { HttpServer, type HttpServerOptions, type ServerNews } from '../../../src/http/server.ts'
+import { ip } from '../../support/addresses.ts'
 import { refusing } from '../../support/dead-socket.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
 import { eventually } from '../../support/patience.ts'
-import { ask, closed, connected, ip, LOOPBACK, occupy, portOf } from '../telemetry/http-client.ts'
+import { ask, closed, connected, LOOPBACK, occupy, portOf } from '../telemetry/http-client.ts'
 
 const servers: HttpServer[] = []
 

@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { explainEndpoints } from '../../../src/model/explain.ts'
+import { ip } from '../../support/addresses.ts'
 import {
   backends,
   DRAINING,
   endpoint,
   type Fields,
-  ip,
   node,
   OPTIONS,
   onlyPort,

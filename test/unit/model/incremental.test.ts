@@ -7,14 +7,13 @@ import type { Backend, FrontendTable } from '../../../src/model/frontend.ts'
 import { needsOf, type ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { cidr, ip } from '../../support/addresses.ts'
 import { IS_QUICK, runs } from '../../support/runs.ts'
 import {
-  cidr,
   DRAINING,
   endpoint,
   eventsOf,
   type Fields,
-  ip,
   node,
   OPTIONS,
   plain,

@@ -7,7 +7,8 @@ import {
   relayedAtLocalhost,
 } from '../../../src/model/node-context.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
-import { cidr, ip, node, OPTIONS, snapshotOf, texts } from './objects.ts'
+import { cidr, ip } from '../../support/addresses.ts'
+import { node, OPTIONS, snapshotOf, texts } from './objects.ts'
 
 const LOCAL = [
   '10.0.0.7',

@@ -13,8 +13,9 @@ import {
 } from '../../../src/model/object-budget.ts'
 import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
+import { ip } from '../../support/addresses.ts'
 import { runs } from '../../support/runs.ts'
-import { endpoint, eventsOf, type Fields, ip, OPTIONS, refusalLines, service, slice } from './objects.ts'
+import { endpoint, eventsOf, type Fields, OPTIONS, refusalLines, service, slice } from './objects.ts'
 
 /** What is held after each set of events. */
 class Holder {

@@ -1,13 +1,5 @@
 import { finish } from '../../../src/base/clock.ts'
-import {
-  type Cidr,
-  formatCidr,
-  formatIp,
-  formatIpPort,
-  type Ip,
-  parseCidr,
-  parseIp,
-} from '../../../src/base/ip.ts'
+import { formatCidr, formatIp, formatIpPort, type Ip } from '../../../src/base/ip.ts'
 import { isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import type { Backend, FrontendTable, PortFrontends, ServiceFrontends } from '../../../src/model/frontend.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
@@ -16,18 +8,6 @@ import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
 
 export type Fields = Readonly<Record<string, unknown>>
-
-export function ip(text: string): Ip {
-  const value = parseIp(text)
-  if (value === undefined) throw new Error(`not an address: ${text}`)
-  return value
-}
-
-export function cidr(text: string): Cidr {
-  const value = parseCidr(text)
-  if (value === undefined) throw new Error(`not a prefix: ${text}`)
-  return value
-}
 
 /** A Service with one unnamed port 80/TCP at 10.96.0.1, unless told otherwise. */
 export function service(

@@ -3,7 +3,8 @@ import { formatCidr } from '../../../src/base/ip.ts'
 import { identityOf, isRefusal, type Refusal } from '../../../src/model/fields.ts'
 import { parseService } from '../../../src/model/parse-service.ts'
 import type { Service } from '../../../src/model/service.ts'
-import { type Fields, ip, refusalLines, service, texts } from './objects.ts'
+import { ip } from '../../support/addresses.ts'
+import { type Fields, refusalLines, service, texts } from './objects.ts'
 
 function parsed(object: Fields): Service {
   const value = parseService(identityOf('Service', object))

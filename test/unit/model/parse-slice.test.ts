@@ -3,7 +3,8 @@ import { identityOf, isRefusal, type Refusal } from '../../../src/model/fields.t
 import { parseEndpointSlice as parseIdentified } from '../../../src/model/parse.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { ValuePool } from '../../../src/model/snapshot.ts'
-import { endpoint, type Fields, ip, refusalLines, slice, texts } from './objects.ts'
+import { ip } from '../../support/addresses.ts'
+import { endpoint, type Fields, refusalLines, slice, texts } from './objects.ts'
 
 const parseEndpointSlice = (object: Fields, pool?: ValuePool) =>
   parseIdentified(identityOf('EndpointSlice', object), pool)

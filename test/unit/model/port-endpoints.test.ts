@@ -6,9 +6,10 @@ import { endpointsOf, hasEndpointAt, type MergedEndpoints } from '../../../src/m
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import type { EndpointSlice } from '../../../src/model/service.ts'
 import { applyEvents, EMPTY_SNAPSHOT, type SourceEvent, ValuePool } from '../../../src/model/snapshot.ts'
+import { ip } from '../../support/addresses.ts'
 import { createRandom, type Random } from '../../support/apiserver/random.ts'
 import { IS_QUICK } from '../../support/runs.ts'
-import { endpoint, ip, OPTIONS, service, slice } from './objects.ts'
+import { endpoint, OPTIONS, service, slice } from './objects.ts'
 
 const WANTED = { name: '', protocol: 'TCP', family: 'IPv4' } as const
 const pool = new ValuePool()

@@ -3,13 +3,12 @@ import { finish } from '../../../src/base/clock.ts'
 import type { ResolveOptions } from '../../../src/model/node-context.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
+import { cidr, ip } from '../../support/addresses.ts'
 import {
-  cidr,
   endpoint,
   eventsOf,
   type Fields,
   frontendLines,
-  ip,
   node,
   OPTIONS,
   plain,

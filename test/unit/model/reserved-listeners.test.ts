@@ -4,7 +4,8 @@ import type { ServiceListeners } from '../../../src/model/reserved.ts'
 import { type Resolved, resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, type Snapshot } from '../../../src/model/snapshot.ts'
 import { readSnapshotJson, snapshotJson } from '../../../src/model/snapshot-json.ts'
-import { cidr, frontendLines, ip, node, OPTIONS, refusalLines, service, snapshotOf } from './objects.ts'
+import { cidr, ip } from '../../support/addresses.ts'
+import { frontendLines, node, OPTIONS, refusalLines, service, snapshotOf } from './objects.ts'
 
 const BRIDGE = '172.17.0.1'
 const web = service('web', { externalIPs: [BRIDGE] })

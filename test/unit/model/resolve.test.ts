@@ -1,12 +1,11 @@
 import { describe, expect, it } from 'vitest'
 import { formatCidr, formatIp } from '../../../src/base/ip.ts'
 import type { FrontendTable } from '../../../src/model/frontend.ts'
+import { cidr, ip } from '../../support/addresses.ts'
 import { IS_QUICK } from '../../support/runs.ts'
 import {
-  cidr,
   endpoint,
   type Fields,
-  ip,
   node,
   OPTIONS,
   onlyPort,

@@ -6,7 +6,8 @@ import { resolve } from '../../../src/model/resolve.ts'
 import { applyEvents, EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import { readSnapshotJson, snapshotJson } from '../../../src/model/snapshot-json.ts'
 import { jsonPieces } from '../../../src/telemetry/admin-server.ts'
-import { endpoint, ip, node, OPTIONS, service, slice, snapshotOf } from './objects.ts'
+import { ip } from '../../support/addresses.ts'
+import { endpoint, node, OPTIONS, service, slice, snapshotOf } from './objects.ts'
 
 const OBJECTS = [
   node({ zone: 'a' }),

@@ -1,7 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { applyEvents, EMPTY_SNAPSHOT, type Snapshot, type SourceEvent } from '../../../src/model/snapshot.ts'
-import { endpoint, eventsOf, ip, node, service, slice, snapshotOf } from './objects.ts'
+import { ip } from '../../support/addresses.ts'
+import { endpoint, eventsOf, node, service, slice, snapshotOf } from './objects.ts'
 
 function apply(snapshot: Snapshot, ...objects: unknown[]): Snapshot {
   return applyEvents(snapshot, eventsOf(objects))

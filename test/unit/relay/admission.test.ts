@@ -21,6 +21,7 @@ import {
 } from '../../../src/relay/types.ts'
 import type { ApiClient } from '../../../src/source/kube/api-client.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { REPORT } from '../../support/node-report.ts'
 import { configFrom } from '../../support/parse-flags.ts'
 import { eventually } from '../../support/patience.ts'
 import { type Asked, ScriptedApi } from '../../support/scripted-api.ts'
@@ -39,18 +40,7 @@ function review(asked: Asked, change: object = {}): void {
   asked.body(JSON.stringify({ kind: 'TokenReview', spec, status }))
 }
 
-const REPORT = encodeReport({
-  startedMs: 1,
-  number: 1,
-  cluster: '',
-  isDirect: false,
-  held: undefined,
-  failure: '',
-  lacking: [],
-  lackingCount: 0,
-  proof: undefined,
-  version: '1.2.3',
-})
+const BYTES = encodeReport(REPORT)
 
 async function* bodyOf(text: string): AsyncGenerator<Uint8Array> {
   yield Buffer.from(text)
@@ -270,7 +260,7 @@ describe('a relay that takes tokens', () => {
 
   /** How a request for an unknown type ends: who is let in hears that it is unknown. */
   function answer(pems: Partial<RelayTlsPems>, token?: string, id = ''): Promise<string> {
-    const fields = [{ key: METADATA.report, value: { string_value: REPORT } }]
+    const fields = [{ key: METADATA.report, value: { string_value: BYTES } }]
     const node = id === '' ? undefined : { id, metadata: { fields } }
     const request = framed(discovery.DeltaDiscoveryRequest, { node, type_url: 'unknown' })
     return endOf(DELTA_METHOD, request, pems, token)

@@ -2,13 +2,14 @@ import { afterEach, describe, expect, it } from 'vitest'
 import { type Call, framed } from '../../../src/api/grpc/rpc.ts'
 import { DiscoveryServer } from '../../../src/relay/discovery-server.ts'
 import { judgeNode } from '../../../src/relay/judgement.ts'
-import { decodeReport, encodeReport, type NodeReport } from '../../../src/relay/node-report.ts'
+import { decodeReport, encodeReport } from '../../../src/relay/node-report.ts'
 import { type ReportCall, ReportForwarder } from '../../../src/relay/report-forwarder.ts'
 import { discovery } from '../../../src/relay/schema.ts'
 import { RelayState } from '../../../src/relay/state.ts'
 import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { serviceOf } from '../../support/apiserver/generator.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { REPORT } from '../../support/node-report.ts'
 import { MemoryRelay, RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 import { ReportingNode } from '../../support/relay-node.ts'
 
@@ -232,16 +233,3 @@ describe('a relay behind a relay', () => {
     expect(state.reports.joined('node-3', 'b', false)).toBe(true)
   })
 })
-
-const REPORT: NodeReport = {
-  startedMs: 1,
-  number: 1,
-  cluster: '',
-  isDirect: false,
-  held: undefined,
-  failure: '',
-  lacking: [],
-  lackingCount: 0,
-  proof: undefined,
-  version: '1.2.3',
-}

@@ -36,6 +36,7 @@ import {
   PREFACE,
 } from '../../support/api/grpc-peer.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
+import { REPORT } from '../../support/node-report.ts'
 import { eventually } from '../../support/patience.ts'
 import { createAuthority } from '../../support/tls.ts'
 
@@ -102,18 +103,7 @@ function dialed(address: string): Socket {
   return connect(at.kind === 'unix' ? at.path : '')
 }
 
-const REPORT = encodeReport({
-  startedMs: 1,
-  number: 1,
-  cluster: '',
-  isDirect: false,
-  held: { Service: '7', EndpointSlice: '7' },
-  failure: '',
-  lacking: [],
-  lackingCount: 0,
-  proof: undefined,
-  version: '1.2.3',
-})
+const BYTES = encodeReport({ ...REPORT, held: { Service: '7', EndpointSlice: '7' } })
 
 const GREETING = Buffer.concat([Buffer.from(PREFACE), OPENING])
 
@@ -201,7 +191,7 @@ describe('F204: clients that ask for the status of all nodes and do not read it'
   it('hold a bounded number of answers, and keep nobody from his', async () => {
     const clock = new FakeClock()
     const state = new RelayState({ clock, proxyName: '' })
-    for (let index = 0; index < 1_000; index++) state.reports.take(`node-${index}`, REPORT)
+    for (let index = 0; index < 1_000; index++) state.reports.take(`node-${index}`, BYTES)
     const server = await relay({ state, clock })
     const session = connectHttp2('http://localhost', { createConnection: () => dialed(server.address) })
     ends.push(() => session.destroy())

@@ -8,6 +8,7 @@ import { discovery as deltas } from '../../../src/relay/schema.ts'
 import { METADATA, RELAYED_TYPES } from '../../../src/relay/types.ts'
 import { serviceOf, sliceOf } from '../../support/apiserver/generator.ts'
 import { createRandom } from '../../support/apiserver/random.ts'
+import { REPORT } from '../../support/node-report.ts'
 import { type MemoryRelay, RelayWorld, type RelayWorldOptions } from '../../support/relay.ts'
 import { ReportingNode } from '../../support/relay-node.ts'
 
@@ -88,18 +89,7 @@ function falseOf(
   return [...services, ...slices]
 }
 
-const REPORT: NodeReport = {
-  startedMs: 1,
-  number: 1,
-  cluster: '',
-  isDirect: false,
-  held: { Service: '106', EndpointSlice: '106' },
-  failure: '',
-  lacking: [],
-  lackingCount: 0,
-  proof: undefined,
-  version: '1.2.3',
-}
+const HELD = { ...REPORT, held: { Service: '106', EndpointSlice: '106' } }
 
 const HOLD = { 'node-0': 'holds', 'node-1': 'holds', 'node-2': 'holds' }
 
@@ -154,7 +144,7 @@ describe('relay: status of nodes', () => {
     const { relay, clock } = await begin({}, 0)
     const { reports } = relay.state
     const say = async (report: Partial<NodeReport>) => {
-      reports.take('node-0', encodeReport({ ...REPORT, ...report }))
+      reports.take('node-0', encodeReport({ ...HELD, ...report }))
       await clock.advance(300)
     }
     const held = (): string | undefined => judged(relay).get('node-0')?.report?.held?.Service
@@ -179,11 +169,11 @@ describe('relay: status of nodes', () => {
     const { relay, clock } = await begin({}, 0)
     const { reports } = relay.state
     for (let number = 1; number <= 100; number++)
-      reports.take('node-0', encodeReport({ ...REPORT, number, version: String(number) }))
+      reports.take('node-0', encodeReport({ ...HELD, number, version: String(number) }))
     expect(reports.refused.get('too-often')).toBe(91)
     expect(judged(relay).get('node-0')?.report?.version).toBe('9')
     await clock.advance(250)
-    reports.take('node-0', encodeReport({ ...REPORT, number: 101, version: '101' }))
+    reports.take('node-0', encodeReport({ ...HELD, number: 101, version: '101' }))
     expect(judged(relay).get('node-0')?.report?.version).toBe('101')
     for (const text of ['', '{', '[]', '{"held":1}', `"${'x'.repeat(9_999)}"`]) reports.take('node-1', text)
     expect(reports.refused.get('malformed')).toBe(5)
@@ -210,7 +200,7 @@ describe('relay: status of nodes', () => {
   it('F191: remembers a bounded number of nodes, and forgets those that are gone', async () => {
     const { relay, clock } = await begin({}, 0)
     const { reports } = relay.state
-    const text = encodeReport(REPORT)
+    const text = encodeReport(HELD)
     for (let index = 0; index < 16_384; index++) reports.take(`made-up-${index}`, text)
     reports.take('made-up-too', text)
     expect(reports.refused.get('too-many')).toBe(1)
@@ -324,7 +314,7 @@ describe('relay: status of nodes', () => {
           }
         },
       }
-      const fields = [{ key: METADATA.report, value: { string_value: encodeReport(REPORT) } }]
+      const fields = [{ key: METADATA.report, value: { string_value: encodeReport(HELD) } }]
       const request = { node: { id, metadata: { fields } }, type_url: RELAYED_TYPES[0]?.typeUrl }
       const handler = discovery.deltas(call)
       handler.message(framed(deltas.DeltaDiscoveryRequest, request).subarray(5))
@@ -342,7 +332,7 @@ describe('relay: status of nodes', () => {
   it('F193: a reader that claims the future changes nothing but its own row', async () => {
     const { world, clock, relay } = await begin()
     const claim = {
-      ...REPORT,
+      ...HELD,
       startedMs: 9e15,
       number: 7,
       held: { Service: '999999', EndpointSlice: '999999' },
@@ -424,13 +414,13 @@ describe('relay: status of nodes', () => {
 
   it('reads a report as it was written, and short', () => {
     const long = {
-      ...REPORT,
+      ...HELD,
       failure: 'x'.repeat(9_999),
       lacking: Array(99).fill({ service: 'a/b', reason: 'y' }),
     }
     const read = decodeReport(encodeReport(long))
     expect(read?.failure).toHaveLength(200)
     expect(read?.lacking).toHaveLength(8)
-    expect(decodeReport(encodeReport(REPORT))).toEqual(REPORT)
+    expect(decodeReport(encodeReport(HELD))).toEqual(HELD)
   })
 })

@@ -10,7 +10,15 @@ import { removeDeadClusters } from '../../cluster/cluster.ts'
 import { etcdCommands } from '../../cluster/control-plane.ts'
 import { difference, lifeTable } from '../../cluster/life.ts'
 import { parseOptions } from '../../cluster/options.ts'
-import { baselineOf, outcomesOf, type Report, tableOf, withPart, worseThan } from '../../cluster/report.ts'
+import {
+  baselineOf,
+  holdFolder,
+  outcomesOf,
+  type Report,
+  tableOf,
+  withPart,
+  worseThan,
+} from '../../cluster/report.ts'
 import { clustersFolder, DEFAULTS, nameOfProcess, planSite } from '../../cluster/site.ts'
 import { focusOf, SUITES, skipOf } from '../../cluster/suites.ts'
 import { type Counts, dnsQuery, type Flow, hasAddress, type Kind, Sender } from '../../cluster/traffic.ts'
@@ -360,4 +368,14 @@ describe('the sets of tests', () => {
       'support externalTrafficPolicy=Local for type=NodePort',
     ])
   })
+})
+
+it('two runs at once do not write into one folder', async () => {
+  const folder = `/kprobe-test-${process.pid}`
+  const release = await holdFolder(folder)
+  await expect(holdFolder(folder)).rejects.toThrow(
+    `${folder}: process ${process.pid} writes its results there; wait until it has ended`,
+  )
+  await release()
+  await (await holdFolder(folder))()
 })

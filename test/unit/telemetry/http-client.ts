@@ -1,7 +1,6 @@
 import { request } from 'node:http'
 import { createConnection, createServer, type Socket } from 'node:net'
-import type { Ip } from '../../../src/base/ip.ts'
-import { parseIp } from '../../../src/base/ip.ts'
+import { ip } from '../../support/addresses.ts'
 import { refusing } from '../../support/dead-socket.ts'
 import { freePorts } from '../../support/reference/ports.ts'
 
@@ -95,12 +94,6 @@ export function occupy(port = 0): Promise<{ readonly port: number; readonly leav
 export async function freePort(): Promise<number> {
   const [port = 0] = await freePorts(1)
   return port
-}
-
-export function ip(text: string): Ip {
-  const value = parseIp(text)
-  if (value === undefined) throw new Error(`not an address: ${text}`)
-  return value
 }
 
 export const LOOPBACK = ip('127.0.0.1')

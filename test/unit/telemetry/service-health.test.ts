@@ -6,11 +6,12 @@ import {
   type ServiceHealthNews,
   serviceHealthAnswer,
 } from '../../../src/telemetry/service-health.ts'
+import { ip } from '../../support/addresses.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { HAS_IPV6 } from '../../support/loopback.ts'
 import { eventually } from '../../support/patience.ts'
 import { tableOf } from '../../support/tables.ts'
-import { ask, closed, connected, freePort, ip, occupy } from './http-client.ts'
+import { ask, closed, connected, freePort, occupy } from './http-client.ts'
 
 const opened: ServiceHealth[] = []
 

@@ -1,14 +1,10 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { parseIp } from '../../../../src/base/ip.ts'
 import type { IpsetEntry, IpsetType } from '../../../../src/kernel/ipset/state.ts'
 import { createText, entryText, printSets, protocolText } from '../../../../src/kernel/ipset/state.ts'
+import { ip } from '../../../support/addresses.ts'
 import { anyFilledSet, type FilledSet, setOf } from '../../../support/fake-ipset/arbitraries.ts'
 import { readSaved } from '../../../support/fake-ipset/saved.ts'
-
-function ip(text: string): string {
-  return parseIp(text) ?? expect.unreachable(`no address: ${text}`)
-}
 
 describe('the text of `ipset save`', () => {
   it('says how a set is made, with what the kernel tells of it', () => {

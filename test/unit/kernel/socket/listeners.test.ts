@@ -1,13 +1,9 @@
 import { expect, it } from 'vitest'
-import { parseIp } from '../../../../src/base/ip.ts'
 import { type Listener, listListeners, reach } from '../../../../src/kernel/socket/listeners.ts'
 import { Connection } from '../../../../src/netlink/connection.ts'
+import { ip } from '../../../support/addresses.ts'
 import { FakeClock } from '../../../support/fake-clock.ts'
 import { ScriptedTransport, sequenceOf } from '../../../support/scripted-transport.ts'
-
-function ip(text: string): string {
-  return parseIp(text) ?? ''
-}
 
 function listener(bound: string, more: Partial<Listener> = {}): Listener {
   return { protocol: 'TCP', ip: ip(bound), port: 80, device: 0, uid: 0, inode: 1, v6Only: false, ...more }

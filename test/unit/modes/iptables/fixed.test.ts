@@ -2,7 +2,8 @@ import { describe, expect, it } from 'vitest'
 import { DEFAULT_IPTABLES_OPTIONS } from '../../../../src/modes/iptables/settings.ts'
 import { staticsOf } from '../../../../src/modes/iptables/state.ts'
 import { isOurChain, KUBE_CHAINS } from '../../../../src/modes/xt-common/layout.ts'
-import { cidr, ip, node, tableOf } from '../../model/objects.ts'
+import { cidr, ip } from '../../../support/addresses.ts'
+import { node, tableOf } from '../../model/objects.ts'
 import { fixedLines, jumpLines, staticsIn } from './rendered-text.ts'
 
 const TABLE = tableOf([])

@@ -6,7 +6,8 @@ import { fixedChains, jumpsOf } from '../../../../src/modes/iptables/chains.ts'
 import { rulesOfService } from '../../../../src/modes/iptables/render.ts'
 import { DEFAULT_IPTABLES_OPTIONS, type IptablesOptions } from '../../../../src/modes/iptables/settings.ts'
 import { type Statics, staticsOf } from '../../../../src/modes/iptables/state.ts'
-import { cidr, endpoint, type Fields, service as serviceObject, slice, tableOf } from '../../model/objects.ts'
+import { cidr } from '../../../support/addresses.ts'
+import { endpoint, type Fields, service as serviceObject, slice, tableOf } from '../../model/objects.ts'
 
 export interface World {
   readonly options?: Partial<IptablesOptions>

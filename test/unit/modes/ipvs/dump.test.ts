@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import { type Ip, parseIp } from '../../../../src/base/ip.ts'
 import { serviceNames } from '../../../../src/cli/admin-client.ts'
 import type { IpsetListing } from '../../../../src/kernel/ipset/state.ts'
 import { IP_VS_SVC_F_PERSISTENT } from '../../../../src/kernel/ipvs/schema.ts'
 import type { IpvsProtocol, ListedDestination, VirtualServer } from '../../../../src/kernel/ipvs/state.ts'
 import { namesOfElements } from '../../../../src/modes/common/show.ts'
 import { entryRows, nameOf, serverRows } from '../../../../src/modes/ipvs/dump.ts'
+import { ip } from '../../../support/addresses.ts'
 import {
   backends,
   clusterIp,
@@ -18,12 +18,6 @@ import {
   vip,
 } from '../nftables/frontends.ts'
 import { render } from './rendered.ts'
-
-function ip(text: string): Ip {
-  const parsed = parseIp(text)
-  if (parsed === undefined) throw new Error(text)
-  return parsed
-}
 
 /** As /state says it. */
 const STATE = {

@@ -12,7 +12,8 @@ import {
   type StateOwner,
   stateChunks,
 } from '../../../../src/source/saved/state-format.ts'
-import { endpoint, eventsOf, ip, node, service, slice, snapshotOf } from '../../model/objects.ts'
+import { ip } from '../../../support/addresses.ts'
+import { endpoint, eventsOf, node, service, slice, snapshotOf } from '../../model/objects.ts'
 
 const OWNER: StateOwner = {
   node: 'here',
