@@ -11,8 +11,10 @@ const CONNECTIONS_MAX = 2_048
 /** What a relay may take of its only processor, and of its network. */
 const RELAY_CORES = 0.5
 const GIGABIT_BYTES = 125e6
-/** A round begins twice as long after the last one as that cost, within bounds: src/relay/state.ts. */
-const SPACING = { perCpu: 2, minSeconds: 0.005, maxSeconds: 0.16 }
+/** How long after the last round the next one begins: src/relay/state.ts. */
+function spacingOf(cost) {
+  return Math.max(0.005, Math.min(cost / 0.46, 0.14), Math.min(cost + 0.002, 0.18))
+}
 
 /** The rows `| name | value unit | ...` of the first table. */
 function constantsOf(page) {
@@ -40,9 +42,7 @@ function table(head, rows) {
 /** Processors that a relay keeps busy: changes that come between two rounds are written together. */
 function relayCores({ relayUs }, readers, rate) {
   const cost = (readers * relayUs) / 1e6
-  const { perCpu, minSeconds, maxSeconds } = SPACING
-  const spacing = Math.min(maxSeconds, Math.max(minSeconds, perCpu * cost))
-  return cost * Math.min(rate, 1 / Math.max(cost, spacing))
+  return cost * Math.min(rate, 1 / Math.max(cost, spacingOf(cost)))
 }
 
 function readersWithin(constants, rate) {
