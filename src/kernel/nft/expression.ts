@@ -160,5 +160,5 @@ export interface CompiledRule {
 }
 
 export function isCompiled(rule: Rule | CompiledRule): rule is CompiledRule {
-  return (rule as Partial<CompiledRule>).compiled !== undefined
+  return 'compiled' in rule
 }

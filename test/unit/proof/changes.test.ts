@@ -20,7 +20,7 @@ import { generator } from '../../support/walk.ts'
 
 /** `PROOF_SEED=N` takes the same changes again, `PROOF_CHANGES=N` more of them. */
 const SEED = Number(process.env.PROOF_SEED ?? 17)
-const CHANGES = Number(process.env.PROOF_CHANGES ?? Math.max(20, runs(160, 1 / 4)))
+const CHANGES = Number(process.env.PROOF_CHANGES ?? Math.max(40, runs(160, 1 / 4)))
 
 /** As a dump has it: in groups of sets, and nothing is the object that it was. */
 function asRead(tables: readonly AnyTable[]): readonly AnyTable[] {
