@@ -1,7 +1,7 @@
 import { buildInfo, buildText } from '../base/build-info.ts'
 import { failureText } from '../base/errors.ts'
 import { oneLine } from '../base/text.ts'
-import { readConfigFile } from '../config/config-file.ts'
+import { readConfigFile } from '../config/config-document.ts'
 import { type FlagDifference, type FlagTexts, flagDifferences, modelFlags } from '../config/daemon-config.ts'
 import { type ConfigError, type FlagReader, type FlagSpec, quote } from '../config/flag.ts'
 import { loadConfig, type RunRequest, readFlags } from '../config/load-config.ts'
