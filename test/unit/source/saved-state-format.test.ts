@@ -12,7 +12,7 @@ import {
   type StateOwner,
   stateChunks,
 } from '../../../src/source/saved-state.ts'
-import { endpoint, eventsOf, ip, node, service, slice, snapshotOf } from '../../model/objects.ts'
+import { endpoint, eventsOf, ip, node, service, slice, snapshotOf } from '../model/objects.ts'
 
 const OWNER: StateOwner = {
   node: 'here',
