@@ -2,8 +2,14 @@ import { PLACEHOLDER_REASON, placeholderIn } from '../base/text.ts'
 import { findMode, MODES, readModeOptions, relaysAny, whyNotProvable } from '../modes/registry.ts'
 import { completeFileAddresses, completeFlagAddresses, completeSettings } from './complete-settings.ts'
 import type { Config } from './config.ts'
-import { API_VERSION, KIND, readConfigDocument } from './config-document.ts'
-import { ConfigFileError, type Environment, expandVariables } from './config-file.ts'
+import {
+  API_VERSION,
+  ConfigFileError,
+  type Environment,
+  expandVariables,
+  KIND,
+  readConfigDocument,
+} from './config-document.ts'
 import { type ConfigError, FlagReader, type FlagSpec, parseBool, quote, readArguments } from './flag.ts'
 import { BESIDE_FILE_FLAGS, explainWindowsFlag, KUBE_PROXY_FLAGS, RUN_FLAGS } from './flags.ts'
 import { readOwnSettings, refuseIdleApi, whyNotInstance } from './own-flags.ts'

@@ -6,6 +6,17 @@ import type { DescriptorBudget } from '../base/descriptor-budget.ts'
 import type { Log } from '../base/log.ts'
 import { type Crowd, NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { ApiConfig, Config } from '../config/config.ts'
+import { resolveOptions } from '../config/daemon-config.ts'
+import type { PartsRoom } from '../model/object-budget.ts'
+import { type Resolved, resolve } from '../model/resolve.ts'
+import type { Snapshot } from '../model/snapshot.ts'
+import type { ApiClient } from '../source/kube/api-client.ts'
+import { type LocatedRefusal, problemText, type SourceProblem } from '../source/source.ts'
+import { RefusalLog, SourceRefusalLog } from '../telemetry/refusal-log.ts'
+import { Cluster } from './cluster.ts'
+import { Intake } from './intake.ts'
+import { openFileSource } from './open.ts'
+import { partsRoomOf, processRoom, servicesBytes } from './process-room.ts'
 import { logCrowd } from './servers.ts'
 
 interface ApiServiceOptions {
@@ -135,3 +146,120 @@ export class ApiPublisher {
     this.#working = undefined
   }
 }
+
+interface ApiNodeOptions {
+  readonly config: Config
+  readonly clock: Clock
+  readonly random: () => number
+  readonly log: Log
+  /** Connects to the configured API server, for --source=kube. */
+  readonly openClient: (config: Config) => Promise<ApiClient>
+  /** Ends the process, because the source cannot be read and no state is known yet; absent: the source retries. */
+  readonly blind?: (problem: string) => void
+}
+
+/**
+ * Publishes this node's state for back ends: source, Snapshot, resolve, feed. It uses no kernel, and needs no
+ * privileges.
+ */
+export class ApiNode {
+  readonly #options: ApiNodeOptions
+  readonly #intake: Intake
+  readonly #publisher: ApiPublisher
+  readonly #partsRoom: PartsRoom | undefined
+  readonly #refusals = new RefusalLog()
+  readonly #sourceRefusals = new SourceRefusalLog()
+  #cluster: Cluster | undefined
+  #next: Snapshot | undefined
+  #resolved: Resolved | undefined
+  #working: Promise<void> | undefined
+
+  constructor(options: ApiNodeOptions) {
+    this.#options = options
+    const { clock, log, config } = options
+    this.#publisher = new ApiPublisher({
+      clock,
+      source: () => this.#intake.status,
+      failed: err => log.error({ err }, 'cannot compute the API state; keeping the last one'),
+    })
+    this.#partsRoom = config.source.kind === 'kube' ? partsRoomOf(processRoom()) : undefined
+    this.#intake = new Intake({
+      clock,
+      partsRoom: this.#partsRoom,
+      keepsNode: config.source.kind === 'kube',
+      handlers: {
+        refusals: list => this.#tellRefusals(list),
+        problem: problem => this.#tellProblem(problem),
+      },
+    })
+    this.#intake.deliverTo({
+      offer: snapshot => {
+        this.#next = snapshot
+        this.#working ??= this.#work()
+      },
+    })
+  }
+
+  /** The feed is empty until the source has delivered everything once; then it has the newest state. */
+  get feed(): ApiFeed {
+    return this.#publisher.feed
+  }
+
+  /** Rejects if the API client cannot be created, or the files cannot be watched. */
+  async start(): Promise<void> {
+    const { config, clock, random, openClient } = this.#options
+    if (config.source.kind === 'kube') {
+      const client = await openClient(config)
+      this.#cluster = new Cluster({ client, clock, random, requested: () => undefined })
+    }
+    const reading = { ...DETAILED, partsRoom: this.#partsRoom }
+    const source = this.#cluster?.source(config, reading) ?? openFileSource(config, clock, DETAILED)
+    await this.#intake.follow(source)
+  }
+
+  async stop(): Promise<void> {
+    await this.#intake.stop()
+    this.#next = undefined
+    await this.#working
+    await this.#publisher.settled()
+    await this.#cluster?.close()
+  }
+
+  async #work(): Promise<void> {
+    const { log } = this.#options
+    for (let next = this.#next; next !== undefined; next = this.#next) {
+      this.#next = undefined
+      try {
+        await this.#resolve(next)
+      } catch (err) {
+        log.error({ err }, 'cannot resolve Services; keeping the last state')
+      }
+    }
+    this.#working = undefined
+  }
+
+  async #resolve(snapshot: Snapshot): Promise<void> {
+    const { config, clock, log } = this.#options
+    const steps = resolve(resolveOptions(config, servicesBytes(processRoom())), this.#resolved, snapshot)
+    this.#resolved = await finishInSlices(steps, slicingOf(clock))
+    this.#publisher.offer(this.#resolved)
+    for (const { refusals } of this.#refusals.update(this.#resolved.table).fresh)
+      for (const refusal of refusals) log.warn(refusal, 'refused')
+  }
+
+  #tellRefusals(list: readonly LocatedRefusal[]): void {
+    for (const { location, refusal } of this.#sourceRefusals.update(list).fresh)
+      this.#options.log.warn({ location, ...refusal }, 'refused')
+  }
+
+  #tellProblem(problem: SourceProblem): void {
+    const { log, blind } = this.#options
+    const { kind, location, text } = problem
+    const isBlind = (kind === 'failed' || kind === 'empty') && this.feed.current === undefined
+    if (kind === 'recovered') log.info({ location }, text)
+    else log.warn({ location }, isBlind && blind !== undefined ? text : problemText(problem))
+    if (isBlind) blind?.(`${location}: ${text}`)
+  }
+}
+
+const DETAILED = { details: true } as const

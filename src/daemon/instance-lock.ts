@@ -1,8 +1,8 @@
 import { readlink } from 'node:fs/promises'
 import type { Clock } from '../base/clock.ts'
-import type { LockResult, TakeLock } from '../base/instance-lock.ts'
 import type { Log } from '../base/log.ts'
 import { MODES } from '../modes/registry.ts'
+import type { LockResult, TakeLock } from './network-lock.ts'
 
 export type InstanceLock =
   | Extract<LockResult, { readonly kind: 'held' }>

@@ -6,9 +6,16 @@ import { formatIpPort, isLoopback } from '../base/ip.ts'
 import type { Log } from '../base/log.ts'
 import { NONE_OVER_SHARE, type OverShare } from '../base/shares.ts'
 import type { Config, UiConfig } from '../config/config.ts'
-import type { Handler, HttpAnswer, HttpRequest } from '../http/connections.ts'
-import { PLAIN, readOnly } from '../http/connections.ts'
-import { hasToken, isOwnHost, misdirected } from '../http/guard.ts'
+import {
+  type Handler,
+  type HttpAnswer,
+  type HttpRequest,
+  hasToken,
+  isOwnHost,
+  misdirected,
+  PLAIN,
+  readOnly,
+} from '../http/connections.ts'
 import { HttpServer, type HttpServerOptions, type ServerNews } from '../http/server.ts'
 import type { ReconcilerStatus } from '../reconcile/reconciler.ts'
 import { type AdminPages, PAGE_PATH } from '../telemetry/admin-server.ts'

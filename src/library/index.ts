@@ -109,5 +109,12 @@ export type {
   SourceProblem,
   SourceStatus,
 } from '../source/source.ts'
-export { DEFAULT_RESOLVE_OPTIONS, type RunDataplaneOptions, runDataplane } from './run-dataplane.ts'
-export { type FileSourceOptions, fileSource, type KubeSourceOptions, kubeSource } from './sources.ts'
+export {
+  DEFAULT_RESOLVE_OPTIONS,
+  type FileSourceOptions,
+  fileSource,
+  type KubeSourceOptions,
+  kubeSource,
+  type RunDataplaneOptions,
+  runDataplane,
+} from './run-dataplane.ts'

@@ -1,7 +1,14 @@
 import type { Clock } from '../base/clock.ts'
 import { compareTexts, inPieces, rfc3339 } from '../base/text.ts'
-import { type Handler, JSON_TYPE, listing, NOT_FOUND, readOnly } from '../http/connections.ts'
-import { isOwnHost, misdirected } from '../http/guard.ts'
+import {
+  type Handler,
+  isOwnHost,
+  JSON_TYPE,
+  listing,
+  misdirected,
+  NOT_FOUND,
+  readOnly,
+} from '../http/connections.ts'
 import { HttpServer, type ServerNews } from '../http/server.ts'
 
 /** The pages for the commands; plain data without secrets, generators where it may be long. */

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
-import { takeLock } from '../../src/base/instance-lock.ts'
+import { takeLock } from '../../src/daemon/network-lock.ts'
 
 /** What came of one test of upstream's. */
 export interface Outcome {

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
 import { expect, it } from 'vitest'
-import { takeLock } from '../../src/base/instance-lock.ts'
+import { takeLock } from '../../src/daemon/network-lock.ts'
 import { COMMAND, type Daemon } from '../support/daemon.ts'
 import { FaultyTransport, type TransportFaults } from '../support/faulty-transport.ts'
 import { eventually, patientMs } from '../support/patience.ts'

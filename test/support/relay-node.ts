@@ -1,5 +1,5 @@
+import { KernelReport } from '../../src/daemon/cluster.ts'
 import { Intake } from '../../src/daemon/intake.ts'
-import { KernelReport } from '../../src/daemon/kernel-report.ts'
 import { EMPTY_SNAPSHOT, type Snapshot } from '../../src/model/snapshot.ts'
 import type { RelayClient } from '../../src/relay/client.ts'
 import type { MemoryRelay, RelayWorld } from './relay.ts'

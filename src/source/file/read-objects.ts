@@ -5,7 +5,7 @@ import { errorOf } from '../../base/errors.ts'
 import { isJson, type Json, printable, type Refusal } from '../../model/fields.ts'
 import { isCounted, OBJECT_PARTS, partsOf } from '../../model/object-budget.ts'
 import type { SourceEvent } from '../../model/snapshot.ts'
-import { JsonItems, JsonTextError } from '../pieces.ts'
+import { JsonItems, JsonTextError } from '../json-items.ts'
 import { isListKind, type ObjectDoubt, type ObjectPath } from './object-doubts.ts'
 import { lineInJson, YamlTextError, yamlDocuments } from './yaml-documents.ts'
 

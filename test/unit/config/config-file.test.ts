@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { expandVariables } from '../../../src/config/config-file.ts'
+import { expandVariables } from '../../../src/config/config-document.ts'
 
 const expand = (text: string, env: Readonly<Record<string, string>> = {}) =>
   expandVariables({ path: 'c.yaml', text }, env)

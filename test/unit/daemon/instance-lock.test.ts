@@ -1,5 +1,4 @@
 import { beforeEach, describe, expect, it } from 'vitest'
-import type { LockResult } from '../../../src/base/instance-lock.ts'
 import { createLog } from '../../../src/base/log.ts'
 import {
   asOnlyInstance,
@@ -7,6 +6,7 @@ import {
   instanceOf,
   lockInstance,
 } from '../../../src/daemon/instance-lock.ts'
+import type { LockResult } from '../../../src/daemon/network-lock.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 

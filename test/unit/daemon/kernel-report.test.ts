@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { KernelReport } from '../../../src/daemon/kernel-report.ts'
+import { KernelReport } from '../../../src/daemon/cluster.ts'
 import { EMPTY_SNAPSHOT } from '../../../src/model/snapshot.ts'
 import type { KernelState, LocatedRefusal } from '../../../src/source/source.ts'
 

@@ -1,7 +1,12 @@
 import { describe, expect, it } from 'vitest'
 import { type Clock, systemClock } from '../../../src/base/clock.ts'
-import type { LockResult, TakeLock } from '../../../src/base/instance-lock.ts'
-import { maskOf, membersOf, networkLock } from '../../../src/daemon/network-lock.ts'
+import {
+  type LockResult,
+  maskOf,
+  membersOf,
+  networkLock,
+  type TakeLock,
+} from '../../../src/daemon/network-lock.ts'
 import { errnoNumber } from '../../../src/netlink/errors.ts'
 import { SystemError } from '../../../src/netlink/transport.ts'
 

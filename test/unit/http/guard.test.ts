@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { hasToken, isOwnHost } from '../../../src/http/guard.ts'
+import { hasToken, isOwnHost } from '../../../src/http/connections.ts'
 
 describe('isOwnHost', () => {
   it.each([

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { parseJson } from '../../../src/source/file/read-objects.ts'
-import { JsonItems, JsonTextError } from '../../../src/source/pieces.ts'
+import { JsonItems, JsonTextError } from '../../../src/source/json-items.ts'
 import { runs } from '../../support/runs.ts'
 
 /** Feeds `text` in pieces of `size` bytes. */

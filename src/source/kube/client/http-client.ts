@@ -2,6 +2,7 @@ import { isIP, type LookupFunction } from 'node:net'
 import type { Clock } from '../../../base/clock.ts'
 import { type ApiClient, ApiError, type ApiRequest, type ApiResponse } from '../api-client.ts'
 import { type Answer, Call, parseRetryAfter } from './call.ts'
+import { openHttp1, openHttp2 } from './connections.ts'
 import { type Credentials, openCredentials, type Pass } from './credentials.ts'
 import {
   dial,
@@ -14,8 +15,6 @@ import {
   type ServerAddress,
   watchedLookup,
 } from './dial.ts'
-import { openHttp1 } from './http1-connection.ts'
-import { openHttp2 } from './http2-connection.ts'
 import { type Access, SERVICE_ACCOUNT_FOLDER } from './kubeconfig.ts'
 import { closing, type HttpConnection, type Outgoing, Pool, type PoolContext, RateLimit } from './pool.ts'
 

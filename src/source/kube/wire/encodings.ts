@@ -1,8 +1,9 @@
 import { WireError } from '../../../base/errors.ts'
+import { Rest } from '../../../base/octets.ts'
 import { listAt, numberAt, textAt } from '../../../base/plain-data.ts'
 import { printable } from '../../../model/fields.ts'
 import { ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
-import { isBlank, JsonItems, Rest } from '../../pieces.ts'
+import { isBlank, JsonItems } from '../../json-items.ts'
 import { openEnvelope, ProtobufListReader, ProtobufWatchReader } from './protobuf.ts'
 import {
   type ApiObject,

@@ -1,8 +1,8 @@
 import { WireError } from '../../../base/errors.ts'
+import { Rest } from '../../../base/octets.ts'
 import { printable } from '../../../model/fields.ts'
 import { type FieldSpan, fieldAt, ProtobufDecoder } from '../../../wire/protobuf/decoder.ts'
 import { LENGTH, type MessageOf } from '../../../wire/protobuf/table.ts'
-import { Rest } from '../../pieces.ts'
 import {
   type ApiObject,
   defaultVersion,

@@ -223,7 +223,7 @@ describe('a connection', () => {
   })
 
   it('that speaks HTTP/2 without SETTINGS is given 10 s, too', async () => {
-    const { openHttp2 } = await import('../../../../../src/source/kube/client/http2-connection.ts')
+    const { openHttp2 } = await import('../../../../../src/source/kube/client/connections.ts')
     const { connect } = await import('node:net')
     const { port } = await rig().listen(socket => socket.on('error', () => undefined))
     const socket = connect(port, '127.0.0.1')

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { Rest } from '../../../../../src/source/pieces.ts'
+import { Rest } from '../../../../../src/base/octets.ts'
 
 describe('what is left of pieces', () => {
   it('stands before the next piece, however much of it is done with', () => {

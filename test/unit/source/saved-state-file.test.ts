@@ -14,8 +14,7 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { StateFile } from '../../../../src/source/saved/state-file.ts'
-import { SavedStateError, STATE_BYTES_MAX } from '../../../../src/source/saved/state-format.ts'
+import { SavedStateError, STATE_BYTES_MAX, StateFile } from '../../../src/source/saved-state.ts'
 
 let parent: string
 let folder: string

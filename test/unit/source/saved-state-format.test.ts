@@ -1,9 +1,9 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { finish } from '../../../../src/base/clock.ts'
-import { isRefusal } from '../../../../src/model/fields.ts'
-import { parseObject } from '../../../../src/model/parse.ts'
-import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../../src/model/snapshot.ts'
+import { finish } from '../../../src/base/clock.ts'
+import { isRefusal } from '../../../src/model/fields.ts'
+import { parseObject } from '../../../src/model/parse.ts'
+import { applyEvents, EMPTY_SNAPSHOT, type Snapshot } from '../../../src/model/snapshot.ts'
 import {
   readState,
   SavedStateError,
@@ -11,9 +11,9 @@ import {
   STATE_VERSION,
   type StateOwner,
   stateChunks,
-} from '../../../../src/source/saved/state-format.ts'
-import { ip } from '../../../support/addresses.ts'
-import { endpoint, eventsOf, node, service, slice, snapshotOf } from '../../model/objects.ts'
+} from '../../../src/source/saved-state.ts'
+import { ip } from '../../support/addresses.ts'
+import { endpoint, eventsOf, node, service, slice, snapshotOf } from '../model/objects.ts'
 
 const OWNER: StateOwner = {
   node: 'here',

@@ -1,6 +1,6 @@
 import { connect } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
-import { type LockResult, takeLock } from '../../../src/base/instance-lock.ts'
+import { type LockResult, takeLock } from '../../../src/daemon/network-lock.ts'
 
 const held: LockResult[] = []
 
