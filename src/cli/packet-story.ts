@@ -1,7 +1,7 @@
 import type { Ip } from '../base/ip.ts'
 import { endText, type PacketHead, protocolText } from '../base/ip-packet.ts'
 import { rfc3339 } from '../base/text.ts'
-import type { Tracked } from '../kernel/conntrack/lookup.ts'
+import type { Tracked } from '../kernel/conntrack/record.ts'
 import type { TraceStep } from '../kernel/evaluate/trace.ts'
 import type { ServiceRow } from '../modes/common/show.ts'
 import { reasonText, type VerdictReason, verdictReason } from '../modes/common/verdict-reason.ts'
