@@ -1,14 +1,18 @@
 import { readFileSync } from 'node:fs'
 import type { Cancel, Clock } from '../../base/clock.ts'
 import type { Ip } from '../../base/ip.ts'
+import type { PacketHead } from '../../base/ip-packet.ts'
 import type { ByteView } from '../../netlink/attribute.ts'
 import { messageReceiver } from '../../netlink/batch.ts'
-import { NLA_F_NESTED, NLA_HDRLEN, NLMSG_MIN_TYPE } from '../../netlink/constants.ts'
-import { type Message, NFGENMSG_LENGTH } from '../../netlink/message.ts'
-import { readAttributes, type ValuesOf } from '../../netlink/schema.ts'
+import type { Connection } from '../../netlink/connection.ts'
+import { NLA_F_NESTED, NLA_HDRLEN, NLM_F_REQUEST, NLMSG_MIN_TYPE } from '../../netlink/constants.ts'
+import { NetlinkError } from '../../netlink/errors.ts'
+import { encodeMessage, type Message, NFGENMSG_LENGTH, writeNfGenMsg } from '../../netlink/message.ts'
+import { readAttributes, type ValuesOf, writeAttributes } from '../../netlink/schema.ts'
 import type { Transport } from '../../netlink/transport.ts'
 import { messageType, spanOf } from './flow.ts'
 import {
+  CONNTRACK,
   CTA_IP_V4_DST,
   CTA_IP_V4_SRC,
   CTA_PROTO_DST_PORT,
@@ -19,12 +23,15 @@ import {
   CTA_TUPLE_PROTO,
   CTA_TUPLE_REPLY,
   IPCTNL_MSG_CT_DELETE,
+  IPCTNL_MSG_CT_GET,
   IPCTNL_MSG_CT_NEW,
   IPPROTO_SCTP,
   IPPROTO_TCP,
   IPPROTO_UDP,
   NFNLGRP_CONNTRACK_DESTROY,
   NFNLGRP_CONNTRACK_NEW,
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
   RECORD,
   type TUPLE,
 } from './schema.ts'
@@ -69,37 +76,24 @@ export interface Volume {
 /** Decodes an entry of a dump or an event; undefined for a protocol without ports, such as ICMP. */
 export function decodeRecord(view: ByteView, message: Message): FlowRecord | undefined {
   const { original, reply, sent, received, time } = readAttributes(view, RECORD, spanOf(message))
-  const protocol = PORT_PROTOCOLS.get(original?.proto?.number ?? -1)
-  const [client, destination] = [sourceOf(original), destinationOf(original)]
-  const answerer = sourceOf(reply)
-  if (protocol === undefined || client === undefined || destination === undefined || answerer === undefined)
-    return undefined
+  const [asked, answer] = [headOf(original), headOf(reply)]
+  const protocol = PORT_PROTOCOLS.get(asked?.protocol ?? -1)
+  if (protocol === undefined || asked?.ports === undefined || answer?.ports === undefined) return undefined
   return {
     protocol,
-    client: client.ip,
-    clientPort: client.port,
-    destination: destination.ip,
-    destinationPort: destination.port,
-    answerer: answerer.ip,
-    answererPort: answerer.port,
+    client: asked.source,
+    clientPort: asked.ports.source,
+    destination: asked.destination,
+    destinationPort: asked.ports.destination,
+    answerer: answer.source,
+    answererPort: answer.ports.source,
     volume: sent === undefined && received === undefined ? undefined : volumeOf(sent, received),
     startNs: time?.startNs,
     stopNs: time?.stopNs,
   }
 }
 
-type Tuple = ValuesOf<typeof TUPLE> | undefined
 type Counters = ValuesOf<typeof RECORD>['sent']
-
-function sourceOf(tuple: Tuple) {
-  const [ip, port] = [tuple?.ip?.v4Source ?? tuple?.ip?.v6Source, tuple?.proto?.sourcePort]
-  return ip === undefined || port === undefined ? undefined : { ip, port }
-}
-
-function destinationOf(tuple: Tuple) {
-  const [ip, port] = [tuple?.ip?.v4Destination ?? tuple?.ip?.v6Destination, tuple?.proto?.destinationPort]
-  return ip === undefined || port === undefined ? undefined : { ip, port }
-}
 
 /** Numbers are exact up to 9 PB. */
 function volumeOf(sent: Counters, received: Counters): Volume {
@@ -269,4 +263,88 @@ export function droppedMessages(portId: number): number | undefined {
     if (protocol === '12' && Number(id) === portId) return Number(drops)
   }
   return undefined
+}
+
+/** A conntrack entry as operators read it. */
+export interface Tracked {
+  readonly original: PacketHead
+  readonly reply: PacketHead
+  /** In the words of conntrack(8). */
+  readonly status: readonly string[]
+  readonly timeoutS: number | undefined
+  readonly mark: number
+}
+
+/** linux/netfilter/nf_conntrack_common.h, IPS_* in the order of their bits; empty for bits that say nothing to operators. */
+const STATUS = [
+  'expected',
+  'seen-reply',
+  'assured',
+  'confirmed',
+  'src-nat',
+  'dst-nat',
+  '',
+  '',
+  '',
+  'dying',
+] as const
+
+/**
+ * Finds the entry of a packet by its addresses and ports before any translation. A protocol without ports is not looked
+ * up: undefined, which says nothing about its entry. Synchronous. Throws NetlinkError.
+ */
+export function findTracked(connection: Connection, head: PacketHead): Tracked | 'none' | undefined {
+  if (head.ports === undefined) return undefined
+  const isIpv4 = head.source.length === 4
+  const family = isIpv4 ? NFPROTO_IPV4 : NFPROTO_IPV6
+  let found: Tracked | 'none' | undefined = 'none'
+  try {
+    connection.roundTrip({
+      operation: 'read',
+      object: 'conntrack entry',
+      build: sequence =>
+        encodeMessage({ type: messageType(IPCTNL_MSG_CT_GET), flags: NLM_F_REQUEST, sequence }, out => {
+          writeNfGenMsg(out.out, { family, resourceId: 0 })
+          writeAttributes(out, CONNTRACK, { original: tupleOf(head) })
+        }),
+      onMessage(view, message) {
+        found = trackedOf(readAttributes(view, CONNTRACK, spanOf(message)))
+      },
+    })
+  } catch (error) {
+    if (!(error instanceof NetlinkError) || error.code !== 'ENOENT') throw error
+  }
+  return found
+}
+
+function tupleOf({ source, destination, protocol, ports }: PacketHead): ValuesOf<typeof TUPLE> {
+  const ip =
+    source.length === 4
+      ? { v4Source: source, v4Destination: destination }
+      : { v6Source: source, v6Destination: destination }
+  return {
+    ip,
+    proto: { number: protocol, sourcePort: ports?.source, destinationPort: ports?.destination },
+  }
+}
+
+function trackedOf(values: ValuesOf<typeof CONNTRACK>): Tracked | undefined {
+  const original = headOf(values.original)
+  const reply = headOf(values.reply)
+  if (original === undefined || reply === undefined) return undefined
+  const bits = values.status ?? 0
+  const status = STATUS.filter((word, bit) => word !== '' && (bits & (1 << bit)) !== 0)
+  return { original, reply, status, timeoutS: values.timeoutS, mark: values.mark ?? 0 }
+}
+
+function headOf(tuple: ValuesOf<typeof TUPLE> | undefined): PacketHead | undefined {
+  const source = tuple?.ip?.v4Source ?? tuple?.ip?.v6Source
+  const destination = tuple?.ip?.v4Destination ?? tuple?.ip?.v6Destination
+  const { number: protocol, sourcePort, destinationPort } = tuple?.proto ?? {}
+  if (source === undefined || destination === undefined || protocol === undefined) return undefined
+  const ports =
+    sourcePort === undefined || destinationPort === undefined
+      ? undefined
+      : { source: sourcePort, destination: destinationPort }
+  return { protocol, source, destination, ports }
 }

@@ -55,11 +55,6 @@ export const XT_IPVS_VPORT = 1 << 3
 
 export const NFACCT_NAME_MAX = 32
 
-/** nf_nat.h. */
-export const NF_NAT_RANGE_MAP_IPS = 1 << 0
-export const NF_NAT_RANGE_PROTO_SPECIFIED = 1 << 1
-export const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 1 << 4
-
 /** iptables' words for numbers: the protocols of /etc/protocols, and those that iptables knows without it. */
 const PROTOCOLS: ReadonlyMap<number, string> = new Map([
   [1, 'icmp'],

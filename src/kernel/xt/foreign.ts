@@ -1,4 +1,5 @@
 import type { Ip } from '../../base/ip.ts'
+import * as nft from '../nft/constants.ts'
 import type { NftFamily } from '../nft/state.ts'
 import * as xt from './constants.ts'
 import * as structs from './struct.ts'
@@ -100,7 +101,7 @@ const CONNMARKS: Parameters<typeof decoderOf<ForeignTarget>>[0] = [
 
 const ADDRESS_LENGTHS = { ip: 4, ip6: 16 } as const
 /** Ports of the source are not followed: any flags for them will do. */
-const MAP_IPS = xt.NF_NAT_RANGE_MAP_IPS
+const MAP_IPS = nft.NF_NAT_RANGE_MAP_IPS
 
 function snat(info: string, fields: typeof structs.SNAT_V2.fields, family: NftFamily) {
   const length = ADDRESS_LENGTHS[family]

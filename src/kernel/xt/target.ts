@@ -1,8 +1,8 @@
 import { formatIp } from '../../base/ip.ts'
 import { unencodable } from '../../netlink/errors.ts'
+import * as nft from '../nft/constants.ts'
 import { EXPRESSIONS } from '../nft/schema.ts'
 import type { NftFamily } from '../nft/state.ts'
-import * as xt from './constants.ts'
 import { attributesOf, log, type RawExpression, rawExpression } from './expressions.ts'
 import type { XtTarget, XtUnknown } from './rule.ts'
 import * as structs from './struct.ts'
@@ -61,7 +61,7 @@ export const MARK = codec('MARK', structs.MARK, {
   read: (info, { mark, mask }) => ({ kind: 'MARK', value: mark.get(info), mask: mask.get(info) }),
 })
 
-const RANDOM_FULLY = xt.NF_NAT_RANGE_PROTO_RANDOM_FULLY
+const RANDOM_FULLY = nft.NF_NAT_RANGE_PROTO_RANDOM_FULLY
 
 function readMasquerade(flags: number): TargetOf<'MASQUERADE'> | undefined {
   return (flags & ~RANDOM_FULLY) === 0 ? { kind: 'MASQUERADE', randomFully: flags !== 0 } : undefined
@@ -82,13 +82,13 @@ export const MASQUERADE = {
   }),
 } as const
 
-const MAP_PORT = xt.NF_NAT_RANGE_MAP_IPS | xt.NF_NAT_RANGE_PROTO_SPECIFIED
+const MAP_PORT = nft.NF_NAT_RANGE_MAP_IPS | nft.NF_NAT_RANGE_PROTO_SPECIFIED
 const ADDRESS_LENGTHS = { ip: 4, ip6: 16 } as const
 
 const DNAT_WAYS: Ways<TargetOf<'DNAT'>, typeof structs.DNAT.fields> = {
   write({ ip, port }, fields, family) {
     if (ip.length !== ADDRESS_LENGTHS[family]) throw unencodable(`DNAT to ${formatIp(ip)} in ${family}`)
-    const flags = port === 0 ? xt.NF_NAT_RANGE_MAP_IPS : MAP_PORT
+    const flags = port === 0 ? nft.NF_NAT_RANGE_MAP_IPS : MAP_PORT
     return [
       fields.flags.put(flags),
       fields.minAddr.put(ip),
@@ -102,7 +102,7 @@ const DNAT_WAYS: Ways<TargetOf<'DNAT'>, typeof structs.DNAT.fields> = {
     const [ip, last] = [fields.minAddr.get(info), fields.maxAddr.get(info)]
     const [port, lastPort] = [fields.minPort.get(info), fields.maxPort.get(info)]
     if (ip !== last || port !== lastPort || !isZero(ip, length, ip.length)) return undefined
-    if (fields.flags.get(info) !== (port === 0 ? xt.NF_NAT_RANGE_MAP_IPS : MAP_PORT)) return undefined
+    if (fields.flags.get(info) !== (port === 0 ? nft.NF_NAT_RANGE_MAP_IPS : MAP_PORT)) return undefined
     return { kind: 'DNAT', ip: ip.slice(0, length), port }
   },
 }

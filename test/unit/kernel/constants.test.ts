@@ -20,6 +20,7 @@ const APART: readonly string[] = [
   'INET_DIAG_NOCOOKIE',
   'IFADDRMSG_LENGTH',
   'IFINFOMSG_LENGTH',
+  'CHANGE_BYTES_MAX',
 ]
 
 const IPSET_ERRORS = Object.fromEntries(
