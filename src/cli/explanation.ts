@@ -128,7 +128,7 @@ export function followed(question: Question, config: Config, loaded: Loaded): Fo
   const packet: TracePacket = {
     origin: fromNode ? 'process' : 'interface',
     protocol: protocol.number,
-    source: (fromNode ? tracer.ownSource(to) : undefined) ?? from,
+    source: (fromNode ? tracer.ownSource?.(to) : undefined) ?? from,
     sourcePort: CLIENT_PORT,
     destination: to,
     destinationPort: port,

@@ -151,7 +151,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 
   async traffic(): Promise<readonly TrafficCount[]> {
     const { rendered } = this.#reconciler
-    return rendered === undefined ? [] : await this.#opened.traffic(rendered)
+    return rendered === undefined ? [] : ((await this.#opened.traffic?.(rendered)) ?? [])
   }
 
   async metrics(): Promise<readonly ModeMetric[]> {
@@ -231,7 +231,7 @@ class ActivePlane<State, P extends Plan<State>> implements ActiveMode {
 
   #begin(): void {
     try {
-      this.#opened.demand()
+      this.#opened.demand?.()
       this.#opened.start()
     } catch (error) {
       void this.#opened.close()

@@ -36,7 +36,7 @@ async function untilDone<State, P extends Plan<State>, R>(
   use: PlaneUse<Promise<R>>,
 ): Promise<R> {
   try {
-    opened.demand()
+    opened.demand?.()
     return await use(opened)
   } finally {
     await opened.close()

@@ -1,7 +1,7 @@
 import type { Config } from '../config/config.ts'
 import { tuneConntrack } from '../kernel/conntrack/sysctls.ts'
 import type { SysctlWrite, TuneOptions, TuneReport } from '../kernel/sysctl/sysctls.ts'
-import type { RecordKernel } from '../modes/mode.ts'
+import type { KernelAccess } from '../modes/mode.ts'
 import { findMode } from '../modes/registry.ts'
 
 /** Sets the kernel settings that the configuration and its mode need. Does not reject. */
@@ -23,7 +23,7 @@ export async function tuneMode(config: Config, options: TuneOptions = {}): Promi
 export async function writeRecord(
   config: Config,
   written: readonly SysctlWrite[],
-  kernel: RecordKernel,
+  kernel: KernelAccess,
 ): Promise<void> {
   await findMode(config.proxyMode).record?.(config, written, kernel)
 }

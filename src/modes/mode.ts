@@ -54,10 +54,14 @@ export interface KernelSockets {
   readonly room?: () => ProcessRoom
 }
 
-export interface ModeContext {
-  readonly config: Config
+/** What reading or writing the kernel needs. */
+export interface KernelAccess {
   readonly clock: Clock
   readonly sockets: KernelSockets
+}
+
+export interface ModeContext extends KernelAccess {
+  readonly config: Config
   /** Gets what happens between commits. */
   readonly tell?: ((event: ModeEvent) => void) | undefined
 }
@@ -90,7 +94,7 @@ export type ModeEvent =
 export interface OpenPlane<State, P extends Plan<State>> {
   readonly plane: Dataplane<State, P>
   /** Throws, in words for an operator, where the kernel lacks what the mode cannot do without. */
-  readonly demand: () => void
+  readonly demand?: () => void
   /** Begins what the mode does between commits, until close(). */
   readonly start: () => void
   /** The parts of a state that the mode skips or changes, because the kernel or the mode does not support them. */
@@ -110,8 +114,11 @@ export interface OpenPlane<State, P extends Plan<State>> {
   readonly outside?: (from: State, to: State) => IpvsChange
   /** How much a state serves. */
   readonly extent: (state: State) => Extent
-  /** Gives what the kernel has counted at each endpoint, as far as the configuration enables it. */
-  readonly traffic: (state: State) => Promise<readonly TrafficCount[]>
+  /**
+   * Gives what the kernel has counted at each endpoint, as far as the configuration enables it. Absent where it counts
+   * nothing.
+   */
+  readonly traffic?: (state: State) => Promise<readonly TrafficCount[]>
   /** The metrics of this mode alone; `state` is undefined until something was rendered. */
   readonly metrics?: (state: State | undefined) => Promise<readonly ModeMetric[]>
   readonly close: () => Promise<void>
@@ -122,7 +129,7 @@ export interface ModeTracer extends Tracer {
   /**
    * Gives the source of the node's own packets to an address, if the mode makes that address one of the node.
    */
-  readonly ownSource: (destination: Ip) => Ip | undefined
+  readonly ownSource?: (destination: Ip) => Ip | undefined
 }
 
 /** Uses an open plane of any mode. */
@@ -182,9 +189,6 @@ type ModeResolving = Pick<
   'listNodePortAddresses' | 'bindsExternalIps' | 'loopbackNodePorts' | 'relaysLocalhost'
 >
 
-/** The parts of the machine that writing a record needs. */
-export type RecordKernel = Pick<ModeContext, 'clock' | 'sockets'>
-
 /** The filter of the lists that `kprobe dump` prints. */
 export interface DumpFilter {
   readonly families: readonly NftFamily[]
@@ -208,12 +212,9 @@ export interface ModeDump {
   /** Saves whole tables instead of the objects of the filter, a text for each family. `note` is for several families. */
   readonly saveTables?: {
     readonly note: string
-    print(
-      kernel: Pick<ModeContext, 'sockets' | 'clock'>,
-      families: readonly NftFamily[],
-    ): Promise<readonly string[]>
+    print(kernel: KernelAccess, families: readonly NftFamily[]): Promise<readonly string[]>
   }
-  read(kernel: Pick<ModeContext, 'sockets' | 'clock'>, filter: DumpFilter): Promise<DumpedObjects>
+  read(kernel: KernelAccess, filter: DumpFilter): Promise<DumpedObjects>
 }
 
 interface DumpedObjects {
@@ -227,7 +228,7 @@ interface DumpedObjects {
 }
 
 /** Our objects in the kernel, read once for all modes. */
-export interface KernelRead extends Pick<ModeContext, 'sockets' | 'clock'> {
+export interface KernelRead extends KernelAccess {
   readonly families: readonly NftFamily[]
   /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
@@ -278,7 +279,7 @@ export interface NftFeature {
 }
 
 /** The parts of the machine that doctor reads. */
-export interface Look extends Pick<ModeContext, 'sockets' | 'clock'> {
+export interface Look extends KernelAccess {
   readonly read: ReadText
 }
 
@@ -289,7 +290,7 @@ export interface Cleaned {
   readonly foreign: readonly string[]
 }
 
-export interface CleanupContext extends Pick<ModeContext, 'sockets' | 'clock'> {
+export interface CleanupContext extends KernelAccess {
   /** The name of the proxy; undefined for the unnamed one. */
   readonly proxy: string | undefined
 }
@@ -340,7 +341,7 @@ export interface Mode {
    * Records in the kernel, for cleanup, that the mode runs here and what it changed. Throws when the kernel
    * rejects a change.
    */
-  record?(config: Config, written: readonly SysctlWrite[], kernel: RecordKernel): Promise<void>
+  record?(config: Config, written: readonly SysctlWrite[], kernel: KernelAccess): Promise<void>
   /** Gives what the kernel holds of the mode; undefined for nothing. */
   held(kernel: KernelRead): Promise<HeldMode | undefined>
   readonly dumps?: readonly ModeDump[]
@@ -359,11 +360,11 @@ export interface Mode {
   /** Removes what kube-proxy's mode of this name left outside of nf_tables. */
   cleanupKubeProxy?(context: CleanupContext): Promise<readonly string[]>
   /** Whether objects outside of nf_tables that have kube-proxy's names are ours. */
-  ownsElsewhere?(kernel: RecordKernel): Promise<boolean>
+  ownsElsewhere?(kernel: KernelAccess): Promise<boolean>
   /** Whether `record` has recorded that the mode ran here. */
-  isRecorded?(kernel: RecordKernel): Promise<boolean>
+  isRecorded?(kernel: KernelAccess): Promise<boolean>
   /** Undoes what the record names and removes it, once nothing needs it. Gives a line for each thing done or left. */
-  settleRecord?(kernel: RecordKernel, rest: CleanupRest): Promise<readonly string[]>
+  settleRecord?(kernel: KernelAccess, rest: CleanupRest): Promise<readonly string[]>
   /** Names the setting because of which node ports are not served at localhost. Absent in modes that never serve them there. */
   readonly whyNotAtLocalhost?: (config: Pick<Config, 'featureGates' | 'iptables'>) => string | undefined
   /** Gives the options of resolving for this mode. */

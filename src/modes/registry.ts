@@ -9,7 +9,7 @@ import { iptables } from './iptables/mode.ts'
 import { readIptablesOptions } from './iptables/settings.ts'
 import { ipvs } from './ipvs/mode.ts'
 import { readIpvsOptions } from './ipvs/settings.ts'
-import type { HeldMode, KernelRead, Mode, ModeContext } from './mode.ts'
+import type { HeldMode, KernelAccess, KernelRead, Mode } from './mode.ts'
 import { nftables } from './nftables/mode.ts'
 import { userspace } from './userspace/mode.ts'
 import { chainNames } from './xt-common/layout.ts'
@@ -76,7 +76,7 @@ export function whyNotProvable({ proxyMode }: Pick<Config, 'proxyMode'>): string
   return `${mode.title} mode has no evaluator; ${titles.slice(0, -1).join(', ')} and ${titles.at(-1)} mode have one`
 }
 
-interface WhatToRead extends Pick<ModeContext, 'sockets' | 'clock'> {
+interface WhatToRead extends KernelAccess {
   readonly families: readonly NftFamily[]
   /** The name of the proxy; undefined for the unnamed one. */
   readonly proxyName: string | undefined

@@ -25,7 +25,7 @@ export interface WatchedSocket {
   readonly own: number
 }
 
-interface ClientContext {
+export interface ClientContext {
   readonly sockets: { readonly netfilter: () => Transport }
   readonly clock: Clock
 }

@@ -18,7 +18,7 @@ import {
   KUBE_PROXY,
 } from '../common/kube-proxy.ts'
 import { commitAsRead, deleteTable, withNftClient } from '../common/writers.ts'
-import type { ModeContext } from '../mode.ts'
+import type { KernelAccess } from '../mode.ts'
 import { kubeProxyChains, type LegacyTable, readLegacyTables } from './legacy-iptables.ts'
 
 /** kube-proxy's objects in this network namespace. A running kube-proxy uses them, or an earlier one left them. */
@@ -46,7 +46,7 @@ interface IptablesLeftover extends Removal {
   readonly table: TableName
 }
 
-interface LookOptions extends Pick<ModeContext, 'sockets' | 'clock'> {
+interface LookOptions extends KernelAccess {
   /** The name of kprobe's tables, which is also that of kube-proxy's. */
   readonly tableName: string
   /** Reads the lines of a file of /proc; none if it does not exist. */
@@ -223,7 +223,7 @@ function nameOf({ family, name }: TableName): string {
  * what it had to keep.
  */
 export async function removeLeftovers(
-  context: Pick<ModeContext, 'sockets' | 'clock'>,
+  context: KernelAccess,
   tableName: string,
   { iptables }: { readonly iptables: boolean },
 ): Promise<Pick<Leftovers, 'nftables' | 'iptables'>> {

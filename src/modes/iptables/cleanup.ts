@@ -6,7 +6,7 @@ import type { Operation } from '../../kernel/nft/transaction.ts'
 import { readSysctl, type SysctlWrite, writeSysctl } from '../../kernel/sysctl/sysctls.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
 import { withNftClient } from '../common/writers.ts'
-import type { Cleaned, CleanupContext, CleanupRest, ModeContext, RecordKernel, Retired } from '../mode.ts'
+import type { Cleaned, CleanupContext, CleanupRest, KernelAccess, ModeContext, Retired } from '../mode.ts'
 import {
   type ChainNames,
   chainNames,
@@ -105,7 +105,7 @@ interface IptablesRecord {
   readonly routeLocalnet: number | undefined
 }
 
-export async function readIptablesRecord(kernel: RecordKernel): Promise<IptablesRecord | undefined> {
+export async function readIptablesRecord(kernel: KernelAccess): Promise<IptablesRecord | undefined> {
   return await withNftClient(kernel, read)
 }
 
@@ -116,7 +116,7 @@ export async function readIptablesRecord(kernel: RecordKernel): Promise<Iptables
 export async function writeIptablesRecord(
   { serviceProxyName }: Pick<Config, 'serviceProxyName'>,
   written: readonly SysctlWrite[],
-  kernel: RecordKernel,
+  kernel: KernelAccess,
 ): Promise<void> {
   if (serviceProxyName !== undefined) return
   const before = written.find(({ name }) => name === ROUTE_LOCALNET.sysctl.name)?.before
@@ -128,7 +128,7 @@ export async function writeIptablesRecord(
   })
 }
 
-async function removeIptablesRecord(kernel: RecordKernel): Promise<void> {
+async function removeIptablesRecord(kernel: KernelAccess): Promise<void> {
   await withNftClient(kernel, async client => throwUnlessCommitted(await client.commit([DELETE])))
 }
 
@@ -161,7 +161,7 @@ const NAME = `${RECORD.family} ${RECORD.table}`
  * each thing that it did or left. Throws when the kernel rejects a change: the record stays then.
  */
 export async function settleIptablesRecord(
-  kernel: RecordKernel,
+  kernel: KernelAccess,
   { kubeProxyRuns, hasChains, hasLegacyChains }: CleanupRest,
 ): Promise<readonly string[]> {
   const record = hasChains ? undefined : await readIptablesRecord(kernel)
@@ -185,7 +185,7 @@ async function restore(former: number): Promise<readonly string[]> {
 }
 
 /** Returns whether a named proxy runs in iptables mode; it serves node ports at 127.0.0.1 as well. */
-async function hasNamedChains(kernel: RecordKernel): Promise<boolean> {
+async function hasNamedChains(kernel: KernelAccess): Promise<boolean> {
   const chains = (name: string): boolean => namedPrefixOf(name) !== undefined
   const { observed } = await withNftClient(kernel, client =>
     client.listChains([{ family: 'ip', table: 'nat', chains }]),

@@ -117,7 +117,6 @@ export function openIptables({
       const { operations } = yield* plane.diff(from, to)
       return yield* appliedScope(tables, operations)
     },
-    traffic: () => Promise.resolve([]),
     metrics: state =>
       Promise.resolve(
         state === undefined ? [] : iptablesMetrics({ ...plane.counts.numbers(), ...nfacct.read() }, FAMILIES),
@@ -139,7 +138,7 @@ const LINEAR =
 export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
   const options = iptablesOptions(config, {})
   const state = finish(renderIptablesState(table, { base: EMPTY_STATE, without: new Set() }, options))
-  return { ...createIptablesTracer(state), ownSource: () => undefined }
+  return createIptablesTracer(state)
 }
 
 /**

@@ -15,7 +15,7 @@ import {
   type VirtualServer,
 } from '../../kernel/ipvs/state.ts'
 import { familyName, isOfService, type ServiceNames } from '../common/show.ts'
-import type { DumpFilter, ModeContext, ModeDump } from '../mode.ts'
+import type { DumpFilter, KernelAccess, ModeDump } from '../mode.ts'
 import { type IpvsKernel, withIpvsKernel } from './kernel.ts'
 import { allSetNames } from './layout.ts'
 import { observeKernel } from './observe.ts'
@@ -163,23 +163,18 @@ function entryService(set: string, { ip, protocol, port }: IpsetEntry, names: Se
   return names.at(name, ip, port) ?? names.atNodePort(name, port) ?? ''
 }
 
-type IpvsReadContext = Pick<ModeContext, 'sockets' | 'clock'>
-
 /** Reads all objects of IPVS mode that are ours. */
 export async function readIpvsState(kernel: IpvsKernel): Promise<IpvsState> {
   return (await observeKernel(kernel, { ...DEFAULT_IPVS_OPTIONS, remembered: new Map() })).state
 }
 
 /** Reads the whole state. Throws where the kernel cannot be read. */
-export async function readWholeState(context: IpvsReadContext): Promise<IpvsState> {
+export async function readWholeState(context: KernelAccess): Promise<IpvsState> {
   return await withIpvsKernel(context, readIpvsState)
 }
 
 /** Reads our virtual servers, with the number of connections of each real server. */
-async function readServers(
-  context: IpvsReadContext,
-  filter: DumpFilter,
-): Promise<readonly ListedServerWith[]> {
+async function readServers(context: KernelAccess, filter: DumpFilter): Promise<readonly ListedServerWith[]> {
   const { families, service, names } = filter
   return await withIpvsKernel(context, async kernel => {
     const { servers } = await readIpvsState(kernel)
@@ -196,7 +191,7 @@ async function readServers(
 
 /** Reads the ipsets of this mode, including those of kube-proxy's IPVS mode, which have the same names. */
 async function readSets(
-  context: IpvsReadContext,
+  context: KernelAccess,
   { families, service, names }: DumpFilter,
 ): Promise<readonly IpsetListing[]> {
   const sets = await withIpvsKernel(context, ({ ipset }) => ipset.list(allSetNames()))

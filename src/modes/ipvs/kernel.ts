@@ -4,7 +4,7 @@ import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
 import { createDummyClient, type DummyClient } from '../../kernel/link/dummy.ts'
 import { createNftClient, type NftClient } from '../../kernel/nft/client.ts'
 import { tablesNamed, withNftClient } from '../common/writers.ts'
-import type { KernelSockets, ModeContext } from '../mode.ts'
+import type { KernelAccess, KernelSockets } from '../mode.ts'
 import { DEFAULT_IPVS_OPTIONS } from './settings.ts'
 
 /** The subsystems of the kernel that this mode writes to. */
@@ -22,8 +22,6 @@ interface OpenKernel {
   readonly close: () => Promise<void>
 }
 
-type KernelContext = Pick<ModeContext, 'sockets' | 'clock'>
-
 /** Makes clients for four subsystems of the kernel, each with a socket of its own. Throws SystemError. */
 export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clock: Clock): OpenKernel {
   const transport = netfilter()
@@ -40,7 +38,7 @@ export function openIpvsKernel({ netfilter, generic, route }: KernelSockets, clo
 
 /** Makes the clients for the duration of `use`. */
 export async function withIpvsKernel<T>(
-  { sockets, clock }: KernelContext,
+  { sockets, clock }: KernelAccess,
   use: (kernel: IpvsKernel) => Promise<T>,
 ): Promise<T> {
   const { kernel, close } = openIpvsKernel(sockets, clock)
@@ -52,7 +50,7 @@ export async function withIpvsKernel<T>(
 }
 
 /** Whether our own table exists, which no other program makes: the mode runs, or ran and left its objects. */
-export async function hasIpvsTable(context: KernelContext): Promise<boolean> {
+export async function hasIpvsTable(context: KernelAccess): Promise<boolean> {
   const { tableName } = DEFAULT_IPVS_OPTIONS
   return await withNftClient(context, async client => (await tablesNamed(client, tableName)).length > 0)
 }

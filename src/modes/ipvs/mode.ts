@@ -1,12 +1,14 @@
-import { type Clock, finishInSlices, slicingOf } from '../../base/clock.ts'
+import { type Clock, finishInSlices, Pauses, type Steps, slicingOf } from '../../base/clock.ts'
 import { errorOf } from '../../base/errors.ts'
+import { formatIpPort } from '../../base/ip.ts'
 import type { Config } from '../../config/config.ts'
 import { createIpvsClient, type IpvsClient } from '../../kernel/ipvs/client.ts'
-import type { IpvsTimeouts } from '../../kernel/ipvs/state.ts'
+import { destinationKey, type IpvsTimeouts, type ServerKey, serverKey } from '../../kernel/ipvs/state.ts'
 import { tuneIpvs } from '../../kernel/ipvs/sysctls.ts'
 import { createAddressReader } from '../../kernel/link/links.ts'
 import { missingFails } from '../../kernel/sysctl/sysctls.ts'
 import { NetlinkError } from '../../netlink/errors.ts'
+import type { TrafficCount } from '../../telemetry/connection-totals.ts'
 import { DUMMY_DEVICE } from '../common/kube-proxy.ts'
 import type { Extent, KernelSockets, Mode, ModeContext, OpenPlane } from '../mode.ts'
 import { SAME_CHAINS } from '../xt-common/layout.ts'
@@ -14,10 +16,10 @@ import { cleanIpvs, cleanKubeProxyIpvs, freeFromIpvs, retireIpvs } from './clean
 import { ipvsFindings } from './doctor.ts'
 import { IPVS_DUMPS } from './dump.ts'
 import { hasIpvsTable, type IpvsKernel, openIpvsKernel } from './kernel.ts'
-import { readTraffic } from './metrics.ts'
+import { placePorts, surroundingsOf } from './places.ts'
 import type { IpvsPlan } from './plan.ts'
 import { IpvsPlane } from './plane.ts'
-import { DEFAULT_IPVS_OPTIONS, IPVS_SETTINGS, ipvsOptions } from './settings.ts'
+import { DEFAULT_IPVS_OPTIONS, IPVS_SETTINGS, type IpvsOptions, ipvsOptions } from './settings.ts'
 import { ipvsHeld } from './show.ts'
 import type { IpvsState } from './state.ts'
 import { advancedTables, ipvsProving, ipvsTracer, outsideChange } from './trace.ts'
@@ -144,4 +146,60 @@ export function applyTimeouts(
   const change = (name: keyof IpvsTimeouts): number => (wanted[name] === present[name] ? 0 : wanted[name])
   const changes = { tcpS: change('tcpS'), tcpFinS: change('tcpFinS'), udpS: change('udpS') }
   if (Object.values(changes).some(seconds => seconds > 0)) client.setTimeouts(changes)
+}
+
+interface TrafficOptions {
+  readonly options: IpvsOptions
+  readonly finishSteps: <T>(steps: Steps<T>) => Promise<T>
+}
+
+/** Reads the statistics of all real servers of the rendered `state` that still exist. */
+export async function readTraffic(
+  client: Pick<IpvsClient, 'destinations'>,
+  state: IpvsState,
+  { options, finishSteps }: TrafficOptions,
+): Promise<readonly TrafficCount[]> {
+  const ports = await finishSteps(portsByServer(state, options))
+  const servers = [...ports].flatMap(([key, port]) => {
+    const placed = state.servers.get(key)
+    return placed === undefined ? [] : [{ key, port, server: placed.server }]
+  })
+  const lists = await client.destinations(servers.map(({ server }) => server))
+  return servers.flatMap(({ key, port }, at) =>
+    (lists[at] ?? []).map(({ destination, stats }): TrafficCount => {
+      const { connections, ...volume } = stats
+      return {
+        element: `${key} ${destinationKey(destination)}`,
+        port,
+        endpoint: formatIpPort(destination.ip, destination.port),
+        connections,
+        volume,
+      }
+    }),
+  )
+}
+
+/** Gives the port of each virtual server, by PortFrontends.key. A node port gives way to a Service with the address. */
+function* portsByServer(
+  { frontends, missingSchedulers }: IpvsState,
+  options: IpvsOptions,
+): Steps<ReadonlyMap<ServerKey, string>> {
+  const ports = new Map<ServerKey, string>()
+  if (frontends === undefined) return ports
+  const surroundings = surroundingsOf(frontends, { ...options, missingSchedulers })
+  const nodePorts = new Map<ServerKey, string>()
+  const pauses = new Pauses()
+  for (const service of frontends.services.values()) {
+    for (const { port, places, privateServer } of placePorts(service, {
+      surroundings,
+      isTaken: () => false,
+    })) {
+      for (const { key, frontend } of places)
+        (frontend.ip === undefined ? nodePorts : ports).set(key, port.key)
+      if (privateServer !== undefined) ports.set(serverKey(privateServer), port.key)
+    }
+    if (pauses.due()) yield
+  }
+  for (const [key, port] of nodePorts) if (!ports.has(key)) ports.set(key, port)
+  return ports
 }

@@ -74,7 +74,6 @@ export function openNftables({
       relays,
       writers: { openTransport: sockets.netfilter, own: transport.portId },
     }),
-    demand: () => undefined,
     start: () => relays.start(),
     extent: ({ ruleset }) =>
       elementExtent(
@@ -97,7 +96,7 @@ export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer
   const { ruleset } = finish(
     renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
   )
-  return { ...createTracer(ruleset), ownSource: () => undefined }
+  return createTracer(ruleset)
 }
 
 function nftablesOptions(config: Config): NftablesOptions {

@@ -61,7 +61,6 @@ export function openUserspace({
   })
   return {
     plane,
-    demand: () => undefined,
     start() {
       const { connections, sessions } = limits
       tell?.({ kind: 'notice', level: 'warn', text: COSTS, facts: { connections, sessions } })
@@ -75,8 +74,6 @@ export function openUserspace({
         () => false,
       ),
     unsupported: ({ refusals }) => [...refusals.values()].flat(),
-    // The kernel does not count relayed connections, and the process does not count them by endpoint.
-    traffic: () => Promise.resolve([]),
     metrics: () => Promise.resolve(relayMetrics(plane.counts)),
     async close() {
       plane.release()

@@ -11,17 +11,17 @@ import { EMPTY_STATE, type ListenerSymbol, type PortOf, symbolOf, type Userspace
 /** Listeners by `TCP` or `UDP` followed by the octets of address and port. */
 type ListenerBook = ReadonlyMap<string, ListenerSymbol>
 
-/** Makes the handleCache of a process that has these relays open. */
+/** Makes the book of a process that has these relays open. */
 export function bookOf(relays: PersistentMap<Relay>, portOf: PortOf): ListenerBook {
-  const handleCache = new Map<string, ListenerSymbol>()
+  const book = new Map<string, ListenerSymbol>()
   for (const relay of relays.values()) {
     for (const list of relay.lists) {
       const port = portOf(relay.key, list)
       if (port !== undefined)
-        handleCache.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
+        book.set(placeKey(relay.protocol, relay.address + portData(port)), symbolOf(relay, list))
     }
   }
-  return handleCache
+  return book
 }
 
 function placeKey(protocol: string, place: Octets): string {
@@ -30,12 +30,12 @@ function placeKey(protocol: string, place: Octets): string {
 
 /**
  * Makes a state from what the kernel holds: the address and port of a listener become its symbol. Elements
- * that lead to no listener of the handleCache stay unchanged and equal no wanted element. The diff therefore
+ * that lead to no listener of the book stay unchanged and equal no wanted element. The diff therefore
  * replaces leftovers of a process that has ended.
  */
 export function* adoptRuleset(
   ruleset: Ruleset,
-  { relays, handleCache }: { readonly relays: PersistentMap<Relay>; readonly handleCache: ListenerBook },
+  { relays, book }: { readonly relays: PersistentMap<Relay>; readonly book: ListenerBook },
 ): Steps<UserspaceState> {
   const tables: Table[] = []
   for (const table of ruleset.tables) {
@@ -45,7 +45,7 @@ export function* adoptRuleset(
     for (const list of table.elements.values()) {
       for (const found of list) {
         if (pauses.due()) yield
-        const element = symbolised(found, addressLength, handleCache)
+        const element = symbolised(found, addressLength, book)
         const group = groupOf(element)
         append(groups, group, element)
       }
@@ -55,14 +55,14 @@ export function* adoptRuleset(
   return { ...EMPTY_STATE, ruleset: { tables }, relays }
 }
 
-function symbolised(element: Element, addressLength: number, handleCache: ListenerBook): Element {
+function symbolised(element: Element, addressLength: number, book: ListenerBook): Element {
   const { set, key, data } = element
   const protocol = protocolOfKey(key) ?? ''
   if (REDIRECT_MAPS.has(set) && typeof data === 'string')
-    return { ...element, data: handleCache.get(placeKey(protocol, data)) ?? data }
+    return { ...element, data: book.get(placeKey(protocol, data)) ?? data }
   if (set !== 'listeners') return element
   const place = key.slice(0, addressLength) + portData(readU16be(key, addressLength + 4))
-  return { ...element, key: handleCache.get(placeKey(protocol, place)) ?? key }
+  return { ...element, key: book.get(placeKey(protocol, place)) ?? key }
 }
 
 function groupOf({ set, comment }: Element): string {
@@ -78,9 +78,9 @@ export function portName(comment: string): string {
   return comment.endsWith(LOCAL_SUFFIX) ? comment.slice(0, -LOCAL_SUFFIX.length) : comment
 }
 
-/** Makes the handleCache of another process from its rules. A listener with contradictory comments is ignored. */
+/** Makes the book of another process from its rules. A listener with contradictory comments is ignored. */
 export function bookFromComments({ tables }: Ruleset): ListenerBook {
-  const handleCache = new Map<string, ListenerSymbol>()
+  const book = new Map<string, ListenerSymbol>()
   const places = new Map<ListenerSymbol, string>()
   for (const { family, elements } of tables) {
     const { addressLength, model } = LAYOUTS[family]
@@ -96,11 +96,11 @@ export function bookFromComments({ tables }: Ruleset): ListenerBook {
         const relayKey = `${port}/${protocol}/${model} ${formatIp(address)}`
         const symbol = symbolOf({ key: relayKey, address, protocol }, list)
         const place = placeKey(protocol, data)
-        if ((places.get(symbol) ?? place) !== place) handleCache.delete(place)
-        else handleCache.set(place, symbol)
+        if ((places.get(symbol) ?? place) !== place) book.delete(place)
+        else book.set(place, symbol)
         places.set(symbol, place)
       }
     }
   }
-  return handleCache
+  return book
 }

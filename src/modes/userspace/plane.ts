@@ -105,10 +105,10 @@ export class UserspacePlane implements Dataplane<UserspaceState, UserspacePlan> 
       const { client, clock } = this.#given
       const { ruleset, generation, unsettled } = await client.list(this.#tables)
       const relays = this.#applied
-      const handleCache = this.#isRelaying
+      const book = this.#isRelaying
         ? bookOf(relays, (key, list) => this.#relays.portOf(key, list))
         : bookFromComments(ruleset)
-      const state = await finishInSlices(adoptRuleset(ruleset, { relays, handleCache }), slicingOf(clock))
+      const state = await finishInSlices(adoptRuleset(ruleset, { relays, book }), slicingOf(clock))
       return { state, generation: generationOf(generation), unsettled }
     })
   }

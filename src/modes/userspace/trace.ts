@@ -111,7 +111,7 @@ function through(
 export function userspaceTracer(config: Config, table: FrontendTable): ModeTracer {
   const options = userspaceOptions(config)
   const state = finish(renderUserspaceState(table, { base: EMPTY_STATE, without: new Set() }, options))
-  return { ...createUserspaceTracer(state), ownSource: () => undefined }
+  return createUserspaceTracer(state)
 }
 
 /** Removes the numbers from a step, because the port of a listener is unknown here. */

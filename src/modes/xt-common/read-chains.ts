@@ -1,4 +1,3 @@
-import type { Clock } from '../../base/clock.ts'
 import { createIpsetClient } from '../../kernel/ipset/client.ts'
 import { createNftClient } from '../../kernel/nft/client.ts'
 import { NF_DROP } from '../../kernel/nft/constants.ts'
@@ -8,8 +7,8 @@ import { printRule, printTables } from '../../kernel/xt/print.ts'
 import { readRule } from '../../kernel/xt/read.ts'
 import { targetChain, type XtRule } from '../../kernel/xt/rule.ts'
 import { builtinChains, type XtPlace, type XtTableName } from '../../kernel/xt/scope.ts'
-import type { Transport } from '../../netlink/transport.ts'
 import { NFT_FAMILIES } from '../common/tables.ts'
+import type { ClientContext } from '../common/writers.ts'
 import { type ChainNames, isIpvsChain, isOurChain, isServiceChain } from './layout.ts'
 
 /** A chain of a table of iptables as it was read, with the Services that it serves. */
@@ -153,17 +152,12 @@ export function placesOf(families: readonly NftFamily[]): readonly XtPlace[] {
   return families.flatMap(family => XT_TABLES.map(table => ({ family, table })))
 }
 
-interface XtReadContext {
-  readonly sockets: { readonly netfilter: () => Transport }
-  readonly clock: Clock
-}
-
 /**
  * Reads the tables of iptables-nft, including chains of other programs. Chains with `names` count as ours. Throws
  * NetlinkError.
  */
 export async function readIptables(
-  context: XtReadContext,
+  context: ClientContext,
   families: readonly NftFamily[],
   names: ChainNames,
 ): Promise<readonly ReadChain[]> {
@@ -174,7 +168,7 @@ export async function readIptables(
 
 /** Reads tables together with the ipset names: rules contain only ipset numbers. */
 async function observeIptables<T>(
-  { sockets, clock }: XtReadContext,
+  { sockets, clock }: ClientContext,
   families: readonly NftFamily[],
   read: (observed: Observed, nameOfIpset: NameOfIpset) => T,
 ): Promise<T> {
@@ -189,7 +183,7 @@ async function observeIptables<T>(
 
 /** Prints the tables of each family as iptables-save does, including rules of other programs. */
 export async function saveIptables(
-  context: XtReadContext,
+  context: ClientContext,
   families: readonly NftFamily[],
 ): Promise<readonly string[]> {
   return await observeIptables(context, families, (observed, nameOfIpset) =>

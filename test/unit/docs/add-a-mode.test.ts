@@ -86,11 +86,9 @@ function toyMode(kernel: ToyKernel): Mode {
     open: (_, use) =>
       use({
         plane: toyPlane(kernel),
-        demand: () => undefined,
         start: () => undefined,
         unsupported: () => [],
         extent: ({ size }) => ({ frontends: size, endpoints: 0 }),
-        traffic: async () => [],
         close: async () => undefined,
       }),
     retire: async () => 'nothing',
@@ -116,7 +114,6 @@ const TOY_TRACER: ModeTracer = {
   ways: (packet, surroundings) => [
     { trace: TOY_TRACER.trace(packet, { ...surroundings, random: () => 0 }), probability: 1 },
   ],
-  ownSource: () => undefined,
 }
 
 test('the toy mode programs a scenario, and finds nothing to do afterwards', async () => {

@@ -53,7 +53,7 @@ describe('importComplaints', () => {
     ['src/modes/xt-common/layout.ts', '../iptables/plan.ts'],
     ['src/modes/mode.ts', './iptables/plan.ts'],
     ['src/cli/dump.ts', '../modes/ipvs/read.ts'],
-    ['src/daemon/open.ts', '../modes/nftables/open.ts'],
+    ['src/daemon/open.ts', '../modes/nftables/mode.ts'],
     ['src/source/source.ts', '../config/config.ts'],
     ['src/telemetry/log.ts', '../daemon/daemon.ts'],
     ['src/cli/dump.ts', '../main.ts'],

@@ -61,12 +61,12 @@ it('is adopted from a listing without a difference, whatever the ports of its li
     const state = render(world, EMPTY_STATE)
     const numbers = ports(state)
     const portOf = (key: string, list: string) => numbers.get(`${list} ${key}`)
-    const handleCache = bookOf(state.relays, portOf)
-    const found = finish(adoptRuleset(inKernel(state, portOf), { relays: state.relays, handleCache }))
+    const book = bookOf(state.relays, portOf)
+    const found = finish(adoptRuleset(inKernel(state, portOf), { relays: state.relays, book }))
     expect(differences(found, state)).toEqual([])
     // Nothing that another process listened at is taken for ours.
     const stale = finish(
-      adoptRuleset(inKernel(state, portOf), { relays: EMPTY_STATE.relays, handleCache: new Map() }),
+      adoptRuleset(inKernel(state, portOf), { relays: EMPTY_STATE.relays, book: new Map() }),
     )
     const wanted = [...state.relays.values()].length
     expect(differences(stale, state).length).toBeGreaterThanOrEqual(wanted)
