@@ -13,10 +13,7 @@ export interface Peer {
   stop(): Promise<void>
 }
 
-type StartPeer = (options: {
-  readonly kubeconfig: string
-  readonly config: PipelineConfig
-}) => Promise<Peer>
+type StartPeer = (options: { readonly kubeconfig: string; readonly config: PipelineConfig }) => Promise<Peer>
 
 interface Played {
   /** Rows of the packet tables that ended elsewhere. */
