@@ -36,7 +36,7 @@ describe('importComplaints', () => {
     expect(importing('src/modes/ipvs/plan.ts', '../xt-common/layout.ts')).toEqual([])
     expect(importing('src/modes/registry.ts', './ipvs/mode.ts')).toEqual([])
     expect(importing('src/cli/run.ts', '../daemon/daemon.ts')).toEqual([])
-    expect(importing('src/base/ip.ts', 'node:net')).toEqual([])
+    expect(importing('src/base/unix-socket.ts', 'node:net')).toEqual([])
     expect(importing('src/netlink/native.ts', 'node:fs')).toEqual([])
     expect(importing('src/cli/libnftables.ts', 'ffi-rs')).toEqual([])
     expect(importing('src/cli/dump.ts', './libnftables.ts')).toEqual([])
