@@ -4,7 +4,7 @@ const NAME_MAX = 100
 const PREFIX_MAX = 155
 
 /** What the header of an entry says. */
-export interface TarHead {
+interface TarHead {
   readonly kind: 'file' | 'link' | 'folder'
   /** Without a slash before it or behind it. */
   readonly path: string
@@ -76,7 +76,7 @@ export function tarEnd(): Buffer {
   return Buffer.alloc(2 * BLOCK)
 }
 
-export interface TarFile {
+interface TarFile {
   readonly path: string
   readonly data: Buffer
 }

@@ -46,7 +46,7 @@ export function logStart(
 }
 
 /** Says why node ports are not served at localhost, though nodePortAddresses has it; undefined if they are. */
-export function whyNotAtLocalhost(config: Config): string | undefined {
+function whyNotAtLocalhost(config: Config): string | undefined {
   if (familiesAtLocalhost(config.nodePortAddresses).length === 0) return undefined
   const { title, whyNotAtLocalhost: why } = findMode(config.proxyMode)
   return why === undefined ? `${title} mode cannot serve them there` : why(config)

@@ -356,7 +356,7 @@ export interface Answers<Failure> {
 }
 
 /** Transient failures of sendmsg: nothing was sent, so a retry is safe. */
-export const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
+const PASSING: ReadonlySet<string> = new Set(['EINTR', 'EAGAIN', 'ENOBUFS', 'ENOMEM'])
 const SEND_ATTEMPTS = 4
 const SEND_RETRY_DELAY_MS = 5
 

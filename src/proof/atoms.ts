@@ -35,7 +35,7 @@ export function spaceOf(meaning: FamilyMeaning): Atoms {
 }
 
 /** The packets of a family, divided by what they are sent to. */
-export class Space {
+class Space {
   readonly #meaning: FamilyMeaning
   readonly #length: number
   readonly #addresses: Region

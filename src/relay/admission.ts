@@ -15,7 +15,7 @@ import { oneLine } from '../base/text.ts'
 import { isJson } from '../model/fields.ts'
 import type { ApiBody, ApiClient } from '../source/kube/api-client.ts'
 
-export interface TokenReviewsOptions {
+interface TokenReviewsOptions {
   readonly client: ApiClient
   readonly clock: Clock
   /** What a token must be for. */

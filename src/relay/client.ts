@@ -16,7 +16,7 @@ import { inOrderFor } from './rendezvous.ts'
 import { ReportSender } from './report-sender.ts'
 import { FRESH, METADATA, PROTOCOL, RELAYED_TYPES } from './types.ts'
 
-export interface RelayClientOptions {
+interface RelayClientOptions {
   readonly relays: readonly RelayAddress[]
   /** Relays that DNS names lead to, besides these. */
   readonly names?: RelayNames | undefined

@@ -19,7 +19,7 @@ import { FRESH, METADATA, PROTOCOL, WILDCARD } from './types.ts'
 
 type Request = MessageOf<typeof discovery.DeltaDiscoveryRequest>
 
-export interface DiscoveryOptions {
+interface DiscoveryOptions {
   readonly state: RelayState
   readonly clock: Clock
   /** A client could not use what it was sent. */

@@ -18,7 +18,7 @@ export const REPORT_SPACING_MS = 250
 /** Time until a node repeats its report. */
 export const REPORT_PERIOD_MS = 30_000
 /** Maximum length of a report, characters. */
-export const REPORT_LENGTH_MAX = 8_192
+const REPORT_LENGTH_MAX = 8_192
 const LACKING_MAX = 8
 const NAME_LENGTH_MAX = 130
 const TEXT_LENGTH_MAX = 200

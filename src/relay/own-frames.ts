@@ -1,7 +1,7 @@
 import type { Clock } from '../base/clock.ts'
 
 /** A reader that is sent responses of its own. */
-export interface OwnReader {
+interface OwnReader {
   /** Its call and its connection end. */
   dropped(): void
 }

@@ -4,7 +4,7 @@ import type { Revisions } from '../source/source.ts'
 type Kind = keyof Revisions
 
 /** From when a latency is measured: the time that the change itself bears, or that at which the relay has read it. */
-export type LatencyOrigin = 'trigger' | 'receipt'
+type LatencyOrigin = 'trigger' | 'receipt'
 
 export interface ProgrammingLatency {
   /** The share of nodes that hold the change. */
@@ -27,7 +27,7 @@ interface Mark {
 }
 
 /** Shares of nodes, the last one for all of them. */
-export const SHARES = [0.5, 0.9, 0.99, 1] as const
+const SHARES = [0.5, 0.9, 0.99, 1] as const
 /** Of the changes of one second and kind, one is followed. */
 const MARK_MS = 1_000
 /** A change that some node does not hold after so long counts with this age. */

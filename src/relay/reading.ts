@@ -23,7 +23,7 @@ export interface Wanted {
   readonly seconds: number | undefined
 }
 
-export interface ReadingOptions {
+interface ReadingOptions {
   readonly wanted: Wanted
   readonly link: RelayLink
   readonly clock: Clock

@@ -42,15 +42,8 @@ interface ChangeOptions {
   readonly by: 'watch' | 'list' | 'another-history'
 }
 
-export const REPORT_REFUSALS = [
-  'malformed',
-  'other-node',
-  'late',
-  'backwards',
-  'too-often',
-  'too-many',
-] as const
-export type ReportRefusal = (typeof REPORT_REFUSALS)[number]
+const REPORT_REFUSALS = ['malformed', 'other-node', 'late', 'backwards', 'too-often', 'too-many'] as const
+type ReportRefusal = (typeof REPORT_REFUSALS)[number]
 
 interface Entry {
   report: NodeReport

@@ -40,7 +40,7 @@ const OPENING_MS = 3_000
 /** Written without an acknowledgement. */
 const WINDOW_BYTES = 1024 * 1024
 /** A reader that acknowledges nothing for so long is evicted. */
-export const STALL_MS = 60_000
+const STALL_MS = 60_000
 /** A reader that has heard nothing for so long hears the revision again, if the source was heard since. */
 const REPEAT_MS = 60_000
 /** Names that all readers subscribe to, with what it takes to keep them. */

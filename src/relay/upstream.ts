@@ -19,7 +19,7 @@ import { discovery } from './schema.ts'
 import type { RelayState } from './state.ts'
 import { RELAYED_TYPES, type RelayedType } from './types.ts'
 
-export interface UpstreamOptions {
+interface UpstreamOptions {
   /** Stays open: its owner closes it, after stop(). */
   readonly client: ApiClient
   readonly clock: Clock

@@ -40,7 +40,7 @@ import {
 export type PortProtocol = 'TCP' | 'UDP' | 'SCTP'
 
 /** Protocols by their numbers. */
-export const PORT_PROTOCOLS: ReadonlyMap<number, PortProtocol> = new Map([
+const PORT_PROTOCOLS: ReadonlyMap<number, PortProtocol> = new Map([
   [IPPROTO_TCP, 'TCP'],
   [IPPROTO_UDP, 'UDP'],
   [IPPROTO_SCTP, 'SCTP'],

@@ -74,7 +74,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
 }
 
 /** Reads registers. The last word is whole where a part of a field is among them. */
-export function load({ registers }: Machine, first: number, length: number): Value {
+function load({ registers }: Machine, first: number, length: number): Value {
   let data = ''
   for (let at = 0; at < length; at += 4) {
     const register = registers[first + at / 4]

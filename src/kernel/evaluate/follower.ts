@@ -218,10 +218,10 @@ export class Follower {
 }
 
 /** So few ways are cheaper to follow than to compare. */
-export const MERGED_MIN = 4
+const MERGED_MIN = 4
 
 /** Joins ways that a random number divided and that went on alike. */
-export function merged(machines: readonly ClassMachine[]): ClassMachine[] {
+function merged(machines: readonly ClassMachine[]): ClassMachine[] {
   const byBox = new Map<Box, Map<string, ClassMachine>>()
   const apart: ClassMachine[] = []
   for (const machine of machines) {

@@ -13,7 +13,7 @@ export type Effect =
   | Split
 
 /** Several effects, for parts of a class of packets or with probabilities: each on a machine of its own. */
-export interface Split {
+interface Split {
   readonly kind: 'split'
   readonly branches: readonly Branch[]
 }

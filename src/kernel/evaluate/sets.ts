@@ -15,7 +15,7 @@ import {
 } from './machine.ts'
 
 /** What the sets that packets fill hold for the packets of a class. */
-export type Memory =
+type Memory =
   /** Nothing: a client is new. */
   | { readonly kind: 'new' }
   /** Nothing, and there is no room. */

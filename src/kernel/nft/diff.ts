@@ -299,7 +299,7 @@ export function sameDeclaration(a: NftSet, b: NftSet): boolean {
 }
 
 /** Returns whether a set can hold the elements of another one. */
-export function sameShape(a: NftSet, b: NftSet): boolean {
+function sameShape(a: NftSet, b: NftSet): boolean {
   return (
     a.flags === b.flags &&
     a.keyType === b.keyType &&
@@ -311,7 +311,7 @@ export function sameShape(a: NftSet, b: NftSet): boolean {
   )
 }
 
-export function sameRules(a: readonly Rule[], b: readonly Rule[]): boolean {
+function sameRules(a: readonly Rule[], b: readonly Rule[]): boolean {
   if (a === b) return true
   if (a.length !== b.length) return false
   return a.every((rule, i) => {

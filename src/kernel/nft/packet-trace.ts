@@ -62,7 +62,7 @@ export function watchPacketTrace({ transport, onEvent, onLost }: TraceOptions): 
 const TRACE_MESSAGE = (NFNL_SUBSYS_NFTABLES << 8) | NFT_MSG_TRACE
 
 /** Decodes NFT_MSG_TRACE; undefined for other messages. Throws NetlinkError for a step without table, chain or id. */
-export function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
+function decodeTrace(view: ByteView, message: Message): TraceEvent | undefined {
   if (message.type === NLMSG_OVERRUN) throw malformed('an overrun', message.start)
   if (message.type !== TRACE_MESSAGE) return undefined
   const step = readAttributes(view, TRACE, nfSpan(message))

@@ -227,7 +227,7 @@ function namesOf(view: ByteView, message: Message, { word, keep }: Kind): readon
 }
 
 /** An object that a kernel does not take, with its reason. */
-export interface Unloaded {
+interface Unloaded {
   readonly object: string
   readonly reason: string
 }

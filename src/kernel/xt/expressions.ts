@@ -48,7 +48,7 @@ class PlainWriter extends AttributeWriter {
 }
 
 /** Encodes one element of NFTA_RULE_EXPRESSIONS. */
-export function expression(value: Tagged<typeof TABLES>): Octets {
+function expression(value: Tagged<typeof TABLES>): Octets {
   const out = new ByteWriter(256)
   EXPRESSION.write(new PlainWriter(out), nft.NFTA_LIST_ELEM, value)
   return octetsFromBytes(out.written())

@@ -7,7 +7,7 @@ import { decoderOf, isZero, type ReadStruct, structReader } from './struct.ts'
 
 /* Matches and targets that kprobe does not write, as far as the evaluator of src/proof follows them. */
 
-export type ForeignMatch =
+type ForeignMatch =
   /** Ports, or ranges of them, of one side or of either. */
   | {
       readonly kind: 'multiport'

@@ -135,7 +135,7 @@ const LINEAR =
   'each new connection is compared with the rules of all Services; --iptables-optimize shortens the lists'
 
 /** Traces packets through what the mode would put into an empty kernel. */
-export function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
+function iptablesTracer(config: Config, table: FrontendTable): ModeTracer {
   const options = iptablesOptions(config, {})
   const state = finish(renderIptablesState(table, { base: EMPTY_STATE, without: new Set() }, options))
   return createIptablesTracer(state)

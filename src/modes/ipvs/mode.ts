@@ -58,7 +58,7 @@ export const ipvs: Mode = {
 }
 
 /** Opens IPVS mode. Throws when netlink cannot be reached; `demand` checks whether the kernel has IPVS. */
-export function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
+function openIpvs({ config, clock, sockets, tell }: ModeContext): OpenPlane<IpvsState, IpvsPlan> {
   const { kernel, ownPortId, close } = openIpvsKernel(sockets, clock)
   const options = ipvsOptions(config)
   const addresses = createAddressReader({ openTransport: sockets.route, clock })

@@ -64,7 +64,7 @@ export function ipvsHeld({ servers, sets, entries, addresses }: IpvsState): Ipvs
 }
 
 /** What this mode does otherwise than nftables mode: docs/differences.md. */
-export const IPVS_PROMISES: Promises = {
+const IPVS_PROMISES: Promises = {
   ...USUAL_PROMISES,
   bindsAddresses: true,
   masqueradesDirectly: true,
@@ -125,7 +125,7 @@ export function outsideChange(from: IpvsState, to: IpvsState): IpvsChange {
   return { servers, entries, why: whyAll(from, to) }
 }
 
-export function heldServer({ server, destinations }: PlacedServer): HeldServer {
+function heldServer({ server, destinations }: PlacedServer): HeldServer {
   return { server, destinations: [...destinations.values()] }
 }
 

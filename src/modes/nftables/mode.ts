@@ -55,12 +55,7 @@ export const nftables: Mode = {
 }
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
-export function openNftables({
-  config,
-  clock,
-  sockets,
-  tell,
-}: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
+function openNftables({ config, clock, sockets, tell }: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
@@ -92,7 +87,7 @@ export function openNftables({
   }
 }
 
-export function nftablesTracer(config: Config, table: FrontendTable): ModeTracer {
+function nftablesTracer(config: Config, table: FrontendTable): ModeTracer {
   const { ruleset } = finish(
     renderState(table, { base: EMPTY_STATE, without: new Set() }, nftablesOptions(config)),
   )

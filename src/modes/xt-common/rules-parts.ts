@@ -49,7 +49,7 @@ const KNOWN_STATES = xt.XT_CONNTRACK_STATE_RELATED | xt.XT_CONNTRACK_STATE_ESTAB
 
 export const NEW: XtMatch = states(xt.XT_CONNTRACK_STATE_NEW)
 export const INVALID: XtMatch = states(xt.XT_CONNTRACK_STATE_INVALID)
-export const KNOWN: XtMatch = states(KNOWN_STATES)
+const KNOWN: XtMatch = states(KNOWN_STATES)
 const NEITHER_KNOWN_NOR_TRANSLATED: XtMatch = {
   kind: 'conntrack',
   states: KNOWN_STATES | xt.XT_CONNTRACK_STATE_DNAT,

@@ -8,7 +8,7 @@ import type { PlanLine } from '../../../reconcile/dataplane.ts'
 export type ListName = 'cluster' | 'local'
 
 /** The inputs of balancing the connections of a port. */
-export type Balance = Pick<PortFrontends, 'affinityTimeoutS' | 'cluster' | 'local'>
+type Balance = Pick<PortFrontends, 'affinityTimeoutS' | 'cluster' | 'local'>
 
 interface Client {
   /** endpointText */

@@ -13,13 +13,13 @@ import { mutable } from './pool.ts'
    channel. */
 
 /** A command that has ended in a container. */
-export interface ExecEnded {
+interface ExecEnded {
   readonly code: number
   readonly stdout: Buffer
   readonly stderr: Buffer
 }
 
-export interface ExecRequest {
+interface ExecRequest {
   readonly namespace: string
   readonly pod: string
   readonly container: string

@@ -82,7 +82,7 @@ export function isMessage(value: unknown): value is Message {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-export function textIn(value: unknown): string {
+function textIn(value: unknown): string {
   return typeof value === 'string' ? value : ''
 }
 
