@@ -2,6 +2,7 @@ import { Pauses, type Steps } from '../base/clock.ts'
 import { compareIps, familyOf, formatIp, type Ip } from '../base/ip.ts'
 import { isSame } from '../model/fields.ts'
 import type { Backend, Frontend, PortFrontends, Route, ServiceFrontends } from '../model/frontend.ts'
+import { positionOf } from '../model/port-endpoints.ts'
 import type { Service, SliceList } from '../model/service.ts'
 import type { MessageOf } from '../wire/protobuf/table.ts'
 import { type ServiceView, targetOf } from './objects.ts'
@@ -132,24 +133,12 @@ function* among(list: readonly Backend[], only: ReadonlySet<Ip> | undefined): It
     return
   }
   for (const ip of only) {
-    let index = firstAt(list, ip)
+    let index = positionOf(list, ip)
     for (let backend = list[index]; backend?.ip === ip; backend = list[index]) {
       yield backend
       index++
     }
   }
-}
-
-/** Finds the first back end of the address. */
-function firstAt(list: readonly Backend[], ip: Ip): number {
-  let from = 0
-  let to = list.length
-  while (from < to) {
-    const middle = (from + to) >>> 1
-    if ((list[middle]?.ip ?? '') < ip) from = middle + 1
-    else to = middle
-  }
-  return from
 }
 
 interface Found {

@@ -40,15 +40,9 @@ export function* nextApiState(
   before: ApiProjection | undefined,
   resolved: ResolvedView,
 ): Steps<ApiProjection> {
-  const maker = new ObjectMaker({ isWhole: before === undefined })
-  const draft: Draft = { maker, before, services: new Map(), endpoints: new Map(), pauses: new Pauses() }
-  for (const key of touchedBetween(before?.resolved, resolved)) {
-    const from = before && viewOf(before.resolved, key)
-    const to = viewOf(resolved, key)
-    restateService(draft, { key, from, to })
-    yield* restateEndpoints(draft, { key, from, to })
-    if (draft.pauses.due()) yield
-  }
+  const draft = draftAfter(before)
+  for (const key of touchedBetween(before?.resolved, resolved))
+    yield* restate(draft, key, viewOf(resolved, key))
   if (before === undefined || draft.services.size + draft.endpoints.size > 0)
     return { state: stateAfter(draft), resolved }
   return { state: before.state, resolved }
@@ -68,22 +62,8 @@ export function* objectsBeside(
   shared: ApiProjection,
   frontends: ReadonlyMap<ServiceKey, ServiceFrontends | undefined>,
 ): Steps<ObjectChanges> {
-  const maker = new ObjectMaker({ isWhole: false })
-  const draft: Draft = {
-    maker,
-    before: shared,
-    services: new Map(),
-    endpoints: new Map(),
-    pauses: new Pauses(),
-  }
-  const { snapshot } = shared.resolved
-  for (const [key, its] of frontends) {
-    const from = viewOf(shared.resolved, key)
-    const to = viewIn(snapshot, key, its)
-    restateService(draft, { key, from, to })
-    yield* restateEndpoints(draft, { key, from, to })
-    if (draft.pauses.due()) yield
-  }
+  const draft = draftAfter(shared)
+  for (const [key, its] of frontends) yield* restate(draft, key, viewIn(shared.resolved.snapshot, key, its))
   return draft
 }
 
@@ -92,6 +72,18 @@ interface Draft extends ObjectChanges {
   readonly before: ApiProjection | undefined
   /** Services and endpoints so far. */
   readonly pauses: Pauses
+}
+
+function draftAfter(before: ApiProjection | undefined): Draft {
+  const maker = new ObjectMaker({ isWhole: before === undefined })
+  return { maker, before, services: new Map(), endpoints: new Map(), pauses: new Pauses() }
+}
+
+function* restate(draft: Draft, key: ServiceKey, to: ServiceView | undefined): Steps<void> {
+  const from = draft.before && viewOf(draft.before.resolved, key)
+  restateService(draft, { key, from, to })
+  yield* restateEndpoints(draft, { key, from, to })
+  if (draft.pauses.due()) yield
 }
 
 function stateAfter({ before, maker, services, endpoints }: Draft): ApiState {

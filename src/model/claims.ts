@@ -274,19 +274,14 @@ export function clusterPortOwner(
   ip: Ip,
   port: ServicePortSpec,
 ): Service | undefined {
-  const claimants = ownership.claims.clusterIps.get(ip)
-  if (claimants === undefined || typeof claimants === 'string') return undefined
-  return firstRival(ownership, service, claimants, other =>
+  return firstRival(ownership, service, severalOf(ownership.claims.clusterIps.get(ip)), other =>
     other.ports.some(its => its.port === port.port && its.protocol === port.protocol),
   )
 }
 
 /** The Service that has this ClusterIP as a whole, if it is not `service`. */
 export function clusterIpOwner(ownership: AddressOwnership, service: Service, ip: Ip): Service | undefined {
-  const claimants = ownership.claims.clusterIps.get(ip)
-  return claimants === undefined || typeof claimants === 'string'
-    ? undefined
-    : firstRival(ownership, service, claimants, () => true)
+  return firstRival(ownership, service, severalOf(ownership.claims.clusterIps.get(ip)))
 }
 
 /** The Service that has this place (see Claims), if it is not `service`. */
@@ -295,10 +290,7 @@ export function placeOwner(
   service: Service,
   place: string,
 ): Service | undefined {
-  const claimants = ownership.claims.places.get(place)
-  return claimants === undefined || typeof claimants === 'string'
-    ? undefined
-    : firstRival(ownership, service, claimants, () => true)
+  return firstRival(ownership, service, severalOf(ownership.claims.places.get(place)))
 }
 
 /** The Service that has this NodePort and comes before `service`, which need not want it. */
@@ -308,16 +300,20 @@ export function nodePortOwner(
   place: string,
 ): Service | undefined {
   const claimants = ownership.claims.places.get(place)
-  if (claimants === undefined) return undefined
-  return firstRival(ownership, service, typeof claimants === 'string' ? [claimants] : claimants, () => true)
+  return firstRival(ownership, service, typeof claimants === 'string' ? [claimants] : claimants)
+}
+
+/** Undefined for one claimant, which has what it claims. */
+function severalOf(claimants: Claimants | undefined): readonly ServiceKey[] | undefined {
+  return typeof claimants === 'string' ? undefined : claimants
 }
 
 /** The best-placed other claimant that comes before `service`. */
 function firstRival(
   ownership: AddressOwnership,
   service: Service,
-  claimants: readonly ServiceKey[],
-  wants: (other: Service) => boolean,
+  claimants: readonly ServiceKey[] = NONE,
+  wants: (other: Service) => boolean = () => true,
 ): Service | undefined {
   let first = service
   for (const key of claimants) {

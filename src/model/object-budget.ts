@@ -209,7 +209,7 @@ export function fitting({
   )
   const found = leftOut.values().map(its => {
     const object = (its.kind === 'Service' ? snapshot.services : snapshot.sliceByKey).get(its.key)
-    return { its, growth: object === undefined ? 0 : wholePartsOf(object) - partsOf(object) }
+    return { its, growth: object?.leftOut === undefined ? 0 : object.leftOut - partsOf(object) }
   })
   const held = new Map<string, number>()
   return found
@@ -248,11 +248,6 @@ export function partsOf(object: CountedObject): number {
   if (object.leftOut !== undefined) return STUB_PARTS
   const own = 'endpoints' in object ? endpointParts(object) : addressParts(object)
   return Math.ceil(OBJECT_PARTS + object.ports.length + REFUSAL_PARTS * object.refusals.length + own)
-}
-
-/** Counts the parts of the whole object, also when it is left out. */
-export function wholePartsOf(object: CountedObject): number {
-  return object.leftOut ?? partsOf(object)
 }
 
 /** Tests whether an object of so many parts takes less memory when it is left out. */

@@ -257,13 +257,13 @@ function endpointsOnlyIn(
   return found.size === count ? found : undefined
 }
 
-/** The index of the first endpoint at this address or behind it. */
-function positionOf(endpoints: readonly Endpoint[], ip: Ip): number {
+/** The index of the first item at this address or behind it, in a list that is sorted by address. */
+export function positionOf(list: readonly { readonly ip: Ip }[], ip: Ip): number {
   let from = 0
-  let to = endpoints.length
+  let to = list.length
   while (from < to) {
     const middle = (from + to) >>> 1
-    if ((endpoints[middle]?.ip ?? '') < ip) from = middle + 1
+    if ((list[middle]?.ip ?? '') < ip) from = middle + 1
     else to = middle
   }
   return from

@@ -1,16 +1,13 @@
 import { append } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { u16be } from '../base/octets.ts'
-import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
+import { difference, everything, intersection, point, type Region, union } from '../base/region.ts'
 import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/box.ts'
-import { classOf, type Destination, Destinations, portsOf, protocolRegions } from './destinations.ts'
+import { type AtPort, classOf, type Destination, Destinations, grouped, untaken } from './destinations.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, portKey, REFUSE } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
 import type { Elsewhere } from './reads.ts'
 import { NOT_LOCAL, regionOf, type Source, Sources } from './sources.ts'
-
-type AtPort = Pick<Place, 'protocol' | 'port'>
 
 /**
  * The packets of a family, divided by what they are sent to, for a mode that refuses packets behind the translation of
@@ -157,67 +154,43 @@ export class BehindSpace {
   ): Generator<PacketClass, void, undefined> {
     const hidden = ip !== undefined || at === undefined ? [] : regionOfIps(this.#meaning.addressesAt(at))
     const addresses = ip === undefined ? difference(this.#addresses, hidden) : point(ip)
-    yield* this.#unserved(hook, this.#byListing({ addresses, places: ports.map(portText) }), at)
+    yield* this.#unserved(hook, this.#byListing({ addresses, ports }), at)
   }
 
   *#unserved(hook: Hook, groups: Iterable<Group>, at?: AtPort): Generator<PacketClass, void, undefined> {
     const from = this.#sources.anyone(hook, PASS)
-    const among = at === undefined ? everything(2) : point(u16be(at.port))
-    for (const { addresses, places, isListed } of groups)
+    for (const { addresses, ports, isListed } of groups)
       for (const type of [LOCAL, NOT_LOCAL]) {
-        const withNodePorts = type === LOCAL || isListed
-        const ports = portsOf(withNodePorts ? [...places, ...this.#nodePortTexts()] : places)
-        for (const [protocol, numbers] of protocolRegions()) {
-          if (at !== undefined && protocol !== at.protocol) continue
-          const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
-          const destinationPort = difference(among, union(taken.map(number => prefix(u16be(number), 16))))
-          if (destinationPort.length === 0) continue
-          const to = { destination: addresses, protocol: numbers, destinationPort, destinationType: type }
+        const taken = type === LOCAL || isListed ? [...ports, ...this.#nodePorts.values()] : ports
+        for (const its of untaken(taken, at)) {
+          const to = { destination: addresses, destinationType: type, ...its }
           yield* this.#guardedClasses(hook, 'no Service', { to, from })
         }
       }
   }
 
-  #nodePortTexts(): readonly string[] {
-    return [...this.#nodePorts.values()].map(portText)
-  }
-
   /** Addresses with the same ports, together. */
   *#groups(): Generator<Group, void, undefined> {
-    const byAddress = new Map<Ip, string[]>()
-    for (const place of this.#meaning.places)
-      if (place.ip !== undefined) append(byAddress, place.ip, portText(place))
-    const groups = new Map<string, { readonly ips: Ip[]; readonly places: readonly string[] }>()
-    for (const [ip, places] of byAddress) {
-      const key = places.sort().join()
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, { ips: [ip], places })
-      else group.ips.push(ip)
-    }
-    const all = [...groups.values()].map(({ ips, places }) => ({ addresses: regionOfIps(ips), places }))
-    const rest = { addresses: difference(this.#addresses, regionOfIps(byAddress.keys())), places: [] }
-    for (const group of [...all, rest]) yield* this.#byListing(group)
+    const byAddress = new Map<Ip, AtPort[]>()
+    for (const place of this.#meaning.places) if (place.ip !== undefined) append(byAddress, place.ip, place)
+    for (const group of grouped(this.#addresses, byAddress)) yield* this.#byListing(group)
   }
 
   /** Where the list has addresses, all node ports are taken at them, whatever their type. */
-  *#byListing({ addresses, places }: Omit<Group, 'isListed'>): Generator<Group, void, undefined> {
+  *#byListing({ addresses, ports }: Omit<Group, 'isListed'>): Generator<Group, void, undefined> {
     const listed = this.#listed === undefined ? [] : this.#served
     const inside = intersection(addresses, listed)
     const outside = difference(addresses, listed)
-    if (inside.length > 0) yield { addresses: inside, places, isListed: true }
-    if (outside.length > 0) yield { addresses: outside, places, isListed: false }
+    if (inside.length > 0) yield { addresses: inside, ports, isListed: true }
+    if (outside.length > 0) yield { addresses: outside, ports, isListed: false }
   }
 }
 
 interface Group {
   readonly addresses: Region
-  readonly places: readonly string[]
+  readonly ports: readonly AtPort[]
   /** Node ports are served whatever type the addresses have. */
   readonly isListed: boolean
-}
-
-function portText({ protocol, port }: AtPort): string {
-  return `${protocol} ${port}`
 }
 
 /** The fate of packets that two rules may refuse. */

@@ -1,12 +1,10 @@
 import { append } from '../base/collections.ts'
 import { assert } from '../base/errors.ts'
 import type { Ip } from '../base/ip.ts'
-import { u16be } from '../base/octets.ts'
-import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
+import { difference, everything, intersection, point, type Region } from '../base/region.ts'
 import { type Hook, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/box.ts'
-import type { Protocol } from '../model/service.ts'
 import { BehindSpace } from './atoms-behind.ts'
-import { classOf, Destinations, PORTS, portsOf, protocolRegions } from './destinations.ts'
+import { type AtPort, classOf, Destinations, grouped, untaken } from './destinations.ts'
 import { DROP, type FamilyMeaning, type Fate, PASS, type Place, REJECT } from './meaning.ts'
 import type { PacketClass } from './packet-class.ts'
 import type { Elsewhere } from './reads.ts'
@@ -121,18 +119,13 @@ class Space {
     const group = {
       addresses: point(ip),
       closed: this.#whyClosed(ip, served.filter(its => its.ip !== undefined).length),
-      ports: portsOf(served.map(({ protocol, port }) => `${protocol} ${port}`)),
+      ports: served,
       type: TYPES,
     }
     yield* this.#unserved(hook, [group], at)
   }
 
-  *#unserved(
-    hook: Hook,
-    groups: Iterable<Group>,
-    at?: Pick<Place, 'protocol' | 'port'>,
-  ): Generator<PacketClass, void, undefined> {
-    const among = at === undefined ? PORTS : point(u16be(at.port))
+  *#unserved(hook: Hook, groups: Iterable<Group>, at?: AtPort): Generator<PacketClass, void, undefined> {
     for (const { addresses, ports, closed, type } of groups) {
       for (const [region, isReserved] of [
         [difference(addresses, this.#serviceCidrs), false],
@@ -141,19 +134,9 @@ class Space {
         if (region.length === 0) continue
         const fate: Fate = closed !== undefined ? REJECT : isReserved ? DROP : PASS
         const name = closed ?? (isReserved ? 'an unused address of a ServiceCIDR' : 'no Service')
-        for (const [protocol, numbers] of protocolRegions()) {
-          if (at !== undefined && protocol !== at.protocol) continue
-          const taken = protocol === undefined ? [] : (ports.get(protocol) ?? [])
-          const destinationPort = difference(among, union(taken.map(number => prefix(u16be(number), 16))))
-          if (destinationPort.length === 0) continue
-          const to = {
-            destination: region,
-            protocol: numbers,
-            destinationPort,
-            destinationType: type,
-          }
-          yield classOf(hook, name, to, this.#sources.anyone(hook, fate))
-        }
+        const from = this.#sources.anyone(hook, fate)
+        for (const its of untaken(ports, at))
+          yield classOf(hook, name, { destination: region, destinationType: type, ...its }, from)
       }
     }
   }
@@ -161,7 +144,7 @@ class Space {
   /** The relay has no SCTP: its node ports are taken at loopback addresses too. */
   *#groupsAtLocalhost(): Generator<Group, void, undefined> {
     const { relaysLocalhost, nodePorts } = this.#meaning
-    const sctp = [...nodePorts].flatMap(({ protocol, port }) => (protocol === 'SCTP' ? [port] : []))
+    const sctp = [...nodePorts].filter(({ protocol }) => protocol === 'SCTP')
     const inside = loopback(this.#length)
     for (const group of this.#groups()) {
       if (!relaysLocalhost || sctp.length === 0) {
@@ -170,8 +153,7 @@ class Space {
       }
       const { addresses, ports } = group
       yield { ...group, addresses: difference(addresses, inside) }
-      const taken = new Map(ports).set('SCTP', [...(ports.get('SCTP') ?? []), ...sctp])
-      yield { ...group, addresses: intersection(addresses, inside), ports: taken }
+      yield { ...group, addresses: intersection(addresses, inside), ports: [...ports, ...sctp] }
     }
   }
 
@@ -186,42 +168,25 @@ class Space {
 
   /** Addresses with the same ports, together. */
   *#groups(): Generator<Group, void, undefined> {
-    const { places, clusterIps, nodePortAddresses, nodePorts } = this.#meaning
-    const byAddress = new Map<Ip, string[]>()
+    const { places, clusterIps, nodePortAddresses } = this.#meaning
+    const nodePorts = [...this.#meaning.nodePorts]
+    const byAddress = new Map<Ip, AtPort[]>()
     for (const ip of [...clusterIps, ...(nodePortAddresses ?? [])]) byAddress.set(ip, [])
-    for (const { ip, protocol, port } of places)
-      if (ip !== undefined) append(byAddress, ip, `${protocol} ${port}`)
-    const groups = new Map<string, { readonly ips: Ip[]; readonly places: readonly string[] }>()
-    for (const [ip, its] of byAddress) {
-      const served = nodePortAddresses?.includes(ip) === true
-      const key = `${this.#whyClosed(ip, its.length)} ${served} ${its.sort().join()}`
-      const group = groups.get(key)
-      if (group === undefined) groups.set(key, { ips: [ip], places: its })
-      else group.ips.push(ip)
-    }
-    const nodePlaces = [...nodePorts].map(({ protocol, port }) => `${protocol} ${port}`)
-    const named = regionOfIps(byAddress.keys())
-    const all = [
-      ...[...groups.values()].map(({ ips, places: its }) => ({ addresses: regionOfIps(ips), places: its })),
-      { addresses: difference(this.#addresses, named), places: [] },
-    ]
-    for (const { addresses, places: its } of all) {
+    for (const place of places) if (place.ip !== undefined) append(byAddress, place.ip, place)
+    const told = (ip: Ip, { length }: readonly AtPort[]) =>
+      `${this.#whyClosed(ip, length)} ${nodePortAddresses?.includes(ip) === true}`
+    for (const { addresses, ports } of grouped(this.#addresses, byAddress, told)) {
       const first = addresses[0]?.from ?? ''
-      const group = { addresses, closed: this.#whyClosed(first, its.length) }
+      const group = { addresses, ports, closed: this.#whyClosed(first, ports.length) }
+      const withNodePorts = [...ports, ...nodePorts]
       if (nodePortAddresses !== undefined) {
-        const served = nodePortAddresses.includes(first) ? nodePlaces : []
-        yield { ...group, ports: portsOf([...its, ...served]), type: TYPES }
+        yield { ...group, ports: nodePortAddresses.includes(first) ? withNodePorts : ports, type: TYPES }
         continue
       }
       const inside = loopback(this.#length)
-      yield { ...group, ports: portsOf(its), type: NOT_LOCAL }
-      yield {
-        ...group,
-        addresses: difference(addresses, inside),
-        ports: portsOf([...its, ...nodePlaces]),
-        type: LOCAL,
-      }
-      yield { ...group, addresses: intersection(addresses, inside), ports: portsOf(its), type: LOCAL }
+      yield { ...group, type: NOT_LOCAL }
+      yield { ...group, addresses: difference(addresses, inside), ports: withNodePorts, type: LOCAL }
+      yield { ...group, addresses: intersection(addresses, inside), type: LOCAL }
     }
   }
 }
@@ -230,6 +195,6 @@ interface Group {
   readonly addresses: Region
   /** What packets to other ports are sent to, where they are rejected. */
   readonly closed: string | undefined
-  readonly ports: ReadonlyMap<Protocol, readonly number[]>
+  readonly ports: readonly AtPort[]
   readonly type: Region
 }

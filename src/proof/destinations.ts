@@ -1,12 +1,13 @@
+import type { Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
-import { difference, everything, point, type Region, union } from '../base/region.ts'
-import { type Box, type Hook, NUMBERS } from '../kernel/evaluate/box.ts'
+import { difference, everything, point, prefix, type Region, union } from '../base/region.ts'
+import { type Box, type Hook, NUMBERS, regionOfIps } from '../kernel/evaluate/box.ts'
 import type { Protocol } from '../model/service.ts'
-import { PASS, type Place } from './meaning.ts'
+import { PASS, type Place, portKey } from './meaning.ts'
 import { type PacketClass, PROTOCOLS } from './packet-class.ts'
 import { type Source, TYPES } from './sources.ts'
 
-export const PORTS = everything(2)
+const PORTS = everything(2)
 
 /** Where packets are sent to. */
 export type Destination = Pick<Box, 'destination' | 'destinationType' | 'protocol' | 'destinationPort'>
@@ -47,19 +48,42 @@ export function classOf(hook: Hook, at: Place | string, to: Destination, from: S
   return { hook, at, fate, box, isOurs: fate !== PASS }
 }
 
-export function* protocolRegions(): Generator<readonly [Protocol | undefined, Region], void, undefined> {
-  const known = PROTOCOLS.map(protocol => String.fromCharCode(NUMBERS[protocol]))
-  for (const [index, protocol] of PROTOCOLS.entries()) yield [protocol, point(known[index] ?? '')]
-  yield [undefined, difference(everything(1), union(known.map(octet => ({ from: octet, to: octet }))))]
+export type AtPort = Pick<Place, 'protocol' | 'port'>
+
+/** Divides packets to ports that are not taken by their protocols; with `at`, those to this port alone. */
+export function* untaken(
+  taken: readonly AtPort[],
+  at: AtPort | undefined,
+): Generator<Pick<Box, 'protocol' | 'destinationPort'>, void, undefined> {
+  const among = at === undefined ? PORTS : point(u16be(at.port))
+  for (const [protocol, numbers] of PROTOCOL_REGIONS) {
+    if (at !== undefined && protocol !== at.protocol) continue
+    const ports = taken.filter(its => its.protocol === protocol).map(({ port }) => prefix(u16be(port), 16))
+    const destinationPort = difference(among, union(ports))
+    if (destinationPort.length > 0) yield { protocol: numbers, destinationPort }
+  }
 }
 
-export function portsOf(places: readonly string[]): ReadonlyMap<Protocol, readonly number[]> {
-  return new Map(
-    PROTOCOLS.map(protocol => [
-      protocol,
-      places.flatMap(place =>
-        place.startsWith(`${protocol} `) ? [Number(place.slice(protocol.length))] : [],
-      ),
-    ]),
-  )
+const OCTETS = PROTOCOLS.map(protocol => String.fromCharCode(NUMBERS[protocol]))
+/** Undefined for all that Services cannot have. */
+const PROTOCOL_REGIONS: readonly (readonly [Protocol | undefined, Region])[] = [
+  ...PROTOCOLS.map((protocol, index) => [protocol, point(OCTETS[index] ?? '')] as const),
+  [undefined, difference(everything(1), union(OCTETS.map(octet => ({ from: octet, to: octet }))))],
+]
+
+/** Puts addresses together that have the same ports, and of which `told` says the same; `all` without them come last. */
+export function grouped(
+  all: Region,
+  byAddress: ReadonlyMap<Ip, readonly AtPort[]>,
+  told: (ip: Ip, ports: readonly AtPort[]) => string = () => '',
+): readonly { readonly addresses: Region; readonly ports: readonly AtPort[] }[] {
+  const groups = new Map<string, { readonly ips: Ip[]; readonly ports: readonly AtPort[] }>()
+  for (const [ip, ports] of byAddress) {
+    const key = `${told(ip, ports)} ${ports.map(portKey).sort().join()}`
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, { ips: [ip], ports })
+    else group.ips.push(ip)
+  }
+  const named = [...groups.values()].map(({ ips, ports }) => ({ addresses: regionOfIps(ips), ports }))
+  return [...named, { addresses: difference(all, regionOfIps(byAddress.keys())), ports: [] }]
 }

@@ -112,7 +112,8 @@ export class Examiner {
   readonly #meaning: FamilyMeaning
   readonly #walker: Walker
   readonly #reads: Reads | undefined
-  readonly #foreign: Set<string>
+  /** Rules of other programs that decided about packets to no Service. */
+  readonly foreign = new Set<string>()
   readonly notes = new Set<string>()
   /** By unit: the places in sets that packets fill which its classes look up, and the other way. */
   readonly #asked = new Map<string, Set<string>>()
@@ -120,16 +121,11 @@ export class Examiner {
   #spreads: Spreads
   #affine: Affine[] = []
 
-  constructor(
-    meaning: FamilyMeaning,
-    walker: Walker,
-    { foreign, reads }: { readonly foreign: Set<string>; readonly reads: Reads | undefined },
-  ) {
+  constructor(meaning: FamilyMeaning, walker: Walker, reads: Reads | undefined) {
     this.#meaning = meaning
     this.#spreads = new Spreads(meaning)
     this.#walker = walker
     this.#reads = reads
-    this.#foreign = foreign
   }
 
   /** Begins to examine classes again, after a change. */
@@ -289,7 +285,7 @@ export class Examiner {
   #isOurDoing({ machine }: Leaf): boolean {
     const { decidedBy, isChangedByOwn } = machine
     if (decidedBy === undefined || decidedBy.isOwn || isChangedByOwn) return true
-    this.#foreign.add(placeText(decidedBy))
+    this.foreign.add(placeText(decidedBy))
     return false
   }
 

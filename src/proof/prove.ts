@@ -57,8 +57,12 @@ export function proofOf(found: Findings, families: readonly FamilyProof[]): Proo
   const assumptions = new Set([
     ...ALWAYS,
     ...families.flatMap(({ walker, examiner }) => [...walker.ties(), ...examiner.notes]),
-    ...families.flatMap(family => [...family.unread()]),
-    ...families.flatMap(family => [...family.meant()]),
+    ...families.flatMap(({ walker }) =>
+      [...walker.undecided.values()].map(({ place, reason }) => `${place} matches no packet (${reason})`),
+    ),
+    ...families.flatMap(({ examiner }) =>
+      [...examiner.foreign].map(place => `${place} is meant: it decides about packets to no Service`),
+    ),
   ])
   return { classes, packets, wrong, differences: [...differences.values()], assumptions: [...assumptions] }
 }
@@ -97,7 +101,6 @@ export class FamilyProof {
   readonly examiner: Examiner
   /** The units with a difference. */
   readonly wrong = new Set<string>()
-  readonly #foreign = new Set<string>()
 
   static *of(
     meaning: FamilyMeaning,
@@ -124,7 +127,7 @@ export class FamilyProof {
     this.meaning = meaning
     this.walker = walker
     this.ipvs = ipvs
-    this.examiner = new Examiner(meaning, this.walker, { foreign: this.#foreign, reads })
+    this.examiner = new Examiner(meaning, walker, reads)
   }
 
   /** Examines every class. */
@@ -163,17 +166,6 @@ export class FamilyProof {
     if (difference === undefined) return
     this.wrong.add(unit)
     found.add(difference)
-  }
-
-  /** Rules of other programs that are beyond the evaluator. */
-  *unread(): Generator<string, void, undefined> {
-    for (const { place, reason } of this.walker.undecided.values())
-      yield `${place} matches no packet (${reason})`
-  }
-
-  /** Rules of other programs that decided about packets to no Service. */
-  *meant(): Generator<string, void, undefined> {
-    for (const place of this.#foreign) yield `${place} is meant: it decides about packets to no Service`
   }
 }
 

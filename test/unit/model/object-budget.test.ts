@@ -8,7 +8,6 @@ import {
   NOTHING_HELD,
   type ObjectBudget,
   partsOf,
-  wholePartsOf,
   withinBudget,
 } from '../../../src/model/object-budget.ts'
 import { resolve } from '../../../src/model/resolve.ts'
@@ -83,7 +82,7 @@ function askedIn(snapshot: Snapshot): ReadonlyMap<string, number> {
   const asked = new Map<string, number>()
   for (const object of objectsIn(snapshot)) {
     const namespace = namespaceOf(object.key)
-    asked.set(namespace, (asked.get(namespace) ?? 0) + wholePartsOf(object))
+    asked.set(namespace, (asked.get(namespace) ?? 0) + (object.leftOut ?? partsOf(object)))
   }
   return asked
 }
