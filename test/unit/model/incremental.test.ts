@@ -256,7 +256,8 @@ describe('resolve with a previous result', () => {
           compared += explained.length
         }
       }),
-      { numRuns: runs(400) },
+      // Few of the events make a Service whose endpoints are explained.
+      { numRuns: Math.max(40, runs(400)) },
     )
     expect(compared).toBeGreaterThan(0)
   })
