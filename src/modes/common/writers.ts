@@ -156,12 +156,13 @@ export async function deleteTables(
   client: NftClient,
   tables: readonly TableName[],
   isOurs: (table: Table) => boolean = () => true,
+  what = 'delete tables',
 ): Promise<readonly string[]> {
   const read = async (): Promise<AsRead<readonly string[]>> => {
     const ours = (await client.list(tables)).ruleset.tables.filter(isOurs)
     return { value: ours.map(nameOfTable), transaction: ours.map(deleteTable) }
   }
-  return await commitAsRead(client, read, 'delete tables')
+  return await commitAsRead(client, read, what)
 }
 
 /**

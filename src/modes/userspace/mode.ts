@@ -26,7 +26,7 @@ export const userspace: Mode = {
   needsFeature: kind => kind !== 'numgen' && kind !== 'masquerade' && kind !== 'dynamic' && kind !== 'log',
   async cleanup(context) {
     const tables = bothNamed(tableNameOf(context.proxy))
-    const removed = await withNftClient(context, client => deleteTables(client, tables, isOurs))
+    const removed = await withNftClient(context, client => deleteTables(client, tables, isOurs, 'clean up'))
     return { removed: removed.map(table => `table ${table}`), foreign: [] }
   },
   // Estimated: docs/decisions/0022-shares.md.

@@ -64,6 +64,21 @@ it('leaves everything when it is called off', async () => {
   expect(kernel.space.tables.size).toBe(2)
 })
 
+it('is cleaned up, or says that it cannot be', async () => {
+  const kernel = new FakeKernel()
+  const { plane, start, close } = openUserspace(contextOf(kernel))
+  start()
+  await commitAll(plane, plane.empty, finish(plane.render(web(), { base: plane.empty, without: new Set() })))
+  await close()
+  const cleanup = () => userspace.cleanup({ ...contextOf(kernel), proxy: undefined })
+  kernel.forced.push({ matches: () => true, code: 'EPERM' })
+  await expect(cleanup()).rejects.toThrow(/^clean up: /)
+  kernel.forced.pop()
+  const removed = ['ip', 'ip6'].map(family => `table ${family} kube-proxy-userspace`)
+  expect(await cleanup()).toEqual({ removed, foreign: [] })
+  expect(await cleanup()).toEqual({ removed: [], foreign: [] })
+})
+
 it('tells which ports have no place in it', async () => {
   const { plane, unsupported, close } = openUserspace(contextOf(new FakeKernel()))
   const wanted = finish(plane.render(web('SCTP'), { base: plane.empty, without: new Set() }))

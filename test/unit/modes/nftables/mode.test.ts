@@ -1,0 +1,45 @@
+import { expect, it } from 'vitest'
+import { finish, systemClock } from '../../../../src/base/clock.ts'
+import type { Config } from '../../../../src/config/config.ts'
+import { createNftClient } from '../../../../src/kernel/nft/client.ts'
+import type { ModeContext } from '../../../../src/modes/mode.ts'
+import { nftables, openNftables } from '../../../../src/modes/nftables/mode.ts'
+import { FakeKernel } from '../../../support/fake-kernel/kernel.ts'
+import { commitAll, ip } from '../../../support/pipeline.ts'
+import { backends, clusterIp, service, table } from './frontends.ts'
+
+const CONFIG = { proxyMode: 'nftables', detectLocal: { kind: 'NodeCIDR' } } as Config
+const kernel = new FakeKernel()
+const none = () => {
+  throw new Error('the mode speaks with nf_tables alone')
+}
+const context: ModeContext = {
+  config: { ...CONFIG, featureGates: {}, masqueradeBit: 14, connectionMetricsMax: 0 },
+  clock: systemClock,
+  sockets: { netfilter: () => kernel.open(), generic: none, route: none },
+}
+
+it('retires when its tables are there, unless it is called off, and leaves a table of the name that is not ours', async () => {
+  const { plane, close } = openNftables(context)
+  const frontends = table([
+    service('ns/web', [{ frontends: [clusterIp(ip('10.96.0.1'), 80)], cluster: backends(2) }]),
+  ])
+  await commitAll(
+    plane,
+    plane.empty,
+    finish(plane.render(frontends, { base: plane.empty, without: new Set() })),
+  )
+  await close()
+  const retire = (signal = new AbortController().signal) => nftables.retire(context, signal, true)
+  expect(await retire(AbortSignal.abort())).toBe('removed')
+  expect(kernel.space.tables.size).toBe(2)
+  expect(await retire()).toBe('removed')
+  expect(kernel.space.tables.size).toBe(0)
+  const client = createNftClient({ transport: kernel.open(), clock: systemClock })
+  await client.commit([
+    { verb: 'add-table', family: 'ip', table: 'kube-proxy', flags: 0, comment: undefined },
+  ])
+  await client.close()
+  expect(await retire()).toBe('nothing')
+  expect(kernel.space.tables.size).toBe(1)
+})
