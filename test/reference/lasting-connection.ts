@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { createInterface, type Interface } from 'node:readline'
 import { text } from 'node:stream/consumers'
 
 export interface LastingOptions {
@@ -18,6 +19,9 @@ export interface LastingReport {
   readonly broken: string
 }
 
+/** So many bytes a connection has to carry until it says something. */
+export const LEAST_SENT = 21
+
 const SCRIPT = `
 const [host, port] = process.argv.slice(1)
 const socket = require('node:net').connect({ host, port: Number(port) })
@@ -31,7 +35,11 @@ socket.on('data', data => {
 })
 socket.on('error', error => { broken = error.code })
 socket.on('close', () => { broken ||= 'closed' })
-const timer = setInterval(() => { if (echoed >= 0) { socket.write('x'); sent++ } }, 20)
+const timer = setInterval(() => {
+  if (echoed < 0) return
+  socket.write('x')
+  if (++sent === ${LEAST_SENT}) console.log('at work')
+}, 20)
 process.stdin.resume().on('end', () => {
   clearInterval(timer)
   setTimeout(() => {
@@ -47,6 +55,8 @@ export class LastingConnection {
   readonly #said: Promise<string>
   /** Resolves when the server has greeted; or when the process ended, which the report tells then. */
   readonly connected: Promise<unknown>
+  /** Resolves when it has sent LEAST_SENT bytes; or when the process ended. */
+  readonly atWork: Promise<unknown>
 
   constructor({ pid, host, port }: LastingOptions) {
     const node = [process.execPath, '-e', SCRIPT, host, String(port)]
@@ -55,7 +65,9 @@ export class LastingConnection {
     const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'] })
     this.#child = child
     this.#said = text(child.stdout)
-    this.connected = Promise.race([once(child.stdout, 'data'), once(child, 'exit')])
+    const lines = createInterface({ input: child.stdout })
+    this.connected = Promise.race([once(lines, 'line'), once(child, 'exit')])
+    this.atWork = Promise.race([lineOf(lines, 'at work'), once(child, 'exit')])
   }
 
   /** Ends it and tells how it went. */
@@ -63,7 +75,11 @@ export class LastingConnection {
     const ended = once(this.#child, 'exit')
     this.#child.stdin?.end()
     await ended
-    const report: LastingReport = JSON.parse((await this.#said).replace('connected\n', ''))
+    const report: LastingReport = JSON.parse((await this.#said).trim().split('\n').at(-1) ?? '')
     return report
   }
+}
+
+function lineOf(lines: Interface, wanted: string): Promise<void> {
+  return new Promise(resolve => lines.on('line', line => line === wanted && resolve()))
 }
