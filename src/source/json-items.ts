@@ -84,7 +84,7 @@ export class JsonItems {
   /** Of a document that has not ended: the line on which it began, and the line of what comes next. */
   get unfinished(): { readonly from: number; readonly at: number } | undefined {
     if (this.#depth === 0) return undefined
-    return { from: this.#documentLine, at: this.#line + newlinesIn(this.#rest.with(NOTHING)) }
+    return { from: this.#documentLine, at: this.#line + newlinesIn(this.#rest.with(new Uint8Array(0))) }
   }
 
   /** What ends within `piece`, which may be reused afterwards. Read it to the end. Throws JsonTextError. */
@@ -211,7 +211,6 @@ export class JsonItems {
   }
 }
 
-const NOTHING = new Uint8Array(0)
 const UNCLOSED = 'a string is not closed on its line'
 
 function newlinesIn(bytes: Buffer): number {
