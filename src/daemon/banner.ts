@@ -135,7 +135,7 @@ export function logEnd(
   const { why, isSynced } = end
   const stay = isSynced
     ? 'rules stay in the kernel'
-    : 'no sync was complete: the kernel keeps the rules that it had'
+    : 'no sync was complete: the kernel keeps the rules that it has'
   const relayed = isSynced && relaysAny(config) ? 'connections that this process relays end; ' : ''
   log.info(`exiting: ${why}; ${config.backend === 'netlink' ? relayed + stay : 'nothing was written'}`)
 }

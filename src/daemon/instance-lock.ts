@@ -25,6 +25,7 @@ export async function lockInstance(
   if (ofChains.kind === 'held')
     return {
       kind: 'held',
+      // Port ids of the second sockets may have the other order: where the first lock has a rival, it alone decides.
       rival: async () => (await ofName.rival?.()) ?? (await ofChains.rival?.()),
       release: async () => {
         await ofChains.release()
@@ -72,8 +73,8 @@ export async function asOnlyInstance(
   const signal = AbortSignal.any([options.signal, gone.signal])
   const overwritten = new Overwritten(clock, async () => {
     const rival = await lock.rival?.()
-    if (rival === undefined || signal.aborted) return
-    const facts = { holder: holderText(rival), repairs: OVERWRITTEN_MAX }
+    if (rival?.stays !== true || signal.aborted) return
+    const facts = { holder: holderText(rival.holder), repairs: OVERWRITTEN_MAX }
     log.error(facts, busyText(name, 'name', instance))
     gone.abort('another kprobe overwrites every commit')
   })

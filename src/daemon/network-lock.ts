@@ -22,7 +22,7 @@ interface NetworkLockOptions {
   readonly openSocket: () => LockSocket
   /** Reads /proc/net/netlink. */
   readonly listSockets: () => Promise<string>
-  /** Takes an abstract name: takeLock of base/instance-lock.ts. */
+  /** Takes an abstract name: takeLock. */
   readonly takeName: TakeLock
 }
 
@@ -100,9 +100,11 @@ export function networkLock(options: NetworkLockOptions): TakeLock {
     return {
       kind: 'held',
       rival: async () => {
-        const others = (await members(options, mask)) ?? []
+        const all = (await members(options, mask)) ?? []
+        const others = all.filter(({ portId }) => portId !== socket.portId)
         const first = others.find(({ portId }) => portId < socket.portId)
-        return first && (await holderOf(name, first))
+        const other = first ?? others[0]
+        return other && { holder: await holderOf(name, other), stays: first !== undefined }
       },
       release: async () => {
         if (named.kind === 'held') await named.release()
@@ -213,13 +215,20 @@ export type LockResult =
       readonly kind: 'held'
       readonly release: () => Promise<void>
       /**
-       * Looks for a process that holds the lock as well and is to stay, and gives its answer; absent where none can hold
-       * it. Throws what the kernel's list throws.
+       * Looks for a process that holds the lock as well; absent where none can. Throws what the kernel's list throws.
        */
-      readonly rival?: () => Promise<string | undefined>
+      readonly rival?: () => Promise<Rival | undefined>
     }
   /** Another process has it; `holder` is its answer, empty when it does not answer. */
   | { readonly kind: 'busy'; readonly holder: string }
+
+/** Another holder of a lock. */
+export interface Rival {
+  /** What it says of itself; empty when it does not answer. */
+  readonly holder: string
+  /** It is to stay, and this process is to end; else the reverse. */
+  readonly stays: boolean
+}
 
 /** Takes a lock by its name; `holder` is for those who come later. */
 export type TakeLock = (name: string, holder: string) => Promise<LockResult>

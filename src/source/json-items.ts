@@ -81,9 +81,10 @@ export class JsonItems {
     return this.#next === undefined ? text : Buffer.concat([text, Buffer.from([CLOSE_BRACKET, CLOSE_BRACE])])
   }
 
-  /** The line on which a document began that has not ended. */
-  get unfinishedLine(): number | undefined {
-    return this.#depth === 0 ? undefined : this.#documentLine
+  /** Of a document that has not ended: the line on which it began, and the line of what comes next. */
+  get unfinished(): { readonly from: number; readonly at: number } | undefined {
+    if (this.#depth === 0) return undefined
+    return { from: this.#documentLine, at: this.#line + newlinesIn(this.#rest.with(new Uint8Array(0))) }
   }
 
   /** What ends within `piece`, which may be reused afterwards. Read it to the end. Throws JsonTextError. */
@@ -154,6 +155,7 @@ export class JsonItems {
       if (byte !== OPEN_BRACE) throw new JsonTextError('expected an object, which begins with {', this.#line)
       this.#documentLine = this.#line
       this.#key = ''
+      this.#string = ''
     }
     this.#keep(byte)
     if (byte === QUOTE) {

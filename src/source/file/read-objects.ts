@@ -129,10 +129,10 @@ async function readJson(handle: FileHandle, collector: Collector): Promise<void>
       await collector.breathe()
     }
   }
-  const { unfinishedLine } = stream
-  if (unfinishedLine === undefined) return
-  const message = `the file ends in the middle of the object that begins at line ${unfinishedLine}`
-  throw new JsonTextError(message, unfinishedLine)
+  const { unfinished } = stream
+  if (unfinished === undefined) return
+  const message = `the file ends in the middle of the object that begins at line ${unfinished.from}`
+  throw new JsonTextError(message, unfinished.at)
 }
 
 /** Parses an object that begins on this line. Throws JsonTextError. */

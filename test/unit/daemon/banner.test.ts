@@ -109,7 +109,7 @@ it('counts at the first sync, and names the addresses at which node ports answer
   ])
 })
 
-const NOT_SYNCED = 'exiting: SIGTERM; no sync was complete: the kernel keeps the rules that it had'
+const NOT_SYNCED = 'exiting: SIGTERM; no sync was complete: the kernel keeps the rules that it has'
 
 it('says why it ends, and what becomes of the rules', () => {
   const stop = new AbortController()

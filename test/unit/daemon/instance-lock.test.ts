@@ -6,7 +6,7 @@ import {
   instanceOf,
   lockInstance,
 } from '../../../src/daemon/instance-lock.ts'
-import type { LockResult } from '../../../src/daemon/network-lock.ts'
+import type { LockResult, Rival } from '../../../src/daemon/network-lock.ts'
 import { FakeClock } from '../../support/fake-clock.ts'
 import { eventually } from '../../support/patience.ts'
 
@@ -52,6 +52,23 @@ describe('the locks of a proxy', () => {
     expect([...taken.values()]).toEqual(['pid 1', 'pid 1'])
   })
 
+  it('F135: name a rival by the first lock that has one, so that only one of two ends', async () => {
+    const rivals = new Map([
+      ['kprobe/kube-proxy/mesh', { holder: 'pid 2', stays: false }],
+      ['kprobe/chains/KP2MGKP', { holder: 'pid 2', stays: true }],
+    ])
+    const taking = (name: string): Promise<LockResult> =>
+      Promise.resolve({
+        kind: 'held',
+        release: () => Promise.resolve(),
+        rival: () => Promise.resolve(rivals.get(name)),
+      })
+    const held = await lockInstance(instanceOf('mesh'), taking, 'pid 1')
+    expect(held.kind === 'held' && (await held.rival?.())).toEqual({ holder: 'pid 2', stays: false })
+    rivals.delete('kprobe/kube-proxy/mesh')
+    expect(held.kind === 'held' && (await held.rival?.())).toEqual({ holder: 'pid 2', stays: true })
+  })
+
   it('are not kept one by one when the other one cannot be had', async () => {
     const taking = (name: string, holder: string): Promise<LockResult> =>
       name.includes('chains') ? Promise.reject(new Error('EMFILE')) : take(name, holder)
@@ -69,7 +86,7 @@ describe('F135: a proxy whose lock another one may hold as well', () => {
   })
 
   /** Repairs at these times, milliseconds; then the end, unless it came before. Gives the exit code. */
-  async function run(rival: string | undefined, atMs: readonly number[]): Promise<number> {
+  async function run(rival: Rival | undefined, atMs: readonly number[]): Promise<number> {
     const stop = new AbortController()
     const options = {
       log: createLog({ format: 'json', verbosity: 0, destination: { write: text => logs.push(text) } }),
@@ -97,7 +114,7 @@ describe('F135: a proxy whose lock another one may hold as well', () => {
     })
   }
 
-  const OTHER = 'pid 4711'
+  const OTHER = { holder: 'pid 4711', stays: true }
   const eight = [0, 1, 2, 3, 4, 5, 6, 7].map(second => second * 1_000)
 
   it('ends when its commits were overwritten eight times in a row, and says by whom', async () => {
@@ -115,6 +132,7 @@ describe('F135: a proxy whose lock another one may hold as well', () => {
       ),
     ).toBe(0)
     expect(await run(undefined, eight)).toBe(0)
+    expect(await run({ ...OTHER, stays: false }, eight)).toBe(0)
     expect(logs.join('')).not.toContain('another kprobe runs')
   })
 

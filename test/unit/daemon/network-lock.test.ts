@@ -117,7 +117,7 @@ describe('networkLock', () => {
     expect([...namespace.names.values()]).toEqual(['pid 1'])
   })
 
-  it('F135: of two that a list has missed, only one knows a rival', async () => {
+  it('F135: of two that a list has missed, both know which one stays', async () => {
     const namespace = new Namespace()
     let left = 4
     const listSockets = () => Promise.resolve(left-- > 0 ? HEAD : namespace.list())
@@ -126,7 +126,10 @@ describe('networkLock', () => {
       await lockIn(namespace, { listSockets })(NAME, 'pid 101'),
     ]
     const rivals = locks.map(lock => (lock.kind === 'held' ? lock.rival?.() : 'busy'))
-    expect(await Promise.all(rivals)).toEqual([undefined, 'pid 100'])
+    expect(await Promise.all(rivals)).toEqual([
+      { holder: 'pid 101', stays: false },
+      { holder: 'pid 100', stays: true },
+    ])
   })
 
   it('is the abstract name alone without CAP_NET_ADMIN or /proc, whoever has it', async () => {

@@ -14,15 +14,15 @@ function read(text: string, size = 1 << 20) {
       const text = its.toString()
       parts.push({ kind, value: parseJson(text, line), line, text })
     }
-  const { unfinishedLine } = items
-  if (unfinishedLine !== undefined)
-    throw new JsonTextError(`the end of the object that begins at line ${unfinishedLine}`, 0)
+  const { unfinished } = items
+  if (unfinished !== undefined)
+    throw new JsonTextError(`the end of the object that begins at line ${unfinished.from}`, unfinished.at)
   return parts
 }
 
-function lineOfError(text: string): number {
+function lineOfError(text: string, size?: number): number {
   try {
-    read(text)
+    read(text, size)
   } catch (error) {
     if (error instanceof JsonTextError) return error.line
     throw error
@@ -102,8 +102,10 @@ describe('JsonItems', () => {
     )
   })
 
-  it('says where an object began that has no end', () => {
+  it('says where an object began that has no end, and where the text ends', () => {
     expect(() => read('\n\n{"items":[{"a":1},')).toThrow('the object that begins at line 3')
+    for (const text of ['\n{"items":[{"a":1},\n\n', '\n{"items":[{"a":1},\n{"b":\n', '\n{"a":\n{\n'])
+      for (const size of [1, 100]) expect(lineOfError(text, size)).toBe(4)
   })
 })
 

@@ -115,6 +115,7 @@ function fromProtobuf(bytes: Uint8Array): Message {
 }
 
 const NEWLINE = 0x0a
+const AFTER = 'data after the end of the list'
 const UTF8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 /** The one object that these bytes say. Throws WireError, also for what is not UTF-8: Go never writes that. */
@@ -148,7 +149,7 @@ class JsonListReader implements ListReader {
 
   push(piece: Uint8Array): void {
     for (const { kind, bytes } of this.#items.push(piece)) {
-      if (this.#list !== undefined) throw new WireError('data after the end of the list')
+      if (this.#list !== undefined) throw new WireError(AFTER)
       if (kind === 'item') this.#readItem(bytes)
       else this.#list = objectIn(bytes)
     }
@@ -156,8 +157,8 @@ class JsonListReader implements ListReader {
 
   end(): ListMeta {
     const list = this.#list
-    if (list === undefined || this.#items.unfinishedLine !== undefined)
-      throw new WireError('the list is truncated')
+    if (list === undefined) throw new WireError('the list is truncated')
+    if (this.#items.unfinished !== undefined) throw new WireError(AFTER)
     versionOfList(list, this.#options.kind)
     // Go writes an empty slice that is nil as null; a list that does not name its items says nothing about them.
     if (list.items !== null && !Array.isArray(list.items)) throw new WireError('a list without items')

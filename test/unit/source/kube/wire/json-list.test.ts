@@ -121,6 +121,12 @@ describe('a list in JSON', () => {
     expect(() => readList(JSON_TYPE, [rows], options)).toThrow('100 bytes without its items')
   })
 
+  it('is refused when something follows it, also where that has no end', () => {
+    const text = `{${TYPE},${METADATA},"items":[]}`
+    for (const more of ['{', '{"items":[{"a":', text])
+      expect(() => readList(JSON_TYPE, [Buffer.from(text + more)]), more).toThrow('data after the end')
+  })
+
   it('A27: is cut off wherever it ends too early', () => {
     const text = `{${TYPE},${METADATA},"items":[${JSON.stringify(ODD)}]}`
     for (let length = 0; length < text.length; length++)
