@@ -55,7 +55,12 @@ export const nftables: Mode = {
 }
 
 /** Opens nftables mode. Throws when nf_tables of this kernel cannot be reached. */
-export function openNftables({ config, clock, sockets, tell }: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
+export function openNftables({
+  config,
+  clock,
+  sockets,
+  tell,
+}: ModeContext): OpenPlane<NftablesState, NftablesPlan> {
   const transport = sockets.netfilter()
   const client = createNftClient({ transport, clock })
   const options = nftablesOptions(config)
