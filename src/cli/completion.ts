@@ -3,7 +3,7 @@ import { type FlagSpec, quote } from '../config/flag.ts'
 import { MODEL_SOCKET_FLAG } from '../config/flag-tables.ts'
 import { askDaemon, usualSocket } from './admin-client.ts'
 import { type Command, EXIT_FAILED, EXIT_FINE, type Io } from './io.ts'
-import { ownCommand } from './request.ts'
+import { failWord, ownCommand } from './request.ts'
 
 const SCRIPTS = { bash: bashScript, zsh: zshScript, fish: fishScript } as const
 const FLAGS: readonly FlagSpec[] = [
@@ -28,11 +28,11 @@ export function completionCommand(commands: () => Promise<readonly Completed[]>)
     flags: FLAGS,
     takesArguments: true,
     read(reader) {
-      const [what = '', ...more] = reader.positionals
+      const [what, ...more] = reader.positionals
       if (what === 'services') return { socket: reader.text('admin-socket') || socketIn(more) }
       for (const argument of more) reader.fail(quote(argument), 'no such argument')
-      if (isShell(what)) return { shell: what }
-      reader.fail(quote(what), `not one of ${Object.keys(SCRIPTS).join(', ')}, services`)
+      if (what !== undefined && isShell(what)) return { shell: what }
+      failWord(reader, 'SHELL', what, `there are ${Object.keys(SCRIPTS).join(', ')}, services`)
       return undefined
     },
     async run({ shell, socket = '' }, io) {

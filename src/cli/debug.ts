@@ -29,7 +29,7 @@ import {
 import { KERNEL_FILE, kernelText } from './bundle-kernel.ts'
 import { type Command, EXIT_FINE, type Io, lent } from './io.ts'
 import { collectNames, collectNamesInText, redactionOf } from './redaction.ts'
-import { orFailed, ownCommand } from './request.ts'
+import { failWord, orFailed, ownCommand } from './request.ts'
 
 const FLAGS: readonly FlagSpec[] = [
   ...flags({
@@ -69,8 +69,7 @@ type Request = ReturnType<typeof read>
 
 function read(reader: FlagReader, io: Io) {
   const [what, ...more] = reader.positionals
-  if (what !== 'bundle')
-    reader.fail(quote(what ?? ''), 'no such argument; there is bundle: `kprobe debug bundle`')
+  if (what !== 'bundle') failWord(reader, 'COMMAND', what, 'there is bundle: `kprobe debug bundle`')
   for (const argument of more) reader.fail(quote(argument), 'no such argument')
   const output = reader.text('output')
   if (output === '' || output?.endsWith('/') === true)

@@ -19,7 +19,7 @@ import {
 } from './node-pods.ts'
 import { NODE_SORTS, type NodeSort, NodesTop, nodesText, showNodes, sortedRows } from './nodes-top.ts'
 import { tableText } from './output.ts'
-import { ownCommand } from './request.ts'
+import { failWord, ownCommand } from './request.ts'
 
 const MARKS: Readonly<Record<NodeResult['result'], string>> = {
   fine: 'ok',
@@ -102,8 +102,7 @@ async function run(request: Request, io: Io): Promise<number> {
 function readRequest(reader: FlagReader, io: Pick<Io, 'suspend'>): Request | undefined {
   const [word, ...more] = reader.positionals
   const action = ACTIONS.find(each => each === word)
-  if (action === undefined)
-    reader.fail(quote(word ?? ''), `no such argument; there are ${ACTIONS.join(', ')}`)
+  if (action === undefined) failWord(reader, 'COMMAND', word, `there are ${ACTIONS.join(', ')}`)
   for (const argument of more) reader.fail(quote(argument), 'no such argument')
   const value = (name: string, fallback: string) => reader.text(name) || fallback
   const nodes = reader.list('node')

@@ -229,6 +229,12 @@ interface OwnCommand<Asked> extends CommandHelp {
   readonly run: (asked: Asked, io: Io) => Promise<number>
 }
 
+/** Fails for a word that a command does not know, or for want of one: `what` names it as the usage does. */
+export function failWord(reader: FlagReader, what: string, word: string | undefined, known: string): void {
+  if (word === undefined) reader.fail(what, `is missing; ${known}`)
+  else reader.fail(quote(word), `no such argument; ${known}`)
+}
+
 export function ownCommand<Asked extends object>(own: OwnCommand<Asked>): Command {
   const { name, flags } = own
   return {

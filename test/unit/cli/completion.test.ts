@@ -141,7 +141,9 @@ describe('the command', () => {
   it('names the shells that there are', async () => {
     const io = new FakeIo()
     expect(await runCommand(['completion', 'tcsh'], io)).toBe(2)
-    expect(io.stderr).toContain('kprobe completion: "tcsh": not one of bash, zsh, fish, services\n')
+    expect(io.stderr).toContain(
+      'kprobe completion: "tcsh": no such argument; there are bash, zsh, fish, services\n',
+    )
   })
 
   /** Gives what is printed while a daemon answers with `body`, or does not answer. */

@@ -190,7 +190,8 @@ describe('kprobe nodes', () => {
   })
 
   it.each([
-    [[], '"": no such argument; there are status, verify, why, top, bundle'],
+    [[], 'COMMAND: is missing; there are status, verify, why, top, bundle'],
+    [['get'], '"get": no such argument; there are status, verify, why, top, bundle'],
     [['why', '--to=a'], '--from: is needed for why'],
     [['status', '--from=a'], '--from: is for why'],
     [['status', '--redact'], '--redact: is for bundle'],
