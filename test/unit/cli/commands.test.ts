@@ -150,6 +150,9 @@ describe('kprobe', () => {
     [['dump', '--admin-socket', 'x.sock'], /--admin-socket: "x.sock" is not an absolute path\n/],
     [['dump', '--family', '5'], /--family: "5" is not one of IPv4, IPv6, ip, ip6, ipv4, ipv6\n/],
     [['cleanup', 'now'], /"now": no such argument/],
+    [['debug'], /debug: COMMAND: is missing; there is bundle/],
+    [['debug', 'all'], /"all": no such argument; there is bundle/],
+    [['completion'], /completion: SHELL: is missing; there are bash, zsh, fish, services/],
     [['explain', ...EXAMPLE_FLAGS], /--from: is required; give an address/],
     [
       ['explain', ...EXAMPLE_FLAGS, '--from', '1.2.3.4', '--to', '1.2.3.4'],
