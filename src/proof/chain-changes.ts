@@ -1,6 +1,10 @@
 import { Pauses, type Steps } from '../base/clock.ts'
-import { type CompiledChain, type CompiledTable, compileInSteps } from '../kernel/evaluate/compiled.ts'
-import type { CompiledRule } from '../kernel/evaluate/rule-index.ts'
+import {
+  type CompiledChain,
+  type CompiledRule,
+  type CompiledTable,
+  compileInSteps,
+} from '../kernel/evaluate/compiled.ts'
 import type { AnyTable, Chain, NftSet } from '../kernel/nft/state.ts'
 import type { Concerned, Reads } from './reads.ts'
 

@@ -1,7 +1,7 @@
 import type { Ip } from '../base/ip.ts'
 import { u16be } from '../base/octets.ts'
 import { difference, everything, point, prefix, type Region, union } from '../base/region.ts'
-import { type Box, type Hook, NUMBERS, regionOfIps } from '../kernel/evaluate/box.ts'
+import { type Box, type Hook, NUMBERS, regionOfIps } from '../kernel/evaluate/values.ts'
 import type { Protocol } from '../model/service.ts'
 import { PASS, type Place, portKey } from './meaning.ts'
 import { type PacketClass, PROTOCOLS } from './packet-class.ts'

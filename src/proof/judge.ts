@@ -2,9 +2,15 @@ import { append } from '../base/collections.ts'
 import { formatIpPort } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { difference, intersection, onlyValue, point, type Region, sizeOf, union } from '../base/region.ts'
-import { type Box, LOCAL, loopback, regionOfIps } from '../kernel/evaluate/box.ts'
-import { chosenOf, type Field } from '../kernel/evaluate/machine.ts'
-import type { RulePlace } from '../kernel/evaluate/noting.ts'
+import {
+  type Box,
+  chosenOf,
+  type Field,
+  LOCAL,
+  loopback,
+  type RulePlace,
+  regionOfIps,
+} from '../kernel/evaluate/values.ts'
 import type { Leaf } from '../kernel/evaluate/walk.ts'
 import type { FamilyMeaning, Fate } from './meaning.ts'
 import { addressOf, type PacketClass } from './packet-class.ts'

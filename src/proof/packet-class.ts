@@ -1,7 +1,7 @@
 import { formatIp, formatIpPort, type Ip } from '../base/ip.ts'
 import { type Octets, readU16be, u32host } from '../base/octets.ts'
 import { onlyValue, type Region } from '../base/region.ts'
-import { type Box, type Hook, NUMBERS } from '../kernel/evaluate/box.ts'
+import { type Box, type Hook, NUMBERS } from '../kernel/evaluate/values.ts'
 import { RTN_LOCAL } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
 import { type Fate, type Place, placeKey } from './meaning.ts'

@@ -1,24 +1,24 @@
 import type { Ip } from '../base/ip.ts'
 import { type Octets, readU16be } from '../base/octets.ts'
 import { includes, onlyValue, type Region } from '../base/region.ts'
+import type { ClassMachine } from '../kernel/evaluate/machine.ts'
 import {
-  chosen,
-  type FieldPart,
-  isChoice,
-  type Known,
-  type Machine,
-  type SetAccess,
-  type Value,
-  type Word,
-} from '../kernel/evaluate/machine.ts'
-import {
+  type ClassSets,
   type Compared,
   type ComparedChain,
   comparedBy,
   type Guard,
   type Noting,
   type Reader,
-} from '../kernel/evaluate/noting.ts'
+} from '../kernel/evaluate/sets.ts'
+import {
+  chosen,
+  type FieldPart,
+  isChoice,
+  type Known,
+  type Value,
+  type Word,
+} from '../kernel/evaluate/values.ts'
 import { NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER } from '../kernel/nft/constants.ts'
 import type { Protocol } from '../model/service.ts'
 import { protocolOf } from './packet-class.ts'
@@ -83,7 +83,7 @@ export class Reads implements Noting {
   readonly #masks: Masks = new Map()
   readonly #wide = new Map<string, Map<string, WideRead>>()
   readonly #wideMasks: Masks = new Map()
-  readonly #numbers = new Map<SetAccess, number>()
+  readonly #numbers = new Map<ClassSets, number>()
 
   constructor({ followsRules }: { readonly followsRules: boolean }) {
     this.followsRules = followsRules
@@ -101,7 +101,7 @@ export class Reads implements Noting {
     else this.#notePlaces(reader, set, words)
   }
 
-  noteChain(reader: Reader & Pick<Machine, 'header'>, { name, compared }: ComparedChain): void {
+  noteChain(reader: Reader & Pick<ClassMachine, 'header'>, { name, compared }: ComparedChain): void {
     if (!this.followsRules) return
     for (const each of compared) this.note(reader, `${each} in ${name}`, comparedWords(reader, each))
   }
@@ -162,7 +162,7 @@ export class Reads implements Noting {
   }
 
   /** Gives how keys of the lookup begin. */
-  #keyOf(masks: Masks, sets: SetAccess, { set, mask }: { readonly set: string; readonly mask: number }) {
+  #keyOf(masks: Masks, sets: ClassSets, { set, mask }: { readonly set: string; readonly mask: number }) {
     const number = this.#numbers.get(sets) ?? this.#numbers.size
     this.#numbers.set(sets, number)
     const bySet = masks.get(sets) ?? new Map<string, Set<number>>()
@@ -198,7 +198,7 @@ export class Reads implements Noting {
 
   /** Adds what may have looked up an element of this key. */
   concern(
-    sets: SetAccess,
+    sets: ClassSets,
     {
       set,
       key,
@@ -236,7 +236,7 @@ export class Reads implements Noting {
 }
 
 /** Gives what the rules of a chain compare, of a packet. */
-function comparedWords(reader: Reader & Pick<Machine, 'header'>, compared: Compared): readonly Word[] {
+function comparedWords(reader: Reader & Pick<ClassMachine, 'header'>, compared: Compared): readonly Word[] {
   const { addressLength } = reader
   const words: Word[] = []
   const add = (value: Value | undefined) => {
@@ -249,7 +249,7 @@ function comparedWords(reader: Reader & Pick<Machine, 'header'>, compared: Compa
 }
 
 /** By set: the parts of keys that were known, as bits for each word. */
-type Masks = Map<SetAccess, Map<string, Set<number>>>
+type Masks = Map<ClassSets, Map<string, Set<number>>>
 
 function wordsOf(key: Octets): readonly Octets[] {
   if (key.length === 4) return [key]

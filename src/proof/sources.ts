@@ -1,6 +1,6 @@
 import type { Cidr } from '../base/ip.ts'
 import { difference, everything, intersection, point, prefix, type Region, union } from '../base/region.ts'
-import { type Hook, LOCAL, regionOfIps } from '../kernel/evaluate/box.ts'
+import { type Hook, LOCAL, regionOfIps } from '../kernel/evaluate/values.ts'
 import { DROP, type FamilyMeaning, type Fate, type Place } from './meaning.ts'
 import { isSame } from './packet-class.ts'
 

@@ -2,26 +2,16 @@ import { unreachable } from '../../base/errors.ts'
 import { type Octets, readU32host, u32host } from '../../base/octets.ts'
 import { NFT_SET_EVAL } from '../nft/constants.ts'
 import { COMMENT_MATCH, type Expression } from '../nft/expression.ts'
-import {
-  BeyondEvaluator,
-  chosenTo,
-  type Effect,
-  found,
-  isChoice,
-  type Machine,
-  type Of,
-  store,
-  type Value,
-  type Word,
-} from './machine.ts'
-import { compareRolled, eachRolled, knownOf, lookupRolled } from './random.ts'
+import type { ClassMachine, Effect } from './machine.ts'
+import { compareRolled, eachRolled, found, knownOf, lookupRolled, store, translate } from './random.ts'
 import { splitCompare, splitLookup } from './split.ts'
+import { BeyondEvaluator, chosenTo, isChoice, type Of, type Value, type Word } from './values.ts'
 
 /**
  * Evaluates an expression. Throws for an expression that kprobe does not write, and for reading a register that the
  * rule has not written.
  */
-export function evaluate(machine: Machine, expression: Expression): Effect {
+export function evaluate(machine: ClassMachine, expression: Expression): Effect {
   switch (expression.kind) {
     case 'payload': {
       const { base, offset, length, dreg } = expression
@@ -45,7 +35,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'numgen':
       return numgen(machine, expression)
     case 'dnat':
-      return translate(machine, expression)
+      return dnat(machine, expression)
     case 'masquerade':
     case 'reject':
       return { kind: expression.kind }
@@ -59,7 +49,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
     case 'limit':
       throw new BeyondEvaluator('cannot trace a limit: what it matches depends on other packets')
     case 'ipset':
-      return machine.matchIpset(expression)
+      throw new BeyondEvaluator(`cannot trace the ipset ${expression.set}`)
     case 'match':
       // A comment matches every packet.
       if (expression.name === COMMENT_MATCH) return 'next'
@@ -74,7 +64,7 @@ export function evaluate(machine: Machine, expression: Expression): Effect {
 }
 
 /** Reads registers. The last word is whole where a part of a field is among them. */
-function load({ registers }: Machine, first: number, length: number): Value {
+function load({ registers }: ClassMachine, first: number, length: number): Value {
   let data = ''
   for (let at = 0; at < length; at += 4) {
     const register = registers[first + at / 4]
@@ -96,14 +86,14 @@ function wordsFrom(registers: readonly (Word | undefined)[], first: number, leng
   return words
 }
 
-function numgen(machine: Machine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
+function numgen(machine: ClassMachine, { modulus, offset = 0, dreg }: Of<'numgen'>): Effect {
   const number = machine.random(modulus)
   if (number !== undefined) return store(machine, dreg, u32host(number + offset))
   const effect = store(machine, dreg, [machine.roll(modulus, offset)])
   return machine.single === undefined ? effect : eachRolled(machine, () => effect)
 }
 
-function compare(machine: Machine, expression: Of<'cmp'>): Effect {
+function compare(machine: ClassMachine, expression: Of<'cmp'>): Effect {
   const { op, sreg, data } = expression
   const value = load(machine, sreg, data.length)
   if (typeof value === 'string') return (value === data) === (op === 'eq') ? 'next' : 'break'
@@ -112,7 +102,7 @@ function compare(machine: Machine, expression: Of<'cmp'>): Effect {
   return splitCompare(machine, value, expression)
 }
 
-function bitwise(machine: Machine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Effect {
+function bitwise(machine: ClassMachine, { sreg, dreg, mask, xor }: Of<'bitwise'>): Effect {
   const value = load(machine, sreg, mask.length)
   if (typeof value !== 'string') return store(machine, dreg, maskedWords(value, mask, xor))
   return store(machine, dreg, masked(value, mask, xor))
@@ -139,14 +129,14 @@ function maskedWords(words: readonly Word[], mask: Octets, xor: Octets): readonl
   })
 }
 
-function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
+function lookup(machine: ClassMachine, expression: Of<'lookup'>): Effect {
   const { set, sreg } = expression
   const { sets } = machine
   const { keyLength, flags } = sets.setOf(set)
   const key = load(machine, sreg, keyLength)
   machine.note(set, key)
   if (typeof key !== 'string' && key.some(isChoice)) {
-    const again = (copy: Machine) => lookup(copy, expression)
+    const again = (copy: ClassMachine) => lookup(copy, expression)
     if ((flags & NFT_SET_EVAL) !== 0) return eachRolled(machine, again)
     return lookupRolled(machine, key, { expression, again })
   }
@@ -156,14 +146,14 @@ function lookup(machine: Machine, expression: Of<'lookup'>): Effect {
   return found(machine, expression, sets.find(set, key))
 }
 
-function translate(machine: Machine, { addressReg, portReg }: Of<'dnat'>): Effect {
+function dnat(machine: ClassMachine, { addressReg, portReg }: Of<'dnat'>): Effect {
   const { addressLength } = machine
   const address = knownOf(load(machine, addressReg, addressLength), 'a destination', addressLength, machine)
   const port = portReg === undefined ? undefined : knownOf(load(machine, portReg, 2), 'a port', 2, machine)
-  return machine.translate(address, port)
+  return translate(machine, address, port)
 }
 
-function dynset(machine: Machine, expression: Of<'dynset'>): Effect {
+function dynset(machine: ClassMachine, expression: Of<'dynset'>): Effect {
   const { op, set, keyReg, dataReg, timeoutMs } = expression
   const { keyLength, dataLength = 0 } = machine.sets.setOf(set)
   const key = load(machine, keyReg, keyLength)

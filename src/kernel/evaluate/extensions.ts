@@ -28,20 +28,10 @@ import { type ForeignTarget, readForeignMatch, readForeignTarget } from '../xt/f
 import { readMatch } from '../xt/match.ts'
 import type { XtMatch, XtPorts, XtTarget } from '../xt/rule.ts'
 import { readTarget } from '../xt/target.ts'
-import { type ClassMachine, classIn, NotTogether } from './class-machine.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import {
-  BeyondEvaluator,
-  chosen,
-  chosenTo,
-  type Effect,
-  type Field,
-  isChoice,
-  type Known,
-  type Machine,
-  type Value,
-} from './machine.ts'
-import { byRolled } from './random.ts'
+import { type ClassMachine, type Effect, NotTogether } from './machine.ts'
+import { byRolled, translate } from './random.ts'
+import { BeyondEvaluator, chosen, chosenTo, type Field, isChoice, type Known, type Value } from './values.ts'
 
 /** A match or target of xtables, or a comparison with a range: decoded once for all classes. */
 export interface Extension {
@@ -57,7 +47,7 @@ export interface Extension {
 
 type Decoded = Omit<Extension, 'of'>
 
-type Run = (machine: Machine) => Effect
+type Run = (machine: ClassMachine) => Effect
 
 export interface ExtensionContext {
   readonly family: NftFamily
@@ -83,7 +73,7 @@ function decode(expression: Expression, context: ExtensionContext): Decoded | un
       return comparisonOf(expression)
     case 'ipset': {
       const { ipvs } = context
-      return ipvs && pure(machine => ipvs.match(classIn(machine), expression))
+      return ipvs && pure(machine => ipvs.match(machine, expression))
     }
     default:
       return undefined
@@ -120,7 +110,7 @@ function matchOf(
     case 'connmark': {
       const { mark, mask, inverted } = foreign
       return pure(machine => {
-        const its = classIn(machine)
+        const its = machine
         return its.isTracked ? hasMark(its, its.connectionMark, { mark, mask, inverted }) : 'break'
       })
     }
@@ -142,13 +132,13 @@ function knownMatch(match: XtMatch, { family, isOwn }: ExtensionContext): Decode
       return pure(inOrder([portsTest(0, match.sourcePorts), portsTest(2, match.destinationPorts)]))
     case 'conntrack':
       return pure(machine => {
-        const isMet = (match.states & statesOf(classIn(machine), match.states)) !== 0
+        const isMet = (match.states & statesOf(machine, match.states)) !== 0
         return isMet === match.inverted ? 'break' : 'next'
       })
     case 'statistic':
       return { ...impure(byChance(Math.min(1, match.probability / XT_STATISTIC_UNITS))), isChance: true }
     case 'mark':
-      return pure(machine => hasMark(machine, classIn(machine).mark, match))
+      return pure(machine => hasMark(machine, machine.mark, match))
     case 'addrtype':
       // In IPv6, other types are not those of routing: a local address is a unicast address as well.
       if (family === 'ip6' && ![match.sourceTypes, match.destinationTypes].every(isOnlyLocal))
@@ -184,7 +174,7 @@ function isOnlyLocal(types: number): boolean {
 
 function recentTest({ mode, name, seconds }: Extract<XtMatch, { kind: 'recent' }>): Run {
   return machine => {
-    const its = classIn(machine)
+    const its = machine
     if (mode === 'rcheck') return its.isListed(name, seconds) ? 'next' : 'break'
     its.enlist(name)
     return 'next'
@@ -197,8 +187,8 @@ function byChance(share: number): Run {
   if (share >= 1) return () => 'next'
   const part = (chance: number, effect: 'next' | 'break') => ({
     narrowed: [],
-    take: (copy: Machine) => {
-      classIn(copy).probability *= chance
+    take: (copy: ClassMachine) => {
+      copy.probability *= chance
       return effect
     },
   })
@@ -206,7 +196,7 @@ function byChance(share: number): Run {
   return machine => {
     const roll = machine.random(XT_STATISTIC_UNITS)
     if (roll !== undefined) return roll < share * XT_STATISTIC_UNITS ? 'next' : 'break'
-    if (classIn(machine).together !== undefined) throw new NotTogether('each class is followed by itself')
+    if (machine.together !== undefined) throw new NotTogether('each class is followed by itself')
     return { kind: 'split', branches }
   }
 }
@@ -217,7 +207,7 @@ interface MarkTest {
   readonly inverted: boolean
 }
 
-function hasMark(machine: Machine, held: Known, { mark, mask, inverted }: MarkTest): Effect {
+function hasMark(machine: ClassMachine, held: Known, { mark, mask, inverted }: MarkTest): Effect {
   const isMet = (octets: Octets) => ((readU32host(octets) & mask) >>> 0 === mark) !== inverted
   if (typeof held === 'string') return isMet(held) ? 'next' : 'break'
   return byRolled(
@@ -247,7 +237,7 @@ function typeTest(flags: number, types: number, inverted: boolean): Run {
 }
 
 /** Whether a value is in a region, which may divide the class. */
-function isWithin(machine: Machine, value: Value | undefined, region: Region): Effect {
+function isWithin(machine: ClassMachine, value: Value | undefined, region: Region): Effect {
   if (value === undefined) return 'break'
   const length = region[0]?.from.length ?? 0
   if (typeof value === 'string') return includes(region, value.slice(0, length)) ? 'next' : 'break'
@@ -266,7 +256,7 @@ function isWithin(machine: Machine, value: Value | undefined, region: Region): E
   return divide(machine, word.field, region)
 }
 
-function divide(machine: Machine, field: Field, region: Region): Effect {
+function divide(machine: ClassMachine, field: Field, region: Region): Effect {
   const its = machine.region(field)
   const inside = intersection(its, region)
   if (inside.length === 0) return 'break'
@@ -289,12 +279,12 @@ function inOrder([run, ...rest]: readonly Run[]): Run {
 }
 
 /** Goes on where a test is met. */
-function andThen(effect: Effect, machine: Machine, then: Run): Effect {
+function andThen(effect: Effect, machine: ClassMachine, then: Run): Effect {
   if (effect === 'next') return then(machine)
   if (effect === 'break' || effect.kind !== 'split') return effect
   const branches = effect.branches.map(its => ({
     ...its,
-    take: (copy: Machine) => andThen(its.take(copy), copy, then),
+    take: (copy: ClassMachine) => andThen(its.take(copy), copy, then),
   }))
   return { kind: 'split', branches }
 }
@@ -306,7 +296,7 @@ function not(run: Run): Run {
     if (effect.kind !== 'split') return effect
     const branches = effect.branches.map(its => ({
       ...its,
-      take: (copy: Machine) => negated(its.take(copy)),
+      take: (copy: ClassMachine) => negated(its.take(copy)),
     }))
     return { kind: 'split', branches }
   }
@@ -332,11 +322,11 @@ function knownTarget(target: XtTarget): Run | undefined {
       return () => ({ kind: 'masquerade' })
     case 'DNAT': {
       const port = target.port === 0 ? undefined : u16be(target.port)
-      return machine => machine.translate(target.ip, port)
+      return machine => translate(machine, target.ip, port)
     }
     case 'MARK':
       return machine => {
-        const its = classIn(machine)
+        const its = machine
         its.mark = marked(its.mark, target.mask, target.value)
         return 'next'
       }
@@ -355,10 +345,10 @@ function foreignTarget(target: ForeignTarget): Run {
     case 'note':
       return () => 'next'
     case 'SNAT':
-      return machine => classIn(machine).translateSource(target.ip)
+      return machine => machine.translateSource(target.ip)
     case 'CONNMARK':
       return machine => {
-        const its = classIn(machine)
+        const its = machine
         if (its.isTracked) changeConnectionMark(its, target)
         return 'next'
       }

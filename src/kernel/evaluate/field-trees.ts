@@ -1,8 +1,8 @@
 import type { Octets } from '../../base/octets.ts'
 import { difference, includes, isSameRegion, type Region, union } from '../../base/region.ts'
-import { type ClassMachine, classIn } from './class-machine.ts'
-import { chosen, type Effect, type Field, type Machine } from './machine.ts'
+import type { ClassMachine, Effect } from './machine.ts'
 import { byRolled } from './random.ts'
+import { chosen, type Field } from './values.ts'
 
 /* Entries that packets are looked up by, field by field. */
 
@@ -80,7 +80,7 @@ export function descend<T>(
   return byRolled(
     machine,
     number => (node.has(chosen(known, number)) ? chosen(known, number) : ''),
-    (key, copy) => descend(classIn(copy), node.get(key), next),
+    (key, copy) => descend(copy, node.get(key), next),
   )
 }
 
@@ -102,10 +102,8 @@ function divide<T>(
       : [
           {
             narrowed: [[field, part] as const],
-            take: (copy: Machine) =>
-              below === undefined
-                ? next.found(classIn(copy), undefined)
-                : descend(classIn(copy), below, next),
+            take: (copy: ClassMachine) =>
+              below === undefined ? next.found(copy, undefined) : descend(copy, below, next),
           },
         ],
   )

@@ -1,13 +1,19 @@
 import { difference, includes, onlyValue, point, union } from '../../base/region.ts'
 import { NF_ACCEPT, NF_DROP, NFT_CONTINUE, NFT_GOTO, NFT_JUMP, NFT_RETURN } from '../nft/constants.ts'
 import type { Verdict } from '../nft/expression.ts'
-import type { Box } from './box.ts'
-import { type ClassMachine, NotTogether } from './class-machine.ts'
-import { type CompiledChain, placeText, setsPriority } from './compiled.ts'
+import {
+  type CompiledChain,
+  type CompiledRule,
+  chainsBehind,
+  dividesByChance,
+  placesIn,
+  placeText,
+  setsPriority,
+} from './compiled.ts'
 import { evaluate } from './expression.ts'
-import { BeyondEvaluator, type Effect } from './machine.ts'
-import type { Guard, Noting } from './noting.ts'
-import { type CompiledRule, chainsBehind, dividesByChance, placesIn } from './rule-index.ts'
+import { type ClassMachine, type Effect, NotTogether } from './machine.ts'
+import type { Guard, Noting } from './sets.ts'
+import { BeyondEvaluator, type Box } from './values.ts'
 
 /** A rule of another program that the evaluator cannot decide: it is assumed not to match. */
 export interface Undecided {

@@ -16,22 +16,21 @@ import {
   WHOLE_ADDRESS,
 } from '../ipvs/state.ts'
 import { NF_ACCEPT } from '../nft/constants.ts'
-import { NUMBERS } from './box.ts'
-import { type ClassMachine, classIn } from './class-machine.ts'
 import { descend, type Index, keyOf, plant, Tree } from './field-trees.ts'
+import type { ClassMachine, Effect } from './machine.ts'
+import { balance, byRolled, eachRolled } from './random.ts'
+import { type ClassSets, newLog, noSets } from './sets.ts'
 import {
   BeyondEvaluator,
   chosen,
   chosenTo,
-  type Effect,
   type Field,
   type Known,
+  NUMBERS,
   type Of,
-  type SetAccess,
+  ROLLED_MAX,
   type Word,
-} from './machine.ts'
-import { byRolled, eachRolled, ROLLED_MAX } from './random.ts'
-import { newLog, noSets } from './sets.ts'
+} from './values.ts'
 
 /** How often a scheduler chooses real servers of different weights, for all clients together. */
 const SHARES: Readonly<Record<string, 'equal' | 'by weight'>> = {
@@ -86,7 +85,7 @@ export class IpvsClasses {
   /** Those of all devices. */
   readonly addresses: readonly Ip[]
   /** What classes look up here is noted as lookups in these sets. */
-  readonly lookups: SetAccess = noSets(newLog())
+  readonly lookups: ClassSets = noSets(newLog())
   readonly #servers: Index<HeldServer> = {
     fields: ['destination', 'protocol', 'destinationPort'],
     tree: new Tree(),
@@ -321,13 +320,14 @@ function schedule(machine: ClassMachine, { server, destinations }: HeldServer): 
   const place = `ipvs ${serverKey(server)}`
   const last = isPersistent(server) ? machine.recall(place) : undefined
   const known = usable.find(its => placeOf(its) === last)
-  if (known !== undefined) return machine.balance(known.ip, u16be(known.port))
+  if (known !== undefined) return balance(machine, known.ip, u16be(known.port))
   const slots = slotsOf(server.scheduler, usable)
   const send = (its: ClassMachine, choice: Known): Effect => {
     const of = (read: (to: RealServer) => Octets): Known =>
       chosenTo(choice, number => read(slots[readU32host(number)] ?? first))
     if (isPersistent(server)) its.remember(place, of(placeOf), server.timeoutS * 1000)
-    return its.balance(
+    return balance(
+      its,
       of(({ ip }) => ip),
       of(({ port }) => u16be(port)),
     )
@@ -336,7 +336,7 @@ function schedule(machine: ClassMachine, { server, destinations }: HeldServer): 
   if (number !== undefined) return send(machine, u32host(number))
   const choice = machine.roll(slots.length, 0)
   if (machine.single === undefined) return send(machine, choice)
-  return eachRolled(machine, (copy, its) => send(classIn(copy), u32host(its)))
+  return eachRolled(machine, (copy, its) => send(copy, u32host(its)))
 }
 
 function placeOf({ ip, port }: RealServer): Octets {

@@ -1,8 +1,65 @@
-import { assert } from '../../base/errors.ts'
-import type { Octets } from '../../base/octets.ts'
-import type { Interval, Region } from '../../base/region.ts'
-import type { Expression, Verdict } from '../nft/expression.ts'
-import type { Element, ElementData, NftSet } from '../nft/state.ts'
+import { type Ip, isLoopback } from '../../base/ip.ts'
+import { type Octets, u32host } from '../../base/octets.ts'
+import { everything, isSameRegion, onlyValue, type Region } from '../../base/region.ts'
+import type { VirtualServer } from '../ipvs/state.ts'
+import {
+  IPS_DST_NAT,
+  IPS_SRC_NAT,
+  NF_INET_PRE_ROUTING,
+  NF_IP_PRI_CONNTRACK,
+  NFPROTO_IPV4,
+  NFPROTO_IPV6,
+  NFT_CT_MARK,
+  NFT_CT_STATE,
+  NFT_CT_STATUS,
+  NFT_META_IIFNAME,
+  NFT_META_L4PROTO,
+  NFT_META_MARK,
+  NFT_META_NFPROTO,
+  NFT_META_PRIORITY,
+  NFT_PAYLOAD_NETWORK_HEADER,
+  NFT_PAYLOAD_TRANSPORT_HEADER,
+  NFTA_FIB_F_DADDR,
+  NFTA_FIB_F_SADDR,
+} from '../nft/constants.ts'
+import type { Verdict } from '../nft/expression.ts'
+import {
+  type ClassSets,
+  enlist,
+  isListed,
+  type MemoryLog,
+  type Noting,
+  noteWritten,
+  type Remembered,
+  recall,
+  type SetChange,
+} from './sets.ts'
+import type { SinglePacket } from './single.ts'
+import {
+  BeyondEvaluator,
+  type Box,
+  type Choice,
+  chosen,
+  chosenOf,
+  chosenTo,
+  type Field,
+  fieldAt,
+  HEADER_4,
+  HEADER_6,
+  type HeaderLayout,
+  isChoice,
+  type Known,
+  type Memo,
+  newRegisters,
+  type RulePlace,
+  repeated,
+  rollOf,
+  TRACKING,
+  TRANSPORT,
+  type Value,
+  WITH_INPUT,
+  type Word,
+} from './values.ts'
 
 /** The effect of an expression: continue the rule, end the rule without effect, or a verdict. */
 export type Effect =
@@ -24,253 +81,351 @@ export interface Branch {
   /** The numbers that its packets rolled; undefined for all those of the machine. */
   readonly rolled?: readonly number[]
   /** Goes on, on a copy of the machine. */
-  readonly take: (machine: Machine) => Effect
+  readonly take: (machine: ClassMachine) => Effect
 }
 
-/** A property of a packet that differs within a class of packets. The types are those of routing (RTN_*). */
-export type Field =
-  | 'source'
-  | 'destination'
-  | 'protocol'
-  | 'sourcePort'
-  | 'destinationPort'
-  | 'interface'
-  | 'sourceType'
-  | 'destinationType'
+const LOOPBACK_DEVICE = 'lo'.padEnd(16, '\0')
+const ANY_TYPE = everything(4)
 
-/** A part of a field, in a register. */
-export interface FieldPart {
-  readonly field: Field
-  /** Its first octet in the field. */
-  readonly at: number
-  /** The bits that are kept; all others are zero. Its length is that of the part. */
-  readonly mask: Octets
-}
+const ZERO = '\0\0\0\0'
+/** NF_CT_STATE_BIT(IP_CT_NEW): a class is the first packet of a connection. */
+const STATE_NEW = 8
+/** NF_CT_STATE_INVALID_BIT: what connection tracking has not seen. */
+const STATE_INVALID = 1
 
-/** Octets that follow from the number that a packet rolled: by that number. */
-export interface Choice {
-  readonly choices: readonly Octets[]
-}
-export type Known = Octets | Choice
-
-/** The content of a register of 4 octets. */
-export type Word = Known | FieldPart
-/** The content of several registers: octets where all are known. */
-export type Value = Octets | readonly Word[]
-
-/** The sets of one table, as packets read them. */
-export interface SetAccess {
-  /** `family table`. */
-  readonly name: string
-  /** Finds an element; undefined when the set has none with this key, null for an element without data. */
-  find(set: string, key: Octets): ElementData | null
-  /** Finds the elements whose key is equal where the words are known. */
-  findAmong(set: string, words: readonly Word[]): readonly Candidate[]
-  elementAt(set: string, key: Octets): Element | undefined
-  /** Answers for sets that packets fill; undefined for all other sets. */
-  remembered(set: string, key: Value): Remembered | undefined
-  /** Adds, updates or deletes an element. Returns false when the set is full. */
-  remember(change: SetChange): boolean
-  setOf(set: string): NftSet
-  /** The number of elements. */
-  sizeOf(set: string): number
-}
-
-export interface Candidate {
-  readonly key: Octets
-  readonly data: ElementData
-}
-
-export interface Remembered {
-  /** Undefined when the key is not in the set. */
-  readonly data: Octets | undefined
-}
-
-export interface SetChange {
-  readonly op: 'add' | 'update' | 'delete'
-  readonly set: string
-  readonly key: Value
-  readonly data: Known
-  /** The numbers that `data` follows from. */
-  readonly rolled: readonly number[] | undefined
-  readonly timeoutMs: number
-}
-
-/** A packet, or a class of packets, at a rule. */
-export interface Machine {
-  /** 4 octets each; undefined until the rule writes them. */
-  readonly registers: (Word | undefined)[]
-  readonly sets: SetAccess
-  /** Reads a header; undefined when the packet lacks the field, which ends the rule. */
-  header(base: number, offset: number, length: number): Value | undefined
-  meta(key: number): Value
-  setMeta(key: number, value: Known): void
-  /** Undefined where connection tracking has not seen the packet, which ends the rule. */
-  conntrack(key: number): Value | undefined
-  /** Returns RTN_* of an address. */
-  addressType(flags: number): Value
-  /** Returns a whole number from 0 up to, not including, `modulus`; undefined for all of them. */
-  random(modulus: number): number | undefined
-  /** Rolls all of these numbers. */
-  roll(modulus: number, offset: number): Choice
-  /** The numbers that the packets rolled, all equally likely; undefined where nothing follows from them. */
-  readonly rolled: readonly number[] | undefined
-  /** Leaves the packets that rolled one number: nothing follows from it any more. */
-  settle(number: number): void
-  matchIpset(expression: Of<'ipset'>): Effect
-  /** Without a port the packet keeps its own. */
-  translate(destination: Known, port: Known | undefined): Effect
-  /** Octets of an address. */
-  readonly addressLength: number
-  /** The values of a field. */
-  region(field: Field): Region
-  /** What is kept for the next class of packets. */
+/** What all classes of a walk share. */
+export interface Surroundings {
+  /** Addresses of the Node: translated packets to them are for processes of this node. */
+  readonly nodeIps: Pick<ReadonlySet<Ip>, 'has'>
   readonly memo: Memo
-  /** Notes a lookup, whatever it finds. */
-  note(set: string, key: Value): void
-  /** Answers for sets that packets fill; undefined for all other sets. */
-  remembered(set: string, key: Value): Remembered | undefined
-  /** Adds, updates or deletes an element. Returns false when the set is full. */
-  write(change: SetChange): boolean
-  /** Of a packet that is followed by itself: each number that it may roll leads it another way. */
-  readonly single: object | undefined
+  readonly log: MemoryLog
+  /** Remembers what classes look up; undefined where nobody asks later. */
+  readonly reads: Noting | undefined
 }
 
-/** What the evaluator keeps while the rules stay: classes that follow each other ask the same. */
-export interface Memo {
-  /** By modulus and offset. */
-  readonly rolls: Map<string, Roll>
-  /** The last lookup of each set for all rolled numbers. */
-  readonly lookups: WeakMap<SetAccess, Map<string, Answered>>
-  /** What each comparison wanted last. */
-  readonly comparisons: WeakMap<Of<'cmp'>, Pick<Asked, 'words'> & { readonly wanted: Wanted | undefined }>
-  /** By candidates, then by the fields that their keys consist of. */
-  readonly wishes: WeakMap<readonly Candidate[], Map<string, Wishes>>
-}
+/** Classes cannot be followed together. */
+export class NotTogether extends BeyondEvaluator {}
 
-export function newMemo(): Memo {
-  return { rolls: new Map(), lookups: new WeakMap(), comparisons: new WeakMap(), wishes: new WeakMap() }
-}
+/** Numbers of classes that are followed together: memory stays small. */
+const TOGETHER_MAX = 1 << 15
 
-/** All numbers of a roll, and their words. */
-export interface Roll {
-  readonly rolled: readonly number[]
-  readonly word: Choice
-}
+/** A class of packets on its way through the hooks. */
+export class ClassMachine {
+  registers = newRegisters()
+  sets: ClassSets
+  readonly addressLength: number
+  box: Box
+  /** That of each number that was rolled. */
+  probability = 1
+  rolled: readonly number[] | undefined
+  /** The destinations of several classes that are followed together, by number, and the class of each number. */
+  together: { readonly address: Known; readonly classes: readonly number[] } | undefined
+  mark: Known = ZERO
+  connectionMark: Known = ZERO
+  priority: Known = ZERO
+  /** The priority that our own rules left; undefined where they left that of the packets. */
+  ownPriority: Known | undefined
+  translated = false
+  masquerade = false
+  /** Delivered to a process of this node: nothing can masquerade it. */
+  delivered = false
+  /** The packets of a process of this node came back by the loopback device. */
+  looped = false
+  /** Sent by a process of this node: masquerading may leave the source as it is. */
+  sent = false
+  hook = NF_INET_PRE_ROUTING
+  /** Where the base chain stands at the hook. */
+  hookPriority = 0
+  /** What the packets wrote into a set that packets fill, and for how long. */
+  written: { readonly data: Known; readonly timeoutMs: number } | undefined
+  decidedBy: RulePlace | undefined
+  /** Address and port that the packets were translated to. */
+  to: { readonly address: Known; readonly port: Known } | undefined
+  /** The type of that address. */
+  toType: Region = ANY_TYPE
+  /** Whether a rule of ours translated or masqueraded the packets. */
+  isChangedByOwn = false
+  /** The virtual server that decided about the packets. */
+  server: VirtualServer | undefined
+  /** It sends them on, past the rest of the hook. */
+  isTaken = false
+  /** Of a packet that is followed by itself. */
+  single: SinglePacket | undefined
+  readonly memo: Memo
+  readonly #around: Surroundings
 
-/** A lookup for all rolled numbers. */
-export interface Asked {
-  readonly words: readonly Word[]
-  readonly rolled: readonly number[]
-  readonly expression: Of<'lookup'>
-}
-
-/** What a lookup finds for each number. */
-export interface Answered extends Asked {
-  readonly missing: number[]
-  /** Elements without data, or whose data nothing reads. */
-  readonly members: number[]
-  readonly holders: number[]
-  /** The data of holders, as registers hold it. */
-  readonly stored: readonly Word[]
-  readonly verdicts: Map<ElementData | null, number[]>
-  /** Numbers whose packets a field tells apart. */
-  readonly divided: number[]
-}
-
-/** The values that a field must have, for several fields. */
-export type Wanted = readonly (readonly [Field, Interval])[]
-
-/** What packets must have to find the candidates of a lookup. */
-export interface Wishes {
-  readonly wishes: readonly { readonly wanted: Wanted; readonly candidate: Candidate }[]
-  /** Gives the values that some candidate has, by field. */
-  fields(): readonly (readonly [Field, Region])[]
-}
-
-/** An expression, or a state of a packet, that the evaluator does not know. */
-export class BeyondEvaluator extends Error {
-  override readonly name = 'BeyondEvaluator'
-}
-
-const REGISTERS = 16
-
-export function newRegisters(): (Word | undefined)[] {
-  return new Array<Word | undefined>(REGISTERS).fill(undefined)
-}
-
-export function isChoice(word: Word): word is Choice {
-  return typeof word !== 'string' && 'choices' in word
-}
-
-/** Whether words are equal. */
-export function areSame(a: readonly Word[], b: readonly Word[]): boolean {
-  return a.length === b.length && a.every((word, index) => isSame(word, b[index]))
-}
-
-function isSame(a: Word, b: Word | undefined): boolean {
-  if (a === b) return true
-  if (b === undefined || typeof a === 'string' || typeof b === 'string') return false
-  if (isChoice(a) || isChoice(b)) return isChoice(a) && isChoice(b) && areEqual(a.choices, b.choices)
-  return a.field === b.field && a.at === b.at && a.mask === b.mask
-}
-
-export function areEqual<T>(a: readonly T[], b: readonly T[]): boolean {
-  return a === b || (a.length === b.length && a.every((its, index) => its === b[index]))
-}
-
-/** Gives the octets of one rolled number. */
-export function chosen(its: Known, number: number): Octets {
-  return typeof its === 'string' ? its : (its.choices[number] ?? '')
-}
-
-/** Gives the octets of all rolled numbers. */
-export function chosenOf(its: Known, rolled: readonly number[] | undefined): readonly Octets[] {
-  return typeof its === 'string' ? [its] : (rolled ?? []).map(number => chosen(its, number))
-}
-
-/** Changes octets whatever was rolled. Numbers without octets stay so. */
-export function chosenTo(its: Known, change: (octets: Octets) => Octets): Known {
-  if (typeof its === 'string') return change(its)
-  // Neighbors are often equal.
-  let [before, after] = ['', '']
-  const choices = its.choices.map(octets => {
-    if (octets !== before) after = octets === '' ? '' : change(octets)
-    before = octets
-    return after
-  })
-  const [first = ''] = choices
-  return first !== '' && choices.every(octets => octets === first) ? first : { choices }
-}
-
-export type Of<K extends Expression['kind']> = Extract<Expression, { kind: K }>
-
-/** Stores data in registers. Undefined data means that the packet lacks the field, which ends the rule. */
-export function store({ registers }: Machine, first: number, data: Value | undefined): 'next' | 'break' {
-  if (data === undefined) return 'break'
-  if (typeof data !== 'string') {
-    for (let at = 0; at < data.length; at++) registers[first + at] = data[at]
-    return 'next'
+  constructor(box: Box, sets: ClassSets, around: Surroundings) {
+    this.#around = around
+    this.memo = around.memo
+    this.box = box
+    this.sets = sets
+    this.addressLength = box.source[0]?.from.length ?? 4
   }
-  if (data.length === 4) registers[first] = data
-  else
-    for (let at = 0; at < data.length; at += 4)
-      registers[first + at / 4] = data.slice(at, at + 4).padEnd(4, '\0')
-  return 'next'
+
+  copy(): ClassMachine {
+    const copy = new ClassMachine(this.box, this.sets, this.#around)
+    copy.registers = this.registers.slice()
+    copy.probability = this.probability
+    copy.rolled = this.rolled
+    copy.together = this.together
+    copy.mark = this.mark
+    copy.connectionMark = this.connectionMark
+    copy.priority = this.priority
+    copy.ownPriority = this.ownPriority
+    copy.translated = this.translated
+    copy.masquerade = this.masquerade
+    copy.delivered = this.delivered
+    copy.looped = this.looped
+    copy.sent = this.sent
+    copy.hook = this.hook
+    copy.hookPriority = this.hookPriority
+    copy.written = this.written
+    copy.decidedBy = this.decidedBy
+    copy.to = this.to
+    copy.toType = this.toType
+    copy.isChangedByOwn = this.isChangedByOwn
+    copy.server = this.server
+    copy.isTaken = this.isTaken
+    copy.single = this.single?.copy()
+    return copy
+  }
+
+  /** Forgets the registers, and the number that was rolled where nothing else follows from it. */
+  beginRule(): void {
+    this.registers.fill(undefined)
+    this.single?.beginRule()
+    if (this.rolled === undefined || this.together !== undefined) return
+    const { mark, connectionMark, priority, ownPriority, written, to } = this
+    const kept = [mark, connectionMark, priority, ownPriority, written?.data, to?.address, to?.port]
+    if (!kept.every(its => its === undefined || typeof its === 'string')) return
+    this.probability *= this.rolled.length
+    this.rolled = undefined
+  }
+
+  roll(modulus: number, offset: number): Choice {
+    const before = this.rolled
+    if (this.together !== undefined && modulus * (before?.length ?? 1) > TOGETHER_MAX)
+      throw new NotTogether('these classes roll too many numbers')
+    const { rolled, word } = rollOf(this.memo, modulus * (before?.length ?? 1), offset)
+    this.probability /= modulus
+    this.rolled = rolled
+    if (before === undefined) return word
+    this.#rewrite(its =>
+      typeof its === 'string' ? its : { choices: repeated(its.choices, before, modulus) },
+    )
+    if (this.together !== undefined)
+      this.together = { ...this.together, classes: repeated(this.together.classes, before, modulus) }
+    return { choices: rolled.map(number => u32host((number % modulus) + offset)) }
+  }
+
+  settle(number: number): void {
+    if (this.together !== undefined) throw new NotTogether('each class is followed by itself')
+    this.rolled = undefined
+    this.#rewrite(its => chosen(its, number))
+  }
+
+  /** Rewrites all that follows from a number. */
+  #rewrite(rewrite: (its: Known) => Known): void {
+    const { registers, written, to, together } = this
+    this.registers = registers.map(word => (word !== undefined && isChoice(word) ? rewrite(word) : word))
+    this.mark = rewrite(this.mark)
+    this.connectionMark = rewrite(this.connectionMark)
+    this.priority = rewrite(this.priority)
+    if (this.ownPriority !== undefined) this.ownPriority = rewrite(this.ownPriority)
+    if (written !== undefined) this.written = { ...written, data: rewrite(written.data) }
+    if (to !== undefined) this.to = { address: rewrite(to.address), port: rewrite(to.port) }
+    if (together !== undefined) this.together = { ...together, address: rewrite(together.address) }
+  }
+
+  /** Gives the address and port that each number leads to, all equally likely; none without a translation. */
+  endpoints(): readonly Octets[] {
+    const { to, rolled = [0] } = this
+    return to === undefined ? [] : rolled.map(number => chosen(to.address, number) + chosen(to.port, number))
+  }
+
+  /** Gives the first of them. */
+  endpoint(): Octets | undefined {
+    const { to, rolled = [0] } = this
+    const [first = 0] = rolled
+    return to && chosen(to.address, first) + chosen(to.port, first)
+  }
+
+  region(field: Field): Region {
+    return field === 'destinationType' && this.to !== undefined ? this.toType : this.box[field]
+  }
+
+  narrow(field: Field, region: Region): void {
+    if (this.to !== undefined && field === 'destinationType') this.toType = region
+    else if (this.to !== undefined && (field === 'destination' || field === 'destinationPort')) return
+    else if (!isSameRegion(this.box[field], region)) this.box = { ...this.box, [field]: region }
+  }
+
+  header(base: number, offset: number, length: number): Value {
+    if (base === NFT_PAYLOAD_TRANSPORT_HEADER) {
+      if (offset === 2 && length === 2) return this.#read('destinationPort', 0, 2)
+      return this.#header(TRANSPORT, offset, length)
+    }
+    if (base !== NFT_PAYLOAD_NETWORK_HEADER) throw new BeyondEvaluator(`cannot trace payload base ${base}`)
+    return this.#header(this.addressLength === 4 ? HEADER_4 : HEADER_6, offset, length)
+  }
+
+  #header(layout: HeaderLayout, offset: number, length: number): Value {
+    const only = fieldAt(layout, offset, length)
+    if (only !== undefined) return this.#read(only.field, offset - only.offset, length)
+    const words: Word[] = []
+    for (let at = offset; at < offset + length; at += 4) {
+      const size = Math.min(4, offset + length - at)
+      const part = fieldAt(layout, at, size)
+      if (part === undefined) throw new BeyondEvaluator(`cannot trace octet ${at} of a header`)
+      const value = this.#read(part.field, at - part.offset, size)
+      if (typeof value === 'string') words.push(value.padEnd(4, '\0'))
+      else words.push(...value)
+    }
+    return words
+  }
+
+  /** Reads octets of a field: known ones where all packets of the class have the same. */
+  #read(field: Field, at: number, length: number): Value {
+    if (this.masquerade && SOURCE.includes(field))
+      throw new BeyondEvaluator('cannot trace the source of a masqueraded packet')
+    const value = this.known(field)
+    if (typeof value === 'string') return value.length === length ? value : value.slice(at, at + length)
+    const words: Word[] = []
+    if (value !== undefined) {
+      if (length === 4 && this.addressLength === 4 && field === 'destination') return [value]
+      for (let first = at; first < at + length; first += 4) {
+        const end = Math.min(first + 4, at + length)
+        words.push(chosenTo(value, octets => octets.slice(first, end).padEnd(4, '\0')))
+      }
+      return words
+    }
+    for (let first = at; first < at + length; first += 4)
+      words.push({ field, at: first, mask: '\xff'.repeat(Math.min(4, at + length - first)) })
+    return words
+  }
+
+  /** Gives what all packets of the class have in a field, or what follows from their number. */
+  known(field: Field): Known | undefined {
+    if (this.to !== undefined && field === 'destination') return this.to.address
+    if (this.to !== undefined && field === 'destinationPort') return this.to.port
+    if (this.together !== undefined && field === 'destination') return this.together.address
+    return onlyValue(this.region(field))
+  }
+
+  meta(key: number): Value {
+    switch (key) {
+      case NFT_META_MARK:
+        return wordsOf(this.mark)
+      case NFT_META_PRIORITY:
+        return wordsOf(this.priority)
+      case NFT_META_L4PROTO: {
+        const value = this.#read('protocol', 0, 1)
+        return typeof value === 'string' ? `${value}\0\0\0` : value
+      }
+      case NFT_META_NFPROTO:
+        return u32host(this.addressLength === 4 ? NFPROTO_IPV4 : NFPROTO_IPV6)
+      case NFT_META_IIFNAME:
+        if (this.looped) return LOOPBACK_DEVICE
+        return WITH_INPUT.includes(this.hook) ? this.#read('interface', 0, 16) : '\0'.repeat(16)
+      default:
+        throw new BeyondEvaluator(`cannot trace meta key ${key}`)
+    }
+  }
+
+  setMeta(key: number, value: Known): void {
+    if (key === NFT_META_MARK) this.mark = value
+    else if (key === NFT_META_PRIORITY) this.priority = value
+    else throw new BeyondEvaluator(`cannot trace writing meta key ${key}`)
+  }
+
+  /** Whether connection tracking has seen the packets, which come back by the loopback device with their connection. */
+  get isTracked(): boolean {
+    if (this.looped || this.server !== undefined || !TRACKING.includes(this.hook)) return true
+    if (this.hookPriority === NF_IP_PRI_CONNTRACK)
+      throw new BeyondEvaluator('cannot trace a chain with the priority of connection tracking')
+    return this.hookPriority > NF_IP_PRI_CONNTRACK
+  }
+
+  /** Whether the connection has another source than its packets began with. */
+  get isSourceChanged(): boolean {
+    if (this.masquerade && this.sent)
+      throw new BeyondEvaluator('cannot trace whether masquerading changes an address of this node')
+    return this.masquerade
+  }
+
+  conntrack(key: number): Value | undefined {
+    if (key === NFT_CT_STATE) return u32host(this.isTracked ? STATE_NEW : STATE_INVALID)
+    if (!this.isTracked) return undefined
+    if (key === NFT_CT_MARK) return wordsOf(this.connectionMark)
+    if (key === NFT_CT_STATUS)
+      return u32host((this.translated ? IPS_DST_NAT : 0) | (this.isSourceChanged ? IPS_SRC_NAT : 0))
+    throw new BeyondEvaluator(`cannot trace conntrack key ${key}`)
+  }
+
+  addressType(flags: number): Value {
+    if (flags === NFTA_FIB_F_SADDR) return this.#read('sourceType', 0, 4)
+    if (flags === NFTA_FIB_F_DADDR) return this.#read('destinationType', 0, 4)
+    throw new BeyondEvaluator(`cannot trace fib with flags ${flags}`)
+  }
+
+  random(modulus: number): number | undefined {
+    return modulus === 1 ? 0 : this.single?.random(modulus)
+  }
+
+  note(set: string, key: Value): void {
+    this.#around.reads?.note(this, set, key)
+    this.single?.look(this.sets, set, key)
+  }
+
+  remembered(set: string, key: Value): Remembered | undefined {
+    const { single, sets } = this
+    return single === undefined ? sets.remembered(set, key) : single.remembered(sets, set, key)
+  }
+
+  write(change: SetChange): boolean {
+    if (this.single !== undefined) return this.single.write(this.sets, change)
+    if (!this.sets.remember(change)) return false
+    if (change.op !== 'delete') this.written = { data: change.data, timeoutMs: change.timeoutMs }
+    return true
+  }
+
+  /** Gives where IPVS sent the client before, if it remembers the client at this place. */
+  recall(place: string): Octets | undefined {
+    const { single } = this
+    return single === undefined ? recall(this.#around.log, place) : single.recall(place)
+  }
+
+  remember(place: string, data: Known, timeoutMs: number): void {
+    if (this.single !== undefined) this.single.remember(place, chosen(data, 0))
+    else noteWritten(this.#around.log, place, chosenOf(data, this.rolled))
+    this.written = { data, timeoutMs }
+  }
+
+  /** Whether a list of `recent` has the client. */
+  isListed(list: string, seconds: number): boolean {
+    return this.single?.isListed(list) ?? isListed(this.#around.log, list, seconds)
+  }
+
+  enlist(list: string): void {
+    if (this.single !== undefined) this.single.enlist(list)
+    else this.written = { data: list, timeoutMs: enlist(this.#around.log, list) }
+  }
+
+  /** An address of this node is as good as any other that masquerading chooses. */
+  translateSource(ip: Ip): Effect {
+    if (!this.#around.nodeIps.has(ip))
+      throw new BeyondEvaluator('cannot trace SNAT to an address of another machine')
+    return { kind: 'masquerade' }
+  }
+
+  isLocal(ip: Ip): boolean {
+    return this.#around.nodeIps.has(ip) || isLoopback(ip)
+  }
 }
 
-/** The effect of a lookup that found data; undefined for no element, null for an element without data. */
-export function found(
-  machine: Machine,
-  { set, dreg, inverted }: Of<'lookup'>,
-  data: ElementData | null,
-): Effect {
-  if ((data === undefined) !== inverted) return 'break'
-  if (dreg === undefined || inverted) return 'next'
-  if (dreg === 'verdict') {
-    assert(typeof data === 'object' && data !== null, `${set} is not a verdict map`)
-    return { kind: 'verdict', verdict: data }
-  }
-  assert(typeof data === 'string', `${set} is not a data map`)
-  return store(machine, dreg, data)
+function wordsOf(its: Known): Value {
+  return typeof its === 'string' ? its : [its]
 }
+
+/** What masquerading changes. */
+const SOURCE: readonly Field[] = ['source', 'sourcePort', 'sourceType']

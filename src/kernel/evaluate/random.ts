@@ -1,57 +1,35 @@
 import { assert } from '../../base/errors.ts'
 import { type Octets, u32host } from '../../base/octets.ts'
+import { point } from '../../base/region.ts'
+import { RTN_UNICAST } from '../nft/constants.ts'
 import type { ElementData } from '../nft/state.ts'
+import type { Branch, ClassMachine, Effect } from './machine.ts'
+import type { ClassSets } from './sets.ts'
 import {
   type Answered,
   type Asked,
   areEqual,
   areSame,
   BeyondEvaluator,
-  type Branch,
   chosen,
-  type Effect,
-  found,
   isChoice,
   type Known,
-  type Machine,
-  type Memo,
+  LOCAL,
   type Of,
-  type Roll,
-  type SetAccess,
-  store,
   type Value,
   type Word,
-} from './machine.ts'
+} from './values.ts'
 
 /*
  * Decisions about classes of packets that rolled a random number. A class goes on as one while its packets meet the same
  * effects, and its registers hold what follows from each number.
  */
 
-/** More numbers at once are beyond the evaluator. Lists of endpoints have fewer slots. */
-export const ROLLED_MAX = 1 << 20
-/** Rules use few moduli, and mostly small ones. */
-const ROLLS_MAX = 256
-const KEPT_MAX = 4096
-
-/** Gives all numbers that a roll may give. Equal rolls are one object, so that what follows from them is kept. */
-export function rollOf({ rolls }: Memo, modulus: number, offset: number): Roll {
-  if (modulus > ROLLED_MAX) throw new BeyondEvaluator(`cannot trace random numbers below ${modulus}`)
-  const key = `${modulus} ${offset}`
-  const known = rolls.get(key)
-  if (known !== undefined) return known
-  const rolled = Array.from({ length: modulus }, (_, number) => number)
-  const roll = { rolled, word: { choices: rolled.map(number => u32host(number + offset)) } }
-  if (rolls.size >= ROLLS_MAX) rolls.clear()
-  if (modulus <= KEPT_MAX) rolls.set(key, roll)
-  return roll
-}
-
-type Take = (machine: Machine) => Effect
-type TakeNumber = (machine: Machine, number: number) => Effect
+type Take = (machine: ClassMachine) => Effect
+type TakeNumber = (machine: ClassMachine, number: number) => Effect
 
 /** Divides a class into one for each number that its packets rolled. */
-export function eachRolled({ rolled = [] }: Machine, again: TakeNumber): Effect {
+export function eachRolled({ rolled = [] }: ClassMachine, again: TakeNumber): Effect {
   const branches = rolled.map(
     (number): Branch => ({
       narrowed: [],
@@ -75,7 +53,7 @@ interface Group {
 }
 
 /** Divides a class by the effects that its numbers lead to. One effect for all does not divide it. */
-function byEffect(machine: Machine, groups: Iterable<Group>): Effect {
+function byEffect(machine: ClassMachine, groups: Iterable<Group>): Effect {
   const all: Group[] = []
   for (const group of groups) if (group.rolled.length > 0) all.push(group)
   const [only, second] = all
@@ -86,9 +64,9 @@ function byEffect(machine: Machine, groups: Iterable<Group>): Effect {
 
 /** Divides a class by a property of its numbers. */
 export function byRolled<T extends string | number | boolean>(
-  machine: Machine,
+  machine: ClassMachine,
   propertyOf: (number: number) => T,
-  effectOf: (property: T, machine: Machine) => Effect,
+  effectOf: (property: T, machine: ClassMachine) => Effect,
 ): Effect {
   const groups = new Map<T, Group & { readonly rolled: number[] }>()
   for (const number of machine.rolled ?? []) {
@@ -112,7 +90,7 @@ function octetsAt(words: readonly Word[], number: number, length: number): Value
 }
 
 export function compareRolled(
-  machine: Machine,
+  machine: ClassMachine,
   words: readonly Word[],
   { op, data, again }: Pick<Of<'cmp'>, 'op' | 'data'> & { readonly again: Take },
 ): Effect {
@@ -126,7 +104,7 @@ export function compareRolled(
 
 /** Looks up a key for each number. Those that find data go on as one. */
 export function lookupRolled(
-  machine: Machine,
+  machine: ClassMachine,
   words: readonly Word[],
   { expression, again }: { readonly expression: Of<'lookup'>; readonly again: Take },
 ): Effect {
@@ -147,7 +125,7 @@ export function lookupRolled(
     { rolled: holders, take: copy => store(copy, registerOf(expression), its.stored) },
     ...[...verdicts].map(([data, numbers]) => ({
       rolled: numbers,
-      take: (copy: Machine) => found(copy, expression, data),
+      take: (copy: ClassMachine) => found(copy, expression, data),
     })),
     ...divided.map(number => ({ rolled: [number], take: settledAt(number, again) })),
   ])
@@ -162,7 +140,7 @@ function isSame(a: Asked, b: Asked): boolean {
   return a.expression === b.expression && areEqual(a.rolled, b.rolled) && areSame(a.words, b.words)
 }
 
-function answer(sets: SetAccess, asked: Asked): Answered {
+function answer(sets: ClassSets, asked: Asked): Answered {
   const { words, rolled, expression } = asked
   const { set, dreg, inverted } = expression
   const { keyLength } = sets.setOf(set)
@@ -204,7 +182,7 @@ function wordsByNumber(data: readonly Octets[]): readonly Word[] {
 }
 
 /** Reads octets that no field of the packet is part of. */
-export function knownOf(value: Value, what: string, length: number, { rolled = [] }: Machine): Known {
+export function knownOf(value: Value, what: string, length: number, { rolled = [] }: ClassMachine): Known {
   if (typeof value === 'string') return value
   if (value.some(word => typeof word !== 'string' && !isChoice(word)))
     throw new BeyondEvaluator(`cannot trace ${what} that depends on a field of the packet`)
@@ -219,13 +197,61 @@ export function knownOf(value: Value, what: string, length: number, { rolled = [
   return { choices }
 }
 
-/** Gives what follows from the numbers of `from`, for each of `times` further numbers. */
-export function repeated<T>(all: readonly T[], from: readonly number[], times: number): readonly T[] {
-  const repeats: T[] = []
-  for (const number of from) {
-    const its = all[number]
-    if (its === undefined) continue
-    for (let count = 0; count < times; count++) repeats.push(its)
+/** Translates the packets. Without a port they keep their own. */
+export function translate(machine: ClassMachine, destination: Known, port: Known | undefined): Effect {
+  const to = port ?? machine.known('destinationPort')
+  if (to === undefined)
+    throw new BeyondEvaluator('cannot trace a translation that keeps one of several ports')
+  return send(machine, { address: destination, port: to }, true)
+}
+
+/** IPVS translates the packets. The status of their connection does not show it. */
+export function balance(machine: ClassMachine, destination: Known, port: Known): Effect {
+  return send(machine, { address: destination, port }, machine.translated)
+}
+
+function send(machine: ClassMachine, to: NonNullable<ClassMachine['to']>, translated: boolean): Effect {
+  const { address } = to
+  const goTo = (isLocal: boolean, its: ClassMachine): Effect => {
+    its.to = to
+    its.translated = translated
+    its.toType = isLocal ? LOCAL : UNICAST_TYPE
+    return { kind: 'dnat' }
   }
-  return repeats
+  const isLocal = (number: number) => machine.isLocal(chosen(address, number))
+  if (machine.rolled?.some(isLocal) !== true)
+    return goTo(typeof address === 'string' && machine.isLocal(address), machine)
+  return byRolled(machine, isLocal, goTo)
+}
+
+const UNICAST_TYPE = point(u32host(RTN_UNICAST))
+
+/** Stores data in registers. Undefined data means that the packet lacks the field, which ends the rule. */
+export function store({ registers }: ClassMachine, first: number, data: Value | undefined): 'next' | 'break' {
+  if (data === undefined) return 'break'
+  if (typeof data !== 'string') {
+    for (let at = 0; at < data.length; at++) registers[first + at] = data[at]
+    return 'next'
+  }
+  if (data.length === 4) registers[first] = data
+  else
+    for (let at = 0; at < data.length; at += 4)
+      registers[first + at / 4] = data.slice(at, at + 4).padEnd(4, '\0')
+  return 'next'
+}
+
+/** The effect of a lookup that found data; undefined for no element, null for an element without data. */
+export function found(
+  machine: ClassMachine,
+  { set, dreg, inverted }: Of<'lookup'>,
+  data: ElementData | null,
+): Effect {
+  if ((data === undefined) !== inverted) return 'break'
+  if (dreg === undefined || inverted) return 'next'
+  if (dreg === 'verdict') {
+    assert(typeof data === 'object' && data !== null, `${set} is not a verdict map`)
+    return { kind: 'verdict', verdict: data }
+  }
+  assert(typeof data === 'string', `${set} is not a data map`)
+  return store(machine, dreg, data)
 }

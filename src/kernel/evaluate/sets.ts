@@ -5,14 +5,13 @@ import { NFT_SET_EVAL, NFT_SET_INTERVAL } from '../nft/constants.ts'
 import type { Element, ElementData, ElementGroup, NftSet } from '../nft/state.ts'
 import {
   BeyondEvaluator,
+  type Box,
   type Candidate,
   chosenOf,
-  type Remembered,
-  type SetAccess,
-  type SetChange,
+  type Known,
   type Value,
   type Word,
-} from './machine.ts'
+} from './values.ts'
 
 /** What the sets that packets fill hold for the packets of a class. */
 type Memory =
@@ -90,6 +89,21 @@ export function isPlaceOfList(place: string): boolean {
   return place.startsWith(LIST_PLACE)
 }
 
+export interface Remembered {
+  /** Undefined when the key is not in the set. */
+  readonly data: Octets | undefined
+}
+
+export interface SetChange {
+  readonly op: 'add' | 'update' | 'delete'
+  readonly set: string
+  readonly key: Value
+  readonly data: Known
+  /** The numbers that `data` follows from. */
+  readonly rolled: readonly number[] | undefined
+  readonly timeoutMs: number
+}
+
 const NONE: readonly Candidate[] = []
 
 type Index = Map<Octets, ElementGroup>
@@ -98,7 +112,7 @@ const LIST_MAX = 256
 const STALE: ElementGroup = []
 
 /** The sets of one table as classes of packets read them. */
-export class ClassSets implements SetAccess {
+export class ClassSets {
   readonly name: string
   readonly #sets: ReadonlyMap<string, NftSet>
   readonly #filled = new Map<string, Map<Octets, Element>>()
@@ -338,4 +352,46 @@ function placeOf(table: string, set: string, key: Value): string {
   const first = key[0]
   const word = typeof key === 'string' ? key.slice(0, 4) : typeof first === 'string' ? first : ''
   return `${table} ${set} ${word}`
+}
+
+/** What all packets have that a rule does not end for at once. */
+export interface Guard {
+  readonly destination: Octets | undefined
+  readonly port: Octets | undefined
+  readonly protocol: Octets | undefined
+}
+
+/** What a rule compares first: a destination with a port, one of them, or nothing that a packet tells. */
+export type Compared = 'place' | 'address' | 'port' | 'nothing'
+
+export function comparedBy({ destination, port }: Guard): Compared {
+  if (destination === undefined) return port === undefined ? 'nothing' : 'port'
+  return port === undefined ? 'address' : 'place'
+}
+
+/** A chain whose rules packets are compared with. */
+export interface ComparedChain {
+  readonly name: string
+  readonly compared: readonly Compared[]
+  readonly table: { readonly sets: ClassSets }
+}
+
+/** A class of packets that looks up an element. */
+export interface Reader {
+  readonly box: Box
+  readonly sets: ClassSets
+  readonly addressLength: number
+  readonly rolled?: readonly number[] | undefined
+  readonly together?: { readonly classes: readonly number[] } | undefined
+}
+
+/** Receives which elements and chains the packets of a class meet. */
+export interface Noting {
+  readonly followsRules: boolean
+  note(reader: Reader, set: string, key: Value): void
+  /** Notes that packets pass a chain. */
+  noteChain(
+    reader: Reader & { header(base: number, offset: number, length: number): Value },
+    chain: ComparedChain,
+  ): void
 }

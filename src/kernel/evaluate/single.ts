@@ -4,8 +4,8 @@ import { type Octets, zeros } from '../../base/octets.ts'
 import type { VirtualServer } from '../ipvs/state.ts'
 import { formatElement } from '../nft/print-data.ts'
 import type { Element } from '../nft/state.ts'
-import type { Remembered, SetAccess, SetChange, Value } from './machine.ts'
-import type { RulePlace } from './noting.ts'
+import type { ClassSets, Remembered, SetChange } from './sets.ts'
+import type { RulePlace, Value } from './values.ts'
 
 /** Elements that packets wrote, by `family table set`, then by key; undefined for elements that packets removed. */
 export type DynamicElements = ReadonlyMap<string, ReadonlyMap<Octets, Octets | undefined>>
@@ -80,13 +80,13 @@ export class SinglePacket {
   }
 
   /** Notes the element that a lookup finds. */
-  look(sets: SetAccess, set: string, key: Value): void {
+  look(sets: ClassSets, set: string, key: Value): void {
     const element = this.#find(sets, set, key)
     if (element !== undefined)
       this.#found = [...this.#found, `${set}: ${formatElement(sets.setOf(set), element)}`]
   }
 
-  #find(sets: SetAccess, set: string, key: Value): Element | undefined {
+  #find(sets: ClassSets, set: string, key: Value): Element | undefined {
     assert(typeof key === 'string', 'a single packet has one key')
     const written = this.#written(sets, set)
     if (written?.has(key) !== true) return sets.elementAt(set, key)
@@ -95,13 +95,13 @@ export class SinglePacket {
   }
 
   /** Answers for what packets wrote. */
-  remembered(sets: SetAccess, set: string, key: Value): Remembered | undefined {
+  remembered(sets: ClassSets, set: string, key: Value): Remembered | undefined {
     const written = typeof key === 'string' ? this.#written(sets, set) : undefined
     return typeof key === 'string' && written?.has(key) === true ? { data: written.get(key) } : undefined
   }
 
   /** Returns false when the set is full. */
-  write(sets: SetAccess, { op, set, key, data }: SetChange): boolean {
+  write(sets: ClassSets, { op, set, key, data }: SetChange): boolean {
     assert(typeof key === 'string' && typeof data === 'string', 'a single packet has one key')
     const written = new Map(this.#written(sets, set))
     if (op === 'delete') {
@@ -141,7 +141,7 @@ export class SinglePacket {
     this.#put(name, clients.set(source, zeros(0)))
   }
 
-  #written(sets: SetAccess, set: string): ReadonlyMap<Octets, Octets | undefined> | undefined {
+  #written(sets: ClassSets, set: string): ReadonlyMap<Octets, Octets | undefined> | undefined {
     return this.dynamic.get(nameOf(sets, set))
   }
 
@@ -150,11 +150,11 @@ export class SinglePacket {
   }
 }
 
-function nameOf({ name }: SetAccess, set: string): string {
+function nameOf({ name }: ClassSets, set: string): string {
   return `${name} ${set}`
 }
 
-function countOf(sets: SetAccess, set: string, written: ReadonlyMap<Octets, Octets | undefined>): number {
+function countOf(sets: ClassSets, set: string, written: ReadonlyMap<Octets, Octets | undefined>): number {
   let count = sets.sizeOf(set)
   for (const [key, data] of written) {
     const isHeld = sets.elementAt(set, key) !== undefined

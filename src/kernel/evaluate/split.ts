@@ -9,27 +9,25 @@ import {
   type Region,
   union,
 } from '../../base/region.ts'
+import type { Branch, ClassMachine, Effect } from './machine.ts'
+import { found } from './random.ts'
 import {
   areSame,
   BeyondEvaluator,
-  type Branch,
   type Candidate,
-  type Effect,
   type Field,
   type FieldPart,
-  found,
   isChoice,
-  type Machine,
   type Of,
   type Wanted,
   type Wishes,
   type Word,
-} from './machine.ts'
+} from './values.ts'
 
 /* Decisions about classes of packets: a comparison or a lookup of a field divides the class where packets differ. */
 
 /** Divides a class by a comparison. */
-export function splitCompare(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Effect {
+export function splitCompare(machine: ClassMachine, words: readonly Word[], expression: Of<'cmp'>): Effect {
   const { op } = expression
   const [equal, other]: readonly Effect[] = op === 'eq' ? ['next', 'break'] : ['break', 'next']
   assert(equal !== undefined && other !== undefined, 'a comparison has two outcomes')
@@ -52,7 +50,11 @@ export function splitCompare(machine: Machine, words: readonly Word[], expressio
 }
 
 /** Many classes meet the same comparison. */
-function keptWanted(machine: Machine, words: readonly Word[], expression: Of<'cmp'>): Wanted | undefined {
+function keptWanted(
+  machine: ClassMachine,
+  words: readonly Word[],
+  expression: Of<'cmp'>,
+): Wanted | undefined {
   const { comparisons } = machine.memo
   const kept = comparisons.get(expression)
   if (kept !== undefined && areSame(kept.words, words)) return kept.wanted
@@ -152,7 +154,7 @@ function prefixBits(mask: Octets): number | undefined {
 type Wish = Wishes['wishes'][number]
 
 /** Divides a class by a lookup: a part for each element that packets of the class find, and the rest. */
-export function splitLookup(machine: Machine, words: readonly Word[], expression: Of<'lookup'>): Effect {
+export function splitLookup(machine: ClassMachine, words: readonly Word[], expression: Of<'lookup'>): Effect {
   const { set } = expression
   const candidates = machine.sets.findAmong(set, words)
   if (candidates.length === 0) return found(machine, expression, undefined)
@@ -172,7 +174,7 @@ export function splitLookup(machine: Machine, words: readonly Word[], expression
 }
 
 /** Divides a class by membership in a set of single fields, whose members have no data to tell them apart. */
-function splitMembers(machine: Machine, [field, members]: Members, expression: Of<'lookup'>): Effect {
+function splitMembers(machine: ClassMachine, [field, members]: Members, expression: Of<'lookup'>): Effect {
   const region = machine.region(field)
   const inside = intersection(region, members)
   if (inside.length === 0) return found(machine, expression, undefined)
@@ -206,7 +208,7 @@ class KeyWishes implements Wishes {
   }
 }
 
-function wishesOf(machine: Machine, candidates: readonly Candidate[], words: readonly Word[]): Wishes {
+function wishesOf(machine: ClassMachine, candidates: readonly Candidate[], words: readonly Word[]): Wishes {
   const { wishes } = machine.memo
   const byFields = wishes.get(candidates) ?? new Map<string, Wishes>()
   wishes.set(candidates, byFields)
@@ -226,7 +228,7 @@ function missing(expression: Of<'lookup'>, narrowed: Branch['narrowed']): Branch
 }
 
 interface Division {
-  readonly machine: Machine
+  readonly machine: ClassMachine
   readonly expression: Of<'lookup'>
   readonly branches: Branch[]
 }

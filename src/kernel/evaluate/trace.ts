@@ -12,11 +12,10 @@ import {
 import { RTN_LOCAL, RTN_UNICAST } from '../nft/constants.ts'
 import { formatRule } from '../nft/print-rule.ts'
 import type { NftFamily, Table } from '../nft/state.ts'
-import type { Box } from './box.ts'
 import { IpvsClasses } from './ipvs.ts'
-import type { RulePlace } from './noting.ts'
 import { newLog } from './sets.ts'
 import { type DynamicElements, type PathStep, SinglePacket } from './single.ts'
+import type { Box, RulePlace } from './values.ts'
 import { type Leaf, Walker } from './walk.ts'
 
 /** The first packet of a connection. */

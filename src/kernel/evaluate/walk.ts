@@ -16,10 +16,9 @@ import {
   NFT_TABLE_F_DORMANT,
 } from '../nft/constants.ts'
 import type { AnyTable } from '../nft/state.ts'
-import { type Box, type Hook, LOCAL, loopback, regionOfIps } from './box.ts'
-import { ClassMachine, classIn, NotTogether, type Surroundings } from './class-machine.ts'
 import {
   type CompiledChain,
+  type CompiledRule,
   type CompiledTable,
   type CompileOptions,
   compileTable,
@@ -27,12 +26,10 @@ import {
 } from './compiled.ts'
 import { type Decision, Follower, type Undecided } from './follower.ts'
 import type { IpvsClasses } from './ipvs.ts'
-import { newMemo } from './machine.ts'
-import type { Noting } from './noting.ts'
-import { rollOf } from './random.ts'
-import type { CompiledRule } from './rule-index.ts'
-import { type ClassSets, type MemoryLog, noSets } from './sets.ts'
+import { ClassMachine, NotTogether, type Surroundings } from './machine.ts'
+import { type ClassSets, type MemoryLog, type Noting, noSets } from './sets.ts'
 import type { SinglePacket } from './single.ts'
+import { type Box, type Hook, LOCAL, loopback, newMemo, regionOfIps, rollOf } from './values.ts'
 
 /** Packets that enter at a hook. */
 interface Entering {
@@ -383,7 +380,7 @@ function ipvsChains(ipvs: IpvsClasses, { family, log }: CompileOptions): readonl
       {
         kind: 'extension',
         isPure: false,
-        run: machine => ipvs.balance(classIn(machine)),
+        run: machine => ipvs.balance(machine),
         of: { kind: 'unknown', name, data: '' },
       },
     ],

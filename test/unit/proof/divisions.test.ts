@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest'
 import { everything, point, type Region } from '../../../src/base/region.ts'
-import { ClassMachine } from '../../../src/kernel/evaluate/class-machine.ts'
 import { IpvsClasses } from '../../../src/kernel/evaluate/ipvs.ts'
-import { newMemo } from '../../../src/kernel/evaluate/machine.ts'
+import { ClassMachine } from '../../../src/kernel/evaluate/machine.ts'
 import { newLog, noSets } from '../../../src/kernel/evaluate/sets.ts'
+import { newMemo } from '../../../src/kernel/evaluate/values.ts'
 
 it('divides packets by the entries of now, also where it has divided the same packets before', () => {
   const [first, second] = ['\x0a\x60\0\x01', '\x0a\x60\0\x09']

@@ -3,10 +3,9 @@ import { PersistentMap } from '../../../src/base/collections.ts'
 import { formatIpPort } from '../../../src/base/ip.ts'
 import { readU16be, u16be, u32host } from '../../../src/base/octets.ts'
 import { point } from '../../../src/base/region.ts'
-import { NotTogether } from '../../../src/kernel/evaluate/class-machine.ts'
+import { NotTogether } from '../../../src/kernel/evaluate/machine.ts'
 import { newLog } from '../../../src/kernel/evaluate/sets.ts'
-import type { TracePacket } from '../../../src/kernel/evaluate/trace.ts'
-import { createTracer } from '../../../src/kernel/evaluate/trace.ts'
+import { createTracer, type TracePacket } from '../../../src/kernel/evaluate/trace.ts'
 import { type Leaf, Walker } from '../../../src/kernel/evaluate/walk.ts'
 import {
   NF_ACCEPT,
